@@ -1,0 +1,30 @@
+# Every target works on a fresh Debian 12 as root: `scripts/setup` installs what is missing into .venv.
+VENV ?= .venv
+PY   := $(VENV)/bin/python
+PYTEST := $(PY) -m pytest
+
+.PHONY: setup demo test test-fast soak lint bench-metadata clean
+
+setup: ## system packages, virtual environment, editable install
+	@scripts/setup $(VENV)
+
+demo: setup ## three disks, one mount, a real broker, 20,000 messages (README's first command)
+	@$(PY) -m commitlogfs.bench.demo
+
+test: setup ## the whole suite (README's second command)
+	@$(PYTEST) -m "not soak"
+
+test-fast: setup ## everyday work: no broker, no slow tests, below a minute
+	@$(PYTEST) -m "not soak and not slow and not broker"
+
+soak: setup ## longer proofs, not in CI
+	@$(PYTEST) -m soak --timeout 7200
+
+lint: setup ## ruff and mypy strict
+	@scripts/lint $(VENV)
+
+bench-metadata: setup ## 60,000 segments: mount, list, memory; create latency on ext4 and xfs
+	@$(PY) -m commitlogfs.bench.metadata
+
+clean:
+	rm -rf build dist $(VENV) *.egg-info

@@ -1,0 +1,1 @@
+"""Real-part measurements and the RocketMQ driver; never imported by the daemon."""

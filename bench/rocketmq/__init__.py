@@ -1,0 +1,1 @@
+"""Drives an unmodified RocketMQ from Maven Central: name server, broker, producers, consumers."""

@@ -1,0 +1,1 @@
+"""Thin adapter between the kernel's FUSE requests and commitlogfs.store."""

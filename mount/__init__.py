@@ -1,0 +1,1 @@
+"""Command line, configuration and life of the daemon."""

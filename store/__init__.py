@@ -1,0 +1,1 @@
+"""Segments on disks: no FUSE, no trio."""
