@@ -1,0 +1,89 @@
+"""Fill levels of one disk, in whole percent of used / (used + available). Pure.
+
+Whole percents because RocketMQ's own three settings are ints and it rounds the measured ratio up to one
+(UtilAll#getDiskPartitionSpaceUsedPercent, MessageStoreConfig; facts section 7).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+RANGES: Final[dict[str, tuple[int, int]]] = {"clean": (10, 95), "force": (30, 85), "full": (35, 90)}
+"""Allowed percent, both ends included: what RocketMQ 5.5.0 clamps to
+(MessageStoreConfig#getDiskMaxUsedSpaceRatio, CleanCommitLogService#getDiskSpaceCleanForciblyRatio and
+#getDiskSpaceWarningLevelRatio)."""
+
+LOWEST_RESUME: Final = 10
+RESUME_MARGIN: Final = 2
+FORCE_MINUS_MARGIN: Final = -1
+"""`resume` left open: becomes `force` - RESUME_MARGIN."""
+
+
+class ThresholdError(ValueError):
+    """A threshold that is out of range or contradicts another one.
+
+    `key` is the name an operator writes (`min_free` for `min_free_bytes`), `allowed` the range in words.
+    """
+
+    def __init__(self, key: str, value: int, problem: str, allowed: str) -> None:
+        super().__init__(f"{key} = {value} {problem}: allowed is {allowed}")
+        self.key = key
+        self.value = value
+        self.problem = problem
+        self.allowed = allowed
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When a disk is cleaned, skipped, forced and closed. Raises ThresholdError when it makes no sense.
+
+    `clean <= force <= full`: each step is stronger than the one before. A broker with the order reversed
+    behaves as if the weaker one stood at the stronger one, so nothing is lost by refusing it; and statfs
+    may show incurable pressure up to `clean`, which above `force` would make a broker empty its log.
+    `resume < force`: equal, or above, a disk would flap between skipped and eligible with every segment.
+    `resume` and `clean` are not ordered: one stops forced deletion, the other starts expiry by age.
+    """
+
+    clean: int = 75
+    """RocketMQ's diskMaxUsedSpaceRatio."""
+    force: int = 85
+    """RocketMQ's diskSpaceCleanForciblyRatio; from here on the disk is skipped for new segments."""
+    full: int = 90
+    """RocketMQ's diskSpaceWarningLevelRatio; from here on the disk takes nothing."""
+    resume: int = FORCE_MINUS_MARGIN
+    """A skipped disk is eligible again below this."""
+    min_free_bytes: int = 0
+    """A segment is never placed where less than this would stay available."""
+
+    def __post_init__(self) -> None:
+        for key, value in (("clean", self.clean), ("force", self.force), ("full", self.full)):
+            low, high = RANGES[key]
+            if not low <= value <= high:
+                raise ThresholdError(key, value, "is out of range", f"{low} to {high} percent")
+        if self.force > self.full:
+            allowed = f"{RANGES['force'][0]} to {self.full} percent"
+            raise ThresholdError("force", self.force, f"is above full = {self.full}", allowed)
+        if self.clean > self.force:
+            allowed = f"{RANGES['clean'][0]} to {self.force} percent"
+            raise ThresholdError("clean", self.clean, f"is above force = {self.force}", allowed)
+        if self.resume == FORCE_MINUS_MARGIN:
+            object.__setattr__(self, "resume", self.force - RESUME_MARGIN)
+        elif not LOWEST_RESUME <= self.resume < self.force:
+            problem = (
+                "is out of range" if self.resume < LOWEST_RESUME else f"is not below force = {self.force}"
+            )
+            allowed = f"{LOWEST_RESUME} to {self.force - 1} percent"
+            raise ThresholdError("resume", self.resume, problem, allowed)
+        if self.min_free_bytes < 0:
+            raise ThresholdError("min_free", self.min_free_bytes, "is negative", "0 bytes or more")
+
+
+def clamp(key: str, value: int) -> tuple[int, str]:
+    """`value` forced into the range of `clean`, `force` or `full`, and why: "" where nothing changed.
+
+    For values from a broker.conf, which the broker clamps without a word. Raises KeyError for other keys.
+    """
+    low, high = RANGES[key]
+    clamped = min(max(value, low), high)
+    if clamped == value:
+        return value, ""
+    return clamped, f"{value} is outside {low} to {high} percent: {clamped} is used, as the broker does"
