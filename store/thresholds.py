@@ -68,9 +68,7 @@ class Thresholds:
         if self.resume == FORCE_MINUS_MARGIN:
             object.__setattr__(self, "resume", self.force - RESUME_MARGIN)
         elif not LOWEST_RESUME <= self.resume < self.force:
-            problem = (
-                "is out of range" if self.resume < LOWEST_RESUME else f"is not below force = {self.force}"
-            )
+            problem = "is out of range" if self.resume < LOWEST_RESUME else f"is not below force = {self.force}"
             allowed = f"{LOWEST_RESUME} to {self.force - 1} percent"
             raise ThresholdError("resume", self.resume, problem, allowed)
         if self.min_free_bytes < 0:

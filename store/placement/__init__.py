@@ -1,0 +1,10 @@
+"""Placement policies: pure functions from a snapshot of eligible disks to an order of preference."""
+
+from commitlogfs.store.placement.base import Candidate, PlacementPolicy, PlacementRequest
+from commitlogfs.store.placement.modulo import Modulo
+from commitlogfs.store.placement.round_robin import RoundRobin
+from commitlogfs.store.placement.weighted import Weighted
+
+POLICIES: dict[str, PlacementPolicy] = {policy.name: policy for policy in (RoundRobin(), Modulo(), Weighted())}
+
+__all__ = ["POLICIES", "Candidate", "PlacementPolicy", "PlacementRequest"]

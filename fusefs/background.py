@@ -1,0 +1,67 @@
+"""Work that follows a reply: committing new names and the record of the newest segment, per disk."""
+
+import logging
+import os
+
+import trio
+from commitlogfs.fusefs.disk_threads import DiskThreads
+from commitlogfs.store import durable, identity, layout
+from commitlogfs.store.commitlog import CommitLog
+from commitlogfs.store.disk import DiskState
+from commitlogfs.store.identity import DiskNumber
+
+log = logging.getLogger(__name__)
+
+
+class BackgroundSync:
+    """Syncs disk folders after names have changed, and keeps every disk's record of the newest segment.
+
+    Waiting for this in the create itself would cost tens of milliseconds beside a syncing appender; a power
+    cut before it may undo the create, which the broker takes for never made. A record that lags behind is
+    harmless: the newest segment is made a whole segment before it carries data.
+    """
+
+    def __init__(self, commitlog: CommitLog, threads: DiskThreads) -> None:
+        self._commitlog = commitlog
+        self._threads = threads
+        self._wanted = {number: trio.Event() for number in commitlog.disks}
+
+    def request(self) -> None:
+        """Names have changed: bring every disk's folder up to date soon. Requests coalesce."""
+        for event in self._wanted.values():
+            event.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for number in self._commitlog.disks:
+                nursery.start_soon(self._serve, number)
+
+    async def drain(self) -> None:
+        """Do now what was requested: at the end of the daemon."""
+        for number, event in self._wanted.items():
+            if event.is_set():
+                await self._sync(number)
+
+    async def _serve(self, number: DiskNumber) -> None:
+        while True:
+            await self._wanted[number].wait()
+            self._wanted[number] = trio.Event()
+            await self._sync(number)
+
+    async def _sync(self, number: DiskNumber) -> None:
+        disk = self._commitlog.disks[number]
+        if disk.state is not DiskState.RW:
+            return
+        last = self._commitlog.catalog.last
+        record = identity.format_newest(None if last is None else last.base_offset)
+        dirfd = disk.dirfd
+
+        def work() -> None:
+            os.setxattr(dirfd, layout.XATTR_NEWEST, record)
+            durable.sync_dir(dirfd)
+
+        try:
+            await self._threads.run(number, work)
+        except OSError as error:
+            log.warning("event=sync_failed disk=%s errno=%s", disk.path, error.errno)

@@ -1,0 +1,57 @@
+"""The one place where store errors become errnos. Documented for users in docs/operating.md."""
+
+import errno
+import logging
+
+from commitlogfs.store import errors as store
+
+log = logging.getLogger(__name__)
+
+_ERRNO_OF: dict[type[store.StoreError], int] = {
+    store.InvalidNameError: errno.EINVAL,
+    store.SegmentExistsError: errno.EEXIST,
+    store.SegmentNotFoundError: errno.ENOENT,
+    store.SegmentIncompleteError: errno.EINVAL,
+    store.InvalidSizeError: errno.EINVAL,
+    store.BeyondSegmentError: errno.EFBIG,
+    store.NotPermittedError: errno.EPERM,
+    store.LogGapError: errno.EIO,
+    store.DiskFullError: errno.ENOSPC,
+    store.DiskReadOnlyError: errno.EROFS,
+    store.DiskFailedError: errno.EIO,
+}
+
+_FROM_BACKING_FILE = frozenset(
+    {
+        errno.EACCES,
+        errno.EDQUOT,
+        errno.EEXIST,
+        errno.EFBIG,
+        errno.EINTR,
+        errno.EINVAL,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENODATA,
+        errno.ENOMEM,
+        errno.ENOSPC,
+        errno.EOVERFLOW,
+        errno.EPERM,
+        errno.EROFS,
+    }
+)
+"""Errnos of a disk's own filesystem that mean the same to the caller of the mount."""
+
+
+def errno_of(error: Exception) -> int:
+    """The errno for an error; EIO, with a traceback in the log, for one nobody foresaw."""
+    if isinstance(error, store.NoDiskAvailableError):
+        return errno.ENOSPC if error.no_space else errno.EROFS
+    if isinstance(error, store.StoreError):
+        for kind in type(error).__mro__:
+            if kind in _ERRNO_OF:
+                return _ERRNO_OF[kind]
+    if isinstance(error, OSError) and error.errno in _FROM_BACKING_FILE:
+        return error.errno
+    log.error("event=unexpected_error", exc_info=error)
+    return errno.EIO

@@ -1,0 +1,138 @@
+"""Open files: one backing descriptor per file, shared by all its opens.
+
+A handle is found by inode number, so a request that carries the handle of a former daemon opens the file
+again. A descriptor is closed when the last open is released and no request uses it; a retired file is freed
+at that moment.
+"""
+
+import errno
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+from commitlogfs.fusefs import inodes
+from commitlogfs.fusefs.disk_threads import DiskThreads
+from commitlogfs.store import beneath
+from commitlogfs.store.catalog import Segment
+from commitlogfs.store.commitlog import CommitLog
+from commitlogfs.store.errors import SegmentNotFoundError
+
+
+@dataclass(slots=True)
+class Handle:
+    """A file's descriptor. `writable` is False for a file on a read-only disk."""
+
+    file: Segment
+    fd: int
+    writable: bool
+    opens: int = 0
+    users: int = 0
+    """Requests working on the descriptor right now."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandleStatistics:
+    files: int
+    opens: int
+
+
+class Handles:
+    def __init__(
+        self, commitlog: CommitLog, threads: DiskThreads, on_last_close: Callable[[Segment], Awaitable[None]]
+    ) -> None:
+        self._commitlog = commitlog
+        self._threads = threads
+        self._on_last_close = on_last_close
+        self._handles: dict[int, Handle] = {}
+        self._opening: dict[int, trio.Lock] = {}
+
+    async def open(self, file: Segment) -> Handle:
+        """One more open. Raises OSError."""
+        async with self._using(file) as handle:
+            handle.opens += 1
+            return handle
+
+    def adopt(self, file: Segment, fd: int) -> Handle:
+        """The first open of a file just created, with the descriptor that made it."""
+        handle = Handle(file, fd, writable=True, opens=1)
+        self._handles[inodes.encode(file)] = handle
+        return handle
+
+    @asynccontextmanager
+    async def use(self, inode: int) -> AsyncIterator[Handle]:
+        """The handle of an inode, for the length of one request. Raises OSError, SegmentNotFoundError."""
+        key = inodes.decode(inode)
+        if key is None:
+            raise SegmentNotFoundError(f"inode {inode} is no segment")
+        async with self._using(self._commitlog.find_ino(*key)) as handle:
+            yield handle
+
+    async def release(self, inode: int) -> None:
+        """One open less. A release of an open that only a former daemon knew is tolerated."""
+        handle = self._handles.get(inode)
+        if handle is None:
+            return
+        handle.opens = max(0, handle.opens - 1)
+        await self._close_if_idle(handle)
+
+    def is_open(self, file: Segment) -> bool:
+        return inodes.encode(file) in self._handles
+
+    def statistics(self) -> HandleStatistics:
+        return HandleStatistics(len(self._handles), sum(handle.opens for handle in self._handles.values()))
+
+    def close(self) -> None:
+        """At the end of the daemon."""
+        for handle in self._handles.values():
+            os.close(handle.fd)
+        self._handles.clear()
+
+    @asynccontextmanager
+    async def _using(self, file: Segment) -> AsyncIterator[Handle]:
+        handle = await self._get(file)
+        handle.users += 1
+        try:
+            yield handle
+        finally:
+            handle.users -= 1
+            with trio.CancelScope(shield=True):
+                await self._close_if_idle(handle)
+
+    async def _get(self, file: Segment) -> Handle:
+        inode = inodes.encode(file)
+        while True:
+            handle = self._handles.get(inode)
+            if handle is not None:
+                return handle
+            # Two first opens at once must end up with one descriptor.
+            lock = self._opening.setdefault(inode, trio.Lock())
+            async with lock:
+                if inode not in self._handles:
+                    open_backing = partial(_open_backing, self._commitlog.disk_of(file).dirfd, file.path)
+                    fd, writable = await self._threads.run(file.disk, open_backing)
+                    self._handles[inode] = Handle(file, fd, writable)
+            if not lock.statistics().tasks_waiting:
+                self._opening.pop(inode, None)
+
+    async def _close_if_idle(self, handle: Handle) -> None:
+        if handle.opens or handle.users:
+            return
+        inode = inodes.encode(handle.file)
+        if self._handles.get(inode) is not handle:
+            return
+        del self._handles[inode]
+        await self._threads.run(handle.file.disk, lambda: os.close(handle.fd))
+        await self._on_last_close(handle.file)
+
+
+def _open_backing(dirfd: int, path: bytes) -> tuple[int, bool]:
+    """Read-write where the disk allows it: the broker opens every segment read-write."""
+    try:
+        return beneath.open_file(dirfd, path, os.O_RDWR), True
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+    return beneath.open_file(dirfd, path, os.O_RDONLY), False

@@ -1,0 +1,52 @@
+"""Inode numbers: derived from what they name, so that another process answers for them without any table.
+
+    1                              the mounted root directory
+    2 ..                           the hidden `.commitlogfs` folder and its files
+    disk number << 48 | st_ino     a segment, temporary or retired file, by its backing inode
+
+The backing inode, not the segment number: a name that was unlinked and made again while somebody still holds
+the old file is another inode, so the two never mix (docs/decisions.md). The file handle of a file is its
+inode number too.
+"""
+
+import errno
+from typing import NamedTuple
+
+import pyfuse3
+from commitlogfs.store.attributes import FileAttributes
+from commitlogfs.store.catalog import Segment
+from commitlogfs.store.identity import DiskNumber
+from pyfuse3 import InodeT
+
+ROOT: InodeT = pyfuse3.ROOT_INODE
+CONTROL_FOLDER = InodeT(2)
+CONTROL_LOG = InodeT(3)
+CONTROL_STATUS = InodeT(4)
+CONTROL_METRICS = InodeT(5)
+
+_BACKING_BITS = 48
+_BACKING_MASK = (1 << _BACKING_BITS) - 1
+
+
+class BackingInode(NamedTuple):
+    disk: DiskNumber
+    ino: int
+
+
+def encode(file: Segment) -> InodeT:
+    """Raises OSError (EOVERFLOW) for a backing inode number of more than 48 bits, which ext4 and xfs reach
+    only on filesystems far beyond any disk."""
+    if file.ino > _BACKING_MASK:
+        raise OSError(errno.EOVERFLOW, f"backing inode {file.ino} has more than {_BACKING_BITS} bits")
+    return InodeT(file.disk << _BACKING_BITS | file.ino)
+
+
+def decode(inode: int) -> BackingInode | None:
+    """None for the root, the control files and anything that can be no file."""
+    disk = inode >> _BACKING_BITS
+    return BackingInode(DiskNumber(disk), inode & _BACKING_MASK) if disk else None
+
+
+def generation_of(attributes: FileAttributes) -> int:
+    """Tells apart two files that got the same inode number one after the other: 32 bits of the birth time."""
+    return (attributes.btime_ns ^ attributes.btime_ns >> 32) & 0xFFFFFFFF

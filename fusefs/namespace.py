@@ -1,0 +1,236 @@
+"""Changes of names: create, remove, publish a copy. One at a time, as the kernel sends them anyway."""
+
+import errno
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import trio
+from commitlogfs.fusefs.background import BackgroundSync
+from commitlogfs.fusefs.disk_threads import DiskThreads
+from commitlogfs.fusefs.handles import Handle, Handles
+from commitlogfs.fusefs.observer import Observer
+from commitlogfs.fusefs.usage_monitor import UsageMonitor
+from commitlogfs.store import allocate, beneath, durable, remove
+from commitlogfs.store.allocate import Owner
+from commitlogfs.store.attributes import PackedAttributes, stat_name
+from commitlogfs.store.catalog import Role, Segment
+from commitlogfs.store.commitlog import CommitLog, CreatePlan
+from commitlogfs.store.disk import Disk, translate
+from commitlogfs.store.errors import (
+    DiskError,
+    DiskFailedError,
+    NoDiskAvailableError,
+    SegmentExistsError,
+)
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+RESERVE_DEADLINE_S = 2.0
+"""A disk that has not reserved a segment by then is passed over. The broker gives up after 5 s."""
+USAGE_AGE_S = 0.1
+ATTRIBUTES_DEADLINE_S = 1.0
+"""A disk that has not answered a stat by then is answered for from the catalog."""
+SLOW_CREATE_S = 0.01
+"""The broker warns about a segment that took longer."""
+
+
+class Namespace:
+    def __init__(
+        self,
+        commitlog: CommitLog,
+        threads: DiskThreads,
+        usage: UsageMonitor,
+        background: BackgroundSync,
+        observer: Observer,
+    ) -> None:
+        self._commitlog = commitlog
+        self._threads = threads
+        self._usage = usage
+        self._background = background
+        self._observer = observer
+        self._lock = trio.Lock()
+        self.handles = Handles(commitlog, threads, self._free_retired)
+        self.changed_ns = time.time_ns()
+        """When names last changed: the root directory's mtime."""
+
+    async def create(self, name: bytes, owner: Owner) -> Handle:
+        """Make a segment or temporary and open it.
+
+        Raises InvalidNameError, SegmentExistsError, NoDiskAvailableError, OSError.
+        """
+        started = time.perf_counter()
+        result = "failed"
+        try:
+            async with self._lock:
+                handle = await self._create(name, owner)
+            result = "ok"
+        except SegmentExistsError:
+            result = "exists"
+            raise
+        except NoDiskAvailableError:
+            result = "no-space"
+            raise
+        finally:
+            elapsed = time.perf_counter() - started
+            self._observer.segment_created(result, elapsed)
+        if elapsed > SLOW_CREATE_S:
+            log.info("event=slow_create segment=%s seconds=%.3f", name.decode(), elapsed)
+        return handle
+
+    async def remove(self, name: bytes) -> None:
+        """Durable when it returns. Raises SegmentNotFoundError, OSError."""
+        async with self._lock:
+            file = self._commitlog.plan_remove(name)
+            disk = self._commitlog.disk_of(file)
+            dirfd, file_name = disk.dirfd, file.name
+            if self.handles.is_open(file):
+                retired = await self._on_disk(disk, "retire", lambda: remove.retire_file(dirfd, file_name))
+                self._commitlog.note_retired(file, retired)
+                if not self.handles.is_open(file):  # closed while it was being moved aside
+                    await self._free_retired(file)
+            else:
+                usage = await self._on_disk(disk, "unlink", lambda: remove.remove_file(dirfd, file_name))
+                self._commitlog.note_removed(file, usage)
+            self._changed()
+            log.info("event=removed segment=%s disk=%s reason=unlink", name.decode(), disk.path)
+
+    async def publish_copy(self, old_name: bytes, new_name: bytes) -> None:
+        """Rename a finished temporary onto its segment's name. Raises as CommitLog.plan_publish_copy."""
+        async with self._lock:
+            file = self._commitlog.find_name(old_name)
+            if file is not None:
+                await self.refresh_attributes(file)
+            file = self._commitlog.plan_publish_copy(old_name, new_name)
+            disk = self._commitlog.disk_of(file)
+            dirfd = disk.dirfd
+
+            def work() -> PackedAttributes:
+                # link + unlink instead of rename: a file that appeared there meanwhile is not replaced.
+                os.link(old_name, new_name, src_dir_fd=dirfd, dst_dir_fd=dirfd, follow_symlinks=False)
+                os.unlink(old_name, dir_fd=dirfd)
+                durable.sync_dir(dirfd)
+                return stat_name(dirfd, new_name)
+
+            attributes = await self._on_disk(disk, "rename", work)
+            self._commitlog.note_copy_published(file, new_name, attributes)
+            self._changed()
+
+    async def refresh_attributes(self, file: Segment) -> None:
+        """Look at the backing file; keep the last known attributes where the disk is slow or failing."""
+        disk = self._commitlog.disk_of(file)
+        dirfd, path = disk.dirfd, file.path
+        try:
+            attributes = await self._threads.run_within(
+                disk.number, ATTRIBUTES_DEADLINE_S, lambda: _stat_path(dirfd, path)
+            )
+        except TimeoutError:
+            self._observer.disk_error(disk.path, "stat", "ETIMEDOUT")
+        except OSError as error:
+            self._observer.disk_error(disk.path, "stat", errno.errorcode.get(error.errno or 0, "EIO"))
+            log.warning("event=stat_failed disk=%s segment=%s errno=%s", disk.path, path.decode(), error.errno)
+        else:
+            self._commitlog.note_attributes(file, attributes)
+
+    async def _create(self, name: bytes, owner: Owner) -> Handle:
+        await self._usage.refresh(USAGE_AGE_S)
+        plan = self._commitlog.plan_create(name)
+        for reason in self._skip_reasons(plan):
+            self._observer.placement_skipped(reason)
+        for number in plan.order:
+            disk = self._commitlog.disks[number]
+            try:
+                handle = await self._create_on(disk, plan, owner)
+            except DiskError as error:
+                self._commitlog.note_disk_error(number, error, time.monotonic())
+                self._observer.placement_skipped(type(error).__name__)
+                log.warning(
+                    "event=create_moved_on segment=%s disk=%s error=%r", name.decode(), disk.path, str(error)
+                )
+                continue
+            self._changed()
+            log.info("event=created segment=%s disk=%s", name.decode(), disk.path)
+            return handle
+        raise self._commitlog.no_disk_left(plan, time.monotonic())
+
+    async def _create_on(self, disk: Disk, plan: CreatePlan, owner: Owner) -> Handle:
+        dirfd, size = disk.dirfd, self._commitlog.segment_size
+        fd = await self._on_disk(
+            disk,
+            "reserve",
+            lambda: allocate.reserve(dirfd, size, owner),
+            deadline_s=RESERVE_DEADLINE_S,
+            discard=os.close,
+        )
+        try:
+            # No deadline from here on: a link that hangs may still happen, so no other disk may be tried.
+            published = await self._on_disk(disk, "link", lambda: allocate.publish(dirfd, fd, plan.name))
+        except BaseException as error:
+            os.close(fd)
+            if isinstance(error, FileExistsError):
+                raise SegmentExistsError(
+                    f"{plan.name.decode()}: a file of that name lies on {disk.path}"
+                ) from error
+            raise
+        file = self._commitlog.note_created(plan, disk.number, published)
+        return self.handles.adopt(file, fd)
+
+    async def _free_retired(self, file: Segment) -> None:
+        """After the last close: give a retired file's space back."""
+        if file.role is not Role.RETIRED:
+            return
+        disk = self._commitlog.disk_of(file)
+        dirfd, name = disk.dirfd, file.name
+        try:
+            usage = await self._on_disk(disk, "free", lambda: remove.drop_retired(dirfd, name))
+        except (DiskError, OSError) as error:
+            log.warning("event=free_failed disk=%s file=%s error=%r", disk.path, name.decode(), str(error))
+            return
+        self._commitlog.note_removed(file, usage)
+
+    def _changed(self) -> None:
+        self.changed_ns = time.time_ns()
+        self._background.request()
+
+    def _skip_reasons(self, plan: CreatePlan) -> list[str]:
+        evaluated = self._commitlog.last_eligibility
+        reasons = [reason.name.lower() for reason in evaluated.refusals.values()] if evaluated else []
+        return [*reasons, "fallback"] if plan.fallback else reasons
+
+    async def _on_disk(
+        self,
+        disk: Disk,
+        op: str,
+        work: Callable[[], T],
+        deadline_s: float | None = None,
+        discard: Callable[[T], None] | None = None,
+    ) -> T:
+        """Run blocking work for a disk; its OSErrors come back as the store's own where they blame the disk."""
+        try:
+            if deadline_s is None:
+                return await self._threads.run(disk.number, work)
+            return await self._threads.run_within(disk.number, deadline_s, work, discard)
+        except TimeoutError as error:
+            self._observer.disk_error(disk.path, op, "ETIMEDOUT")
+            raise DiskFailedError(disk.path, f"{op}: {error}") from error
+        except OSError as error:
+            self._observer.disk_error(disk.path, op, errno.errorcode.get(error.errno or 0, "EIO"))
+            translated = translate(disk.path, error)
+            if translated is error:
+                raise
+            raise translated from error
+
+
+def _stat_path(dirfd: int, path: bytes) -> PackedAttributes:
+    folder, _, name = path.rpartition(b"/")
+    if not folder:
+        return stat_name(dirfd, name)
+    fd = beneath.open_folder(dirfd, folder)
+    try:
+        return stat_name(fd, name)
+    finally:
+        os.close(fd)

@@ -1,0 +1,28 @@
+"""What the adapter tells whoever counts: an interface, so that fusefs knows no metrics library."""
+
+from typing import Protocol
+
+
+class Observer(Protocol):
+    """All calls come from the event loop and must not block."""
+
+    def operation(self, op: str, errno_name: str, seconds: float) -> None:
+        """One FUSE request was answered; `errno_name` is "" for success."""
+
+    def segment_created(self, result: str, seconds: float) -> None:
+        """One create ended: "ok", "exists", "no-space", "failed"."""
+
+    def disk_error(self, disk: str, op: str, errno_name: str) -> None:
+        """A disk answered a blocking call with an error, or not in time."""
+
+    def placement_skipped(self, reason: str) -> None:
+        """A disk was passed over when a segment was placed."""
+
+
+class SilentObserver:
+    """Counts nothing: for tests and tools that serve without metrics."""
+
+    def operation(self, op: str, errno_name: str, seconds: float) -> None: ...
+    def segment_created(self, result: str, seconds: float) -> None: ...
+    def disk_error(self, disk: str, op: str, errno_name: str) -> None: ...
+    def placement_skipped(self, reason: str) -> None: ...

@@ -1,0 +1,447 @@
+"""The FUSE request handlers, all of one shape: resolve, one call into the store, attributes out.
+
+Only FUSEError leaves a handler; everything else is translated by fusefs.errors.
+"""
+
+import errno
+import functools
+import logging
+import os
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+import pyfuse3
+import trio
+from commitlogfs.fusefs import attrs, inodes, xattrs
+from commitlogfs.fusefs.background import BackgroundSync
+from commitlogfs.fusefs.changes import Changes, apply
+from commitlogfs.fusefs.control_files import FOLDER_NAME, ControlContents, ControlFiles
+from commitlogfs.fusefs.disk_threads import DiskThreads
+from commitlogfs.fusefs.errors import errno_of
+from commitlogfs.fusefs.listing import Listing
+from commitlogfs.fusefs.namespace import Namespace
+from commitlogfs.fusefs.observer import Observer
+from commitlogfs.fusefs.statfs import BLOCK_BYTES, DiskShare, StatfsFigures, Trigger, compose
+from commitlogfs.fusefs.usage_monitor import UsageMonitor
+from commitlogfs.store import durable, identity, layout
+from commitlogfs.store.allocate import PERMISSION_BITS, Owner
+from commitlogfs.store.catalog import Segment
+from commitlogfs.store.commitlog import CommitLog
+from commitlogfs.store.disk import DiskState, translate
+from commitlogfs.store.errors import (
+    DiskReadOnlyError,
+    NotPermittedError,
+    SegmentExistsError,
+    SegmentNotFoundError,
+)
+from commitlogfs.store.identity import RootAttributes
+from pyfuse3 import (
+    EntryAttributes,
+    FileHandleT,
+    FileInfo,
+    FileNameT,
+    FlagT,
+    FUSEError,
+    InodeT,
+    ModeT,
+    ReaddirToken,
+    RequestContext,
+    SetattrFields,
+    StatvfsData,
+    XAttrNameT,
+)
+
+log = logging.getLogger(__name__)
+
+STATFS_AGE_S = 1.0
+SLOW_OPERATION_S = 1.0
+NAME_MAX = 255
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Handler = Callable[Concatenate["CommitLogOperations", P], Coroutine[Any, Any, R]]
+
+
+def handler(method: Handler[P, R]) -> Handler[P, R]:
+    """Translate errors, count and time one kind of request."""
+    op = method.__name__
+
+    @functools.wraps(method)
+    async def handle(self: "CommitLogOperations", *args: P.args, **kwargs: P.kwargs) -> R:
+        started = time.perf_counter()
+        errno_name = ""
+        try:
+            return await method(self, *args, **kwargs)
+        except FUSEError as error:
+            errno_name = errno.errorcode.get(error.errno, str(error.errno))
+            raise
+        except Exception as error:
+            code = errno_of(error)
+            errno_name = errno.errorcode.get(code, str(code))
+            log.debug("event=refused op=%s errno=%s reason=%r", op, errno_name, str(error))
+            raise FUSEError(code) from error
+        finally:
+            elapsed = time.perf_counter() - started
+            self.observer.operation(op, errno_name, elapsed)
+            if elapsed > SLOW_OPERATION_S:
+                log.warning("event=slow_operation op=%s seconds=%.3f", op, elapsed)
+
+    return cast("Handler[P, R]", handle)  # wraps() hides that self is positional
+
+
+class CommitLogOperations(pyfuse3.Operations):
+    """Serves one open CommitLog. Everything here runs in the event loop; blocking work is in threads."""
+
+    enable_writeback_cache = False
+    supports_dot_lookup = False
+
+    def __init__(
+        self, commitlog: CommitLog, trigger: Trigger, contents: ControlContents, observer: Observer
+    ) -> None:
+        super().__init__()
+        self.commitlog = commitlog
+        self.observer = observer
+        self.trigger = trigger
+        self.threads = DiskThreads(commitlog.disks)
+        self.background = BackgroundSync(commitlog, self.threads)
+        self.usage = UsageMonitor(commitlog, self.threads, observer)
+        self.namespace = Namespace(commitlog, self.threads, self.usage, self.background, observer)
+        self.handles = self.namespace.handles
+        self.listing = Listing(commitlog, self.threads, observer)
+        self.control = ControlFiles(commitlog, self.handles, self.threads, contents)
+
+    # --- names and attributes ------------------------------------------------------------------------
+
+    @handler
+    async def lookup(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> EntryAttributes:
+        if parent_inode == inodes.CONTROL_FOLDER:
+            return self.control.entry(self.control.lookup(name))
+        if name == FOLDER_NAME:
+            return self.control.entry(inodes.CONTROL_FOLDER)
+        file = self.commitlog.find_name(name)
+        if file is None:
+            raise FUSEError(errno.ENOENT)
+        await self.namespace.refresh_attributes(file)
+        return attrs.entry_of_file(file)
+
+    async def forget(self, inode_list: Sequence[tuple[InodeT, int]]) -> None:
+        """Nothing is kept per lookup: inode numbers are derived from the files themselves."""
+
+    @handler
+    async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
+        if inode == inodes.ROOT:
+            return attrs.entry_of_root(self.commitlog.root, self.namespace.changed_ns)
+        if self.control.owns(inode):
+            return self.control.entry(inode)
+        file = self._file(inode)
+        await self.namespace.refresh_attributes(file)
+        return attrs.entry_of_file(file)
+
+    @handler
+    async def setattr(
+        self,
+        inode: InodeT,
+        attr: EntryAttributes,
+        fields: SetattrFields,
+        fh: FileHandleT | None,
+        ctx: RequestContext,
+    ) -> EntryAttributes:
+        changes = Changes(
+            size=attr.st_size if fields.update_size else None,
+            mode=attr.st_mode if fields.update_mode else None,
+            uid=attr.st_uid if fields.update_uid else None,
+            gid=attr.st_gid if fields.update_gid else None,
+            atime_ns=attr.st_atime_ns if fields.update_atime else None,
+            mtime_ns=attr.st_mtime_ns if fields.update_mtime else None,
+        )
+        if inode == inodes.ROOT:
+            return await self._change_root(changes)
+        if self.control.owns(inode):
+            raise NotPermittedError("control files cannot be changed")
+        file = self._file(inode)
+        disk = self.commitlog.disk_of(file)
+        dirfd, path = disk.dirfd, file.path
+        try:
+            attributes = await self.threads.run(
+                disk.number, lambda: apply(dirfd, path, changes, self.commitlog.check_resize)
+            )
+        except OSError as error:
+            raise translate(disk.path, error) from error
+        self.commitlog.note_attributes(file, attributes)
+        return attrs.entry_of_file(file)
+
+    @handler
+    async def access(self, inode: InodeT, mode: ModeT, ctx: RequestContext) -> bool:
+        """The kernel decides by mode bits (default_permissions); asked all the same, the answer is yes."""
+        return True
+
+    # --- creating and removing -----------------------------------------------------------------------
+
+    @handler
+    async def create(
+        self, parent_inode: InodeT, name: FileNameT, mode: ModeT, flags: FlagT, ctx: RequestContext
+    ) -> tuple[FileInfo, EntryAttributes]:
+        if parent_inode != inodes.ROOT:
+            raise NotPermittedError("control files cannot be made")
+        try:
+            handle = await self.namespace.create(name, Owner(ctx.uid, ctx.gid, mode))
+        except SegmentExistsError:
+            file = self.commitlog.find_name(name)
+            if file is None or flags & os.O_EXCL:
+                raise
+            handle = await self.handles.open(file)
+        return self._file_info(handle.file), attrs.entry_of_file(handle.file)
+
+    @handler
+    async def unlink(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
+        if parent_inode != inodes.ROOT or name == FOLDER_NAME:
+            raise NotPermittedError("control files cannot be removed")
+        await self.namespace.remove(name)
+
+    @handler
+    async def rename(
+        self,
+        parent_inode_old: InodeT,
+        name_old: FileNameT,
+        parent_inode_new: InodeT,
+        name_new: FileNameT,
+        flags: FlagT,
+        ctx: RequestContext,
+    ) -> None:
+        if parent_inode_old != inodes.ROOT or parent_inode_new != inodes.ROOT or flags & pyfuse3.RENAME_EXCHANGE:
+            raise NotPermittedError("only a finished copy can be renamed, onto its segment's name")
+        await self.namespace.publish_copy(name_old, name_new)
+
+    @handler
+    async def mkdir(
+        self, parent_inode: InodeT, name: FileNameT, mode: ModeT, ctx: RequestContext
+    ) -> EntryAttributes:
+        raise NotPermittedError("a commitlog has no folders")
+
+    @handler
+    async def rmdir(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
+        raise NotPermittedError("a commitlog has no folders")
+
+    @handler
+    async def symlink(
+        self, parent_inode: InodeT, name: FileNameT, target: FileNameT, ctx: RequestContext
+    ) -> EntryAttributes:
+        raise NotPermittedError("a commitlog has no links")
+
+    @handler
+    async def link(
+        self, inode: InodeT, new_parent_inode: InodeT, new_name: FileNameT, ctx: RequestContext
+    ) -> EntryAttributes:
+        raise NotPermittedError("a commitlog has no links")
+
+    @handler
+    async def mknod(
+        self, parent_inode: InodeT, name: FileNameT, mode: ModeT, rdev: int, ctx: RequestContext
+    ) -> EntryAttributes:
+        raise NotPermittedError("a commitlog has no special files")
+
+    @handler
+    async def readlink(self, inode: InodeT, ctx: RequestContext) -> FileNameT:
+        raise FUSEError(errno.EINVAL)
+
+    # --- open files ----------------------------------------------------------------------------------
+
+    @handler
+    async def open(self, inode: InodeT, flags: FlagT, ctx: RequestContext) -> FileInfo:
+        if self.control.owns(inode):
+            return self.control.open(inode, flags)
+        handle = await self.handles.open(self._file(inode))
+        return self._file_info(handle.file)
+
+    @handler
+    async def read(self, fh: FileHandleT, off: int, size: int) -> bytes:
+        if self.control.owns_handle(fh):
+            return await self.control.read(fh, off, size)
+        async with self.handles.use(fh) as handle:
+            fd = handle.fd
+            return await self.threads.run(handle.file.disk, lambda: os.pread(fd, size, off))
+
+    @handler
+    async def write(self, fh: FileHandleT, off: int, buf: bytes) -> int:
+        if self.control.owns_handle(fh):
+            raise NotPermittedError("control files are read-only")
+        self.commitlog.check_write(off, len(buf))
+        async with self.handles.use(fh) as handle:
+            if not handle.writable:
+                disk = self.commitlog.disk_of(handle.file)
+                raise DiskReadOnlyError(disk.path, "its filesystem is read-only")
+            fd = handle.fd
+            await self.threads.run(handle.file.disk, lambda: _write_all(fd, buf, off))
+            return len(buf)
+
+    @handler
+    async def flush(self, fh: FileHandleT) -> None:
+        """Every write has reached the disk's page cache already; closing syncs nothing, as on any disk."""
+
+    @handler
+    async def fsync(self, fh: FileHandleT, datasync: bool) -> None:
+        if self.control.owns_handle(fh):
+            return
+        async with self.handles.use(fh) as handle:
+            if not handle.writable:
+                return
+            fd = handle.fd
+            sync = os.fdatasync if datasync else os.fsync
+            await self.threads.run(handle.file.disk, lambda: sync(fd))
+
+    @handler
+    async def release(self, fh: FileHandleT) -> None:
+        if self.control.owns_handle(fh):
+            self.control.release(fh)
+        else:
+            await self.handles.release(fh)
+
+    # --- directories ---------------------------------------------------------------------------------
+
+    @handler
+    async def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
+        if inode == inodes.ROOT:
+            await self.listing.refresh()
+        return FileHandleT(inode)
+
+    @handler
+    async def readdir(self, fh: FileHandleT, start_id: int, token: ReaddirToken) -> None:
+        if fh == inodes.CONTROL_FOLDER:
+            for index, (name, inode) in enumerate(self.control.entries()):
+                if index >= start_id and not _reply(token, name, self.control.entry(inode), index + 1):
+                    break
+            return
+        for segment in self.listing.after(start_id):
+            cookie = self.listing.cookie_of(segment.base_offset)
+            if not _reply(token, segment.name, attrs.entry_of_file(segment), cookie):
+                break
+
+    @handler
+    async def releasedir(self, fh: FileHandleT) -> None: ...
+
+    @handler
+    async def fsyncdir(self, fh: FileHandleT, datasync: bool) -> None:
+        async with trio.open_nursery() as nursery:
+            for disk in self.commitlog.disks.values():
+                if disk.state is DiskState.RW:
+                    nursery.start_soon(
+                        self.threads.run, disk.number, functools.partial(durable.sync_dir, disk.dirfd)
+                    )
+
+    # --- the filesystem as a whole -------------------------------------------------------------------
+
+    @handler
+    async def statfs(self, ctx: RequestContext) -> StatvfsData:
+        figures = await self.statfs_figures()
+        count = len(self.commitlog.catalog)
+        data = StatvfsData()
+        data.f_bsize = data.f_frsize = BLOCK_BYTES
+        data.f_blocks = figures.blocks
+        data.f_bfree = data.f_bavail = figures.free
+        data.f_files = count + figures.free * BLOCK_BYTES // self.commitlog.segment_size
+        data.f_ffree = data.f_favail = data.f_files - count
+        data.f_namemax = NAME_MAX
+        return data
+
+    async def statfs_figures(self) -> StatfsFigures:
+        """The figures as shown now, at most STATFS_AGE_S old."""
+        await self.usage.refresh(STATFS_AGE_S)
+        segments = dict.fromkeys(self.commitlog.disks, 0)
+        for segment in self.commitlog.catalog:
+            segments[segment.disk] += 1
+        shares = tuple(
+            DiskShare(
+                disk.state,
+                self.commitlog.usage(disk.number),
+                segments[disk.number] * self.commitlog.segment_size,
+                disk.thresholds,
+            )
+            for disk in self.commitlog.disks.values()
+        )
+        return compose(shares, self.trigger)
+
+    # --- extended attributes -------------------------------------------------------------------------
+
+    @handler
+    async def getxattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> bytes:
+        key = inodes.decode(inode)
+        if key is None or not name.startswith(xattrs.PREFIX):
+            raise FUSEError(pyfuse3.ENOATTR)  # security.capability is asked before every write: be quick
+        file = self.commitlog.find_ino(*key)
+        if name == xattrs.STATE:
+            return await self._state(file)
+        await self.namespace.refresh_attributes(file)
+        value = xattrs.value(name, self.commitlog.disk_of(file), file)
+        if value is None:
+            raise FUSEError(pyfuse3.ENOATTR)
+        return value
+
+    @handler
+    async def listxattr(self, inode: InodeT, ctx: RequestContext) -> Sequence[XAttrNameT]:
+        return [XAttrNameT(name) for name in xattrs.names()] if inodes.decode(inode) else []
+
+    @handler
+    async def setxattr(self, inode: InodeT, name: XAttrNameT, value: bytes, ctx: RequestContext) -> None:
+        raise NotPermittedError("extended attributes are read-only")
+
+    @handler
+    async def removexattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> None:
+        raise NotPermittedError("extended attributes are read-only")
+
+    # --- helpers -------------------------------------------------------------------------------------
+
+    def _file(self, inode: InodeT) -> Segment:
+        key = inodes.decode(inode)
+        if key is None:
+            raise SegmentNotFoundError(f"inode {inode} is unknown")
+        return self.commitlog.find_ino(*key)
+
+    def _file_info(self, file: Segment) -> FileInfo:
+        """The kernel may keep its pages over a new open: nobody changes a segment but through it."""
+        return FileInfo(fh=FileHandleT(inodes.encode(file)), keep_cache=True)
+
+    async def _state(self, file: Segment) -> bytes:
+        async def has_data(segment: Segment) -> bool:
+            disk = self.commitlog.disk_of(segment)
+            dirfd, path = disk.dirfd, segment.path
+            return await self.threads.run(disk.number, lambda: xattrs.has_data(dirfd, path))
+
+        own = await has_data(file)
+        successor = False
+        for segment in xattrs.successors(self.commitlog, file):
+            successor = successor or await has_data(segment)
+        return xattrs.state_of(file, own, successor).value.encode()
+
+    async def _change_root(self, changes: Changes) -> EntryAttributes:
+        """Mode and owner of the mounted directory are kept on every writable disk."""
+        if changes.size is not None:
+            raise FUSEError(errno.EISDIR)
+        current = self.commitlog.root
+        root = RootAttributes(
+            current.mode if changes.mode is None else changes.mode & PERMISSION_BITS,
+            current.uid if changes.uid is None else changes.uid,
+            current.gid if changes.gid is None else changes.gid,
+        )
+        if root != current:
+            record = identity.format_root(root)
+            for disk in self.commitlog.disks.values():
+                if disk.state is DiskState.RW:
+                    write = functools.partial(durable.write_xattr, disk.dirfd, layout.XATTR_ROOT, record)
+                    await self.threads.run(disk.number, write)
+            self.commitlog.root = root
+        if changes.mtime_ns is not None:
+            self.namespace.changed_ns = changes.mtime_ns
+        return attrs.entry_of_root(root, self.namespace.changed_ns)
+
+
+def _reply(token: ReaddirToken, name: bytes, entry: EntryAttributes, next_id: int) -> bool:
+    return bool(pyfuse3.readdir_reply(token, FileNameT(name), entry, next_id))
+
+
+def _write_all(fd: int, buf: bytes, offset: int) -> None:
+    view = memoryview(buf)
+    while view:
+        written = os.pwrite(fd, view, offset)
+        view = view[written:]
+        offset += written

@@ -1,0 +1,98 @@
+"""What statfs shows: a contract with the broker, which derives its 75/85/90 decisions from it. Pure.
+
+RocketMQ computes ceil(100 * used / (used + usable)) with used = total - free, asking three separate times
+(UtilAll#getDiskPartitionSpaceUsedPercent). So the figures shown are built backwards from a ratio: the total
+is a multiple of 100 blocks and free equals available, which makes that arithmetic give exactly the whole
+percent of the disk that decides.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+
+from commitlogfs.store.disk import DiskState
+from commitlogfs.store.thresholds import Thresholds
+from commitlogfs.store.usage import DiskUsage
+
+BLOCK_BYTES = 4096
+
+
+class Trigger(Enum):
+    """Whose ratio decides."""
+
+    ALL = "all"
+    """The least full writable disk: the broker acts as in native multi-path mode."""
+    ANY = "any"
+    """The fullest writable disk: RIP-7's text."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskShare:
+    """One disk as statfs sees it."""
+
+    state: DiskState
+    usage: DiskUsage | None
+    segment_bytes: int
+    """What deleting all our segments there would free."""
+    thresholds: Thresholds
+
+
+@dataclass(frozen=True, slots=True)
+class StatfsFigures:
+    """In blocks of BLOCK_BYTES; `used_ratio` is what the broker will compute, before its rounding up."""
+
+    blocks: int
+    free: int
+    used_ratio: Fraction
+
+
+def compose(shares: tuple[DiskShare, ...], trigger: Trigger) -> StatfsFigures:
+    """Used and total always come from the same disks: the writable ones that answer.
+
+    With no such disk, those that answer at all are shown, never above `clean`.
+    """
+    answering = [share for share in shares if share.usage is not None and share.usage.entire_bytes > 0]
+    writable = [share for share in answering if share.state is DiskState.RW]
+    if not writable:
+        return _without_writable(answering)
+    choose = min if trigger is Trigger.ALL else max
+    deciding = choose(writable, key=_ratio)
+    ratio = _ratio(deciding)
+    if not _is_curable(deciding):
+        ratio = min(ratio, _limit(deciding))
+    return _scale(sum(_entire(share) for share in writable), ratio)
+
+
+def _without_writable(answering: list[DiskShare]) -> StatfsFigures:
+    if not answering:
+        return _scale(0, Fraction(0))
+    total = sum(_entire(share) for share in answering)
+    used = sum(share.usage.used_bytes for share in answering if share.usage)
+    return _scale(total, min(Fraction(used, total), *(_limit(share) for share in answering)))
+
+
+def _is_curable(share: DiskShare) -> bool:
+    """Whether deleting our segments could bring this disk below `clean`. If not (foreign data), the broker
+    would empty the log for nothing, so the pressure is not shown."""
+    assert share.usage is not None  # noqa: S101 - narrowing: only answering disks get here
+    foreign = share.usage.used_bytes - share.segment_bytes
+    return foreign * 100 < share.thresholds.clean * share.usage.entire_bytes
+
+
+def _limit(share: DiskShare) -> Fraction:
+    return Fraction(share.thresholds.clean) / 100
+
+
+def _ratio(share: DiskShare) -> Fraction:
+    return share.usage.used_ratio if share.usage else Fraction(1)
+
+
+def _entire(share: DiskShare) -> int:
+    return share.usage.entire_bytes if share.usage else 0
+
+
+def _scale(total_bytes: int, ratio: Fraction) -> StatfsFigures:
+    """Never zero blocks, which the broker takes for -1; never free space that is not a whole block."""
+    blocks = max(100, total_bytes // BLOCK_BYTES // 100 * 100)
+    used = -(-blocks * ratio.numerator // ratio.denominator)
+    return StatfsFigures(blocks, blocks - used, ratio)

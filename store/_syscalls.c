@@ -1,0 +1,194 @@
+/* The system calls Python has no name for: openat2(2), fallocate(2) with flags, and statx(2) over many
+ * names of one directory in a single call (the GIL is released once, not once per name). No policy here. */
+#define _GNU_SOURCE
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+/* Layout of one packed attribute record; store/attributes.py unpacks it as "=11q". */
+struct packed_attributes {
+    int64_t ino, mode, nlink, uid, gid, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns;
+};
+
+#define WANTED_MASK (STATX_BASIC_STATS | STATX_BTIME)
+
+static int64_t to_ns(const struct statx_timestamp *t)
+{
+    return (int64_t)t->tv_sec * 1000000000 + (int64_t)t->tv_nsec;
+}
+
+static void pack(const struct statx *sx, struct packed_attributes *out)
+{
+    out->ino = (int64_t)sx->stx_ino;
+    out->mode = sx->stx_mode;
+    out->nlink = sx->stx_nlink;
+    out->uid = sx->stx_uid;
+    out->gid = sx->stx_gid;
+    out->size = (int64_t)sx->stx_size;
+    out->blocks = (int64_t)sx->stx_blocks;
+    out->atime_ns = to_ns(&sx->stx_atime);
+    out->mtime_ns = to_ns(&sx->stx_mtime);
+    out->ctime_ns = to_ns(&sx->stx_ctime);
+    out->btime_ns = (sx->stx_mask & STATX_BTIME) ? to_ns(&sx->stx_btime) : 0;
+}
+
+static PyObject *py_openat2(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int dirfd;
+    const char *path;
+    unsigned long long flags, mode, resolve;
+    if (!PyArg_ParseTuple(args, "iyKKK:openat2", &dirfd, &path, &flags, &mode, &resolve))
+        return NULL;
+    struct open_how how = {.flags = flags, .mode = mode, .resolve = resolve};
+    long fd;
+    do {
+        Py_BEGIN_ALLOW_THREADS
+        fd = syscall(SYS_openat2, dirfd, path, &how, sizeof how);
+        Py_END_ALLOW_THREADS
+    } while (fd < 0 && errno == EINTR && PyErr_CheckSignals() == 0);
+    if (fd < 0)
+        return PyErr_Occurred() ? NULL : PyErr_SetFromErrnoWithFilename(PyExc_OSError, path);
+    return PyLong_FromLong(fd);
+}
+
+static PyObject *py_fallocate(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int fd, mode, result;
+    long long offset, length;
+    if (!PyArg_ParseTuple(args, "iiLL:fallocate", &fd, &mode, &offset, &length))
+        return NULL;
+    do {
+        Py_BEGIN_ALLOW_THREADS
+        result = fallocate(fd, mode, (off_t)offset, (off_t)length);
+        Py_END_ALLOW_THREADS
+    } while (result < 0 && errno == EINTR && PyErr_CheckSignals() == 0);
+    if (result < 0)
+        return PyErr_Occurred() ? NULL : PyErr_SetFromErrno(PyExc_OSError);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_stat_fd(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int fd, result;
+    if (!PyArg_ParseTuple(args, "i:stat_fd", &fd))
+        return NULL;
+    struct statx sx;
+    Py_BEGIN_ALLOW_THREADS
+    result = statx(fd, "", AT_EMPTY_PATH, WANTED_MASK, &sx);
+    Py_END_ALLOW_THREADS
+    if (result < 0)
+        return PyErr_SetFromErrno(PyExc_OSError);
+    struct packed_attributes packed;
+    pack(&sx, &packed);
+    return PyBytes_FromStringAndSize((const char *)&packed, sizeof packed);
+}
+
+/* One outcome per name: a packed record, or the errno of that name alone. */
+struct outcome {
+    const char *name;
+    int error;
+    struct packed_attributes attributes;
+};
+
+static PyObject *py_stat_names(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int dirfd;
+    PyObject *names;
+    if (!PyArg_ParseTuple(args, "iO:stat_names", &dirfd, &names))
+        return NULL;
+    /* A tuple of our own keeps every name's buffer alive while the GIL is released. */
+    PyObject *held = PySequence_Tuple(names);
+    if (held == NULL)
+        return NULL;
+    Py_ssize_t count = PyTuple_GET_SIZE(held);
+    struct outcome *outcomes = PyMem_Calloc((size_t)count + 1, sizeof *outcomes);
+    if (outcomes == NULL) {
+        Py_DECREF(held);
+        return PyErr_NoMemory();
+    }
+    PyObject *result = NULL;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        char *name;
+        Py_ssize_t length;
+        if (PyBytes_AsStringAndSize(PyTuple_GET_ITEM(held, i), &name, &length) < 0)
+            goto done;
+        if ((size_t)length != strlen(name)) {
+            PyErr_SetString(PyExc_ValueError, "embedded null byte");
+            goto done;
+        }
+        outcomes[i].name = name;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t i = 0; i < count; i++) {
+        struct statx sx;
+        if (statx(dirfd, outcomes[i].name, AT_SYMLINK_NOFOLLOW, WANTED_MASK, &sx) < 0)
+            outcomes[i].error = errno;
+        else
+            pack(&sx, &outcomes[i].attributes);
+    }
+    Py_END_ALLOW_THREADS
+    result = PyList_New(count);
+    if (result == NULL)
+        goto done;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *item = outcomes[i].error
+            ? PyLong_FromLong(outcomes[i].error)
+            : PyBytes_FromStringAndSize((const char *)&outcomes[i].attributes, sizeof outcomes[i].attributes);
+        if (item == NULL) {
+            Py_CLEAR(result);
+            goto done;
+        }
+        PyList_SET_ITEM(result, i, item);
+    }
+done:
+    PyMem_Free(outcomes);
+    Py_DECREF(held);
+    return result;
+}
+
+static PyMethodDef methods[] = {
+    {"openat2", py_openat2, METH_VARARGS, "openat2(dirfd, path, flags, mode, resolve) -> fd"},
+    {"fallocate", py_fallocate, METH_VARARGS, "fallocate(fd, mode, offset, length)"},
+    {"stat_fd", py_stat_fd, METH_VARARGS, "stat_fd(fd) -> packed attributes"},
+    {"stat_names", py_stat_names, METH_VARARGS, "stat_names(dirfd, names) -> list of packed attributes or errno"},
+    {NULL, NULL, 0, NULL},
+};
+
+static int add_constants(PyObject *module)
+{
+    static const struct { const char *name; long value; } constants[] = {
+        {"RESOLVE_BENEATH", RESOLVE_BENEATH},
+        {"RESOLVE_NO_SYMLINKS", RESOLVE_NO_SYMLINKS},
+        {"RESOLVE_NO_MAGICLINKS", RESOLVE_NO_MAGICLINKS},
+        {"RESOLVE_NO_XDEV", RESOLVE_NO_XDEV},
+        {"FALLOC_FL_KEEP_SIZE", FALLOC_FL_KEEP_SIZE},
+        {"FALLOC_FL_PUNCH_HOLE", FALLOC_FL_PUNCH_HOLE},
+        {"PACKED_SIZE", sizeof(struct packed_attributes)},
+    };
+    for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
+        if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0)
+            return -1;
+    return 0;
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, add_constants},
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "_syscalls", .m_size = 0, .m_methods = methods, .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__syscalls(void)
+{
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,159 @@
+"""Base offset -> segment: the index that resolves log offsets and names. In memory, rebuilt by scanning."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from enum import IntEnum
+
+from commitlogfs.store import layout
+from commitlogfs.store.attributes import PackedAttributes, ino_of, size_of
+from commitlogfs.store.identity import DiskNumber
+from commitlogfs.store.segment import BaseOffset, format_segment_name
+
+
+class Role(IntEnum):
+    """What a backing file is to the pool."""
+
+    SEGMENT = 0
+    TEMPORARY = 1
+    """A copy in progress under `.NAME.suffix`, in the disk's folder."""
+    RETIRED = 2
+    """Removed from the log, still open somewhere, in the disk's retired folder."""
+
+
+class Segment:
+    """One backing file. `attributes` is the last known state of it.
+
+    `placed_as` is its file name where that is not the segment's own name (roles TEMPORARY and RETIRED).
+    """
+
+    __slots__ = ("attributes", "base_offset", "disk", "ino", "placed_as", "role")
+
+    def __init__(
+        self,
+        base_offset: BaseOffset,
+        disk: DiskNumber,
+        attributes: PackedAttributes,
+        role: Role = Role.SEGMENT,
+        placed_as: bytes = b"",
+    ) -> None:
+        self.base_offset = base_offset
+        self.disk = disk
+        self.ino = ino_of(attributes)
+        self.attributes = attributes
+        self.role = role
+        self.placed_as = placed_as
+
+    @property
+    def name(self) -> bytes:
+        """The file's name in its folder."""
+        return self.placed_as or format_segment_name(self.base_offset)
+
+    @property
+    def path(self) -> bytes:
+        """The file's path beneath its disk's folder."""
+        return layout.RETIRED_FOLDER + b"/" + self.placed_as if self.role is Role.RETIRED else self.name
+
+    @property
+    def size(self) -> int:
+        return size_of(self.attributes)
+
+    def __repr__(self) -> str:
+        return f"Segment({self.name!r}, disk={self.disk}, ino={self.ino}, {self.role.name.lower()})"
+
+
+class Catalog:
+    """Segments in order of base offset.
+
+    Lookup by offset is O(1) while the log is contiguous, a binary search when it has gaps. Segments are
+    normally added at the end and removed at the front.
+    """
+
+    def __init__(self, segment_size: int) -> None:
+        self.segment_size = segment_size
+        self._bases: list[BaseOffset] = []
+        self._segments: list[Segment] = []
+        self._by_ino: dict[tuple[DiskNumber, int], Segment] = {}
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    @property
+    def first(self) -> Segment | None:
+        return self._segments[0] if self._segments else None
+
+    @property
+    def last(self) -> Segment | None:
+        return self._segments[-1] if self._segments else None
+
+    def get(self, base_offset: int) -> Segment | None:
+        """The segment that begins exactly at `base_offset`."""
+        index = self._index_at_or_before(base_offset)
+        if index < 0:
+            return None
+        segment = self._segments[index]
+        return segment if segment.base_offset == base_offset else None
+
+    def find(self, log_offset: int) -> Segment | None:
+        """The segment that holds `log_offset`; None before, after and inside a gap."""
+        index = self._index_at_or_before(log_offset)
+        if index < 0:
+            return None
+        segment = self._segments[index]
+        return segment if log_offset - segment.base_offset < self.segment_size else None
+
+    def by_ino(self, disk: DiskNumber, ino: int) -> Segment | None:
+        return self._by_ino.get((disk, ino))
+
+    def predecessor(self, base_offset: int) -> Segment | None:
+        """The nearest segment before `base_offset`, contiguous or not."""
+        index = bisect_left(self._bases, base_offset) - 1
+        return self._segments[index] if index >= 0 else None
+
+    def after(self, base_offset: int) -> Iterator[Segment]:
+        """Segments with a base offset greater than `base_offset`, in order. Not to be held across changes."""
+        for index in range(bisect_right(self._bases, base_offset), len(self._segments)):
+            yield self._segments[index]
+
+    def add(self, segment: Segment) -> None:
+        """Raises ValueError if the base offset or the inode is taken."""
+        index = bisect_left(self._bases, segment.base_offset)
+        if index < len(self._bases) and self._bases[index] == segment.base_offset:
+            raise ValueError(f"base offset {segment.base_offset} is taken")
+        key = (segment.disk, segment.ino)
+        if key in self._by_ino:
+            raise ValueError(f"disk {segment.disk} inode {segment.ino} is taken")
+        self._bases.insert(index, segment.base_offset)
+        self._segments.insert(index, segment)
+        self._by_ino[key] = segment
+
+    def remove(self, segment: Segment) -> None:
+        """Raises KeyError if this segment is not in the catalog."""
+        if self._by_ino.get((segment.disk, segment.ino)) is not segment:
+            raise KeyError(segment.base_offset)
+        index = bisect_left(self._bases, segment.base_offset)
+        del self._by_ino[(segment.disk, segment.ino)]
+        del self._bases[index], self._segments[index]
+
+    def gaps(self) -> list[tuple[BaseOffset, BaseOffset]]:
+        """Missing ranges [start, end) between the first and the last segment."""
+        found = []
+        for before, after in zip(self._bases, self._bases[1:], strict=False):
+            if after - before > self.segment_size:
+                found.append((BaseOffset(before + self.segment_size), after))
+        return found
+
+    def _index_at_or_before(self, offset: int) -> int:
+        """Index of the last segment with base offset <= `offset`, -1 if there is none."""
+        bases = self._bases
+        if not bases or offset < bases[0]:
+            return -1
+        guess = offset // self.segment_size - bases[0] // self.segment_size
+        if guess >= len(bases):
+            guess = len(bases) - 1
+        # Contiguous up to here exactly when the segment at the guessed place has the expected offset.
+        if bases[guess] <= offset < bases[guess] + self.segment_size:
+            return guess
+        return bisect_right(bases, offset) - 1

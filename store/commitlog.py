@@ -1,0 +1,391 @@
+"""The open log: the facade that adapters call.
+
+Every method is short, synchronous and touches memory only, so it is called on one thread (the event loop).
+Blocking work is in `allocate`, `remove` and `beneath`; adapters run it in worker threads between a `plan_*`
+and a `note_*` call:
+
+    plan_create -> allocate.reserve, allocate.publish (next disk on failure) -> note_created | note_disk_error
+    plan_remove -> remove.retire_file | remove.remove_file                   -> note_retired | note_removed
+    plan_publish_copy -> link, unlink                                        -> note_copy_published
+"""
+
+import time
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from commitlogfs.store import health
+from commitlogfs.store.allocate import Published
+from commitlogfs.store.attributes import PackedAttributes, unpack
+from commitlogfs.store.catalog import Catalog, Role, Segment
+from commitlogfs.store.disk import Disk
+from commitlogfs.store.eligibility import DiskView, Eligibility, RefusalReason, evaluate
+from commitlogfs.store.errors import (
+    BeyondSegmentError,
+    DiskError,
+    DiskFullError,
+    InvalidNameError,
+    InvalidSizeError,
+    LogGapError,
+    NoDiskAvailableError,
+    NotPermittedError,
+    SegmentExistsError,
+    SegmentIncompleteError,
+    SegmentNotFoundError,
+)
+from commitlogfs.store.findings import Finding
+from commitlogfs.store.identity import DiskNumber, RootAttributes
+from commitlogfs.store.placement import Candidate, PlacementPolicy, PlacementRequest
+from commitlogfs.store.pool import Pool
+from commitlogfs.store.segment import (
+    BaseOffset,
+    LogOffset,
+    format_segment_name,
+    parse_segment_name,
+    parse_temporary_name,
+)
+from commitlogfs.store.usage import DiskUsage
+
+NO_SPACE_CACHE_S = 0.1
+"""After a create found no room anywhere: the broker retries about every millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePlan:
+    """Where to make a file: disks in order of preference."""
+
+    name: bytes
+    base_offset: BaseOffset
+    role: Role
+    order: tuple[DiskNumber, ...]
+    fallback: bool
+
+
+class LogRange(NamedTuple):
+    """A part of a log read that lies in one segment."""
+
+    segment: Segment
+    position: int
+    length: int
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the daemon started."""
+
+    created: int = 0
+    create_retries: int = 0
+    removed: int = 0
+
+
+class CommitLog:
+    """Segments, disks and the rules that tie them. Not thread-safe: one thread owns it."""
+
+    def __init__(self, pool: Pool, policy: PlacementPolicy) -> None:
+        self.pool_id = pool.pool_id
+        self.segment_size = pool.segment_size
+        self.catalog: Catalog = pool.inventory.catalog
+        self.disks: dict[DiskNumber, Disk] = {disk.number: disk for disk in pool.disks}
+        self.missing: tuple[str, ...] = tuple(pool.missing)
+        self.findings: list[Finding] = list(pool.findings)
+        self.root: RootAttributes = pool.root
+        self.policy = policy
+        self.counters = Counters()
+        self.skipped: frozenset[DiskNumber] = frozenset()
+        self.last_eligibility: Eligibility | None = None
+        self._temporaries: dict[bytes, Segment] = pool.inventory.temporaries
+        self._quarantined: dict[bytes, str] = pool.inventory.quarantined
+        self._others: dict[tuple[DiskNumber, int], Segment] = {
+            (file.disk, file.ino): file for file in self._temporaries.values()
+        }
+        self._usage: dict[DiskNumber, DiskUsage | None] = dict.fromkeys(self.disks)
+        self._no_space: tuple[float, NoDiskAvailableError] | None = None
+        self._sealed_floor = self.catalog.last.base_offset if self.catalog.last and self.missing else None
+
+    # --- looking up ----------------------------------------------------------------------------------
+
+    def find_name(self, name: bytes) -> Segment | None:
+        """The segment or temporary of this name."""
+        base = parse_segment_name(name, self.segment_size)
+        return self._temporaries.get(name) if base is None else self.catalog.get(base)
+
+    def find_ino(self, disk: DiskNumber, ino: int) -> Segment:
+        """The file behind an inode, whatever its role. Raises SegmentNotFoundError."""
+        file = self.catalog.by_ino(disk, ino) or self._others.get((disk, ino))
+        if file is None:
+            raise SegmentNotFoundError(f"disk {disk}: inode {ino} is no file of this pool")
+        return file
+
+    def listed(self) -> list[Segment]:
+        """What a directory listing shows: whole segments only, because a broker that meets a file of another
+        length refuses to start, and one that meets an empty last file deletes it."""
+        return [segment for segment in self.catalog if segment.size == self.segment_size]
+
+    def listed_after(self, base_offset: int) -> list[Segment]:
+        return [segment for segment in self.catalog.after(base_offset) if segment.size == self.segment_size]
+
+    def disk_of(self, file: Segment) -> Disk:
+        return self.disks[file.disk]
+
+    # --- the log as one file -------------------------------------------------------------------------
+
+    @property
+    def end_offset(self) -> LogOffset:
+        """The log offset just past the last whole segment; 0 for an empty log."""
+        last = self.catalog.last
+        while last is not None and last.size != self.segment_size:
+            last = self.catalog.predecessor(last.base_offset)
+        return LogOffset(0 if last is None else last.base_offset + self.segment_size)
+
+    def split_range(self, offset: int, length: int) -> list[LogRange]:
+        """The segments that hold log offsets [offset, offset + length), clipped at the end of the log.
+
+        Raises LogGapError where the first byte lies in no whole segment. A gap further on ends the range
+        early: what precedes it can be read.
+        """
+        ranges: list[LogRange] = []
+        end = min(offset + length, self.end_offset)
+        while offset < end:
+            segment = self.catalog.find(offset)
+            if segment is None or segment.size != self.segment_size:
+                if ranges:
+                    break
+                raise LogGapError(f"log offset {offset}: no segment holds it")
+            position = offset - segment.base_offset
+            count = min(end - offset, self.segment_size - position)
+            ranges.append(LogRange(segment, position, count))
+            offset += count
+        return ranges
+
+    # --- disks ---------------------------------------------------------------------------------------
+
+    def note_usage(self, number: DiskNumber, usage: DiskUsage | None) -> None:
+        """The latest measurement of a disk; None while it does not answer."""
+        self._usage[number] = usage
+
+    def usage(self, number: DiskNumber) -> DiskUsage | None:
+        """The latest measurement, with removed but still open segments counted as free already."""
+        usage = self._usage[number]
+        if usage is None:
+            return None
+        pending = sum(
+            unpack(file.attributes).blocks * 512
+            for file in self._others.values()
+            if file.role is Role.RETIRED and file.disk == number
+        )
+        return usage.with_pending_free(pending)
+
+    def views(self, now_s: float) -> tuple[DiskView, ...]:
+        return tuple(
+            DiskView(
+                disk.number,
+                disk.state,
+                self.usage(disk.number),
+                disk.thresholds,
+                health.is_held_back(disk, now_s),
+            )
+            for disk in self.disks.values()
+        )
+
+    def evaluate(self, now_s: float) -> Eligibility:
+        """Who may take a segment now; remembers who is skipped, for the hysteresis."""
+        eligibility = evaluate(self.views(now_s), self.segment_size, self.skipped)
+        self.skipped = eligibility.skipped
+        self.last_eligibility = eligibility
+        return eligibility
+
+    def note_disk_error(self, number: DiskNumber, error: DiskError, now_s: float) -> None:
+        self.counters.create_retries += 1
+        health.note_error(self.disks[number], error, now_s)
+
+    # --- creating ------------------------------------------------------------------------------------
+
+    def plan_create(self, name: bytes, now_s: float | None = None) -> CreatePlan:
+        """Choose disks for a new segment or temporary.
+
+        Raises InvalidNameError, SegmentExistsError, NoDiskAvailableError (the last answer of that kind
+        holds for NO_SPACE_CACHE_S).
+        """
+        now_s = time.monotonic() if now_s is None else now_s
+        base, role = self._parse_new_name(name)
+        self._demand_free_name(name, base)
+        if self._no_space is not None and now_s < self._no_space[0]:
+            raise self._no_space[1]
+        eligibility = self.evaluate(now_s)
+        if not eligibility.eligible:
+            error = self._no_disk_error(eligibility)
+            self._no_space = (now_s + NO_SPACE_CACHE_S, error)
+            raise error
+        predecessor = self.catalog.predecessor(base)
+        request = PlacementRequest(
+            base,
+            self.segment_size,
+            None if predecessor is None else predecessor.disk,
+            tuple(self.disks),
+        )
+        candidates = tuple(
+            Candidate(disk.number, disk.disk_id, disk.path, disk.weight, self._available(disk.number))
+            for disk in self.disks.values()
+            if disk.number in eligibility.eligible
+        )
+        order = self.policy.rank(request, candidates)
+        return CreatePlan(name, base, role, tuple(order), eligibility.fallback)
+
+    def note_created(self, plan: CreatePlan, number: DiskNumber, published: Published) -> Segment:
+        """The file exists now. Returns its entry."""
+        health.note_success(self.disks[number])
+        self.note_usage(number, published.usage)
+        self.counters.created += 1
+        if plan.role is Role.TEMPORARY:
+            file = Segment(plan.base_offset, number, published.attributes, Role.TEMPORARY, plan.name)
+            self._temporaries[plan.name] = file
+            self._others[(number, file.ino)] = file
+        else:
+            file = Segment(plan.base_offset, number, published.attributes)
+            self.catalog.add(file)
+        return file
+
+    def no_disk_left(self, plan: CreatePlan, now_s: float) -> NoDiskAvailableError:
+        """Every disk of the plan refused: the error to raise, also for the next moment's attempts."""
+        error = self._no_disk_error(self.evaluate(now_s))
+        self._no_space = (now_s + NO_SPACE_CACHE_S, error)
+        return error
+
+    def _parse_new_name(self, name: bytes) -> tuple[BaseOffset, Role]:
+        base = parse_segment_name(name, self.segment_size)
+        if base is not None:
+            return base, Role.SEGMENT
+        base = parse_temporary_name(name, self.segment_size)
+        if base is not None:
+            return base, Role.TEMPORARY
+        shown = name.decode(errors="backslashreplace")
+        raise InvalidNameError(
+            f"{shown}: not a segment of this log: names are 20 digits, a multiple of {self.segment_size}"
+        )
+
+    def _demand_free_name(self, name: bytes, base: BaseOffset) -> None:
+        if name in self._quarantined:
+            raise SegmentExistsError(f"{name.decode()}: quarantined: {self._quarantined[name]}")
+        if self.find_name(name) is not None:
+            raise SegmentExistsError(f"{name.decode()}: exists")
+        if self._sealed_floor is not None and base < self._sealed_floor:
+            raise SegmentExistsError(
+                f"{format_segment_name(base).decode()}: may lie on a missing disk ({', '.join(self.missing)})"
+            )
+
+    def _available(self, number: DiskNumber) -> int:
+        usage = self.usage(number)
+        return 0 if usage is None else usage.available_bytes
+
+    def _no_disk_error(self, eligibility: Eligibility) -> NoDiskAvailableError:
+        words = {
+            RefusalReason.ABOVE_FORCE: "above force",
+            RefusalReason.NO_ROOM: "full",
+            RefusalReason.HELD_BACK: "failed a moment ago",
+            RefusalReason.NOT_WRITABLE: "not writable",
+            RefusalReason.UNKNOWN_USAGE: "does not answer",
+        }
+        parts = []
+        for number, reason in eligibility.refusals.items():
+            disk = self.disks[number]
+            detail = disk.last_error if reason is RefusalReason.HELD_BACK else f"{disk.path}: {words[reason]}"
+            parts.append(detail)
+        no_space = any(
+            reason is RefusalReason.NO_ROOM
+            or (reason is RefusalReason.HELD_BACK and isinstance(self.disks[number].last_failure, DiskFullError))
+            for number, reason in eligibility.refusals.items()
+        )
+        return NoDiskAvailableError(
+            f"no disk takes a new segment: {'; '.join(parts) or 'all refused'}", no_space=no_space
+        )
+
+    # --- writing and growing -------------------------------------------------------------------------
+
+    def check_write(self, offset: int, length: int) -> None:
+        """Raises BeyondSegmentError for bytes past the fixed size."""
+        if offset + length > self.segment_size:
+            raise BeyondSegmentError(f"a write to {offset + length} passes the segment size {self.segment_size}")
+
+    def check_resize(self, current_size: int, new_size: int) -> None:
+        """A file grows to the segment size and never shrinks. Raises InvalidSizeError, BeyondSegmentError."""
+        if new_size == current_size:
+            return
+        if new_size > self.segment_size:
+            raise BeyondSegmentError(f"size {new_size} is more than the segment size {self.segment_size}")
+        if new_size != self.segment_size:
+            raise InvalidSizeError(f"size {new_size}: a segment grows to {self.segment_size} and never shrinks")
+
+    def note_attributes(self, file: Segment, attributes: PackedAttributes) -> None:
+        file.attributes = attributes
+
+    # --- removing and renaming -----------------------------------------------------------------------
+
+    def plan_remove(self, name: bytes) -> Segment:
+        """The file that a removal of `name` means. Raises SegmentNotFoundError."""
+        file = self.find_name(name)
+        if file is None:
+            raise SegmentNotFoundError(f"{name.decode(errors='backslashreplace')}: no such segment")
+        return file
+
+    def note_removed(self, file: Segment, usage: DiskUsage) -> None:
+        """The file is gone from its disk for good."""
+        self._forget_name(file)
+        self._others.pop((file.disk, file.ino), None)
+        self.note_usage(file.disk, usage)
+        self._no_space = None
+
+    def note_retired(self, file: Segment, retired_name: bytes) -> None:
+        """The file has left the log but is still open."""
+        self._forget_name(file)
+        file.role = Role.RETIRED
+        file.placed_as = retired_name
+        self._others[(file.disk, file.ino)] = file
+        self._no_space = None
+
+    def plan_publish_copy(self, old_name: bytes, new_name: bytes) -> Segment:
+        """A finished copy gets its segment's name.
+
+        Raises NotPermittedError for any other rename, SegmentExistsError, SegmentIncompleteError,
+        InvalidNameError, SegmentNotFoundError. The caller has refreshed the attributes.
+        """
+        file = self.find_name(old_name)
+        if file is None:
+            raise SegmentNotFoundError(f"{old_name.decode(errors='backslashreplace')}: no such file")
+        if file.role is not Role.TEMPORARY:
+            raise NotPermittedError(f"{old_name.decode()}: segments are not renamed")
+        base, role = self._parse_new_name(new_name)
+        self._demand_free_name(new_name, base)
+        if role is Role.SEGMENT and file.size != self.segment_size:
+            raise SegmentIncompleteError(
+                f"{old_name.decode()}: has {file.size} of {self.segment_size} bytes: finish the copy first"
+            )
+        return file
+
+    def note_copy_published(self, file: Segment, new_name: bytes, attributes: PackedAttributes) -> None:
+        del self._temporaries[file.placed_as]
+        file.attributes = attributes
+        base, role = self._parse_new_name(new_name)
+        file.base_offset = base
+        if role is Role.TEMPORARY:
+            file.placed_as = new_name
+            self._temporaries[new_name] = file
+            return
+        del self._others[(file.disk, file.ino)]
+        file.role = Role.SEGMENT
+        file.placed_as = b""
+        self.catalog.add(file)
+
+    def _forget_name(self, file: Segment) -> None:
+        if file.role is Role.SEGMENT:
+            self.catalog.remove(file)
+            self.counters.removed += 1
+        elif file.role is Role.TEMPORARY:
+            del self._temporaries[file.placed_as]
+
+    # --- closing -------------------------------------------------------------------------------------
+
+    def retired(self) -> list[Segment]:
+        return [file for file in self._others.values() if file.role is Role.RETIRED]
+
+    def close(self) -> None:
+        for disk in self.disks.values():
+            disk.close()

@@ -1,0 +1,101 @@
+"""One member disk: a folder on its own filesystem, held by a directory descriptor."""
+
+import errno
+import fcntl
+import os
+from dataclasses import dataclass, field
+from enum import Enum
+
+from commitlogfs.store.errors import DiskError, DiskFailedError, DiskFullError, DiskReadOnlyError, FolderError
+from commitlogfs.store.filesystem import FilesystemKind
+from commitlogfs.store.identity import DiskNumber
+from commitlogfs.store.thresholds import Thresholds
+
+
+class DiskState(Enum):
+    RW = "rw"
+    RO = "ro"
+    """Cordoned by the operator, or on a read-only filesystem: served, no new segments."""
+    DRAINING = "draining"
+    OFFLINE = "offline"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class Disk:
+    """A disk of the open pool.
+
+    `dirfd` is opened once; every later access is relative to it. Mutable fields are changed only by
+    CommitLog, on the thread that owns it.
+    """
+
+    number: DiskNumber
+    disk_id: str
+    path: str
+    dirfd: int
+    filesystem: FilesystemKind
+    thresholds: Thresholds
+    state: DiskState = DiskState.RW
+    weight: float = 1.0
+    last_failure: DiskError | None = None
+    """Why the last attempt to create a segment here failed; None after a success."""
+    retry_at_s: float = field(default=0.0)
+    """Monotonic time until which a disk that failed a create is passed over; 0 = not held back."""
+
+    @property
+    def last_error(self) -> str:
+        return "" if self.last_failure is None else str(self.last_failure)
+
+    def close(self) -> None:
+        if self.dirfd >= 0:
+            os.close(self.dirfd)
+            self.dirfd = -1
+
+
+def open_folder(path: str) -> int:
+    """Open a disk's folder for good. Raises FolderError.
+
+    The path itself may lead through symlinks (operators lay out /data that way); nothing beneath it may.
+    """
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise FolderError(path, "no such folder", "mount the disk there or correct the path") from None
+    except NotADirectoryError:
+        raise FolderError(path, "not a folder", "name the folder that holds, or will hold, segments") from None
+    except PermissionError:
+        raise FolderError(path, "permission denied", "run as root or as the folder's owner") from None
+    except OSError as error:
+        raise FolderError(path, f"cannot be opened ({os.strerror(error.errno or 0)})", "check the disk") from None
+
+
+def lock_folder(dirfd: int) -> bool:
+    """Take the daemon's exclusive lock on a disk; False where another process has it.
+
+    An flock on the directory: it lives as long as the descriptor (or a copy of it), needs no file and
+    works on a read-only filesystem.
+    """
+    try:
+        fcntl.flock(dirfd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_read_only(dirfd: int) -> bool:
+    """Whether the filesystem is mounted read-only now. Raises OSError."""
+    return bool(os.fstatvfs(dirfd).f_flag & os.ST_RDONLY)
+
+
+def translate(disk_path: str, error: OSError) -> DiskError | OSError:
+    """The store's word for an OSError met on a disk; errors of the file alone come back unchanged."""
+    reason = os.strerror(error.errno or 0)
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return DiskFullError(disk_path, f"no room for a segment ({reason})")
+        case errno.EROFS:
+            return DiskReadOnlyError(disk_path, "its filesystem is read-only")
+        case errno.EIO | errno.ENODEV | errno.ENXIO | errno.ESTALE | errno.EUCLEAN | errno.ESHUTDOWN:
+            return DiskFailedError(disk_path, f"I/O error ({reason})")
+        case _:
+            return error

@@ -1,0 +1,99 @@
+"""One class per cause. No errno inside: fusefs.errors is the single place that translates.
+
+Every message is one line: what, which disk or file, what to do.
+"""
+
+
+class StoreError(Exception):
+    """Base of everything the store raises on purpose."""
+
+
+# --- names and requests ------------------------------------------------------------------------------
+
+
+class InvalidNameError(StoreError):
+    """The name can never be a segment or a temporary of this pool."""
+
+
+class SegmentExistsError(StoreError):
+    """The name is taken: by a segment, by a quarantined file, or by a file on an absent disk."""
+
+
+class SegmentNotFoundError(StoreError):
+    """No such name or inode."""
+
+
+class SegmentIncompleteError(StoreError):
+    """Only a whole segment can be published under its name."""
+
+
+class InvalidSizeError(StoreError):
+    """A segment grows once, from 0 to the segment size, and never shrinks."""
+
+
+class BeyondSegmentError(StoreError):
+    """A write would pass the end of the fixed-size segment."""
+
+
+class NotPermittedError(StoreError):
+    """The operation does not exist in this filesystem (link, symlink, mkdir, rename of a segment...)."""
+
+
+class LogGapError(StoreError):
+    """A read of the log touched offsets that no segment holds."""
+
+
+# --- disks -------------------------------------------------------------------------------------------
+
+
+class DiskError(StoreError):
+    """Trouble with one disk; carries its name for the log."""
+
+    def __init__(self, disk: str, message: str) -> None:
+        super().__init__(f"{disk}: {message}")
+        self.disk = disk
+
+
+class DiskFullError(DiskError):
+    """ENOSPC or EDQUOT on one disk."""
+
+
+class DiskReadOnlyError(DiskError):
+    """The disk's filesystem is, or has just become, read-only."""
+
+
+class DiskFailedError(DiskError):
+    """The disk answers with I/O errors, or not at all."""
+
+
+class NoDiskAvailableError(StoreError):
+    """No disk takes a new segment. `no_space` tells lack of room from lack of a writable disk."""
+
+    def __init__(self, message: str, *, no_space: bool) -> None:
+        super().__init__(message)
+        self.no_space = no_space
+
+
+# --- the birth and the opening of a pool --------------------------------------------------------------
+
+
+class PoolError(StoreError):
+    """The pool cannot be made, opened or taken over; nothing was changed."""
+
+
+class FolderError(PoolError):
+    """One disk's folder cannot be used."""
+
+    def __init__(self, path: str, reason: str, remedy: str) -> None:
+        super().__init__(f"{path}: {reason}: {remedy}")
+        self.path = path
+        self.reason = reason
+        self.remedy = remedy
+
+
+class NoIdentityError(PoolError):
+    """A folder carries no identity: most likely a disk that is not mounted."""
+
+
+class PoolInUseError(PoolError):
+    """Another process works on these folders."""

@@ -1,0 +1,69 @@
+"""What a start-up check can find, each with a named remedy."""
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+
+class Severity(IntEnum):
+    """What a finding does to a mount."""
+
+    NOTE = 0
+    """Worth knowing; served all the same."""
+    WARNING = 1
+    """Something lies there that is not served."""
+    REFUSES = 2
+    """The mount is refused unless `on_missing = "degraded"`."""
+    REFUSES_ALWAYS = 3
+    """The mount is refused whatever the configuration says."""
+
+
+class FindingCode(Enum):
+    """Stable names, shown in `--json` and explained in docs/operating.md."""
+
+    DISK_MISSING = "disk-missing"
+    DISK_WITHOUT_IDENTITY = "disk-without-identity"
+    DISK_OF_ANOTHER_POOL = "disk-of-another-pool"
+    DISK_TWICE = "disk-twice"
+    DISK_NOT_CONFIGURED = "disk-not-configured"
+    DISKS_SHARE_FILESYSTEM = "disks-share-filesystem"
+    DISK_READ_ONLY = "disk-read-only"
+    FILESYSTEM_UNSUITABLE = "filesystem-unsuitable"
+    FILESYSTEM_FOR_TESTS = "filesystem-for-tests"
+    SEGMENT_SIZE_DIFFERS = "segment-size-differs"
+    POOL_IN_USE = "pool-in-use"
+    SEGMENT_IN_USE = "segment-in-use"
+    NEWEST_SEGMENT_MISSING = "newest-segment-missing"
+    DUPLICATE_SEGMENT = "duplicate-segment"
+    GAP = "gap"
+    WRONG_SIZE = "wrong-size"
+    NOT_A_REGULAR_FILE = "not-a-regular-file"
+    ALIEN_FILE = "alien-file"
+    UNFINISHED_COPY = "unfinished-copy"
+    UNSIZED_SEGMENT = "unsized-segment"
+    FOLDER_OPEN_TO_OTHERS = "folder-open-to-others"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing found, in words: where, what, and what to do about it."""
+
+    code: FindingCode
+    severity: Severity
+    disk: str
+    file: str
+    message: str
+    remedy: str
+
+    def __str__(self) -> str:
+        where = f"{self.disk}/{self.file}" if self.file else self.disk
+        return f"{where}: {self.message}: {self.remedy}" if where else f"{self.message}: {self.remedy}"
+
+    def as_json(self) -> dict[str, str]:
+        return {
+            "code": self.code.value,
+            "severity": self.severity.name.lower().replace("_", "-"),
+            "disk": self.disk,
+            "file": self.file,
+            "message": self.message,
+            "remedy": self.remedy,
+        }

@@ -1,0 +1,43 @@
+"""What a placement policy sees and answers."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from commitlogfs.store.identity import DiskNumber
+from commitlogfs.store.segment import BaseOffset
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An eligible disk, as far as a policy may know it."""
+
+    number: DiskNumber
+    disk_id: str
+    path: str
+    weight: float
+    available_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementRequest:
+    base_offset: BaseOffset
+    segment_size: int
+    predecessor: DiskNumber | None
+    """The disk of the nearest older segment, if there is one."""
+    members: tuple[DiskNumber, ...]
+    """All disks of the pool in order, eligible or not."""
+
+
+class PlacementPolicy(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def rank(self, request: PlacementRequest, candidates: tuple[Candidate, ...]) -> list[DiskNumber]:
+        """All candidates, best first: the caller moves on to the next one when a disk refuses."""
+        ...
+
+
+def rotate_from(numbers: list[DiskNumber], first: int) -> list[DiskNumber]:
+    """`numbers`, starting at index `first` modulo its length."""
+    first %= len(numbers)
+    return numbers[first:] + numbers[:first]

@@ -1,0 +1,326 @@
+"""Opening an existing pool: identity, membership, scan, findings, and the refusal to mount."""
+
+import contextlib
+import os
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import Enum
+
+from commitlogfs.store import identity, remove
+from commitlogfs.store.catalog import Segment
+from commitlogfs.store.disk import Disk, DiskState, is_read_only, lock_folder
+from commitlogfs.store.errors import FolderError, NoIdentityError, PoolError
+from commitlogfs.store.findings import Finding, FindingCode, Severity
+from commitlogfs.store.identity import RootAttributes
+from commitlogfs.store.inuse import is_open_elsewhere
+from commitlogfs.store.inventory import Inventory, take_inventory
+from commitlogfs.store.membership import DiskSpec, OpenFolder, compare_folders, open_spec
+from commitlogfs.store.scan import DiskScan, scan_folder
+
+DEFAULT_ROOT = RootAttributes(0o755, 0, 0)
+
+
+class OnMissing(Enum):
+    REFUSE = "refuse"
+    DEGRADED = "degraded"
+
+
+class PoolRefusedError(PoolError):
+    """The pool is not mounted; `findings` says why, one remedy each."""
+
+    def __init__(self, findings: list[Finding]) -> None:
+        blocking = [finding for finding in findings if finding.severity >= Severity.REFUSES]
+        super().__init__("\n".join(str(finding) for finding in blocking))
+        self.findings = findings
+
+
+@dataclass(slots=True)
+class Pool:
+    """An open pool: disks, what lies on them, what was found. `close` gives the descriptors back."""
+
+    pool_id: str
+    segment_size: int
+    disks: list[Disk]
+    inventory: Inventory
+    root: RootAttributes
+    missing: list[str] = field(default_factory=list)
+    """Paths of members that are absent: not empty only on a degraded mount."""
+
+    @property
+    def findings(self) -> list[Finding]:
+        return self.inventory.findings
+
+    def close(self) -> None:
+        for disk in self.disks:
+            disk.close()
+
+
+def open_pool(
+    specs: tuple[DiskSpec, ...], segment_size: int | None, *, lock: bool = True, check_in_use: bool = True
+) -> Pool:
+    """Open, identify and scan every disk; everything wrong is in the returned pool's findings.
+
+    `segment_size` None takes the pool's own. With `lock`, each disk is locked against a second daemon.
+    Nothing is changed. Raises PoolError where not even a scan is possible: no folder can be opened, no
+    identity anywhere (NoIdentityError), identities of different pools, or a disk that cannot be read.
+    """
+    with contextlib.ExitStack() as stack:
+        folders, findings = _open_folders(specs, stack)
+        findings += compare_folders(folders)
+        members, identities, more = _match_identities(specs, folders)
+        findings += more
+        first = identities[0]
+        if segment_size is not None and segment_size != first.segment_size:
+            findings.append(
+                Finding(
+                    FindingCode.SEGMENT_SIZE_DIFFERS,
+                    Severity.REFUSES_ALWAYS,
+                    members[0].spec.path,
+                    "",
+                    f"the pool's segments have {first.segment_size} bytes, the configuration says {segment_size}",
+                    "correct segment_size (and the broker's mappedFileSizeCommitLog)",
+                )
+            )
+        if lock and not any(finding.code is FindingCode.DISK_TWICE for finding in findings):
+            findings += _lock_all(members)
+        disks = [_make_disk(folder, found) for folder, found in zip(members, identities, strict=True)]
+        disks.sort(key=lambda disk: disk.number)
+        findings += _read_only_findings(disks)
+        unopened = {finding.disk for finding in findings if finding.code is FindingCode.DISK_MISSING}
+        missing, more = _missing_members(first, disks, unopened)
+        findings += more
+        inventory = take_inventory(_scan_all(disks, first.segment_size), first.segment_size)
+        inventory.findings[:0] = findings
+        pool = Pool(first.pool_id, first.segment_size, disks, inventory, _read_root(disks), missing)
+        _judge_newest(pool)
+        if check_in_use:
+            _judge_in_use(pool)
+        stack.pop_all()
+    for folder in folders:  # folders that turned out to be no members are of no further use
+        if folder not in members:
+            os.close(folder.dirfd)
+    return pool
+
+
+def demand_mountable(pool: Pool, on_missing: OnMissing) -> None:
+    """Raises PoolRefusedError if a finding forbids to mount under this setting."""
+    limit = Severity.REFUSES_ALWAYS if on_missing is OnMissing.DEGRADED else Severity.REFUSES
+    if any(finding.severity >= limit for finding in pool.findings):
+        raise PoolRefusedError(pool.findings)
+
+
+def sweep(pool: Pool) -> list[str]:
+    """What a fresh mount tidies up: segments that were removed but still open when the former mount ended,
+    and second names left by an interrupted rename. Returns one line per file. Disk errors are left alone."""
+    done = []
+    for disk in pool.disks:
+        if disk.state is not DiskState.RW:
+            continue
+        with contextlib.suppress(OSError):
+            for name, _, _ in remove.list_retired(disk.dirfd):
+                remove.drop_retired(disk.dirfd, name)
+                done.append(f"{disk.path}: freed removed segment {name.decode()}")
+    for temporary in pool.inventory.stale_temporaries:
+        disk = next(disk for disk in pool.disks if disk.number == temporary.disk)
+        with contextlib.suppress(OSError):
+            remove.remove_file(disk.dirfd, temporary.name)
+            done.append(f"{disk.path}: finished the rename of {temporary.name.decode()}")
+    return done
+
+
+def _open_folders(
+    specs: tuple[DiskSpec, ...], stack: contextlib.ExitStack
+) -> tuple[list[OpenFolder], list[Finding]]:
+    folders: list[OpenFolder] = []
+    findings: list[Finding] = []
+    for spec in specs:
+        try:
+            folder = open_spec(spec)
+        except FolderError as error:
+            findings.append(
+                Finding(FindingCode.DISK_MISSING, Severity.REFUSES, spec.path, "", error.reason, error.remedy)
+            )
+        else:
+            stack.callback(os.close, folder.dirfd)
+            folders.append(folder)
+    if not folders:
+        raise PoolError("\n".join(str(finding) for finding in findings))
+    return folders, findings
+
+
+def _match_identities(
+    specs: tuple[DiskSpec, ...], folders: list[OpenFolder]
+) -> tuple[list[OpenFolder], list[identity.DiskIdentity], list[Finding]]:
+    """The folders that belong to the pool most of them name, with their identities, and the others as findings."""
+    pools = Counter(folder.identity.pool_id for folder in folders if folder.identity is not None)
+    if not pools:
+        paths = ", ".join(folder.spec.path for folder in folders)
+        raise NoIdentityError(
+            f"{paths}: no disk carries a commitlogfs identity: are the disks mounted? "
+            "A new pool is made by `commitlogfs init`, an existing commitlog is taken over by `commitlogfs adopt`"
+        )
+    pool_id = pools.most_common(1)[0][0]
+    members: list[OpenFolder] = []
+    identities: list[identity.DiskIdentity] = []
+    findings: list[Finding] = []
+    for folder in folders:
+        found = folder.identity
+        if found is None:
+            findings.append(
+                Finding(
+                    FindingCode.DISK_WITHOUT_IDENTITY,
+                    Severity.REFUSES,
+                    folder.spec.path,
+                    "",
+                    "carries no identity: most likely the bare folder of a disk that is not mounted",
+                    "mount the disk there",
+                )
+            )
+        elif found.pool_id != pool_id:
+            findings.append(
+                Finding(
+                    FindingCode.DISK_OF_ANOTHER_POOL,
+                    Severity.REFUSES_ALWAYS,
+                    folder.spec.path,
+                    "",
+                    f"belongs to pool {found.pool_id}, the others to {pool_id}",
+                    "correct the path, or mount the right disk there",
+                )
+            )
+        elif any(other.disk_id == found.disk_id for other in identities):
+            twin = members[[other.disk_id for other in identities].index(found.disk_id)]
+            findings.append(
+                Finding(
+                    FindingCode.DISK_TWICE,
+                    Severity.REFUSES_ALWAYS,
+                    folder.spec.path,
+                    "",
+                    f"carries the same identity as {twin.spec.path} (a copy or clone?)",
+                    "unmount the copy, or correct the path",
+                )
+            )
+        else:
+            members.append(folder)
+            identities.append(found)
+    return members, identities, findings
+
+
+def _lock_all(members: list[OpenFolder]) -> list[Finding]:
+    return [
+        Finding(
+            FindingCode.POOL_IN_USE,
+            Severity.REFUSES_ALWAYS,
+            folder.spec.path,
+            "",
+            "in use by another commitlogfs",
+            "it is mounted already: see `commitlogfs status`, or unmount it first",
+        )
+        for folder in members
+        if not lock_folder(folder.dirfd)
+    ]
+
+
+def _make_disk(folder: OpenFolder, found: identity.DiskIdentity) -> Disk:
+    disk = Disk(
+        number=found.number,
+        disk_id=found.disk_id,
+        path=folder.spec.path,
+        dirfd=folder.dirfd,
+        filesystem=folder.filesystem,
+        thresholds=folder.spec.thresholds,
+        weight=folder.spec.weight,
+    )
+    if folder.spec.readonly or is_read_only(folder.dirfd):
+        disk.state = DiskState.RO
+    return disk
+
+
+def _read_only_findings(disks: list[Disk]) -> list[Finding]:
+    return [
+        Finding(
+            FindingCode.DISK_READ_ONLY,
+            Severity.NOTE,
+            disk.path,
+            "",
+            "read-only: its segments are served, new ones go elsewhere",
+            "nothing to do if intended; else remount it read-write or remove `readonly`",
+        )
+        for disk in disks
+        if disk.state is DiskState.RO
+    ]
+
+
+def _missing_members(
+    known: identity.DiskIdentity, disks: list[Disk], reported: set[str]
+) -> tuple[list[str], list[Finding]]:
+    present = {disk.disk_id for disk in disks}
+    missing = [member for member in known.members if member.disk_id not in present]
+    findings = [
+        Finding(
+            FindingCode.DISK_MISSING,
+            Severity.REFUSES,
+            member.path,
+            "",
+            f"disk {member.number} of the pool is missing (last seen here)",
+            'mount it and name it in the configuration, or set on_missing = "degraded" to serve the rest',
+        )
+        for member in missing
+        if member.path not in reported
+    ]
+    return [member.path for member in missing], findings
+
+
+def _scan_all(disks: list[Disk], segment_size: int) -> list[tuple[Disk, DiskScan]]:
+    """All disks at once, since each has its own spindle. Raises PoolError naming the disk that failed."""
+
+    def scan(disk: Disk) -> DiskScan:
+        try:
+            return scan_folder(disk.dirfd, segment_size)
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise PoolError(f"{disk.path}: cannot be read completely ({reason}): check the disk") from error
+
+    with ThreadPoolExecutor(max_workers=max(1, len(disks))) as executor:
+        return list(zip(disks, executor.map(scan, disks), strict=True))
+
+
+def _read_root(disks: list[Disk]) -> RootAttributes:
+    return identity.read_root(disks[0].dirfd, DEFAULT_ROOT)
+
+
+def _judge_newest(pool: Pool) -> None:
+    """Degraded is refused while the newest segment is absent: two histories of the log would follow."""
+    if not pool.missing:
+        return
+    recorded = [newest for disk in pool.disks if (newest := identity.read_newest(disk.dirfd)) is not None]
+    last = pool.inventory.catalog.last
+    if recorded and (last is None or max(recorded) > last.base_offset):
+        pool.findings.append(
+            Finding(
+                FindingCode.NEWEST_SEGMENT_MISSING,
+                Severity.REFUSES_ALWAYS,
+                "",
+                f"{max(recorded):020d}",
+                "the newest segment lies on a missing disk, so the log would grow a second history",
+                f"bring back {' or '.join(pool.missing)}",
+            )
+        )
+
+
+def _judge_in_use(pool: Pool) -> None:
+    last: Segment | None = pool.inventory.catalog.last
+    if last is None:
+        return
+    disk = next(disk for disk in pool.disks if disk.number == last.disk)
+    if is_open_elsewhere(disk.dirfd, last.path):
+        pool.findings.append(
+            Finding(
+                FindingCode.SEGMENT_IN_USE,
+                Severity.REFUSES_ALWAYS,
+                disk.path,
+                last.name.decode(),
+                "open in another process (a native broker on these folders?)",
+                f"stop it first: fuser -v {disk.path}/{last.name.decode()}",
+            )
+        )
