@@ -1,0 +1,111 @@
+"""The runtime folder: where control sockets live while their daemons run.
+
+/run/commitlogfs for root, $XDG_RUNTIME_DIR/commitlogfs else ~/.cache/commitlogfs/run for others; never a
+folder that somebody else could have made, such as one in /tmp. $COMMITLOGFS_RUNTIME_DIR overrides it.
+"""
+
+import os
+import re
+import stat
+from pathlib import Path
+
+from commitlogfs.mount.errors import RefusedError, UsageError
+
+OVERRIDE = "COMMITLOGFS_RUNTIME_DIR"
+
+_SOCKET_SUFFIX = ".sock"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,63}")
+_MAX_SOCKET_PATH = 107
+"""struct sockaddr_un holds 108 bytes, the last of them NUL."""
+
+
+def runtime_folder() -> Path:
+    """Where the runtime folder is or would be. Touches nothing."""
+    override = os.environ.get(OVERRIDE)
+    if override:
+        if not Path(override).is_absolute():
+            raise UsageError(f"${OVERRIDE} must be an absolute path, not {override!r}")
+        return Path(override)
+    if os.geteuid() == 0:
+        return Path("/run/commitlogfs")
+    xdg = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
+    if xdg.is_absolute() and _is_ours(xdg):
+        return xdg / "commitlogfs"
+    return Path.home() / ".cache/commitlogfs/run"
+
+
+def ensure_runtime_folder() -> Path:
+    """Make the runtime folder (mode 0700) if it is absent, and check it.
+
+    Raises RefusedError if it is a symlink, no folder, or owned by somebody else, or cannot be made. A wider
+    mode is narrowed to 0700.
+    """
+    folder = runtime_folder()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise RefusedError(f"{folder}: is not a folder; remove it") from error
+    except OSError as error:
+        raise RefusedError(f"{folder}: cannot make the runtime folder: {error.strerror}") from error
+    _check(folder)
+    return folder
+
+
+def socket_path(name: str) -> Path:
+    """The control socket of the mount called `name`. Touches nothing.
+
+    Raises UsageError for a name that cannot be one (it comes from the command line) and for a path that is
+    too long for a socket.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r}: not a mount name: use letters, digits, and _ . @ : - (at most 64)")
+    path = runtime_folder() / (name + _SOCKET_SUFFIX)
+    if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
+        raise UsageError(f"{path}: longer than {_MAX_SOCKET_PATH} bytes, too long for a socket")
+    return path
+
+
+def list_names() -> list[str]:
+    """The names that have a control socket, sorted; a dead daemon may have left one.
+
+    Raises RefusedError if the folder exists but is not to be trusted.
+    """
+    folder = runtime_folder()
+    try:
+        _check(folder)
+        items = list(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    except PermissionError as error:
+        raise RefusedError(f"{folder}: cannot be read by this user") from error
+    return sorted(item.stem for item in items if item.suffix == _SOCKET_SUFFIX and _is_socket(item))
+
+
+def _check(folder: Path) -> None:
+    # O_NOFOLLOW and fstat, so that what is checked and narrowed is one and the same folder.
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except NotADirectoryError as error:
+        raise RefusedError(f"{folder}: is a symbolic link or no folder; remove it") from error
+    try:
+        state = os.fstat(fd)
+        if state.st_uid != os.geteuid():
+            raise RefusedError(f"{folder}: belongs to uid {state.st_uid}, not to {os.geteuid()}; remove it")
+        if stat.S_IMODE(state.st_mode) & 0o077:
+            os.fchmod(fd, 0o700)
+    finally:
+        os.close(fd)
+
+
+def _is_ours(folder: Path) -> bool:
+    try:
+        return folder.stat().st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def _is_socket(item: Path) -> bool:
+    try:
+        return stat.S_ISSOCK(item.lstat().st_mode)
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,99 @@
+"""One base folder per run, swept before and after; skips that name the missing ability; no leaked mounts."""
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support import sweep
+from support.loop_disks import DiskFarm, loop_available, mkfs_available
+
+
+def _lacks_root() -> str:
+    return "" if os.geteuid() == 0 else "needs root"
+
+
+def _lacks_fuse() -> str:
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        return f"/dev/fuse: {error.strerror}"
+    return ""
+
+
+def _lacks_java() -> str:
+    return "" if shutil.which("java") else "no java"
+
+
+_NEEDS: dict[str, Callable[[], str]] = {"root": _lacks_root, "mounted": _lacks_fuse, "broker": _lacks_java}
+
+
+def pytest_report_header() -> list[str]:
+    abilities = {
+        "root": _lacks_root(),
+        "/dev/fuse": _lacks_fuse(),
+        "loop": loop_available(),
+        "xfs": "" if mkfs_available("xfs") else "no mkfs.xfs",
+        "java": _lacks_java(),
+    }
+    shown = ", ".join(f"{name}: {lack or 'yes'}" for name, lack in abilities.items())
+    return [f"abilities: {shown}", f"kernel: {os.uname().release}"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    lacks = {marker: lack for marker, probe in _NEEDS.items() if (lack := probe())}
+    for item in items:
+        for marker, lack in lacks.items():
+            if item.get_closest_marker(marker) is not None:
+                item.add_marker(pytest.mark.skip(reason=lack))
+
+
+@pytest.fixture(scope="session")
+def base_folder() -> Iterator[Path]:
+    """The folder under which a run makes everything; whatever it starts is known by its environment."""
+    for line in sweep.sweep_stale():
+        print(f"swept, left by an aborted run: {line}")
+    base = sweep.create_base()
+    former = os.environ.get(sweep.RUN_VARIABLE)
+    os.environ[sweep.RUN_VARIABLE] = str(base)
+    yield base
+    if former is None:
+        del os.environ[sweep.RUN_VARIABLE]
+    else:
+        os.environ[sweep.RUN_VARIABLE] = former
+    left = sweep.sweep(base)
+    assert not left, f"left at the end of the run: {left}"
+    assert not base.exists(), f"could not be removed: {base}"
+
+
+@pytest.fixture(autouse=True)
+def _no_leaked_mounts(base_folder: Path) -> Iterator[None]:
+    # Made before a test's other fixtures and ended after them; mounts of wider-scoped ones are there already.
+    before = {entry.mount_id for entry in sweep.mounts_of(base_folder)}
+    yield
+    leaked = [e.mountpoint for e in sweep.mounts_of(base_folder) if e.mount_id not in before]
+    sweep.detach_mounts(base_folder, keep=before)
+    assert not leaked, f"mounts leaked by this test: {leaked}"
+
+
+@pytest.fixture
+def workdir(base_folder: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """An empty folder for one test, on the base folder's filesystem; removed with the test."""
+    name = re.sub(r"[^A-Za-z0-9_-]+", "_", request.node.name)[:40]
+    number = next(n for n in range(10_000) if not (base_folder / f"{name}.{n}").exists())
+    folder = base_folder / f"{name}.{number}"
+    folder.mkdir(mode=0o755)
+    yield folder
+    sweep.remove_tree(folder)
+
+
+@pytest.fixture
+def disk_farm(workdir: Path) -> Iterator[DiskFarm]:
+    """Makes ext4 and xfs disks: `disk_farm.add("xfs")`. Skips where there are no loop devices."""
+    lack = loop_available()
+    if lack:
+        pytest.skip(lack)
+    with DiskFarm(workdir / "disks") as farm:
+        yield farm

@@ -1,0 +1,167 @@
+"""Real ext4 and xfs disks for tests: sparse image files, mounted through loop devices. Needs root.
+
+A disk holds a loop device only while it is mounted (`mount -o loop` frees it with the mount), and everything
+of it lies in its work folder, so that `support.sweep` can clear away what an aborted run leaves.
+"""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from commitlogfs.mount import holders, mountinfo
+
+MIB = 1024 * 1024
+XFS_MIN_BYTES = 300 * MIB
+"""mkfs.xfs refuses anything smaller."""
+
+BUSY_TIMEOUT_S = 5.0
+
+_MKFS = {
+    # No reserved blocks, inode tables and journal written lazily: an image stays small and is ready at once.
+    "ext4": [
+        *("mkfs.ext4", "-q", "-F", "-m", "0"),
+        *("-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard", "-L"),
+    ],
+    "xfs": ["mkfs.xfs", "-q", "-f", "-K", "-L"],
+}
+_MAX_LABEL = 12
+_TOOL_FOLDERS = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+"""Not on everybody's PATH."""
+
+
+def loop_available() -> str:
+    """Why loop disks cannot be made here, in words; empty if they can."""
+    if os.geteuid() != 0:
+        return "loop devices need root"
+    if not Path("/dev/loop-control").exists():
+        return "no /dev/loop-control"
+    if not mkfs_available("ext4"):
+        return "no mkfs.ext4"
+    free = subprocess.run(["losetup", "-f"], capture_output=True, text=True, check=False)
+    return "" if free.returncode == 0 else f"no free loop device ({free.stderr.strip()})"
+
+
+def mkfs_available(fstype: str) -> bool:
+    """Whether disks of this type can be made."""
+    return fstype in _MKFS and shutil.which(f"mkfs.{fstype}", path=_TOOL_FOLDERS) is not None
+
+
+class LoopDisk:
+    """One disk. `path` is the folder it is mounted at (on ext4 with a `lost+found` in it)."""
+
+    def __init__(self, folder: Path, fstype: str, size_bytes: int) -> None:
+        self.folder = folder
+        self.fstype = fstype
+        self.size_bytes = size_bytes
+        self.image = folder / "image"
+        self.path = folder / "disk"
+
+    @classmethod
+    def create(cls, workdir: Path, fstype: str, size_bytes: int, label: str = "disk") -> Self:
+        """Make and mount a disk in the new folder `workdir/label`. Raises ValueError if it cannot be."""
+        if fstype not in _MKFS:
+            raise ValueError(f"no {fstype} disks, only {', '.join(_MKFS)}")
+        if fstype == "xfs" and size_bytes < XFS_MIN_BYTES:
+            raise ValueError(f"mkfs.xfs refuses less than {XFS_MIN_BYTES} bytes, got {size_bytes}")
+        disk = cls(workdir / label, fstype, size_bytes)
+        disk.folder.mkdir(parents=True)
+        try:
+            disk.path.mkdir()
+            with disk.image.open("wb") as image:
+                image.truncate(size_bytes)
+            _run(*_MKFS[fstype], label[:_MAX_LABEL], str(disk.image))
+            disk.mount()
+        except BaseException:
+            disk.destroy()
+            raise
+        return disk
+
+    @property
+    def is_mounted(self) -> bool:
+        return mountinfo.find_mount(self.path) is not None
+
+    @property
+    def device(self) -> str:
+        """The loop device, such as /dev/loop3, of the mounted disk."""
+        entry = mountinfo.find_mount(self.path)
+        if entry is None:
+            raise ValueError(f"{self.path} is not mounted")
+        return entry.source
+
+    def mount(self, *options: str) -> None:
+        """Mount it (again), at `path`. Does nothing if it is mounted."""
+        if not self.is_mounted:
+            chosen = ",".join(["loop", *options])
+            _run("mount", "-t", self.fstype, "-o", chosen, str(self.image), str(self.path))
+
+    def unmount(self) -> None:
+        """Unmount it; its contents stay. Raises RuntimeError, naming the holders, if it stays busy."""
+        deadline = time.monotonic() + BUSY_TIMEOUT_S
+        while self.is_mounted:
+            done = subprocess.run(["umount", str(self.path)], capture_output=True, text=True, check=False)
+            if done.returncode != 0 and time.monotonic() > deadline:
+                who = holders.describe_holders(holders.find_holders(self.path))
+                raise RuntimeError(f"{done.stderr.strip()}; held by {who}")
+            if done.returncode != 0:
+                time.sleep(0.05)
+
+    def remount_ro(self) -> None:
+        """Make its filesystem read-only under the feet of its users (fails while files are open to write)."""
+        _run("mount", "-o", "remount,ro", str(self.path))
+
+    def remount_rw(self) -> None:
+        _run("mount", "-o", "remount,rw", str(self.path))
+
+    def destroy(self) -> None:
+        """Unmount it and delete its folder, image included."""
+        self.unmount()
+        shutil.rmtree(self.folder)
+
+
+class DiskFarm:
+    """Makes disks in one folder and destroys all of them at the end, even if some fail to go."""
+
+    def __init__(self, workdir: Path) -> None:
+        self.workdir = workdir
+        self.disks: list[LoopDisk] = []
+
+    def add(self, fstype: str = "ext4", size_bytes: int | None = None, label: str | None = None) -> LoopDisk:
+        """A new mounted disk, of 64 MiB (xfs: 300 MiB) unless told otherwise."""
+        size_bytes = size_bytes or (XFS_MIN_BYTES if fstype == "xfs" else 64 * MIB)
+        disk = LoopDisk.create(self.workdir, fstype, size_bytes, label or f"disk{len(self.disks) + 1}")
+        self.disks.append(disk)
+        return disk
+
+    def close(self) -> None:
+        """Destroy every disk. Raises ExceptionGroup with what went wrong."""
+        failures = [error for disk in reversed(self.disks) if (error := _attempt(disk.destroy)) is not None]
+        self.disks.clear()
+        if failures:
+            raise ExceptionGroup("disks that could not be destroyed", failures)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _attempt(action: Callable[[], None]) -> Exception | None:
+    try:
+        action()
+    except Exception as error:
+        return error
+    return None
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")

@@ -1,0 +1,188 @@
+"""Clearing away what a test run leaves: processes, mounts, loop devices, immutable folders.
+
+Everything a run makes lies in one base folder, `commitlogfs-test-PID-RANDOM`, whose `owner.json` tells which
+process made it; everything it starts inherits $COMMITLOGFS_TEST_RUN, the base folder's path. So what belongs
+to a run is certain, and a run that still lives is never touched.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from commitlogfs.mount import guard, mountinfo
+
+PREFIX = "commitlogfs-test-"
+RUN_VARIABLE = "COMMITLOGFS_TEST_RUN"
+
+_OWNER = "owner.json"
+_EXIT_TIMEOUT_S = 5.0
+
+
+def base_parent() -> Path:
+    """Where base folders are made: $TMPDIR, else /var/tmp (a disk, where /tmp may be memory)."""
+    return Path(os.environ.get("TMPDIR") or "/var/tmp").resolve()
+
+
+def create_base() -> Path:
+    """A new base folder that this process owns."""
+    base = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=base_parent()))
+    base.chmod(0o755)  # tests act as other users, too
+    (base / _OWNER).write_text(json.dumps(_identity(os.getpid())))
+    return base
+
+
+def sweep_stale() -> list[str]:
+    """Clear away every base folder whose run is dead. Returns lines that say what was found."""
+    found = []
+    for base in sorted(base_parent().glob(PREFIX + "*")):
+        state = base.lstat()
+        if stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid() and _is_dead(base):
+            found += [f"{base.name}: {line}" for line in sweep(base)] or [f"{base.name}: files only"]
+    return found
+
+
+def sweep(base: Path) -> list[str]:
+    """End, unmount, detach and delete everything of one run. Returns lines that say what was left.
+
+    Does not raise if something stays: the next run tries again.
+    """
+    found = kill_processes(base)
+    found += detach_mounts(base)
+    found += _free_loop_devices(base)
+    with contextlib.suppress(OSError):
+        remove_tree(base)
+    return found
+
+
+def mounts_of(base: Path) -> tuple[mountinfo.MountEntry, ...]:
+    """All mounts beneath the base folder, in mount order."""
+    return mountinfo.mounts_below(base)
+
+
+def kill_processes(base: Path) -> list[str]:
+    """SIGKILL what was started by this run and still lives; waits until it is gone."""
+    marked = [pid for pid in _all_pids() if pid != os.getpid() and _is_marked(pid, base)]
+    found = []
+    for pid in marked:
+        with contextlib.suppress(OSError):
+            found.append(f"process {pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})")
+            os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + _EXIT_TIMEOUT_S
+    while any(_is_running(pid) for pid in marked) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
+def detach_mounts(base: Path, keep: Collection[int] = ()) -> list[str]:
+    """Unmount everything beneath the base folder, by force and lazily: nobody may be using it any more.
+
+    Mounts whose ids are in `keep` stay. Returns lines that say what was mounted.
+    """
+    found = []
+    for entry in reversed(mounts_of(base)):
+        if entry.mount_id in keep:
+            continue
+        found.append(f"mount {entry.mountpoint} ({entry.fstype})")
+        # Forced for FUSE: aborts the connection, so that whoever hangs in it comes free.
+        force = ["-f"] if mountinfo.is_fuse(entry) else []
+        if os.geteuid() == 0:
+            command = ["umount", "-i", "-l", *force, entry.mountpoint]
+        else:
+            command = ["fusermount3", "-u", "-z", entry.mountpoint]
+        subprocess.run(command, capture_output=True, check=False, timeout=30)
+    return found
+
+
+def remove_tree(folder: Path) -> None:
+    """Delete a folder with everything in it, immutable or unwritable folders too. Never crosses a mount."""
+    if mountinfo.mounts_below(folder) or mountinfo.find_mount(folder) is not None:
+        raise OSError(f"{folder}: still has mounts")
+    _make_writable(str(folder))
+    for place, subfolders, _files in os.walk(folder):
+        for name in subfolders:
+            _make_writable(os.path.join(place, name))  # before the walk goes down into it
+    shutil.rmtree(folder)
+
+
+def _make_writable(folder: str) -> None:
+    if os.path.islink(folder):
+        return
+    with contextlib.suppress(PermissionError):
+        if os.stat(folder).st_uid == os.geteuid():
+            os.chmod(folder, 0o700)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if guard.is_immutable(fd) and guard.set_immutable(fd, False):
+            os.fchmod(fd, 0o700)
+    finally:
+        os.close(fd)
+
+
+def _free_loop_devices(base: Path) -> list[str]:
+    found = []
+    for device in Path("/sys/block").glob("loop*"):
+        with contextlib.suppress(OSError):
+            backing = (device / "loop/backing_file").read_text().rstrip("\n")
+            if backing.startswith(f"{base}/"):
+                found.append(f"/dev/{device.name} ({backing})")
+                subprocess.run(["losetup", "-d", f"/dev/{device.name}"], capture_output=True, check=False)
+    return found
+
+
+def _identity(pid: int) -> dict[str, object]:
+    return {
+        "pid": pid,
+        "start_ticks": _start_ticks(pid),
+        "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        "pid_namespace": os.readlink("/proc/self/ns/pid"),
+    }
+
+
+def _is_dead(base: Path) -> bool:
+    """Whether the run that made `base` has ended for certain. In doubt it lives."""
+    try:
+        owner = json.loads((base / _OWNER).read_text())
+        now = _identity(os.getpid())
+        if owner["boot_id"] != now["boot_id"]:
+            return True
+        if owner["pid_namespace"] != now["pid_namespace"]:
+            return False
+        return bool(_start_ticks(owner["pid"]) != owner["start_ticks"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _start_ticks(pid: int) -> int | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(text.rpartition(")")[2].split()[19])
+
+
+def _all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def _is_marked(pid: int, base: Path) -> bool:
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return os.fsencode(f"{RUN_VARIABLE}={base}") in environment
+
+
+def _is_running(pid: int) -> bool:
+    """False for a zombie too: its files and mounts are gone, and only its parent can reap it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
