@@ -1,1 +1,68 @@
-"""Drives an unmodified RocketMQ from Maven Central: name server, broker, producers, consumers."""
+"""Drives an unmodified RocketMQ from Maven Central: name server, broker, producers, consumers.
+
+Standalone: imports no other part of this project. Needs java, javac (17) and, for the first fetch, mvn.
+All traffic stays on 127.0.0.1.
+
+    distribution = fetch("5.5.0")
+    with NameServer(distribution, work_dir) as names, Broker(distribution, names, work_dir) as broker:
+        send(distribution, names.address, "Topic", count=1000)
+        consume(distribution, names.address, "Topic", expect=1000)
+"""
+
+from commitlogfs.bench.rocketmq.artifacts import VERSIONS, Distribution, fetch
+from commitlogfs.bench.rocketmq.bodies import make_body
+from commitlogfs.bench.rocketmq.broker import Broker
+from commitlogfs.bench.rocketmq.errors import (
+    ArtifactsUnavailableError,
+    RocketmqError,
+    StartFailedError,
+    StopTimeoutError,
+    WorkloadFailedError,
+)
+from commitlogfs.bench.rocketmq.mqadmin import QueriedMessage, mqadmin, query_by_id, query_by_key
+from commitlogfs.bench.rocketmq.multipath import MultiPathOracle, PathChoice
+from commitlogfs.bench.rocketmq.nameserver import NameServer
+from commitlogfs.bench.rocketmq.workload import (
+    AckedMessage,
+    ConsumeResult,
+    FirstMessage,
+    ReceivedMessage,
+    Sender,
+    SendResult,
+    consume,
+    read_acked,
+    read_received,
+    send,
+    start_sender,
+)
+
+__all__ = [
+    "VERSIONS",
+    "AckedMessage",
+    "ArtifactsUnavailableError",
+    "Broker",
+    "ConsumeResult",
+    "Distribution",
+    "FirstMessage",
+    "MultiPathOracle",
+    "NameServer",
+    "PathChoice",
+    "QueriedMessage",
+    "ReceivedMessage",
+    "RocketmqError",
+    "SendResult",
+    "Sender",
+    "StartFailedError",
+    "StopTimeoutError",
+    "WorkloadFailedError",
+    "consume",
+    "fetch",
+    "make_body",
+    "mqadmin",
+    "query_by_id",
+    "query_by_key",
+    "read_acked",
+    "read_received",
+    "send",
+    "start_sender",
+]

@@ -1,0 +1,21 @@
+"""One class per cause; each message is one line, followed by the tail of a log where there is one."""
+
+
+class RocketmqError(Exception):
+    """Base of everything this driver raises on purpose."""
+
+
+class ArtifactsUnavailableError(RocketmqError):
+    """java, javac or mvn is missing, the download failed, or the helper does not compile."""
+
+
+class StartFailedError(RocketmqError):
+    """A server exited, or did not answer before its deadline."""
+
+
+class StopTimeoutError(RocketmqError):
+    """A process outlived its signal; after SIGKILL: it hangs in the kernel, on a dead mount for instance."""
+
+
+class WorkloadFailedError(RocketmqError):
+    """A client ran, but not everything asked for was done."""

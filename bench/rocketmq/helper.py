@@ -1,0 +1,60 @@
+"""The Java helper, compiled against one version, together with the logging setup of every JVM we start."""
+
+import hashlib
+import subprocess
+import tempfile
+from pathlib import Path
+
+from commitlogfs.bench.rocketmq.errors import ArtifactsUnavailableError
+
+_SOURCES = Path(__file__).parent
+# MultiPathMappedFileQueue has another constructor before 5.5: the oracle exists for that version only.
+_ORACLE = "MultiPathOracle.java"
+_ORACLE_VERSION = "5.5.0"
+
+
+def build_helper(version: str, jars: Path, folder: Path) -> Path:
+    """Folder below `folder` with classes and `conf/`, keyed by its sources' hash; built when missing."""
+    sources = sorted(_SOURCES.glob("*.java"))
+    if version != _ORACLE_VERSION:
+        sources = [source for source in sources if source.name != _ORACLE]
+    digest = hashlib.sha256()
+    for source in [*sources, _SOURCES / "logging.xml"]:
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    built = folder / f"helper-{digest.hexdigest()[:16]}"
+    if not built.exists():
+        _compile(sources, jars, built)
+    return built
+
+
+def write_conf(home: Path) -> None:
+    """Make `home` usable as ROCKETMQ_HOME: 4.9 reads its logging setup from conf/ by fixed names."""
+    text = (_SOURCES / "logging.xml").read_text()
+    conf = home / "conf"
+    conf.mkdir(parents=True, exist_ok=True)
+    for name in ("broker", "namesrv", "tools"):
+        (conf / f"logback_{name}.xml").write_text(text)
+
+
+def _compile(sources: list[Path], jars: Path, built: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="compile-", dir=built.parent) as scratch:
+        target = Path(scratch, "helper")
+        write_conf(target)
+        text = (_SOURCES / "logging.xml").read_text()
+        # rmq.*: the logback renamed and bundled by 5.x; logback.xml: the ordinary one of 4.9.
+        for name in ("rmq.logback.xml", "logback.xml"):
+            (target / name).write_text(text)
+        command = [
+            "javac",
+            "-nowarn",
+            "-proc:none",
+            "-d",
+            str(target),
+            "-cp",
+            f"{jars}/*",
+            *map(str, sources),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode != 0:
+            raise ArtifactsUnavailableError(f"the Java helper does not compile: {done.stderr.strip()}")
+        target.rename(built)

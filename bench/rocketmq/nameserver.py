@@ -1,0 +1,48 @@
+"""The name server: tells clients where brokers are."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from commitlogfs.bench.rocketmq.artifacts import Distribution
+from commitlogfs.bench.rocketmq.ports import free_port
+from commitlogfs.bench.rocketmq.process import JavaServer
+from commitlogfs.bench.rocketmq.remoting import GET_BROKER_CLUSTER_INFO, request
+
+
+class NameServer(JavaServer):
+    """One name server on a free port of 127.0.0.1; keeps its port over restarts."""
+
+    def __init__(
+        self,
+        distribution: Distribution,
+        work_dir: Path,
+        *,
+        name: str = "namesrv",
+        jvm: Sequence[str] = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC"),
+        log_level: str = "WARN",
+    ) -> None:
+        super().__init__(distribution, work_dir, name, jvm=jvm, log_level=log_level)
+        self.port = free_port()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def knows(self, broker_address: str) -> bool:
+        """Whether a broker with this address is registered; OSError when the name server does not answer."""
+        return f'"{broker_address}"'.encode() in request(self.port, GET_BROKER_CLUSTER_INFO)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()  # it has no state to save, and a clean stop takes seconds
+
+    def _arguments(self) -> list[str]:
+        config = self.home / "namesrv.conf"
+        config.write_text(f"listenPort={self.port}\nbindAddress=127.0.0.1\n")
+        return ["org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(config)]
+
+    def _is_ready(self) -> bool:
+        request(self.port, GET_BROKER_CLUSTER_INFO)
+        return True
