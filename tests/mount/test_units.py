@@ -1,4 +1,7 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from commitlogfs.mount.units import (
     LARGEST,
     UnitError,
@@ -7,8 +10,6 @@ from commitlogfs.mount.units import (
     parse_duration_ms,
     parse_size,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 SIZES = [
     ("1GiB", 2**30),
@@ -103,9 +104,7 @@ def test_size_round_trip(size):
     assert parse_size(format_size(size)) == size
 
 
-@given(
-    st.integers(0, 2**10), st.sampled_from(["KiB", "MiB", "GiB", "TiB", "PiB", "kB", "MB", "GB", "TB", "PB"])
-)
+@given(st.integers(0, 2**10), st.sampled_from(["KiB", "MiB", "GiB", "TiB", "PiB", "kB", "MB", "GB", "TB", "PB"]))
 def test_size_text_never_grows(number, unit):
     text = f"{number}{unit}"
     assert len(format_size(parse_size(text))) <= len(text)

@@ -1,9 +1,10 @@
 import dataclasses
 
 import pytest
-from commitlogfs.store.thresholds import RANGES, ThresholdError, Thresholds, clamp
 from hypothesis import given
 from hypothesis import strategies as st
+
+from commitlogfs.store.thresholds import RANGES, ThresholdError, Thresholds, clamp
 
 
 def test_defaults_are_rocketmqs():

@@ -1,0 +1,240 @@
+"""`commitlogfs config`: check, show and import configuration files. Nothing here talks to a daemon."""
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from commitlogfs.mount.config import (
+    Config,
+    ConfigError,
+    config_path,
+    default_config_path,
+    load_config,
+    parse_config,
+)
+from commitlogfs.mount.errors import RefusedError, UsageError
+from commitlogfs.mount.exit_codes import ExitCode
+from commitlogfs.mount.units import format_size
+from commitlogfs.store.durable import sync_dir
+from commitlogfs.store.thresholds import RESUME_MARGIN, Thresholds
+
+app = typer.Typer(name="config", help="Check, show and import configuration files.", no_args_is_help=True)
+
+_Which = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[NAME|FILE]",
+        help="A mount's NAME (/etc/commitlogfs/NAME.toml) or a file. Default: the only one there is.",
+        show_default=False,
+    ),
+]
+
+
+@app.command()
+def check(which: _Which = None) -> None:
+    """Check a configuration file, without looking at the disks.
+
+    EXIT STATUS: 0 the file is usable; 2 it is not: every problem is named with its key and its remedy.
+    """
+    path = _path_of(which)
+    config = load_config(path)
+    disks = "1 disk" if len(config.disks) == 1 else f"{len(config.disks)} disks"
+    typer.echo(f"{path}: ok: {disks}, mountpoint {config.mountpoint}")
+
+
+@app.command()
+def show(
+    which: _Which = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object; sizes in bytes, thresholds in percent.")
+    ] = False,
+) -> None:
+    """Show the configuration that is in effect, every default filled in and marked.
+
+    EXIT STATUS: 0 shown; 2 the file is not usable.
+    """
+    path = _path_of(which)
+    config = load_config(path)
+    typer.echo(json.dumps(_as_json(config, path), indent=2) if as_json else _as_toml(config, path))
+
+
+@app.command(name="import")
+def import_(
+    broker_conf: Annotated[Path, typer.Argument(metavar="BROKER_CONF", help="The broker's properties file.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write here instead of standard output.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be written; write nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing output file.")] = False,
+) -> None:
+    """Make a configuration file from a RocketMQ broker.conf.
+
+    Values are taken as the broker takes them; whatever it ignores or changes is told on standard error.
+
+    EXIT STATUS: 0 the result can be used as it is; 1 it has to be completed first, as the last warning
+    says; 2 the broker.conf cannot be read or the output not be written; 4 the output exists (see --force).
+    """
+    # tomlkit is needed here only, and the daemon's memory is counted.
+    from commitlogfs.mount.import_broker import import_broker_conf
+
+    imported = import_broker_conf(broker_conf)
+    warnings = list(imported.warnings)
+    complete = True
+    try:
+        parse_config(imported.toml_text, "imported", "to be completed")
+    except ConfigError as error:
+        complete = False
+        warnings.append(str(error))
+    for warning in warnings:
+        typer.echo(f"commitlogfs: warning: {warning}", err=True)
+    if output is None or dry_run:
+        typer.echo(imported.toml_text, nl=False)
+    if output is not None and dry_run:
+        exists = os.path.lexists(output)
+        what = "exists: --force would be needed" if exists and not force else "not written (dry run)"
+        typer.echo(f"commitlogfs: {output}: {what}", err=True)
+    elif output is not None:
+        _write_file(output, imported.toml_text, replace=force)
+        typer.echo(f"{output}: written", err=True)
+    if not complete:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _path_of(which: str | None) -> Path:
+    return default_config_path() if which is None else config_path(which)
+
+
+# --- showing -----------------------------------------------------------------------------------------
+
+
+def _threshold_values(thresholds: Thresholds) -> dict[str, int]:
+    return {
+        "clean": thresholds.clean,
+        "force": thresholds.force,
+        "full": thresholds.full,
+        "resume": thresholds.resume,
+        "min_free": thresholds.min_free_bytes,
+    }
+
+
+def _top_values(config: Config) -> dict[str, str | int | bool]:
+    return {
+        "mountpoint": config.mountpoint,
+        "segment_size": config.segment_size,
+        "placement": config.placement,
+        "trigger": config.trigger,
+        "on_missing": config.on_missing,
+        "allow_other": config.allow_other,
+    }
+
+
+def _as_json(config: Config, path: Path) -> dict[str, Any]:
+    """Stable schema: the keys of the file, plus name, file, and `defaults`: key paths the file is silent on."""
+    disks = [
+        {
+            "path": disk.path,
+            "readonly": disk.readonly,
+            "weight": disk.weight,
+            "thresholds": _threshold_values(disk.thresholds),
+        }
+        for disk in config.disks
+    ]
+    silent_on = [
+        *_top_values(config),
+        *(f"thresholds.{key}" for key in _threshold_values(config.thresholds)),
+        *(f"disks[{index}].{key}" for index in range(len(disks)) for key in ("readonly", "weight")),
+    ]
+    return {
+        "name": config.name,
+        "file": str(path),
+        **_top_values(config),
+        "thresholds": _threshold_values(config.thresholds),
+        "disks": disks,
+        "defaults": [key for key in silent_on if key not in config.given],
+    }
+
+
+def _as_toml(config: Config, path: Path) -> str:
+    """TOML that loads again to the same configuration."""
+    lines = [f"# {config.name}, from {_quoted(str(path))}", ""]
+    for key, value in _top_values(config).items():
+        lines.append(_line(key, value, "" if key in config.given else "default"))
+    lines += ["", "[thresholds]", *_threshold_lines(config, "thresholds", config.thresholds, ())]
+    for index, disk in enumerate(config.disks):
+        prefix = f"disks[{index}]"
+        lines += ["", "[[disks]]", _line("path", disk.path, "")]
+        lines.append(_line("readonly", disk.readonly, "" if f"{prefix}.readonly" in config.given else "default"))
+        if config.placement == "weighted":
+            note = "" if f"{prefix}.weight" in config.given else "default"
+            lines.append(f"weight = {disk.weight!r}{_note(note)}")
+        own = f"{prefix}.thresholds"
+        if any(key.startswith(f"{own}.") for key in config.given):
+            lines += ["[disks.thresholds]", *_threshold_lines(config, own, disk.thresholds, ("thresholds",))]
+    return "\n".join(lines)
+
+
+def _threshold_lines(config: Config, own: str, thresholds: Thresholds, parents: tuple[str, ...]) -> list[str]:
+    lines = []
+    for key, value in _threshold_values(thresholds).items():
+        if f"{own}.{key}" in config.given:
+            note = ""
+        elif any(f"{parent}.{key}" in config.given for parent in parents):
+            note = "from [thresholds]"
+        else:
+            note = f"default: force - {RESUME_MARGIN}" if key == "resume" else "default"
+        lines.append(_line(key, value, note))
+    return lines
+
+
+def _line(key: str, value: str | int | bool, note: str) -> str:
+    if isinstance(value, bool):
+        text = "true" if value else "false"
+    elif isinstance(value, int):
+        text = f'"{format_size(value)}"' if key in ("segment_size", "min_free") else str(value)
+    else:
+        text = _quoted(value)
+    return f"{key} = {text}{_note(note)}"
+
+
+def _note(note: str) -> str:
+    return f"  # {note}" if note else ""
+
+
+def _quoted(text: str) -> str:
+    """A TOML basic string; JSON's escapes are a subset of TOML's, apart from surrogate pairs."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+# --- writing -----------------------------------------------------------------------------------------
+
+
+def _write_file(path: Path, text: str, *, replace: bool) -> None:
+    """Put a whole file at `path`, durably, or nothing. Raises RefusedError if it exists, UsageError otherwise."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            if replace:
+                temporary.replace(path)
+            else:
+                path.hardlink_to(temporary)  # fails where the name exists, unlike a rename
+        finally:
+            temporary.unlink(missing_ok=True)
+        dirfd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            sync_dir(dirfd)
+        finally:
+            os.close(dirfd)
+    except OSError as error:
+        if error.errno == errno.EEXIST and os.path.lexists(path):
+            raise RefusedError(f"{path} exists: choose another --output or add --force to replace it") from None
+        reason = os.strerror(error.errno or 0)
+        raise UsageError(f"{path}: cannot be written ({reason}): choose another --output") from None

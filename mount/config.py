@@ -1,0 +1,525 @@
+"""The configuration file of one mount: TOML in, a frozen `Config` out, or errors an operator can act on.
+
+Every accepted key has an effect and an unknown one is an error. A key is added to the models below
+together with its behaviour, never before. Nothing here touches a disk: whether folders exist, and are
+what they seem, is the store's business.
+"""
+
+import difflib
+import math
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from commitlogfs.mount.errors import UsageError
+from commitlogfs.mount.units import format_size, parse_size
+from commitlogfs.store.thresholds import ThresholdError, Thresholds
+
+Placement = Literal["round-robin", "modulo", "weighted"]
+Trigger = Literal["all", "any"]
+OnMissing = Literal["refuse", "degraded"]
+
+SYSTEM_FOLDER = Path("/etc/commitlogfs")
+DEFAULT_SEGMENT_SIZE: Final = 2**30
+SEGMENT_SIZE_UNIT: Final = 4096
+LARGEST_SEGMENT_SIZE: Final = 2**31 - SEGMENT_SIZE_UNIT
+"""RocketMQ keeps mappedFileSizeCommitLog in a signed 32-bit int; this is the last whole page below."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong: where (a key path as the operator typed it, or "") and what to do about it."""
+
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.text}" if self.key else self.text
+
+
+class ConfigError(UsageError):
+    """An unusable configuration: one line, or a heading with one indented line for each of several."""
+
+    def __init__(self, source: str, *problems: Problem) -> None:
+        if len(problems) == 1:
+            super().__init__(f"{source}: {problems[0]}")
+        else:
+            lines = "".join(f"\n  {problem}" for problem in problems)
+            super().__init__(f"{source}: {len(problems)} problems{lines}")
+        self.source = source
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class DiskConfig:
+    """One member disk as configured. `path` is absolute and normalised."""
+
+    path: str
+    readonly: bool = False
+    weight: float = 1.0
+    thresholds: Thresholds = field(default_factory=Thresholds)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What one mount works with: every default filled in, `[thresholds]` merged into each disk."""
+
+    name: str
+    """File stem; also names the control socket and the systemd instance."""
+    mountpoint: str
+    disks: tuple[DiskConfig, ...]
+    segment_size: int = DEFAULT_SEGMENT_SIZE
+    """Bytes."""
+    placement: Placement = "round-robin"
+    trigger: Trigger = "all"
+    on_missing: OnMissing = "refuse"
+    allow_other: bool = False
+    """Whether users other than the daemon's may use the mount; a file that is silent means: if root."""
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    given: frozenset[str] = frozenset()
+    """Key paths that stand in the file (`disks[0].weight`): all other values are defaults."""
+
+
+# --- finding and loading ---------------------------------------------------------------------------------
+
+
+def config_path(name_or_path: str) -> Path:
+    """The file meant by a command's NAME or FILE argument.
+
+    A text with a slash or ending in `.toml` is a file and returned as it is. A bare NAME is looked for as
+    NAME.toml in /etc/commitlogfs and, for other users than root, before that in
+    $XDG_CONFIG_HOME/commitlogfs. Raises ConfigError for a NAME that is nowhere.
+    """
+    if "/" in name_or_path or name_or_path.endswith(".toml"):
+        return Path(name_or_path)
+    if _NAME.fullmatch(name_or_path) is None:
+        raise ConfigError(
+            repr(name_or_path),
+            Problem("", "is no name of a configuration: write NAME or a path such as ./NAME.toml"),
+        )
+    candidates = [folder / f"{name_or_path}.toml" for folder in config_folders()]
+    for candidate in candidates:
+        if candidate.exists():
+            return candidate
+    places = " or ".join(map(str, candidates))
+    raise ConfigError(name_or_path, Problem("", f"no such configuration: create {places}, or name a file"))
+
+
+def default_config_path() -> Path:
+    """The file meant by a command without NAME: the only one there is. Raises ConfigError otherwise."""
+    folders = config_folders()
+    found = [path for folder in folders for path in sorted(folder.glob("*.toml"))]
+    if len(found) == 1:
+        return found[0]
+    places = " and ".join(map(str, folders))
+    if found:
+        names = ", ".join(dict.fromkeys(path.stem for path in found))
+        raise ConfigError(places, Problem("", f"several configurations: name one of {names}"))
+    raise ConfigError(places, Problem("", "no configuration: create NAME.toml there, or name a file"))
+
+
+def config_folders() -> tuple[Path, ...]:
+    """Where a bare NAME is looked for, first match wins."""
+    if os.geteuid() == 0:
+        return (SYSTEM_FOLDER,)
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    # The XDG specification: a relative value is invalid and to be ignored.
+    own = Path(base) if base.startswith("/") else Path.home() / ".config"
+    return (own / "commitlogfs", SYSTEM_FOLDER)
+
+
+def load_config(path: str | os.PathLike[str]) -> Config:
+    """Read and check a configuration file. Raises ConfigError."""
+    source = os.fspath(path)
+    try:
+        content = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(source, Problem("", "no such file: create it or correct the path")) from None
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise ConfigError(source, Problem("", f"cannot be read ({reason}): make it a readable file")) from None
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise ConfigError(source, Problem("", f"line {line} is not UTF-8: save the file as UTF-8")) from None
+    return parse_config(text, Path(path).stem, source)
+
+
+def parse_config(text: str, name: str, source: str) -> Config:
+    """Check TOML text; `source` is how errors call it. Raises ConfigError."""
+    if _NAME.fullmatch(name) is None:
+        raise ConfigError(
+            source,
+            Problem("", f"{name!r} cannot name a mount: rename the file to letters, digits, '.', '_', '-'"),
+        )
+    try:
+        raw = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            source, Problem("", f"not valid TOML: {_one_line(str(error))}: correct it there")
+        ) from None
+    try:
+        file = _File.model_validate(raw)
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        raise ConfigError(source, *(_explain(details) for details in found)) from None
+    problems: list[Problem] = []
+    config = _effective(file, name, frozenset(_key_paths(raw)), problems)
+    problems += _layout_problems(config)
+    if problems:
+        raise ConfigError(source, *problems)
+    return config
+
+
+def disks_from_list(text: str) -> tuple[DiskConfig, ...]:
+    """The disks of `mount --init DISK1,DISK2`, otherwise with defaults.
+
+    Relative paths count from the current folder. Raises ConfigError for an empty item, a disk named twice
+    or one inside another.
+    """
+    items = text.split(",")
+    if not all(items):
+        raise ConfigError(
+            repr(text), Problem("", "an item of the disk list is empty: write DISK1,DISK2 without gaps")
+        )
+    try:
+        disks = tuple(DiskConfig(_path_argument(item)) for item in items)
+    except ValueError as error:
+        raise ConfigError(repr(text), Problem("", str(error))) from None
+    problems = tuple(_overlaps(disks))
+    if problems:
+        raise ConfigError(repr(text), *problems)
+    return disks
+
+
+def quick_config(name: str, mountpoint: str, disk_list: str, segment_size: int = DEFAULT_SEGMENT_SIZE) -> Config:
+    """A configuration without a file, for `mount --init`. The same rules; raises ConfigError."""
+    source = "mount --init"
+    try:
+        config = Config(
+            name=name,
+            mountpoint=_path_argument(mountpoint),
+            disks=disks_from_list(disk_list),
+            segment_size=_segment_size(segment_size),
+            allow_other=os.geteuid() == 0,
+        )
+    except ValueError as error:
+        raise ConfigError(source, Problem("", str(error))) from None
+    problems = _layout_problems(config)
+    if problems:
+        raise ConfigError(source, *problems)
+    return config
+
+
+# --- the file's shape ------------------------------------------------------------------------------------
+
+
+def normal_path(value: str) -> str:
+    """An absolute path without '//', '/.' or a slash at its end. Raises ValueError in one line."""
+    shown = repr(value)
+    if _CONTROL.search(value):
+        raise ValueError(f"{shown} holds a control character: correct the path")
+    if not value.startswith("/"):
+        raise ValueError(f"{shown} is not absolute: write the whole path, from / on")
+    parts = [part for part in value.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        # Through a symlink, a/../b need not be b: what is compared must be what is opened.
+        raise ValueError(f"{shown} holds '..': write the path it stands for")
+    return "/" + "/".join(parts)
+
+
+def _path_argument(value: str) -> str:
+    """A path from the command line: may be relative, and may climb with '..', as the kernel follows it."""
+    path = Path.cwd() / value
+    return normal_path(str(path.resolve() if ".." in path.parts else path))
+
+
+def _segment_size(value: int) -> int:
+    shown = format_size(value)
+    if value <= 0:
+        raise ValueError(f"{shown} is no segment size: the usual one is 1GiB (mappedFileSizeCommitLog)")
+    if value > LARGEST_SEGMENT_SIZE:
+        raise ValueError(
+            f"{shown} is too large: at most {LARGEST_SEGMENT_SIZE} bytes, as RocketMQ's is a 32-bit int"
+        )
+    if value % SEGMENT_SIZE_UNIT:
+        below = value - value % SEGMENT_SIZE_UNIT
+        near = f"{below} or {below + SEGMENT_SIZE_UNIT}" if below else str(SEGMENT_SIZE_UNIT)
+        raise ValueError(f"{value} is not a multiple of {SEGMENT_SIZE_UNIT}: the nearest sizes are {near}")
+    return value
+
+
+def _weight(value: float) -> float:
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{value} is no weight: write a number above 0 (1 is the usual share)")
+    return value
+
+
+_Size = Annotated[int, BeforeValidator(parse_size)]
+_Path = Annotated[str, AfterValidator(normal_path)]
+_Percent = Annotated[int, Field(ge=0)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class _Thresholds(_Table):
+    clean: _Percent | None = None
+    force: _Percent | None = None
+    full: _Percent | None = None
+    resume: _Percent | None = None
+    min_free: _Size | None = None
+
+
+class _Disk(_Table):
+    path: _Path
+    readonly: bool = False
+    weight: Annotated[float, AfterValidator(_weight)] | None = None
+    thresholds: _Thresholds = _Thresholds()
+
+
+def _some_disks(disks: tuple[_Disk, ...]) -> tuple[_Disk, ...]:
+    if not disks:
+        raise ValueError(f"no disk is named: add {_EXAMPLES['disks']}")
+    return disks
+
+
+class _File(_Table):
+    mountpoint: _Path
+    segment_size: Annotated[_Size, AfterValidator(_segment_size)] = DEFAULT_SEGMENT_SIZE
+    placement: Placement = "round-robin"
+    trigger: Trigger = "all"
+    on_missing: OnMissing = "refuse"
+    allow_other: bool | None = None
+    thresholds: _Thresholds = _Thresholds()
+    disks: Annotated[tuple[_Disk, ...], Field(strict=False), AfterValidator(_some_disks)]
+
+
+_KEYS: Final[dict[str, tuple[str, ...]]] = {
+    "": tuple(_File.model_fields),
+    "thresholds": tuple(_Thresholds.model_fields),
+    "disks": tuple(_Disk.model_fields),
+}
+
+# --- from shape to meaning -------------------------------------------------------------------------------
+
+
+def _effective(file: _File, name: str, given: frozenset[str], problems: list[Problem]) -> Config:
+    common = _threshold_values(file.thresholds)
+    thresholds = _thresholds("", common, {}, problems)
+    disks = []
+    for index, disk in enumerate(file.disks):
+        key = f"disks[{index}]"
+        own = _threshold_values(disk.thresholds)
+        disks.append(
+            DiskConfig(
+                path=disk.path,
+                readonly=disk.readonly,
+                weight=1.0 if disk.weight is None else disk.weight,
+                thresholds=_thresholds(f"{key}.", own, common, problems) if own else thresholds,
+            )
+        )
+        if disk.weight is not None and file.placement != "weighted":
+            remedy = 'remove it or set placement = "weighted"'
+            problems.append(
+                Problem(f"{key}.weight", f"has no effect with placement = {file.placement!r}: {remedy}")
+            )
+    return Config(
+        name=name,
+        mountpoint=file.mountpoint,
+        disks=tuple(disks),
+        segment_size=file.segment_size,
+        placement=file.placement,
+        trigger=file.trigger,
+        on_missing=file.on_missing,
+        allow_other=os.geteuid() == 0 if file.allow_other is None else file.allow_other,
+        thresholds=thresholds,
+        given=given,
+    )
+
+
+def _threshold_values(table: _Thresholds) -> dict[str, int]:
+    values: dict[str, int | None] = {key: getattr(table, key) for key in _KEYS["thresholds"]}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _thresholds(
+    prefix: str, own: Mapping[str, int], inherited: Mapping[str, int], problems: list[Problem]
+) -> Thresholds:
+    """`own` over `inherited` over the defaults; a contradiction goes to `problems`."""
+    merged = {**inherited, **own}
+    values = {("min_free_bytes" if key == "min_free" else key): value for key, value in merged.items()}
+    try:
+        return Thresholds(**values)
+    except ThresholdError as error:
+        origin = "" if error.key in own else " (from [thresholds])" if error.key in inherited else " (the default)"
+        text = f"{error.value}{origin} {error.problem}: set it to {error.allowed}"
+        problems.append(Problem(f"{prefix}thresholds.{error.key}", text))
+        return Thresholds()
+
+
+def _layout_problems(config: Config) -> list[Problem]:
+    """What is wrong with the paths taken together."""
+    problems = list(_overlaps(config.disks))
+    for index, disk in enumerate(config.disks):
+        if is_within(disk.path, config.mountpoint):
+            remedy = "the mount would hide the disk: keep disks outside the mountpoint"
+            problems.append(
+                Problem(
+                    f"disks[{index}].path",
+                    f"{disk.path} is inside the mountpoint {config.mountpoint}: {remedy}",
+                )
+            )
+        elif is_within(config.mountpoint, disk.path):
+            remedy = "a broker refuses a folder with a stray entry: choose another mountpoint"
+            problems.append(
+                Problem("mountpoint", f"{config.mountpoint} is inside disks[{index}] {disk.path}: {remedy}")
+            )
+    return problems
+
+
+def _overlaps(disks: tuple[DiskConfig, ...]) -> Iterator[Problem]:
+    for index, disk in enumerate(disks):
+        for earlier, other in enumerate(disks[:index]):
+            if disk.path == other.path:
+                yield Problem(f"disks[{index}].path", f"{disk.path} is disks[{earlier}] again: name each disk once")
+            elif is_within(disk.path, other.path) or is_within(other.path, disk.path):
+                yield Problem(
+                    f"disks[{index}].path",
+                    f"{disk.path} and disks[{earlier}] {other.path} overlap: use separate folders",
+                )
+
+
+def is_within(path: str, folder: str) -> bool:
+    """Whether `path` is `folder` or beneath it; both normalised."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+# --- words -----------------------------------------------------------------------------------------------
+
+_EXAMPLES: Final = {
+    "mountpoint": 'mountpoint = "/var/rocketmq/store/commitlog"',
+    "disks": 'a [[disks]] table with path = "/data1/commitlog" for each disk',
+    "path": 'path = "/data1/commitlog"',
+}
+_WANTED: Final = {
+    "string_type": "a text in quotes",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "model_type": "a table",
+    "tuple_type": "a list of tables",
+    "iterable_type": "a list of tables",
+}
+
+
+def _explain(details: ErrorDetails) -> Problem:
+    """One line for one pydantic error, in the file's own words."""
+    loc = details["loc"]
+    key = _format_key(loc)
+    last = str(loc[-1]) if loc else ""
+    value = details["input"]
+    context = details.get("ctx", {})
+    match details["type"]:
+        case "extra_forbidden":
+            return Problem(key, f"unknown key: {_suggest_key(loc)}")
+        case "missing":
+            return Problem(key, f"missing: add {_EXAMPLES.get(last, last)}")
+        case "literal_error":
+            return Problem(key, f"{_show(value)} is not known: {_suggest_value(value, str(context['expected']))}")
+        case "value_error":
+            return Problem(key, _one_line(str(context["error"])))
+        case "greater_than_equal":
+            return Problem(key, f"{value} is negative: write percent, such as 85")
+        case kind if key == "disks" and kind in _WANTED:
+            return Problem(key, "must be a list of tables: write [[disks]], with two brackets, for each disk")
+        case kind if kind in _WANTED:
+            return Problem(key, f"{_show(value)} is not {_WANTED[kind]}: {_type_advice(kind, key)}")
+        case _:
+            return Problem(key, f"{_show(value)}: {_one_line(details['msg'])}: correct the value")
+
+
+def _type_advice(kind: str, key: str) -> str:
+    if kind == "model_type":
+        if key.endswith("thresholds"):
+            header = "[disks.thresholds]" if key.startswith("disks") else "[thresholds]"
+            return f"write {header} on a line of its own and its keys below"
+        return f"write [[disks]] on a line of its own and {_EXAMPLES['path']} below"
+    if kind == "bool_type":
+        return "write it without quotes"
+    if kind == "string_type":
+        return "put it in quotes"
+    return "write it without quotes or unit"
+
+
+def _suggest_key(loc: tuple[int | str, ...]) -> str:
+    wrong = str(loc[-1])
+    table = next((str(part) for part in reversed(loc[:-1]) if isinstance(part, str)), "")
+    close = difflib.get_close_matches(wrong.lower().replace("-", "_"), _KEYS[table], n=1)
+    if close:
+        return f"did you mean {close[0]}?"
+    for other, keys in _KEYS.items():
+        if other != table and wrong in keys:
+            place = (
+                f"in a [{other}] table" if other == "thresholds" else f"in [[{other}]]" if other else "at the top"
+            )
+            return f"{wrong} belongs {place}: move it"
+    return f"remove it; known here: {', '.join(_KEYS[table])}"
+
+
+def _suggest_value(value: Any, expected: str) -> str:
+    allowed = re.findall(r"'([^']*)'", expected)
+    close = difflib.get_close_matches(str(value).lower(), allowed, n=1)
+    return f'did you mean "{close[0]}"?' if close else "write one of " + ", ".join(f'"{word}"' for word in allowed)
+
+
+def _format_key(loc: tuple[int | str, ...]) -> str:
+    """("disks", 1, "weight") as disks[1].weight; a key that TOML would quote is quoted."""
+    text = ""
+    for part in loc:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            word = part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else _show(part)
+            text += f".{word}" if text else word
+    return text
+
+
+def _key_paths(value: Any, loc: tuple[int | str, ...] = ()) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _key_paths(item, (*loc, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _key_paths(item, (*loc, index))
+    else:
+        yield _format_key(loc)
+
+
+def _show(value: Any) -> str:
+    """A value as the file would have it, short enough for one line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, list):
+        return "a list"
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _one_line(text: str) -> str:
+    return _CONTROL.sub(" ", text)
