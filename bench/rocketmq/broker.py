@@ -26,6 +26,11 @@ _TEST_DEFAULTS: dict[str, ConfigValue] = {
     "fileReservedTime": 72,
     # Default 200 ms: a cold JVM on a busy machine refuses its first messages.
     "waitTimeMillsInSendQueue": 5000,
+    # 5.x sometimes loses its first registration silently (its list of live name servers is filled in the
+    # background) and then repeats it after 10 s; the default period is 30 s.
+    "registerNameServerPeriod": 10_000,
+    # Each of the default 8 pop revive queues makes a clean stop of 5.x slower.
+    "reviveQueueNum": 1,
     # An index file of the default size has 420 MB: much to flush for a small test.
     "maxHashSlotNum": 100_000,
     "maxIndexNum": 400_000,

@@ -9,8 +9,8 @@ from pathlib import Path
 from commitlogfs.bench.rocketmq.artifacts import Distribution
 from commitlogfs.bench.rocketmq.errors import WorkloadFailedError
 from commitlogfs.bench.rocketmq.process import java_command
-from commitlogfs.bench.rocketmq.workload import CLIENT_JVM
 
+_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")  # short-lived: start quickly
 _KEY_ROW = re.compile(r"^([0-9A-F]{32,}) +(\d+) +(\d+)\b", re.MULTILINE)
 
 
@@ -37,14 +37,12 @@ def mqadmin(distribution: Distribution, name_server: str, *arguments: str, timeo
         *arguments,
         "-n",
         name_server,
-        jvm=CLIENT_JVM,
+        jvm=_JVM,
         user_home=distribution.helper,
     )
     env = {**os.environ, "ROCKETMQ_HOME": str(distribution.helper)}
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout_s, check=False, env=env
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, env=env)
     except subprocess.TimeoutExpired:
         raise WorkloadFailedError(f"mqadmin {arguments[0]} took more than {timeout_s:g} s") from None
     if done.returncode != 0 or "SubCommandException" in done.stderr or "not exist." in done.stdout:
@@ -53,9 +51,7 @@ def mqadmin(distribution: Distribution, name_server: str, *arguments: str, timeo
     return done.stdout
 
 
-def query_by_id(
-    distribution: Distribution, name_server: str, topic: str, offset_msg_id: str
-) -> QueriedMessage:
+def query_by_id(distribution: Distribution, name_server: str, topic: str, offset_msg_id: str) -> QueriedMessage:
     """The message by its offset id, which holds the broker's address and the log offset (queryMsgById)."""
     arguments = ["queryMsgById", "-i", offset_msg_id]
     if distribution.version == "5.5.0":  # required there, unknown to the older ones
@@ -79,9 +75,7 @@ def query_by_id(
     return found
 
 
-def query_by_key(
-    distribution: Distribution, name_server: str, topic: str, key: str
-) -> list[tuple[str, int, int]]:
+def query_by_key(distribution: Distribution, name_server: str, topic: str, key: str) -> list[tuple[str, int, int]]:
     """(message id, queue id, queue offset) of every message with this key (queryMsgByKey)."""
     out = mqadmin(distribution, name_server, "queryMsgByKey", "-t", topic, "-k", key)
     return [(found[0], int(found[1]), int(found[2])) for found in _KEY_ROW.findall(out)]

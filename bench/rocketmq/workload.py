@@ -261,9 +261,7 @@ def consume(
         highest=fields["highest"],
         seconds=fields["seconds"],
         first=first
-        and FirstMessage(
-            first["commit_log_offset"], first["store_size"], first["offset_msg_id"], first["msg_id"]
-        ),
+        and FirstMessage(first["commit_log_offset"], first["store_size"], first["offset_msg_id"], first["msg_id"]),
         last_error=fields["last_error"],
     )
 
@@ -276,8 +274,7 @@ def read_acked(path: Path) -> list[AckedMessage]:
 def read_received(path: Path) -> list[ReceivedMessage]:
     """The messages listed in `path`, per queue in queue order."""
     return [
-        ReceivedMessage(int(s), int(q), int(o), int(log), int(size), i)
-        for s, q, o, log, size, i in _rows(path)
+        ReceivedMessage(int(s), int(q), int(o), int(log), int(size), i) for s, q, o, log, size, i in _rows(path)
     ]
 
 
