@@ -2,12 +2,13 @@
 
 import stat
 
+from pyfuse3 import EntryAttributes, InodeT, ModeT
+
 from commitlogfs.fusefs import inodes
 from commitlogfs.store.allocate import PERMISSION_BITS
 from commitlogfs.store.attributes import unpack
 from commitlogfs.store.catalog import Role, Segment
 from commitlogfs.store.identity import RootAttributes
-from pyfuse3 import EntryAttributes, InodeT, ModeT
 
 CACHE_S = 1.0
 """How long the kernel may answer from its own memory. Names and sizes change through the kernel anyway;

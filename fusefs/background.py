@@ -4,10 +4,12 @@ import logging
 import os
 
 import trio
+
 from commitlogfs.fusefs.disk_threads import DiskThreads
 from commitlogfs.store import durable, identity, layout
 from commitlogfs.store.commitlog import CommitLog
 from commitlogfs.store.disk import DiskState
+from commitlogfs.store.events import log_event
 from commitlogfs.store.identity import DiskNumber
 
 log = logging.getLogger(__name__)
@@ -64,4 +66,4 @@ class BackgroundSync:
         try:
             await self._threads.run(number, work)
         except OSError as error:
-            log.warning("event=sync_failed disk=%s errno=%s", disk.path, error.errno)
+            log_event(log, logging.WARNING, "sync_failed", disk=disk.path, errno=error.errno)

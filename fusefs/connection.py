@@ -2,11 +2,11 @@
 
 import logging
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyfuse3
 import trio
+
 from commitlogfs.fusefs.operations import CommitLogOperations
 
 log = logging.getLogger(__name__)
@@ -46,21 +46,13 @@ def mount(operations: CommitLogOperations, options: ConnectionOptions) -> None:
     pyfuse3.init(operations, os.path.abspath(options.mountpoint), mount_options(options))
 
 
-async def serve(operations: CommitLogOperations, on_serving: Callable[[], None]) -> None:
-    """Answer requests until the filesystem is unmounted; then finish what was promised.
-
-    `on_serving` is called once the loop takes requests.
-    """
+async def serve(operations: CommitLogOperations) -> None:
+    """Answer requests until the filesystem is unmounted; then finish what was promised."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(operations.background.run)
-
-        async def loop() -> None:
-            await pyfuse3.main(max_tasks=MAX_TASKS)
-            await operations.background.drain()
-            nursery.cancel_scope.cancel()
-
-        nursery.start_soon(loop)
-        on_serving()
+        await pyfuse3.main(max_tasks=MAX_TASKS)
+        await operations.background.drain()
+        nursery.cancel_scope.cancel()
 
 
 def close(operations: CommitLogOperations) -> None:

@@ -14,12 +14,13 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, InodeT
+
 from commitlogfs.fusefs import attrs, inodes
 from commitlogfs.fusefs.disk_threads import DiskThreads
 from commitlogfs.fusefs.handles import Handles
 from commitlogfs.store.commitlog import CommitLog
 from commitlogfs.store.errors import LogGapError, NotPermittedError, SegmentNotFoundError
-from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, InodeT
 
 FOLDER_NAME = b".commitlogfs"
 

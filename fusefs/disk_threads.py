@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 import trio
+
 from commitlogfs.store.identity import DiskNumber
 
 T = TypeVar("T")

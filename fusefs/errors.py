@@ -4,6 +4,7 @@ import errno
 import logging
 
 from commitlogfs.store import errors as store
+from commitlogfs.store.events import log_event
 
 log = logging.getLogger(__name__)
 
@@ -53,5 +54,5 @@ def errno_of(error: Exception) -> int:
                 return _ERRNO_OF[kind]
     if isinstance(error, OSError) and error.errno in _FROM_BACKING_FILE:
         return error.errno
-    log.error("event=unexpected_error", exc_info=error)
+    log_event(log, logging.ERROR, "unexpected_error", reason=type(error).__name__, exc_info=error)
     return errno.EIO

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import trio
+
 from commitlogfs.fusefs import inodes
 from commitlogfs.fusefs.disk_threads import DiskThreads
 from commitlogfs.store import beneath

@@ -13,10 +13,11 @@ import errno
 from typing import NamedTuple
 
 import pyfuse3
+from pyfuse3 import InodeT
+
 from commitlogfs.store.attributes import FileAttributes
 from commitlogfs.store.catalog import Segment
 from commitlogfs.store.identity import DiskNumber
-from pyfuse3 import InodeT
 
 ROOT: InodeT = pyfuse3.ROOT_INODE
 CONTROL_FOLDER = InodeT(2)

@@ -9,6 +9,7 @@ import errno
 from collections import defaultdict
 
 import trio
+
 from commitlogfs.fusefs.disk_threads import DiskThreads
 from commitlogfs.fusefs.observer import Observer
 from commitlogfs.store.attributes import stat_names

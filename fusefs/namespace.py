@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import trio
+
 from commitlogfs.fusefs.background import BackgroundSync
 from commitlogfs.fusefs.disk_threads import DiskThreads
 from commitlogfs.fusefs.handles import Handle, Handles
@@ -25,6 +26,7 @@ from commitlogfs.store.errors import (
     NoDiskAvailableError,
     SegmentExistsError,
 )
+from commitlogfs.store.events import log_event
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +81,7 @@ class Namespace:
             elapsed = time.perf_counter() - started
             self._observer.segment_created(result, elapsed)
         if elapsed > SLOW_CREATE_S:
-            log.info("event=slow_create segment=%s seconds=%.3f", name.decode(), elapsed)
+            log_event(log, logging.INFO, "slow_create", segment=name, seconds=elapsed)
         return handle
 
     async def remove(self, name: bytes) -> None:
@@ -97,7 +99,7 @@ class Namespace:
                 usage = await self._on_disk(disk, "unlink", lambda: remove.remove_file(dirfd, file_name))
                 self._commitlog.note_removed(file, usage)
             self._changed()
-            log.info("event=removed segment=%s disk=%s reason=unlink", name.decode(), disk.path)
+            log_event(log, logging.INFO, "removed", segment=name, disk=disk.path, reason="unlink")
 
     async def publish_copy(self, old_name: bytes, new_name: bytes) -> None:
         """Rename a finished temporary onto its segment's name. Raises as CommitLog.plan_publish_copy."""
@@ -132,7 +134,7 @@ class Namespace:
             self._observer.disk_error(disk.path, "stat", "ETIMEDOUT")
         except OSError as error:
             self._observer.disk_error(disk.path, "stat", errno.errorcode.get(error.errno or 0, "EIO"))
-            log.warning("event=stat_failed disk=%s segment=%s errno=%s", disk.path, path.decode(), error.errno)
+            log_event(log, logging.WARNING, "stat_failed", disk=disk.path, segment=path, errno=error.errno)
         else:
             self._commitlog.note_attributes(file, attributes)
 
@@ -148,12 +150,10 @@ class Namespace:
             except DiskError as error:
                 self._commitlog.note_disk_error(number, error, time.monotonic())
                 self._observer.placement_skipped(type(error).__name__)
-                log.warning(
-                    "event=create_moved_on segment=%s disk=%s error=%r", name.decode(), disk.path, str(error)
-                )
+                log_event(log, logging.WARNING, "create_moved_on", segment=name, reason=str(error))
                 continue
             self._changed()
-            log.info("event=created segment=%s disk=%s", name.decode(), disk.path)
+            log_event(log, logging.INFO, "created", segment=name, disk=disk.path)
             return handle
         raise self._commitlog.no_disk_left(plan, time.monotonic())
 
@@ -188,7 +188,7 @@ class Namespace:
         try:
             usage = await self._on_disk(disk, "free", lambda: remove.drop_retired(dirfd, name))
         except (DiskError, OSError) as error:
-            log.warning("event=free_failed disk=%s file=%s error=%r", disk.path, name.decode(), str(error))
+            log_event(log, logging.WARNING, "free_failed", segment=name, reason=str(error))
             return
         self._commitlog.note_removed(file, usage)
 

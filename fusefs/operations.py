@@ -13,6 +13,22 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import pyfuse3
 import trio
+from pyfuse3 import (
+    EntryAttributes,
+    FileHandleT,
+    FileInfo,
+    FileNameT,
+    FlagT,
+    FUSEError,
+    InodeT,
+    ModeT,
+    ReaddirToken,
+    RequestContext,
+    SetattrFields,
+    StatvfsData,
+    XAttrNameT,
+)
+
 from commitlogfs.fusefs import attrs, inodes, xattrs
 from commitlogfs.fusefs.background import BackgroundSync
 from commitlogfs.fusefs.changes import Changes, apply
@@ -35,22 +51,8 @@ from commitlogfs.store.errors import (
     SegmentExistsError,
     SegmentNotFoundError,
 )
+from commitlogfs.store.events import log_event
 from commitlogfs.store.identity import RootAttributes
-from pyfuse3 import (
-    EntryAttributes,
-    FileHandleT,
-    FileInfo,
-    FileNameT,
-    FlagT,
-    FUSEError,
-    InodeT,
-    ModeT,
-    ReaddirToken,
-    RequestContext,
-    SetattrFields,
-    StatvfsData,
-    XAttrNameT,
-)
 
 log = logging.getLogger(__name__)
 
@@ -79,13 +81,13 @@ def handler(method: Handler[P, R]) -> Handler[P, R]:
         except Exception as error:
             code = errno_of(error)
             errno_name = errno.errorcode.get(code, str(code))
-            log.debug("event=refused op=%s errno=%s reason=%r", op, errno_name, str(error))
+            log_event(log, logging.DEBUG, "refused", op=op, errno=errno_name, reason=str(error))
             raise FUSEError(code) from error
         finally:
             elapsed = time.perf_counter() - started
             self.observer.operation(op, errno_name, elapsed)
             if elapsed > SLOW_OPERATION_S:
-                log.warning("event=slow_operation op=%s seconds=%.3f", op, elapsed)
+                log_event(log, logging.WARNING, "slow_operation", op=op, seconds=elapsed)
 
     return cast("Handler[P, R]", handle)  # wraps() hides that self is positional
 

@@ -3,6 +3,7 @@
 import errno
 
 import trio
+
 from commitlogfs.fusefs.disk_threads import DiskThreads
 from commitlogfs.fusefs.observer import Observer
 from commitlogfs.store.commitlog import CommitLog

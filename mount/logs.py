@@ -26,35 +26,11 @@ MAX_TRACEBACK_LENGTH = 16_000
 
 _Lines = queue.Queue[logging.LogRecord | None]
 _DRAIN_TIMEOUT_S = 2.0
-_IDENTITY_FIELDS = ("disk", "segment", "op", "errno", "name", "path", "reason")
 _MAX_REPEAT_KEYS = 1_000
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@%+,\-]+")
 _NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9_.]")
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
 _PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
-
-
-def log_event(
-    logger: logging.Logger,
-    level: int,
-    event: str,
-    *,
-    repeat_key: Hashable = None,
-    exc_info: BaseException | bool | None = None,
-    **fields: object,
-) -> None:
-    """Log one line `event=... key=value ...`; fields that are None are left out.
-
-    `event` is a stable name. Repeats within `REPEAT_INTERVAL_S` are told by event and `repeat_key`, or if
-    that is None by those fields that say what it is about (disk, segment, op, errno, name, path, reason).
-    """
-    if not logger.isEnabledFor(level):
-        return
-    present = {key: value for key, value in fields.items() if value is not None}
-    if repeat_key is None:
-        repeat_key = tuple(str(present.get(name)) for name in _IDENTITY_FIELDS)
-    extra = {"event": event, "fields": present, "repeat_key": repeat_key}
-    logger.log(level, event, exc_info=exc_info, extra=extra)
 
 
 @contextlib.contextmanager

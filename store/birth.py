@@ -46,6 +46,17 @@ class BirthPlan:
     _folders: tuple[OpenFolder, ...] = field(repr=False, default=())
 
 
+def is_born(specs: tuple[DiskSpec, ...]) -> bool:
+    """Whether any of these folders carries an identity. Raises PoolError; an absent folder carries none."""
+    for spec in specs:
+        if os.path.lexists(spec.path):
+            folder = open_spec(spec)
+            os.close(folder.dirfd)
+            if folder.identity is not None:
+                return True
+    return False
+
+
 def plan_init(
     specs: tuple[DiskSpec, ...], segment_size: int, root: RootAttributes, stack: contextlib.ExitStack
 ) -> BirthPlan:

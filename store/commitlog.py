@@ -215,20 +215,13 @@ class CommitLog:
             error = self._no_disk_error(eligibility)
             self._no_space = (now_s + NO_SPACE_CACHE_S, error)
             raise error
-        predecessor = self.catalog.predecessor(base)
-        request = PlacementRequest(
-            base,
-            self.segment_size,
-            None if predecessor is None else predecessor.disk,
-            tuple(self.disks),
-        )
-        candidates = tuple(
-            Candidate(disk.number, disk.disk_id, disk.path, disk.weight, self._available(disk.number))
-            for disk in self.disks.values()
-            if disk.number in eligibility.eligible
-        )
-        order = self.policy.rank(request, candidates)
-        return CreatePlan(name, base, role, tuple(order), eligibility.fallback)
+        return CreatePlan(name, base, role, self._rank(base, eligibility), eligibility.fallback)
+
+    def preview_next(self) -> tuple[DiskNumber, ...]:
+        """Where the segment after the newest would go now, best first; empty if nowhere."""
+        last = self.catalog.last
+        base = BaseOffset(0 if last is None else last.base_offset + self.segment_size)
+        return self._rank(base, self.evaluate(time.monotonic()))
 
     def note_created(self, plan: CreatePlan, number: DiskNumber, published: Published) -> Segment:
         """The file exists now. Returns its entry."""
@@ -249,6 +242,18 @@ class CommitLog:
         error = self._no_disk_error(self.evaluate(now_s))
         self._no_space = (now_s + NO_SPACE_CACHE_S, error)
         return error
+
+    def _rank(self, base: BaseOffset, eligibility: Eligibility) -> tuple[DiskNumber, ...]:
+        predecessor = self.catalog.predecessor(base)
+        request = PlacementRequest(
+            base, self.segment_size, None if predecessor is None else predecessor.disk, tuple(self.disks)
+        )
+        candidates = tuple(
+            Candidate(disk.number, disk.disk_id, disk.path, disk.weight, self._available(disk.number))
+            for disk in self.disks.values()
+            if disk.number in eligibility.eligible
+        )
+        return tuple(self.policy.rank(request, candidates))
 
     def _parse_new_name(self, name: bytes) -> tuple[BaseOffset, Role]:
         base = parse_segment_name(name, self.segment_size)

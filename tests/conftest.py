@@ -3,12 +3,14 @@
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import sweep
 from support.loop_disks import DiskFarm, loop_available, mkfs_available
+from support.pools import PoolMount
 
 
 def _lacks_root() -> str:
@@ -97,3 +99,40 @@ def disk_farm(workdir: Path) -> Iterator[DiskFarm]:
         pytest.skip(lack)
     with DiskFarm(workdir / "disks") as farm:
         yield farm
+
+
+MakePool = Callable[..., PoolMount]
+
+
+@pytest.fixture
+def make_pool(workdir: Path) -> Iterator[MakePool]:
+    """Makes pools on plain folders (or on `disks=[...]`): born, not yet mounted; unmounted with the test.
+
+    `make_pool(3)` has three folders; keyword arguments are PoolMount's.
+    """
+    pools: list[PoolMount] = []
+
+    def make(
+        count: int = 3, *, born: bool = True, disks: Sequence[Path] | None = None, **options: Any
+    ) -> PoolMount:
+        if disks is None:
+            disks = [workdir / f"disk{number}" for number in range(count)]
+            for disk in disks:
+                disk.mkdir(exist_ok=True)
+        pool = PoolMount(workdir, disks, **options)
+        pools.append(pool)
+        if born:
+            pool.init()
+        return pool
+
+    yield make
+    for pool in reversed(pools):
+        pool.abandon()
+
+
+@pytest.fixture
+def mounted(make_pool: MakePool) -> PoolMount:
+    """A pool of three folders with segments of 1 MiB, mounted."""
+    pool = make_pool(3)
+    pool.start()
+    return pool

@@ -1,1 +1,1 @@
-"""One module per command; mount.cli puts them together."""
+"""One module per command; mount.cli puts them on the command line."""

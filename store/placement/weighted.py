@@ -8,6 +8,7 @@ same answer, and no disk takes a long run of neighbours the way "most free space
 import math
 
 import xxhash
+
 from commitlogfs.store.identity import DiskNumber
 from commitlogfs.store.placement.base import Candidate, PlacementRequest
 

@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable
 
 import pytest
-from commitlogfs.mount import logs
 from hypothesis import given
 from hypothesis import strategies as st
+
+from commitlogfs.mount import logs
+from commitlogfs.store.events import log_event
 
 LOGGER = logging.getLogger("test")
 
@@ -40,7 +42,7 @@ def _body(line: str) -> str:
 def test_one_line_with_quoted_fields(pipe: Pipe):
     fd, read_lines = pipe
     with logs.logging_to(fd):
-        logs.log_event(
+        log_event(
             LOGGER,
             logging.ERROR,
             "create_failed",
@@ -70,7 +72,7 @@ def test_the_journal_gets_priorities(pipe: Pipe, monkeypatch: pytest.MonkeyPatch
     state = os.fstat(fd)
     monkeypatch.setenv("JOURNAL_STREAM", f"{state.st_dev}:{state.st_ino}")
     with logs.logging_to(fd, level=logging.DEBUG):
-        logs.log_event(LOGGER, level, "mounted", disk="d1")
+        log_event(LOGGER, level, "mounted", disk="d1")
     assert read_lines() == [f"{prefix}event=mounted disk=d1"]
 
 
@@ -124,7 +126,7 @@ def test_libraries_and_tracebacks_are_one_line_too(pipe: Pipe):
         try:
             int("bad\nnumber")
         except ValueError as error:
-            logs.log_event(LOGGER, logging.ERROR, "unexpected_error", op="lookup", exc_info=error)
+            log_event(LOGGER, logging.ERROR, "unexpected_error", op="lookup", exc_info=error)
     first, second = read_lines()
     assert _body(first) == "event=message logger=pyfuse3 text=\"two\\nlines b'\\\\n'\""
     assert _body(second).startswith("event=unexpected_error op=lookup traceback=")
@@ -135,10 +137,10 @@ def test_repeats_are_held_back_and_counted(pipe: Pipe):
     fd, read_lines = pipe
     with logs.logging_to(fd, repeat_interval_s=0.1):
         for _ in range(5):
-            logs.log_event(LOGGER, logging.ERROR, "create_failed", disk="d1", errno=28, seconds=time.time())
-        logs.log_event(LOGGER, logging.ERROR, "create_failed", disk="d2", errno=28)
+            log_event(LOGGER, logging.ERROR, "create_failed", disk="d1", errno=28, seconds=time.time())
+        log_event(LOGGER, logging.ERROR, "create_failed", disk="d2", errno=28)
         time.sleep(0.15)
-        logs.log_event(LOGGER, logging.ERROR, "create_failed", disk="d1", errno=28)
+        log_event(LOGGER, logging.ERROR, "create_failed", disk="d1", errno=28)
         time.sleep(0.05)
         bodies = [_body(line) for line in read_lines()]
     assert len(bodies) == 3
@@ -150,7 +152,7 @@ def test_removals_of_different_segments_are_no_repeats(pipe: Pipe):
     fd, read_lines = pipe
     with logs.logging_to(fd):
         for n in range(10):
-            logs.log_event(LOGGER, logging.INFO, "segment_removed", disk="d1", segment=n, reason="force")
+            log_event(LOGGER, logging.INFO, "segment_removed", disk="d1", segment=n, reason="force")
     assert len(read_lines()) == 10
 
 
@@ -158,7 +160,7 @@ def test_a_key_can_be_given(pipe: Pipe):
     fd, read_lines = pipe
     with logs.logging_to(fd):
         for n in range(10):
-            logs.log_event(LOGGER, logging.INFO, "slow", disk="d1", segment=n, repeat_key="d1")
+            log_event(LOGGER, logging.INFO, "slow", disk="d1", segment=n, repeat_key="d1")
     lines = [_body(line) for line in read_lines()]
     assert lines == ["event=slow disk=d1 segment=0", "event=repeats_suppressed of=slow count=9"]
 
@@ -167,9 +169,9 @@ def test_repeats_that_do_not_come_again_are_told_with_the_next_line(pipe: Pipe):
     fd, read_lines = pipe
     with logs.logging_to(fd, repeat_interval_s=0.05):
         for _ in range(3):
-            logs.log_event(LOGGER, logging.ERROR, "create_failed", disk="d1")
+            log_event(LOGGER, logging.ERROR, "create_failed", disk="d1")
         time.sleep(0.1)
-        logs.log_event(LOGGER, logging.INFO, "mounted")
+        log_event(LOGGER, logging.INFO, "mounted")
     assert [_body(line) for line in read_lines()][1:] == [
         "event=mounted",
         "event=repeats_suppressed of=create_failed count=2",
@@ -192,7 +194,7 @@ def test_a_reader_that_stopped_reading_costs_lines_not_service(pipe: Pipe, monke
     started = time.monotonic()
     with logs.logging_to(fd):
         for n in range(1_000):
-            logs.log_event(LOGGER, logging.INFO, "busy", segment=n, text="x" * 1_000)
+            log_event(LOGGER, logging.INFO, "busy", segment=n, text="x" * 1_000)
     assert time.monotonic() - started < 2
     while any(thread.name == "log-writer" for thread in threading.enumerate()):
         read_lines()
@@ -206,11 +208,11 @@ def test_dropped_lines_are_counted(pipe: Pipe, monkeypatch: pytest.MonkeyPatch):
     bodies: list[str] = []
     with logs.logging_to(fd):
         for n in range(500):
-            logs.log_event(LOGGER, logging.INFO, "busy", segment=n, text="x" * 1_000)
+            log_event(LOGGER, logging.INFO, "busy", segment=n, text="x" * 1_000)
         for _ in range(100):
             bodies += read_lines()
             time.sleep(0.002)
-        logs.log_event(LOGGER, logging.INFO, "after")
+        log_event(LOGGER, logging.INFO, "after")
     text = "\n".join(bodies + read_lines())
     assert "event=log_lines_dropped count=" in text
     assert "event=after" in text

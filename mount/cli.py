@@ -1,0 +1,59 @@
+"""The `commitlogfs` command: puts the verbs together and turns every error into one line and an exit status."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+from commitlogfs.mount.commands import adopt, config, init, mount, ready, status, umount
+from commitlogfs.mount.errors import UserError
+from commitlogfs.mount.exit_codes import ExitCode
+
+app = typer.Typer(
+    name="commitlogfs",
+    help="One RocketMQ commitlog directory, striped as plain files over many disks.",
+    no_args_is_help=True,
+    add_completion=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="EXIT STATUS: 0 ok, 1 findings, 2 usage, 3 daemon unreachable, 4 refused.",
+)
+for module in (init, adopt, mount, umount, ready, status):
+    module.register(app)
+app.add_typer(config.app)
+
+
+@app.callback()
+def options(
+    no_color: Annotated[bool, typer.Option("--no-color", help="Plain text, no colours.")] = False,
+) -> None:
+    if no_color:
+        os.environ["NO_COLOR"] = "1"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; the exit status (docs/operating.md)."""
+    try:
+        result = app(arguments, standalone_mode=False)
+    except UserError as error:
+        print(f"commitlogfs: {error}", file=sys.stderr)
+        return int(error.exit_code)
+    except typer.Exit as error:
+        return error.exit_code
+    except typer.Abort:
+        return 130
+    except TyperException as error:
+        print(f"commitlogfs: {error.format_message()}", file=sys.stderr)
+        return int(ExitCode.USAGE)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output (head, less) has gone: nothing is wrong.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitCode.OK)
+    return result if isinstance(result, int) else int(ExitCode.OK)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

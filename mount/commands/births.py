@@ -1,0 +1,98 @@
+"""What `init` and `adopt` have in common: which disks, what would be written, writing it."""
+
+import grp
+import json
+import os
+import pwd
+from contextlib import ExitStack
+
+import typer
+
+from commitlogfs.mount.config import Config, config_path, disks_from_list, load_config
+from commitlogfs.mount.errors import UsageError
+from commitlogfs.mount.mounting import configured_segment_size, disk_specs
+from commitlogfs.mount.units import format_size, parse_size
+from commitlogfs.store import birth
+from commitlogfs.store.birth import BirthPlan
+from commitlogfs.store.identity import RootAttributes
+from commitlogfs.store.membership import DiskSpec
+
+
+def chosen_disks(
+    which: str | None, disks: str | None, segment_size: str | None
+) -> tuple[tuple[DiskSpec, ...], int | None, Config | None]:
+    """Disks and segment size from a configuration or from --disks. Raises UsageError."""
+    size = None
+    if segment_size is not None:
+        try:
+            size = parse_size(segment_size)
+        except ValueError as error:
+            raise UsageError(f"--segment-size: {error}") from None
+        if size <= 0 or size % 4096 or size > 2**31 - 4096:
+            raise UsageError(f"--segment-size: {size}: must be a multiple of 4096, at most 2 GiB")
+    if (which is None) == (disks is None):
+        raise UsageError("give either a configuration (NAME|FILE) or --disks DISK,DISK,...")
+    if which is not None:
+        config = load_config(config_path(which))
+        return disk_specs(config), size or configured_segment_size(config), config
+    try:
+        listed = disks_from_list(disks or "")
+    except ValueError as error:
+        raise UsageError(f"--disks: {error}") from None
+    return tuple(DiskSpec(disk.path, disk.thresholds) for disk in listed), size, None
+
+
+def parse_owner(text: str | None, mode: str | None, default: RootAttributes | None) -> RootAttributes | None:
+    """Owner and mode of the mounted directory, from USER[:GROUP] and an octal mode. Raises UsageError."""
+    if text is None and mode is None:
+        return default
+    base = default or RootAttributes(0o755, os.geteuid(), os.getegid())
+    uid, gid = base.uid, base.gid
+    if text is not None:
+        user, _, group = text.partition(":")
+        try:
+            account = pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user)
+            uid, gid = account.pw_uid, account.pw_gid
+        except KeyError:
+            if not user.isdigit():
+                raise UsageError(f"--owner: no such user: {user!r}") from None
+            uid = gid = int(user)
+        if group:
+            try:
+                gid = int(group) if group.isdigit() else grp.getgrnam(group).gr_gid
+            except KeyError:
+                raise UsageError(f"--owner: no such group: {group!r}") from None
+    bits = base.mode
+    if mode is not None:
+        try:
+            bits = int(mode, 8)
+        except ValueError:
+            raise UsageError(f"--mode: {mode!r} is no octal mode such as 0750") from None
+        if bits & ~0o777:
+            raise UsageError(f"--mode: {mode}: only permission bits, at most 0777")
+    return RootAttributes(bits, uid, gid)
+
+
+def carry_out(
+    plan: BirthPlan, specs: tuple[DiskSpec, ...], stack: ExitStack, *, dry_run: bool, as_json: bool, done: str
+) -> None:
+    """Write the pool's birth (or say what would be written) and report it."""
+    findings = list(plan.findings) if dry_run else birth.execute(plan, specs, stack)
+    for finding in findings or plan.findings:
+        typer.echo(f"commitlogfs: {finding.severity.name.lower()}: {finding}", err=True)
+    if as_json:
+        document = {
+            "pool": plan.pool_id,
+            "segment_size": plan.segment_size,
+            "segments": plan.segments,
+            "disks": [{"number": m.number, "id": m.disk_id, "path": m.path} for m in plan.members],
+            "dry_run": dry_run,
+        }
+        typer.echo(json.dumps(document, indent=2))
+        return
+    verb = f"would be {done}" if dry_run else done
+    contents = f"{plan.segments} segments" if plan.segments else "no segments"
+    typer.echo(f"pool {plan.pool_id}: {verb}: {contents} of {format_size(plan.segment_size)}")
+    for member in plan.members:
+        made = " (folder to be made)" if dry_run and member.path in plan.created else ""
+        typer.echo(f"  disk {member.number}  {member.path}{made}")

@@ -1,0 +1,53 @@
+"""`commitlogfs init`: make a new, empty pool."""
+
+import os
+from contextlib import ExitStack
+from typing import Annotated
+
+import typer
+
+from commitlogfs.mount.commands.births import carry_out, chosen_disks, parse_owner
+from commitlogfs.mount.config import DEFAULT_SEGMENT_SIZE
+from commitlogfs.mount.errors import RefusedError
+from commitlogfs.store import birth
+from commitlogfs.store.errors import PoolError
+from commitlogfs.store.identity import RootAttributes
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(init)
+
+
+def init(
+    which: Annotated[str | None, typer.Argument(metavar="NAME|FILE", show_default=False)] = None,
+    disks: Annotated[
+        str | None, typer.Option("--disks", metavar="DISK,DISK,...", help="Instead of a configuration.")
+    ] = None,
+    segment_size: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="The broker's mappedFileSizeCommitLog. Default: 1GiB.")
+    ] = None,
+    owner: Annotated[
+        str | None,
+        typer.Option(metavar="USER[:GROUP]", help="Who owns the mounted directory: the broker's user."),
+    ] = None,
+    mode: Annotated[str | None, typer.Option(help="Permission bits of the mounted directory.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, change nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """Make a new pool of empty folders, one per disk. Their order is the order of the stripes.
+
+    Each folder gets an identity (extended attributes), by which a later mount knows that the right disks are
+    there. Run again after an interruption, it finishes what it began.
+
+    EXIT STATUS: 0 made; 2 bad options or configuration; 4 refused: a folder is not empty, already a disk, in
+    use, or on a filesystem that cannot keep the promises. Nothing is changed then.
+    """
+    specs, size, _ = chosen_disks(which, disks, segment_size)
+    root = parse_owner(owner, mode, RootAttributes(0o755, os.geteuid(), os.getegid()))
+    assert root is not None  # noqa: S101 - narrowing: a default was given
+    with ExitStack() as stack:
+        try:
+            plan = birth.plan_init(specs, size or DEFAULT_SEGMENT_SIZE, root, stack)
+            carry_out(plan, specs, stack, dry_run=dry_run, as_json=as_json, done="made")
+        except PoolError as error:
+            raise RefusedError(f"init: {error}") from error

@@ -1,0 +1,53 @@
+"""`commitlogfs umount`: end a mount, plainly."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from commitlogfs.mount import guard, mountinfo
+from commitlogfs.mount.errors import RefusedError, UnreachableError
+from commitlogfs.mount.runtime import socket_path
+from commitlogfs.mount.target import mountpoint_of
+from commitlogfs.mount.unmount import unmount
+
+_DAEMON_TIMEOUT_S = 30.0
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(umount)
+
+
+def umount(
+    which: Annotated[str, typer.Argument(metavar="NAME|FILE|MOUNTPOINT")],
+    unguard: Annotated[
+        bool, typer.Option("--unguard", help="Also remove the guard from the bare mountpoint folder.")
+    ] = False,
+) -> None:
+    """Unmount. A mount in use stays mounted, and whoever uses it is named; there is no lazy way.
+
+    The bare folder keeps its guard, so that a broker started now refuses to run instead of losing data.
+
+    EXIT STATUS: 0 unmounted; 3 nothing is mounted there; 4 refused, for example because it is in use.
+    """
+    mountpoint = mountpoint_of(which)
+    entry = mountinfo.find_mount(mountpoint)
+    if entry is None or not mountinfo.is_commitlogfs(entry):
+        if not unguard:
+            raise UnreachableError(f"{mountpoint}: no commitlogfs is mounted here")
+    else:
+        unmount(mountpoint)
+        _wait_for_daemon(entry.source)
+        typer.echo(f"{mountpoint}: unmounted")
+    if unguard and guard.lower_guard(mountpoint):
+        typer.echo(f"{mountpoint}: guard removed")
+
+
+def _wait_for_daemon(name: str) -> None:
+    """Until the daemon has let go of the disks, so that the next mount or a native broker can have them."""
+    path = socket_path(name)
+    deadline = time.monotonic() + _DAEMON_TIMEOUT_S
+    while path.exists():
+        if time.monotonic() > deadline:
+            raise RefusedError(f"{name}: unmounted, but its daemon has not ended in {_DAEMON_TIMEOUT_S:g} s")
+        time.sleep(0.02)

@@ -1,0 +1,144 @@
+"""The control socket: one request, one answer, between the command line and the daemon.
+
+SOCK_SEQPACKET in the runtime folder. A request is one packet of JSON, `{"verb": ...}`; the answer is JSON cut
+into packets that begin with `+` (more follows) or `.` (the last). Peers are told by their credentials: root
+and the daemon's own user, nobody else.
+"""
+
+import json
+import logging
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from commitlogfs.mount.errors import UnreachableError, UserError
+from commitlogfs.store.events import log_event
+
+log = logging.getLogger(__name__)
+
+Answer = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+
+MAX_REQUEST_BYTES = 4096
+PACKET_BYTES = 32768
+MAX_PEERS = 16
+PEER_TIMEOUT_S = 5.0
+_UCRED = struct.Struct("=iII")
+
+
+class ControlError(UserError):
+    """The daemon understood and declined; its own words."""
+
+
+def bind(path: Path) -> socket.socket:
+    """The listening socket, mode 0600. The caller has made sure that no other daemon uses the path."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    try:
+        path.unlink(missing_ok=True)
+        former = os.umask(0o177)
+        try:
+            listener.bind(os.fspath(path))
+        finally:
+            os.umask(former)
+        listener.listen(MAX_PEERS)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+async def serve(listener: socket.socket, verbs: dict[str, Answer]) -> None:
+    """Answer until cancelled. A slow, hostile or chatty peer costs one of MAX_PEERS places for a few seconds."""
+    places = trio.CapacityLimiter(MAX_PEERS)
+    endpoint = trio.socket.from_stdlib_socket(listener)
+    async with trio.open_nursery() as nursery:
+        while True:
+            async with places:
+                pass  # wait for a place before taking the next peer from the queue
+            try:
+                peer, _ = await endpoint.accept()
+            except OSError as error:
+                log_event(log, logging.WARNING, "control_accept_failed", errno=error.errno)
+                await trio.sleep(0.1)
+                continue
+            nursery.start_soon(_serve_peer, peer, verbs, places)
+
+
+async def _serve_peer(peer: trio.socket.SocketType, verbs: dict[str, Answer], places: trio.CapacityLimiter) -> None:
+    async with places:
+        with peer, trio.move_on_after(PEER_TIMEOUT_S):
+            try:
+                await _talk(peer, verbs)
+            except OSError as error:
+                log_event(log, logging.DEBUG, "control_peer_lost", errno=error.errno)
+
+
+async def _talk(peer: trio.socket.SocketType, verbs: dict[str, Answer]) -> None:
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, uid, _ = _UCRED.unpack(credentials)
+    if uid not in (0, os.geteuid()):
+        log_event(log, logging.WARNING, "control_peer_refused", pid=pid, uid=uid)
+        await _send(peer, {"error": f"user {uid} may not talk to this daemon"})
+        return
+    request = await peer.recv(MAX_REQUEST_BYTES + 1)
+    if request:
+        await _send(peer, await _answer(request, verbs))
+
+
+async def _answer(request: bytes, verbs: dict[str, Answer]) -> dict[str, Any]:
+    if len(request) > MAX_REQUEST_BYTES:
+        return {"error": f"a request has at most {MAX_REQUEST_BYTES} bytes"}
+    try:
+        document = json.loads(request)
+        verb = verbs[document["verb"]]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return {"error": f"no request this daemon knows: it answers {', '.join(sorted(verbs))}"}
+    try:
+        return await verb(document)
+    except (UserError, ValueError) as error:
+        return {"error": str(error)}
+
+
+async def _send(peer: trio.socket.SocketType, document: dict[str, Any]) -> None:
+    text = json.dumps(document).encode()
+    for start in range(0, len(text), PACKET_BYTES):
+        last = start + PACKET_BYTES >= len(text)
+        await peer.send((b"." if last else b"+") + text[start : start + PACKET_BYTES])
+
+
+def ask(path: Path, verb: str, timeout_s: float = PEER_TIMEOUT_S, **arguments: object) -> dict[str, Any]:
+    """One request from the command line. Raises UnreachableError, ControlError."""
+    name = path.stem
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
+        connection.settimeout(timeout_s)
+        try:
+            connection.connect(os.fspath(path))
+            connection.send(json.dumps({"verb": verb, **arguments}).encode())
+            text = _receive(connection)
+        except (FileNotFoundError, ConnectionRefusedError):
+            raise UnreachableError(f"{name}: no daemon is running: start it with `commitlogfs mount`") from None
+        except PermissionError:
+            raise UnreachableError(f"{name}: {path}: permission denied: run as the daemon's user or root") from None
+        except TimeoutError:
+            raise UnreachableError(f"{name}: the daemon does not answer within {timeout_s:g} s") from None
+        except OSError as error:
+            raise UnreachableError(f"{name}: {path}: {os.strerror(error.errno or 0)}") from None
+    answer: dict[str, Any] = json.loads(text)
+    if "error" in answer:
+        raise ControlError(f"{name}: {answer['error']}")
+    return answer
+
+
+def _receive(connection: socket.socket) -> bytes:
+    parts = []
+    while True:
+        packet = connection.recv(PACKET_BYTES + 1)
+        if not packet:
+            raise ConnectionResetError(104, "the daemon hung up")
+        parts.append(packet[1:])
+        if packet[:1] == b".":
+            return b"".join(parts)

@@ -1,0 +1,220 @@
+"""Life of the daemon: everything is checked before anything is mounted, and undone in reverse.
+
+step                                     undone by
+1 control socket's name is ours (flock)  closing the lock file
+2 pool opened, locked, checked           closing the disks
+3 bare mountpoint guarded                - (the guard stays: that is its purpose)
+4 mounted                                a plain unmount; in use, the daemon stays
+5 control socket, loop, probe, READY     end of the loop
+"""
+
+import fcntl
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import Any, Final
+
+import trio
+
+from commitlogfs.fusefs import connection
+from commitlogfs.fusefs.connection import ConnectionOptions
+from commitlogfs.fusefs.control_files import ControlContents
+from commitlogfs.fusefs.operations import CommitLogOperations
+from commitlogfs.fusefs.statfs import Trigger
+from commitlogfs.mount import control, guard, mountinfo, mounting, notify, runtime
+from commitlogfs.mount.config import Config
+from commitlogfs.mount.errors import RefusedError, UserError
+from commitlogfs.mount.guard import BareState
+from commitlogfs.mount.locate import locate
+from commitlogfs.mount.metrics import LogCollector, Metrics
+from commitlogfs.mount.probe import probe_mount
+from commitlogfs.mount.status import StatusReport, one_line, to_json
+from commitlogfs.mount.unmount import unmount
+from commitlogfs.store.commitlog import CommitLog
+from commitlogfs.store.errors import PoolError
+from commitlogfs.store.events import log_event
+from commitlogfs.store.findings import Severity
+from commitlogfs.store.placement import POLICIES
+from commitlogfs.store.pool import Pool, PoolRefusedError, demand_mountable, open_pool, sweep
+
+log = logging.getLogger(__name__)
+
+PROBE_TIMEOUT_S: Final = 10.0
+STATUS_INTERVAL_S: Final = 30.0
+
+
+def run(config: Config, on_ready: Callable[[], None]) -> None:
+    """Mount and serve until unmounted. `on_ready` is called once the mount answers.
+
+    Raises UserError before anything is mounted, and RefusedError if the mount does not come to answer.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(_single_daemon(config.name))
+        check_mountpoint(config)
+        pool = _open(config)
+        stack.callback(pool.close)
+        _tell_findings(pool)
+        for line in sweep(pool):
+            log_event(log, logging.INFO, "swept", text=line)
+        standing = guard.raise_guard(config.mountpoint, protect=os.geteuid() == 0)
+        log_event(log, logging.INFO, "guarded", path=config.mountpoint, protection=standing.protection.value)
+        daemon = _Daemon(config, pool)
+        listener = control.bind(runtime.socket_path(config.name))
+        stack.callback(runtime.socket_path(config.name).unlink, missing_ok=True)
+        stack.callback(listener.close)
+        daemon.mount()
+        trio.run(daemon.serve, listener, on_ready)
+
+
+def check_mountpoint(config: Config) -> None:
+    """Refuse anything but an absent, empty or guarded folder; clear away one dead mount of ours.
+
+    Raises RefusedError.
+    """
+    path = config.mountpoint
+    entry = mountinfo.find_mount(path)
+    if entry is not None and mountinfo.is_commitlogfs(entry):
+        if probe_mount(path, PROBE_TIMEOUT_S).ok:
+            raise RefusedError(f"{path}: a commitlogfs is mounted here already: see `commitlogfs status`")
+        log_event(log, logging.WARNING, "dead_mount_found", path=path)
+        unmount(path)
+    bare = guard.check_bare(path)
+    if bare.state not in (BareState.ABSENT, BareState.EMPTY, BareState.GUARDED):
+        raise RefusedError(bare.message)
+
+
+def _open(config: Config) -> Pool:
+    try:
+        pool = open_pool(mounting.disk_specs(config), mounting.configured_segment_size(config))
+    except PoolError as error:
+        raise RefusedError(f"{config.name}: not mounted: {error}") from error
+    try:
+        demand_mountable(pool, mounting.on_missing(config))
+    except PoolRefusedError as error:
+        pool.close()
+        raise mounting.refusal(error, config.name) from error
+    return pool
+
+
+def _tell_findings(pool: Pool) -> None:
+    levels = {Severity.NOTE: logging.INFO, Severity.WARNING: logging.WARNING}
+    for finding in pool.findings:
+        level = levels.get(finding.severity, logging.ERROR)
+        log_event(log, level, "finding", code=finding.code.value, disk=finding.disk or None, text=str(finding))
+
+
+def _single_daemon(name: str) -> ExitStack:
+    """Hold the name's lock file for the life of the process. Raises RefusedError if a daemon has it."""
+    stack = ExitStack()
+    folder = runtime.ensure_runtime_folder()
+    fd = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    stack.callback(os.close, fd)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        stack.close()
+        raise RefusedError(f"{name}: its daemon is running already: see `commitlogfs status {name}`") from None
+    return stack
+
+
+class _Daemon:
+    """The objects of one mount, wired together."""
+
+    def __init__(self, config: Config, pool: Pool) -> None:
+        self._config = config
+        self._metrics = Metrics()
+        self._commitlog = CommitLog(pool, POLICIES[config.placement])
+        self._metrics.registry.register(LogCollector(self._commitlog, config.name))
+        contents = ControlContents(status=self._status_text, metrics=self._metrics_text)
+        self._operations = CommitLogOperations(self._commitlog, Trigger(config.trigger), contents, self._metrics)
+        self._report = StatusReport(config, self._operations)
+        self._failure: RefusedError | None = None
+
+    def mount(self) -> None:
+        """Raises RefusedError."""
+        options = ConnectionOptions(self._config.mountpoint, self._config.name, self._config.allow_other)
+        try:
+            connection.mount(self._operations, options)
+        except RuntimeError as error:
+            raise RefusedError(
+                f"{self._config.mountpoint}: cannot be mounted ({error}): is /dev/fuse there, and may this user "
+                "mount? `commitlogfs doctor` tells"
+            ) from error
+
+    async def serve(self, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+        verbs: dict[str, control.Answer] = {
+            "status": self._answer_status,
+            "segments": self._answer_segments,
+            "locate": self._answer_locate,
+            "metrics": self._answer_metrics,
+        }
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch_signals)
+                nursery.start_soon(control.serve, listener, verbs)
+                nursery.start_soon(self._announce, on_ready)
+                await connection.serve(self._operations)
+                nursery.cancel_scope.cancel()
+        finally:
+            notify.stopping()
+            connection.close(self._operations)
+            log_event(log, logging.INFO, "unmounted", path=self._config.mountpoint)
+        if self._failure is not None:
+            raise self._failure
+
+    async def _announce(self, on_ready: Callable[[], None]) -> None:
+        """READY only when the mount answers, tried from a child process; then STATUS= now and then."""
+        path = self._config.mountpoint
+        result = await trio.to_thread.run_sync(probe_mount, path, PROBE_TIMEOUT_S)
+        if not result.ok:
+            self._failure = RefusedError(
+                f"{path}: mounted, but it does not answer ({result.reason}): unmounted again"
+            )
+            await self._unmount()
+            return
+        log_event(log, logging.INFO, "ready", path=path, segments=len(self._commitlog.catalog), pid=os.getpid())
+        on_ready()
+        notify.ready(one_line(await self._report.compose()))
+        while True:
+            await trio.sleep(STATUS_INTERVAL_S)
+            notify.status(one_line(await self._report.compose()))
+
+    async def _watch_signals(self) -> None:
+        """A stop is a plain unmount: the loop ends by itself. A mount in use stays, with a line saying why."""
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for number in signals:
+                log_event(log, logging.INFO, "stop_requested", signal=signal.Signals(number).name)
+                await self._unmount()
+
+    async def _unmount(self) -> None:
+        try:
+            await trio.to_thread.run_sync(unmount, self._config.mountpoint)
+        except UserError as error:
+            log_event(log, logging.ERROR, "stop_refused", reason=str(error))
+
+    async def _status_text(self) -> bytes:
+        return to_json(await self._report.compose())
+
+    async def _metrics_text(self) -> bytes:
+        await self._operations.statfs_figures()
+        return self._metrics.render()
+
+    async def _answer_status(self, request: dict[str, Any]) -> dict[str, Any]:
+        return await self._report.compose()
+
+    async def _answer_segments(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "segment_size": self._commitlog.segment_size,
+            "disks": [{"number": disk.number, "path": disk.path} for disk in self._commitlog.disks.values()],
+            "segments": [[segment.base_offset, segment.disk] for segment in self._commitlog.listed()],
+        }
+
+    async def _answer_locate(self, request: dict[str, Any]) -> dict[str, Any]:
+        return asdict(locate(self._commitlog, str(request.get("target", ""))))
+
+    async def _answer_metrics(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {"text": (await self._metrics_text()).decode()}

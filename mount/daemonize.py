@@ -1,0 +1,83 @@
+"""`mount --daemon`: the daemon as a process of its own, and a parent that waits for its first word.
+
+The child gets one end of a pipe and writes "ready", or the exit status and the one line of its error.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from commitlogfs.mount import runtime
+from commitlogfs.mount.errors import RefusedError, UserError
+from commitlogfs.mount.exit_codes import ExitCode
+
+_READY = b"ready"
+
+
+def start(arguments: list[str], name: str) -> int:
+    """Start `commitlogfs ARGUMENTS` in the background; its process id once the mount answers.
+
+    Raises the daemon's own error where it fails to start.
+    """
+    log_path = log_file(name)
+    near, far = os.pipe()
+    try:
+        with log_path.open("ab") as log:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "commitlogfs.mount.cli", *arguments, "--report-fd", str(far)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                pass_fds=(far,),
+                start_new_session=True,
+                cwd="/",
+            )
+    finally:
+        os.close(far)
+    with os.fdopen(near, "rb") as reports:
+        report = reports.read()
+    if report == _READY:
+        return child.pid
+    status = child.wait()
+    code, _, line = report.decode(errors="replace").partition(" ")
+    if code.isdigit():
+        error = UserError(line)
+        error.exit_code = ExitCode(int(code))
+        raise error
+    raise RefusedError(f"{name}: the daemon ended ({status}) before it was ready: see {log_path}")
+
+
+def log_file(name: str) -> Path:
+    """Where a background daemon writes its log; the folder is made (mode 0750). Raises RefusedError."""
+    override = os.environ.get(runtime.OVERRIDE)
+    if override:
+        folder = Path(override)
+    elif os.geteuid() == 0:
+        folder = Path("/var/log/commitlogfs")
+    else:
+        folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "commitlogfs"
+    try:
+        folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+    except OSError as error:
+        raise RefusedError(f"{folder}: cannot be made ({error.strerror}): the log needs a place") from error
+    return folder / f"{name}.log"
+
+
+class Report:
+    """The child's end of the pipe. Without one (in the foreground) every call does nothing."""
+
+    def __init__(self, fd: int | None) -> None:
+        self._fd = fd
+
+    def ready(self) -> None:
+        self._send(_READY)
+
+    def failed(self, error: UserError) -> None:
+        self._send(f"{int(error.exit_code)} {error}".encode())
+
+    def _send(self, text: bytes) -> None:
+        if self._fd is not None:
+            os.write(self._fd, text)
+            os.close(self._fd)
+            self._fd = None

@@ -1,0 +1,83 @@
+"""`mount.commitlogfs`: what mount(8) and fstab call.
+
+    NAME  /var/rocketmq/store/commitlog  commitlogfs  config=/etc/commitlogfs/NAME.toml  0 0
+
+Exit statuses are mount(8)'s: 0, 1 wrong use, 32 failed.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from commitlogfs.mount import cli
+from commitlogfs.mount.config import config_path, load_config
+from commitlogfs.mount.errors import UserError
+
+_USAGE_STATUS = 1
+_FAILED_STATUS = 32
+
+_HARMLESS = frozenset(
+    {"rw", "defaults", "auto", "noauto", "user", "nouser", "users", "nofail", "_netdev", "owner", "group"}
+    | {"nosuid", "nodev", "noexec", "noatime", "allow_other", "default_permissions"}
+)
+"""Options that mount(8) passes on, or that hold for this filesystem anyway."""
+
+
+def main() -> int:
+    try:
+        return _mount(sys.argv[1:])
+    except _HelperUsageError as error:
+        print(f"mount.commitlogfs: {error}", file=sys.stderr)
+        return _USAGE_STATUS
+    except UserError as error:
+        print(f"mount.commitlogfs: {error}", file=sys.stderr)
+        return _FAILED_STATUS
+
+
+class _HelperUsageError(Exception):
+    pass
+
+
+def _mount(arguments: list[str]) -> int:
+    positional: list[str] = []
+    options: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "-o":
+            options += next(rest, "").split(",")
+        elif argument.startswith("-o"):
+            options += argument[2:].split(",")
+        elif argument in ("-n", "-s", "-v"):
+            continue
+        elif argument in ("-t", "-N"):
+            next(rest, "")
+        elif argument.startswith("-"):
+            raise _HelperUsageError(f"{argument}: unknown option")
+        else:
+            positional.append(argument)
+    if len(positional) != 2:
+        raise _HelperUsageError("usage: mount.commitlogfs NAME MOUNTPOINT [-o config=FILE]")
+    source, mountpoint = positional
+    chosen = str(config_path(_config_option(options) or source))
+    config = load_config(chosen)
+    if os.path.realpath(mountpoint) != os.path.realpath(config.mountpoint):
+        raise _HelperUsageError(
+            f"{mountpoint}: {chosen} names the mountpoint {config.mountpoint}: make the two agree"
+        )
+    status = cli.main(["mount", "--daemon", str(Path(chosen).absolute())])
+    return _FAILED_STATUS if status else 0
+
+
+def _config_option(options: list[str]) -> str | None:
+    config = None
+    for option in options:
+        key, _, value = option.partition("=")
+        if key == "config" and value:
+            config = value
+        elif option and option not in _HARMLESS and not key.startswith(("x-", "X-", "comment")):
+            raise _HelperUsageError(f"option {option!r} is unknown: options go into the configuration file")
+    return config
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""The state of a running daemon as one document: `status --json`, `.commitlogfs/status.json`, control socket.
+
+The schema is documented in docs/operating.md and only grows.
+"""
+
+import json
+import os
+import time
+from dataclasses import asdict
+from typing import Any
+
+from commitlogfs.fusefs.operations import CommitLogOperations
+from commitlogfs.fusefs.statfs import StatfsFigures
+from commitlogfs.mount.config import Config
+from commitlogfs.store import forecast
+from commitlogfs.store.attributes import unpack
+from commitlogfs.store.disk import Disk, DiskState
+from commitlogfs.store.eligibility import RefusalReason
+
+SCHEMA_VERSION = 1
+
+
+class StatusReport:
+    """Composes the document from the live objects; a call costs one pass over the catalog."""
+
+    def __init__(self, config: Config, operations: CommitLogOperations) -> None:
+        self._config = config
+        self._operations = operations
+        self._log = operations.commitlog
+        self._since = time.time()
+
+    async def compose(self) -> dict[str, Any]:
+        figures = await self._operations.statfs_figures()
+        log = self._log
+        eligibility = log.evaluate(time.monotonic())
+        rate = self._ingest_rate()
+        counts = dict.fromkeys(log.disks, 0)
+        for segment in log.catalog:
+            counts[segment.disk] += 1
+        share = rate / len(eligibility.eligible) if eligibility.eligible else 0.0
+        first, last = log.catalog.first, log.catalog.last
+        return {
+            "schema": SCHEMA_VERSION,
+            "name": self._config.name,
+            "pool": log.pool_id,
+            "mountpoint": self._config.mountpoint,
+            "degraded": bool(log.missing),
+            "daemon": {"pid": os.getpid(), "since": self._since, "passthrough": "off"},
+            "segments": {
+                "count": len(log.catalog),
+                "first_offset": None if first is None else first.base_offset,
+                "last_offset": None if last is None else last.base_offset,
+                "size": log.segment_size,
+                "gaps": [[start, end] for start, end in log.catalog.gaps()],
+                "retired": len(log.retired()),
+            },
+            "placement": {
+                "policy": log.policy.name,
+                "fallback": eligibility.fallback,
+                "next_disk": self._next_disk(),
+            },
+            "ingest_bytes_per_second": rate,
+            "thresholds": asdict(self._config.thresholds),
+            "statfs": {
+                "trigger": self._config.trigger,
+                "blocks": figures.blocks,
+                "free": figures.free,
+                "used_percent": _shown_percent(figures),
+            },
+            "disks": [
+                self._disk(disk, counts[disk.number], eligibility.refusals.get(disk.number), share)
+                for disk in log.disks.values()
+            ],
+            "missing_disks": list(log.missing),
+            "findings": [finding.as_json() for finding in log.findings],
+        }
+
+    def _disk(self, disk: Disk, segments: int, refusal: RefusalReason | None, rate: float) -> dict[str, Any]:
+        usage = self._log.usage(disk.number)
+        following = None
+        if usage is not None:
+            disk_rate = rate if refusal is None else 0.0
+            following = forecast.next_threshold(usage, disk.thresholds, disk_rate)
+        return {
+            "id": disk.disk_id,
+            "number": disk.number,
+            "path": disk.path,
+            "filesystem": disk.filesystem.name,
+            "state": disk.state.value if usage is not None else DiskState.OFFLINE.value,
+            "eligible": refusal is None,
+            "refusal": None if refusal is None else refusal.name.lower().replace("_", "-"),
+            "total_bytes": None if usage is None else usage.total_bytes,
+            "available_bytes": None if usage is None else usage.available_bytes,
+            "used_percent": None if usage is None else round(usage.used_percent, 2),
+            "segments": segments,
+            "thresholds": asdict(disk.thresholds),
+            "next_threshold": None if following is None else following.name,
+            "eta_seconds": None if following is None else following.eta_seconds,
+            "last_error": disk.last_error,
+        }
+
+    def _ingest_rate(self) -> float:
+        births: list[int] = []
+        segment = self._log.catalog.last
+        while segment is not None and len(births) < forecast.RECENT_SEGMENTS:
+            births.append(unpack(segment.attributes).btime_ns)
+            segment = self._log.catalog.predecessor(segment.base_offset)
+        return forecast.ingest_rate(births, self._log.segment_size, time.time_ns())
+
+    def _next_disk(self) -> str | None:
+        """Where the next segment would go now; None if no disk takes it."""
+        order = self._log.preview_next()
+        return self._log.disks[order[0]].path if order else None
+
+
+def to_json(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, indent=2).encode() + b"\n"
+
+
+def one_line(document: dict[str, Any]) -> str:
+    """For systemd's STATUS=: disks and percents."""
+    disks = ", ".join(
+        f"{disk['path']} {'?' if disk['used_percent'] is None else round(disk['used_percent'])} %"
+        for disk in document["disks"]
+    )
+    return f"{document['segments']['count']} segments on {disks}"
+
+
+def _shown_percent(figures: StatfsFigures) -> int:
+    """The whole percent that the broker computes from what statfs shows."""
+    return -(-(figures.blocks - figures.free) * 100 // figures.blocks)

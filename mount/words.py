@@ -1,0 +1,77 @@
+"""The status document in sentences. Pure."""
+
+from typing import Any
+
+from commitlogfs.mount.units import format_size
+
+
+def approximate_size(size_bytes: float) -> str:
+    """Three digits and a binary unit."""
+    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    while size_bytes >= 1000 and len(units) > 1:
+        size_bytes /= 1024
+        del units[0]
+    unit = units[0]
+    return f"{size_bytes:.0f} {unit}" if unit == "B" or size_bytes >= 100 else f"{size_bytes:.1f} {unit}"
+
+
+def approximate_duration(seconds: float) -> str:
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def describe_log(document: dict[str, Any]) -> str:
+    segments = document["segments"]
+    size = format_size(segments["size"])
+    if not segments["count"]:
+        return f"The log is empty; segments of {size} will be made when the broker starts."
+    text = f"{segments['count']} segments of {size}, log offsets {segments['first_offset']:,} to "
+    text += f"{segments['last_offset'] + segments['size']:,}"
+    if segments["gaps"]:
+        count = len(segments["gaps"])
+        text += f", WITH {count} GAP{'S' if count > 1 else ''}: consumers skip over a gap silently"
+    rate = document["ingest_bytes_per_second"]
+    return f"{text}, growing by {approximate_size(rate)}/s." if rate >= 1 else f"{text}."
+
+
+def describe_disk(disk: dict[str, Any], document: dict[str, Any]) -> str:
+    """Which rule is in force on this disk, what happens next, and when."""
+    refusal = disk["refusal"]
+    if refusal == "above-force":
+        return f"skipped for new segments until below {disk['thresholds']['resume']} %"
+    if refusal == "no-room":
+        return "full: no new segments until space is free"
+    if refusal == "held-back":
+        return f"passed over for a moment: {disk['last_error']}"
+    if refusal == "not-writable":
+        return "read-only: its segments are served, new ones go elsewhere"
+    if refusal == "unknown-usage":
+        return "does not answer: passed over"
+    parts = []
+    if document["placement"]["fallback"]:
+        parts.append("above its limit like all others, used all the same")
+    if disk["path"] == document["placement"]["next_disk"]:
+        parts.append("takes the next segment")
+    if disk["next_threshold"] is not None:
+        percent = disk["thresholds"][disk["next_threshold"]]
+        eta = disk["eta_seconds"]
+        when = "" if eta is None else f" in about {approximate_duration(eta)}"
+        parts.append(f"{disk['next_threshold']} ({percent} %){when}" if when else f"below {percent} %")
+    return ", ".join(parts)
+
+
+def describe_pressure(document: dict[str, Any]) -> str:
+    """What the broker sees, and what it will do by itself."""
+    shown = document["statfs"]["used_percent"]
+    limits = document["thresholds"]
+    who = "least full" if document["statfs"]["trigger"] == "all" else "fullest"
+    text = f"The broker sees {shown} % used (the {who} writable disk): "
+    if shown > limits["full"]:
+        return text + f"above {limits['full']} % it refuses messages and deletes its oldest segments."
+    if shown > limits["force"]:
+        return text + f"above {limits['force']} % it deletes its oldest segments, whatever their age."
+    if shown > limits["clean"]:
+        return text + f"above {limits['clean']} % it deletes expired segments at once."
+    return text + f"it deletes nothing for lack of space before {limits['clean']} %."

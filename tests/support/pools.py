@@ -1,0 +1,197 @@
+"""A pool served by the real daemon, started through the command line as an operator would."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+MIB = 1 << 20
+START_TIMEOUT_S = 20.0
+_CLI = [sys.executable, "-m", "commitlogfs.mount.cli"]
+
+
+@dataclass(slots=True)
+class Ran:
+    """A finished command."""
+
+    status: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def run_cli(*arguments: object, env: dict[str, str] | None = None, user: int | None = None) -> Ran:
+    """Run `commitlogfs ARGUMENTS` to its end."""
+    done = subprocess.run(
+        [*_CLI, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", **(env or {})},
+        timeout=60,
+        check=False,
+        user=user,
+        group=user,
+        extra_groups=[] if user is not None else None,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def segment_name(index: int, segment_size: int) -> str:
+    return f"{index * segment_size:020d}"
+
+
+@dataclass(slots=True)
+class PoolMount:
+    """One pool on some folders, and its mountpoint. `start` and `stop` any number of times."""
+
+    workdir: Path
+    disks: Sequence[Path]
+    segment_size: int = MIB
+    name: str = "test"
+    settings: dict[str, str] = field(default_factory=dict)
+    """Top-level keys of the configuration, as TOML text of the value: {"placement": '"modulo"'}."""
+    disk_settings: dict[int, dict[str, str]] = field(default_factory=dict)
+    thresholds: dict[str, str] = field(default_factory=dict)
+    daemon: subprocess.Popen[bytes] | None = None
+    _log_start: int = 0
+
+    @property
+    def mountpoint(self) -> Path:
+        return self.workdir / "store" / "commitlog"
+
+    @property
+    def config(self) -> Path:
+        return self.workdir / f"{self.name}.toml"
+
+    @property
+    def runtime(self) -> Path:
+        return self.workdir / "run"
+
+    @property
+    def log_path(self) -> Path:
+        return self.workdir / "daemon.log"
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"COMMITLOGFS_RUNTIME_DIR": str(self.runtime)}
+
+    def path(self, index: int) -> Path:
+        """The mounted path of segment `index`."""
+        return self.mountpoint / segment_name(index, self.segment_size)
+
+    def write_config(self) -> None:
+        lines = [f'mountpoint = "{self.mountpoint}"', f"segment_size = {self.segment_size}"]
+        lines += [f"{key} = {value}" for key, value in self.settings.items()]
+        if self.thresholds:
+            lines += ["[thresholds]", *(f"{key} = {value}" for key, value in self.thresholds.items())]
+        for index, disk in enumerate(self.disks):
+            lines += ["[[disks]]", f'path = "{disk}"']
+            lines += [f"{key} = {value}" for key, value in self.disk_settings.get(index, {}).items()]
+        self.config.write_text("\n".join(lines) + "\n")
+
+    def cli(self, verb: str, *arguments: object) -> Ran:
+        return run_cli(verb, *arguments, env=self.env)
+
+    def init(self, *arguments: object) -> None:
+        self.write_config()
+        ran = self.cli("init", self.config, *arguments)
+        assert ran.status == 0, ran.err
+
+    def adopt(self, *arguments: object) -> None:
+        self.write_config()
+        ran = self.cli("adopt", self.config, *arguments)
+        assert ran.status == 0, ran.err
+
+    def start(self) -> None:
+        """Serve in a child process; returns when the mount answers."""
+        self.write_config()
+        with self.log_path.open("ab") as log:
+            self._log_start = log.tell()
+            self.daemon = subprocess.Popen(
+                [*_CLI, "mount", "-v", str(self.config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.env},
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while "event=ready" not in self.log_since_start():
+            assert self.daemon.poll() is None, self.log_path.read_text()
+            assert time.monotonic() < deadline, self.log_path.read_text()
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Unmount plainly and wait for the daemon, which must end well."""
+        if self.daemon is None:
+            return
+        ran = self.cli("umount", self.mountpoint)
+        assert ran.status == 0, ran.err
+        assert self.daemon.wait(timeout=START_TIMEOUT_S) == 0, self.log_path.read_text()
+        self.daemon = None
+
+    def kill(self) -> None:
+        """SIGKILL: the mount is dead afterwards."""
+        assert self.daemon is not None
+        self.daemon.kill()
+        self.daemon.wait()
+        self.daemon = None
+
+    def abandon(self) -> None:
+        """At the end of a test, whatever happened in it: end the daemon, take the mount and the guard away."""
+        subprocess.run(["umount", "-l", str(self.mountpoint)], capture_output=True, check=False)
+        if self.daemon is not None:
+            try:
+                self.daemon.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                self.daemon.kill()
+                self.daemon.wait()
+            self.daemon = None
+        if self.mountpoint.is_dir():
+            self.cli("umount", "--unguard", self.mountpoint)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def log_since_start(self) -> str:
+        """What the daemon started last has logged."""
+        with self.log_path.open() as log:
+            log.seek(self._log_start)
+            return log.read()
+
+    def status(self) -> Any:
+        ran = self.cli("status", self.name, "--json")
+        assert ran.status == 0, ran.err
+        return ran.json()
+
+    # --- content -------------------------------------------------------------------------------------
+
+    def make_segments(self, indexes: Iterable[int], fill: bool = True) -> None:
+        """Make segments the way a broker does: create, one ftruncate, then store."""
+        for index in indexes:
+            fd = os.open(self.path(index), os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                os.ftruncate(fd, self.segment_size)
+                if fill:
+                    os.pwrite(fd, segment_bytes(index, 4096), 0)
+            finally:
+                os.close(fd)
+
+    def disk_of(self, index: int) -> int:
+        """Position (0 ...) of the disk that holds segment `index`; exactly one must."""
+        name = segment_name(index, self.segment_size)
+        (found,) = [number for number, disk in enumerate(self.disks) if (Path(disk) / name).exists()]
+        return found
+
+
+def segment_bytes(index: int, length: int) -> bytes:
+    """Content that tells which segment it belongs to and where in it."""
+    word = b"%020d|" % index
+    return (word * (length // len(word) + 1))[:length]
