@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.loop_disks import DiskFarm, mkfs_available
+from support.tiny_fuse import tiny_fuse
+
 from commitlogfs.mount import guard
 from commitlogfs.mount.errors import RefusedError
 from commitlogfs.mount.guard import BareState, Protection
-from support.loop_disks import DiskFarm, mkfs_available
-from support.tiny_fuse import tiny_fuse
 
 SEGMENT_NAMES = [f"{n * 2**30:020d}" for n in range(5)]
 needs_root = pytest.mark.root

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.tiny_fuse import tiny_fuse
+
 from commitlogfs.mount import holders
 from commitlogfs.mount.holders import Holder, HoldKind
-from support.tiny_fuse import tiny_fuse
 
 pytestmark = pytest.mark.root
 

@@ -3,6 +3,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from commitlogfs.mount import mountinfo
 from commitlogfs.mount.mountinfo import parse_mountinfo
 

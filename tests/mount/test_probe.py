@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commitlogfs.mount import probe
 from support.tiny_fuse import tiny_fuse
+
+from commitlogfs.mount import probe
 
 pytestmark = [pytest.mark.root, pytest.mark.mounted]
 

@@ -4,6 +4,7 @@ import stat
 from pathlib import Path
 
 import pytest
+
 from commitlogfs.mount import runtime
 from commitlogfs.mount.errors import RefusedError, UsageError
 

@@ -9,10 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from commitlogfs.mount import guard, mountinfo
 from support import sweep
 from support.loop_disks import MIB, XFS_MIN_BYTES, DiskFarm, LoopDisk, mkfs_available
 from support.tiny_fuse import tiny_fuse
+
+from commitlogfs.mount import guard, mountinfo
 
 pytestmark = pytest.mark.root
 
