@@ -16,20 +16,23 @@ log = logging.getLogger(__name__)
 
 
 class BackgroundSync:
-    """Syncs disk folders after names have changed, and keeps every disk's record of the newest segment.
+    """Syncs the folders whose names have changed, and keeps every disk's record of the newest segment.
 
     Waiting for this in the create itself would cost tens of milliseconds beside a syncing appender; a power
-    cut before it may undo the create, which the broker takes for never made. A record that lags behind is
-    harmless: the newest segment is made a whole segment before it carries data.
+    cut before it may undo the create, which the broker takes for never made. The records on the other disks
+    are not synced: their journals commit them within seconds, and a record that lags behind is harmless,
+    because the newest segment is made a whole segment before it carries data.
     """
 
     def __init__(self, commitlog: CommitLog, threads: DiskThreads) -> None:
         self._commitlog = commitlog
         self._threads = threads
         self._wanted = {number: trio.Event() for number in commitlog.disks}
+        self._to_sync: set[DiskNumber] = set()
 
-    def request(self) -> None:
-        """Names have changed: bring every disk's folder up to date soon. Requests coalesce."""
+    def request(self, changed: DiskNumber) -> None:
+        """Names have changed on a disk: sync it, and bring every disk's record up to date. Requests coalesce."""
+        self._to_sync.add(changed)
         for event in self._wanted.values():
             event.set()
 
@@ -57,11 +60,13 @@ class BackgroundSync:
             return
         last = self._commitlog.catalog.last
         record = identity.format_newest(None if last is None else last.base_offset)
-        dirfd = disk.dirfd
+        dirfd, sync = disk.dirfd, number in self._to_sync
+        self._to_sync.discard(number)
 
         def work() -> None:
             os.setxattr(dirfd, layout.XATTR_NEWEST, record)
-            durable.sync_dir(dirfd)
+            if sync:
+                durable.sync_dir(dirfd)
 
         try:
             await self._threads.run(number, work)

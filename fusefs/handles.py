@@ -80,7 +80,9 @@ class Handles:
         await self._close_if_idle(handle)
 
     def is_open(self, file: Segment) -> bool:
-        return inodes.encode(file) in self._handles
+        """Or about to be: a first open under way counts."""
+        inode = inodes.encode(file)
+        return inode in self._handles or inode in self._opening
 
     def statistics(self) -> HandleStatistics:
         return HandleStatistics(len(self._handles), sum(handle.opens for handle in self._handles.values()))
@@ -111,12 +113,24 @@ class Handles:
             # Two first opens at once must end up with one descriptor.
             lock = self._opening.setdefault(inode, trio.Lock())
             async with lock:
-                if inode not in self._handles:
-                    open_backing = partial(_open_backing, self._commitlog.disk_of(file).dirfd, file.path)
-                    fd, writable = await self._threads.run(file.disk, open_backing)
-                    self._handles[inode] = Handle(file, fd, writable)
-            if not lock.statistics().tasks_waiting:
-                self._opening.pop(inode, None)
+                try:
+                    if inode not in self._handles:
+                        self._handles[inode] = await self._open_backing(file)
+                finally:
+                    if not lock.statistics().tasks_waiting:
+                        self._opening.pop(inode, None)
+
+    async def _open_backing(self, file: Segment) -> Handle:
+        while True:
+            path = file.path
+            open_backing = partial(_open_backing, self._commitlog.disk_of(file).dirfd, path)
+            try:
+                fd, writable = await self._threads.run(file.disk, open_backing)
+            except FileNotFoundError:
+                if file.path == path:
+                    raise
+                continue  # it was retired meanwhile, and lies elsewhere now
+            return Handle(file, fd, writable)
 
     async def _close_if_idle(self, handle: Handle) -> None:
         if handle.opens or handle.users:

@@ -98,7 +98,7 @@ class Namespace:
             else:
                 usage = await self._on_disk(disk, "unlink", lambda: remove.remove_file(dirfd, file_name))
                 self._commitlog.note_removed(file, usage)
-            self._changed()
+            self._changed(disk)
             log_event(log, logging.INFO, "removed", segment=name, disk=disk.path, reason="unlink")
 
     async def publish_copy(self, old_name: bytes, new_name: bytes) -> None:
@@ -120,7 +120,7 @@ class Namespace:
 
             attributes = await self._on_disk(disk, "rename", work)
             self._commitlog.note_copy_published(file, new_name, attributes)
-            self._changed()
+            self._changed(disk)
 
     async def refresh_attributes(self, file: Segment) -> None:
         """Look at the backing file; keep the last known attributes where the disk is slow or failing."""
@@ -152,7 +152,7 @@ class Namespace:
                 self._observer.placement_skipped(type(error).__name__)
                 log_event(log, logging.WARNING, "create_moved_on", segment=name, reason=str(error))
                 continue
-            self._changed()
+            self._changed(disk)
             log_event(log, logging.INFO, "created", segment=name, disk=disk.path)
             return handle
         raise self._commitlog.no_disk_left(plan, time.monotonic())
@@ -192,9 +192,9 @@ class Namespace:
             return
         self._commitlog.note_removed(file, usage)
 
-    def _changed(self) -> None:
+    def _changed(self, disk: Disk) -> None:
         self.changed_ns = time.time_ns()
-        self._background.request()
+        self._background.request(disk.number)
 
     def _skip_reasons(self, plan: CreatePlan) -> list[str]:
         evaluated = self._commitlog.last_eligibility

@@ -42,6 +42,7 @@ from commitlogfs.fusefs.statfs import BLOCK_BYTES, DiskShare, StatfsFigures, Tri
 from commitlogfs.fusefs.usage_monitor import UsageMonitor
 from commitlogfs.store import durable, identity, layout
 from commitlogfs.store.allocate import PERMISSION_BITS, Owner
+from commitlogfs.store.attributes import PackedAttributes, stat_fd
 from commitlogfs.store.catalog import Segment
 from commitlogfs.store.commitlog import CommitLog
 from commitlogfs.store.disk import DiskState, translate
@@ -273,8 +274,11 @@ class CommitLogOperations(pyfuse3.Operations):
             if not handle.writable:
                 disk = self.commitlog.disk_of(handle.file)
                 raise DiskReadOnlyError(disk.path, "its filesystem is read-only")
-            fd = handle.fd
-            await self.threads.run(handle.file.disk, lambda: _write_all(fd, buf, off))
+            fd, file = handle.fd, handle.file
+            grows = off + len(buf) > file.size
+            attributes = await self.threads.run(file.disk, lambda: _write_all(fd, buf, off, grows))
+            if attributes is not None:
+                self.commitlog.note_attributes(file, attributes)
             return len(buf)
 
     @handler
@@ -441,9 +445,11 @@ def _reply(token: ReaddirToken, name: bytes, entry: EntryAttributes, next_id: in
     return bool(pyfuse3.readdir_reply(token, FileNameT(name), entry, next_id))
 
 
-def _write_all(fd: int, buf: bytes, offset: int) -> None:
+def _write_all(fd: int, buf: bytes, offset: int, grows: bool) -> PackedAttributes | None:
+    """Write everything; the new attributes if the write is known to grow the file."""
     view = memoryview(buf)
     while view:
         written = os.pwrite(fd, view, offset)
         view = view[written:]
         offset += written
+    return stat_fd(fd) if grows else None

@@ -101,6 +101,10 @@ async def _answer(request: bytes, verbs: dict[str, Answer]) -> dict[str, Any]:
         return await verb(document)
     except (UserError, ValueError) as error:
         return {"error": str(error)}
+    except Exception as error:
+        # A mistake in an answer must not end the service.
+        log_event(log, logging.ERROR, "control_failed", verb=document["verb"], exc_info=error)
+        return {"error": f"the daemon failed to answer ({type(error).__name__}): see its log"}
 
 
 async def _send(peer: trio.socket.SocketType, document: dict[str, Any]) -> None:

@@ -178,14 +178,18 @@ class _Daemon:
             return
         log_event(log, logging.INFO, "ready", path=path, segments=len(self._commitlog.catalog), pid=os.getpid())
         on_ready()
-        notify.ready(one_line(await self._report.compose()))
+        notify.ready()
         while True:
+            try:
+                notify.status(one_line(await self._report.compose()))
+            except Exception as error:
+                # A mistake in a report must not end the service.
+                log_event(log, logging.ERROR, "status_failed", exc_info=error)
             await trio.sleep(STATUS_INTERVAL_S)
-            notify.status(one_line(await self._report.compose()))
 
     async def _watch_signals(self) -> None:
         """A stop is a plain unmount: the loop ends by itself. A mount in use stays, with a line saying why."""
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async for number in signals:
                 log_event(log, logging.INFO, "stop_requested", signal=signal.Signals(number).name)
                 await self._unmount()
