@@ -85,7 +85,7 @@ class ControlFiles:
 
     def open(self, inode: InodeT, flags: int) -> FileInfo:
         """Raises NotPermittedError for anything but reading."""
-        if flags & os.O_ACCMODE != os.O_RDONLY:
+        if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             raise NotPermittedError("control files are read-only")
         fh = FileHandleT(next(self._serials) << _SERIAL_SHIFT | inode)
         return FileInfo(fh=fh, direct_io=True)

@@ -193,6 +193,7 @@ class CommitLogOperations(pyfuse3.Operations):
             file = self.commitlog.find_name(name)
             if file is None or flags & os.O_EXCL:
                 raise
+            await self._check_truncation(file, flags)
             handle = await self.handles.open(file)
         return self._file_info(handle.file), attrs.entry_of_file(handle.file)
 
@@ -254,7 +255,9 @@ class CommitLogOperations(pyfuse3.Operations):
     async def open(self, inode: InodeT, flags: FlagT, ctx: RequestContext) -> FileInfo:
         if self.control.owns(inode):
             return self.control.open(inode, flags)
-        handle = await self.handles.open(self._file(inode))
+        file = self._file(inode)
+        await self._check_truncation(file, flags)
+        handle = await self.handles.open(file)
         return self._file_info(handle.file)
 
     @handler
@@ -402,6 +405,13 @@ class CommitLogOperations(pyfuse3.Operations):
         if key is None:
             raise SegmentNotFoundError(f"inode {inode} is unknown")
         return self.commitlog.find_ino(*key)
+
+    async def _check_truncation(self, file: Segment, flags: int) -> None:
+        """The kernel sends no setattr for O_TRUNC: an open that succeeds empties the file in its eyes, and kills
+        whoever has it mapped. Raises InvalidSizeError unless the file is empty."""
+        if flags & os.O_TRUNC:
+            await self.namespace.refresh_attributes(file)
+            self.commitlog.check_resize(file.size, 0)
 
     def _file_info(self, file: Segment) -> FileInfo:
         """The kernel may keep its pages over a new open: nobody changes a segment but through it."""

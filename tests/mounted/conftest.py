@@ -1,0 +1,39 @@
+"""One mount per module for tests that leave each other alone: each takes segments of its own with `next_index`."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support import sweep
+from support.pools import PoolMount
+
+
+@pytest.fixture(scope="module")
+def module_folder(base_folder: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """An empty folder for all tests of a module."""
+    folder = base_folder / request.module.__name__.rpartition(".")[2]
+    folder.mkdir(mode=0o755)
+    yield folder
+    sweep.remove_tree(folder)
+
+
+@pytest.fixture(scope="module")
+def shared(module_folder: Path) -> Iterator[PoolMount]:
+    """A pool of three folders with segments of 1 MiB, mounted once for the module."""
+    disks = [module_folder / f"disk{number}" for number in range(3)]
+    for disk in disks:
+        disk.mkdir()
+    pool = PoolMount(module_folder, disks)
+    pool.init()
+    try:
+        pool.start()
+        yield pool
+    finally:
+        pool.abandon()
+
+
+@pytest.fixture(scope="module")
+def next_index(shared: PoolMount) -> Callable[[], int]:
+    """The number of a segment that no other test of the module uses."""
+    return itertools.count().__next__
