@@ -19,23 +19,34 @@ _BLOCK = 4096
 
 def entry_of_file(file: Segment) -> EntryAttributes:
     """From the last known attributes of a file. Raises OSError (EOVERFLOW)."""
-    known = unpack(file.attributes)
+    entry = blank_entry()
+    fill_entry(entry, file)
+    return entry
+
+
+def blank_entry() -> EntryAttributes:
+    """What the entries of all files have in common. To be filled; a listing fills the same one again and again."""
     entry = EntryAttributes()
-    entry.st_ino = inodes.encode(file)
-    entry.generation = inodes.generation_of(known)
     entry.entry_timeout = CACHE_S
     entry.attr_timeout = CACHE_S
-    entry.st_mode = ModeT(stat.S_IFREG | known.mode & PERMISSION_BITS)
-    entry.st_nlink = 0 if file.role is Role.RETIRED else 1
-    entry.st_uid = known.uid
-    entry.st_gid = known.gid
-    entry.st_size = known.size
     entry.st_blksize = _BLOCK
-    entry.st_blocks = known.blocks
-    entry.st_atime_ns = known.atime_ns
-    entry.st_mtime_ns = known.mtime_ns
-    entry.st_ctime_ns = known.ctime_ns
     return entry
+
+
+def fill_entry(entry: EntryAttributes, file: Segment) -> None:
+    """Put everything that differs between files into `entry`. Raises OSError (EOVERFLOW)."""
+    _, mode, _, uid, gid, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns = unpack(file.attributes)
+    entry.st_ino = inodes.encode(file)
+    entry.generation = inodes.generation_of(btime_ns)
+    entry.st_mode = ModeT(stat.S_IFREG | mode & PERMISSION_BITS)
+    entry.st_nlink = 0 if file.role is Role.RETIRED else 1
+    entry.st_uid = uid
+    entry.st_gid = gid
+    entry.st_size = size
+    entry.st_blocks = blocks
+    entry.st_atime_ns = atime_ns
+    entry.st_mtime_ns = mtime_ns
+    entry.st_ctime_ns = ctime_ns
 
 
 def entry_of_root(root: RootAttributes, changed_ns: int) -> EntryAttributes:

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import pyfuse3
 from pyfuse3 import InodeT
 
-from commitlogfs.store.attributes import FileAttributes
 from commitlogfs.store.catalog import Segment
 from commitlogfs.store.identity import DiskNumber
 
@@ -48,6 +47,6 @@ def decode(inode: int) -> BackingInode | None:
     return BackingInode(DiskNumber(disk), inode & _BACKING_MASK) if disk else None
 
 
-def generation_of(attributes: FileAttributes) -> int:
+def generation_of(btime_ns: int) -> int:
     """Tells apart two files that got the same inode number one after the other: 32 bits of the birth time."""
-    return (attributes.btime_ns ^ attributes.btime_ns >> 32) & 0xFFFFFFFF
+    return (btime_ns ^ btime_ns >> 32) & 0xFFFFFFFF

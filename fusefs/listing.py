@@ -7,6 +7,7 @@ base offset just listed plus one: no state is kept between requests.
 
 import errno
 from collections import defaultdict
+from collections.abc import Iterator
 
 import trio
 
@@ -36,9 +37,9 @@ class Listing:
             for number, segments in by_disk.items():
                 nursery.start_soon(self._refresh_disk, number, segments)
 
-    def after(self, cookie: int) -> list[Segment]:
-        """The listed segments that follow a cookie; 0 begins."""
-        return self._commitlog.listed() if cookie == 0 else self._commitlog.listed_after(cookie - 1)
+    def after(self, cookie: int) -> Iterator[Segment]:
+        """The listed segments that follow a cookie; 0 begins. Not to be held across changes."""
+        return self._commitlog.listed_after(cookie - 1)
 
     @staticmethod
     def cookie_of(base_offset: BaseOffset) -> int:

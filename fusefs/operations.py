@@ -321,9 +321,10 @@ class CommitLogOperations(pyfuse3.Operations):
                 if index >= start_id and not _reply(token, name, self.control.entry(inode), index + 1):
                     break
             return
+        entry = attrs.blank_entry()  # each reply copies it
         for segment in self.listing.after(start_id):
-            cookie = self.listing.cookie_of(segment.base_offset)
-            if not _reply(token, segment.name, attrs.entry_of_file(segment), cookie):
+            attrs.fill_entry(entry, segment)
+            if not _reply(token, segment.name, entry, self.listing.cookie_of(segment.base_offset)):
                 break
 
     @handler

@@ -10,6 +10,7 @@ and a `note_*` call:
 """
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -115,13 +116,15 @@ class CommitLog:
             raise SegmentNotFoundError(f"disk {disk}: inode {ino} is no file of this pool")
         return file
 
-    def listed(self) -> list[Segment]:
+    def listed(self) -> Iterator[Segment]:
         """What a directory listing shows: whole segments only, because a broker that meets a file of another
         length refuses to start, and one that meets an empty last file deletes it."""
-        return [segment for segment in self.catalog if segment.size == self.segment_size]
+        return self.listed_after(-1)
 
-    def listed_after(self, base_offset: int) -> list[Segment]:
-        return [segment for segment in self.catalog.after(base_offset) if segment.size == self.segment_size]
+    def listed_after(self, base_offset: int) -> Iterator[Segment]:
+        """Those of them behind `base_offset`, found as they are taken: not to be held across changes."""
+        size = self.segment_size
+        return (segment for segment in self.catalog.after(base_offset) if segment.size == size)
 
     def disk_of(self, file: Segment) -> Disk:
         return self.disks[file.disk]
