@@ -27,6 +27,7 @@ from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.fusefs.statfs import Trigger
 from commitlogfs.mount import control, guard, mountinfo, mounting, notify, runtime
 from commitlogfs.mount.config import Config
+from commitlogfs.mount.descriptors import raise_descriptor_limit
 from commitlogfs.mount.errors import RefusedError, UserError
 from commitlogfs.mount.guard import BareState
 from commitlogfs.mount.locate import locate
@@ -54,6 +55,7 @@ def run(config: Config, on_ready: Callable[[], None]) -> None:
     """
     with ExitStack() as stack:
         stack.enter_context(_single_daemon(config.name))
+        log_event(log, logging.INFO, "limits", open_files=raise_descriptor_limit())
         check_mountpoint(config)
         pool = _open(config)
         stack.callback(pool.close)
