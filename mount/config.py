@@ -5,7 +5,6 @@ together with its behaviour, never before. Nothing here touches a disk: whether 
 what they seem, is the store's business.
 """
 
-import difflib
 import math
 import os
 import re
@@ -13,12 +12,19 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
 
-from commitlogfs.mount.errors import UsageError
+from commitlogfs.mount.config_errors import (
+    CONTROL_CHARACTER,
+    EXAMPLES,
+    ConfigError,
+    Problem,
+    explain,
+    key_paths,
+    one_line,
+)
 from commitlogfs.mount.units import format_size, parse_size
 from commitlogfs.store.thresholds import ThresholdError, Thresholds
 
@@ -33,31 +39,6 @@ LARGEST_SEGMENT_SIZE: Final = 2**31 - SEGMENT_SIZE_UNIT
 """RocketMQ keeps mappedFileSizeCommitLog in a signed 32-bit int; this is the last whole page below."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing wrong: where (a key path as the operator typed it, or "") and what to do about it."""
-
-    key: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.key}: {self.text}" if self.key else self.text
-
-
-class ConfigError(UsageError):
-    """An unusable configuration: one line, or a heading with one indented line for each of several."""
-
-    def __init__(self, source: str, *problems: Problem) -> None:
-        if len(problems) == 1:
-            super().__init__(f"{source}: {problems[0]}")
-        else:
-            lines = "".join(f"\n  {problem}" for problem in problems)
-            super().__init__(f"{source}: {len(problems)} problems{lines}")
-        self.source = source
-        self.problems = problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,15 +148,15 @@ def parse_config(text: str, name: str, source: str) -> Config:
         raw = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
-            source, Problem("", f"not valid TOML: {_one_line(str(error))}: correct it there")
+            source, Problem("", f"not valid TOML: {one_line(str(error))}: correct it there")
         ) from None
     try:
         file = _File.model_validate(raw)
     except ValidationError as error:
         found = error.errors(include_url=False)
-        raise ConfigError(source, *(_explain(details) for details in found)) from None
+        raise ConfigError(source, *(explain(details, _KEYS) for details in found)) from None
     problems: list[Problem] = []
-    config = _effective(file, name, frozenset(_key_paths(raw)), problems)
+    config = _effective(file, name, frozenset(key_paths(raw)), problems)
     problems += _layout_problems(config)
     if problems:
         raise ConfigError(source, *problems)
@@ -228,7 +209,7 @@ def quick_config(name: str, mountpoint: str, disk_list: str, segment_size: int =
 def normal_path(value: str) -> str:
     """An absolute path without '//', '/.' or a slash at its end. Raises ValueError in one line."""
     shown = repr(value)
-    if _CONTROL.search(value):
+    if CONTROL_CHARACTER.search(value):
         raise ValueError(f"{shown} holds a control character: correct the path")
     if not value.startswith("/"):
         raise ValueError(f"{shown} is not absolute: write the whole path, from / on")
@@ -292,7 +273,7 @@ class _Disk(_Table):
 
 def _some_disks(disks: tuple[_Disk, ...]) -> tuple[_Disk, ...]:
     if not disks:
-        raise ValueError(f"no disk is named: add {_EXAMPLES['disks']}")
+        raise ValueError(f"no disk is named: add {EXAMPLES['disks']}")
     return disks
 
 
@@ -405,121 +386,3 @@ def _overlaps(disks: tuple[DiskConfig, ...]) -> Iterator[Problem]:
 def is_within(path: str, folder: str) -> bool:
     """Whether `path` is `folder` or beneath it; both normalised."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
-
-
-# --- words -----------------------------------------------------------------------------------------------
-
-_EXAMPLES: Final = {
-    "mountpoint": 'mountpoint = "/var/rocketmq/store/commitlog"',
-    "disks": 'a [[disks]] table with path = "/data1/commitlog" for each disk',
-    "path": 'path = "/data1/commitlog"',
-}
-_WANTED: Final = {
-    "string_type": "a text in quotes",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "bool_type": "true or false",
-    "model_type": "a table",
-    "tuple_type": "a list of tables",
-    "iterable_type": "a list of tables",
-}
-
-
-def _explain(details: ErrorDetails) -> Problem:
-    """One line for one pydantic error, in the file's own words."""
-    loc = details["loc"]
-    key = _format_key(loc)
-    last = str(loc[-1]) if loc else ""
-    value = details["input"]
-    context = details.get("ctx", {})
-    match details["type"]:
-        case "extra_forbidden":
-            return Problem(key, f"unknown key: {_suggest_key(loc)}")
-        case "missing":
-            return Problem(key, f"missing: add {_EXAMPLES.get(last, last)}")
-        case "literal_error":
-            return Problem(key, f"{_show(value)} is not known: {_suggest_value(value, str(context['expected']))}")
-        case "value_error":
-            return Problem(key, _one_line(str(context["error"])))
-        case "greater_than_equal":
-            return Problem(key, f"{value} is negative: write percent, such as 85")
-        case kind if key == "disks" and kind in _WANTED:
-            return Problem(key, "must be a list of tables: write [[disks]], with two brackets, for each disk")
-        case kind if kind in _WANTED:
-            return Problem(key, f"{_show(value)} is not {_WANTED[kind]}: {_type_advice(kind, key)}")
-        case _:
-            return Problem(key, f"{_show(value)}: {_one_line(details['msg'])}: correct the value")
-
-
-def _type_advice(kind: str, key: str) -> str:
-    if kind == "model_type":
-        if key.endswith("thresholds"):
-            header = "[disks.thresholds]" if key.startswith("disks") else "[thresholds]"
-            return f"write {header} on a line of its own and its keys below"
-        return f"write [[disks]] on a line of its own and {_EXAMPLES['path']} below"
-    if kind == "bool_type":
-        return "write it without quotes"
-    if kind == "string_type":
-        return "put it in quotes"
-    return "write it without quotes or unit"
-
-
-def _suggest_key(loc: tuple[int | str, ...]) -> str:
-    wrong = str(loc[-1])
-    table = next((str(part) for part in reversed(loc[:-1]) if isinstance(part, str)), "")
-    close = difflib.get_close_matches(wrong.lower().replace("-", "_"), _KEYS[table], n=1)
-    if close:
-        return f"did you mean {close[0]}?"
-    for other, keys in _KEYS.items():
-        if other != table and wrong in keys:
-            place = (
-                f"in a [{other}] table" if other == "thresholds" else f"in [[{other}]]" if other else "at the top"
-            )
-            return f"{wrong} belongs {place}: move it"
-    return f"remove it; known here: {', '.join(_KEYS[table])}"
-
-
-def _suggest_value(value: Any, expected: str) -> str:
-    allowed = re.findall(r"'([^']*)'", expected)
-    close = difflib.get_close_matches(str(value).lower(), allowed, n=1)
-    return f'did you mean "{close[0]}"?' if close else "write one of " + ", ".join(f'"{word}"' for word in allowed)
-
-
-def _format_key(loc: tuple[int | str, ...]) -> str:
-    """("disks", 1, "weight") as disks[1].weight; a key that TOML would quote is quoted."""
-    text = ""
-    for part in loc:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        else:
-            word = part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else _show(part)
-            text += f".{word}" if text else word
-    return text
-
-
-def _key_paths(value: Any, loc: tuple[int | str, ...] = ()) -> Iterator[str]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _key_paths(item, (*loc, key))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _key_paths(item, (*loc, index))
-    else:
-        yield _format_key(loc)
-
-
-def _show(value: Any) -> str:
-    """A value as the file would have it, short enough for one line."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict):
-        return "a table"
-    if isinstance(value, list):
-        return "a list"
-    text = repr(value) if isinstance(value, str) else str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _one_line(text: str) -> str:
-    return _CONTROL.sub(" ", text)

@@ -10,12 +10,12 @@ import typer
 
 from commitlogfs.mount.config import (
     Config,
-    ConfigError,
     config_path,
     default_config_path,
     load_config,
     parse_config,
 )
+from commitlogfs.mount.config_errors import ConfigError
 from commitlogfs.mount.errors import RefusedError, UsageError
 from commitlogfs.mount.exit_codes import ExitCode
 from commitlogfs.mount.units import format_size

@@ -6,7 +6,6 @@ import pytest
 from commitlogfs.mount import config as config_module
 from commitlogfs.mount.config import (
     Config,
-    ConfigError,
     DiskConfig,
     Placement,
     config_path,
@@ -16,6 +15,7 @@ from commitlogfs.mount.config import (
     parse_config,
     quick_config,
 )
+from commitlogfs.mount.config_errors import ConfigError
 from commitlogfs.mount.errors import UsageError
 from commitlogfs.mount.exit_codes import ExitCode
 from commitlogfs.store.placement import POLICIES

@@ -7,7 +7,8 @@ from typer.testing import CliRunner
 
 from commitlogfs.mount import config as config_module
 from commitlogfs.mount.commands.config import app
-from commitlogfs.mount.config import ConfigError, parse_config
+from commitlogfs.mount.config import parse_config
+from commitlogfs.mount.config_errors import ConfigError
 from commitlogfs.mount.errors import RefusedError, UsageError
 from commitlogfs.mount.exit_codes import ExitCode
 

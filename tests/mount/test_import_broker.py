@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlogfs.mount.config import ConfigError, parse_config
+from commitlogfs.mount.config import parse_config
+from commitlogfs.mount.config_errors import ConfigError
 from commitlogfs.mount.errors import UsageError
 from commitlogfs.mount.import_broker import (
     USUAL_MOUNTPOINT,
