@@ -1,0 +1,292 @@
+"""One record of the log: RocketMQ's message format V1 and V2, decoded. Pure: bytes in, values out.
+
+All numbers are big-endian (RocketMQ MessageExtEncoder#encode, CommitLog#checkMessageAndReturnSize):
+
+    TOTALSIZE 4  MAGIC 4  BODYCRC 4  QUEUEID 4  FLAG 4  QUEUEOFFSET 8  PHYSICALOFFSET 8  SYSFLAG 4
+    BORNTIMESTAMP 8  BORNHOST 8|20  STORETIMESTAMP 8  STOREHOST 8|20  RECONSUMETIMES 4
+    PREPAREDTRANSACTIONOFFSET 8  BODYLEN 4 BODY  TOPICLEN 1|2 TOPIC  PROPLEN 2 PROPERTIES
+
+A host is an address of 4 or 16 bytes, told by SYSFLAG, and a port of 4. TOPICLEN has 1 byte in V1, 2 in V2.
+A segment ends with a blank record: 8 bytes, TOTALSIZE = all that remains of the segment. Bytes past the last
+record of the log may be anything, even an old record: only one that carries its own log offset counts.
+"""
+
+import struct
+import zlib
+from dataclasses import dataclass
+from enum import Enum, IntFlag
+from ipaddress import IPv4Address, IPv6Address
+
+from commitlogfs.store.errors import StoreError
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+MAGIC_BLANK = 0xCBD43194
+
+HEADER_BYTES = 8
+"""TOTALSIZE and MAGIC: what `peek` needs."""
+SMALLEST_RECORD_BYTES = 91
+"""V1, two IPv4 hosts, nothing in body, topic and properties."""
+PROPERTY_CRC_BYTES = 20
+"""The record's own checksum, where the broker adds one: the last property, `__CRC32#`."""
+
+_HEADER = struct.Struct(">II")
+_BEFORE_BORN_HOST = struct.Struct(">IIIiiqqiq")
+_PORT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+_BEFORE_BODY = struct.Struct(">iqi")
+_SHORT = struct.Struct(">h")
+_PROPERTY_CRC_NAME = b"__CRC32#\x01"
+_CRC_MASK = 0x7FFFFFFF
+
+
+class SysFlag(IntFlag):
+    """MessageSysFlag: one bit each; transaction state and compression are fields of several bits."""
+
+    COMPRESSED = 1 << 0
+    MULTI_TAGS = 1 << 1
+    BORN_HOST_V6 = 1 << 4
+    STORE_HOST_V6 = 1 << 5
+    NEED_UNWRAP = 1 << 6
+    INNER_BATCH = 1 << 7
+
+
+class Transaction(Enum):
+    NONE = 0
+    PREPARED = 4
+    COMMIT = 8
+    ROLLBACK = 12
+
+
+class Compression(Enum):
+    ZLIB_OF_OLD_CLIENTS = 0
+    LZ4 = 1
+    ZSTD = 2
+    ZLIB = 3
+
+
+_TRANSACTION_BITS = 0b1100
+_COMPRESSION_SHIFT, _COMPRESSION_BITS = 8, 0b111
+
+
+# --- what can be wrong -----------------------------------------------------------------------------------
+
+
+class RecordError(StoreError):
+    """No record could be decoded here; the message says why."""
+
+
+class BlankRecordError(RecordError):
+    """The blank record at the end of a segment: `size` bytes, then the next segment begins."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__("a blank record, which fills the rest of a segment: the log goes on in the next one")
+        self.size = size
+
+
+class NotARecordError(RecordError):
+    """No record begins here."""
+
+
+class TruncatedRecordError(RecordError):
+    """A record begins here, but fewer bytes were given than it has: `needed` in all."""
+
+    def __init__(self, needed: int, given: int) -> None:
+        super().__init__(f"a record of {needed} bytes, cut short after {given}")
+        self.needed = needed
+
+
+class WrongOffsetError(RecordError):
+    """A whole record, but one that belongs to `physical_offset`: left over from an earlier use of the bytes."""
+
+    def __init__(self, physical_offset: int) -> None:
+        super().__init__(f"a left-over record that belongs to log offset {physical_offset}")
+        self.physical_offset = physical_offset
+
+
+class DamagedRecordError(RecordError):
+    """The fields of a record contradict each other."""
+
+
+# --- the record ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    address: IPv4Address | IPv6Address
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.address}]:{self.port}" if self.address.version == 6 else f"{self.address}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One message as it lies in the log. Times in milliseconds since the epoch; `body` as stored, so
+    possibly compressed."""
+
+    total_size: int
+    version: int
+    """1 or 2."""
+    body_crc: int
+    queue_id: int
+    flag: int
+    """The producer's own."""
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    born_timestamp_ms: int
+    born_host: Host
+    store_timestamp_ms: int
+    store_host: Host
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body: bytes
+    topic_bytes: bytes
+    properties_bytes: bytes
+    property_crc_ok: bool | None
+    """The checksum of the whole record; None where the broker did not add one."""
+
+    @property
+    def topic(self) -> str:
+        return self.topic_bytes.decode(errors="replace")
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return parse_properties(self.properties_bytes)
+
+    @property
+    def body_crc_ok(self) -> bool:
+        return body_crc(self.body) == self.body_crc
+
+    @property
+    def transaction(self) -> Transaction:
+        return Transaction(self.sys_flag & _TRANSACTION_BITS)
+
+    @property
+    def compression(self) -> Compression | None:
+        """None for a body that is not compressed. Raises ValueError for a number RocketMQ does not know."""
+        if not self.sys_flag & SysFlag.COMPRESSED:
+            return None
+        return Compression(self.sys_flag >> _COMPRESSION_SHIFT & _COMPRESSION_BITS)
+
+
+def body_crc(body: bytes) -> int:
+    """CRC-32 without its top bit (UtilAll#crc32)."""
+    return zlib.crc32(body) & _CRC_MASK
+
+
+def parse_properties(raw: bytes) -> dict[str, str]:
+    """`name 0x01 value 0x02` repeated, by RocketMQ's rules (MessageDecoder#string2messageProperties): a piece
+    without name or value is dropped, the first 0x01 splits, a repeated name keeps its last value."""
+    properties = {}
+    for piece in raw.decode(errors="replace").split("\x02"):
+        name, _, value = piece.partition("\x01")
+        if name and value:
+            properties[name] = value
+    return properties
+
+
+def peek(data: bytes) -> int:
+    """The size of the record that begins with these (at least HEADER_BYTES) bytes.
+
+    Raises BlankRecordError, NotARecordError, TruncatedRecordError.
+    """
+    if len(data) < HEADER_BYTES:
+        raise TruncatedRecordError(HEADER_BYTES, len(data))
+    total_size: int
+    magic: int
+    total_size, magic = _HEADER.unpack_from(data)
+    if magic == MAGIC_BLANK:
+        raise BlankRecordError(total_size)
+    if not any(data[:HEADER_BYTES]):
+        raise NotARecordError("nothing is written here (yet)")
+    if magic not in (MAGIC_V1, MAGIC_V2) or total_size < SMALLEST_RECORD_BYTES:
+        raise NotARecordError("no record begins here")
+    return total_size
+
+
+def decode(data: bytes, physical_offset: int) -> Record:
+    """The record that begins with `data`, which may be longer than it, at log offset `physical_offset`.
+
+    Checksums are computed and reported, never demanded: see `body_crc_ok`, `property_crc_ok`. Raises
+    BlankRecordError, NotARecordError, TruncatedRecordError, WrongOffsetError, DamagedRecordError.
+    """
+    total_size = peek(data)
+    if len(data) < total_size:
+        raise TruncatedRecordError(total_size, len(data))
+    reader = _Reader(data[:total_size])
+    (_, magic, crc, queue_id, flag, queue_offset, own_offset, sys_flag, born_ms) = reader.unpack(_BEFORE_BORN_HOST)
+    if own_offset != physical_offset:
+        raise WrongOffsetError(own_offset)
+    born_host = reader.host(v6=bool(sys_flag & SysFlag.BORN_HOST_V6))
+    (store_ms,) = reader.unpack(_LONG)
+    store_host = reader.host(v6=bool(sys_flag & SysFlag.STORE_HOST_V6))
+    reconsume_times, prepared_offset, body_length = reader.unpack(_BEFORE_BODY)
+    body = reader.take(body_length, "body")
+    version = 1 if magic == MAGIC_V1 else 2
+    topic_length = reader.take(1, "topic length")[0] if version == 1 else reader.unpack(_SHORT)[0]
+    if version == 1 and topic_length > 127:
+        topic_length -= 256  # a signed byte in Java
+    topic = reader.take(topic_length, "topic")
+    (properties_length,) = reader.unpack(_SHORT)
+    properties = reader.take(properties_length, "properties")
+    if reader.left:
+        raise DamagedRecordError(f"a damaged record: {reader.left} bytes are left after its last field")
+    return Record(
+        total_size=total_size,
+        version=version,
+        body_crc=crc,
+        queue_id=queue_id,
+        flag=flag,
+        queue_offset=queue_offset,
+        physical_offset=own_offset,
+        sys_flag=sys_flag,
+        born_timestamp_ms=born_ms,
+        born_host=born_host,
+        store_timestamp_ms=store_ms,
+        store_host=store_host,
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared_offset,
+        body=body,
+        topic_bytes=topic,
+        properties_bytes=properties,
+        property_crc_ok=_check_property_crc(data[:total_size], properties),
+    )
+
+
+class _Reader:
+    """Takes fields off the front of one record. Raises DamagedRecordError where they do not fit into it."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    @property
+    def left(self) -> int:
+        return len(self._data) - self._position
+
+    def take(self, length: int, what: str) -> bytes:
+        if not 0 <= length <= self.left:
+            raise DamagedRecordError(f"a damaged record: a {what} of {length} bytes does not fit into it")
+        start = self._position
+        self._position += length
+        return self._data[start : self._position]
+
+    def unpack(self, fields: struct.Struct) -> tuple[int, ...]:
+        return fields.unpack(self.take(fields.size, "group of fields"))
+
+    def host(self, *, v6: bool) -> Host:
+        raw = self.take(16 if v6 else 4, "host address")
+        (port,) = self.unpack(_PORT)
+        return Host(IPv6Address(raw) if v6 else IPv4Address(raw), port)
+
+
+def _check_property_crc(record: bytes, properties: bytes) -> bool | None:
+    """`__CRC32#`, 0x01, ten decimal digits with the least significant first, 0x02, as the record's last bytes;
+    over all that precedes them (CommitLog.CRC32_RESERVED_LEN, MessageDecoder#createCrc32)."""
+    tail = properties[-PROPERTY_CRC_BYTES:]
+    if len(tail) < PROPERTY_CRC_BYTES or not tail.startswith(_PROPERTY_CRC_NAME) or tail[-1:] != b"\x02":
+        return None
+    digits = tail[len(_PROPERTY_CRC_NAME) : -1]
+    return digits.isdigit() and int(digits[::-1]) == zlib.crc32(record[:-PROPERTY_CRC_BYTES]) & _CRC_MASK
