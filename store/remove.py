@@ -17,21 +17,30 @@ import errno
 import os
 import re
 import secrets
+import time
 
 from commitlogfs.store import beneath, durable, layout
-from commitlogfs.store.attributes import stat_names, unpack
+from commitlogfs.store.attributes import stat_name, stat_names, unpack
 from commitlogfs.store.segment import BaseOffset
 from commitlogfs.store.usage import DiskUsage, measure_usage
 
 _RETIRED_NAME = re.compile(rb"([0-9]{20})\.[0-9a-f]{8}")
 
+FREE_DEADLINE_S = 0.05
+"""How long to wait until a removed file's blocks show as free. xfs frees them in the background, within
+milliseconds, and a broker that measures before that deletes more than it needs."""
+_FREE_PAUSE_S = 0.001
+
 
 def remove_file(dirfd: int, name: bytes) -> DiskUsage:
-    """Unlink a name nobody has open. Raises OSError; ENOENT is success (a repeated request)."""
+    """Unlink a name nobody has open; the usage without it. Raises OSError; ENOENT is success (a repeated
+    request)."""
+    expected = measure_usage(dirfd).free_bytes
     with contextlib.suppress(FileNotFoundError):
+        expected += _freed_bytes(dirfd, name)
         os.unlink(name, dir_fd=dirfd)
     durable.sync_dir(dirfd)
-    return measure_usage(dirfd)
+    return _measure_freed(dirfd, expected)
 
 
 def retire_file(dirfd: int, name: bytes) -> bytes:
@@ -50,19 +59,22 @@ def retire_file(dirfd: int, name: bytes) -> bytes:
 
 
 def drop_retired(dirfd: int, retired_name: bytes) -> DiskUsage:
-    """Free a retired segment after its last close, and the folder with the last one. Raises OSError."""
+    """Free a retired segment after its last close, and the folder with the last one; the usage without it.
+    Raises OSError."""
     try:
         folder = beneath.open_folder(dirfd, layout.RETIRED_FOLDER)
     except FileNotFoundError:
         return measure_usage(dirfd)
+    expected = measure_usage(dirfd).free_bytes
     try:
+        expected += _freed_bytes(folder, retired_name)
         os.unlink(retired_name, dir_fd=folder)
     except FileNotFoundError:
         pass
     finally:
         os.close(folder)
     _remove_empty_folder(dirfd)
-    return measure_usage(dirfd)
+    return _measure_freed(dirfd, expected)
 
 
 def list_retired(dirfd: int) -> list[tuple[bytes, BaseOffset, int]]:
@@ -90,3 +102,20 @@ def _remove_empty_folder(dirfd: int) -> None:
         # Another retired segment, or something that is not ours, still lies in it.
         if error.errno not in (errno.ENOTEMPTY, errno.ENOENT, errno.EEXIST):
             raise
+
+
+def _freed_bytes(dirfd: int, name: bytes) -> int:
+    """What unlinking this name gives back: nothing while the file has another name."""
+    attributes = unpack(stat_name(dirfd, name))
+    return attributes.blocks * 512 if attributes.nlink == 1 else 0
+
+
+def _measure_freed(dirfd: int, expected_free: int) -> DiskUsage:
+    """Measure once the free space has risen as expected, or at the deadline: somebody else may hold the file
+    or may have taken the space meanwhile."""
+    deadline = time.monotonic() + FREE_DEADLINE_S
+    while True:
+        usage = measure_usage(dirfd)
+        if usage.free_bytes >= expected_free or time.monotonic() >= deadline:
+            return usage
+        time.sleep(_FREE_PAUSE_S)
