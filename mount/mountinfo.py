@@ -103,7 +103,8 @@ def containing_mount(
 def resolve_path(path: str | os.PathLike[str], entries: Sequence[MountEntry] | None = None) -> str:
     """`path` made absolute, with symlinks resolved as far as that touches no FUSE mount.
 
-    Components that do not exist are kept, so the result is usable for a folder still to be made.
+    Components that do not exist, or cannot be looked at (a failed disk), are kept, so the result is usable for
+    a folder still to be made.
     Raises OSError (ELOOP) for a circle of symlinks.
     """
     entries = read_mounts() if entries is None else entries
@@ -143,7 +144,7 @@ def _read_symlink(path: str) -> str | None:
         if not stat.S_ISLNK(Path(path).lstat().st_mode):
             return None
         return str(Path(path).readlink())
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+    except OSError:
         return None
 
 
