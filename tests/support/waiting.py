@@ -1,0 +1,25 @@
+"""Waiting for a condition instead of for a time."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+WAIT_S = 10.0
+
+
+def eventually(condition: Callable[[], T], timeout_s: float = WAIT_S) -> T:
+    """The first true value of `condition`; an AssertionError or RuntimeError in it counts as not yet."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        trouble: Exception | None = None
+        try:
+            value = condition()
+            if value:
+                return value
+        except (AssertionError, RuntimeError) as error:
+            trouble = error
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s:g} s: {trouble or condition}")
+        time.sleep(0.02)
