@@ -1,12 +1,13 @@
 """Attributes as the kernel wants them."""
 
 import stat
+from typing import cast
 
 from pyfuse3 import EntryAttributes, InodeT, ModeT
 
 from commitlogfs.fusefs import inodes
 from commitlogfs.store.allocate import PERMISSION_BITS
-from commitlogfs.store.attributes import unpack
+from commitlogfs.store.attributes import fields_of
 from commitlogfs.store.catalog import Role, Segment
 from commitlogfs.store.identity import RootAttributes
 
@@ -15,6 +16,7 @@ CACHE_S = 1.0
 this bounds how long a change made by the daemon itself (a forced removal) can go unseen."""
 
 _BLOCK = 4096
+_REGULAR = stat.S_IFREG
 
 
 def entry_of_file(file: Segment) -> EntryAttributes:
@@ -35,10 +37,10 @@ def blank_entry() -> EntryAttributes:
 
 def fill_entry(entry: EntryAttributes, file: Segment) -> None:
     """Put everything that differs between files into `entry`. Raises OSError (EOVERFLOW)."""
-    _, mode, _, uid, gid, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns = unpack(file.attributes)
+    _, mode, _, uid, gid, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns = fields_of(file.attributes)
     entry.st_ino = inodes.encode(file)
     entry.generation = inodes.generation_of(btime_ns)
-    entry.st_mode = ModeT(stat.S_IFREG | mode & PERMISSION_BITS)
+    entry.st_mode = cast("ModeT", _REGULAR | mode & PERMISSION_BITS)
     entry.st_nlink = 0 if file.role is Role.RETIRED else 1
     entry.st_uid = uid
     entry.st_gid = gid

@@ -1,7 +1,7 @@
 """Attributes of one backing file, kept packed (88 bytes) while nobody looks at them."""
 
 import struct
-from typing import NamedTuple, NewType
+from typing import NamedTuple, NewType, cast
 
 from commitlogfs.store import _syscalls
 
@@ -11,6 +11,8 @@ _LAYOUT = struct.Struct("=11q")
 if _LAYOUT.size != _syscalls.PACKED_SIZE:  # the C file and this one are two halves of one contract
     raise ImportError(f"_syscalls packs {_syscalls.PACKED_SIZE} bytes, attributes.py unpacks {_LAYOUT.size}")
 _INO_FIELD = struct.Struct("=q")
+_MODE_FIELD = struct.Struct("=8xq")
+_NLINK_FIELD = struct.Struct("=16xq")
 _SIZE_FIELD = struct.Struct("=40xq")
 
 
@@ -34,13 +36,28 @@ class FileAttributes(NamedTuple):
 
 
 def unpack(packed: PackedAttributes) -> FileAttributes:
-    return FileAttributes(*_LAYOUT.unpack(packed))
+    return FileAttributes._make(_LAYOUT.unpack(packed))
+
+
+def fields_of(packed: PackedAttributes) -> tuple[int, ...]:
+    """The fields of FileAttributes, in order, as a plain tuple: a third of the cost, for listings of 60,000."""
+    return _LAYOUT.unpack(packed)
 
 
 def size_of(packed: PackedAttributes) -> int:
     """The size field alone: cheaper than `unpack` where 60,000 entries are only filtered."""
     size: int = _SIZE_FIELD.unpack_from(packed)[0]
     return size
+
+
+def mode_of(packed: PackedAttributes) -> int:
+    mode: int = _MODE_FIELD.unpack_from(packed)[0]
+    return mode
+
+
+def nlink_of(packed: PackedAttributes) -> int:
+    nlink: int = _NLINK_FIELD.unpack_from(packed)[0]
+    return nlink
 
 
 def ino_of(packed: PackedAttributes) -> int:
@@ -58,10 +75,7 @@ def stat_names(dirfd: int, names: list[bytes]) -> list[PackedAttributes | int]:
 
     One entry per name, in order: the packed attributes, or the errno of that name.
     """
-    return [
-        outcome if isinstance(outcome, int) else PackedAttributes(outcome)
-        for outcome in _syscalls.stat_names(dirfd, names)
-    ]
+    return cast("list[PackedAttributes | int]", _syscalls.stat_names(dirfd, names))
 
 
 def stat_name(dirfd: int, name: bytes) -> PackedAttributes:

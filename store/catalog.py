@@ -1,8 +1,9 @@
 """Base offset -> segment: the index that resolves log offsets and names. In memory, rebuilt by scanning."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
+from itertools import pairwise
 
 from commitlogfs.store import layout
 from commitlogfs.store.attributes import PackedAttributes, ino_of, size_of
@@ -68,11 +69,17 @@ class Catalog:
     normally added at the end and removed at the front.
     """
 
-    def __init__(self, segment_size: int) -> None:
+    def __init__(self, segment_size: int, segments: Iterable[Segment] = ()) -> None:
+        """`segments` come in order of base offset. Raises ValueError as `add` does."""
         self.segment_size = segment_size
-        self._bases: list[BaseOffset] = []
-        self._segments: list[Segment] = []
-        self._by_ino: dict[tuple[DiskNumber, int], Segment] = {}
+        self._segments: list[Segment] = list(segments)
+        self._bases: list[BaseOffset] = [segment.base_offset for segment in self._segments]
+        self._by_ino: dict[DiskNumber, dict[int, Segment]] = {}
+        for before, after in pairwise(self._bases):
+            if before >= after:
+                raise ValueError(f"base offset {after} is taken or out of order")
+        for segment in self._segments:
+            self._note_ino(segment)
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -105,7 +112,8 @@ class Catalog:
         return segment if log_offset - segment.base_offset < self.segment_size else None
 
     def by_ino(self, disk: DiskNumber, ino: int) -> Segment | None:
-        return self._by_ino.get((disk, ino))
+        inos = self._by_ino.get(disk)
+        return None if inos is None else inos.get(ino)
 
     def predecessor(self, base_offset: int) -> Segment | None:
         """The nearest segment before `base_offset`, contiguous or not."""
@@ -122,28 +130,26 @@ class Catalog:
         index = bisect_left(self._bases, segment.base_offset)
         if index < len(self._bases) and self._bases[index] == segment.base_offset:
             raise ValueError(f"base offset {segment.base_offset} is taken")
-        key = (segment.disk, segment.ino)
-        if key in self._by_ino:
-            raise ValueError(f"disk {segment.disk} inode {segment.ino} is taken")
+        self._note_ino(segment)
         self._bases.insert(index, segment.base_offset)
         self._segments.insert(index, segment)
-        self._by_ino[key] = segment
 
     def remove(self, segment: Segment) -> None:
         """Raises KeyError if this segment is not in the catalog."""
-        if self._by_ino.get((segment.disk, segment.ino)) is not segment:
+        if self.by_ino(segment.disk, segment.ino) is not segment:
             raise KeyError(segment.base_offset)
         index = bisect_left(self._bases, segment.base_offset)
-        del self._by_ino[(segment.disk, segment.ino)]
+        del self._by_ino[segment.disk][segment.ino]
         del self._bases[index], self._segments[index]
 
     def gaps(self) -> list[tuple[BaseOffset, BaseOffset]]:
         """Missing ranges [start, end) between the first and the last segment."""
-        found = []
-        for before, after in zip(self._bases, self._bases[1:], strict=False):
-            if after - before > self.segment_size:
-                found.append((BaseOffset(before + self.segment_size), after))
-        return found
+        return gaps_between(self._bases, self.segment_size)
+
+    def _note_ino(self, segment: Segment) -> None:
+        inos = self._by_ino.setdefault(segment.disk, {})
+        if inos.setdefault(segment.ino, segment) is not segment:
+            raise ValueError(f"disk {segment.disk} inode {segment.ino} is taken")
 
     def _index_at_or_before(self, offset: int) -> int:
         """Index of the last segment with base offset <= `offset`, -1 if there is none."""
@@ -157,3 +163,12 @@ class Catalog:
         if bases[guess] <= offset < bases[guess] + self.segment_size:
             return guess
         return bisect_right(bases, offset) - 1
+
+
+def gaps_between(bases: Iterable[BaseOffset], segment_size: int) -> list[tuple[BaseOffset, BaseOffset]]:
+    """The ranges [start, end) missing between segments with these base offsets, given in order."""
+    return [
+        (BaseOffset(before + segment_size), after)
+        for before, after in pairwise(bases)
+        if after - before > segment_size
+    ]

@@ -2,11 +2,14 @@
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import pairwise
+from operator import attrgetter
 
-from commitlogfs.store.attributes import ino_of, size_of
-from commitlogfs.store.catalog import Catalog, Role, Segment
+from commitlogfs.store.attributes import ino_of, nlink_of
+from commitlogfs.store.catalog import Catalog, Role, Segment, gaps_between
 from commitlogfs.store.disk import Disk
 from commitlogfs.store.findings import Finding, FindingCode, Severity
+from commitlogfs.store.identity import DiskNumber
 from commitlogfs.store.scan import DiskScan
 from commitlogfs.store.segment import BaseOffset, format_segment_name
 
@@ -33,58 +36,114 @@ def take_inventory(scans: list[tuple[Disk, DiskScan]], segment_size: int) -> Inv
 
 
 def _place_segments(inventory: Inventory, scans: list[tuple[Disk, DiskScan]], segment_size: int) -> None:
-    copies: dict[BaseOffset, list[Segment]] = defaultdict(list)
-    disks = {disk.number: disk for disk, _ in scans}
-    for disk, scan in scans:
-        for base, attributes in scan.segments:
-            copies[base].append(Segment(base, disk.number, attributes))
-    for base in sorted(copies):
-        segments = copies[base]
-        name = format_segment_name(base)
-        if len(segments) > 1:
-            inventory.quarantined[name] = "it lies on more than one disk"
-            paths = " and ".join(disks[segment.disk].path for segment in segments)
-            inventory.findings.append(
-                Finding(
-                    FindingCode.DUPLICATE_SEGMENT,
-                    Severity.REFUSES,
-                    disks[segments[0].disk].path,
-                    name.decode(),
-                    f"the same segment lies on {paths}",
-                    "compare the two (cmp), keep the one with the newer messages, move the other away",
-                )
-            )
-            continue
-        (segment,) = segments
-        size = size_of(segment.attributes)
-        if size not in (0, segment_size):
-            inventory.quarantined[name] = f"its size is {size}, not {segment_size}"
-            inventory.findings.append(
-                Finding(
-                    FindingCode.WRONG_SIZE,
-                    Severity.REFUSES,
-                    disks[segment.disk].path,
-                    name.decode(),
-                    f"size {size} instead of {segment_size}",
-                    "finish or repeat the copy that made it, or move it out of the folder",
-                )
-            )
-            continue
-        if size == 0:
-            inventory.findings.append(
-                Finding(
-                    FindingCode.UNSIZED_SEGMENT,
-                    Severity.NOTE,
-                    disks[segment.disk].path,
-                    name.decode(),
-                    "created but never given its size",
-                    "nothing to do: the broker continues with it, or remove it",
-                )
-            )
-        inventory.catalog.add(segment)
+    """Written for 60,000 segments without a fault: what is wrong is looked for in bulk, and told one by one."""
+    paths = {disk.number: disk.path for disk, _ in scans}
+    found = [Segment(base, disk.number, attributes) for disk, scan in scans for base, attributes in scan.segments]
+    found.sort(key=attrgetter("base_offset"))
+    doubled = _same_base_offset(found)
+    linked = _same_file(found)
+    served = []
+    for segment in found:
+        if segment.base_offset in doubled:
+            copies = doubled[segment.base_offset]
+            if segment is copies[0]:
+                _quarantine_copies(inventory, copies, paths)
+        elif (segment.disk, segment.ino) in linked:
+            _quarantine_linked(inventory, segment, linked[segment.disk, segment.ino], paths)
+        elif segment.size == segment_size:
+            served.append(segment)
+        elif segment.size:
+            _quarantine_wrong_size(inventory, segment, segment_size, paths)
+        else:
+            _report_unsized(inventory, segment, paths)
+            served.append(segment)
+    inventory.catalog = Catalog(segment_size, served)
+
+
+def _same_base_offset(found: list[Segment]) -> dict[BaseOffset, list[Segment]]:
+    """Segments that lie on more than one disk, by base offset."""
+    groups: dict[BaseOffset, list[Segment]] = defaultdict(list)
+    for one, other in pairwise(found):
+        if one.base_offset == other.base_offset:
+            group = groups[one.base_offset]
+            group += [other] if group else [one, other]
+    return groups
+
+
+def _same_file(found: list[Segment]) -> dict[tuple[DiskNumber, int], list[Segment]]:
+    """Files with more than one segment's name (hard links), by disk and inode."""
+    groups: dict[tuple[DiskNumber, int], list[Segment]] = defaultdict(list)
+    for segment in found:
+        if nlink_of(segment.attributes) > 1:
+            groups[segment.disk, segment.ino].append(segment)
+    return {key: group for key, group in groups.items() if len(group) > 1}
+
+
+def _quarantine_copies(inventory: Inventory, copies: list[Segment], paths: dict[DiskNumber, str]) -> None:
+    name = copies[0].name
+    where = [paths[segment.disk] for segment in copies]
+    inventory.quarantined[name] = "it lies on more than one disk"
+    inventory.findings.append(
+        Finding(
+            FindingCode.DUPLICATE_SEGMENT,
+            Severity.REFUSES,
+            where[0],
+            name.decode(),
+            f"the same segment lies on {' and '.join(where)}",
+            "compare the two (cmp), keep the one with the newer messages, move the other away",
+        )
+    )
+
+
+def _quarantine_linked(
+    inventory: Inventory, segment: Segment, group: list[Segment], paths: dict[DiskNumber, str]
+) -> None:
+    others = " and ".join(other.name.decode() for other in group if other is not segment)
+    inventory.quarantined[segment.name] = f"it is the same file as {others}"
+    inventory.findings.append(
+        Finding(
+            FindingCode.DUPLICATE_SEGMENT,
+            Severity.REFUSES,
+            paths[segment.disk],
+            segment.name.decode(),
+            f"the same file as {others} (a hard link)",
+            "its first message's physical offset tells which name is right: move the other away",
+        )
+    )
+
+
+def _quarantine_wrong_size(
+    inventory: Inventory, segment: Segment, segment_size: int, paths: dict[DiskNumber, str]
+) -> None:
+    inventory.quarantined[segment.name] = f"its size is {segment.size}, not {segment_size}"
+    inventory.findings.append(
+        Finding(
+            FindingCode.WRONG_SIZE,
+            Severity.REFUSES,
+            paths[segment.disk],
+            segment.name.decode(),
+            f"size {segment.size} instead of {segment_size}",
+            "finish or repeat the copy that made it, or move it out of the folder",
+        )
+    )
+
+
+def _report_unsized(inventory: Inventory, segment: Segment, paths: dict[DiskNumber, str]) -> None:
+    inventory.findings.append(
+        Finding(
+            FindingCode.UNSIZED_SEGMENT,
+            Severity.NOTE,
+            paths[segment.disk],
+            segment.name.decode(),
+            "created but never given its size",
+            "nothing to do: the broker continues with it, or remove it",
+        )
+    )
 
 
 def _place_temporaries(inventory: Inventory, disk: Disk, scan: DiskScan) -> None:
+    if not scan.temporaries:
+        return
     segment_inos = {ino_of(attributes) for _, attributes in scan.segments}
     for name, base, attributes in scan.temporaries:
         temporary = Segment(base, disk.number, attributes, Role.TEMPORARY, name)
@@ -135,12 +194,9 @@ def _report_strangers(inventory: Inventory, disk: Disk, scan: DiskScan) -> None:
 
 
 def _report_gaps(inventory: Inventory) -> None:
-    sized = Catalog(inventory.catalog.segment_size)
-    for segment in inventory.catalog:
-        if segment.size:
-            sized.add(segment)
-    size = sized.segment_size
-    for start, end in sized.gaps():
+    size = inventory.catalog.segment_size
+    sized = (segment.base_offset for segment in inventory.catalog if segment.size)
+    for start, end in gaps_between(sized, size):
         count = (end - start) // size
         last = format_segment_name(end - size).decode()
         names = format_segment_name(start).decode() + (f" to {last}" if count > 1 else "")

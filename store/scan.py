@@ -6,7 +6,7 @@ import stat
 from dataclasses import dataclass, field
 
 from commitlogfs.store import layout
-from commitlogfs.store.attributes import PackedAttributes, stat_names, unpack
+from commitlogfs.store.attributes import PackedAttributes, mode_of, stat_names, unpack
 from commitlogfs.store.segment import BaseOffset, looks_like_segment, parse_segment_name, parse_temporary_name
 
 
@@ -27,23 +27,24 @@ def scan_folder(dirfd: int, segment_size: int) -> DiskScan:
     """Raises OSError as soon as the folder or any entry with a segment's name cannot be read:
     a scan is complete or it fails, because a missing name is taken for a missing segment."""
     scan = DiskScan()
-    wanted: list[bytes] = []
-    with os.scandir(dirfd) as entries:
-        for entry in entries:
-            name = os.fsencode(entry.name)
-            if name in layout.IGNORED_NAMES:
-                continue
-            if parse_segment_name(name, segment_size) is None and parse_temporary_name(name, segment_size) is None:
-                scan.aliens.append(name)
-            else:
-                wanted.append(name)
-    for name, outcome in zip(wanted, stat_names(dirfd, wanted), strict=True):
+    names: list[bytes] = []
+    bases: list[BaseOffset | None] = []
+    for entry in os.listdir(dirfd):
+        name = os.fsencode(entry)
+        if name in layout.IGNORED_NAMES:
+            continue
+        base = parse_segment_name(name, segment_size)
+        if base is None and parse_temporary_name(name, segment_size) is None:
+            scan.aliens.append(name)
+        else:
+            names.append(name)
+            bases.append(base)
+    for name, base, outcome in zip(names, bases, stat_names(dirfd, names), strict=True):
         if isinstance(outcome, int):
             if outcome == errno.ENOENT:  # removed between the two looks
                 continue
             raise OSError(outcome, os.strerror(outcome), os.fsdecode(name))
-        mode = unpack(outcome).mode
-        base = parse_segment_name(name, segment_size)
+        mode = mode_of(outcome)
         if not stat.S_ISREG(mode):
             scan.irregular.append((name, _kind(mode)))
         elif base is not None:
