@@ -2,6 +2,7 @@ package commitlogfs;
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.Collections;
@@ -24,9 +25,9 @@ public final class MultiPathOracle {
 
     public static void main(String[] args) throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
         for (String line = in.readLine(); line != null; line = in.readLine()) {
-            System.out.println(answer(line.split("\t", -1)));
-            System.out.flush();
+            out.println(answer(line.split("\t", -1)));
         }
     }
 

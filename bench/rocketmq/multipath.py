@@ -55,7 +55,7 @@ class MultiPathOracle:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            text=True,
+            encoding="utf-8",  # on both sides, whatever the locale
             start_new_session=True,
         )
         return self
