@@ -68,7 +68,7 @@ def parse_identity(raw: bytes, where: str) -> DiskIdentity:
                 f"{where}: written by format version {version}, this program knows {layout.FORMAT_VERSION}: "
                 "use the newer commitlogfs"
             )
-        return DiskIdentity(
+        found = DiskIdentity(
             pool_id=str(document["pool"]),
             disk_id=str(document["disk"]),
             number=DiskNumber(int(document["number"])),
@@ -78,11 +78,24 @@ def parse_identity(raw: bytes, where: str) -> DiskIdentity:
                 for number, disk_id, path in document["members"]
             ),
         )
-    except (ValueError, KeyError, TypeError) as error:
+        _demand_sense(found)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise PoolError(
             f"{where}: attribute {layout.XATTR_IDENTITY} is damaged ({error}): "
             "restore it from another disk's backup or adopt the folders again"
         ) from error
+    return found
+
+
+def _demand_sense(found: DiskIdentity) -> None:
+    """Raises ValueError for what no birth ever wrote: sizes are divided by, numbers become inode numbers."""
+    if found.segment_size <= 0:
+        raise ValueError(f"segment size {found.segment_size}")
+    numbers = [member.number for member in found.members]
+    if len(set(numbers)) < len(numbers) or not all(1 <= number <= LARGEST_DISK_NUMBER for number in numbers):
+        raise ValueError(f"disk numbers {numbers}")
+    if not any((member.number, member.disk_id) == (found.number, found.disk_id) for member in found.members):
+        raise ValueError(f"disk {found.number} is not among its own members")
 
 
 def read_identity(dirfd: int, where: str) -> DiskIdentity | None:
