@@ -1,0 +1,64 @@
+"""One name server for the whole run; brokers run one at a time."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import sweep
+from support.brokers import Stand, make_stand
+from support.loop_disks import loop_available, mkfs_available
+
+from commitlogfs.bench import rocketmq
+from commitlogfs.bench.rocketmq import Distribution, NameServer
+
+MakeStand = Callable[..., Stand]
+
+
+@pytest.fixture(scope="session")
+def newest() -> Distribution:
+    if shutil.which("javac") is None:
+        pytest.skip("needs a JDK (java, javac)")
+    return rocketmq.fetch("5.5.0")
+
+
+@pytest.fixture(scope="session")
+def names(newest: Distribution, base_folder: Path) -> Iterator[NameServer]:
+    folder = base_folder / "names"
+    folder.mkdir()
+    with NameServer(newest, folder) as server:
+        yield server
+
+
+def _demand_disks() -> None:
+    lack = loop_available() or ("" if mkfs_available("xfs") else "no mkfs.xfs")
+    if lack:
+        pytest.skip(lack)
+
+
+@pytest.fixture
+def new_stand(workdir: Path, names: NameServer) -> Iterator[MakeStand]:
+    """Makes stands for one test: `new_stand(("ext4", "xfs"), segment_size=...)`."""
+    _demand_disks()
+    with ExitStack() as stack:
+
+        def make(*args: Any, **options: Any) -> Stand:
+            return stack.enter_context(make_stand(workdir, names, *args, **options))
+
+        yield make
+
+
+@pytest.fixture(scope="module")
+def module_stand(base_folder: Path, names: NameServer, request: pytest.FixtureRequest) -> Iterator[MakeStand]:
+    """The same for one stand that the tests of a module share."""
+    _demand_disks()
+    folder = base_folder / request.module.__name__.rpartition(".")[2]
+    with ExitStack() as stack:
+
+        def make(*args: Any, **options: Any) -> Stand:
+            return stack.enter_context(make_stand(folder, names, *args, **options))
+
+        yield make
+    sweep.remove_tree(folder)

@@ -1,0 +1,129 @@
+"""A disk fails at a create while the broker appends: it notices nothing over many segments."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support.brokers import Stand, complaints, fill, line_count, wait_until
+from support.pools import MIB
+
+from commitlogfs.bench import rocketmq
+from commitlogfs.bench.rocketmq import Broker
+
+pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+
+ROLLS = 12
+
+
+@pytest.fixture(scope="module")
+def stand(module_stand) -> Stand:
+    stand = module_stand(("ext4", "xfs", "ext4"), segment_size=2 * MIB, disk_bytes=512 * MIB)
+    stand.pool.init()
+    stand.pool.start()
+    return stand
+
+
+@pytest.fixture(scope="module")
+def broker(stand, newest) -> Iterator[Broker]:
+    with stand.broker(newest) as broker:
+        rocketmq.send(newest, stand.names.address, "First", count=100)
+        yield broker
+        broker.kill()
+
+
+@contextmanager
+def appending(stand, broker, distribution, topic, workdir):
+    """A producer at work; afterwards no send has failed, and everything is consumed."""
+    acked = workdir / "acked"
+    with rocketmq.start_sender(
+        distribution, stand.names.address, topic, size_bytes=4096, rate=1500, acked=acked
+    ) as s:
+        wait_until(lambda: line_count(acked) >= 200, "sending")
+        yield
+        totals = s.stop()
+    assert (totals.failed, totals.abandoned) == (0, 0), totals.last_error
+    seen = rocketmq.consume(distribution, stand.names.address, topic, expect=totals.sent)
+    assert (seen.distinct, seen.duplicates, seen.corrupted, seen.skipped) == (totals.sent, 0, 0, 0)
+    assert complaints(broker) == []
+
+
+def roll(stand, count=ROLLS) -> list[int]:
+    """Wait for that many new segments; the disk (0, 1, 2) of each."""
+    newest = max(os.listdir(stand.pool.mountpoint))
+
+    def made() -> list[str]:
+        return sorted(name for name in os.listdir(stand.pool.mountpoint) if name > newest)
+
+    wait_until(lambda: len(made()) >= count, f"{count} more segments", 60)
+    return [
+        next(number for number, folder in enumerate(stand.folders()) if (folder / name).exists())
+        for name in made()[:count]
+    ]
+
+
+def test_disk_above_force_is_skipped_until_below_resume(stand, broker, newest, workdir):
+    with appending(stand, broker, newest, "Force", workdir):
+        filler = fill(stand.disks[0].path, 86)
+        roll(stand, 2)  # what was made ahead
+        assert set(roll(stand)) == {1, 2}
+        filler.unlink()
+        roll(stand, 2)
+        assert set(roll(stand)) == {0, 1, 2}
+
+
+def test_disk_without_room_is_passed_over(stand, broker, newest, workdir):
+    with appending(stand, broker, newest, "Full", workdir):
+        filler = fill(stand.disks[1].path, 99.9)
+        roll(stand, 2)
+        assert set(roll(stand)) == {0, 2}
+        filler.unlink()
+        roll(stand, 2)
+        assert set(roll(stand)) == {0, 1, 2}
+
+
+def test_disk_that_refuses_at_the_create_itself_is_passed_over(stand, broker, newest, workdir):
+    """Room enough by every measurement, but no inode left: only the create finds out."""
+    disk = stand.disks[2]
+    hoard = disk.path / "hoard"
+    hoard.mkdir()
+    with appending(stand, broker, newest, "Inodes", workdir):
+        made = use_up_inodes(hoard)
+        roll(stand, 2)
+        assert set(roll(stand)) == {0, 1}
+        assert "create_moved_on" in stand.pool.log_since_start()
+        for path in made:
+            path.unlink()
+        roll(stand, 2)
+        wait_until(lambda: 2 in roll(stand, 3), "the disk to be used again", 60)
+
+
+def use_up_inodes(folder: Path) -> list[Path]:
+    made: list[Path] = []
+    try:
+        while True:
+            path = folder / f"{len(made)}"
+            path.touch()
+            made.append(path)
+    except OSError:
+        return made
+
+
+def test_disk_that_turns_read_only_is_passed_over(stand, broker, newest, workdir):
+    """ext4's own reaction to an error (errors=remount-ro), at a moment when the broker writes elsewhere: what
+    it had acknowledged into the page cache of that disk would be lost on any filesystem."""
+    disk = stand.disks[0]
+    subprocess.run(["mount", "-o", "remount,errors=remount-ro", str(disk.path)], check=True)
+    device = Path(disk.device).name
+    with appending(stand, broker, newest, "ReadOnly", workdir):
+        # Only other disks are written to while this one is skipped; then it is clean and takes the next segment.
+        filler = fill(disk.path, 86)
+        roll(stand, 6)
+        os.sync()
+        Path(f"/sys/fs/ext4/{device}/trigger_fs_error").write_text("1")
+        with pytest.raises(OSError, match="Read-only"):
+            (disk.path / "probe").touch()
+        assert filler.exists()
+        assert set(roll(stand)) == {1, 2}

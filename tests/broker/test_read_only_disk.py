@@ -1,0 +1,50 @@
+"""A disk whose filesystem is read-only when the mount begins."""
+
+import os
+
+import pytest
+from support.brokers import complaints
+from support.pools import MIB
+
+from commitlogfs.bench import rocketmq
+
+pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+
+COUNT = 6000
+
+
+def test_broker_starts_reads_its_segments_and_goes_on_elsewhere(new_stand, newest):
+    """It opens every segment read-write and maps it so, as RocketMQ does on any disk."""
+    stand = new_stand(("ext4", "xfs", "ext4"), segment_size=MIB)
+    pool = stand.pool
+    pool.init()
+    pool.start()
+    broker = stand.broker(newest)
+    broker.start()
+    rocketmq.send(newest, stand.names.address, "Before", count=COUNT)
+    broker.kill()
+    pool.stop()
+    names = sorted(name for folder in stand.folders() for name in os.listdir(folder))
+    # The segment that is written and the one made ahead lie on the other two disks.
+    chosen = ({0, 1, 2} - {pool.disk_of(int(name) // MIB) for name in names[-2:]}).pop()
+    stand.disks[chosen].remount_ro()
+    held = sorted(os.listdir(stand.folders()[chosen]))
+    assert len(held) >= 2
+
+    pool.start()
+    assert pool.status()["disks"][chosen]["state"] == "ro"
+    broker.start()
+    seen = rocketmq.consume(newest, stand.names.address, "Before", expect=COUNT)
+    assert (seen.distinct, seen.duplicates, seen.corrupted, seen.skipped) == (COUNT, 0, 0, 0)
+    sent = rocketmq.send(newest, stand.names.address, "After", count=COUNT)
+    assert (sent.sent, sent.failed) == (COUNT, 0)
+    seen = rocketmq.consume(newest, stand.names.address, "After", expect=COUNT)
+    assert (seen.distinct, seen.duplicates, seen.corrupted, seen.skipped) == (COUNT, 0, 0, 0)
+    assert complaints(broker) == []
+    made = sorted(set(os.listdir(pool.mountpoint)) - set(names))
+    assert len(made) >= 4
+    assert {pool.disk_of(int(name) // MIB) for name in made} == {0, 1, 2} - {chosen}
+    assert sorted(os.listdir(stand.folders()[chosen])) == held
+    broker.kill()
+    pool.stop()
+    stand.disks[chosen].remount_rw()

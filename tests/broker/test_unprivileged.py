@@ -1,0 +1,69 @@
+"""The broker as an ordinary user on a mount that root has made."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+from support.brokers import complaints
+from support.pools import MIB
+
+from commitlogfs.bench import rocketmq
+
+pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+
+BROKER_USER = (12345, 12346)
+STRANGER = 23456
+COUNT = 3000
+
+
+@pytest.fixture
+def reachable(newest, base_folder):
+    """The jars in a folder that every user may enter: the cache lies in root's home."""
+    if newest.jars.is_relative_to(os.path.expanduser("~")):
+        folder = base_folder / "distribution"
+        shutil.copytree(newest.jars, folder / "jars")
+        shutil.copytree(newest.helper, folder / "helper")
+        return rocketmq.Distribution(newest.version, folder / "jars", folder / "helper")
+    return newest
+
+
+def test_files_belong_to_the_brokers_user_and_strangers_are_kept_out(new_stand, reachable):
+    stand = new_stand(("ext4", "xfs"), segment_size=MIB)
+    pool = stand.pool
+    uid, gid = BROKER_USER
+    pool.init("--owner", f"{uid}:{gid}", "--mode", "0750")
+    pool.start()
+    root = os.stat(pool.mountpoint)
+    assert (root.st_uid, root.st_gid, root.st_mode & 0o7777) == (uid, gid, 0o750)
+    os.chown(pool.mountpoint.parent, uid, gid)
+    broker = stand.broker(reachable, user=BROKER_USER)
+    broker.start()
+    sent = rocketmq.send(reachable, stand.names.address, "Unprivileged", count=COUNT)
+    assert (sent.sent, sent.failed) == (COUNT, 0)
+    broker.kill()
+    broker.start()
+    seen = rocketmq.consume(reachable, stand.names.address, "Unprivileged", expect=COUNT)
+    assert (seen.distinct, seen.corrupted, seen.skipped) == (COUNT, 0, 0)
+    assert complaints(broker) == []
+    names = sorted(os.listdir(pool.mountpoint))
+    assert len(names) > 3
+    for name in names:
+        st = os.stat(pool.mountpoint / name)
+        assert (st.st_uid, st.st_gid) == BROKER_USER
+        assert st.st_mode & 0o7000 == 0
+    for folder in stand.folders():
+        assert {(p.stat().st_uid, p.stat().st_gid) for p in folder.iterdir()} == {BROKER_USER}
+
+    for command in (
+        ["ls", pool.mountpoint],
+        ["cat", pool.path(0)],
+        ["touch", pool.path(1000)],
+        ["rm", "-f", pool.path(0)],
+    ):
+        done = subprocess.run(
+            list(map(str, command)), user=STRANGER, group=STRANGER, extra_groups=[], capture_output=True, text=True
+        )
+        assert done.returncode != 0, command
+        assert "Permission denied" in done.stderr
+    assert sorted(os.listdir(pool.mountpoint)) == names

@@ -1,0 +1,135 @@
+"""A real broker on a real mount over loop disks, and what tests ask of it."""
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from support.loop_disks import DiskFarm, LoopDisk
+from support.pools import MIB, PoolMount
+
+from commitlogfs.bench.rocketmq import Broker, Distribution, NameServer
+
+_COMPLAINT = re.compile(r"^\S+ ERROR |InternalError|SIGBUS|MappedFileException|Exception in thread")
+_UNRELATED = (
+    # 5.x: its clients' own connections, and RocksDB's and the timer's threads at a kill or stop.
+    "RocketmqRemoting",
+    "io.netty",
+)
+
+
+class Stand:
+    """Loop disks, a pool on them (`DISK/commitlog` each) and one broker on its mount."""
+
+    def __init__(self, disks: Sequence[LoopDisk], pool: PoolMount, names: NameServer) -> None:
+        self.disks = disks
+        self.pool = pool
+        self.names = names
+        self._brokers: list[Broker] = []
+
+    def broker(self, distribution: Distribution, config: dict[str, Any] | None = None, **options: Any) -> Broker:
+        """A broker (not yet started) whose store root holds the mountpoint; killed with the stand."""
+        broker = make_broker(self.pool, self.names, distribution, config, **options)
+        self._brokers.append(broker)
+        return broker
+
+    def folders(self) -> list[Path]:
+        return [Path(disk) for disk in self.pool.disks]
+
+    def close(self) -> None:
+        for broker in self._brokers:
+            broker.kill()
+        self.pool.abandon()
+
+
+@contextmanager
+def make_stand(
+    workdir: Path,
+    names: NameServer,
+    fstypes: Sequence[str] = ("ext4", "xfs", "ext4"),
+    *,
+    segment_size: int = 4 * MIB,
+    disk_bytes: int | None = None,
+    **options: Any,
+) -> Iterator[Stand]:
+    """Disks made, pool described but not yet born."""
+    workdir.mkdir(exist_ok=True)
+    with DiskFarm(workdir / "disks") as farm:
+        disks = [farm.add(fstype, disk_bytes) for fstype in fstypes]
+        pool = PoolMount(workdir, [disk.path / "commitlog" for disk in disks], segment_size, **options)
+        stand = Stand(disks, pool, names)
+        try:
+            yield stand
+        finally:
+            stand.close()
+
+
+def make_broker(
+    pool: PoolMount,
+    names: NameServer,
+    distribution: Distribution,
+    config: dict[str, Any] | None = None,
+    **options: Any,
+) -> Broker:
+    """Its home is named after the pool's work folder, so that no two brokers of a name server are alike."""
+    name = options.pop("name", f"broker-{pool.workdir.name.replace('.', '-')}")
+    placed = {
+        "storePathRootDir": str(pool.mountpoint.parent),
+        "storePathCommitLog": str(pool.mountpoint),
+        "mappedFileSizeCommitLog": pool.segment_size,
+    }
+    return Broker(distribution, names, pool.workdir, {**placed, **(config or {})}, name=name, **options)
+
+
+def complaints(broker: Broker) -> list[str]:
+    """Errors that the broker logged since its last start."""
+    lines = broker.log_text().splitlines()
+    return [line for line in lines if _COMPLAINT.search(line) and not any(word in line for word in _UNRELATED)]
+
+
+def mapped_segments(broker: Broker, folder: Path) -> set[str]:
+    """The segments the broker works with: it keeps every one of them mapped."""
+    prefix = f"{folder}/"
+    maps = Path(f"/proc/{broker.pid}/maps").read_text()
+    return {
+        line.split()[5].removeprefix(prefix) for line in maps.splitlines() if line.split()[5:6] and prefix in line
+    }
+
+
+def digest(folder: Path) -> dict[str, str]:
+    """Path -> checksum of every file beneath a folder."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
+        time.sleep(0.05)
+
+
+def line_count(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def fill(folder: Path, percent: float, name: str = "filler") -> Path:
+    """Fill a disk with foreign data up to `percent` of used / (used + available); returns the file."""
+    filler = folder / name
+    st = os.statvfs(folder)
+    used = (st.f_blocks - st.f_bfree) * st.f_frsize
+    entire = used + st.f_bavail * st.f_frsize
+    wanted = int(entire * percent / 100) - used
+    fd = os.open(filler, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, max(1, wanted))
+    finally:
+        os.close(fd)
+    return filler
