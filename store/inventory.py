@@ -19,7 +19,7 @@ class Inventory:
     catalog: Catalog
     temporaries: dict[bytes, Segment] = field(default_factory=dict)
     stale_temporaries: list[Segment] = field(default_factory=list)
-    """Second names of files that already are segments: a rename that a crash cut in half."""
+    """Second names of segments or of other temporaries: a rename that a crash cut in half."""
     quarantined: dict[bytes, str] = field(default_factory=dict)
     """Names that are kept, not served, and cannot be created again, with the reason."""
     findings: list[Finding] = field(default_factory=list)
@@ -144,12 +144,13 @@ def _report_unsized(inventory: Inventory, segment: Segment, paths: dict[DiskNumb
 def _place_temporaries(inventory: Inventory, disk: Disk, scan: DiskScan) -> None:
     if not scan.temporaries:
         return
-    segment_inos = {ino_of(attributes) for _, attributes in scan.segments}
+    named_inos = {ino_of(attributes) for _, attributes in scan.segments}
     for name, base, attributes in scan.temporaries:
         temporary = Segment(base, disk.number, attributes, Role.TEMPORARY, name)
-        if temporary.ino in segment_inos:
+        if temporary.ino in named_inos:
             inventory.stale_temporaries.append(temporary)
             continue
+        named_inos.add(temporary.ino)
         if name in inventory.temporaries:
             inventory.quarantined[name] = "it lies on more than one disk"
             del inventory.temporaries[name]

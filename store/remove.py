@@ -46,16 +46,16 @@ def remove_file(dirfd: int, name: bytes) -> DiskUsage:
 def retire_file(dirfd: int, name: bytes) -> bytes:
     """Move an open segment aside; its new name inside the retired folder. Raises OSError."""
     retired_name = b"%b.%b" % (name.lstrip(b".")[:20], secrets.token_hex(4).encode())
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(layout.RETIRED_FOLDER, 0o700, dir_fd=dirfd)
-    folder = beneath.open_folder(dirfd, layout.RETIRED_FOLDER)
-    try:
-        os.rename(name, retired_name, src_dir_fd=dirfd, dst_dir_fd=folder)
-        durable.sync_dir(folder)
-        durable.sync_dir(dirfd)
-    finally:
-        os.close(folder)
-    return retired_name
+    while True:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(layout.RETIRED_FOLDER, 0o700, dir_fd=dirfd)
+        try:
+            _rename_into_retired(dirfd, name, retired_name)
+        except FileNotFoundError:
+            # The last close of another retired file took the folder away - unless the segment itself is gone.
+            stat_name(dirfd, name)
+        else:
+            return retired_name
 
 
 def drop_retired(dirfd: int, retired_name: bytes) -> DiskUsage:
@@ -91,6 +91,16 @@ def list_retired(dirfd: int) -> list[tuple[bytes, BaseOffset, int]]:
             for name, outcome in zip(names, stat_names(folder, names), strict=True)
             if not isinstance(outcome, int)
         ]
+    finally:
+        os.close(folder)
+
+
+def _rename_into_retired(dirfd: int, name: bytes, retired_name: bytes) -> None:
+    folder = beneath.open_folder(dirfd, layout.RETIRED_FOLDER)
+    try:
+        os.rename(name, retired_name, src_dir_fd=dirfd, dst_dir_fd=folder)
+        durable.sync_dir(folder)
+        durable.sync_dir(dirfd)
     finally:
         os.close(folder)
 

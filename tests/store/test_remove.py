@@ -1,0 +1,200 @@
+"""Removing, with every state a crash can leave read again."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from support.files import names_in, open_disk
+
+from commitlogfs.store import remove
+from commitlogfs.store.disk import Disk, DiskState
+from commitlogfs.store.identity import DiskNumber, RootAttributes
+from commitlogfs.store.inventory import take_inventory
+from commitlogfs.store.pool import Pool, sweep
+from commitlogfs.store.scan import scan_folder
+from commitlogfs.store.segment import format_segment_name
+
+SIZE = 4096
+NAME = format_segment_name(SIZE)
+TEMPORARY = b"." + NAME + b".abc"
+
+
+@pytest.fixture
+def disk(workdir):
+    with open_disk(workdir) as disk:
+        yield disk
+
+
+def make(disk: Disk, name: bytes = NAME, content: bytes = b"x" * SIZE) -> Path:
+    path = Path(disk.path) / os.fsdecode(name)
+    path.write_bytes(content)
+    return path
+
+
+def reopened(disk: Disk) -> Pool:
+    """What a fresh mount would find there."""
+    inventory = take_inventory([(disk, scan_folder(disk.dirfd, SIZE))], SIZE)
+    return Pool("pool", SIZE, [disk], inventory, RootAttributes(0o755, 0, 0))
+
+
+def test_an_unopened_file_is_unlinked_and_a_repeated_request_succeeds(disk):
+    make(disk)
+    usage = remove.remove_file(disk.dirfd, NAME)
+    assert usage.total_bytes > 0
+    assert names_in(disk.path) == []
+    remove.remove_file(disk.dirfd, NAME)
+
+
+def test_a_retired_file_keeps_its_content_until_it_is_dropped(disk):
+    path = make(disk)
+    with path.open("rb") as held:
+        retired = remove.retire_file(disk.dirfd, NAME)
+        assert names_in(disk.path) == [".commitlogfs"]
+        ((name, base, ino),) = remove.list_retired(disk.dirfd)
+        assert (name, base, ino) == (retired, SIZE, os.fstat(held.fileno()).st_ino)
+        assert held.read() == b"x" * SIZE
+    remove.drop_retired(disk.dirfd, retired)
+    assert names_in(disk.path) == [], "the folder goes with its last file"
+    remove.drop_retired(disk.dirfd, retired)
+
+
+def test_the_same_name_can_be_retired_many_times(disk):
+    retired = set()
+    for round_ in range(5):
+        make(disk, content=b"%d" % round_)
+        retired.add(remove.retire_file(disk.dirfd, NAME))
+    assert {name for name, _, _ in remove.list_retired(disk.dirfd)} == retired
+    assert len(retired) == 5
+    for left, name in zip((4, 3, 2, 1, 0), sorted(retired), strict=True):
+        remove.drop_retired(disk.dirfd, name)
+        assert len(remove.list_retired(disk.dirfd)) == left
+
+
+def test_a_temporary_can_be_retired(disk):
+    make(disk, TEMPORARY)
+    retired = remove.retire_file(disk.dirfd, TEMPORARY)
+    assert remove.list_retired(disk.dirfd)[0][:2] == (retired, SIZE)
+
+
+def test_retiring_what_is_not_there_fails_and_leaves_no_folder_in_use(disk):
+    with pytest.raises(FileNotFoundError):
+        remove.retire_file(disk.dirfd, NAME)
+    assert remove.list_retired(disk.dirfd) == []
+
+
+@pytest.mark.parametrize("planted", ["symlink", "file"])
+def test_a_planted_retired_folder_is_not_followed(disk, planted, base_folder):
+    make(disk)
+    elsewhere = base_folder / "elsewhere"
+    elsewhere.mkdir(exist_ok=True)
+    place = Path(disk.path) / ".commitlogfs"
+    place.symlink_to(elsewhere) if planted == "symlink" else place.write_text("")
+    with pytest.raises(OSError):  # noqa: PT011 - ELOOP or ENOTDIR
+        remove.retire_file(disk.dirfd, NAME)
+    assert names_in(elsewhere) == []
+    assert NAME.decode() in names_in(disk.path), "the segment stays where it was"
+
+
+def test_strangers_in_the_retired_folder_are_left_alone(disk):
+    make(disk)
+    retired = remove.retire_file(disk.dirfd, NAME)
+    stranger = Path(disk.path) / ".commitlogfs" / "notes.txt"
+    stranger.write_text("mine")
+    assert [name for name, _, _ in remove.list_retired(disk.dirfd)] == [retired]
+    remove.drop_retired(disk.dirfd, retired)
+    assert stranger.read_text() == "mine"
+
+
+# --- what a crash leaves -----------------------------------------------------------------------------
+
+
+def test_crash_before_the_rename_leaves_the_segment(disk):
+    make(disk)
+    (Path(disk.path) / ".commitlogfs").mkdir()
+    pool = reopened(disk)
+    assert [segment.base_offset for segment in pool.inventory.catalog] == [SIZE]
+    assert pool.findings == []
+    assert sweep(pool) == []
+    assert remove.retire_file(disk.dirfd, NAME)
+
+
+def test_crash_after_the_rename_is_swept_by_the_next_mount(disk):
+    make(disk)
+    retired = remove.retire_file(disk.dirfd, NAME)
+    pool = reopened(disk)
+    assert len(pool.inventory.catalog) == 0
+    assert pool.findings == []
+    assert sweep(pool) == [f"{disk.path}: freed removed segment {retired.decode()}"]
+    assert names_in(disk.path) == []
+
+
+def test_crash_after_the_last_unlink_leaves_an_empty_folder(disk):
+    make(disk)
+    retired = remove.retire_file(disk.dirfd, NAME)
+    (Path(disk.path) / ".commitlogfs" / os.fsdecode(retired)).unlink()
+    pool = reopened(disk)
+    assert pool.findings == []
+    assert sweep(pool) == []
+    make(disk)
+    remove.drop_retired(disk.dirfd, remove.retire_file(disk.dirfd, NAME))
+    assert names_in(disk.path) == [NAME.decode()] or names_in(disk.path) == []
+
+
+def test_a_segment_made_again_and_its_retired_namesake_are_both_understood(disk):
+    make(disk, content=b"o" * SIZE)
+    remove.retire_file(disk.dirfd, NAME)
+    path = make(disk, content=b"n" * SIZE)
+    pool = reopened(disk)
+    assert len(pool.inventory.catalog) == 1
+    sweep(pool)
+    assert path.read_bytes() == b"n" * SIZE
+    assert names_in(disk.path) == [NAME.decode()]
+
+
+def test_crash_inside_a_rename_leaves_two_names_of_which_the_segment_stays(disk):
+    path = make(disk, TEMPORARY)
+    os.link(path, Path(disk.path) / NAME.decode())
+    pool = reopened(disk)
+    assert [segment.name for segment in pool.inventory.catalog] == [NAME]
+    assert pool.inventory.temporaries == {}
+    assert sweep(pool) == [f"{disk.path}: finished the rename of {TEMPORARY.decode()}"]
+    assert names_in(disk.path) == [NAME.decode()]
+    assert (Path(disk.path) / NAME.decode()).read_bytes() == b"x" * SIZE
+
+
+def test_crash_inside_a_rename_between_temporaries_leaves_one_of_them(disk):
+    """Two names of one file would be two entries of one inode: each would answer for the other."""
+    path = make(disk, TEMPORARY)
+    os.link(path, Path(disk.path) / f".{NAME.decode()}.def")
+    pool = reopened(disk)
+    assert len(pool.inventory.temporaries) == 1
+    sweep(pool)
+    assert names_in(disk.path) == [name.decode() for name in pool.inventory.temporaries]
+    assert (Path(disk.path) / names_in(disk.path)[0]).read_bytes() == b"x" * SIZE
+
+
+def test_a_read_only_disk_is_not_swept(workdir):
+    with open_disk(workdir) as disk:
+        make(disk)
+        retired = remove.retire_file(disk.dirfd, NAME)
+        disk.state = DiskState.RO
+        assert sweep(reopened(disk)) == []
+        assert [name for name, _, _ in remove.list_retired(disk.dirfd)] == [retired]
+
+
+def test_retiring_while_another_retired_file_is_dropped(disk):
+    """The folder that the one needs may be taken away by the other at any moment."""
+    rounds = 300
+
+    def retire_and_drop(index: int) -> None:
+        name = format_segment_name(index * SIZE)
+        for _ in range(rounds):
+            make(disk, name, b"x")
+            remove.drop_retired(disk.dirfd, remove.retire_file(disk.dirfd, name))
+
+    with ThreadPoolExecutor(4) as threads:
+        for outcome in [threads.submit(retire_and_drop, index) for index in range(4)]:
+            outcome.result()
+    assert names_in(disk.path) == []
+    assert DiskNumber(1) == disk.number

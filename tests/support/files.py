@@ -1,0 +1,49 @@
+"""Attributes of files that need not exist, and plain folders as disks, for tests without a mount."""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from commitlogfs.store import filesystem
+from commitlogfs.store.attributes import _LAYOUT, FileAttributes, PackedAttributes
+from commitlogfs.store.disk import Disk, DiskState
+from commitlogfs.store.identity import DiskNumber
+from commitlogfs.store.thresholds import Thresholds
+
+GIB = 1 << 30
+
+
+def packed_attributes(
+    ino: int, size: int, *, mode: int = 0o644, nlink: int = 1, blocks: int | None = None, btime_ns: int = 0
+) -> PackedAttributes:
+    """As the C side would pack them for a regular file."""
+    blocks = size // 512 if blocks is None else blocks
+    fields = FileAttributes(ino, stat.S_IFREG | mode, nlink, 0, 0, size, blocks, 1, 1, 1, btime_ns)
+    return PackedAttributes(_LAYOUT.pack(*fields))
+
+
+@contextmanager
+def open_disk(
+    folder: Path, number: int = 1, *, state: DiskState = DiskState.RW, thresholds: Thresholds | None = None
+) -> Iterator[Disk]:
+    """A disk over an existing folder."""
+    dirfd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    disk = Disk(
+        DiskNumber(number),
+        f"disk-{number}",
+        str(folder),
+        dirfd,
+        filesystem.identify(dirfd),
+        thresholds or Thresholds(),
+        state,
+    )
+    try:
+        yield disk
+    finally:
+        disk.close()
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
