@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, cast
 
 import pyfuse3
 import trio
@@ -393,10 +393,16 @@ class CommitLogOperations(pyfuse3.Operations):
 
     @handler
     async def setxattr(self, inode: InodeT, name: XAttrNameT, value: bytes, ctx: RequestContext) -> None:
-        raise NotPermittedError("extended attributes are read-only")
+        self._refuse_xattr_change(name)
 
     @handler
     async def removexattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> None:
+        self._refuse_xattr_change(name)
+
+    @staticmethod
+    def _refuse_xattr_change(name: bytes) -> NoReturn:
+        if name.startswith(xattrs.ACL_PREFIX):
+            raise FUSEError(errno.EOPNOTSUPP)  # cp -a and the like then preserve the mode by chmod
         raise NotPermittedError("extended attributes are read-only")
 
     # --- helpers -------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ from commitlogfs.store.segment import SegmentState
 
 PREFIX = b"user.commitlogfs."
 STATE = PREFIX + b"state"
+ACL_PREFIX = b"system.posix_acl_"
+"""Access control lists: there are none, only mode bits."""
 
 
 def _full_path(disk: Disk, file: Segment) -> bytes:
