@@ -90,15 +90,16 @@ def check_mountpoint(config: Config) -> None:
 
 
 def _open(config: Config) -> Pool:
-    try:
-        pool = open_pool(mounting.disk_specs(config), mounting.configured_segment_size(config))
-    except PoolError as error:
-        raise RefusedError(f"{config.name}: not mounted: {error}") from error
-    try:
-        demand_mountable(pool, mounting.on_missing(config))
-    except PoolRefusedError as error:
-        pool.close()
-        raise mounting.refusal(error, config.name) from error
+    with ExitStack() as stack:
+        try:
+            pool = open_pool(mounting.disk_specs(config), mounting.configured_segment_size(config))
+            stack.callback(pool.close)
+            demand_mountable(pool, mounting.on_missing(config))
+        except PoolRefusedError as error:
+            raise mounting.refusal(error, config.name) from error
+        except PoolError as error:
+            raise RefusedError(f"{config.name}: not mounted: {error}") from error
+        stack.pop_all()
     return pool
 
 

@@ -2,8 +2,11 @@
 
 from commitlogfs.mount.config import Config
 from commitlogfs.mount.errors import RefusedError
+from commitlogfs.store.findings import Finding, FindingCode
 from commitlogfs.store.membership import DiskSpec
 from commitlogfs.store.pool import OnMissing, Pool, PoolRefusedError
+
+_SHOWN_OF_A_KIND = 5
 
 
 def disk_specs(config: Config) -> tuple[DiskSpec, ...]:
@@ -23,11 +26,20 @@ def configured_segment_size(config: Config) -> int | None:
 
 
 def refusal(error: PoolRefusedError, name: str) -> RefusedError:
-    """The one readable report of a refused mount."""
-    lines = str(error).splitlines()
+    """The one readable report of a refused mount: a lost disk of many leaves thousands of gaps, a few are shown."""
+    by_code: dict[FindingCode, list[Finding]] = {}
+    for finding in error.blocking:
+        by_code.setdefault(finding.code, []).append(finding)
+    lines = []
+    for code, findings in by_code.items():
+        lines += [str(finding) for finding in findings[:_SHOWN_OF_A_KIND]]
+        more = len(findings) - _SHOWN_OF_A_KIND
+        if more > 0:
+            lines.append(f"and {more} more of this kind ({code.value}): `commitlogfs check` shows them all")
     if len(lines) == 1:
         return RefusedError(f"{name}: not mounted: {lines[0]}")
-    return RefusedError(f"{name}: not mounted, {len(lines)} reasons:" + "".join(f"\n  {line}" for line in lines))
+    heading = f"{name}: not mounted, {len(error.blocking)} reasons:"
+    return RefusedError(heading + "".join(f"\n  {line}" for line in lines))
 
 
 def describe_pool(pool: Pool) -> str:

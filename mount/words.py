@@ -22,6 +22,10 @@ def approximate_duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def describe_degraded(document: dict[str, Any]) -> str:
+    return f"DEGRADED: served without {', '.join(document['missing_disks'])}."
+
+
 def describe_log(document: dict[str, Any]) -> str:
     segments = document["segments"]
     size = format_size(segments["size"])

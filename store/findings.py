@@ -55,7 +55,7 @@ class Finding:
     remedy: str
 
     def __str__(self) -> str:
-        where = f"{self.disk}/{self.file}" if self.file else self.disk
+        where = "/".join(part for part in (self.disk, self.file) if part)
         return f"{where}: {self.message}: {self.remedy}" if where else f"{self.message}: {self.remedy}"
 
     def as_json(self) -> dict[str, str]:

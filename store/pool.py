@@ -1,6 +1,7 @@
 """Opening an existing pool: identity, membership, scan, findings, and the refusal to mount."""
 
 import contextlib
+import dataclasses
 import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,11 @@ from commitlogfs.store.scan import DiskScan, scan_folder
 
 DEFAULT_ROOT = RootAttributes(0o755, 0, 0)
 
+_ABSENT = frozenset({FindingCode.DISK_MISSING, FindingCode.DISK_WITHOUT_IDENTITY})
+"""Findings about a configured path at which no disk of any pool is."""
+_QUARANTINING = frozenset({FindingCode.DUPLICATE_SEGMENT, FindingCode.WRONG_SIZE})
+"""Findings about a segment that exists but cannot be served."""
+
 
 class OnMissing(Enum):
     REFUSE = "refuse"
@@ -30,9 +36,9 @@ class PoolRefusedError(PoolError):
     """The pool is not mounted; `findings` says why, one remedy each."""
 
     def __init__(self, findings: list[Finding]) -> None:
-        blocking = [finding for finding in findings if finding.severity >= Severity.REFUSES]
-        super().__init__("\n".join(str(finding) for finding in blocking))
         self.findings = findings
+        self.blocking = [finding for finding in findings if finding.severity >= Severity.REFUSES]
+        super().__init__("\n".join(map(str, self.blocking)))
 
 
 @dataclass(slots=True)
@@ -87,8 +93,8 @@ def open_pool(
         disks = [_make_disk(folder, found) for folder, found in zip(members, identities, strict=True)]
         disks.sort(key=lambda disk: disk.number)
         findings += _read_only_findings(disks)
-        unopened = {finding.disk for finding in findings if finding.code is FindingCode.DISK_MISSING}
-        missing, more = _missing_members(first, disks, unopened)
+        absent = {finding.disk for finding in findings if finding.code in _ABSENT}
+        missing, more = _missing_members(first, disks, specs, absent)
         findings += more
         inventory = take_inventory(_scan_all(disks, first.segment_size), first.segment_size)
         inventory.findings[:0] = findings
@@ -145,7 +151,7 @@ def _open_folders(
             stack.callback(os.close, folder.dirfd)
             folders.append(folder)
     if not folders:
-        raise PoolError("\n".join(str(finding) for finding in findings))
+        raise PoolRefusedError(findings)
     return folders, findings
 
 
@@ -174,7 +180,7 @@ def _match_identities(
                     folder.spec.path,
                     "",
                     "carries no identity: most likely the bare folder of a disk that is not mounted",
-                    "mount the disk there",
+                    'mount the disk there, or set on_missing = "degraded" to serve the rest',
                 )
             )
         elif found.pool_id != pool_id:
@@ -252,22 +258,30 @@ def _read_only_findings(disks: list[Disk]) -> list[Finding]:
 
 
 def _missing_members(
-    known: identity.DiskIdentity, disks: list[Disk], reported: set[str]
+    known: identity.DiskIdentity, disks: list[Disk], specs: tuple[DiskSpec, ...], absent: set[str]
 ) -> tuple[list[str], list[Finding]]:
+    """Paths of the members that no folder turned out to be; a finding for each not yet told in `absent`."""
     present = {disk.disk_id for disk in disks}
+    configured = {spec.path for spec in specs}
     missing = [member for member in known.members if member.disk_id not in present]
-    findings = [
-        Finding(
-            FindingCode.DISK_MISSING,
-            Severity.REFUSES,
-            member.path,
-            "",
-            f"disk {member.number} of the pool is missing (last seen here)",
-            'mount it and name it in the configuration, or set on_missing = "degraded" to serve the rest',
+    findings = []
+    for member in missing:
+        if member.path in absent:
+            continue
+        if absent or member.path in configured:
+            code, reason = FindingCode.DISK_MISSING, "is missing (last seen here)"
+        else:
+            code, reason = FindingCode.DISK_NOT_CONFIGURED, "is not in the configuration (last seen here)"
+        findings.append(
+            Finding(
+                code,
+                Severity.REFUSES,
+                member.path,
+                "",
+                f"disk {member.number} of the pool {reason}",
+                'mount it and name it in the configuration, or set on_missing = "degraded" to serve the rest',
+            )
         )
-        for member in missing
-        if member.path not in reported
-    ]
     return [member.path for member in missing], findings
 
 
@@ -290,11 +304,18 @@ def _read_root(disks: list[Disk]) -> RootAttributes:
 
 
 def _judge_newest(pool: Pool) -> None:
-    """Degraded is refused while the newest segment is absent: two histories of the log would follow."""
+    """Degraded is refused while the newest segment cannot be served: two histories of the log would follow."""
+    last = pool.inventory.catalog.last
+    for index, finding in enumerate(pool.findings):
+        if finding.code in _QUARANTINING and (last is None or finding.file.encode() > last.name):
+            pool.findings[index] = dataclasses.replace(
+                finding,
+                severity=Severity.REFUSES_ALWAYS,
+                message=f"{finding.message}, and the log has no newer one to go on from",
+            )
     if not pool.missing:
         return
     recorded = [newest for disk in pool.disks if (newest := identity.read_newest(disk.dirfd)) is not None]
-    last = pool.inventory.catalog.last
     if recorded and (last is None or max(recorded) > last.base_offset):
         pool.findings.append(
             Finding(

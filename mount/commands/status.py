@@ -11,7 +11,13 @@ from rich.table import Table
 
 from commitlogfs.mount import control
 from commitlogfs.mount.target import find_target
-from commitlogfs.mount.words import approximate_size, describe_disk, describe_log, describe_pressure
+from commitlogfs.mount.words import (
+    approximate_size,
+    describe_degraded,
+    describe_disk,
+    describe_log,
+    describe_pressure,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -40,6 +46,8 @@ def _show(document: dict[str, Any], console: Console) -> None:
         f"[bold]{escape(document['name'])}[/] on {escape(document['mountpoint'])}: daemon {daemon['pid']} since "
         f"{since}, passthrough {daemon['passthrough']}"
     )
+    if document["degraded"]:
+        console.print(escape(describe_degraded(document)), style="bold red")
     console.print(escape(describe_log(document)))
     table = Table(box=None, pad_edge=False)
     for heading in ("disk", "path", "state", "used", "free", "segments", "what happens next"):

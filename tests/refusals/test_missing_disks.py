@@ -1,0 +1,274 @@
+"""A disk that is not there: one readable report, nothing mounted, and never a byte in its bare folder."""
+
+import errno
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.loop_disks import DiskFarm, LoopDisk
+from support.pools import MIB, PoolMount, segment_bytes
+from support.refusals import degrade, refused_mount
+from support.snapshots import snapshot
+
+pytestmark = [pytest.mark.mounted, pytest.mark.slow]
+
+
+def take_away(disk: Path) -> Path:
+    """What an unmounted disk looks like: an empty folder without attributes at its place."""
+    aside = disk.with_name(disk.name + ".unmounted")
+    disk.rename(aside)
+    disk.mkdir()
+    return aside
+
+
+def bring_back(disk: Path, aside: Path) -> None:
+    assert os.listdir(disk) == []
+    assert os.listxattr(disk) == []
+    disk.rmdir()
+    aside.rename(disk)
+
+
+def test_an_absent_folder_is_named_with_its_remedy_and_the_mount_works_once_it_is_back(striped: PoolMount) -> None:
+    gone = Path(striped.disks[1])
+    aside = gone.with_name("aside")
+    gone.rename(aside)
+    before = snapshot(striped.workdir / "disk0", striped.workdir / "disk2", aside)
+    report = refused_mount(striped)
+    assert f"{gone}: no such folder: mount the disk there or correct the path" in report
+    assert not gone.exists()
+    assert snapshot(striped.workdir / "disk0", striped.workdir / "disk2", aside) == before
+    aside.rename(gone)
+    striped.start()
+    assert len(os.listdir(striped.mountpoint)) == 7
+
+
+def test_the_bare_folder_of_an_unmounted_disk_is_refused_and_stays_bare(striped: PoolMount) -> None:
+    gone = Path(striped.disks[1])
+    aside = take_away(gone)
+    bare = snapshot(gone)
+    report = refused_mount(striped)
+    lines = [line for line in report.splitlines() if f"{gone}:" in line]
+    assert len(lines) == 1, report
+    assert "bare folder of a disk that is not mounted" in lines[0]
+    assert "mount the disk there" in lines[0]
+    assert snapshot(gone) == bare
+    bring_back(gone, aside)
+    striped.start()
+
+
+def test_a_degraded_mount_writes_nothing_into_the_bare_folder(striped: PoolMount) -> None:
+    gone = Path(striped.disks[1])
+    aside = take_away(gone)
+    bare = snapshot(gone)
+    degrade(striped)
+    striped.start()
+    striped.make_segments(range(7, 13))
+    os.unlink(striped.path(0))
+    os.chmod(striped.mountpoint, 0o700)  # kept on every disk that is there
+    striped.stop()
+    assert snapshot(gone) == bare
+    bring_back(gone, aside)
+    striped.start()
+    assert sorted(os.listdir(striped.mountpoint)) == [striped.path(index).name for index in range(1, 13)]
+    assert os.stat(striped.mountpoint).st_mode & 0o777 == 0o700
+
+
+@pytest.mark.root
+def test_a_real_disk_that_is_not_mounted(disk_farm: DiskFarm, make_pool) -> None:
+    disks: list[LoopDisk] = [disk_farm.add("ext4"), disk_farm.add("ext4")]
+    pool = make_pool(disks=[disk.path for disk in disks])
+    pool.start()
+    pool.make_segments(range(3))
+    pool.stop()
+    disks[1].unmount()
+    bare = snapshot(disks[1].path)
+    report = refused_mount(pool)
+    assert f"{disks[1].path}: carries no identity" in report
+    degrade(pool)
+    pool.start()
+    pool.make_segments([3, 4])
+    assert [pool.disk_of(index) for index in (0, 2, 3, 4)] == [0, 0, 0, 0]
+    pool.stop()
+    assert snapshot(disks[1].path) == bare
+    disks[1].mount()
+    del pool.settings["on_missing"]
+    pool.start()
+    assert [pool.path(index).read_bytes()[:4096] for index in range(5)] == [
+        segment_bytes(index, 4096) for index in range(5)
+    ]
+    pool.stop()
+    for disk in disks:
+        disk.unmount()
+    bare = snapshot(*(disk.path for disk in disks))
+    report = refused_mount(pool)
+    assert "no disk carries a commitlogfs identity: are the disks mounted?" in report
+    assert all(str(disk.path) in report for disk in disks)
+    degrade(pool)
+    refused_mount(pool)
+    assert snapshot(*(disk.path for disk in disks)) == bare
+    for disk in disks:
+        disk.mount()
+    pool.start()
+
+
+def test_all_folders_absent_gives_one_line_for_each(striped: PoolMount) -> None:
+    for disk in striped.disks:
+        Path(disk).rename(Path(disk).with_suffix(".aside"))
+    degrade(striped)
+    report = refused_mount(striped)
+    assert [line for line in report.splitlines() if "no such folder" in line] == [
+        f"  {disk}: no such folder: mount the disk there or correct the path" for disk in striped.disks
+    ]
+
+
+def test_a_disk_of_another_pool_is_refused_even_degraded(striped: PoolMount, make_pool) -> None:
+    other = striped.workdir / "other"
+    other.mkdir()
+    ran = striped.cli("init", "--disks", other)
+    assert ran.status == 0, ran.err
+    own, striped.disks = striped.disks, [striped.disks[0], other, striped.disks[2]]
+    before = snapshot(other)
+    for _ in range(2):
+        report = refused_mount(striped)
+        assert f"{other}: belongs to pool " in report
+        assert "correct the path, or mount the right disk there" in report
+        degrade(striped)
+    assert snapshot(other) == before
+    striped.disks = own
+    striped.start()
+
+
+def test_a_disk_of_the_pool_that_the_configuration_forgot(striped: PoolMount) -> None:
+    own, striped.disks = striped.disks, striped.disks[:2]
+    report = refused_mount(striped)
+    (line,) = [line for line in report.splitlines() if f"{own[2]}:" in line]
+    assert "disk 3 of the pool" in line
+    assert "name it in the configuration" in line
+    striped.disks = own
+    striped.start()
+
+
+def test_the_order_in_the_configuration_does_not_matter(striped: PoolMount) -> None:
+    """Disks are told by identity: numbers, stripes and content stay."""
+    striped.start()
+    inodes = {index: striped.path(index).stat().st_ino for index in range(7)}
+    striped.stop()
+    striped.disks = list(reversed(striped.disks))
+    striped.start()
+    assert {index: striped.path(index).stat().st_ino for index in range(7)} == inodes
+    assert [disk["number"] for disk in striped.status()["disks"]] == [1, 2, 3]
+    striped.make_segments([7])
+    assert striped.disk_of(7) == 1
+    assert os.getxattr(striped.path(7), "user.commitlogfs.disk").decode().endswith("disk1")
+
+
+def test_disks_that_changed_places_are_told_by_identity(striped: PoolMount) -> None:
+    first, second = Path(striped.disks[0]), Path(striped.disks[1])
+    third = first.with_name("swap")
+    first.rename(third)
+    second.rename(first)
+    third.rename(second)
+    striped.start()
+    striped.make_segments([7])
+    assert [striped.disk_of(index) for index in (0, 1, 7)] == [1, 0, 0]  # where the number 2 lies now
+
+
+def test_a_clone_is_refused_even_degraded(striped: PoolMount) -> None:
+    clone = striped.workdir / "clone"
+    subprocess.run(["cp", "-a", striped.disks[1], clone], check=True)
+    own, striped.disks = striped.disks, [*striped.disks, clone]
+    before = snapshot(clone, *own)
+    for _ in range(2):
+        report = refused_mount(striped)
+        assert f"{clone}: carries the same identity as {own[1]} (a copy or clone?)" in report
+        assert "unmount the copy, or correct the path" in report
+        degrade(striped)
+    assert snapshot(clone, *own) == before
+    striped.disks = own
+    striped.start()
+
+
+def test_a_clone_in_the_place_of_the_original_serves(striped: PoolMount) -> None:
+    """A disk copied to a new one with its attributes is the disk."""
+    clone = striped.workdir / "clone"
+    subprocess.run(["cp", "-a", striped.disks[1], clone], check=True)
+    striped.disks = [striped.disks[0], clone, striped.disks[2]]
+    striped.start()
+    assert striped.path(1).read_bytes()[:4096] == segment_bytes(1, 4096)
+
+
+# --- degraded ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def degraded(striped: PoolMount) -> PoolMount:
+    """Mounted without the second disk: segments 1 and 4 are missing."""
+    take_away(Path(striped.disks[1]))
+    degrade(striped)
+    striped.start()
+    return striped
+
+
+def test_degraded_serves_the_rest_and_says_what_is_missing(degraded: PoolMount) -> None:
+    assert sorted(os.listdir(degraded.mountpoint)) == [degraded.path(index).name for index in (0, 2, 3, 5, 6)]
+    for index in (0, 2, 3, 5, 6):
+        assert degraded.path(index).read_bytes()[:4096] == segment_bytes(index, 4096)
+    status = degraded.status()
+    assert status["degraded"] is True
+    assert status["missing_disks"] == [str(degraded.disks[1])]
+    assert status["segments"]["gaps"] == [[MIB, 2 * MIB], [4 * MIB, 5 * MIB]]
+    codes = {finding["code"] for finding in status["findings"]}
+    assert {"disk-without-identity", "gap"} <= codes
+    text = degraded.cli("status").out
+    assert "DEGRADED" in text
+    assert str(degraded.disks[1]) in text
+    assert degraded.path(1).name in text
+    assert "GAP" in text
+
+
+def test_the_log_fails_over_a_gap_and_reads_on_behind_it(degraded: PoolMount) -> None:
+    with open(degraded.mountpoint / ".commitlogfs/log", "rb", buffering=0) as log:
+        assert os.pread(log.fileno(), 4096, 0) == segment_bytes(0, 4096)
+        for offset in (MIB, MIB + 4096, 2 * MIB - 1, 4 * MIB):
+            with pytest.raises(OSError, match=os.strerror(errno.EIO)) as error:
+                os.pread(log.fileno(), 1, offset)
+            assert error.value.errno == errno.EIO
+        # A read that begins before the gap ends at it: never zeros.
+        assert len(os.pread(log.fileno(), 8192, MIB - 4096)) == 4096
+        assert os.pread(log.fileno(), 4096, 2 * MIB) == segment_bytes(2, 4096)
+
+
+def test_what_may_lie_on_the_missing_disk_cannot_be_made(degraded: PoolMount) -> None:
+    for name in (degraded.path(1).name, degraded.path(4).name, f".{degraded.path(4).name}.copy"):
+        with pytest.raises(FileExistsError):
+            os.open(degraded.mountpoint / name, os.O_RDWR | os.O_CREAT)
+        assert not os.path.lexists(degraded.mountpoint / name)
+    degraded.make_segments([7])
+    assert [disk for disk in degraded.disks if os.path.lexists(disk / degraded.path(1).name)] == []
+
+
+def test_degraded_is_refused_while_the_newest_segment_is_missing(striped: PoolMount) -> None:
+    """Two histories of the log would follow."""
+    gone = Path(striped.disks[0])  # holds 6, the newest
+    aside = take_away(gone)
+    degrade(striped)
+    report = refused_mount(striped)
+    (line,) = [line for line in report.splitlines() if striped.path(6).name in line]
+    assert "newest segment" in line
+    assert f"bring back {gone}" in line
+    bring_back(gone, aside)
+    striped.start()
+
+
+def test_degraded_without_any_of_the_segments_left_is_refused(striped: PoolMount) -> None:
+    """The only disk that is there holds nothing: the record of the newest segment says there was something."""
+    shutil.rmtree(striped.workdir / "store", ignore_errors=True)
+    for disk in striped.disks[:2]:
+        take_away(Path(disk))
+    for segment in Path(striped.disks[2]).iterdir():
+        segment.rename(striped.workdir / segment.name)
+    degrade(striped)
+    report = refused_mount(striped)
+    assert striped.path(6).name in report
