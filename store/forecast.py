@@ -1,5 +1,6 @@
 """How fast the log grows and when a disk reaches its next threshold. Pure."""
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -40,7 +41,7 @@ def next_threshold(usage: DiskUsage, thresholds: Thresholds, bytes_per_second: f
         ("full", thresholds.full),
     ):
         if not usage.is_at_or_above(percent):
-            missing = int(Fraction(percent) * usage.entire_bytes / 100) - usage.used_bytes
+            missing = math.ceil(Fraction(percent) * usage.entire_bytes / 100) - usage.used_bytes
             eta = missing / bytes_per_second if bytes_per_second > 0 else None
             return NextThreshold(name, percent, missing, eta)
     return None
