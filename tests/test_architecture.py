@@ -1,0 +1,183 @@
+"""The borders between packages, read from the source: nothing is imported here."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("bench", "fusefs", "mount", "pipeline", "store")
+
+ALLOWED = {
+    "store": {"store"},
+    "fusefs": {"fusefs", "store"},
+    "mount": {"mount", "fusefs", "store"},
+    "pipeline": {"pipeline", "store"},
+    "bench": {"bench", "mount", "fusefs", "store"},
+}
+"""package -> the packages of commitlogfs it may import."""
+
+FORBIDDEN = {
+    "store": {"pyfuse3", "trio", "typer", "rich", "pydantic", "prometheus_client", "psutil", "tomlkit"},
+    "fusefs": {"typer", "rich", "pydantic", "prometheus_client", "psutil", "tomlkit"},
+    "pipeline": {"pyfuse3", "trio"},
+}
+"""package -> libraries that belong elsewhere."""
+
+BLOCKING = {
+    "time": {"sleep"},
+    "os": {
+        *("chmod", "chown", "close", "fallocate", "fchmod", "fchown", "fdatasync", "fstat", "fstatvfs", "fsync"),
+        *("ftruncate", "getxattr", "link", "listdir", "listxattr", "lstat", "mkdir", "open", "posix_fallocate"),
+        *("pread", "preadv", "pwrite", "pwritev", "read", "readlink", "remove", "removexattr", "rename", "replace"),
+        *("rmdir", "scandir", "setxattr", "stat", "statvfs", "symlink", "sync", "truncate", "unlink", "utime"),
+        *("walk", "write"),
+    },
+    "durable": {"sync_dir", "write_xattr", "read_xattr"},
+    "beneath": {"open_file", "open_unnamed", "open_folder", "link_unnamed"},
+    "allocate": {"reserve", "publish"},
+    "remove": {"remove_file", "retire_file", "drop_retired", "list_retired"},
+}
+"""module -> functions that may wait for a disk, so never called straight from the event loop."""
+
+BLOCKING_NAMES = {"open", "stat_fd", "stat_name", "stat_names", "measure_usage", "sleep"}
+
+LOOP_EXCEPTIONS = {("namespace.py", "_create_on", "os.close")}
+"""A just made, still unnamed file is given up after an error: nothing is flushed by that close."""
+
+
+@dataclass(frozen=True)
+class Import:
+    where: str
+    module: str
+
+    @property
+    def library(self) -> str:
+        return self.module.partition(".")[0]
+
+    @property
+    def package(self) -> str:
+        """`store` for commitlogfs.store.segment."""
+        return self.module.split(".")[1] if self.library == "commitlogfs" and "." in self.module else ""
+
+
+def modules_of(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+def imports_of(tree: ast.AST, where: str) -> Iterator[Import]:
+    """Imports inside functions and TYPE_CHECKING blocks count too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(where, alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{where}:{node.lineno}: relative import"
+            if node.module == "commitlogfs":
+                for alias in node.names:
+                    yield Import(where, f"commitlogfs.{alias.name}")
+            else:
+                yield Import(where, str(node.module))
+
+
+def imports_below(folder: str) -> list[Import]:
+    return [
+        found
+        for path in modules_of(folder)
+        for found in imports_of(ast.parse(path.read_text()), str(path.relative_to(ROOT)))
+    ]
+
+
+def blocking_calls(function: ast.AsyncFunctionDef) -> Iterator[tuple[int, str]]:
+    """Calls made by the coroutine itself; functions and lambdas within it run wherever they are handed to."""
+    pending: list[ast.AST] = list(function.body)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        pending.extend(ast.iter_child_nodes(node))
+        if not isinstance(node, ast.Call):
+            continue
+        match node.func:
+            case ast.Attribute(value=ast.Name(id=module), attr=name) if name in BLOCKING.get(module, ()):
+                yield node.lineno, f"{module}.{name}"
+            case ast.Name(id=name) if name in BLOCKING_NAMES:
+                yield node.lineno, name
+
+
+@pytest.mark.parametrize("folder", PACKAGES)
+def test_packages_depend_in_one_direction(folder: str) -> None:
+    astray = [
+        f"{i.where} imports {i.module}" for i in imports_below(folder) if i.package not in {"", *ALLOWED[folder]}
+    ]
+    assert not astray
+
+
+@pytest.mark.parametrize("folder", sorted(FORBIDDEN))
+def test_libraries_stay_where_they_belong(folder: str) -> None:
+    astray = [f"{i.where} imports {i.module}" for i in imports_below(folder) if i.library in FORBIDDEN[folder]]
+    assert not astray
+
+
+def test_the_rocketmq_driver_knows_nothing_of_the_filesystem() -> None:
+    """It also drives the native broker, and must be believable as an independent witness."""
+    found = imports_below("bench/rocketmq")
+    assert found
+    astray = [
+        f"{i.where} imports {i.module}"
+        for i in found
+        if i.library == "commitlogfs" and not i.module.startswith("commitlogfs.bench.rocketmq")
+    ]
+    assert not astray
+
+
+def test_the_daemon_never_needs_the_bench() -> None:
+    found = imports_below("mount") + imports_below("fusefs") + imports_below("store")
+    assert not [f"{i.where} imports {i.module}" for i in found if i.package in ("bench", "pipeline")]
+
+
+def test_no_package_code_imports_tests() -> None:
+    libraries = {i.library for folder in PACKAGES for i in imports_below(folder)}
+    assert not libraries & {"tests", "support", "pytest", "hypothesis"}
+
+
+@pytest.mark.parametrize(
+    "path", [p for f in PACKAGES for p in modules_of(f)], ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_every_module_says_what_it_is(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text())), f"{path.relative_to(ROOT)} has no docstring"
+
+
+def test_the_event_loop_never_waits_for_a_disk() -> None:
+    found = set()
+    for path in modules_of("fusefs"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.AsyncFunctionDef):
+                found |= {(path.name, node.name, call, line) for line, call in blocking_calls(node)}
+    astray = [
+        f"fusefs/{file}:{line} {call}"
+        for file, name, call, line in sorted(found)
+        if (file, name, call) not in LOOP_EXCEPTIONS
+    ]
+    assert not astray
+    unused = LOOP_EXCEPTIONS - {(file, name, call) for file, name, call, _ in found}
+    assert not unused, "exceptions that nothing needs any more"
+
+
+def test_the_search_for_blocking_calls_finds_them() -> None:
+    source = """
+async def handler(self):
+    data = os.pread(1, 2, 3)
+    await run(lambda: os.unlink("x"))
+    def work():
+        os.fsync(1)
+    time.sleep(1)
+    with open("x") as f:
+        pass
+    names = [name for name in os.listdir(".")]
+"""
+    (function,) = ast.parse(source).body
+    assert isinstance(function, ast.AsyncFunctionDef)
+    assert sorted(call for _, call in blocking_calls(function)) == ["open", "os.listdir", "os.pread", "time.sleep"]
