@@ -1,7 +1,6 @@
 """Attributes as the kernel wants them."""
 
 import stat
-from typing import cast
 
 from pyfuse3 import EntryAttributes, InodeT, ModeT
 
@@ -35,12 +34,12 @@ def blank_entry() -> EntryAttributes:
     return entry
 
 
-def fill_entry(entry: EntryAttributes, file: Segment) -> None:
-    """Put everything that differs between files into `entry`. Raises OSError (EOVERFLOW)."""
+def fill_entry(entry: EntryAttributes, file: Segment) -> int:
+    """Put everything that differs between files into `entry`; returns the size. Raises OSError (EOVERFLOW)."""
     _, mode, _, uid, gid, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns = fields_of(file.attributes)
     entry.st_ino = inodes.encode(file)
     entry.generation = inodes.generation_of(btime_ns)
-    entry.st_mode = cast("ModeT", _REGULAR | mode & PERMISSION_BITS)
+    entry.st_mode = _REGULAR | mode & PERMISSION_BITS
     entry.st_nlink = 0 if file.role is Role.RETIRED else 1
     entry.st_uid = uid
     entry.st_gid = gid
@@ -49,6 +48,7 @@ def fill_entry(entry: EntryAttributes, file: Segment) -> None:
     entry.st_atime_ns = atime_ns
     entry.st_mtime_ns = mtime_ns
     entry.st_ctime_ns = ctime_ns
+    return size
 
 
 def entry_of_root(root: RootAttributes, changed_ns: int) -> EntryAttributes:

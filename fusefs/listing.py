@@ -6,20 +6,26 @@ base offset just listed plus one: no state is kept between requests.
 """
 
 import errno
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import cast
 
+import pyfuse3
 import trio
+from pyfuse3 import EntryAttributes, ReaddirToken
 
+from commitlogfs.fusefs import attrs
 from commitlogfs.fusefs.disk_threads import DiskThreads
 from commitlogfs.fusefs.observer import Observer
-from commitlogfs.store.attributes import stat_names
-from commitlogfs.store.catalog import Segment
+from commitlogfs.store.attributes import PackedAttributes, stat_changes
 from commitlogfs.store.commitlog import CommitLog
 from commitlogfs.store.identity import DiskNumber
-from commitlogfs.store.segment import BaseOffset
+from commitlogfs.store.segment import format_segment_name
 
 DEADLINE_S = 1.0
+
+Reply = Callable[[ReaddirToken, bytes, EntryAttributes, int], bool]
+readdir_reply = cast("Reply", pyfuse3.readdir_reply)
+"""Under a type that spares a call of FileNameT() for each of 60,000 names. False: there is no room left."""
 
 
 class Listing:
@@ -30,31 +36,37 @@ class Listing:
 
     async def refresh(self) -> None:
         """Look at every segment on every disk at once. What a disk does not answer stays as last known."""
-        by_disk: dict[DiskNumber, list[Segment]] = defaultdict(list)
-        for segment in self._commitlog.catalog:
-            by_disk[segment.disk].append(segment)
         async with trio.open_nursery() as nursery:
-            for number, segments in by_disk.items():
-                nursery.start_soon(self._refresh_disk, number, segments)
+            for number in self._commitlog.disks:
+                nursery.start_soon(self._refresh_disk, number)
 
-    def after(self, cookie: int) -> Iterator[Segment]:
-        """The listed segments that follow a cookie; 0 begins. Not to be held across changes."""
-        return self._commitlog.listed_after(cookie - 1)
+    def reply(self, token: ReaddirToken, cookie: int) -> None:
+        """Answer one request with as many of the listed segments that follow `cookie` as fit; 0 begins."""
+        entry = attrs.blank_entry()  # each reply copies it
+        segment_size = self._commitlog.segment_size
+        for segment in self._commitlog.catalog.after(cookie - 1):
+            if attrs.fill_entry(entry, segment) != segment_size:
+                continue  # not listed
+            base = segment.base_offset
+            if not readdir_reply(token, format_segment_name(base), entry, base + 1):
+                break
 
-    @staticmethod
-    def cookie_of(base_offset: BaseOffset) -> int:
-        return base_offset + 1
-
-    async def _refresh_disk(self, number: DiskNumber, segments: list[Segment]) -> None:
+    async def _refresh_disk(self, number: DiskNumber) -> None:
         disk = self._commitlog.disks[number]
-        dirfd, names = disk.dirfd, [segment.name for segment in segments]
+        dirfd, segments = disk.dirfd, self._commitlog.catalog.on_disk(number)
+        known = [segment.attributes for segment in segments]
+        bases = [segment.base_offset for segment in segments]
+
+        def look() -> list[tuple[int, PackedAttributes | int]]:
+            return stat_changes(dirfd, [format_segment_name(base) for base in bases], known)
+
         try:
-            outcomes = await self._threads.run_within(number, DEADLINE_S, lambda: stat_names(dirfd, names))
+            changes = await self._threads.run_within(number, DEADLINE_S, look)
         except TimeoutError:
             self._observer.disk_error(disk.path, "stat", "ETIMEDOUT")
             return
-        for segment, outcome in zip(segments, outcomes, strict=True):
+        for index, outcome in changes:
             if isinstance(outcome, int):
                 self._observer.disk_error(disk.path, "stat", errno.errorcode.get(outcome, "EIO"))
             else:
-                self._commitlog.note_attributes(segment, outcome)
+                self._commitlog.note_look(segments[index], known[index], outcome)

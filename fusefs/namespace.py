@@ -125,7 +125,7 @@ class Namespace:
     async def refresh_attributes(self, file: Segment) -> None:
         """Look at the backing file; keep the last known attributes where the disk is slow or failing."""
         disk = self._commitlog.disk_of(file)
-        dirfd, path = disk.dirfd, file.path
+        dirfd, path, known = disk.dirfd, file.path, file.attributes
         try:
             attributes = await self._threads.run_within(
                 disk.number, ATTRIBUTES_DEADLINE_S, lambda: _stat_path(dirfd, path)
@@ -136,7 +136,7 @@ class Namespace:
             self._observer.disk_error(disk.path, "stat", errno.errorcode.get(error.errno or 0, "EIO"))
             log_event(log, logging.WARNING, "stat_failed", disk=disk.path, segment=path, errno=error.errno)
         else:
-            self._commitlog.note_attributes(file, attributes)
+            self._commitlog.note_look(file, known, attributes)
 
     async def _create(self, name: bytes, owner: Owner) -> Handle:
         await self._usage.refresh(USAGE_AGE_S)

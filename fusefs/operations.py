@@ -35,7 +35,7 @@ from commitlogfs.fusefs.changes import Changes, apply
 from commitlogfs.fusefs.control_files import FOLDER_NAME, ControlContents, ControlFiles
 from commitlogfs.fusefs.disk_threads import DiskThreads
 from commitlogfs.fusefs.errors import errno_of
-from commitlogfs.fusefs.listing import Listing
+from commitlogfs.fusefs.listing import Listing, readdir_reply
 from commitlogfs.fusefs.namespace import Namespace
 from commitlogfs.fusefs.observer import Observer
 from commitlogfs.fusefs.statfs import BLOCK_BYTES, DiskShare, StatfsFigures, Trigger, compose
@@ -318,14 +318,10 @@ class CommitLogOperations(pyfuse3.Operations):
     async def readdir(self, fh: FileHandleT, start_id: int, token: ReaddirToken) -> None:
         if fh == inodes.CONTROL_FOLDER:
             for index, (name, inode) in enumerate(self.control.entries()):
-                if index >= start_id and not _reply(token, name, self.control.entry(inode), index + 1):
+                if index >= start_id and not readdir_reply(token, name, self.control.entry(inode), index + 1):
                     break
             return
-        entry = attrs.blank_entry()  # each reply copies it
-        for segment in self.listing.after(start_id):
-            attrs.fill_entry(entry, segment)
-            if not _reply(token, segment.name, entry, self.listing.cookie_of(segment.base_offset)):
-                break
+        self.listing.reply(token, start_id)
 
     @handler
     async def releasedir(self, fh: FileHandleT) -> None: ...
@@ -357,14 +353,11 @@ class CommitLogOperations(pyfuse3.Operations):
     async def statfs_figures(self) -> StatfsFigures:
         """The figures as shown now, at most STATFS_AGE_S old."""
         await self.usage.refresh(STATFS_AGE_S)
-        segments = dict.fromkeys(self.commitlog.disks, 0)
-        for segment in self.commitlog.catalog:
-            segments[segment.disk] += 1
         shares = tuple(
             DiskShare(
                 disk.state,
                 self.commitlog.usage(disk.number),
-                segments[disk.number] * self.commitlog.segment_size,
+                self.commitlog.catalog.count_on_disk(disk.number) * self.commitlog.segment_size,
                 disk.thresholds,
             )
             for disk in self.commitlog.disks.values()
@@ -456,10 +449,6 @@ class CommitLogOperations(pyfuse3.Operations):
         if changes.mtime_ns is not None:
             self.namespace.changed_ns = changes.mtime_ns
         return attrs.entry_of_root(root, self.namespace.changed_ns)
-
-
-def _reply(token: ReaddirToken, name: bytes, entry: EntryAttributes, next_id: int) -> bool:
-    return bool(pyfuse3.readdir_reply(token, FileNameT(name), entry, next_id))
 
 
 def _write_all(fd: int, buf: bytes, offset: int, grows: bool) -> PackedAttributes | None:

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
@@ -98,31 +99,23 @@ struct outcome {
     struct packed_attributes attributes;
 };
 
-static PyObject *py_stat_names(PyObject *Py_UNUSED(module), PyObject *args)
+/* statx(2) for every name of a tuple of bytes, which the caller keeps alive. NULL with an exception set. */
+static struct outcome *stat_all(int dirfd, PyObject *names)
 {
-    int dirfd;
-    PyObject *names;
-    if (!PyArg_ParseTuple(args, "iO:stat_names", &dirfd, &names))
-        return NULL;
-    /* A tuple of our own keeps every name's buffer alive while the GIL is released. */
-    PyObject *held = PySequence_Tuple(names);
-    if (held == NULL)
-        return NULL;
-    Py_ssize_t count = PyTuple_GET_SIZE(held);
+    Py_ssize_t count = PyTuple_GET_SIZE(names);
     struct outcome *outcomes = PyMem_Calloc((size_t)count + 1, sizeof *outcomes);
     if (outcomes == NULL) {
-        Py_DECREF(held);
-        return PyErr_NoMemory();
+        PyErr_NoMemory();
+        return NULL;
     }
-    PyObject *result = NULL;
     for (Py_ssize_t i = 0; i < count; i++) {
         char *name;
         Py_ssize_t length;
-        if (PyBytes_AsStringAndSize(PyTuple_GET_ITEM(held, i), &name, &length) < 0)
-            goto done;
+        if (PyBytes_AsStringAndSize(PyTuple_GET_ITEM(names, i), &name, &length) < 0)
+            goto failed;
         if ((size_t)length != strlen(name)) {
             PyErr_SetString(PyExc_ValueError, "embedded null byte");
-            goto done;
+            goto failed;
         }
         outcomes[i].name = name;
     }
@@ -135,22 +128,87 @@ static PyObject *py_stat_names(PyObject *Py_UNUSED(module), PyObject *args)
             pack(&sx, &outcomes[i].attributes);
     }
     Py_END_ALLOW_THREADS
-    result = PyList_New(count);
-    if (result == NULL)
+    return outcomes;
+failed:
+    PyMem_Free(outcomes);
+    return NULL;
+}
+
+static PyObject *to_object(const struct outcome *outcome)
+{
+    if (outcome->error)
+        return PyLong_FromLong(outcome->error);
+    return PyBytes_FromStringAndSize((const char *)&outcome->attributes, sizeof outcome->attributes);
+}
+
+static PyObject *py_stat_names(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int dirfd;
+    PyObject *names;
+    if (!PyArg_ParseTuple(args, "iO:stat_names", &dirfd, &names))
+        return NULL;
+    /* A tuple of our own keeps every name's buffer alive while the GIL is released. */
+    PyObject *held = PySequence_Tuple(names);
+    if (held == NULL)
+        return NULL;
+    Py_ssize_t count = PyTuple_GET_SIZE(held);
+    PyObject *result = NULL;
+    struct outcome *outcomes = stat_all(dirfd, held);
+    if (outcomes == NULL)
         goto done;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *item = outcomes[i].error
-            ? PyLong_FromLong(outcomes[i].error)
-            : PyBytes_FromStringAndSize((const char *)&outcomes[i].attributes, sizeof outcomes[i].attributes);
-        if (item == NULL) {
+    result = PyList_New(count);
+    for (Py_ssize_t i = 0; result != NULL && i < count; i++) {
+        PyObject *item = to_object(&outcomes[i]);
+        if (item == NULL)
             Py_CLEAR(result);
-            goto done;
-        }
-        PyList_SET_ITEM(result, i, item);
+        else
+            PyList_SET_ITEM(result, i, item);
     }
 done:
     PyMem_Free(outcomes);
     Py_DECREF(held);
+    return result;
+}
+
+static int is_as_known(const struct outcome *outcome, PyObject *known)
+{
+    return !outcome->error && PyBytes_Check(known)
+        && PyBytes_GET_SIZE(known) == (Py_ssize_t)sizeof outcome->attributes
+        && memcmp(PyBytes_AS_STRING(known), &outcome->attributes, sizeof outcome->attributes) == 0;
+}
+
+static PyObject *py_stat_changes(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int dirfd;
+    PyObject *names, *known;
+    if (!PyArg_ParseTuple(args, "iOO:stat_changes", &dirfd, &names, &known))
+        return NULL;
+    PyObject *result = NULL, *held_known = NULL;
+    struct outcome *outcomes = NULL;
+    PyObject *held = PySequence_Tuple(names);
+    if (held == NULL || (held_known = PySequence_Tuple(known)) == NULL)
+        goto done;
+    Py_ssize_t count = PyTuple_GET_SIZE(held);
+    if (count != PyTuple_GET_SIZE(held_known)) {
+        PyErr_SetString(PyExc_ValueError, "as many known records as names are needed");
+        goto done;
+    }
+    if ((outcomes = stat_all(dirfd, held)) == NULL)
+        goto done;
+    result = PyList_New(0);
+    for (Py_ssize_t i = 0; result != NULL && i < count; i++) {
+        if (is_as_known(&outcomes[i], PyTuple_GET_ITEM(held_known, i)))
+            continue;
+        PyObject *item = to_object(&outcomes[i]);
+        PyObject *pair = item == NULL ? NULL : Py_BuildValue("nN", i, item);
+        if (pair == NULL || PyList_Append(result, pair) < 0)
+            Py_CLEAR(result);
+        Py_XDECREF(pair);
+    }
+done:
+    PyMem_Free(outcomes);
+    Py_XDECREF(held_known);
+    Py_XDECREF(held);
     return result;
 }
 
@@ -159,6 +217,8 @@ static PyMethodDef methods[] = {
     {"fallocate", py_fallocate, METH_VARARGS, "fallocate(fd, mode, offset, length)"},
     {"stat_fd", py_stat_fd, METH_VARARGS, "stat_fd(fd) -> packed attributes"},
     {"stat_names", py_stat_names, METH_VARARGS, "stat_names(dirfd, names) -> list of packed attributes or errno"},
+    {"stat_changes", py_stat_changes, METH_VARARGS,
+     "stat_changes(dirfd, names, known) -> list of (index, packed attributes or errno), where not as known"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,6 +1,7 @@
 """Attributes of one backing file, kept packed (88 bytes) while nobody looks at them."""
 
 import struct
+from collections.abc import Callable
 from typing import NamedTuple, NewType, cast
 
 from commitlogfs.store import _syscalls
@@ -39,9 +40,8 @@ def unpack(packed: PackedAttributes) -> FileAttributes:
     return FileAttributes._make(_LAYOUT.unpack(packed))
 
 
-def fields_of(packed: PackedAttributes) -> tuple[int, ...]:
-    """The fields of FileAttributes, in order, as a plain tuple: a third of the cost, for listings of 60,000."""
-    return _LAYOUT.unpack(packed)
+fields_of: Callable[[PackedAttributes], tuple[int, ...]] = _LAYOUT.unpack
+"""The fields of FileAttributes, in order, as a plain tuple: a third of the cost, for listings of 60,000."""
 
 
 def size_of(packed: PackedAttributes) -> int:
@@ -76,6 +76,13 @@ def stat_names(dirfd: int, names: list[bytes]) -> list[PackedAttributes | int]:
     One entry per name, in order: the packed attributes, or the errno of that name.
     """
     return cast("list[PackedAttributes | int]", _syscalls.stat_names(dirfd, names))
+
+
+def stat_changes(
+    dirfd: int, names: list[bytes], known: list[PackedAttributes]
+) -> list[tuple[int, PackedAttributes | int]]:
+    """The same, but only where something else than `known` is found: (index, packed attributes or errno)."""
+    return cast("list[tuple[int, PackedAttributes | int]]", _syscalls.stat_changes(dirfd, names, known))
 
 
 def stat_name(dirfd: int, name: bytes) -> PackedAttributes:

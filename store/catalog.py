@@ -115,6 +115,13 @@ class Catalog:
         inos = self._by_ino.get(disk)
         return None if inos is None else inos.get(ino)
 
+    def on_disk(self, disk: DiskNumber) -> list[Segment]:
+        """The segments on one disk, in no particular order."""
+        return list(self._by_ino.get(disk, {}).values())
+
+    def count_on_disk(self, disk: DiskNumber) -> int:
+        return len(self._by_ino.get(disk, ()))
+
     def predecessor(self, base_offset: int) -> Segment | None:
         """The nearest segment before `base_offset`, contiguous or not."""
         index = bisect_left(self._bases, base_offset) - 1

@@ -123,8 +123,10 @@ class CommitLog:
 
     def listed_after(self, base_offset: int) -> Iterator[Segment]:
         """Those of them behind `base_offset`, found as they are taken: not to be held across changes."""
-        size = self.segment_size
-        return (segment for segment in self.catalog.after(base_offset) if segment.size == size)
+        return filter(self.is_listed, self.catalog.after(base_offset))
+
+    def is_listed(self, segment: Segment) -> bool:
+        return segment.size == self.segment_size
 
     def disk_of(self, file: Segment) -> Disk:
         return self.disks[file.disk]
@@ -323,7 +325,14 @@ class CommitLog:
             raise InvalidSizeError(f"size {new_size}: a segment grows to {self.segment_size} and never shrinks")
 
     def note_attributes(self, file: Segment, attributes: PackedAttributes) -> None:
+        """Attributes after a change made through us: nothing newer is known."""
         file.attributes = attributes
+
+    def note_look(self, file: Segment, known: PackedAttributes, seen: PackedAttributes) -> None:
+        """What a stat saw. `known` are the attributes known when it began: if something newer has been noted
+        since, the stat may have come before that change, and is left out."""
+        if file.attributes is known:
+            file.attributes = seen
 
     # --- removing and renaming -----------------------------------------------------------------------
 
