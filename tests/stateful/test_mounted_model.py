@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from support.pools import PoolMount, segment_name
-from support.waiting import wait_until
+from support.waiting import eventually
 
 pytestmark = pytest.mark.mounted
 
@@ -493,7 +493,7 @@ class MountedModel(RuleBasedStateMachine):
 
     def retired_are_freed(self) -> None:
         """close(2) returns before the kernel tells the daemon, so this may take a moment."""
-        wait_until(lambda: not any(os.listdir(disk) for disk in self.pool.disks))
+        eventually(lambda: not any(os.listdir(disk) for disk in self.pool.disks))
 
 
 def run_model(pool: PoolMount, chosen: settings) -> None:
