@@ -32,11 +32,19 @@ class DiskThreads:
     ) -> T:
         """Wait at most `deadline_s`; then raise TimeoutError and leave the thread behind.
 
-        A result that comes too late is given to `discard` (in that thread).
+        A result that comes too late, or after the waiting task was cancelled, is given to `discard` (in that
+        thread).
         """
         outcome: _Outcome[T] = _Outcome(function, discard)
-        with trio.move_on_after(deadline_s):
-            return await trio.to_thread.run_sync(outcome.work, limiter=self._limiters[disk], abandon_on_cancel=True)
+        try:
+            with trio.move_on_after(deadline_s):
+                return await trio.to_thread.run_sync(
+                    outcome.work, limiter=self._limiters[disk], abandon_on_cancel=True
+                )
+        except trio.Cancelled:
+            if not outcome.abandon():
+                outcome.discard(outcome.result[0])
+            raise
         if outcome.abandon():
             raise TimeoutError(f"no answer within {deadline_s:g} s")
         return outcome.result[0]
@@ -62,9 +70,12 @@ class _Outcome(Generic[T]):
             if not self._abandoned:
                 self.result.append(value)
                 return value
+        self.discard(value)
+        return value
+
+    def discard(self, value: T) -> None:
         if self._discard is not None:
             self._discard(value)
-        return value
 
     def abandon(self) -> bool:
         """False if the result arrived in the last moment and is to be used after all."""

@@ -180,8 +180,8 @@ class Namespace:
         return self.handles.adopt(file, fd)
 
     async def _free_retired(self, file: Segment) -> None:
-        """After the last close: give a retired file's space back."""
-        if file.role is not Role.RETIRED:
+        """After the last close: give a retired file's space back, unless it was opened again meanwhile."""
+        if file.role is not Role.RETIRED or self.handles.is_open(file):
             return
         disk = self._commitlog.disk_of(file)
         dirfd, name = disk.dirfd, file.name

@@ -1,0 +1,46 @@
+"""An open CommitLog on plain folders, with the adapter's parts around it but without a mount."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from commitlogfs.fusefs.background import BackgroundSync
+from commitlogfs.fusefs.disk_threads import DiskThreads
+from commitlogfs.fusefs.namespace import Namespace
+from commitlogfs.fusefs.observer import SilentObserver
+from commitlogfs.fusefs.usage_monitor import UsageMonitor
+from commitlogfs.store import birth
+from commitlogfs.store.commitlog import CommitLog
+from commitlogfs.store.identity import RootAttributes
+from commitlogfs.store.membership import DiskSpec
+from commitlogfs.store.placement import POLICIES
+from commitlogfs.store.pool import open_pool
+from commitlogfs.store.thresholds import Thresholds
+
+
+@dataclass(slots=True)
+class Parts:
+    folders: list[Path]
+    commitlog: CommitLog
+    threads: DiskThreads
+    namespace: Namespace
+
+
+@contextmanager
+def open_parts(workdir: Path, count: int = 3, segment_size: int = 4096) -> Iterator[Parts]:
+    """A new pool of `count` folders in `workdir`."""
+    folders = [workdir / f"disk{number}" for number in range(1, count + 1)]
+    specs = tuple(DiskSpec(str(folder), Thresholds()) for folder in folders)
+    with ExitStack() as stack:
+        birth.execute(birth.plan_init(specs, segment_size, RootAttributes(0o755, 0, 0), stack), specs, stack)
+    commitlog = CommitLog(open_pool(specs, segment_size), POLICIES["round-robin"])
+    threads = DiskThreads(commitlog.disks)
+    observer = SilentObserver()
+    usage = UsageMonitor(commitlog, threads, observer)
+    namespace = Namespace(commitlog, threads, usage, BackgroundSync(commitlog, threads), observer)
+    try:
+        yield Parts(folders, commitlog, threads, namespace)
+    finally:
+        namespace.handles.close()
+        commitlog.close()
