@@ -1,0 +1,305 @@
+"""The hidden folder `.commitlogfs`: the whole log as one file, the status document, the metrics."""
+
+import errno
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from support.pools import MIB, PoolMount, segment_bytes
+from support.waiting import eventually
+
+pytestmark = pytest.mark.mounted
+
+SEGMENTS = 5
+
+DOCUMENT_KEYS = {
+    "schema": int,
+    "name": str,
+    "pool": str,
+    "mountpoint": str,
+    "degraded": bool,
+    "daemon": dict,
+    "segments": dict,
+    "placement": dict,
+    "ingest_bytes_per_second": float,
+    "thresholds": dict,
+    "statfs": dict,
+    "disks": list,
+    "missing_disks": list,
+    "findings": list,
+}
+NESTED_KEYS = {
+    "daemon": {"pid", "since", "passthrough"},
+    "segments": {"count", "first_offset", "last_offset", "size", "gaps", "retired"},
+    "placement": {"policy", "fallback", "next_disk"},
+    "thresholds": {"clean", "force", "full", "resume", "min_free_bytes"},
+    "statfs": {"trigger", "blocks", "free", "used_percent"},
+}
+DISK_KEYS = {
+    "id": str,
+    "number": int,
+    "path": str,
+    "filesystem": str,
+    "state": str,
+    "eligible": bool,
+    "refusal": str | None,
+    "total_bytes": int,
+    "available_bytes": int,
+    "used_percent": float,
+    "segments": int,
+    "thresholds": dict,
+    "next_threshold": str | None,
+    "eta_seconds": float | int | None,
+    "last_error": str,
+}
+DOCUMENTED = Path(__file__).parents[2] / "docs" / "operating.md"
+
+
+def control(pool: PoolMount, name: str = "") -> Path:
+    return pool.mountpoint / ".commitlogfs" / name
+
+
+def content(index: int) -> bytes:
+    return random.Random(index).randbytes(MIB)  # noqa: S311
+
+
+@pytest.fixture(scope="module")
+def filled(shared: PoolMount) -> PoolMount:
+    """Five whole segments with different content, and one that is created but has no size yet."""
+    for index in range(SEGMENTS):
+        fd = os.open(shared.path(index), os.O_RDWR | os.O_CREAT, 0o644)
+        os.ftruncate(fd, MIB)
+        os.pwrite(fd, content(index), 0)
+        os.close(fd)
+    os.close(os.open(shared.path(SEGMENTS), os.O_RDWR | os.O_CREAT, 0o644))
+    return shared
+
+
+# --- log --------------------------------------------------------------------------------------------------
+
+
+def test_any_read_of_the_log_equals_the_segments_one_after_the_other(filled: PoolMount) -> None:
+    whole = b"".join(content(index) for index in range(SEGMENTS))
+    rng = random.Random(7)  # noqa: S311
+    places = [(0, 1), (MIB - 1, 2), (MIB, 1), (MIB - 5, MIB + 10), (0, SEGMENTS * MIB), (SEGMENTS * MIB - 1, 100)]
+    places += [(rng.randrange(SEGMENTS * MIB), rng.randrange(1, 2 * MIB)) for _ in range(60)]
+    fd = os.open(control(filled, "log"), os.O_RDONLY)
+    try:
+        assert os.fstat(fd).st_size == SEGMENTS * MIB
+        for offset, length in places:
+            assert os.pread(fd, length, offset) == whole[offset : offset + length], (offset, length)
+        assert os.pread(fd, 1, SEGMENTS * MIB) == b""
+        assert os.pread(fd, 1, 2**62) == b""
+    finally:
+        os.close(fd)
+    assert control(filled, "log").read_bytes() == whole
+
+
+def test_what_is_written_is_in_the_log_at_once_and_the_log_grows(filled: PoolMount) -> None:
+    log = os.open(control(filled, "log"), os.O_RDONLY)
+    fd = os.open(filled.path(2), os.O_RDWR)
+    try:
+        os.pwrite(fd, b"just now", 777)
+        assert os.pread(log, 8, 2 * MIB + 777) == b"just now"
+        os.pwrite(fd, content(2)[777:785], 777)
+    finally:
+        os.close(fd)
+        os.close(log)
+
+
+def test_over_a_gap_the_log_fails_and_shows_no_zeros(make_pool: Callable[..., PoolMount]) -> None:
+    pool = make_pool(3)
+    pool.start()
+    pool.make_segments(range(7))
+    pool.stop()
+    pool.disks = [disk for index, disk in enumerate(pool.disks) if index != 1]  # segments 1 and 4 go
+    pool.settings["on_missing"] = '"degraded"'
+    pool.start()
+    fd = os.open(control(pool, "log"), os.O_RDONLY)
+    try:
+        assert os.fstat(fd).st_size == 7 * MIB
+        for offset in (MIB, 2 * MIB - 1, 4 * MIB + 5):
+            with pytest.raises(OSError) as lost:  # noqa: PT011
+                os.pread(fd, 1, offset)
+            assert lost.value.errno == errno.EIO
+        # Up to the gap, then the error; never beyond it as if nothing were missing.
+        assert len(os.pread(fd, 100, MIB - 50)) == 50
+        assert os.pread(fd, 4096, 2 * MIB) == segment_bytes(2, 4096)
+        assert os.pread(fd, 4096, 6 * MIB) == segment_bytes(6, 4096)
+    finally:
+        os.close(fd)
+    document = json.loads(control(pool, "status.json").read_bytes())
+    assert document["degraded"] is True
+    assert document["segments"]["gaps"] == [[MIB, 2 * MIB], [4 * MIB, 5 * MIB]]
+    assert len(document["missing_disks"]) == 1
+
+
+def test_a_log_that_does_not_begin_at_zero(make_pool: Callable[..., PoolMount]) -> None:
+    pool = make_pool(2)
+    pool.start()
+    assert control(pool, "log").stat().st_size == 0
+    assert control(pool, "log").read_bytes() == b""
+    pool.make_segments(range(3, 5))
+    fd = os.open(control(pool, "log"), os.O_RDONLY)
+    try:
+        assert os.fstat(fd).st_size == 5 * MIB
+        with pytest.raises(OSError) as gone:  # noqa: PT011
+            os.pread(fd, 10, 0)
+        assert gone.value.errno == errno.EIO
+        assert os.pread(fd, 4096, 4 * MIB) == segment_bytes(4, 4096)
+        # An open log follows the removal of what it has shown.
+        pool.path(3).unlink()
+        with pytest.raises(OSError) as gone:  # noqa: PT011
+            os.pread(fd, 10, 3 * MIB)
+        assert gone.value.errno == errno.EIO
+    finally:
+        os.close(fd)
+
+
+# --- the folder -------------------------------------------------------------------------------------------
+
+
+def test_the_folder_is_found_but_not_listed(filled: PoolMount) -> None:
+    assert ".commitlogfs" not in os.listdir(filled.mountpoint)
+    assert control(filled).is_dir()
+    assert sorted(os.listdir(control(filled))) == ["log", "metrics", "status.json"]
+    modes = {name: oct(control(filled, name).stat().st_mode & 0o7777) for name in os.listdir(control(filled))}
+    assert modes == {"log": "0o440", "metrics": "0o444", "status.json": "0o444"}
+
+
+@pytest.mark.root
+def test_the_log_is_not_for_strangers(filled: PoolMount) -> None:
+    pid = os.fork()
+    if pid == 0:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        try:
+            os.open(control(filled, "log"), os.O_RDONLY)
+        except PermissionError:
+            os._exit(0 if control(filled, "status.json").read_bytes() else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+# --- status.json ------------------------------------------------------------------------------------------
+
+
+def test_the_status_document_follows_its_schema(filled: PoolMount) -> None:
+    document = json.loads(control(filled, "status.json").read_bytes())
+    assert DOCUMENT_KEYS.keys() <= document.keys()
+    for key, kind in DOCUMENT_KEYS.items():
+        assert isinstance(document[key], kind | int if kind is float else kind), key
+    for key, keys in NESTED_KEYS.items():
+        assert keys <= document[key].keys(), key
+    assert document["schema"] == 1
+    assert document["segments"] == {
+        "count": SEGMENTS + 1,
+        "first_offset": 0,
+        "last_offset": SEGMENTS * MIB,
+        "size": MIB,
+        "gaps": [],
+        "retired": 0,
+    }
+    assert filled.daemon is not None
+    assert document["daemon"]["pid"] == filled.daemon.pid
+    for disk in document["disks"]:
+        assert DISK_KEYS.keys() <= disk.keys()
+        for key, kind in DISK_KEYS.items():
+            assert isinstance(disk[key], kind | int if kind is float else kind), key
+    assert [disk["path"] for disk in document["disks"]] == [str(disk) for disk in filled.disks]
+    assert sum(disk["segments"] for disk in document["disks"]) == SEGMENTS + 1
+
+
+def test_the_documentation_names_every_key_of_the_document(filled: PoolMount) -> None:
+    document = json.loads(control(filled, "status.json").read_bytes())
+    (section,) = [part for part in DOCUMENTED.read_text().split("\n## ") if part.startswith("Status document")]
+    named = set(section.replace("`", " ").replace(",", " ").split())
+    assert document.keys() <= named
+    for part in (document["daemon"], document["segments"], document["placement"], document["disks"][0]):
+        assert part.keys() <= named
+
+
+def test_the_command_gives_the_same_document(filled: PoolMount) -> None:
+    by_file = json.loads(control(filled, "status.json").read_bytes())
+    by_command = filled.status()
+    assert by_file.keys() == by_command.keys()
+    assert by_file["segments"] == by_command["segments"]
+
+
+def test_a_document_read_in_parts_fits_together(filled: PoolMount) -> None:
+    with control(filled, "status.json").open("rb", buffering=0) as file:
+        first = file.read(100)
+        filled.make_segments([20])
+        rest = file.read()
+    try:
+        assert json.loads(first + rest)["segments"]["count"] == SEGMENTS + 1
+        assert json.loads(control(filled, "status.json").read_bytes())["segments"]["count"] == SEGMENTS + 2
+    finally:
+        filled.path(20).unlink()
+
+
+# --- metrics ----------------------------------------------------------------------------------------------
+
+
+def samples(pool: PoolMount) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    families = text_string_to_metric_families(control(pool, "metrics").read_text())
+    found = {}
+    for family in families:
+        for sample in family.samples:
+            if not sample.name.endswith("_bucket"):
+                found[(sample.name, frozenset(sample.labels.items()))] = sample.value
+    return found
+
+
+def test_the_metrics_parse_and_count(filled: PoolMount) -> None:
+    before = samples(filled)
+    assert all(name.startswith("commitlogfs_") for name, _ in before)
+    pool = ("pool", "test")
+    per_disk = [
+        before[("commitlogfs_disk_segments", frozenset({pool, ("disk", str(disk))}))] for disk in filled.disks
+    ]
+    assert sum(per_disk) == SEGMENTS + 1
+    for disk in filled.disks:
+        labels = frozenset({pool, ("disk", str(disk))})
+        assert before[("commitlogfs_disk_state", labels | {("state", "rw")})] == 1
+        size, used = (before[(f"commitlogfs_disk_{what}_bytes", labels)] for what in ("size", "used"))
+        assert 0 < used < size
+    assert before[("commitlogfs_log_gaps", frozenset({pool}))] == 0
+    assert before[("commitlogfs_last_offset_bytes", frozenset({pool}))] == SEGMENTS * MIB
+
+    filled.make_segments([20])
+    filled.path(20).unlink()
+    with pytest.raises(OSError):  # noqa: PT011
+        (filled.mountpoint / "no-segment").touch()
+    after = samples(filled)
+    created = ("commitlogfs_segment_creates_total", frozenset({("result", "ok")}))
+    removed = ("commitlogfs_segments_removed_total", frozenset({pool, ("reason", "unlink")}))
+    refused = ("commitlogfs_fuse_ops_total", frozenset({("op", "create"), ("errno", "EINVAL")}))
+    assert after[created] == before.get(created, 0) + 1
+    assert after[removed] == before.get(removed, 0) + 1
+    assert after[refused] == before.get(refused, 0) + 1
+
+
+def test_the_documentation_names_every_metric(filled: PoolMount) -> None:
+    (section,) = [part for part in DOCUMENTED.read_text().split("\n## ") if part.startswith("Metrics")]
+    for family in text_string_to_metric_families(control(filled, "metrics").read_text()):
+        if family.name.endswith("_created"):  # the client library's own companion of every counter
+            continue
+        assert family.name.removeprefix("commitlogfs_") in section.replace("_total", ""), family.name
+
+
+def test_reading_control_files_leaves_nothing_open(filled: PoolMount) -> None:
+    assert filled.daemon is not None
+    folder = f"/proc/{filled.daemon.pid}/fd"
+    for name in ("log", "status.json", "metrics"):
+        control(filled, name).read_bytes()
+    before = len(os.listdir(folder))
+    for _ in range(20):
+        for name in ("log", "status.json", "metrics"):
+            control(filled, name).read_bytes()
+    eventually(lambda: len(os.listdir(folder)) <= before)
