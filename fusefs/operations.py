@@ -54,6 +54,7 @@ from commitlogfs.store.errors import (
 )
 from commitlogfs.store.events import log_event
 from commitlogfs.store.identity import RootAttributes
+from commitlogfs.store.segment import SegmentState
 
 log = logging.getLogger(__name__)
 
@@ -373,7 +374,7 @@ class CommitLogOperations(pyfuse3.Operations):
             raise FUSEError(pyfuse3.ENOATTR)  # security.capability is asked before every write: be quick
         file = self.commitlog.find_ino(*key)
         if name == xattrs.STATE:
-            return await self._state(file)
+            return (await self.segment_state(file)).value.encode()
         await self.namespace.refresh_attributes(file)
         value = xattrs.value(name, self.commitlog.disk_of(file), file)
         if value is None:
@@ -398,6 +399,22 @@ class CommitLogOperations(pyfuse3.Operations):
             raise FUSEError(errno.EOPNOTSUPP)  # cp -a and the like then preserve the mode by chmod
         raise NotPermittedError("extended attributes are read-only")
 
+    async def segment_state(self, file: Segment, deadline_s: float | None = None) -> SegmentState:
+        """Looks at the first bytes of it and the next two. Raises OSError; with a deadline TimeoutError."""
+
+        async def has_data(segment: Segment) -> bool:
+            disk = self.commitlog.disk_of(segment)
+            look = functools.partial(xattrs.has_data, disk.dirfd, segment.path)
+            if deadline_s is None:
+                return await self.threads.run(disk.number, look)
+            return await self.threads.run_within(disk.number, deadline_s, look)
+
+        own = await has_data(file)
+        successor = False
+        for segment in xattrs.successors(self.commitlog, file):
+            successor = successor or await has_data(segment)
+        return xattrs.state_of(file, own, successor)
+
     # --- helpers -------------------------------------------------------------------------------------
 
     def _file(self, inode: InodeT) -> Segment:
@@ -416,18 +433,6 @@ class CommitLogOperations(pyfuse3.Operations):
     def _file_info(self, file: Segment) -> FileInfo:
         """The kernel may keep its pages over a new open: nobody changes a segment but through it."""
         return FileInfo(fh=FileHandleT(inodes.encode(file)), keep_cache=True)
-
-    async def _state(self, file: Segment) -> bytes:
-        async def has_data(segment: Segment) -> bool:
-            disk = self.commitlog.disk_of(segment)
-            dirfd, path = disk.dirfd, segment.path
-            return await self.threads.run(disk.number, lambda: xattrs.has_data(dirfd, path))
-
-        own = await has_data(file)
-        successor = False
-        for segment in xattrs.successors(self.commitlog, file):
-            successor = successor or await has_data(segment)
-        return xattrs.state_of(file, own, successor).value.encode()
 
     async def _change_root(self, changes: Changes) -> EntryAttributes:
         """Mode and owner of the mounted directory are kept on every writable disk."""

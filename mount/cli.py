@@ -1,5 +1,6 @@
 """The `commitlogfs` command: puts the verbs together and turns every error into one line and an exit status."""
 
+import logging
 import os
 import sys
 from typing import Annotated
@@ -7,7 +8,21 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from commitlogfs.mount.commands import adopt, config, init, mount, ready, status, umount
+from commitlogfs.mount import logs, settings
+from commitlogfs.mount.commands import (
+    adopt,
+    check,
+    config,
+    doctor,
+    init,
+    locate,
+    mount,
+    read,
+    ready,
+    status,
+    umount,
+)
+from commitlogfs.mount.commands import map as map_command
 from commitlogfs.mount.errors import UserError
 from commitlogfs.mount.exit_codes import ExitCode
 
@@ -16,20 +31,32 @@ app = typer.Typer(
     help="One RocketMQ commitlog directory, striped as plain files over many disks.",
     no_args_is_help=True,
     add_completion=True,
+    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="EXIT STATUS: 0 ok, 1 findings, 2 usage, 3 daemon unreachable, 4 refused.",
 )
-for module in (init, adopt, mount, umount, ready, status):
+for module in (init, adopt, mount, umount, ready, status, map_command, locate, read, check, doctor):
     module.register(app)
 app.add_typer(config.app)
 
 
 @app.callback()
 def options(
+    context: typer.Context,
+    config_file: Annotated[
+        str | None,
+        typer.Option("--config", metavar="FILE", help="What NAME or FILE means where a command is given none."),
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what is done on standard error.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only results, warnings and errors.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON, for every command that has --json.")] = False,
     no_color: Annotated[bool, typer.Option("--no-color", help="Plain text, no colours.")] = False,
 ) -> None:
     if no_color:
         os.environ["NO_COLOR"] = "1"
+    settings.use(settings.Settings(verbose=verbose, quiet=quiet, json=as_json, config=config_file))
+    if verbose:
+        context.with_resource(logs.logging_to(level=logging.DEBUG))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -117,6 +117,7 @@ async def _send(peer: trio.socket.SocketType, document: dict[str, Any]) -> None:
 def ask(path: Path, verb: str, timeout_s: float = PEER_TIMEOUT_S, **arguments: object) -> dict[str, Any]:
     """One request from the command line. Raises UnreachableError, ControlError."""
     name = path.stem
+    log_event(log, logging.DEBUG, "asking", socket=path, verb=verb)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
         connection.settimeout(timeout_s)
         try:

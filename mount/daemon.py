@@ -8,6 +8,8 @@ step                                     undone by
 5 control socket, loop, probe, READY     end of the loop
 """
 
+import contextlib
+import dataclasses
 import fcntl
 import logging
 import os
@@ -15,7 +17,6 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict
 from typing import Any, Final
 
 import trio
@@ -30,7 +31,7 @@ from commitlogfs.mount.config import Config
 from commitlogfs.mount.descriptors import raise_descriptor_limit
 from commitlogfs.mount.errors import RefusedError, UserError
 from commitlogfs.mount.guard import BareState
-from commitlogfs.mount.locate import locate
+from commitlogfs.mount.locate import locate, parse_target
 from commitlogfs.mount.metrics import LogCollector, Metrics
 from commitlogfs.mount.probe import probe_mount
 from commitlogfs.mount.status import StatusReport, one_line, to_json
@@ -46,6 +47,7 @@ log = logging.getLogger(__name__)
 
 PROBE_TIMEOUT_S: Final = 10.0
 STATUS_INTERVAL_S: Final = 30.0
+STATE_TIMEOUT_S: Final = 1.0
 
 
 def run(config: Config, on_ready: Callable[[], None]) -> None:
@@ -215,13 +217,21 @@ class _Daemon:
 
     async def _answer_segments(self, request: dict[str, Any]) -> dict[str, Any]:
         return {
+            "name": self._config.name,
             "segment_size": self._commitlog.segment_size,
+            "missing_disks": list(self._commitlog.missing),
             "disks": [{"number": disk.number, "path": disk.path} for disk in self._commitlog.disks.values()],
             "segments": [[segment.base_offset, segment.disk] for segment in self._commitlog.listed()],
         }
 
     async def _answer_locate(self, request: dict[str, Any]) -> dict[str, Any]:
-        return asdict(locate(self._commitlog, str(request.get("target", ""))))
+        location = locate(self._commitlog, parse_target(str(request.get("target", ""))))
+        segment = self._commitlog.catalog.find(location.offset)
+        if location.present and segment is not None:
+            with contextlib.suppress(OSError):  # a disk that hangs or fails must not keep back the answer
+                state = await self._operations.segment_state(segment, STATE_TIMEOUT_S)
+                location = dataclasses.replace(location, state=state.value)
+        return dataclasses.asdict(location)
 
     async def _answer_metrics(self, request: dict[str, Any]) -> dict[str, Any]:
         return {"text": (await self._metrics_text()).decode()}

@@ -28,3 +28,9 @@ class RefusedError(UserError):
     """Refused because going on could lose data, or because the system does not allow it."""
 
     exit_code = ExitCode.REFUSED
+
+
+class AbsentError(UserError):
+    """What was asked for is not there: a result, and one that a script wants to tell from a success."""
+
+    exit_code = ExitCode.FINDINGS

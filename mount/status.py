@@ -3,11 +3,15 @@
 The schema is documented in docs/operating.md and only grows.
 """
 
+import contextlib
 import json
 import os
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
+
+import trio
 
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.fusefs.statfs import StatfsFigures
@@ -16,8 +20,10 @@ from commitlogfs.store import forecast
 from commitlogfs.store.attributes import unpack
 from commitlogfs.store.disk import Disk, DiskState
 from commitlogfs.store.eligibility import RefusalReason
+from commitlogfs.store.usage import DiskUsage, measure_usage
 
 SCHEMA_VERSION = 1
+_STORE_ROOT_TIMEOUT_S = 1.0
 
 
 class StatusReport:
@@ -28,6 +34,7 @@ class StatusReport:
         self._operations = operations
         self._log = operations.commitlog
         self._since = time.time()
+        self._store_root_limiter = trio.CapacityLimiter(1)
 
     async def compose(self) -> dict[str, Any]:
         figures = await self._operations.statfs_figures()
@@ -67,6 +74,7 @@ class StatusReport:
                 "free": figures.free,
                 "used_percent": _shown_percent(figures),
             },
+            "store_root": await self._store_root(),
             "disks": [
                 self._disk(disk, counts[disk.number], eligibility.refusals.get(disk.number), share)
                 for disk in log.disks.values()
@@ -98,6 +106,18 @@ class StatusReport:
             "eta_seconds": None if following is None else following.eta_seconds,
             "last_error": disk.last_error,
         }
+
+    async def _store_root(self) -> dict[str, Any]:
+        """The folder around the mountpoint: normally the broker's storePathRootDir, whose disk holds the
+        consumequeue. The broker deletes segments for that disk's sake, too."""
+        path = str(Path(self._config.mountpoint).parent)
+        usage: DiskUsage | None = None
+        with trio.move_on_after(_STORE_ROOT_TIMEOUT_S), contextlib.suppress(OSError):
+            # Its disk may hang, and with it one thread: no more than one.
+            usage = await trio.to_thread.run_sync(
+                measure_usage, path, limiter=self._store_root_limiter, abandon_on_cancel=True
+            )
+        return {"path": path, "used_percent": None if usage is None else round(usage.used_percent, 2)}
 
     def _ingest_rate(self) -> float:
         births: list[int] = []

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from commitlogfs.mount import mountinfo, runtime
+from commitlogfs.mount import control, mountinfo, runtime, settings
 from commitlogfs.mount.config import config_path, load_config
 from commitlogfs.mount.errors import UnreachableError, UsageError
 
@@ -18,10 +18,11 @@ class Target:
 
 
 def find_target(which: str | None) -> Target:
-    """The mount meant by `[NAME|FILE|MOUNTPOINT]`; None means the only one running.
+    """The mount meant by `[NAME|FILE|MOUNTPOINT]`; None means that of --config, else the only one running.
 
     Raises UsageError, UnreachableError.
     """
+    which = settings.or_default(which)
     if which is None:
         names = runtime.list_names()
         if not names:
@@ -31,7 +32,7 @@ def find_target(which: str | None) -> Target:
         return Target(names[0])
     if which.endswith(".toml"):
         return Target(load_config(config_path(which)).name)
-    if "/" in which:
+    if _is_mountpoint(which):
         entry = mountinfo.find_mount(which)
         if entry is None or not mountinfo.is_commitlogfs(entry):
             raise UnreachableError(f"{which}: no commitlogfs is mounted here")
@@ -39,19 +40,39 @@ def find_target(which: str | None) -> Target:
     return Target(which)
 
 
-def mountpoint_of(which: str) -> str:
+def answering_mountpoint(which: str | None) -> str:
+    """The mountpoint meant by `[NAME|FILE|MOUNTPOINT]`, as its daemon knows it. A path is taken without asking: the
+    daemon talks to root and its own user only, the mount to more.
+
+    Raises UsageError, UnreachableError.
+    """
+    which = settings.or_default(which)
+    if which is not None and _is_mountpoint(which):
+        return mountinfo.resolve_path(which)
+    mountpoint: str = control.ask(find_target(which).socket, "status")["mountpoint"]
+    return mountpoint
+
+
+def mountpoint_of(which: str | None) -> str:
     """The mountpoint meant by `NAME|FILE|MOUNTPOINT`, without asking the daemon (it may be dead).
 
     Raises UsageError, UnreachableError.
     """
+    which = settings.or_default(which)
+    if which is None:
+        raise UsageError("which mount? Give its NAME, its configuration FILE or its MOUNTPOINT")
     if which.endswith(".toml"):
         return load_config(config_path(which)).mountpoint
-    if "/" in which:
+    if _is_mountpoint(which):
         return mountinfo.resolve_path(which)
     found = [entry.mountpoint for entry in mountinfo.read_mounts() if _is_named(entry, which)]
     if found:
         return found[-1]
     return load_config(config_path(which)).mountpoint
+
+
+def _is_mountpoint(which: str) -> bool:
+    return "/" in which and not which.endswith(".toml")
 
 
 def _is_named(entry: mountinfo.MountEntry, name: str) -> bool:

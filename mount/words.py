@@ -15,6 +15,11 @@ def approximate_size(size_bytes: float) -> str:
     return f"{size_bytes:.0f} {unit}" if unit == "B" or size_bytes >= 100 else f"{size_bytes:.1f} {unit}"
 
 
+def count_of(number: int, noun: str) -> str:
+    """ "1 segment", "60,000 segments"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def approximate_duration(seconds: float) -> str:
     for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * length:
@@ -31,7 +36,7 @@ def describe_log(document: dict[str, Any]) -> str:
     size = format_size(segments["size"])
     if not segments["count"]:
         return f"The log is empty; segments of {size} will be made when the broker starts."
-    text = f"{segments['count']} segments of {size}, log offsets {segments['first_offset']:,} to "
+    text = f"{count_of(segments['count'], 'segment')} of {size}, log offsets {segments['first_offset']:,} to "
     text += f"{segments['last_offset'] + segments['size']:,}"
     if segments["gaps"]:
         count = len(segments["gaps"])
@@ -79,3 +84,17 @@ def describe_pressure(document: dict[str, Any]) -> str:
     if shown > limits["clean"]:
         return text + f"above {limits['clean']} % it deletes expired segments at once."
     return text + f"it deletes nothing for lack of space before {limits['clean']} %."
+
+
+def describe_store_root(document: dict[str, Any]) -> str:
+    """What the broker does for the sake of the disk that holds its consumequeue."""
+    root, limits = document["store_root"], document["thresholds"]
+    used = root["used_percent"]
+    if used is None:
+        return f"The store root {root['path']} (consumequeue, index) does not answer."
+    text = f"The store root {root['path']} (consumequeue, index) is {used:.0f} % used: "
+    if used > limits["force"]:
+        return text + f"above {limits['force']} % the broker deletes its oldest segments for it: free space there."
+    if used > limits["clean"]:
+        return text + f"above {limits['clean']} % the broker deletes expired segments at once for it."
+    return text + f"fine up to {limits['clean']} %."

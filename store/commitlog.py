@@ -131,6 +131,10 @@ class CommitLog:
     def disk_of(self, file: Segment) -> Disk:
         return self.disks[file.disk]
 
+    def quarantined(self, name: bytes) -> str:
+        """Why a file of this name is kept but not served; empty if there is none."""
+        return self._quarantined.get(name, "")
+
     # --- the log as one file -------------------------------------------------------------------------
 
     @property

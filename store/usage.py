@@ -44,7 +44,7 @@ class DiskUsage:
         )
 
 
-def measure_usage(dirfd: int) -> DiskUsage:
-    """statvfs of the filesystem behind a directory descriptor. Raises OSError."""
-    st = os.fstatvfs(dirfd)
+def measure_usage(folder: int | str) -> DiskUsage:
+    """statvfs of the filesystem behind a directory's descriptor or path. Raises OSError."""
+    st = os.statvfs(folder)
     return DiskUsage(st.f_blocks * st.f_frsize, st.f_bfree * st.f_frsize, st.f_bavail * st.f_frsize)

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import typer
 
+from commitlogfs.mount import settings
 from commitlogfs.mount.config import Config, config_path, disks_from_list, load_config
 from commitlogfs.mount.errors import UsageError
 from commitlogfs.mount.mounting import configured_segment_size, disk_specs
@@ -30,16 +31,19 @@ def chosen_disks(
             raise UsageError(f"--segment-size: {error}") from None
         if size <= 0 or size % 4096 or size > 2**31 - 4096:
             raise UsageError(f"--segment-size: {size}: must be a multiple of 4096, at most 2 GiB")
+    if disks is None:
+        which = settings.or_default(which)
     if (which is None) == (disks is None):
         raise UsageError("give either a configuration (NAME|FILE) or --disks DISK,DISK,...")
     if which is not None:
         config = load_config(config_path(which))
         return disk_specs(config), size or configured_segment_size(config), config
-    try:
-        listed = disks_from_list(disks or "")
-    except ValueError as error:
-        raise UsageError(f"--disks: {error}") from None
-    return tuple(DiskSpec(disk.path, disk.thresholds) for disk in listed), size, None
+    return specs_from_list(disks or ""), size, None
+
+
+def specs_from_list(disks: str) -> tuple[DiskSpec, ...]:
+    """The disks of --disks. Raises UsageError."""
+    return tuple(DiskSpec(disk.path, disk.thresholds) for disk in disks_from_list(disks))
 
 
 def parse_owner(text: str | None, mode: str | None, default: RootAttributes | None) -> RootAttributes | None:
@@ -80,7 +84,7 @@ def carry_out(
     findings = list(plan.findings) if dry_run else birth.execute(plan, specs, stack)
     for finding in findings or plan.findings:
         typer.echo(f"commitlogfs: {finding.severity.name.lower()}: {finding}", err=True)
-    if as_json:
+    if settings.wants_json(as_json):
         document = {
             "pool": plan.pool_id,
             "segment_size": plan.segment_size,
@@ -92,7 +96,7 @@ def carry_out(
         return
     verb = f"would be {done}" if dry_run else done
     contents = f"{plan.segments} segments" if plan.segments else "no segments"
-    typer.echo(f"pool {plan.pool_id}: {verb}: {contents} of {format_size(plan.segment_size)}")
+    settings.say(f"pool {plan.pool_id}: {verb}: {contents} of {format_size(plan.segment_size)}")
     for member in plan.members:
         made = " (folder to be made)" if dry_run and member.path in plan.created else ""
-        typer.echo(f"  disk {member.number}  {member.path}{made}")
+        settings.say(f"  disk {member.number}  {member.path}{made}")

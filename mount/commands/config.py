@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from commitlogfs.mount import settings
 from commitlogfs.mount.config import (
     Config,
     config_path,
@@ -27,7 +28,7 @@ app = typer.Typer(name="config", help="Check, show and import configuration file
 _Which = Annotated[
     str | None,
     typer.Argument(
-        metavar="[NAME|FILE]",
+        metavar="NAME|FILE",
         help="A mount's NAME (/etc/commitlogfs/NAME.toml) or a file. Default: the only one there is.",
         show_default=False,
     ),
@@ -43,7 +44,7 @@ def check(which: _Which = None) -> None:
     path = _path_of(which)
     config = load_config(path)
     disks = "1 disk" if len(config.disks) == 1 else f"{len(config.disks)} disks"
-    typer.echo(f"{path}: ok: {disks}, mountpoint {config.mountpoint}")
+    settings.say(f"{path}: ok: {disks}, mountpoint {config.mountpoint}")
 
 
 @app.command()
@@ -59,6 +60,7 @@ def show(
     """
     path = _path_of(which)
     config = load_config(path)
+    as_json = settings.wants_json(as_json)
     typer.echo(json.dumps(_as_json(config, path), indent=2) if as_json else _as_toml(config, path))
 
 
@@ -105,6 +107,7 @@ def import_(
 
 
 def _path_of(which: str | None) -> Path:
+    which = settings.or_default(which)
     return default_config_path() if which is None else config_path(which)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from commitlogfs.mount import daemon, daemonize, logs
+from commitlogfs.mount import daemon, daemonize, logs, settings
 from commitlogfs.mount.config import Config, config_path, load_config, quick_config
 from commitlogfs.mount.errors import RefusedError, UsageError, UserError
 from commitlogfs.mount.mounting import disk_specs
@@ -56,6 +56,9 @@ def mount(
     """
     report = daemonize.Report(report_fd)
     try:
+        verbose, quiet = verbose or settings.current().verbose, quiet or settings.current().quiet
+        if init is None:
+            which = settings.or_default(which)
         config = _configuration(which, init, segment_size)
         if background:
             daemon.check_mountpoint(config)
@@ -69,7 +72,8 @@ def mount(
                 arguments += ["--segment-size", segment_size] if segment_size is not None else []
             arguments += ["-v"] * verbose + ["-q"] * quiet
             pid = daemonize.start(arguments, config.name)
-            typer.echo(f"{config.mountpoint}: mounted, daemon {pid}, log {daemonize.log_file(config.name)}")
+            if not quiet:
+                typer.echo(f"{config.mountpoint}: mounted, daemon {pid}, log {daemonize.log_file(config.name)}")
             return
         level = logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO
         with logs.logging_to(level=level):

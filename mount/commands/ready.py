@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 
 def ready(
-    which: Annotated[str, typer.Argument(metavar="NAME|FILE|MOUNTPOINT")],
+    which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for it.", min=0)] = 0.0,
 ) -> None:
     """Succeed once the mount answers a statfs and a lookup, tried from a child process.

@@ -5,11 +5,10 @@ import time
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
-from commitlogfs.mount import control
+from commitlogfs.mount import control, settings
+from commitlogfs.mount.commands.output import Output
 from commitlogfs.mount.target import find_target
 from commitlogfs.mount.words import (
     approximate_size,
@@ -17,7 +16,12 @@ from commitlogfs.mount.words import (
     describe_disk,
     describe_log,
     describe_pressure,
+    describe_store_root,
 )
+
+_HEADINGS = ("disk", "path", "state", "used", "free", "segments")
+_RIGHT = frozenset({"used", "free", "segments"})
+_USED_STYLES = (("full", "bold red"), ("force", "red"), ("clean", "yellow"))
 
 
 def register(app: typer.Typer) -> None:
@@ -25,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 
 def status(
-    which: Annotated[str | None, typer.Argument(metavar="[NAME|FILE|MOUNTPOINT]", show_default=False)] = None,
+    which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The documented stable schema.")] = False,
 ) -> None:
     """Show disks, thresholds, what happens next and when.
@@ -33,39 +37,72 @@ def status(
     EXIT STATUS: 0 shown; 3 no daemon answers.
     """
     document = control.ask(find_target(which).socket, "status")
-    if as_json:
+    if settings.wants_json(as_json):
         typer.echo(json.dumps(document, indent=2))
     else:
-        _show(document, Console(soft_wrap=True, highlight=False))
+        _show(document, Output())
 
 
-def _show(document: dict[str, Any], console: Console) -> None:
+def _show(document: dict[str, Any], output: Output) -> None:
     daemon = document["daemon"]
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(daemon["since"]))
-    console.print(
-        f"[bold]{escape(document['name'])}[/] on {escape(document['mountpoint'])}: daemon {daemon['pid']} since "
-        f"{since}, passthrough {daemon['passthrough']}"
-    )
+    output.paragraph(f"{document['name']} on {document['mountpoint']}", "bold")
+    output.paragraph(f"Daemon {daemon['pid']} since {since}, passthrough {daemon['passthrough']}.")
     if document["degraded"]:
-        console.print(escape(describe_degraded(document)), style="bold red")
-    console.print(escape(describe_log(document)))
-    table = Table(box=None, pad_edge=False)
-    for heading in ("disk", "path", "state", "used", "free", "segments", "what happens next"):
-        table.add_column(heading, justify="right" if heading in ("used", "free", "segments") else "left")
-    for disk in document["disks"]:
-        used, free = disk["used_percent"], disk["available_bytes"]
-        table.add_row(
-            str(disk["number"]),
-            escape(disk["path"]),
-            disk["state"],
-            "?" if used is None else f"{used:.0f} %",
-            "?" if free is None else approximate_size(free),
-            str(disk["segments"]),
-            escape(describe_disk(disk, document)),
-        )
-    console.print(table)
-    console.print(escape(describe_pressure(document)))
+        output.paragraph(describe_degraded(document), "bold red")
+    output.paragraph(describe_log(document), "red" if document["segments"]["gaps"] else "")
+    output.line("")
+    _show_disks(document, output)
+    output.line("")
+    output.paragraph(describe_pressure(document))
+    output.paragraph(describe_store_root(document))
     for finding in document["findings"]:
-        where = f"{finding['disk']}/{finding['file']}".rstrip("/") or "pool"
-        line = f"{finding['severity']}: {where}: {finding['message']}: {finding['remedy']}"
-        console.print(escape(line), style="yellow" if finding["severity"] != "note" else "dim")
+        where = "/".join(part for part in (finding["disk"], finding["file"]) if part)
+        text = f"{where}: {finding['message']}" if where else finding["message"]
+        level = "refuses" if finding["severity"].startswith("refuses") else finding["severity"]
+        output.report(level, text, finding["remedy"])
+
+
+def _show_disks(document: dict[str, Any], output: Output) -> None:
+    """One line per disk; what happens next stands behind it, or beneath it where that is too narrow."""
+    rows = [_HEADINGS, *(_cells(disk) for disk in document["disks"])]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+    outlook = [describe_disk(disk, document) for disk in document["disks"]]
+    room = None if output.width is None else output.width - sum(widths) - 2 * len(widths)
+    behind = room is None or max(map(len, outlook)) <= room
+    output.line(_aligned(_HEADINGS, widths) + ("  what happens next" if behind else ""), "bold")
+    for disk, cells, text in zip(document["disks"], rows[1:], outlook, strict=True):
+        line = Text(_aligned(cells, widths))
+        style = _used_style(disk)
+        if style:
+            start = sum(widths[:3]) + 2 * 3
+            line.stylize(style, start, start + widths[3])
+        output.line(line.append(f"  {text}") if behind else line)
+        if not behind:
+            output.paragraph(" " * (widths[0] + 2) + text, "dim", indent=widths[0] + 2)
+
+
+def _cells(disk: dict[str, Any]) -> tuple[str, ...]:
+    used, free = disk["used_percent"], disk["available_bytes"]
+    return (
+        str(disk["number"]),
+        disk["path"],
+        disk["state"],
+        "?" if used is None else f"{used:.1f} %",
+        "?" if free is None else approximate_size(free),
+        f"{disk['segments']:,}",
+    )
+
+
+def _aligned(cells: tuple[str, ...], widths: list[int]) -> str:
+    return "  ".join(
+        cell.rjust(width) if heading in _RIGHT else cell.ljust(width)
+        for cell, width, heading in zip(cells, widths, _HEADINGS, strict=True)
+    )
+
+
+def _used_style(disk: dict[str, Any]) -> str:
+    used = disk["used_percent"]
+    if used is None:
+        return "bold red"
+    return next((style for name, style in _USED_STYLES if used >= disk["thresholds"][name]), "")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from commitlogfs.mount import guard, mountinfo
+from commitlogfs.mount import guard, mountinfo, settings
 from commitlogfs.mount.errors import RefusedError, UnreachableError
 from commitlogfs.mount.runtime import socket_path
 from commitlogfs.mount.target import mountpoint_of
@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 
 def umount(
-    which: Annotated[str, typer.Argument(metavar="NAME|FILE|MOUNTPOINT")],
+    which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
     unguard: Annotated[
         bool, typer.Option("--unguard", help="Also remove the guard from the bare mountpoint folder.")
     ] = False,
@@ -38,9 +38,9 @@ def umount(
     else:
         unmount(mountpoint)
         _wait_for_daemon(entry.source)
-        typer.echo(f"{mountpoint}: unmounted")
+        settings.say(f"{mountpoint}: unmounted")
     if unguard and guard.lower_guard(mountpoint):
-        typer.echo(f"{mountpoint}: guard removed")
+        settings.say(f"{mountpoint}: guard removed")
 
 
 def _wait_for_daemon(name: str) -> None:

@@ -1,0 +1,103 @@
+"""`commitlogfs doctor`: the machine, the installation, and what a pool needs of them."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from commitlogfs.mount import mountinfo, settings
+from commitlogfs.mount.commands.output import Output
+from commitlogfs.mount.config import config_folders, config_path, load_config
+from commitlogfs.mount.config_errors import ConfigError
+from commitlogfs.mount.diagnosis import Check, Level
+from commitlogfs.mount.doctor_machine import check_mounts, check_sockets, examine_machine
+from commitlogfs.mount.doctor_pool import examine_pool
+from commitlogfs.mount.exit_codes import ExitCode
+from commitlogfs.mount.words import count_of
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(doctor)
+
+
+def doctor(
+    which: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME|FILE", help="Default: every configuration there is.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object with every check.")] = False,
+) -> None:
+    """Examine kernel, FUSE, limits, disk folders, mountpoint and store root. Changes nothing.
+
+    With a configuration, mounts of others on this machine are left out.
+
+    EXIT STATUS: 0 all is well, perhaps with notes; 1 a warning or a problem; 2 bad options or configuration.
+    """
+    which = settings.or_default(which)
+    sections: dict[str, list[Check]] = {"machine": [*examine_machine(), *check_sockets()]}
+    if which is not None:
+        config = load_config(config_path(which))
+        sections[config.name] = examine_pool(config)
+    else:
+        sections["machine"] += _examine_all(sections)
+    checks = [check for section in sections.values() for check in section]
+    worst = max(check.level for check in checks)
+    if settings.wants_json(as_json):
+        typer.echo(json.dumps(_as_json(sections, worst), indent=2))
+    else:
+        _show(sections, Output())
+    if worst >= Level.WARNING:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _examine_all(sections: dict[str, list[Check]]) -> list[Check]:
+    """Every configuration into its own section; the rest of what is mounted is returned."""
+    mountpoints = []
+    checks = []
+    for path in dict.fromkeys(file for folder in config_folders() for file in sorted(folder.glob("*.toml"))):
+        try:
+            config = load_config(path)
+        except ConfigError as error:
+            checks.append(Check("configuration", Level.PROBLEM, str(error), "correct the file"))
+        else:
+            mountpoints.append(mountinfo.resolve_path(config.mountpoint))
+            sections[config.name] = examine_pool(config)
+    if not mountpoints and not checks:
+        checks.append(Check("configuration", Level.NOTE, "no configuration to examine", "name a FILE"))
+    return [*checks, *check_mounts(mountpoints)]
+
+
+def _show(sections: dict[str, list[Check]], output: Output) -> None:
+    quiet = settings.current().quiet
+    for name, checks in sections.items():
+        shown = [check for check in checks if check.level >= (Level.WARNING if quiet else Level.OK)]
+        if shown and not quiet:
+            output.line(name, "bold")
+        for check in shown:
+            output.report(check.level.name.lower(), check.message, check.remedy)
+    if not quiet:
+        checks = [check for section in sections.values() for check in section]
+        problems = sum(check.level is Level.PROBLEM for check in checks)
+        warnings = sum(check.level is Level.WARNING for check in checks)
+        found = [
+            count_of(number, noun) for number, noun in ((problems, "problem"), (warnings, "warning")) if number
+        ]
+        output.line(" and ".join(found) or "All is well.", "bold" if found else "green")
+
+
+def _as_json(sections: dict[str, list[Check]], worst: Level) -> dict[str, Any]:
+    """Stable schema: {"level", "checks": [{"section", "name", "level", "message", "remedy"}]}."""
+    return {
+        "level": worst.name.lower(),
+        "checks": [
+            {
+                "section": section,
+                "name": check.name,
+                "level": check.level.name.lower(),
+                "message": check.message,
+                "remedy": check.remedy,
+            }
+            for section, checks in sections.items()
+            for check in checks
+        ],
+    }

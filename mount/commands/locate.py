@@ -1,0 +1,46 @@
+"""`commitlogfs locate`: where a log offset lies."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from commitlogfs.mount import control, settings
+from commitlogfs.mount.errors import AbsentError
+from commitlogfs.mount.exit_codes import ExitCode
+from commitlogfs.mount.locate import parse_target
+from commitlogfs.mount.target import find_target
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(locate)
+
+
+def locate(
+    target: Annotated[
+        str, typer.Argument(metavar="OFFSET|SEGMENT", help="A log offset, or a segment's 20-digit name.")
+    ],
+    which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object; `present` false and a `reason` if nothing holds it.")
+    ] = False,
+) -> None:
+    """Say which segment holds a log offset (RocketMQ's physical offset), where in it, and on which disk.
+
+    EXIT STATUS: 0 found; 1 no segment holds it, with the reason; 2 not an offset; 3 no daemon answers.
+    """
+    offset = parse_target(target)
+    answer = control.ask(find_target(which).socket, "locate", target=target)
+    if settings.wants_json(as_json):
+        typer.echo(json.dumps(answer, indent=2))
+        if not answer["present"]:
+            raise typer.Exit(ExitCode.FINDINGS)
+        return
+    if not answer["present"]:
+        raise AbsentError(f"log offset {offset}: {answer['reason']}")
+    state = f" ({answer['state']})" if answer["state"] else ""
+    typer.echo(f"offset    {offset}")
+    typer.echo(f"segment   {answer['segment']}{state}")
+    typer.echo(f"position  {answer['position']}")
+    typer.echo(f"disk      {answer['disk_number']} {answer['disk']}")
+    typer.echo(f"path      {answer['path']}")

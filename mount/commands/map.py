@@ -1,0 +1,76 @@
+"""`commitlogfs map`: the stripes as a picture."""
+
+import json
+import shutil
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from commitlogfs.mount import control, settings
+from commitlogfs.mount.commands.output import Output
+from commitlogfs.mount.segment_map import Picture, draw, find_gaps, symbols_for
+from commitlogfs.mount.target import find_target
+from commitlogfs.mount.units import format_size
+from commitlogfs.mount.words import count_of
+
+_DISK_STYLES = ("cyan", "green", "yellow", "magenta", "blue")
+_GAPS_SHOWN = 5
+
+
+def register(app: typer.Typer) -> None:
+    app.command(name="map")(map_)
+
+
+def map_(
+    which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Every segment with its disk, and the gaps, as one JSON object.")
+    ] = False,
+) -> None:
+    """Show the segments of each disk as a picture: one row per disk, columns in the order of the log.
+
+    A log with more segments than the terminal has columns is shown in shades. Gaps are marked beneath.
+
+    EXIT STATUS: 0 shown; 3 no daemon answers.
+    """
+    answer = control.ask(find_target(which).socket, "segments")
+    size = answer["segment_size"]
+    gaps = find_gaps([base for base, _ in answer["segments"]], size)
+    if settings.wants_json(as_json):
+        typer.echo(json.dumps({**answer, "gaps": gaps}))
+        return
+    output = Output()
+    output.paragraph(_heading(answer, len(gaps)), "bold")
+    if answer["missing_disks"]:
+        output.paragraph(f"DEGRADED: served without {', '.join(answer['missing_disks'])}.", "bold red")
+    if not answer["segments"]:
+        output.paragraph(f"The log is empty; its disks: {', '.join(disk['path'] for disk in answer['disks'])}.")
+        return
+    disks = [(disk["number"], disk["path"]) for disk in answer["disks"]]
+    width = shutil.get_terminal_size().columns
+    _print(draw(disks, answer["segments"], size, width, symbols_for(sys.stdout.encoding)), output)
+    for start, end in gaps[:_GAPS_SHOWN]:
+        count = count_of((end - start) // size, "segment")
+        output.paragraph(f"gap: {count} from {start:020d} on: consumers skip it silently", "red")
+    if len(gaps) > _GAPS_SHOWN:
+        output.paragraph(f"and {len(gaps) - _GAPS_SHOWN} more gaps: see --json", "red")
+
+
+def _heading(answer: dict[str, Any], gaps: int) -> str:
+    segments = answer["segments"]
+    text = f"{answer['name']}: {count_of(len(segments), 'segment')} of {format_size(answer['segment_size'])} "
+    text += f"on {count_of(len(answer['disks']), 'disk')}"
+    if segments:
+        text += f", log offsets {segments[0][0]:,} to {segments[-1][0] + answer['segment_size']:,}"
+    return f"{text}, {count_of(gaps, 'gap').upper()}" if gaps else text
+
+
+def _print(picture: Picture, output: Output) -> None:
+    for index, row in enumerate(picture.rows):
+        output.line(Text.assemble(row.label, (row.cells, _DISK_STYLES[index % len(_DISK_STYLES)])))
+    if picture.gaps is not None:
+        output.line(picture.gaps.label + picture.gaps.cells, "bold red")
+    for line in (*picture.axis, *picture.legend):
+        output.line(line, "dim")

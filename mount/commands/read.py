@@ -1,0 +1,82 @@
+"""`commitlogfs read`: what lies at a log offset."""
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from commitlogfs.mount import settings
+from commitlogfs.mount.errors import UsageError
+from commitlogfs.mount.exit_codes import ExitCode
+from commitlogfs.mount.locate import parse_target
+from commitlogfs.mount.log_reader import open_log
+from commitlogfs.mount.record_words import describe_record, is_intact, record_as_json
+from commitlogfs.mount.target import answering_mountpoint
+from commitlogfs.mount.units import parse_size
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(read)
+
+
+def read(
+    offset_text: Annotated[
+        str, typer.Option("--offset", metavar="N", help="Log offset: a message's physical offset.")
+    ],
+    which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
+    length: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Write so many bytes as they are: 4096, 64KiB, ...")
+    ] = None,
+    message: Annotated[
+        bool, typer.Option("--message", help="Show the message that begins at N, in words. The default.")
+    ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="The message's record as it is in the log.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The message as one JSON object, its body as stored and in base64.")
+    ] = False,
+) -> None:
+    """Read the log at an offset, through the mount: one message, or plain bytes.
+
+    A body that zlib packed is shown unpacked; checksums are checked.
+
+    EXIT STATUS: 0 read; 1 no message begins there, no segment holds it (what precedes a gap is written), or
+    a checksum is wrong; 2 bad options; 3 the mount does not answer; 4 this user may not read the log.
+    """
+    offset = parse_target(offset_text)
+    # A --json before the verb gives way to --raw and --length, which leave no room for it.
+    as_json = as_json or (settings.current().json and not raw and length is None)
+    if length is not None and (message or as_json):
+        raise UsageError("read: --length writes plain bytes: leave out --message and --json")
+    if raw and as_json:
+        raise UsageError("read: --raw and --json exclude each other: choose one")
+    count = None if length is None else _parse_length(length)
+    with open_log(answering_mountpoint(which)) as log:
+        if count is not None:
+            for data in log.read(offset, count):
+                _write(data)
+            return
+        record, bytes_of_it = log.read_record(offset)
+    if raw:
+        _write(bytes_of_it)
+    elif as_json:
+        typer.echo(json.dumps(record_as_json(record), indent=2))
+    else:
+        typer.echo("\n".join(describe_record(record)))
+    if not is_intact(record):
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _parse_length(text: str) -> int:
+    try:
+        count = parse_size(text)
+    except ValueError as error:
+        raise UsageError(f"--length: {error}") from None
+    if count == 0:
+        raise UsageError("--length: 0: ask for one byte at least")
+    return count
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
