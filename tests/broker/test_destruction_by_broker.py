@@ -20,38 +20,43 @@ COUNT = 3000
 LOAD_FAILED = 253
 """The broker's exit status (-3) when it refuses its commitlog."""
 
+REFUSED = "create mapped file2 error"
+"""CommitLog#asyncPutMessage when the segment it needs next cannot be made."""
+
 
 @pytest.fixture(scope="module")
 def stand(module_stand) -> Stand:
     stand = module_stand(("ext4", "xfs", "ext4"), segment_size=MIB)
     stand.pool.init()
-    stand.pool.start()
     return stand
 
 
 @pytest.fixture(scope="module")
-def broker(stand, newest):
-    """Stopped, with COUNT messages of topic "Kept" in its store."""
+def stopped_broker(stand, newest):
+    """With COUNT messages of topic "Kept" in its store; everything unmounted."""
+    stand.pool.start()
     broker = stand.broker(newest)
     broker.start()
     rocketmq.send(newest, stand.names.address, "Kept", count=COUNT)
     rocketmq.consume(newest, stand.names.address, "Kept", expect=COUNT)  # so the consumequeue is complete
     broker.kill()
+    stand.pool.stop()
     return broker
 
 
-@pytest.fixture(autouse=True)
-def everything_is_kept(stand, broker, newest):
-    """Whatever a test did: afterwards the broker starts on the mount and serves what it had."""
-    yield
-    broker.kill()
-    if stand.pool.daemon is None:
-        stand.pool.start()
-    broker.start()
+@pytest.fixture
+def broker(stand, stopped_broker):
+    """Not running, its commitlog mounted; for one test."""
+    stand.pool.start()
+    yield stopped_broker
+    stopped_broker.kill()
+    stand.pool.stop()
+
+
+def check_kept(stand, broker, newest):
     seen = rocketmq.consume(newest, stand.names.address, "Kept", expect=COUNT)
     assert (seen.distinct, seen.corrupted, seen.skipped) == (COUNT, 0, 0)
     assert complaints(broker) == []
-    broker.kill()
 
 
 def consumequeue(stand):
@@ -60,7 +65,7 @@ def consumequeue(stand):
     return found
 
 
-def test_broker_started_before_the_mount_refuses_and_changes_nothing(stand, broker):
+def test_broker_started_before_the_mount_refuses_and_changes_nothing(stand, broker, newest):
     stand.pool.stop()
     before, segments = consumequeue(stand), [digest(folder) for folder in stand.folders()]
     with pytest.raises(StartFailedError, match=f"exited with {LOAD_FAILED}"):
@@ -69,9 +74,12 @@ def test_broker_started_before_the_mount_refuses_and_changes_nothing(stand, brok
     assert consumequeue(stand) == before
     assert [digest(folder) for folder in stand.folders()] == segments
     assert os.listdir(stand.pool.mountpoint) == [GUARD_NAME]
+    stand.pool.start()
+    broker.start()
+    check_kept(stand, broker, newest)
 
 
-def test_ready_keeps_a_broker_from_starting_over_a_dead_mount(stand, broker):
+def test_ready_keeps_a_broker_from_starting_over_a_dead_mount(stand, broker, newest):
     """Over a dead mount a broker sees no commitlog and deletes its consumequeue: ExecStartPre forbids it."""
     pool = stand.pool
     assert pool.cli("ready", pool.config).status == 0
@@ -93,6 +101,9 @@ def test_ready_keeps_a_broker_from_starting_over_a_dead_mount(stand, broker):
     bare = pool.cli("ready", pool.config)
     assert bare.status == 3
     assert consumequeue(stand) == before
+    pool.start()
+    broker.start()
+    check_kept(stand, broker, newest)
 
 
 def test_running_broker_whose_mount_is_gone_cannot_write_into_the_bare_folder(stand, broker, newest, workdir):
@@ -102,7 +113,7 @@ def test_running_broker_whose_mount_is_gone_cannot_write_into_the_bare_folder(st
         wait_until(lambda: line_count(acked) >= 500, "sending")
         subprocess.run(["umount", "-l", str(stand.pool.mountpoint)], check=True)
         # It fills what it has open, then needs a new file: two segments later at most.
-        wait_until(lambda: "create mapped file failed" in broker.log_text().lower(), "the next segment", 40)
+        wait_until(lambda: REFUSED in broker.log_text().lower(), "the next segment", 40)
         assert os.listdir(stand.pool.mountpoint) == [GUARD_NAME]
         sender.kill()
     broker.kill()
@@ -115,6 +126,7 @@ def test_running_broker_whose_mount_is_gone_cannot_write_into_the_bare_folder(st
     count = line_count(acked)
     seen = rocketmq.consume(newest, stand.names.address, "Gone", expect=count)
     assert (seen.corrupted, seen.skipped) == (0, 0)
+    check_kept(stand, broker, newest)
 
 
 def test_name_made_but_never_sized_is_not_listed_and_the_broker_goes_on(stand, broker, newest):
@@ -145,7 +157,7 @@ def test_failed_creation_leaves_no_name_and_the_broker_heals(stand, broker, newe
     with rocketmq.start_sender(newest, stand.names.address, "Healed", acked=acked) as sender:
         wait_until(lambda: line_count(acked) >= 500, "sending")
         fillers = [fill(disk.path, 99) for disk in stand.disks]
-        wait_until(lambda: "create mapped file failed" in broker.log_text().lower(), "all disks full", 40)
+        wait_until(lambda: REFUSED in broker.log_text().lower(), "all disks full", 40)
         stuck = line_count(acked)
         for folder in stand.folders():
             assert [p.name for p in folder.iterdir() if p.stat().st_size == 0] == []
@@ -188,8 +200,7 @@ def test_native_broker_on_the_folders_refuses_mount_and_adopt(stand, broker, new
         finally:
             for folder, identity in zip(stand.folders(), identities, strict=True):
                 os.setxattr(folder, "user.commitlogfs.identity", identity)
-        seen = rocketmq.consume(newest, stand.names.address, "Kept", expect=COUNT)
-        assert (seen.distinct, seen.corrupted, seen.skipped) == (COUNT, 0, 0)
+        check_kept(stand, broker, newest)
     finally:
         broker.kill()
         broker.config["storePathCommitLog"] = mounted
