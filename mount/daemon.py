@@ -11,11 +11,13 @@ step                                     undone by
 import contextlib
 import dataclasses
 import fcntl
+import gc
 import logging
 import os
 import signal
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, Final
 
@@ -59,8 +61,13 @@ def run(config: Config, on_ready: Callable[[], None]) -> None:
         stack.enter_context(_single_daemon(config.name))
         log_event(log, logging.INFO, "limits", open_files=raise_descriptor_limit())
         check_mountpoint(config)
-        pool = _open(config)
+        started = time.perf_counter()
+        with _long_lived_objects():
+            pool = _open(config)
         stack.callback(pool.close)
+        seconds = round(time.perf_counter() - started, 3)
+        count = len(pool.inventory.catalog)
+        log_event(log, logging.INFO, "pool_opened", disks=len(pool.disks), segments=count, seconds=seconds)
         _tell_findings(pool)
         for line in sweep(pool):
             log_event(log, logging.INFO, "swept", text=line)
@@ -72,6 +79,18 @@ def run(config: Config, on_ready: Callable[[], None]) -> None:
         stack.callback(listener.close)
         daemon.mount()
         trio.run(daemon.serve, listener, on_ready)
+
+
+@contextlib.contextmanager
+def _long_lived_objects() -> Iterator[None]:
+    """What is built here lives as long as the daemon: the garbage collector looks at it neither now, while it
+    grows, nor ever after. For 60,000 segments each of its full rounds would stop the loop for some 40 ms."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def check_mountpoint(config: Config) -> None:

@@ -92,9 +92,6 @@ class LogCollector(Collector):
         segments = _gauge("disk_segments", "Segments on the disk", "disk")
         read = _counter("disk_read_bytes", "Read from the block device since boot", "disk")
         written = _counter("disk_written_bytes", "Written to the block device since boot", "disk")
-        counts = dict.fromkeys(log.disks, 0)
-        for segment in log.catalog:
-            counts[segment.disk] += 1
         devices = _device_counters()
         for disk in log.disks.values():
             usage = log.usage(disk.number)
@@ -105,7 +102,7 @@ class LogCollector(Collector):
                 ratio.add_metric([self._pool, disk.path], float(usage.used_ratio))
             for possible in DiskState:
                 state.add_metric([self._pool, disk.path, possible.value], float(disk.state is possible))
-            segments.add_metric([self._pool, disk.path], counts[disk.number])
+            segments.add_metric([self._pool, disk.path], log.catalog.count_on_disk(disk.number))
             counters = devices.get(self._devices[disk.number])
             if counters is not None:
                 read.add_metric([self._pool, disk.path], counters[0])

@@ -41,9 +41,6 @@ class StatusReport:
         log = self._log
         eligibility = log.evaluate(time.monotonic())
         rate = self._ingest_rate()
-        counts = dict.fromkeys(log.disks, 0)
-        for segment in log.catalog:
-            counts[segment.disk] += 1
         share = rate / len(eligibility.eligible) if eligibility.eligible else 0.0
         first, last = log.catalog.first, log.catalog.last
         return {
@@ -76,7 +73,9 @@ class StatusReport:
             },
             "store_root": await self._store_root(),
             "disks": [
-                self._disk(disk, counts[disk.number], eligibility.refusals.get(disk.number), share)
+                self._disk(
+                    disk, log.catalog.count_on_disk(disk.number), eligibility.refusals.get(disk.number), share
+                )
                 for disk in log.disks.values()
             ],
             "missing_disks": list(log.missing),
