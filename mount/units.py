@@ -50,11 +50,10 @@ def parse_size(value: object) -> int:
 
 def format_size(size_bytes: int) -> str:
     """The shortest exact text that `parse_size` turns back into `size_bytes`; ties go to powers of 1024."""
-    best_number, best_unit = size_bytes, "B"
-    for unit, factor in _SIZE_UNITS.items():
-        if size_bytes and size_bytes % factor == 0 and size_bytes // factor < best_number:
-            best_number, best_unit = size_bytes // factor, unit
-    return f"{best_number}{best_unit}"
+    if size_bytes == 0:
+        return "0B"
+    exact = [f"{size_bytes // factor}{unit}" for unit, factor in _SIZE_UNITS.items() if size_bytes % factor == 0]
+    return min(exact, key=len)  # the first of equally short ones: powers of 1024 come first
 
 
 def parse_duration_ms(value: object) -> int:

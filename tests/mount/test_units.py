@@ -93,6 +93,7 @@ def test_bad_sizes_say_what_to_write(text, advice):
         (500_000_000, "500MB"),
         (5 * 10**12, "5TB"),
         (2**31 - 4096, "2097148KiB"),
+        (128_000, "128kB"),
     ],
 )
 def test_format_size(size, text):
