@@ -51,7 +51,7 @@ class Handles:
         self._opening: dict[int, trio.Lock] = {}
 
     async def open(self, file: Segment) -> Handle:
-        """One more open. Raises OSError."""
+        """One more open. Raises OSError, SegmentNotFoundError (removed meanwhile)."""
         async with self._using(file) as handle:
             handle.opens += 1
             return handle
@@ -80,9 +80,21 @@ class Handles:
         await self._close_if_idle(handle)
 
     def is_open(self, file: Segment) -> bool:
-        """Or about to be: a first open under way counts."""
+        """A first open under way does not count yet: `first_opens_held` keeps the answer true for a while."""
+        return inodes.encode(file) in self._handles
+
+    @asynccontextmanager
+    async def first_opens_held(self, file: Segment) -> AsyncIterator[None]:
+        """For whoever moves or removes a file: a first open under way finishes before, others come after."""
         inode = inodes.encode(file)
-        return inode in self._handles or inode in self._opening
+        lock = self._opening.setdefault(inode, trio.Lock())
+        await lock.acquire()
+        try:
+            yield
+        finally:
+            if not lock.statistics().tasks_waiting:
+                del self._opening[inode]
+            lock.release()
 
     def statistics(self) -> HandleStatistics:
         return HandleStatistics(len(self._handles), sum(handle.opens for handle in self._handles.values()))
@@ -108,29 +120,20 @@ class Handles:
         inode = inodes.encode(file)
         while True:
             handle = self._handles.get(inode)
-            if handle is not None:
+            if handle is not None and handle.file is file:
                 return handle
             # Two first opens at once must end up with one descriptor.
-            lock = self._opening.setdefault(inode, trio.Lock())
-            async with lock:
-                try:
-                    if inode not in self._handles:
-                        self._handles[inode] = await self._open_backing(file)
-                finally:
-                    if not lock.statistics().tasks_waiting:
-                        self._opening.pop(inode, None)
+            async with self.first_opens_held(file):
+                # Meanwhile the file may have been removed, and its inode number given to another one.
+                if self._commitlog.find_ino(file.disk, file.ino) is not file:
+                    raise SegmentNotFoundError(f"{file.name.decode()}: removed")
+                if inode not in self._handles:
+                    self._handles[inode] = await self._open_backing(file)
 
     async def _open_backing(self, file: Segment) -> Handle:
-        while True:
-            path = file.path
-            open_backing = partial(_open_backing, self._commitlog.disk_of(file).dirfd, path)
-            try:
-                fd, writable = await self._threads.run(file.disk, open_backing)
-            except FileNotFoundError:
-                if file.path == path:
-                    raise
-                continue  # it was retired meanwhile, and lies elsewhere now
-            return Handle(file, fd, writable)
+        open_backing = partial(_open_backing, self._commitlog.disk_of(file).dirfd, file.path)
+        fd, writable = await self._threads.run(file.disk, open_backing)
+        return Handle(file, fd, writable)
 
     async def _close_if_idle(self, handle: Handle) -> None:
         if handle.opens or handle.users:

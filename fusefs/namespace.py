@@ -17,7 +17,7 @@ from commitlogfs.fusefs.usage_monitor import UsageMonitor
 from commitlogfs.store import allocate, beneath, durable, remove
 from commitlogfs.store.allocate import Owner
 from commitlogfs.store.attributes import PackedAttributes, stat_name
-from commitlogfs.store.catalog import Role, Segment
+from commitlogfs.store.catalog import Segment
 from commitlogfs.store.commitlog import CommitLog, CreatePlan
 from commitlogfs.store.disk import Disk, translate
 from commitlogfs.store.errors import (
@@ -90,14 +90,13 @@ class Namespace:
             file = self._commitlog.plan_remove(name)
             disk = self._commitlog.disk_of(file)
             dirfd, file_name = disk.dirfd, file.name
-            if self.handles.is_open(file):
-                retired = await self._on_disk(disk, "retire", lambda: remove.retire_file(dirfd, file_name))
-                self._commitlog.note_retired(file, retired)
-                if not self.handles.is_open(file):  # closed while it was being moved aside
-                    await self._free_retired(file)
-            else:
-                usage = await self._on_disk(disk, "unlink", lambda: remove.remove_file(dirfd, file_name))
-                self._commitlog.note_removed(file, usage)
+            async with self.handles.first_opens_held(file):
+                if self.handles.is_open(file):
+                    retired = await self._on_disk(disk, "retire", lambda: remove.retire_file(dirfd, file_name))
+                    self._commitlog.note_retired(file, retired)
+                else:
+                    usage = await self._on_disk(disk, "unlink", lambda: remove.remove_file(dirfd, file_name))
+                    self._commitlog.note_removed(file, usage)
             self._changed(disk)
             log_event(log, logging.INFO, "removed", segment=name, disk=disk.path, reason="unlink")
 
@@ -118,8 +117,9 @@ class Namespace:
                 durable.sync_dir(dirfd)
                 return stat_name(dirfd, new_name)
 
-            attributes = await self._on_disk(disk, "rename", work)
-            self._commitlog.note_copy_published(file, new_name, attributes)
+            async with self.handles.first_opens_held(file):
+                attributes = await self._on_disk(disk, "rename", work)
+                self._commitlog.note_copy_published(file, new_name, attributes)
             self._changed(disk)
 
     async def refresh_attributes(self, file: Segment) -> None:
@@ -180,17 +180,18 @@ class Namespace:
         return self.handles.adopt(file, fd)
 
     async def _free_retired(self, file: Segment) -> None:
-        """After the last close: give a retired file's space back, unless it was opened again meanwhile."""
-        if file.role is not Role.RETIRED or self.handles.is_open(file):
-            return
+        """After a last close: give a retired file's space back, unless it was opened again meanwhile."""
         disk = self._commitlog.disk_of(file)
-        dirfd, name = disk.dirfd, file.name
-        try:
-            usage = await self._on_disk(disk, "free", lambda: remove.drop_retired(dirfd, name))
-        except (DiskError, OSError) as error:
-            log_event(log, logging.WARNING, "free_failed", segment=name, reason=str(error))
-            return
-        self._commitlog.note_removed(file, usage)
+        async with self.handles.first_opens_held(file):  # a removal under way ends first
+            if self.handles.is_open(file) or file not in self._commitlog.retired():
+                return
+            dirfd, name = disk.dirfd, file.name
+            try:
+                usage = await self._on_disk(disk, "free", lambda: remove.drop_retired(dirfd, name))
+            except (DiskError, OSError) as error:
+                log_event(log, logging.WARNING, "free_failed", segment=name, reason=str(error))
+                return
+            self._commitlog.note_removed(file, usage)
 
     def _changed(self, disk: Disk) -> None:
         self.changed_ns = time.time_ns()

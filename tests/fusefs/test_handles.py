@@ -192,32 +192,36 @@ def test_a_retired_file_opened_again_at_its_last_close_is_not_freed(parts):
     trio.run(main)
 
 
-def test_opening_while_the_file_is_being_removed(parts):
-    """Either order is right; what must not happen is a lost file that somebody has open."""
+@pytest.mark.parametrize("remover_first", [True, False])
+def test_opening_while_the_file_is_being_removed(parts, remover_first):
+    """Either order is right: the opener reads the old content, or is told that there is no such file."""
+
+    async def open_and_read(file: Segment) -> str:
+        handles = parts.namespace.handles
+        try:
+            await handles.open(file)
+        except SegmentNotFoundError:
+            return "gone"
+        async with handles.use(inodes.encode(file)) as handle:
+            assert os.pread(handle.fd, 3, 0) == b"old"
+        await handles.release(inodes.encode(file))
+        return "open"
 
     async def main() -> None:
-        for _ in range(30):
+        outcomes = []
+        for _ in range(20):
             file = await make(parts)
-            handles = parts.namespace.handles
-            inode = inodes.encode(file)
-            outcome: list[str] = []
-
-            async def open_it(file: Segment = file, inode: int = inode, outcome: list[str] = outcome) -> None:
-                try:
-                    await parts.namespace.handles.open(file)
-                except FileNotFoundError:
-                    outcome.append("gone")
-                    return
-                async with parts.namespace.handles.use(inode) as handle:
-                    assert os.pread(handle.fd, 3, 0) == b"old"
-                outcome.append("open")
-
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(open_it)
-                nursery.start_soon(parts.namespace.remove, NAME)
-            assert len(outcome) == 1
-            if outcome == ["open"]:
-                await handles.release(inode)
+                if remover_first:
+                    nursery.start_soon(parts.namespace.remove, NAME)
+                    while not parts.threads.statistics()[file.disk]:  # until the removal works on the disk
+                        await trio.lowlevel.checkpoint()
+                    outcomes.append(await open_and_read(file))
+                else:
+                    nursery.start_soon(parts.namespace.remove, NAME)
+                    outcomes.append(await open_and_read(file))
             assert left_on_disks(parts) == []
+            assert not parts.namespace.handles.is_open(file)
+        assert not remover_first or "gone" in outcomes
 
     trio.run(main)
