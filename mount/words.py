@@ -66,8 +66,8 @@ def describe_disk(disk: dict[str, Any], document: dict[str, Any]) -> str:
     if disk["next_threshold"] is not None:
         percent = disk["thresholds"][disk["next_threshold"]]
         eta = disk["eta_seconds"]
-        when = "" if eta is None else f" in about {approximate_duration(eta)}"
-        parts.append(f"{disk['next_threshold']} ({percent} %){when}" if when else f"below {percent} %")
+        limit = f"{disk['next_threshold']} ({percent} %)"
+        parts.append(f"below {limit}" if eta is None else f"reaches {limit} in about {approximate_duration(eta)}")
     return ", ".join(parts)
 
 
