@@ -21,13 +21,15 @@ class Changes:
     mtime_ns: int | None = None
 
 
-def apply(dirfd: int, path: bytes, changes: Changes, check_resize: Callable[[int, int], None]) -> PackedAttributes:
+def apply(
+    dirfd: int, path: bytes, ino: int, changes: Changes, check_resize: Callable[[int, int], None]
+) -> PackedAttributes:
     """All checks come before the first change. Returns the attributes afterwards.
 
     Raises OSError, and whatever `check_resize(current, new)` raises.
     """
     flags = os.O_RDONLY if changes.size is None else os.O_RDWR
-    fd = beneath.open_file(dirfd, path, flags)
+    fd = beneath.open_file(dirfd, path, flags, ino)
     try:
         st = os.fstat(fd)
         if changes.size is not None:

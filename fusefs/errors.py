@@ -20,6 +20,7 @@ _ERRNO_OF: dict[type[store.StoreError], int] = {
     store.DiskFullError: errno.ENOSPC,
     store.DiskReadOnlyError: errno.EROFS,
     store.DiskFailedError: errno.EIO,
+    store.ForeignFileError: errno.EIO,
 }
 
 _FROM_BACKING_FILE = frozenset(

@@ -19,7 +19,8 @@ from commitlogfs.fusefs.disk_threads import DiskThreads
 from commitlogfs.store import beneath
 from commitlogfs.store.catalog import Segment
 from commitlogfs.store.commitlog import CommitLog
-from commitlogfs.store.errors import SegmentNotFoundError
+from commitlogfs.store.disk import translate
+from commitlogfs.store.errors import ForeignFileError, SegmentNotFoundError
 
 
 @dataclass(slots=True)
@@ -51,7 +52,7 @@ class Handles:
         self._opening: dict[int, trio.Lock] = {}
 
     async def open(self, file: Segment) -> Handle:
-        """One more open. Raises OSError, SegmentNotFoundError (removed meanwhile)."""
+        """One more open. Raises DiskError, OSError, SegmentNotFoundError (removed meanwhile)."""
         async with self._using(file) as handle:
             handle.opens += 1
             return handle
@@ -64,7 +65,7 @@ class Handles:
 
     @asynccontextmanager
     async def use(self, inode: int) -> AsyncIterator[Handle]:
-        """The handle of an inode, for the length of one request. Raises OSError, SegmentNotFoundError."""
+        """The handle of an inode, for the length of one request. Raises as `open`."""
         key = inodes.decode(inode)
         if key is None:
             raise SegmentNotFoundError(f"inode {inode} is no segment")
@@ -131,8 +132,14 @@ class Handles:
                     self._handles[inode] = await self._open_backing(file)
 
     async def _open_backing(self, file: Segment) -> Handle:
-        open_backing = partial(_open_backing, self._commitlog.disk_of(file).dirfd, file.path)
-        fd, writable = await self._threads.run(file.disk, open_backing)
+        disk = self._commitlog.disk_of(file)
+        open_backing = partial(_open_backing, disk.dirfd, file.path, file.ino)
+        try:
+            fd, writable = await self._threads.run(file.disk, open_backing)
+        except FileNotFoundError as error:
+            raise ForeignFileError(disk.path, f"{file.path.decode()}: has vanished: who removed it?") from error
+        except OSError as error:
+            raise translate(disk.path, error) from error
         return Handle(file, fd, writable)
 
     async def _close_if_idle(self, handle: Handle) -> None:
@@ -146,11 +153,11 @@ class Handles:
         await self._on_last_close(handle.file)
 
 
-def _open_backing(dirfd: int, path: bytes) -> tuple[int, bool]:
+def _open_backing(dirfd: int, path: bytes, ino: int) -> tuple[int, bool]:
     """Read-write where the disk allows it: the broker opens every segment read-write."""
     try:
-        return beneath.open_file(dirfd, path, os.O_RDWR), True
+        return beneath.open_file(dirfd, path, os.O_RDWR, ino), True
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
-    return beneath.open_file(dirfd, path, os.O_RDONLY), False
+    return beneath.open_file(dirfd, path, os.O_RDONLY, ino), False

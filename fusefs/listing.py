@@ -6,6 +6,7 @@ base offset just listed plus one: no state is kept between requests.
 """
 
 import errno
+import logging
 from collections.abc import Callable
 from typing import cast
 
@@ -18,8 +19,11 @@ from commitlogfs.fusefs.disk_threads import DiskThreads
 from commitlogfs.fusefs.observer import Observer
 from commitlogfs.store.attributes import PackedAttributes, stat_changes
 from commitlogfs.store.commitlog import CommitLog
+from commitlogfs.store.events import log_event
 from commitlogfs.store.identity import DiskNumber
 from commitlogfs.store.segment import format_segment_name
+
+log = logging.getLogger(__name__)
 
 DEADLINE_S = 1.0
 
@@ -68,5 +72,6 @@ class Listing:
         for index, outcome in changes:
             if isinstance(outcome, int):
                 self._observer.disk_error(disk.path, "stat", errno.errorcode.get(outcome, "EIO"))
-            else:
-                self._commitlog.note_look(segments[index], known[index], outcome)
+            elif not self._commitlog.note_look(segments[index], known[index], outcome):
+                self._observer.disk_error(disk.path, "stat", "ESTALE")
+                log_event(log, logging.ERROR, "file_replaced", disk=disk.path, segment=segments[index].name)

@@ -1,5 +1,6 @@
 """Changes of names: create, remove, publish a copy. One at a time, as the kernel sends them anyway."""
 
+import contextlib
 import errno
 import logging
 import os
@@ -27,6 +28,7 @@ from commitlogfs.store.errors import (
     SegmentExistsError,
 )
 from commitlogfs.store.events import log_event
+from commitlogfs.store.usage import DiskUsage
 
 log = logging.getLogger(__name__)
 
@@ -90,13 +92,21 @@ class Namespace:
             file = self._commitlog.plan_remove(name)
             disk = self._commitlog.disk_of(file)
             dirfd, file_name = disk.dirfd, file.name
+
+            def retire() -> bytes:
+                beneath.demand_file(dirfd, file_name, file.ino)
+                return remove.retire_file(dirfd, file_name)
+
+            def unlink() -> DiskUsage:
+                with contextlib.suppress(FileNotFoundError):  # gone already: what is asked for has happened
+                    beneath.demand_file(dirfd, file_name, file.ino)
+                return remove.remove_file(dirfd, file_name)
+
             async with self.handles.first_opens_held(file):
                 if self.handles.is_open(file):
-                    retired = await self._on_disk(disk, "retire", lambda: remove.retire_file(dirfd, file_name))
-                    self._commitlog.note_retired(file, retired)
+                    self._commitlog.note_retired(file, await self._on_disk(disk, "retire", retire))
                 else:
-                    usage = await self._on_disk(disk, "unlink", lambda: remove.remove_file(dirfd, file_name))
-                    self._commitlog.note_removed(file, usage)
+                    self._commitlog.note_removed(file, await self._on_disk(disk, "unlink", unlink))
             self._changed(disk)
             log_event(log, logging.INFO, "removed", segment=name, disk=disk.path, reason="unlink")
 
@@ -111,6 +121,7 @@ class Namespace:
             dirfd = disk.dirfd
 
             def work() -> PackedAttributes:
+                beneath.demand_file(dirfd, old_name, file.ino)
                 # link + unlink instead of rename: a file that appeared there meanwhile is not replaced.
                 os.link(old_name, new_name, src_dir_fd=dirfd, dst_dir_fd=dirfd, follow_symlinks=False)
                 os.unlink(old_name, dir_fd=dirfd)
@@ -136,7 +147,9 @@ class Namespace:
             self._observer.disk_error(disk.path, "stat", errno.errorcode.get(error.errno or 0, "EIO"))
             log_event(log, logging.WARNING, "stat_failed", disk=disk.path, segment=path, errno=error.errno)
         else:
-            self._commitlog.note_look(file, known, attributes)
+            if not self._commitlog.note_look(file, known, attributes):
+                self._observer.disk_error(disk.path, "stat", "ESTALE")
+                log_event(log, logging.ERROR, "file_replaced", disk=disk.path, segment=path)
 
     async def _create(self, name: bytes, owner: Owner) -> Handle:
         await self._usage.refresh(USAGE_AGE_S)

@@ -168,7 +168,7 @@ class CommitLogOperations(pyfuse3.Operations):
         dirfd, path = disk.dirfd, file.path
         try:
             attributes = await self.threads.run(
-                disk.number, lambda: apply(dirfd, path, changes, self.commitlog.check_resize)
+                disk.number, lambda: apply(dirfd, path, file.ino, changes, self.commitlog.check_resize)
             )
         except OSError as error:
             raise translate(disk.path, error) from error

@@ -124,6 +124,8 @@ static struct outcome *stat_all(int dirfd, PyObject *names)
         struct statx sx;
         if (statx(dirfd, outcomes[i].name, AT_SYMLINK_NOFOLLOW, WANTED_MASK, &sx) < 0)
             outcomes[i].error = errno;
+        else if (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT)
+            outcomes[i].error = EXDEV; /* something is mounted over the name: not the disk's own file */
         else
             pack(&sx, &outcomes[i].attributes);
     }

@@ -73,7 +73,8 @@ def stat_fd(fd: int) -> PackedAttributes:
 def stat_names(dirfd: int, names: list[bytes]) -> list[PackedAttributes | int]:
     """Attributes of single-component `names` in one directory, links not followed.
 
-    One entry per name, in order: the packed attributes, or the errno of that name.
+    One entry per name, in order: the packed attributes, or the errno of that name (EXDEV where something is
+    mounted over it).
     """
     return cast("list[PackedAttributes | int]", _syscalls.stat_names(dirfd, names))
 

@@ -1,7 +1,7 @@
 """Opening files beneath a disk's directory descriptor, and nowhere else.
 
 Every path is resolved by openat2 with symlinks, magic links, `..` above the disk and mount crossings all
-refused; the result is checked to be a regular file, so a planted fifo or device is never talked to.
+refused, and nothing but a regular file is opened, so a planted fifo or device is never talked to.
 """
 
 import errno
@@ -9,6 +9,7 @@ import os
 import stat
 
 from commitlogfs.store import _syscalls
+from commitlogfs.store.attributes import stat_name, unpack
 
 _RESOLVE = (
     _syscalls.RESOLVE_BENEATH
@@ -18,19 +19,29 @@ _RESOLVE = (
 )
 
 
-def open_file(dirfd: int, name: bytes, flags: int) -> int:
-    """Open an existing regular file; the caller closes the descriptor. Raises OSError.
+def open_file(dirfd: int, name: bytes, flags: int, ino: int | None = None) -> int:
+    """Open an existing regular file, the one with inode `ino` if given; the caller closes the descriptor.
 
-    O_NONBLOCK keeps a planted fifo from blocking the open; it means nothing for regular files.
+    Raises OSError: ELOOP where something else lies there. What the name leads to is looked at first, by a
+    descriptor that opens nothing (O_PATH): the mere open of a device or fifo can have an effect.
     """
-    fd = _syscalls.openat2(dirfd, name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0, _RESOLVE)
+    place = _syscalls.openat2(dirfd, name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, 0, _RESOLVE)
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        st = os.fstat(place)
+        if not stat.S_ISREG(st.st_mode):
             raise OSError(errno.ELOOP, "not a regular file", os.fsdecode(name))
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+        if ino is not None and st.st_ino != ino:
+            raise OSError(errno.ELOOP, "another file", os.fsdecode(name))
+        return os.open(f"/proc/self/fd/{place}", flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    finally:
+        os.close(place)
+
+
+def demand_file(dirfd: int, name: bytes, ino: int) -> None:
+    """Raises OSError (ELOOP) unless the file with inode `ino` lies there, ENOENT where nothing does."""
+    attributes = unpack(stat_name(dirfd, name))
+    if attributes.ino != ino or not stat.S_ISREG(attributes.mode):
+        raise OSError(errno.ELOOP, "another file", os.fsdecode(name))
 
 
 def open_unnamed(dirfd: int, mode: int) -> int:

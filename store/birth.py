@@ -27,7 +27,7 @@ from commitlogfs.store.inuse import is_open_elsewhere
 from commitlogfs.store.inventory import Inventory, take_inventory
 from commitlogfs.store.membership import DiskSpec, OpenFolder, compare_folders, open_spec
 from commitlogfs.store.scan import DiskScan, scan_folder, sizes_present
-from commitlogfs.store.segment import BaseOffset
+from commitlogfs.store.segment import BaseOffset, show_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ def _refuse_native_mismatch(scans: list[tuple[Disk, DiskScan]]) -> None:
     """A folder with alien files is not a commitlog that a broker would load: adopt only what is understood."""
     for disk, scan in scans:
         if scan.aliens:
-            name = scan.aliens[0].decode(errors="backslashreplace")
+            name = show_name(min(scan.aliens))
             raise PoolError(
                 f"{disk.path}/{name}: {FindingCode.ALIEN_FILE.value}: no segment of this commitlog: "
                 "move it out of the folder, or give the right --segment-size"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from commitlogfs.store import health
 from commitlogfs.store.allocate import Published
-from commitlogfs.store.attributes import PackedAttributes, unpack
+from commitlogfs.store.attributes import PackedAttributes, ino_of, unpack
 from commitlogfs.store.catalog import Catalog, Role, Segment
 from commitlogfs.store.disk import Disk
 from commitlogfs.store.eligibility import DiskView, Eligibility, RefusalReason, evaluate
@@ -332,11 +332,16 @@ class CommitLog:
         """Attributes after a change made through us: nothing newer is known."""
         file.attributes = attributes
 
-    def note_look(self, file: Segment, known: PackedAttributes, seen: PackedAttributes) -> None:
+    def note_look(self, file: Segment, known: PackedAttributes, seen: PackedAttributes) -> bool:
         """What a stat saw. `known` are the attributes known when it began: if something newer has been noted
-        since, the stat may have come before that change, and is left out."""
+        since, the stat may have come before that change, and is left out.
+
+        False, and nothing noted, for another inode: somebody put another file in its place."""
+        if ino_of(seen) != file.ino:
+            return False
         if file.attributes is known:
             file.attributes = seen
+        return True
 
     # --- removing and renaming -----------------------------------------------------------------------
 

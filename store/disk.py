@@ -6,7 +6,14 @@ import os
 from dataclasses import dataclass, field
 from enum import Enum
 
-from commitlogfs.store.errors import DiskError, DiskFailedError, DiskFullError, DiskReadOnlyError, FolderError
+from commitlogfs.store.errors import (
+    DiskError,
+    DiskFailedError,
+    DiskFullError,
+    DiskReadOnlyError,
+    FolderError,
+    ForeignFileError,
+)
 from commitlogfs.store.filesystem import FilesystemKind
 from commitlogfs.store.identity import DiskNumber
 from commitlogfs.store.thresholds import Thresholds
@@ -97,5 +104,8 @@ def translate(disk_path: str, error: OSError) -> DiskError | OSError:
             return DiskReadOnlyError(disk_path, "its filesystem is read-only")
         case errno.EIO | errno.ENODEV | errno.ENXIO | errno.ESTALE | errno.EUCLEAN | errno.ESHUTDOWN:
             return DiskFailedError(disk_path, f"I/O error ({reason})")
+        case errno.ELOOP | errno.EXDEV | errno.ENOTDIR:  # only beneath.py's rules can give these
+            what = f"{os.fsdecode(error.filename)}: " if error.filename else ""
+            return ForeignFileError(disk_path, f"{what}something else lies there now ({reason}): who changed it?")
         case _:
             return error

@@ -66,6 +66,10 @@ class DiskFailedError(DiskError):
     """The disk answers with I/O errors, or not at all."""
 
 
+class ForeignFileError(DiskError):
+    """Something else, or nothing, lies where a file of ours was: somebody changed the disk's folder."""
+
+
 class NoDiskAvailableError(StoreError):
     """No disk takes a new segment. `no_space` tells lack of room from lack of a writable disk."""
 

@@ -11,7 +11,7 @@ from commitlogfs.store.disk import Disk
 from commitlogfs.store.findings import Finding, FindingCode, Severity
 from commitlogfs.store.identity import DiskNumber
 from commitlogfs.store.scan import DiskScan
-from commitlogfs.store.segment import BaseOffset, format_segment_name
+from commitlogfs.store.segment import BaseOffset, format_segment_name, show_name
 
 
 @dataclass(slots=True)
@@ -187,7 +187,7 @@ def _report_strangers(inventory: Inventory, disk: Disk, scan: DiskScan) -> None:
                 FindingCode.ALIEN_FILE,
                 Severity.WARNING,
                 disk.path,
-                name.decode(errors="backslashreplace"),
+                show_name(name),
                 "no segment of this pool, not served",
                 "move it away: a native broker would refuse to start on it",
             )

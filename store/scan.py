@@ -31,7 +31,7 @@ def scan_folder(dirfd: int, segment_size: int) -> DiskScan:
     bases: list[BaseOffset | None] = []
     for entry in os.listdir(dirfd):
         name = os.fsencode(entry)
-        if name in layout.IGNORED_NAMES:
+        if name in layout.IGNORED_NAMES and _is_folder(dirfd, name):
             continue
         base = parse_segment_name(name, segment_size)
         if base is None and parse_temporary_name(name, segment_size) is None:
@@ -42,6 +42,9 @@ def scan_folder(dirfd: int, segment_size: int) -> DiskScan:
     for name, base, outcome in zip(names, bases, stat_names(dirfd, names), strict=True):
         if isinstance(outcome, int):
             if outcome == errno.ENOENT:  # removed between the two looks
+                continue
+            if outcome == errno.EXDEV:
+                scan.irregular.append((name, "mountpoint"))
                 continue
             raise OSError(outcome, os.strerror(outcome), os.fsdecode(name))
         mode = mode_of(outcome)
@@ -67,6 +70,11 @@ def sizes_present(dirfd: int) -> set[int]:
             if stat.S_ISREG(attributes.mode) and attributes.size:
                 found.add(attributes.size)
     return found
+
+
+def _is_folder(dirfd: int, name: bytes) -> bool:
+    (outcome,) = stat_names(dirfd, [name])
+    return not isinstance(outcome, int) and stat.S_ISDIR(mode_of(outcome))
 
 
 def _kind(mode: int) -> str:

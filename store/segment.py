@@ -51,6 +51,12 @@ def parse_temporary_name(name: bytes, segment_size: int) -> BaseOffset | None:
     return None if match is None else parse_segment_name(match[1], segment_size)
 
 
+def show_name(name: bytes) -> str:
+    """Any file name as text for a terminal: nothing in it can end a line or control the terminal."""
+    text = name.decode(errors="backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def looks_like_segment(name: bytes) -> bool:
     """Twenty digits, whatever the offset: what a RocketMQ broker would take for one of its files."""
     return _SEGMENT_NAME.fullmatch(name) is not None

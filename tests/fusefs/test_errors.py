@@ -20,6 +20,7 @@ EXPECTED = {
     store.DiskFullError: errno.ENOSPC,
     store.DiskReadOnlyError: errno.EROFS,
     store.DiskFailedError: errno.EIO,
+    store.ForeignFileError: errno.EIO,
 }
 BIRTH = {kind for kind in vars(store).values() if inspect.isclass(kind) and issubclass(kind, store.PoolError)}
 """Raised while a pool is made or opened: before there is a mount that could answer anybody."""

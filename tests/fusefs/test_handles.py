@@ -12,7 +12,7 @@ from commitlogfs.fusefs import inodes
 from commitlogfs.fusefs.handles import HandleStatistics
 from commitlogfs.store.allocate import Owner
 from commitlogfs.store.catalog import Segment
-from commitlogfs.store.errors import SegmentNotFoundError
+from commitlogfs.store.errors import ForeignFileError, SegmentNotFoundError
 
 SIZE = 4096
 NAME = b"%020d" % 0
@@ -70,7 +70,7 @@ def test_a_first_open_that_fails_leaves_nothing_behind(parts):
         (parts.folders[0] / NAME.decode()).unlink()
         before = open_fds()
         for _ in range(3):
-            with pytest.raises(FileNotFoundError):
+            with pytest.raises(ForeignFileError):
                 await handles.open(file)
         assert not handles.is_open(file)
         assert open_fds() == before
