@@ -8,9 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from support import sweep
 from support.loop_disks import DiskFarm, loop_available, mkfs_available
 from support.pools import PoolMount
+
+# The same examples on every machine and in every run; no time limit per example, since machines are busy.
+settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
+settings.load_profile("repeatable")
 
 
 def _lacks_root() -> str:

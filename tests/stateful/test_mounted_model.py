@@ -511,14 +511,7 @@ def pool(make_pool) -> PoolMount:
 @pytest.mark.slow
 def test_model_agrees(pool: PoolMount) -> None:
     """Always the same sequences. A failure is not shrunk here, which would take minutes: the soak does that."""
-    chosen = settings(
-        max_examples=12,
-        stateful_step_count=50,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=[Phase.generate],
-    )
+    chosen = settings(max_examples=12, stateful_step_count=50, phases=[Phase.generate])
     run_model(pool, chosen)
     assert "unexpected_error" not in pool.log_path.read_text()
 
@@ -526,8 +519,7 @@ def test_model_agrees(pool: PoolMount) -> None:
 @pytest.mark.soak
 @pytest.mark.slow
 def test_model_agrees_for_long(pool: PoolMount) -> None:
-    chosen = settings(
-        max_examples=SOAK_EXAMPLES, stateful_step_count=80, deadline=None, database=None, print_blob=True
-    )
+    """New sequences in every run; a failure is shrunk and printed with a blob that reproduces it."""
+    chosen = settings(max_examples=SOAK_EXAMPLES, stateful_step_count=80, derandomize=False, print_blob=True)
     run_model(pool, chosen)
     assert "unexpected_error" not in pool.log_path.read_text()
