@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.brokers import complaints
+from support.brokers import check_all, complaints, send_all
 from support.pools import MIB, run_cli
 
 from commitlogfs.bench import rocketmq
@@ -16,17 +16,6 @@ pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.
 
 COUNT = 3000
 RECIPE = Path(__file__).parents[2] / "docs" / "adopting.md"
-
-
-def consume_all(distribution, stand, *topics: str):
-    for topic in topics:
-        seen = rocketmq.consume(distribution, stand.names.address, topic, expect=COUNT)
-        assert (seen.distinct, seen.duplicates, seen.corrupted, seen.skipped) == (COUNT, 0, 0, 0), topic
-
-
-def send(distribution, stand, topic):
-    sent = rocketmq.send(distribution, stand.names.address, topic, count=COUNT)
-    assert (sent.sent, sent.failed) == (COUNT, 0)
 
 
 @pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
@@ -39,7 +28,7 @@ def test_native_multi_path_store_is_adopted_and_given_back(version, new_stand):
     mounted = {"storePathCommitLog": str(pool.mountpoint)}
     broker = stand.broker(distribution, native)
     broker.start()
-    send(distribution, stand, "Native")
+    native_sent = send_all(distribution, stand.names, "Native", COUNT)
     broker.kill()
     before = segments_of(folders)
     assert all(before.values())
@@ -49,8 +38,8 @@ def test_native_multi_path_store_is_adopted_and_given_back(version, new_stand):
     assert sorted(os.listdir(pool.mountpoint)) == sorted(name for names in before.values() for name in names)
     broker.config.update(mounted)
     broker.start()
-    consume_all(distribution, stand, "Native")
-    send(distribution, stand, "Mounted")
+    check_all(distribution, stand.names, "Native", native_sent)
+    mounted_sent = send_all(distribution, stand.names, "Mounted", COUNT)
     assert complaints(broker) == []
     broker.kill()
     assert "unexpected_error" not in pool.log_since_start()
@@ -59,7 +48,8 @@ def test_native_multi_path_store_is_adopted_and_given_back(version, new_stand):
 
     broker.config.update(native)
     broker.start()
-    consume_all(distribution, stand, "Native", "Mounted")
+    check_all(distribution, stand.names, "Native", native_sent)
+    check_all(distribution, stand.names, "Mounted", mounted_sent)
     assert complaints(broker) == []
     broker.kill()
 
@@ -83,7 +73,7 @@ def test_commitlog_at_the_future_mountpoint_is_adopted_by_the_recipe(new_stand, 
     store = pool.mountpoint.parent
     broker = stand.broker(newest)
     broker.start()
-    send(newest, stand, "Native")
+    native_sent = send_all(newest, stand.names, "Native", COUNT)
     assert broker.stop() == 143
     old = sorted(os.listdir(pool.mountpoint))
     consumequeue = store / "consumequeue" / "Native"
@@ -108,9 +98,9 @@ def test_commitlog_at_the_future_mountpoint_is_adopted_by_the_recipe(new_stand, 
         assert sorted(os.listdir(pool.mountpoint)) == old
         assert sorted(os.listdir(store / "commitlog.disk1")) == old
         broker.start()
-        consume_all(newest, stand, "Native")
-        send(newest, stand, "Mounted")
-        consume_all(newest, stand, "Native", "Mounted")
+        mounted_sent = send_all(newest, stand.names, "Mounted", COUNT)
+        check_all(newest, stand.names, "Native", native_sent)
+        check_all(newest, stand.names, "Mounted", mounted_sent)
         assert complaints(broker) == []
         # In turn: the old folder was the first disk, so the new ones follow.
         made = sorted(set(os.listdir(pool.mountpoint)) - set(old))

@@ -5,7 +5,7 @@ broker.conf, so one walk per version takes one start per configuration.
 """
 
 import pytest
-from support.brokers import complaints, mapped_segments
+from support.brokers import check_all, complaints, mapped_segments, send_all
 from support.pools import MIB
 
 from commitlogfs.bench import rocketmq
@@ -34,49 +34,41 @@ def test_every_configuration_serves_after_a_restart(version, new_stand):
     stand = new_stand(("ext4", "xfs"), segment_size=2 * MIB, disk_bytes=512 * MIB)
     stand.pool.init()
     stand.pool.start()
-    address = stand.names.address
     broker = stand.broker(distribution)
     plain = dict(broker.config)
-    former = None
+    sent: dict[str, rocketmq.SendResult] = {}
     for name, configuration in CONFIGURATIONS.items():
         if name in SINCE_5_5 and version != "5.5.0":
             continue
         broker.config = {**plain, **configuration}
         broker.start()
-        if former is not None:
-            check_topic(distribution, address, former)
-        sent = rocketmq.send(distribution, address, f"Config-{name}", count=COUNT, keys=True)
-        assert (sent.sent, sent.failed) == (COUNT, 0), name
-        former = f"Config-{name}"
+        for topic in list(sent)[-1:]:
+            check_all(distribution, stand.names, topic, sent[topic])
+        topic = f"Config-{name}"
+        sent[topic] = send_all(distribution, stand.names, topic, COUNT, keys=True)
         if name == "transient":
             # Consumed is committed: until then the pool keeps messages in the broker's own memory.
-            check_topic(distribution, address, former)
+            check_all(distribution, stand.names, topic, sent[topic])
         assert complaints(broker) == [], name
         broker.kill()
     broker.config = plain
     broker.start()
-    check_topic(distribution, address, former)
-    check_queries(distribution, address, former)
+    check_queries(distribution, stand.names, topic, sent[topic])
     assert mapped_segments(broker, stand.pool.mountpoint) == {p.name for p in stand.pool.mountpoint.iterdir()}
     if version != "5.5.0":  # that one's clean restart is the main job's
         assert broker.stop() == 143
         broker.start()
-        check_topic(distribution, address, "Config-async")
+        check_all(distribution, stand.names, "Config-async", sent["Config-async"])
     assert complaints(broker) == []
     assert not (broker.home / "hs_err.log").exists()
 
 
-def check_topic(distribution, address, topic):
-    seen = rocketmq.consume(distribution, address, topic, expect=COUNT)
-    assert (seen.distinct, seen.duplicates, seen.corrupted, seen.skipped) == (COUNT, 0, 0, 0), topic
-
-
-def check_queries(distribution, address, topic):
-    seen = rocketmq.consume(distribution, address, topic, expect=COUNT)
+def check_queries(distribution, names, topic, sent):
+    seen = check_all(distribution, names, topic, sent)
     assert seen.first is not None
-    found = rocketmq.query_by_id(distribution, address, topic, seen.first.offset_msg_id)
+    found = rocketmq.query_by_id(distribution, names.address, topic, seen.first.offset_msg_id)
     assert found.log_offset == seen.first.log_offset
     sequence = int.from_bytes(found.body[:8], "big")
     assert found.body == rocketmq.make_body(sequence, 1024)
-    rows = rocketmq.query_by_key(distribution, address, topic, f"key-{sequence}")
-    assert [row[1:] for row in rows] == [(found.queue_id, found.queue_offset)]
+    rows = rocketmq.query_by_key(distribution, names.address, topic, f"key-{sequence}")
+    assert (found.queue_id, found.queue_offset) in [row[1:] for row in rows]

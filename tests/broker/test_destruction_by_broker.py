@@ -7,7 +7,7 @@ import os
 import subprocess
 
 import pytest
-from support.brokers import Stand, complaints, digest, fill, line_count, wait_until
+from support.brokers import Stand, complaints, digest, fill, line_count, send_all, wait_until
 from support.pools import MIB
 
 from commitlogfs.bench import rocketmq
@@ -37,7 +37,7 @@ def stopped_broker(stand, newest):
     stand.pool.start()
     broker = stand.broker(newest)
     broker.start()
-    rocketmq.send(newest, stand.names.address, "Kept", count=COUNT)
+    send_all(newest, stand.names, "Kept", COUNT)
     rocketmq.consume(newest, stand.names.address, "Kept", expect=COUNT)  # so the consumequeue is complete
     broker.kill()
     stand.pool.stop()
@@ -140,8 +140,7 @@ def test_name_made_but_never_sized_is_not_listed_and_the_broker_goes_on(stand, b
     pool.restart()
     assert sorted(os.listdir(pool.mountpoint)) == names
     broker.start()
-    sent = rocketmq.send(newest, stand.names.address, "Unsized", count=4 * MIB // 1024)
-    assert sent.failed == 0
+    sent = send_all(newest, stand.names, "Unsized", 4 * MIB // 1024)
     assert following.name in os.listdir(pool.mountpoint)
     assert int(broker.runtime_info()["commitLogMaxOffset"]) > int(following.name) + pool.segment_size
     seen = rocketmq.consume(newest, stand.names.address, "Unsized", expect=sent.sent)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.brokers import Stand, complaints, fill, line_count, wait_until
+from support.brokers import Stand, complaints, fill, line_count, send_all, wait_until
 from support.pools import MIB
 
 from commitlogfs.bench import rocketmq
@@ -29,7 +29,7 @@ def stand(module_stand) -> Stand:
 @pytest.fixture(scope="module")
 def broker(stand, newest) -> Iterator[Broker]:
     with stand.broker(newest) as broker:
-        rocketmq.send(newest, stand.names.address, "First", count=100)
+        send_all(newest, stand.names, "First", 100)
         yield broker
         broker.kill()
 

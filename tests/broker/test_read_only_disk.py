@@ -3,10 +3,8 @@
 import os
 
 import pytest
-from support.brokers import complaints
+from support.brokers import check_all, complaints, send_all
 from support.pools import MIB
-
-from commitlogfs.bench import rocketmq
 
 pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 
@@ -21,7 +19,7 @@ def test_broker_starts_reads_its_segments_and_goes_on_elsewhere(new_stand, newes
     pool.start()
     broker = stand.broker(newest)
     broker.start()
-    rocketmq.send(newest, stand.names.address, "Before", count=COUNT)
+    before = send_all(newest, stand.names, "Before", COUNT)
     broker.kill()
     pool.stop()
     names = sorted(name for folder in stand.folders() for name in os.listdir(folder))
@@ -34,12 +32,9 @@ def test_broker_starts_reads_its_segments_and_goes_on_elsewhere(new_stand, newes
     pool.start()
     assert pool.status()["disks"][chosen]["state"] == "ro"
     broker.start()
-    seen = rocketmq.consume(newest, stand.names.address, "Before", expect=COUNT)
-    assert (seen.distinct, seen.duplicates, seen.corrupted, seen.skipped) == (COUNT, 0, 0, 0)
-    sent = rocketmq.send(newest, stand.names.address, "After", count=COUNT)
-    assert (sent.sent, sent.failed) == (COUNT, 0)
-    seen = rocketmq.consume(newest, stand.names.address, "After", expect=COUNT)
-    assert (seen.distinct, seen.duplicates, seen.corrupted, seen.skipped) == (COUNT, 0, 0, 0)
+    check_all(newest, stand.names, "Before", before)
+    after = send_all(newest, stand.names, "After", COUNT)
+    check_all(newest, stand.names, "After", after)
     assert complaints(broker) == []
     made = sorted(set(os.listdir(pool.mountpoint)) - set(names))
     assert len(made) >= 4

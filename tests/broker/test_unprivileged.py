@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from support.brokers import complaints
+from support.brokers import check_all, complaints, send_all
 from support.pools import MIB
 
 from commitlogfs.bench import rocketmq
@@ -39,12 +39,10 @@ def test_files_belong_to_the_brokers_user_and_strangers_are_kept_out(new_stand, 
     os.chown(pool.mountpoint.parent, uid, gid)
     broker = stand.broker(reachable, user=BROKER_USER)
     broker.start()
-    sent = rocketmq.send(reachable, stand.names.address, "Unprivileged", count=COUNT)
-    assert (sent.sent, sent.failed) == (COUNT, 0)
+    sent = send_all(reachable, stand.names, "Unprivileged", COUNT)
     broker.kill()
     broker.start()
-    seen = rocketmq.consume(reachable, stand.names.address, "Unprivileged", expect=COUNT)
-    assert (seen.distinct, seen.corrupted, seen.skipped) == (COUNT, 0, 0)
+    check_all(reachable, stand.names, "Unprivileged", sent)
     assert complaints(broker) == []
     names = sorted(os.listdir(pool.mountpoint))
     assert len(names) > 3

@@ -12,7 +12,8 @@ from typing import Any
 from support.loop_disks import DiskFarm, LoopDisk
 from support.pools import MIB, PoolMount
 
-from commitlogfs.bench.rocketmq import Broker, Distribution, NameServer
+from commitlogfs.bench import rocketmq
+from commitlogfs.bench.rocketmq import Broker, ConsumeResult, Distribution, NameServer, SendResult
 
 _COMPLAINT = re.compile(r"^\S+ ERROR |InternalError|SIGBUS|MappedFileException|Exception in thread")
 _UNRELATED = (
@@ -83,6 +84,22 @@ def make_broker(
         "mappedFileSizeCommitLog": pool.segment_size,
     }
     return Broker(distribution, names, pool.workdir, {**placed, **(config or {})}, name=name, **options)
+
+
+def send_all(distribution: Distribution, names: NameServer, topic: str, count: int, **options: Any) -> SendResult:
+    """Every message acknowledged. On a busy machine a cold JVM's first ones may pass the client's 3 s and are
+    sent again: tests of what a fault does to a producer count failures themselves."""
+    sent = rocketmq.send(distribution, names.address, topic, count=count, retry=True, **options)
+    assert (sent.sent, sent.abandoned) == (count, 0), sent.last_error
+    return sent
+
+
+def check_all(distribution: Distribution, names: NameServer, topic: str, sent: SendResult) -> ConsumeResult:
+    """Everything sent is consumed, its body unchanged; twice only what was sent twice."""
+    seen = rocketmq.consume(distribution, names.address, topic, expect=sent.sent)
+    assert (seen.distinct, seen.corrupted, seen.skipped) == (sent.sent, 0, 0), topic
+    assert seen.duplicates <= sent.failed, topic
+    return seen
 
 
 def complaints(broker: Broker) -> list[str]:
