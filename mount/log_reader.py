@@ -70,6 +70,8 @@ class LogReader:
         try:
             return os.pread(self._fd, length, offset)
         except OSError as error:
+            if error.errno in (errno.EINVAL, errno.EOVERFLOW):
+                return b""  # past what the kernel takes for a file's offset: surely after the end
             if error.errno == errno.EIO:
                 raise AbsentError(
                     f"log offset {offset}: no segment holds it, or its disk fails: try `locate {offset}`"

@@ -183,11 +183,14 @@ def _axis(scale: _Scale, indent: int, width: int, symbols: Symbols) -> tuple[str
         return " " * indent + ruler, " " * start + text
     ruler = left + line * (drawn - 2) + right
     labels = first.ljust(drawn - len(end)) + end
-    place = drawn // 2 // scale.cell_width * scale.cell_width
-    middle = str(scale.offset_at(place))
-    if len(first) + 2 <= place and place + len(middle) + 2 <= drawn - len(end):
-        ruler = ruler[:place] + tick + ruler[place + 1 :]
-        labels = labels[:place] + middle + labels[place + len(middle) :]
+    inner = range(scale.columns // 4, scale.columns * 3 // 4 + 1)
+    for column in sorted(inner, key=lambda column: abs(2 * column - scale.columns)):
+        place = column * scale.cell_width
+        middle = str(scale.offset_at(place))
+        if len(first) + 2 <= place and place + len(middle) + 2 <= drawn - len(end):
+            ruler = ruler[:place] + tick + ruler[place + 1 :]
+            labels = labels[:place] + middle + labels[place + len(middle) :]
+            break
     return " " * indent + ruler, " " * indent + labels
 
 

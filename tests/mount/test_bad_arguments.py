@@ -1,0 +1,116 @@
+"""Whatever is typed: one line that says what is wrong, the documented exit status, never a traceback."""
+
+import pytest
+from support.in_process import CommandLine
+
+from commitlogfs.mount import config as config_module
+from commitlogfs.mount.cli import app
+
+VERBS = ["init", "adopt", "mount", "umount", "ready", "status", "map", "locate", "read", "check", "doctor"]
+USAGE, UNREACHABLE = 2, 3
+
+
+@pytest.fixture
+def cli(capfdbinary, monkeypatch, tmp_path):
+    """Nothing runs here and nothing is configured; `bad.toml` has a misspelt key, `good.toml` none."""
+    tmp_path.chmod(0o700)
+    (tmp_path / "run").mkdir(mode=0o700)
+    monkeypatch.setenv("COMMITLOGFS_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setattr(config_module, "SYSTEM_FOLDER", tmp_path / "etc")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "etc"))
+    monkeypatch.chdir(tmp_path)
+    text = f'mountpoint = "{tmp_path}/mnt"\n[[disks]]\npath = "{tmp_path}/disk"\n'
+    (tmp_path / "good.toml").write_text(text)
+    (tmp_path / "bad.toml").write_text(f'plcement = "modulo"\n{text}')
+    return CommandLine(capfdbinary)
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "said"),
+    [
+        ("nonsense", USAGE, "No such command 'nonsense'"),
+        ("--nonsense", USAGE, "No such option"),
+        ("--config", USAGE, "requires an argument"),
+        ("map --nonsense", USAGE, "No such option"),
+        ("map one two", USAGE, "unexpected extra argument"),
+        ("map", UNREACHABLE, "no mount is running"),
+        ("map nobody", UNREACHABLE, "nobody: no daemon is running"),
+        ("map good.toml", UNREACHABLE, "good: no daemon is running"),
+        ("--config good.toml map", UNREACHABLE, "good: no daemon is running"),
+        ("--config absent.toml map", USAGE, "absent.toml: no such file"),
+        ("map bad.toml", USAGE, "did you mean placement?"),
+        ("map /nowhere/mounted", UNREACHABLE, "no commitlogfs is mounted here"),
+        ("map .hidden", USAGE, "not a mount name"),
+        ("map " + "x" * 200, USAGE, "not a mount name"),
+        ("status", UNREACHABLE, "no mount is running"),
+        ("locate", USAGE, "Missing argument"),
+        ("locate 0", UNREACHABLE, "no mount is running"),
+        ("locate twelve", USAGE, "neither a log offset nor a segment name"),
+        ("locate 1_000", USAGE, "neither a log offset"),
+        ("locate ١٢", USAGE, "neither a log offset"),
+        ("locate 1e9", USAGE, "neither a log offset"),
+        ("locate 9223372036854775808", USAGE, "neither a log offset"),
+        ("locate " + "0" * 21, USAGE, "neither a log offset"),
+        ("locate -- -5", USAGE, "neither a log offset"),
+        ("read", USAGE, "Missing option '--offset'"),
+        ("read --offset", USAGE, "requires an argument"),
+        ("read --offset -1", USAGE, "neither a log offset"),
+        ("read --offset x", USAGE, "neither a log offset"),
+        ("read --offset 0 --length 0", USAGE, "ask for one byte at least"),
+        ("read --offset 0 --length many", USAGE, "--length: 'many' is not a size"),
+        ("read --offset 0 --length 5K", USAGE, "KiB"),
+        ("read --offset 0 --length 5 --message", USAGE, "leave out --message and --json"),
+        ("read --offset 0 --length 5 --json", USAGE, "leave out --message and --json"),
+        ("read --offset 0 --raw --json", USAGE, "--raw and --json exclude each other"),
+        ("read --offset 0", UNREACHABLE, "no mount is running"),
+        ("read --offset 0 /nowhere/mounted", UNREACHABLE, "nothing is mounted here"),
+        ("check", USAGE, "no configuration"),
+        ("check nobody", USAGE, "nobody: no such configuration"),
+        ("check bad.toml", USAGE, "did you mean placement?"),
+        ("check good.toml", 4, "no such folder"),
+        ("check good.toml --disks a", USAGE, "either a configuration"),
+        ("check --disks a,,b", USAGE, "empty"),
+        ("check --disks a,a", USAGE, "name each disk once"),
+        ("check --disks a", 4, "no such folder"),
+        ("doctor nobody", USAGE, "nobody: no such configuration"),
+        ("doctor bad.toml", USAGE, "did you mean placement?"),
+        ("ready", USAGE, "which mount?"),
+        ("--config good.toml ready", UNREACHABLE, "not ready: nothing is mounted here"),
+        ("umount", USAGE, "which mount?"),
+        ("--config good.toml umount", UNREACHABLE, "no commitlogfs is mounted here"),
+        ("init", USAGE, "give either a configuration"),
+        ("adopt --disks a --segment-size 5", USAGE, "multiple of 4096"),
+        ("mount", USAGE, "which configuration?"),
+        ("config check absent.toml", USAGE, "no such file"),
+    ],
+)
+def test_bad_arguments(cli, tmp_path, line, status, said):
+    before = sorted(tmp_path.rglob("*"))
+    ran = cli(*line.split())
+    assert (ran.status, ran.out) == (status, "")
+    assert ran.err.startswith("commitlogfs: ")
+    assert said in ran.err
+    assert ran.err.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_broken_configuration_does_not_stop_the_doctor(cli, tmp_path):
+    """Without an argument it looks at all there is."""
+    folder = next(path for path in config_module.config_folders())
+    folder.mkdir(parents=True)
+    (tmp_path / "bad.toml").rename(folder / "bad.toml")
+    ran = cli("doctor")
+    assert ran.status == 1
+    assert f"problem: {folder}/bad.toml: plcement: unknown key" in ran.out
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself(cli, verb, option):
+    ran = cli(verb, option)
+    assert (ran.status, ran.err) == (0, "")
+    assert "EXIT STATUS: 0 " in ran.out
+
+
+def test_the_table_of_verbs_is_complete():
+    assert {command.name or command.callback.__name__ for command in app.registered_commands} == set(VERBS)

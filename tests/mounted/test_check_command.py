@@ -1,0 +1,136 @@
+"""`commitlogfs check`: every finding in words, nothing changed, mounted or not."""
+
+import os
+
+import pytest
+from support.in_process import CommandLine
+from support.pools import MIB, segment_name
+from support.refusals import degrade, write_segment
+from support.snapshots import snapshot
+from support.waiting import eventually
+
+pytestmark = pytest.mark.mounted
+
+
+@pytest.fixture
+def cli(capfdbinary):
+    return CommandLine(capfdbinary)
+
+
+def codes(ran):
+    return {finding["code"] for finding in ran.json()["findings"]}
+
+
+def test_a_sound_pool(make_pool, cli):
+    pool = make_pool(1)
+    for index in range(3):
+        write_segment(pool.disks[0], index)
+    before = snapshot(*pool.disks)
+    ran = cli("check", pool.config)
+    assert (ran.status, ran.err) == (0, "")
+    lines = ran.out.splitlines()
+    assert lines[0].startswith("test: pool ")
+    assert lines[1] == f"3 segments of 1MiB, log offsets 0 to {3 * MIB:,}"
+    assert lines[-1] == "A mount would succeed."
+    assert snapshot(*pool.disks) == before
+
+
+def test_every_finding_is_told_and_nothing_is_changed(make_pool, cli):
+    pool = make_pool(2)
+    one, two = pool.disks
+    write_segment(one, 0)
+    write_segment(two, 0)  # a duplicate
+    write_segment(one, 1)
+    write_segment(one, 3)  # a gap
+    write_segment(two, 4, size=5000)  # a wrong size
+    (one / "alien.txt").write_text("x")
+    (two / segment_name(5, MIB)).symlink_to("/etc/passwd")
+    (one / f".{segment_name(6, MIB)}.abc").write_text("a copy")
+    before = snapshot(one, two)
+    ran = cli("check", pool.config, "--json")
+    assert ran.status == 1
+    assert codes(ran) >= {
+        "duplicate-segment",
+        "gap",
+        "wrong-size",
+        "alien-file",
+        "not-a-regular-file",
+        "unfinished-copy",
+        "disks-share-filesystem",
+    }
+    assert ran.json()["mountable"] is False
+    assert all(finding["message"] and finding["remedy"] for finding in ran.json()["findings"])
+
+    words = cli("check", "--disks", f"{one},{two}")
+    assert words.status == 1
+    for finding in ran.json()["findings"]:
+        assert finding["message"] in words.out
+        assert finding["remedy"] in words.out
+    assert words.out.splitlines()[-1].startswith("A mount would be refused: ")
+    assert snapshot(one, two) == before
+
+
+def test_a_missing_disk_and_what_degraded_makes_of_it(make_pool, cli):
+    pool = make_pool(2)
+    pool.start()
+    pool.make_segments(range(3))
+    pool.stop()
+    away = pool.workdir / "away"
+    pool.disks[1].rename(away)
+    ran = cli("check", pool.config)
+    assert ran.status == 1
+    assert f"refuses: {pool.disks[1]}: " in ran.out
+    degrade(pool)
+    pool.write_config()
+    ran = cli("check", pool.config)
+    assert ran.status == 1
+    assert ran.out.splitlines()[-1] == 'A mount would serve what is there, because on_missing = "degraded".'
+    away.rename(pool.disks[1])
+
+
+def test_no_disk_at_all(make_pool, cli, workdir):
+    pool = make_pool(2)
+    for disk in pool.disks:
+        disk.rename(f"{disk}-away")
+    ran = cli("check", pool.config)
+    assert (ran.status, ran.out) == (4, "")
+    assert ran.err.startswith("commitlogfs: test: cannot be checked: \n  ")
+    assert ran.err.count("no such folder") == 2
+
+
+def test_no_identity_anywhere(make_pool, cli):
+    pool = make_pool(2, born=False)
+    pool.write_config()
+    ran = cli("check", pool.config)
+    assert (ran.status, ran.err.count("\n")) == (4, 1)
+    assert "commitlogfs init" in ran.err
+
+
+def test_while_the_pool_is_served(make_pool, cli):
+    pool = make_pool(1)
+    pool.start()
+    pool.make_segments(range(3))
+    # The daemon notes the newest segment in the background; afterwards it leaves the folder alone.
+    eventually(lambda: os.getxattr(pool.disks[0], "user.commitlogfs.newest") == b"%d" % (2 * MIB))
+    before = snapshot(*pool.disks)
+    with open(pool.path(2), "rb"):  # the daemon has the newest segment open: no finding
+        ran = cli("check", pool.config)
+    assert ran.status == 0
+    assert f"served by daemon {pool.daemon.pid}" in ran.out.splitlines()[0]
+    assert snapshot(*pool.disks) == before
+    # The disk was not locked by the look, and goes on.
+    pool.make_segments([3])
+    (pool.disks[0] / "alien").write_text("x")
+    ran = cli("check", pool.config, "--json")
+    assert (ran.status, codes(ran)) == (1, {"alien-file"})
+    assert ran.json()["daemon"] == {"pid": pool.daemon.pid}
+    assert ran.json()["segments"]["count"] == 4
+
+
+def test_a_native_broker_on_the_folders(make_pool, cli):
+    pool = make_pool(1)
+    path = write_segment(pool.disks[0], 0)
+    with open(path, "r+b"):
+        ran = cli("check", pool.config, "--json")
+    assert (ran.status, codes(ran)) == (1, {"segment-in-use"})
+    assert cli("check", pool.config).status == 0

@@ -1,0 +1,147 @@
+"""`commitlogfs doctor` on real pools, real disks and real leftovers."""
+
+import os
+import socket
+import subprocess
+
+import pytest
+from support.in_process import CommandLine
+from support.loop_disks import MIB
+from support.snapshots import snapshot
+
+from commitlogfs.mount import doctor_machine, mountinfo
+from commitlogfs.mount.doctor_broker import find_broker
+
+pytestmark = pytest.mark.mounted
+
+
+@pytest.fixture
+def cli(capfdbinary):
+    return CommandLine(capfdbinary)
+
+
+def checks_of(ran):
+    return {check["name"]: check for check in ran.json()["checks"]}
+
+
+def test_a_mounted_pool(mounted, cli, monkeypatch):
+    monkeypatch.setenv("COMMITLOGFS_RUNTIME_DIR", str(mounted.runtime))
+    mounted.disks[0].chmod(0o700)
+    mounted.disks[1].chmod(0o700)
+    before = snapshot(*mounted.disks)
+    ran = cli("doctor", mounted.config, "--json")
+    assert ran.status == 1  # three folders on one filesystem
+    checks = checks_of(ran)
+    assert checks["mountpoint"]["message"] == f"{mounted.mountpoint}: mounted, and answers"
+    assert checks["disks-share-filesystem"]["level"] == "warning"
+    open_folder = checks["folder-open-to-others"]
+    assert (open_folder["level"], open_folder["remedy"]) == ("note", f"chmod 0700 {mounted.disks[2]}")
+    assert [c["name"] for c in ran.json()["checks"]].count("folder-open-to-others") == 1
+    assert {"kernel", "fuse-device", "request-timeout", "sockets", "disk", "store-root", "allow-other"} <= set(
+        checks
+    )
+    assert {"open-files", "mappings", "locale"} <= set(checks)
+    assert all(bool(check["remedy"]) == (check["level"] != "ok") for check in checks.values())
+    assert snapshot(*mounted.disks) == before
+
+    words = cli("doctor", mounted.config)
+    assert words.status == 1
+    for check in ran.json()["checks"]:
+        assert f"{check['level']}: {check['message']}" in words.out
+    quiet = cli("-q", "doctor", mounted.config).out.splitlines()
+    assert quiet
+    assert all(line.startswith(("warning: ", "problem: ")) for line in quiet)
+
+
+@pytest.mark.root
+def test_disks_of_their_own_and_a_guarded_mountpoint_are_well(disk_farm, make_pool, cli, monkeypatch):
+    monkeypatch.setattr("commitlogfs.mount.doctor_pool.segments_possible", lambda usage, size: 100)
+    folders = []
+    for _ in range(2):
+        folder = disk_farm.add("ext4").path / "commitlog"
+        folder.mkdir(mode=0o700)
+        folders.append(folder)
+    pool = make_pool(disks=folders)
+    try:
+        monkeypatch.setenv("COMMITLOGFS_RUNTIME_DIR", str(pool.runtime))
+        pool.start()
+        pool.stop()
+        ran = cli("doctor", pool.config)
+        assert ran.status == 0, ran.out
+        assert f"ok: {pool.mountpoint}: not mounted, guarded (" in ran.out
+        assert ran.out.splitlines()[-1] == "All is well."
+    finally:
+        pool.abandon()
+
+
+@pytest.mark.root
+def test_too_few_inodes(disk_farm, make_pool, cli):
+    disk = disk_farm.add("ext4")
+    disk.unmount()
+    subprocess.run(["mkfs.ext4", "-q", "-F", "-N", "16", disk.image], check=True, capture_output=True)
+    disk.mount()
+    pool = make_pool(disks=[disk.path], segment_size=65536)
+    check = checks_of(cli("doctor", pool.config, "--json"))["inodes"]
+    assert (check["level"], "free, fewer than segments would fit" in check["message"]) == ("warning", True)
+    assert os.statvfs(disk.path).f_bavail * os.statvfs(disk.path).f_frsize > MIB
+
+
+def test_disks_that_are_no_pool_or_not_there(make_pool, cli):
+    pool = make_pool(2, born=False)
+    pool.write_config()
+    ran = cli("doctor", pool.config, "--json")
+    assert checks_of(ran)["identity"]["level"] == "warning"
+    pool.init()
+    os.removexattr(pool.disks[1], "user.commitlogfs.identity")
+    assert checks_of(cli("doctor", pool.config, "--json"))["disk-without-identity"]["level"] == "problem"
+    pool.disks[1].rmdir()
+    check = [c for c in cli("doctor", pool.config, "--json").json()["checks"] if c["level"] == "problem"]
+    assert [(c["name"], c["message"]) for c in check] == [("disk", f"{pool.disks[1]}: no such folder")]
+
+
+def test_a_stale_socket(workdir, monkeypatch):
+    monkeypatch.setenv("COMMITLOGFS_RUNTIME_DIR", str(workdir))
+    workdir.chmod(0o700)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(workdir / "gone.sock"))
+        listener.listen()
+        (alive,) = doctor_machine.check_sockets()
+    (stale,) = doctor_machine.check_sockets()
+    assert (alive.name, stale.name) == ("sockets", "stale-socket")
+    assert stale.message == f"{workdir}/gone.sock: no daemon listens any more"
+
+
+def test_a_dead_mount_is_found_without_its_configuration(make_pool):
+    pool = make_pool(1)
+    pool.start()
+    before = doctor_machine.check_mounts([])
+    pool.kill()
+    entry = mountinfo.find_mount(pool.mountpoint)
+    assert entry is not None
+    dead = [check for check in doctor_machine.check_mounts([]) if check.message.startswith(f"{pool.mountpoint}: ")]
+    assert [check.name for check in dead] == ["dead-mount"]
+    assert not [check for check in before if check.message.startswith(f"{pool.mountpoint}: ")]
+    assert not [
+        check for check in doctor_machine.check_mounts([entry.mountpoint]) if str(pool.mountpoint) in check.message
+    ]
+
+
+def test_the_limits_of_a_running_broker_count(mounted, workdir):
+    """Any program called java that holds a segment passes for a broker."""
+    mounted.make_segments([0])
+    assert not find_broker(str(mounted.mountpoint)).running
+    java = workdir / "java"
+    java.symlink_to("/bin/sleep")
+    with open(mounted.path(0), "rb") as segment:
+        broker = subprocess.Popen(
+            ["prlimit", "--nofile=1000:3000", str(java), "60"], stdin=segment, env={"LANG": "ar_EG.UTF-8"}
+        )
+        try:
+            view = find_broker(str(mounted.mountpoint))
+            while not view.running and broker.poll() is None:
+                view = find_broker(str(mounted.mountpoint))
+        finally:
+            broker.kill()
+            broker.wait()
+    assert (view.running, view.open_files, view.environment["LANG"]) == (True, 3000, "ar_EG.UTF-8")
+    assert view.who == f"the broker (pid {broker.pid})"
