@@ -10,7 +10,9 @@ import logging
 import os
 import socket
 import struct
+import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ Answer = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 MAX_REQUEST_BYTES = 4096
 PACKET_BYTES = 32768
 MAX_PEERS = 16
+BACKLOG = 256
+"""Connections that the kernel holds for us; beyond it a client is told to try again."""
 PEER_TIMEOUT_S = 5.0
 _UCRED = struct.Struct("=iII")
 
@@ -44,49 +48,66 @@ def bind(path: Path) -> socket.socket:
             listener.bind(os.fspath(path))
         finally:
             os.umask(former)
-        listener.listen(MAX_PEERS)
+        listener.listen(BACKLOG)
     except BaseException:
         listener.close()
         raise
     return listener
 
 
+@dataclass(eq=False, slots=True)
+class _Peer:
+    scope: trio.CancelScope
+    asked: bool = False
+    """Its request has arrived."""
+
+
 async def serve(listener: socket.socket, verbs: dict[str, Answer]) -> None:
-    """Answer until cancelled. A slow, hostile or chatty peer costs one of MAX_PEERS places for a few seconds."""
-    places = trio.CapacityLimiter(MAX_PEERS)
+    """Answer until cancelled. Everybody is let in; beyond MAX_PEERS the one who has said nothing for longest is
+    turned out, so that no number of silent or slow peers keeps another one waiting."""
     endpoint = trio.socket.from_stdlib_socket(listener)
+    peers: list[_Peer] = []
     async with trio.open_nursery() as nursery:
         while True:
-            async with places:
-                pass  # wait for a place before taking the next peer from the queue
             try:
-                peer, _ = await endpoint.accept()
+                connection, _ = await endpoint.accept()
             except OSError as error:
                 log_event(log, logging.WARNING, "control_accept_failed", errno=error.errno)
                 await trio.sleep(0.1)
                 continue
-            nursery.start_soon(_serve_peer, peer, verbs, places)
+            if len(peers) >= MAX_PEERS:
+                unwanted = next((peer for peer in peers if not peer.asked), peers[0])
+                peers.remove(unwanted)
+                unwanted.scope.cancel()
+            peer = _Peer(trio.CancelScope(deadline=trio.current_time() + PEER_TIMEOUT_S))
+            peers.append(peer)
+            nursery.start_soon(_serve_peer, connection, verbs, peer, peers)
 
 
-async def _serve_peer(peer: trio.socket.SocketType, verbs: dict[str, Answer], places: trio.CapacityLimiter) -> None:
-    async with places:
-        with peer, trio.move_on_after(PEER_TIMEOUT_S):
-            try:
-                await _talk(peer, verbs)
-            except OSError as error:
-                log_event(log, logging.DEBUG, "control_peer_lost", errno=error.errno)
+async def _serve_peer(
+    connection: trio.socket.SocketType, verbs: dict[str, Answer], peer: _Peer, peers: list[_Peer]
+) -> None:
+    try:
+        with connection, peer.scope:
+            await _talk(connection, verbs, peer)
+    except OSError as error:
+        log_event(log, logging.DEBUG, "control_peer_lost", errno=error.errno)
+    finally:
+        if peer in peers:
+            peers.remove(peer)
 
 
-async def _talk(peer: trio.socket.SocketType, verbs: dict[str, Answer]) -> None:
-    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+async def _talk(connection: trio.socket.SocketType, verbs: dict[str, Answer], peer: _Peer) -> None:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, uid, _ = _UCRED.unpack(credentials)
     if uid not in (0, os.geteuid()):
         log_event(log, logging.WARNING, "control_peer_refused", pid=pid, uid=uid)
-        await _send(peer, {"error": f"user {uid} may not talk to this daemon"})
+        await _send(connection, {"error": f"user {uid} may not talk to this daemon"})
         return
-    request = await peer.recv(MAX_REQUEST_BYTES + 1)
+    request = await connection.recv(MAX_REQUEST_BYTES + 1)
+    peer.asked = True
     if request:
-        await _send(peer, await _answer(request, verbs))
+        await _send(connection, await _answer(request, verbs))
 
 
 async def _answer(request: bytes, verbs: dict[str, Answer]) -> dict[str, Any]:
@@ -121,7 +142,7 @@ def ask(path: Path, verb: str, timeout_s: float = PEER_TIMEOUT_S, **arguments: o
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
         connection.settimeout(timeout_s)
         try:
-            connection.connect(os.fspath(path))
+            _connect(connection, os.fspath(path), time.monotonic() + timeout_s)
             connection.send(json.dumps({"verb": verb, **arguments}).encode())
             text = _receive(connection)
         except (FileNotFoundError, ConnectionRefusedError):
@@ -136,6 +157,16 @@ def ask(path: Path, verb: str, timeout_s: float = PEER_TIMEOUT_S, **arguments: o
     if "error" in answer:
         raise ControlError(f"{name}: {answer['error']}")
     return answer
+
+
+def _connect(connection: socket.socket, path: str, deadline: float) -> None:
+    while True:
+        try:
+            return connection.connect(path)
+        except BlockingIOError:  # the daemon's backlog is full
+            if time.monotonic() > deadline:
+                raise TimeoutError from None
+            time.sleep(0.02)
 
 
 def _receive(connection: socket.socket) -> bytes:

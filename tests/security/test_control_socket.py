@@ -1,0 +1,159 @@
+"""The control socket: who may talk, and what a bad, slow or greedy peer can do to the others (nothing)."""
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from support.pools import PoolMount
+
+from commitlogfs.mount import control
+
+pytestmark = [pytest.mark.mounted, pytest.mark.root]
+
+NOBODY = 65534
+ANSWER_S = 5.0
+
+_ASK_AS_STRANGER = """
+import os, socket, sys
+os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
+peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+try:
+    peer.connect(sys.argv[1])
+    peer.send(b'{"verb": "status"}')
+    print(peer.recv(65536).decode())
+except PermissionError:
+    print("permission denied")
+"""
+
+
+def path_of(pool: PoolMount) -> Path:
+    return pool.runtime / f"{pool.name}.sock"
+
+
+@contextmanager
+def connected(pool: PoolMount) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
+        peer.settimeout(ANSWER_S)
+        peer.connect(os.fspath(path_of(pool)))
+        yield peer
+
+
+def answer_to(pool: PoolMount, packet: bytes) -> object:
+    with connected(pool) as peer:
+        peer.send(packet)
+        return json.loads(peer.recv(65536)[1:])
+
+
+def still_serves(pool: PoolMount) -> None:
+    started = time.monotonic()
+    assert control.ask(path_of(pool), "status", ANSWER_S)["name"] == pool.name
+    os.statvfs(pool.mountpoint)
+    assert time.monotonic() - started < ANSWER_S
+
+
+def test_modes(shared: PoolMount) -> None:
+    assert stat.S_IMODE(path_of(shared).parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(path_of(shared).stat().st_mode) == 0o600
+    assert path_of(shared).parent.stat().st_uid == 0
+
+
+def test_a_stranger_is_kept_out_twice(shared: PoolMount) -> None:
+    """By the file modes, and where those are loosened by the peer's credentials, with a message."""
+    ask = [sys.executable, "-c", _ASK_AS_STRANGER, path_of(shared)]
+    assert subprocess.run(ask, capture_output=True, text=True, check=True).stdout == "permission denied\n"
+    shared.runtime.chmod(0o711)
+    path_of(shared).chmod(0o666)
+    try:
+        done = subprocess.run(ask, capture_output=True, text=True, check=True)
+    finally:
+        path_of(shared).chmod(0o600)
+        shared.runtime.chmod(0o700)
+    assert json.loads(done.stdout[1:]) == {"error": f"user {NOBODY} may not talk to this daemon"}
+    assert "event=control_peer_refused" in shared.log_since_start()
+    assert f"uid={NOBODY}" in shared.log_since_start()
+
+
+PACKETS = {
+    "garbage": b"\xff\x00\x13",
+    "not JSON": b"status",
+    "not UTF-8": b'{"verb": "\xff"}',
+    "an array": b"[1, 2]",
+    "a number": b"1",
+    "null": b"null",
+    "no verb": b"{}",
+    "verb of a wrong type": b'{"verb": 7}',
+    "verb that cannot be a key": b'{"verb": ["status"]}',
+    "unknown verb": b'{"verb": "__class__"}',
+    "deep nesting": b"[" * 4000,
+    "deep object": b'{"verb":' * 500,
+    "as long as is allowed": b'{"verb": "x"' + b" " * (control.MAX_REQUEST_BYTES - 13) + b"}",
+    "too long": b'{"verb": "status", "x": "' + b"x" * 8000 + b'"}',
+    "huge": b"x" * 100_000,
+    "locate nothing": b'{"verb": "locate"}',
+    "locate a wrong type": b'{"verb": "locate", "target": {"a": []}}',
+    "locate a huge number": b'{"verb": "locate", "target": "' + b"9" * 4000 + b'"}',
+    "locate a negative number": b'{"verb": "locate", "target": "-1"}',
+    "not a number": b'{"verb": NaN}',
+}
+
+
+@pytest.mark.parametrize("packet", PACKETS.values(), ids=PACKETS)
+def test_a_bad_packet_gets_one_line_back(shared: PoolMount, packet: bytes) -> None:
+    answer = answer_to(shared, packet)
+    assert isinstance(answer, dict)
+    assert list(answer) == ["error"]
+    assert "\n" not in answer["error"]
+    assert "Error" not in answer["error"], "an unforeseen exception's name"
+    still_serves(shared)
+    assert "traceback" not in shared.log_since_start()
+
+
+def test_an_empty_packet_and_a_hang_up(shared: PoolMount) -> None:
+    with connected(shared) as peer:
+        peer.send(b"")
+        assert peer.recv(100) == b""
+    for _ in range(20):
+        with connected(shared):
+            pass
+    with connected(shared) as peer:
+        peer.send(b'{"verb": "status"}')  # and does not wait for the answer
+    still_serves(shared)
+
+
+def test_peers_that_never_send_keep_nobody_waiting(shared: PoolMount) -> None:
+    with ExitStack() as stack:
+        for _ in range(200):
+            stack.enter_context(connected(shared))
+        still_serves(shared)
+        shared.make_segments([0])
+        still_serves(shared)
+
+
+def test_peers_that_never_read_keep_nobody_waiting(shared: PoolMount) -> None:
+    with ExitStack() as stack:
+        for _ in range(50):
+            peer = stack.enter_context(connected(shared))
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            peer.send(b'{"verb": "metrics"}')
+        still_serves(shared)
+
+
+def test_descriptors_come_back(shared: PoolMount) -> None:
+    assert shared.daemon is not None
+    folder = f"/proc/{shared.daemon.pid}/fd"
+    still_serves(shared)
+    before = len(os.listdir(folder))
+    for _ in range(50):
+        with connected(shared) as peer:
+            peer.send(b"x")
+            peer.recv(1000)
+    still_serves(shared)
+    assert len(os.listdir(folder)) <= before + control.MAX_PEERS
