@@ -58,6 +58,7 @@ def run(config: Config, on_ready: Callable[[], None]) -> None:
     Raises UserError before anything is mounted, and RefusedError if the mount does not come to answer.
     """
     with ExitStack() as stack:
+        socket_path = runtime.socket_path(config.name)
         stack.enter_context(_single_daemon(config.name))
         log_event(log, logging.INFO, "limits", open_files=raise_descriptor_limit())
         check_mountpoint(config)
@@ -74,8 +75,8 @@ def run(config: Config, on_ready: Callable[[], None]) -> None:
         standing = guard.raise_guard(config.mountpoint, protect=os.geteuid() == 0)
         log_event(log, logging.INFO, "guarded", path=config.mountpoint, protection=standing.protection.value)
         daemon = _Daemon(config, pool)
-        listener = control.bind(runtime.socket_path(config.name))
-        stack.callback(runtime.socket_path(config.name).unlink, missing_ok=True)
+        listener = control.bind(socket_path)
+        stack.callback(socket_path.unlink, missing_ok=True)
         stack.callback(listener.close)
         daemon.mount()
         trio.run(daemon.serve, listener, on_ready)
