@@ -42,7 +42,7 @@ BLOCKING = {
 }
 """module -> functions that may wait for a disk, so never called straight from the event loop."""
 
-BLOCKING_NAMES = {"open", "stat_fd", "stat_name", "stat_names", "measure_usage", "sleep"}
+BLOCKING_NAMES = {"open", "stat_fd", "stat_name", "stat_names", "stat_changes", "measure_usage", "sleep"}
 
 LOOP_EXCEPTIONS = {("namespace.py", "_create_on", "os.close")}
 """A just made, still unnamed file is given up after an error: nothing is flushed by that close."""

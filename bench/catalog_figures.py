@@ -1,0 +1,179 @@
+"""How long a big log takes to mount and to list, and how much memory the daemon needs for it.
+
+The segments are sparse files made straight in the disks' folders and adopted, so the mount starts with the
+catalog it would have after a restart. What the kernel caches stays cached: the files were made a moment ago,
+on the mount as on the bare folders it is compared with.
+"""
+
+import os
+import resource
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from commitlogfs.bench.figures import Target, median
+from commitlogfs.bench.served import ServedPool
+from commitlogfs.store.segment import format_segment_name
+
+SEGMENT_SIZE = 1 << 30
+MIB = 1 << 20
+HOT_LISTINGS = 3
+_SPARE_DESCRIPTORS = 200
+"""Left for everything else when as many segments as allowed are opened at once."""
+
+Tell = Callable[[str], None]
+
+
+class WrongResultError(Exception):
+    """A measured call gave a wrong result: its time means nothing."""
+
+
+@dataclass(slots=True)
+class CatalogFigures:
+    """Seconds and MiB; one list entry per round (`hot` and `native`: HOT_LISTINGS per round)."""
+
+    segments: int
+    disks: int
+    ready_s: list[float]
+    """From the start of `commitlogfs mount` until the mount answers."""
+    opened_s: list[float]
+    """The part of it in which the daemon identifies, scans and checks the disks."""
+    daemonized_s: list[float]
+    """`commitlogfs mount --daemon`, until the shell has its prompt back."""
+    first_s: list[float]
+    """The first listing with stat of a fresh mount."""
+    hot_s: list[float]
+    native_s: list[float]
+    """The same over the bare folders."""
+    mounted_mib: list[float]
+    listed_mib: list[float]
+    opened_files: int = 0
+    opened_files_mib: float = 0.0
+    opening_s: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        listing, native = median(self.hot_s), median(self.native_s)
+        return {
+            "segments": self.segments,
+            "disks": self.disks,
+            "segment_size": SEGMENT_SIZE,
+            "mount_ready_seconds": self.ready_s,
+            "mount_pool_opened_seconds": self.opened_s,
+            "mount_daemon_option_seconds": self.daemonized_s,
+            "first_listing_seconds": self.first_s,
+            "hot_listing_seconds": self.hot_s,
+            "native_listing_seconds": self.native_s,
+            "listing_to_native_ratio": round(listing / native, 2),
+            "rss_mounted_mib": self.mounted_mib,
+            "rss_listed_mib": self.listed_mib,
+            "open_files": {
+                "count": self.opened_files,
+                "seconds": round(self.opening_s, 3),
+                "rss_mib": self.opened_files_mib,
+            },
+        }
+
+    def targets(self) -> list[Target]:
+        return [
+            Target("mount until it answers", median(self.ready_s), 1.0, "s"),
+            Target("first listing with stat of a fresh mount", median(self.first_s), 0.5, "s"),
+            Target("listing with stat, hot", median(self.hot_s), 0.5, "s"),
+            Target("daemon memory after listing", max(self.listed_mib), 100, "MiB"),
+        ]
+
+
+def measure_catalog(folder: Path, segments: int, disks: int, rounds: int, tell: Tell) -> CatalogFigures:
+    """Everything happens beneath `folder`, which must not exist yet and is gone afterwards.
+
+    Raises WrongResultError, CommandFailedError.
+    """
+    figures = CatalogFigures(segments, disks, [], [], [], [], [], [], [], [])
+    folder.mkdir()
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder)
+        folders = [folder / f"disk{number:02d}" for number in range(disks)]
+        tell(f"making {segments:,} sparse segments on {disks} folders")
+        make_sparse_segments(folders, segments)
+        pool = stack.enter_context(ServedPool(folder, folders, segment_size=SEGMENT_SIZE))
+        pool.run("adopt", pool.config)
+        for number in range(rounds):
+            tell(f"mounting and listing, round {number + 1} of {rounds}")
+            _one_round(pool, folders, figures)
+            if number == rounds - 1:
+                tell("opening segments as a broker does")
+                _open_all(pool, figures)
+            pool.unmount()
+            started = time.perf_counter()
+            pool.run("mount", "--daemon", pool.config)
+            figures.daemonized_s.append(round(time.perf_counter() - started, 4))
+            pool.run("umount", pool.mountpoint)
+    return figures
+
+
+def make_sparse_segments(folders: Sequence[Path], segments: int) -> None:
+    """Striped over the folders as round-robin would have done."""
+    for folder in folders:
+        folder.mkdir()
+    for index in range(segments):
+        name = format_segment_name(index * SEGMENT_SIZE).decode()
+        fd = os.open(folders[index % len(folders)] / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            os.ftruncate(fd, SEGMENT_SIZE)
+        finally:
+            os.close(fd)
+
+
+def _one_round(pool: ServedPool, folders: Sequence[Path], figures: CatalogFigures) -> None:
+    figures.ready_s.append(round(pool.mount(), 4))
+    figures.opened_s.append(float(pool.logged("pool_opened")["seconds"]))
+    figures.mounted_mib.append(_rss_mib(pool.pid))
+    figures.first_s.append(_timed_listing([pool.mountpoint], figures.segments))
+    for _ in range(HOT_LISTINGS):
+        figures.native_s.append(_timed_listing(folders, figures.segments))
+        figures.hot_s.append(_timed_listing([pool.mountpoint], figures.segments))
+    figures.listed_mib.append(_rss_mib(pool.pid))
+
+
+def _timed_listing(folders: Sequence[Path], expected: int) -> float:
+    started = time.perf_counter()
+    count, size = 0, 0
+    for folder in folders:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                size += entry.stat(follow_symlinks=False).st_size
+                count += 1
+    seconds = time.perf_counter() - started
+    if (count, size) != (expected, expected * SEGMENT_SIZE):
+        raise WrongResultError(f"{folders[0]}: listed {count} entries of {size} bytes, expected {expected}")
+    return round(seconds, 4)
+
+
+def _open_all(pool: ServedPool, figures: CatalogFigures) -> None:
+    """Read-write and kept open, as a broker keeps its segments; as many as the descriptor limits allow."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    daemon_limit, _ = psutil.Process(pool.pid).rlimit(psutil.RLIMIT_NOFILE)
+    limits = [limit for limit in (hard, daemon_limit) if limit != resource.RLIM_INFINITY]
+    wanted = min([figures.segments, *(limit - _SPARE_DESCRIPTORS for limit in limits)])
+    descriptors: list[int] = []
+    started = time.perf_counter()
+    try:
+        for index in range(wanted):
+            name = format_segment_name(index * SEGMENT_SIZE).decode()
+            descriptors.append(os.open(pool.mountpoint / name, os.O_RDWR))
+        figures.opening_s = time.perf_counter() - started
+        figures.opened_files = wanted
+        figures.opened_files_mib = _rss_mib(pool.pid)
+    finally:
+        for fd in descriptors:
+            os.close(fd)
+
+
+def _rss_mib(pid: int) -> float:
+    return round(psutil.Process(pid).memory_info().rss / MIB, 1)

@@ -1,0 +1,274 @@
+"""`make demo`: three small disks, one mount, an unmodified broker, 20,000 messages, and everything gone again.
+
+Each step says what it shows and which command a user would type for it. Needs root and /dev/fuse.
+Exit status: 0 all shown; 1 a step failed, or something could not be cleared away; 128 + signal interrupted.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from commitlogfs.bench import rocketmq
+from commitlogfs.bench.demo_site import FSTYPES, Site
+from commitlogfs.bench.disks import DisksUnavailableError
+from commitlogfs.bench.interrupts import InterruptedByUserError, Interrupts
+from commitlogfs.bench.rocketmq import Broker, Distribution, NameServer, ReceivedMessage, RocketmqError
+from commitlogfs.bench.served import CommandFailedError
+
+MESSAGES = 20_000
+BODY_BYTES = 1024
+SEGMENT_SIZE = "2MiB"
+"""Instead of 1 GiB, so that 20,000 messages make stripes that can be seen."""
+SEGMENT_BYTES = 2 << 20
+TOPIC = "Demo"
+STEPS = 10
+LINES_SHOWN = 24
+_SEND_TIMEOUT_S = 120.0
+_BODY_LENGTH_AT = 84
+"""Where a record keeps the length of its body, before the body itself (hosts with IPv4 addresses)."""
+
+
+class DemoFailedError(Exception):
+    """A step did not show what it should; one line."""
+
+
+class Show:
+    """What the one who watches sees."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._number = 0
+
+    def step(self, text: str) -> None:
+        self._number += 1
+        self._console.print(f"\n[bold cyan]{self._number}/{STEPS}[/] [bold]{text}[/]")
+
+    def command(self, *words: str) -> None:
+        self._console.print(f"    $ {' '.join(words)}", style="green", markup=False)
+
+    def output(self, text: str) -> None:
+        lines = text.rstrip().splitlines()
+        for line in lines[:LINES_SHOWN]:
+            self._console.print(f"    {line}", markup=False)
+        if len(lines) > LINES_SHOWN:
+            self._console.print(f"    ... and {len(lines) - LINES_SHOWN} lines more", style="dim")
+
+    def say(self, text: str, style: str = "") -> None:
+        self._console.print(text, style=style, markup=False)
+
+    @contextmanager
+    def waiting(self, text: str) -> Iterator[None]:
+        """A spinner on a terminal, a line elsewhere."""
+        if not self._console.is_terminal:
+            self.output(f"{text} ...")
+            yield
+            return
+        with self._console.status(f"{text} ..."):
+            yield
+
+    def progress(self) -> Progress:
+        columns = (TextColumn("    {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        return Progress(*columns, console=self._console, disable=not self._console.is_terminal)
+
+
+class Demo:
+    def __init__(self, show: Show, site: Site, interrupts: Interrupts) -> None:
+        self._show = show
+        self._site = site
+        self._interrupts = interrupts
+
+    def run(self) -> float:
+        """All steps; the seconds they took after the downloads. Raises what a failed step raises."""
+        distribution = self._fetch()
+        started = time.monotonic()
+        with self._interrupts.shielded():
+            work = self._site.make_work_folder()
+            root = self._site.make_root(work)
+        self._make_disks(work)
+        self._mount()
+        names, broker = self._start_broker(distribution, work, root)
+        self._send(distribution, names, work)
+        received = self._consume(distribution, names, work)
+        self._show_map()
+        self._read_back(received)
+        self._show_status()
+        self._stop(broker)
+        return time.monotonic() - started
+
+    def _fetch(self) -> Distribution:
+        version = rocketmq.VERSIONS[0]
+        self._show.step(f"RocketMQ {version} from Maven Central, not modified in any way")
+        with self._show.waiting("downloading it, if this is the first time"):
+            distribution = rocketmq.fetch(version)
+        self._show.output(f"{len(list(distribution.jars.iterdir()))} jars in {distribution.jars}")
+        return distribution
+
+    def _make_disks(self, work: Path) -> None:
+        self._show.step(f"Three disks of 1 GiB: {', '.join(FSTYPES)}, each in an image file")
+        with self._interrupts.shielded():
+            lack = self._site.make_disks(work)
+        for disk, fstype in zip(self._site.disks, FSTYPES, strict=True):
+            if not lack:
+                self._show.command(f"mkfs.{fstype} {disk}.img && mount -o loop {disk}.img {disk}")
+        if lack:
+            self._show.output(f"No loop disks here ({lack}): plain folders of one disk do instead.")
+
+    def _mount(self) -> None:
+        self._show.step(f"One commitlog directory over all of them, with segments of {SEGMENT_SIZE}")
+        with self._interrupts.shielded():
+            arguments = self._site.mount(SEGMENT_SIZE)
+        self._show.command("commitlogfs", *arguments)
+        self._show.output(f"{self._site.mountpoint}: mounted")
+
+    def _start_broker(self, distribution: Distribution, work: Path, root: Path) -> tuple[NameServer, Broker]:
+        self._show.step("A name server and a broker that knows nothing of it: one path in its configuration")
+        names = NameServer(distribution, work)
+        config: dict[str, str | int | float | bool] = {
+            "storePathRootDir": str(root / "store"),
+            "storePathCommitLog": str(self._site.mountpoint),
+            "mappedFileSizeCommitLog": SEGMENT_BYTES,
+        }
+        broker = Broker(distribution, names, work, config)
+        for key in ("storePathCommitLog", "mappedFileSizeCommitLog"):
+            self._show.output(f"{key}={config[key]}")
+        self._show.command(f"sh bin/mqnamesrv & sh bin/mqbroker -n {names.address} -c broker.conf")
+        with self._show.waiting("starting them"):
+            for server in (names, broker):
+                with self._interrupts.shielded():
+                    self._site.later(server.name, server.kill)
+                    server.spawn()
+                server.wait_ready()
+        self._show.output(f"name server on {names.address}, broker on {broker.address}, pid {broker.pid}")
+        return names, broker
+
+    def _send(self, distribution: Distribution, names: NameServer, work: Path) -> None:
+        self._show.step(f"A real producer sends {MESSAGES:,} messages of {BODY_BYTES} bytes")
+        acked = work / "acked"
+        with self._interrupts.shielded():
+            sender = rocketmq.start_sender(
+                distribution, names.address, TOPIC, count=MESSAGES, size_bytes=BODY_BYTES, acked=acked
+            )
+            self._site.later("producer", lambda: sender.__exit__(None, None, None))
+        deadline = time.monotonic() + _SEND_TIMEOUT_S
+        with self._show.progress() as progress:
+            bar = progress.add_task("acknowledged", total=MESSAGES)
+            while sender.returncode is None and time.monotonic() < deadline:
+                progress.update(bar, completed=acked.read_bytes().count(b"\n") if acked.exists() else 0)
+                time.sleep(0.1)
+            result = sender.wait(1.0)
+            progress.update(bar, completed=result.sent)
+        if result.sent != MESSAGES:
+            raise DemoFailedError(
+                f"{result.sent:,} of {MESSAGES:,} messages were acknowledged: {result.last_error}"
+            )
+        self._show.output(f"{result.sent:,} acknowledged in {result.seconds:.1f} s")
+
+    def _consume(self, distribution: Distribution, names: NameServer, work: Path) -> list[ReceivedMessage]:
+        self._show.step("A real consumer gets every one of them, and each body is recomputed and compared")
+        received = work / "received"
+        with self._show.waiting("consuming"):
+            result = rocketmq.consume(distribution, names.address, TOPIC, expect=MESSAGES, received=received)
+        self._show.output(
+            f"{result.distinct:,} different messages, {result.duplicates} twice, {result.corrupted} corrupted, "
+            f"{result.skipped} skipped, in {result.seconds:.1f} s"
+        )
+        if result.distinct != MESSAGES:
+            raise DemoFailedError(f"{result.distinct:,} messages came back instead of {MESSAGES:,}")
+        return rocketmq.read_received(received)
+
+    def _show_map(self) -> None:
+        self._show.step("The stripes: every segment is a plain file on one of the disks")
+        self._type("map", str(self._site.mountpoint))
+        for disk in self._site.disks:
+            self._show.command("ls", str(disk))
+            names = sorted(path.name for path in disk.iterdir() if path.name.isdecimal())
+            self._show.output("  ".join(names[:3]) + ("  ..." if len(names) > 3 else ""))
+            if not names:
+                raise DemoFailedError(f"{disk}: no segment lies there")
+
+    def _read_back(self, received: list[ReceivedMessage]) -> None:
+        message = sorted(received)[len(received) // 2]
+        self._show.step(f"Message {message.sequence:,}, read back by its physical offset in the log")
+        mountpoint = self._site.mountpoint
+        self._type("read", "--offset", str(message.log_offset), "--message", str(mountpoint))
+        log = mountpoint / ".commitlogfs" / "log"
+        self._show.command(
+            f"dd if={log} iflag=skip_bytes,count_bytes skip={message.log_offset} count={message.store_bytes}"
+        )
+        fd = os.open(log, os.O_RDONLY)
+        try:
+            record = os.pread(fd, message.store_bytes, message.log_offset)
+        finally:
+            os.close(fd)
+        length = int.from_bytes(record[_BODY_LENGTH_AT : _BODY_LENGTH_AT + 4], "big")
+        body = record[_BODY_LENGTH_AT + 4 :][:length]
+        if body != rocketmq.make_body(message.sequence, BODY_BYTES):
+            raise DemoFailedError(
+                f"the bytes at log offset {message.log_offset} are not message {message.sequence}"
+            )
+        self._show.output(f"{len(record)} bytes; the body in them is the one that was sent")
+
+    def _show_status(self) -> None:
+        self._show.step("The state, and what happens next, in words")
+        self._type("status", str(self._site.mountpoint))
+
+    def _stop(self, broker: Broker) -> None:
+        self._show.step("Stopping and removing everything")
+        self._show.command("sh bin/mqshutdown broker && sh bin/mqshutdown namesrv")
+        self._show.command("commitlogfs umount --unguard", str(self._site.mountpoint))
+        with self._show.waiting("a clean stop of the broker takes some 15 s"):
+            broker.stop()
+
+    def _type(self, *arguments: str) -> None:
+        self._show.command("commitlogfs", *arguments)
+        self._show.output(self._site.run(*arguments))
+
+
+def main() -> int:
+    show, site, interrupts = Show(), Site(), Interrupts()
+    lack = _why_not()
+    if lack:
+        show.say(f"demo: {lack}", "red")
+        return 1
+    interrupts.install()
+    status, seconds = 0, 0.0
+    try:
+        seconds = Demo(show, site, interrupts).run()
+    except InterruptedByUserError as error:
+        show.say(f"\ninterrupted ({error}): clearing up", "yellow")
+        status = 128 + error.number
+    except (DemoFailedError, CommandFailedError, DisksUnavailableError, RocketmqError, OSError) as error:
+        show.say(f"\nThis step failed: {error}", "red")
+        status = 1
+    finally:
+        interrupts.shield_for_good()
+        left = site.clear()
+    for line in left:
+        show.say(f"could not be cleared away: {line}", "red")
+    if not status and not left:
+        show.say(
+            f"\n{MESSAGES:,} messages striped over three disks, consumed, and read back by offset, in "
+            f"{seconds:.0f} s after the downloads. Everything is removed again.",
+            "bold",
+        )
+    return status or int(bool(left))
+
+
+def _why_not() -> str:
+    if os.geteuid() != 0:
+        return "needs root: it makes and mounts disks (sudo make demo)"
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        return f"needs /dev/fuse ({error.strerror}): load the fuse module, or give the container the device"
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""Disks for measurements and the demo: ext4 and xfs in sparse image files, mounted through loop devices.
+
+An image takes only the space that is written to it, and `mount -o loop` gives the loop device back with the
+mount. Needs root.
+"""
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from commitlogfs.mount import mountinfo
+
+MIB = 1 << 20
+XFS_MIN_BYTES = 300 * MIB
+"""mkfs.xfs refuses anything smaller."""
+
+_MKFS = {
+    # No reserved blocks; inode tables and journal are written lazily: an image stays small and is ready at once.
+    "ext4": ("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard"),
+    "xfs": ("mkfs.xfs", "-q", "-f", "-K"),
+}
+_TOOL_FOLDERS = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+_UNMOUNT_TIMEOUT_S = 10.0
+
+
+class DisksUnavailableError(Exception):
+    """Loop disks cannot be made here; one line that says why."""
+
+
+class LoopDisk:
+    """One disk, mounted at `path`. As a context manager it is destroyed at the end."""
+
+    def __init__(self, path: Path, fstype: str, size_bytes: int) -> None:
+        """Makes `path`, which must not exist yet, and beside it the image file, `path`.img, and mounts it.
+
+        Raises DisksUnavailableError, having cleared away what was made.
+        """
+        self.fstype = fstype
+        self.path = path
+        self.image = path.with_name(f"{path.name}.img")
+        self.path.mkdir(parents=True)
+        try:
+            with self.image.open("wb") as image:
+                image.truncate(size_bytes)
+            _run(*_MKFS[fstype], str(self.image))
+            _run("mount", "-t", fstype, "-o", "loop", str(self.image), str(self.path))
+        except BaseException:
+            self.destroy()
+            raise
+
+    def destroy(self) -> None:
+        """Unmount it and delete folder and image. Raises OSError if it stays busy."""
+        deadline = time.monotonic() + _UNMOUNT_TIMEOUT_S
+        while mountinfo.find_mount(self.path) is not None:
+            done = subprocess.run(["umount", str(self.path)], capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                continue
+            if time.monotonic() > deadline:
+                raise OSError(f"{self.path}: cannot be unmounted: {done.stderr.strip()}")
+            time.sleep(0.1)
+        self.image.unlink(missing_ok=True)
+        self.path.rmdir()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.destroy()
+
+
+def why_no_loop_disks() -> str:
+    """In words; empty if they can be made, as far as can be told without making one."""
+    if os.geteuid() != 0:
+        return "loop devices need root"
+    for tool in ("mkfs.ext4", "mkfs.xfs"):
+        if shutil.which(tool, path=_TOOL_FOLDERS) is None:
+            return f"{tool} is not installed"
+    found = subprocess.run(["losetup", "-f"], capture_output=True, text=True, check=False)
+    return "" if found.returncode == 0 else f"no loop device is free ({found.stderr.strip()})"
+
+
+def _run(*command: str) -> None:
+    # A session of its own: Ctrl-C at the terminal must not cut a mkfs or mount in half.
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        start_new_session=True,
+        env={**os.environ, "PATH": _TOOL_FOLDERS},
+    )
+    if done.returncode != 0:
+        reason = done.stderr.strip().replace("\n", "; ") or f"status {done.returncode}"
+        raise DisksUnavailableError(f"{command[0]}: {reason}")

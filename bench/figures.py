@@ -1,0 +1,69 @@
+"""Figures of a measurement: quantiles, ratios, targets, and on what machine they were taken."""
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Of `count` calls, in milliseconds."""
+
+    count: int
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One number to reach (design.md), and what was measured. `limit` is not to be passed."""
+
+    name: str
+    value: float
+    limit: float
+    unit: str
+
+    @property
+    def is_met(self) -> bool:
+        return self.value < self.limit
+
+
+def latencies(seconds: Sequence[float]) -> Latencies:
+    """Nearest-rank quantiles: each is a value that was measured. Raises ValueError without any."""
+    if not seconds:
+        raise ValueError("no calls were measured")
+    ordered = sorted(seconds)
+
+    def rank(share: float) -> float:
+        index = max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1)
+        return round(ordered[index] * 1000, 3)
+
+    return Latencies(len(ordered), rank(0.5), rank(0.99), round(ordered[-1] * 1000, 3))
+
+
+def median(values: Sequence[float]) -> float:
+    return round(statistics.median(values), 4)
+
+
+def environment() -> dict[str, Any]:
+    """What the figures depend on."""
+    names = ("commitlogfs", "pyfuse3", "trio", "pydantic", "typer")
+    return {
+        "taken_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "cpus": os.cpu_count(),
+        "load_average": [round(value, 2) for value in os.getloadavg()],
+        "python": platform.python_version(),
+        "versions": {name: metadata.version(name) for name in names},
+    }
+
+
+def target_as_json(target: Target) -> dict[str, Any]:
+    return {**asdict(target), "met": target.is_met}

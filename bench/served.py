@@ -1,0 +1,141 @@
+"""A pool served by the real daemon, started through the command line as an operator or systemd would."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from commitlogfs.mount import runtime
+
+READY_TIMEOUT_S = 60.0
+_FIELD = re.compile(r'(\w+)=("[^"]*"|\S+)')
+
+
+class CommandFailedError(Exception):
+    """`commitlogfs` ended with another status than 0; its own words."""
+
+
+def cli_command(*arguments: object) -> list[str]:
+    """The installed console script of this environment."""
+    return [str(Path(sys.executable).with_name("commitlogfs")), *map(str, arguments)]
+
+
+class ServedPool:
+    """One pool on some folders and its mountpoint beneath `folder`. Mounts any number of times; needs root."""
+
+    def __init__(self, folder: Path, disks: Sequence[Path], *, segment_size: int) -> None:
+        self.folder = folder
+        self.mountpoint = folder / "store" / "commitlog"
+        self.config = folder / "bench.toml"
+        self.log_file = folder / "daemon.log"
+        self._log_start = 0
+        self._daemon: subprocess.Popen[bytes] | None = None
+        # Not beneath `folder`: a socket's path has at most 107 bytes.
+        self._runtime = Path(tempfile.mkdtemp(prefix="commitlogfs-bench-", dir="/run"))
+        self._env = {**os.environ, runtime.OVERRIDE: str(self._runtime), "NO_COLOR": "1"}
+        lines = [f"mountpoint = {json.dumps(str(self.mountpoint))}", f"segment_size = {segment_size}"]
+        for disk in disks:
+            lines += ["[[disks]]", f"path = {json.dumps(str(disk))}"]
+        self.config.write_text("\n".join(lines) + "\n")
+
+    @property
+    def pid(self) -> int:
+        """Of the daemon that serves now."""
+        if self._daemon is None:
+            raise CommandFailedError("not mounted")
+        return self._daemon.pid
+
+    def run(self, verb: str, *arguments: object) -> str:
+        """Run one command on this pool and return what it prints. Raises CommandFailedError."""
+        done = subprocess.run(
+            cli_command(verb, *arguments), capture_output=True, text=True, check=False, env=self._env
+        )
+        if done.returncode != 0:
+            raise CommandFailedError(f"commitlogfs {verb}: {done.stderr.strip() or done.returncode}")
+        return done.stdout
+
+    def mount(self) -> float:
+        """Start the daemon; the seconds from its start to READY=1, as a service manager sees them.
+
+        Raises CommandFailedError if it ends before, or is not ready in time.
+        """
+        address = f"\0commitlogfs-bench-{os.getpid()}"
+        with (
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
+            self.log_file.open("ab") as log,
+        ):
+            manager.bind(address)
+            manager.settimeout(0.2)
+            self._log_start = log.tell()
+            started = time.perf_counter()
+            self._daemon = subprocess.Popen(
+                cli_command("mount", self.config),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**self._env, "NOTIFY_SOCKET": address.replace("\0", "@")},
+                start_new_session=True,
+            )
+            while True:
+                try:
+                    if b"READY=1" in manager.recv(4096).splitlines():
+                        return time.perf_counter() - started
+                except TimeoutError:
+                    pass
+                if self._daemon.poll() is not None or time.perf_counter() - started > READY_TIMEOUT_S:
+                    self.close()
+                    raise CommandFailedError(f"the mount did not get ready:\n{self.log_text()[-2000:]}")
+
+    def unmount(self) -> None:
+        """Plainly; returns when the daemon has ended. Raises CommandFailedError, if busy for instance."""
+        if self._daemon is not None:
+            self.run("umount", self.mountpoint)
+            self._daemon.wait(timeout=READY_TIMEOUT_S)
+            self._daemon = None
+
+    def close(self) -> None:
+        """Whatever happened: no mount, no daemon, no guard. For good."""
+        daemon, self._daemon = self._daemon, None
+        if daemon is not None and daemon.poll() is None:
+            subprocess.run(["umount", "-l", str(self.mountpoint)], capture_output=True, check=False)
+            try:
+                daemon.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                os.kill(daemon.pid, signal.SIGKILL)
+                daemon.wait()
+        if self.mountpoint.is_dir():
+            self.run("umount", "--unguard", self.mountpoint)
+        shutil.rmtree(self._runtime, ignore_errors=True)
+
+    def log_text(self) -> str:
+        """What the last daemon has logged."""
+        with self.log_file.open() as log:
+            log.seek(self._log_start)
+            return log.read()
+
+    def logged(self, event: str) -> dict[str, str]:
+        """The fields of the last line of this event since the daemon's start; empty if there is none."""
+        lines = [line for line in self.log_text().splitlines() if f"event={event} " in line]
+        return {key: value.strip('"') for key, value in _FIELD.findall(lines[-1])} if lines else {}
+
+    def status(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self.run("status", self.mountpoint, "--json"))
+        return document
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
