@@ -35,6 +35,7 @@ from commitlogfs.fusefs.changes import Changes, apply
 from commitlogfs.fusefs.control_files import FOLDER_NAME, ControlContents, ControlFiles
 from commitlogfs.fusefs.disk_threads import DiskThreads
 from commitlogfs.fusefs.errors import errno_of
+from commitlogfs.fusefs.handles import Handle
 from commitlogfs.fusefs.listing import Listing, readdir_reply
 from commitlogfs.fusefs.namespace import Namespace
 from commitlogfs.fusefs.observer import Observer
@@ -194,8 +195,7 @@ class CommitLogOperations(pyfuse3.Operations):
             file = self.commitlog.find_name(name)
             if file is None or flags & os.O_EXCL:
                 raise
-            await self._check_truncation(file, flags)
-            handle = await self.handles.open(file)
+            handle = await self._open_existing(file, flags)
         return self._file_info(handle.file), attrs.entry_of_file(handle.file)
 
     @handler
@@ -256,9 +256,7 @@ class CommitLogOperations(pyfuse3.Operations):
     async def open(self, inode: InodeT, flags: FlagT, ctx: RequestContext) -> FileInfo:
         if self.control.owns(inode):
             return self.control.open(inode, flags)
-        file = self._file(inode)
-        await self._check_truncation(file, flags)
-        handle = await self.handles.open(file)
+        handle = await self._open_existing(self._file(inode), flags)
         return self._file_info(handle.file)
 
     @handler
@@ -416,6 +414,25 @@ class CommitLogOperations(pyfuse3.Operations):
         return xattrs.state_of(file, own, successor)
 
     # --- helpers -------------------------------------------------------------------------------------
+
+    async def _open_existing(self, file: Segment, flags: FlagT) -> Handle:
+        """On a read-only disk only sealed segments can be opened for writing, which a broker does with all of
+        them: what it appended to another would stay in memory, acknowledged, and be lost. Refused this, it does
+        not start. Raises DiskReadOnlyError."""
+        await self._check_truncation(file, flags)
+        handle = await self.handles.open(file)
+        if handle.writable or flags & os.O_ACCMODE == os.O_RDONLY:
+            return handle
+        try:
+            if await self.segment_state(file) is not SegmentState.SEALED:
+                raise DiskReadOnlyError(
+                    self.commitlog.disk_of(file).path,
+                    f"its filesystem is read-only, so nothing can be appended to {file.name.decode()}",
+                )
+        except BaseException:
+            await self.handles.release(inodes.encode(file))
+            raise
+        return handle
 
     def _file(self, inode: InodeT) -> Segment:
         key = inodes.decode(inode)

@@ -159,6 +159,34 @@ def test_listing_is_complete_on_a_failed_disk(disk_farm, make_pool):
     assert str(disk_farm.disks[1].path) in refused.err
 
 
+def test_segment_to_append_to_on_a_read_only_disk_is_not_opened_for_writing(disk_farm, make_pool):
+    """A broker that mapped it would acknowledge what can never be written. Sealed ones it may open."""
+    for fstype in ("ext4", "xfs"):
+        disk_farm.add(fstype)
+    pool = make_pool(disks=folders_of(disk_farm))
+    pool.start()
+    pool.make_segments(range(4))
+    pool.make_segments([4, 5], fill=False)
+    pool.stop()
+    for disk in disk_farm.disks:
+        disk.remount_ro()
+    pool.start()
+    for index in range(6):
+        os.close(os.open(pool.path(index), os.O_RDONLY))
+    for index in (0, 1, 2):
+        os.close(os.open(pool.path(index), os.O_RDWR | os.O_CREAT))
+    for index in (3, 4, 5):
+        with pytest.raises(OSError, match="Read-only file system"):
+            os.open(pool.path(index), os.O_RDWR | os.O_CREAT)
+    assert len(os.listdir(pool.mountpoint)) == 6
+    pool.stop()
+    for disk in disk_farm.disks:
+        disk.remount_rw()
+    pool.start()
+    for index in range(6):
+        os.close(os.open(pool.path(index), os.O_RDWR | os.O_CREAT))
+
+
 def shut_down(path: Path) -> None:
     """XFS_IOC_GOINGDOWN without flushing the log."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
