@@ -7,7 +7,7 @@ import os
 import subprocess
 
 import pytest
-from support.brokers import Stand, complaints, digest, fill, line_count, send_all, wait_until
+from support.brokers import IDLE_S, Stand, complaints, digest, fill, line_count, send_all, wait_until
 from support.pools import MIB
 
 from commitlogfs.bench import rocketmq
@@ -38,7 +38,9 @@ def stopped_broker(stand, newest):
     broker = stand.broker(newest)
     broker.start()
     send_all(newest, stand.names, "Kept", COUNT)
-    rocketmq.consume(newest, stand.names.address, "Kept", expect=COUNT)  # so the consumequeue is complete
+    rocketmq.consume(
+        newest, stand.names.address, "Kept", expect=COUNT, idle_timeout_s=IDLE_S
+    )  # so the consumequeue is complete
     broker.kill()
     stand.pool.stop()
     return broker
@@ -54,7 +56,7 @@ def broker(stand, stopped_broker):
 
 
 def check_kept(stand, broker, newest):
-    seen = rocketmq.consume(newest, stand.names.address, "Kept", expect=COUNT)
+    seen = rocketmq.consume(newest, stand.names.address, "Kept", expect=COUNT, idle_timeout_s=IDLE_S)
     assert (seen.distinct, seen.corrupted, seen.skipped) == (COUNT, 0, 0)
     assert complaints(broker) == []
 
@@ -124,7 +126,7 @@ def test_running_broker_whose_mount_is_gone_cannot_write_into_the_bare_folder(st
     stand.pool.start()
     broker.start()
     count = line_count(acked)
-    seen = rocketmq.consume(newest, stand.names.address, "Gone", expect=count)
+    seen = rocketmq.consume(newest, stand.names.address, "Gone", expect=count, idle_timeout_s=IDLE_S)
     assert (seen.corrupted, seen.skipped) == (0, 0)
     check_kept(stand, broker, newest)
 
@@ -143,7 +145,7 @@ def test_name_made_but_never_sized_is_not_listed_and_the_broker_goes_on(stand, b
     sent = send_all(newest, stand.names, "Unsized", 4 * MIB // 1024)
     assert following.name in os.listdir(pool.mountpoint)
     assert int(broker.runtime_info()["commitLogMaxOffset"]) > int(following.name) + pool.segment_size
-    seen = rocketmq.consume(newest, stand.names.address, "Unsized", expect=sent.sent)
+    seen = rocketmq.consume(newest, stand.names.address, "Unsized", expect=sent.sent, idle_timeout_s=IDLE_S)
     assert (seen.distinct, seen.corrupted, seen.skipped) == (sent.sent, 0, 0)
     assert complaints(broker) == []
 
@@ -168,7 +170,7 @@ def test_failed_creation_leaves_no_name_and_the_broker_heals(stand, broker, newe
         wait_until(lambda: line_count(acked) >= stuck + 3000, "sending again", 40)
         totals = sender.stop()
     assert totals.failed > 0
-    seen = rocketmq.consume(newest, stand.names.address, "Healed", expect=totals.sent)
+    seen = rocketmq.consume(newest, stand.names.address, "Healed", expect=totals.sent, idle_timeout_s=IDLE_S)
     assert (seen.corrupted, seen.skipped) == (0, 0)
 
 

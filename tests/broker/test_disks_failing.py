@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.brokers import Stand, complaints, fill, line_count, send_all, wait_until
+from support.brokers import IDLE_S, Stand, complaints, fill, line_count, send_all, wait_until
 from support.pools import MIB
 
 from commitlogfs.bench import rocketmq
@@ -45,7 +45,7 @@ def appending(stand, broker, distribution, topic, workdir):
         yield
         totals = s.stop()
     assert (totals.failed, totals.abandoned) == (0, 0), totals.last_error
-    seen = rocketmq.consume(distribution, stand.names.address, topic, expect=totals.sent)
+    seen = rocketmq.consume(distribution, stand.names.address, topic, expect=totals.sent, idle_timeout_s=IDLE_S)
     assert (seen.distinct, seen.duplicates, seen.corrupted, seen.skipped) == (totals.sent, 0, 0, 0)
     assert complaints(broker) == []
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from support.brokers import Stand, check_all, complaints, line_count, mapped_segments, send_all, wait_until
+from support.brokers import IDLE_S, Stand, check_all, complaints, line_count, mapped_segments, send_all, wait_until
 from support.pools import MIB
 
 from commitlogfs.bench import rocketmq
@@ -87,7 +87,9 @@ def test_what_a_killed_broker_acknowledged_synchronously_is_consumed(stand, brok
     acked = rocketmq.read_acked(acked_file)
     assert len(acked) == totals.sent
     # A send that was retried may be there twice; a changed body would show as sequence -1.
-    seen = rocketmq.consume(newest, stand.names.address, "Crash", expect=totals.sent, received=received_file)
+    seen = rocketmq.consume(
+        newest, stand.names.address, "Crash", expect=totals.sent, received=received_file, idle_timeout_s=IDLE_S
+    )
     assert (seen.corrupted, seen.skipped) == (0, 0)
     received = {(m.sequence, m.offset_msg_id) for m in rocketmq.read_received(received_file)}
     assert {(m.sequence, m.offset_msg_id) for m in acked} <= received

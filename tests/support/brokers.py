@@ -23,6 +23,11 @@ _UNRELATED = (
 )
 
 
+IDLE_S = 30.0
+"""How long a consumer waits for a next message: a broker that was killed and started again may be unknown to the
+name server until it repeats its registration after 10 s."""
+
+
 class Stand:
     """Loop disks, a pool on them (`DISK/commitlog` each) and one broker on its mount."""
 
@@ -96,7 +101,7 @@ def send_all(distribution: Distribution, names: NameServer, topic: str, count: i
 
 def check_all(distribution: Distribution, names: NameServer, topic: str, sent: SendResult) -> ConsumeResult:
     """Everything sent is consumed, its body unchanged; twice only what was sent twice."""
-    seen = rocketmq.consume(distribution, names.address, topic, expect=sent.sent)
+    seen = rocketmq.consume(distribution, names.address, topic, expect=sent.sent, idle_timeout_s=IDLE_S)
     assert (seen.distinct, seen.corrupted, seen.skipped) == (sent.sent, 0, 0), topic
     assert seen.duplicates <= sent.failed, topic
     return seen
