@@ -21,6 +21,7 @@ _ERRNO_OF: dict[type[store.StoreError], int] = {
     store.DiskReadOnlyError: errno.EROFS,
     store.DiskFailedError: errno.EIO,
     store.ForeignFileError: errno.EIO,
+    store.UncertainPublishError: errno.EIO,
 }
 
 _FROM_BACKING_FILE = frozenset(

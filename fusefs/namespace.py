@@ -36,6 +36,7 @@ T = TypeVar("T")
 
 RESERVE_DEADLINE_S = 2.0
 """A disk that has not reserved a segment by then is passed over. The broker gives up after 5 s."""
+REMOVE_DEADLINE_S = 3.0
 USAGE_AGE_S = 0.1
 ATTRIBUTES_DEADLINE_S = 1.0
 """A disk that has not answered a stat by then is answered for from the catalog."""
@@ -87,28 +88,25 @@ class Namespace:
         return handle
 
     async def remove(self, name: bytes) -> None:
-        """Durable when it returns. Raises SegmentNotFoundError, OSError."""
+        """Durable when it returns. Raises SegmentNotFoundError, DiskError, OSError.
+
+        A disk that hangs must not hold up the whole directory (the kernel locks it for the length of a removal):
+        after REMOVE_DEADLINE_S the removal goes on by itself, and the caller gets DiskFailedError.
+        """
         async with self._lock:
             file = self._commitlog.plan_remove(name)
-            disk = self._commitlog.disk_of(file)
-            dirfd, file_name = disk.dirfd, file.name
-
-            def retire() -> bytes:
-                beneath.demand_file(dirfd, file_name, file.ino)
-                return remove.retire_file(dirfd, file_name)
-
-            def unlink() -> DiskUsage:
-                with contextlib.suppress(FileNotFoundError):  # gone already: what is asked for has happened
-                    beneath.demand_file(dirfd, file_name, file.ino)
-                return remove.remove_file(dirfd, file_name)
-
-            async with self.handles.first_opens_held(file):
-                if self.handles.is_open(file):
-                    self._commitlog.note_retired(file, await self._on_disk(disk, "retire", retire))
-                else:
-                    self._commitlog.note_removed(file, await self._on_disk(disk, "unlink", unlink))
-            self._changed(disk)
-            log_event(log, logging.INFO, "removed", segment=name, disk=disk.path, reason="unlink")
+            removal = _Removal(file)
+            # No task of ours to live in: it may outlive this request, and raises nothing.
+            trio.lowlevel.spawn_system_task(self._carry_out, removal)
+            with trio.move_on_after(REMOVE_DEADLINE_S):
+                await removal.ended.wait()
+            if not removal.ended.is_set():
+                self._commitlog.note_leaving(file)
+                disk = self._commitlog.disk_of(file)
+                self._observer.disk_error(disk.path, "unlink", "ETIMEDOUT")
+                raise DiskFailedError(disk.path, f"unlink: no answer within {REMOVE_DEADLINE_S:g} s")
+        if removal.error is not None:
+            raise removal.error
 
     async def publish_copy(self, old_name: bytes, new_name: bytes) -> None:
         """Rename a finished temporary onto its segment's name. Raises as CommitLog.plan_publish_copy."""
@@ -192,6 +190,40 @@ class Namespace:
         file = self._commitlog.note_created(plan, disk.number, published)
         return self.handles.adopt(file, fd)
 
+    async def _carry_out(self, removal: "_Removal") -> None:
+        """Remove a file from its disk, however long it takes."""
+        file = removal.file
+        name, disk = file.name, self._commitlog.disk_of(file)
+        try:
+            await self._remove_from_disk(file, disk)
+        except Exception as error:
+            removal.error = error
+            self._commitlog.note_stayed(file)
+            log_event(log, logging.WARNING, "remove_failed", segment=name, disk=disk.path, reason=str(error))
+        else:
+            self._changed(disk)
+            log_event(log, logging.INFO, "removed", segment=name, disk=disk.path, reason="unlink")
+        finally:
+            removal.ended.set()
+
+    async def _remove_from_disk(self, file: Segment, disk: Disk) -> None:
+        dirfd, file_name = disk.dirfd, file.name
+
+        def retire() -> bytes:
+            beneath.demand_file(dirfd, file_name, file.ino)
+            return remove.retire_file(dirfd, file_name)
+
+        def unlink() -> DiskUsage:
+            with contextlib.suppress(FileNotFoundError):  # gone already: what is asked for has happened
+                beneath.demand_file(dirfd, file_name, file.ino)
+            return remove.remove_file(dirfd, file_name)
+
+        async with self.handles.first_opens_held(file):
+            if self.handles.is_open(file):
+                self._commitlog.note_retired(file, await self._on_disk(disk, "retire", retire))
+            else:
+                self._commitlog.note_removed(file, await self._on_disk(disk, "unlink", unlink))
+
     async def _free_retired(self, file: Segment) -> None:
         """After a last close: give a retired file's space back, unless it was opened again meanwhile."""
         disk = self._commitlog.disk_of(file)
@@ -237,6 +269,15 @@ class Namespace:
             if translated is error:
                 raise
             raise translated from error
+
+
+class _Removal:
+    """A removal under way: in its own task, so that it can outlive the one who waits for it."""
+
+    def __init__(self, file: Segment) -> None:
+        self.file = file
+        self.ended = trio.Event()
+        self.error: Exception | None = None
 
 
 def _stat_path(dirfd: int, path: bytes) -> PackedAttributes:

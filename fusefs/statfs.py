@@ -56,10 +56,8 @@ def compose(shares: tuple[DiskShare, ...], trigger: Trigger) -> StatfsFigures:
     if not writable:
         return _without_writable(answering)
     choose = min if trigger is Trigger.ALL else max
-    deciding = choose(writable, key=_ratio)
-    ratio = _ratio(deciding)
-    if not _is_curable(deciding):
-        ratio = min(ratio, _limit(deciding))
+    pressures = [pressure for share in writable if (pressure := _pressure(share)) is not None]
+    ratio = choose(pressures) if pressures else min(_limit(share) for share in writable)
     return _scale(sum(_entire(share) for share in writable), ratio)
 
 
@@ -69,6 +67,19 @@ def _without_writable(answering: list[DiskShare]) -> StatfsFigures:
     total = sum(_entire(share) for share in answering)
     used = sum(share.usage.used_bytes for share in answering if share.usage)
     return _scale(total, min(Fraction(used, total), *(_limit(share) for share in answering)))
+
+
+def _pressure(share: DiskShare) -> Fraction | None:
+    """What one disk contributes to the decision.
+
+    A disk that deleting cannot cure shows no more than `clean` while it still takes segments, and has no say
+    once it does not: it must neither raise the alarm nor hide that of disks where deleting helps.
+    """
+    ratio = _ratio(share)
+    if _is_curable(share):
+        return ratio
+    takes_segments = ratio * 100 < share.thresholds.force
+    return min(ratio, _limit(share)) if takes_segments else None
 
 
 def _is_curable(share: DiskShare) -> bool:

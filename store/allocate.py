@@ -15,7 +15,8 @@ import os
 from dataclasses import dataclass
 
 from commitlogfs.store import _syscalls, beneath
-from commitlogfs.store.attributes import PackedAttributes, stat_fd
+from commitlogfs.store.attributes import PackedAttributes, stat_fd, stat_name
+from commitlogfs.store.errors import UncertainPublishError
 from commitlogfs.store.usage import DiskUsage, measure_usage
 
 PERMISSION_BITS = 0o777
@@ -34,7 +35,8 @@ class Owner:
 @dataclass(frozen=True, slots=True)
 class Published:
     attributes: PackedAttributes
-    usage: DiskUsage
+    usage: DiskUsage | None
+    """None where the disk fell ill just after."""
 
 
 def reserve(dirfd: int, segment_size: int, owner: Owner) -> int:
@@ -55,6 +57,32 @@ def reserve(dirfd: int, segment_size: int, owner: Owner) -> int:
 
 
 def publish(dirfd: int, fd: int, name: bytes) -> Published:
-    """Step 3. Raises FileExistsError where the name is taken on this disk, other OSErrors for trouble."""
-    beneath.link_unnamed(fd, dirfd, name)
-    return Published(stat_fd(fd), measure_usage(dirfd))
+    """Step 3. On any OSError the name is certain not to lie on this disk as this file, so that another disk may
+    be tried: FileExistsError where it is taken, others for trouble. Raises UncertainPublishError otherwise.
+    """
+    attributes = stat_fd(fd)
+    try:
+        beneath.link_unnamed(fd, dirfd, name)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if is_certainly_absent(dirfd, name):
+            raise
+        raise UncertainPublishError(f"{name.decode()}: may or may not lie on the disk ({error})") from error
+    # It exists from here on: whatever fails now, this is the segment.
+    try:
+        return Published(stat_fd(fd), measure_usage(dirfd))
+    except OSError:
+        return Published(attributes, None)
+
+
+def is_certainly_absent(dirfd: int, name: bytes) -> bool:
+    """False for a name that is there, and on a disk that cannot tell: one in trouble may have kept a name whose
+    link it refused, and the same segment on two disks is the one thing that must not happen."""
+    try:
+        stat_name(dirfd, name)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -94,6 +94,7 @@ class CommitLog:
         self.skipped: frozenset[DiskNumber] = frozenset()
         self.last_eligibility: Eligibility | None = None
         self._temporaries: dict[bytes, Segment] = pool.inventory.temporaries
+        self._leaving: dict[bytes, Segment] = {}
         self._quarantined: dict[bytes, str] = pool.inventory.quarantined
         self._others: dict[tuple[DiskNumber, int], Segment] = {
             (file.disk, file.ino): file for file in self._temporaries.values()
@@ -279,6 +280,8 @@ class CommitLog:
     def _demand_free_name(self, name: bytes, base: BaseOffset) -> None:
         if name in self._quarantined:
             raise SegmentExistsError(f"{name.decode()}: quarantined: {self._quarantined[name]}")
+        if name in self._leaving:
+            raise SegmentExistsError(f"{name.decode()}: being removed by a disk that does not answer")
         if self.find_name(name) is not None:
             raise SegmentExistsError(f"{name.decode()}: exists")
         if self._sealed_floor is not None and base < self._sealed_floor:
@@ -367,6 +370,25 @@ class CommitLog:
         self._others[(file.disk, file.ino)] = file
         self._no_space = None
 
+    def note_leaving(self, file: Segment) -> None:
+        """A removal takes longer than anyone waits for: the file is out of the log already, its name stays
+        taken until `note_removed`, `note_retired` or `note_stayed`."""
+        name = file.name
+        self._forget_name(file)
+        self._leaving[name] = file
+        self._others[(file.disk, file.ino)] = file
+
+    def note_stayed(self, file: Segment) -> None:
+        """A removal has failed after all."""
+        if self._leaving.pop(file.name, None) is None:
+            return
+        if file.role is Role.TEMPORARY:
+            self._temporaries[file.placed_as] = file
+        else:
+            del self._others[(file.disk, file.ino)]
+            self.catalog.add(file)
+            self.counters.removed -= 1
+
     def plan_publish_copy(self, old_name: bytes, new_name: bytes) -> Segment:
         """A finished copy gets its segment's name.
 
@@ -401,6 +423,8 @@ class CommitLog:
         self.catalog.add(file)
 
     def _forget_name(self, file: Segment) -> None:
+        if self._leaving.pop(file.name, None) is not None:
+            return
         if file.role is Role.SEGMENT:
             self.catalog.remove(file)
             self.counters.removed += 1

@@ -43,6 +43,10 @@ class LogGapError(StoreError):
     """A read of the log touched offsets that no segment holds."""
 
 
+class UncertainPublishError(StoreError):
+    """A disk failed while a segment got its name: no other disk may be tried for it."""
+
+
 # --- disks -------------------------------------------------------------------------------------------
 
 

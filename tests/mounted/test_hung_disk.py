@@ -130,11 +130,34 @@ def test_a_writer_on_the_hung_disk_waits_and_then_goes_on(farm_pool: tuple[PoolM
     assert plain[:12] == segment_bytes(2, 12)[:4] + bytes(4) + segment_bytes(2, 12)[8:]
 
 
+@pytest.mark.xfail(
+    reason="FUSE_AUTO_INVAL_DATA: a changed mtime drops the cached pages, one of which the writer has locked"
+)
+def test_a_stat_beside_a_hanging_write_to_a_page_that_is_not_cached(
+    farm_pool: tuple[PoolMount, list[LoopDisk]],
+) -> None:
+    pool, disks = farm_pool
+    pool.make_segments(range(3))
+    writing = ["dd", "if=/dev/zero", f"of={pool.path(2)}", "bs=4", "count=1", "seek=1250", "conv=notrunc"]
+    with frozen(disks[2]) as thaw:
+        writer = subprocess.Popen(writing, stderr=subprocess.DEVNULL)
+        eventually(lambda: hangs_in(writer.pid, "request_wait_answer"))
+        looker = subprocess.Popen(["stat", str(pool.path(2))], stdout=subprocess.DEVNULL)
+        try:
+            looker.wait(CREATE_S)
+            answered = True
+        except subprocess.TimeoutExpired:
+            answered = False
+        thaw()
+        looker.wait(10)
+        writer.wait(10)
+    assert answered
+
+
 def hangs_in(pid: int, function: str) -> bool:
     return function in Path(f"/proc/{pid}/stack").read_text()
 
 
-@pytest.mark.xfail(reason="a removal has no deadline, and the kernel holds the directory's lock for its length")
 def test_a_removal_on_the_hung_disk_does_not_stop_the_others(
     farm_pool: tuple[PoolMount, list[LoopDisk]],
 ) -> None:
@@ -150,7 +173,14 @@ def test_a_removal_on_the_hung_disk_does_not_stop_the_others(
             listed = True
         except subprocess.TimeoutExpired:
             listed = False
+        remover.wait(10)
+        with pytest.raises(FileExistsError):
+            os.open(pool.path(2), os.O_RDWR | os.O_CREAT)
         thaw()
         listing.wait(10)
-        remover.wait(10)
     assert listed
+    assert remover.returncode != 0, "not done yet, so not promised"
+    eventually(lambda: not (Path(pool.disks[2]) / pool.path(2).name).exists())
+    eventually(lambda: "event=removed" in pool.log_since_start())
+    pool.make_segments([2])
+    assert pool.path(2).stat().st_size == MIB

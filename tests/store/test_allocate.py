@@ -158,3 +158,15 @@ def test_a_read_only_filesystem_refuses_at_reserve(small_tmpfs):
         with pytest.raises(OSError) as caught:  # noqa: PT011 - the errno is asserted
             allocate.reserve(disk.dirfd, SIZE, OURS)
         assert caught.value.errno == errno.EROFS
+
+
+@pytest.mark.root
+def test_whether_a_name_is_there_is_only_denied_by_a_disk_that_answers(disk_farm):
+    lost = disk_farm.add("xfs")
+    with open_disk(lost.path) as disk:
+        assert allocate.is_certainly_absent(disk.dirfd, NAME)
+        make(disk)
+        assert not allocate.is_certainly_absent(disk.dirfd, NAME)
+        other = b"%020d" % SIZE
+        lost.vanish()
+        assert not allocate.is_certainly_absent(disk.dirfd, other)

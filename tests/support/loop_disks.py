@@ -4,6 +4,8 @@ A disk holds a loop device only while it is mounted (`mount -o loop` frees it wi
 of it lies in its work folder, so that `support.sweep` can clear away what an aborted run leaves.
 """
 
+import array
+import fcntl
 import os
 import shutil
 import subprocess
@@ -18,6 +20,10 @@ from commitlogfs.mount import holders, mountinfo
 MIB = 1024 * 1024
 XFS_MIN_BYTES = 300 * MIB
 """mkfs.xfs refuses anything smaller."""
+
+SHUTDOWN_IOCTL = 0x8004587D
+"""EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN: one number, made for tests of crashes."""
+WITHOUT_LOG_FLUSH = 2
 
 BUSY_TIMEOUT_S = 5.0
 
@@ -116,6 +122,14 @@ class LoopDisk:
 
     def remount_rw(self) -> None:
         _run("mount", "-o", "remount,rw", str(self.path))
+
+    def vanish(self) -> None:
+        """From now on every access fails, as if the cable were pulled, until it is unmounted."""
+        fd = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.ioctl(fd, SHUTDOWN_IOCTL, array.array("I", [WITHOUT_LOG_FLUSH]))
+        finally:
+            os.close(fd)
 
     def destroy(self) -> None:
         """Unmount it and delete its folder, image included."""
