@@ -59,7 +59,7 @@ def run(config: Config, on_ready: Callable[[], None]) -> None:
     """
     with ExitStack() as stack:
         socket_path = runtime.socket_path(config.name)
-        stack.enter_context(_single_daemon(config.name))
+        stack.enter_context(_single_daemon(config))
         log_event(log, logging.INFO, "limits", open_files=raise_descriptor_limit())
         check_mountpoint(config)
         started = time.perf_counter()
@@ -132,17 +132,19 @@ def _tell_findings(pool: Pool) -> None:
         log_event(log, level, "finding", code=finding.code.value, disk=finding.disk or None, text=str(finding))
 
 
-def _single_daemon(name: str) -> ExitStack:
+def _single_daemon(config: Config) -> ExitStack:
     """Hold the name's lock file for the life of the process. Raises RefusedError if a daemon has it."""
     stack = ExitStack()
-    folder = runtime.ensure_runtime_folder()
-    fd = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    runtime.ensure_runtime_folder()
+    name = config.name
+    fd = os.open(runtime.lock_path(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     stack.callback(os.close, fd)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         stack.close()
         raise RefusedError(f"{name}: its daemon is running already: see `commitlogfs status {name}`") from None
+    runtime.record_mountpoint(fd, config.mountpoint)
     return stack
 
 

@@ -14,6 +14,7 @@ from commitlogfs.mount.errors import RefusedError, UsageError
 OVERRIDE = "COMMITLOGFS_RUNTIME_DIR"
 
 _SOCKET_SUFFIX = ".sock"
+_LOCK_SUFFIX = ".lock"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,63}")
 _MAX_SOCKET_PATH = 107
 """struct sockaddr_un holds 108 bytes, the last of them NUL."""
@@ -63,6 +64,31 @@ def socket_path(name: str) -> Path:
     if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
         raise UsageError(f"{path}: longer than {_MAX_SOCKET_PATH} bytes, too long for a socket")
     return path
+
+
+def lock_path(name: str) -> Path:
+    """The file that the daemon called `name` keeps locked while it lives. It stays behind. Raises UsageError."""
+    return socket_path(name).with_suffix(_LOCK_SUFFIX)
+
+
+def record_mountpoint(lock_fd: int, mountpoint: str) -> None:
+    """Note in the daemon's open lock file where it mounts, for those who come when it is dead."""
+    text = os.fsencode(mountpoint) + b"\n"
+    os.pwrite(lock_fd, text, 0)
+    os.ftruncate(lock_fd, len(text))
+
+
+def recorded_mountpoint(name: str) -> str | None:
+    """Where the latest daemon called `name` mounted, alive or dead; None if nothing is known.
+
+    Names belong to a runtime folder, mounts to the whole machine: another user's, or another folder's, may have
+    the same name. Raises UsageError.
+    """
+    try:
+        text = lock_path(name).read_bytes()
+    except OSError:
+        return None
+    return os.fsdecode(text[:-1]) if text.endswith(b"\n") else None
 
 
 def list_names() -> list[str]:

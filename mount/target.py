@@ -36,6 +36,10 @@ def find_target(which: str | None) -> Target:
         entry = mountinfo.find_mount(which)
         if entry is None or not mountinfo.is_commitlogfs(entry):
             raise UnreachableError(f"{which}: no commitlogfs is mounted here")
+        if not is_of_this_folder(entry):
+            raise UnreachableError(
+                f"{which}: its daemon is none of {runtime.runtime_folder()}: ask as the user who mounted it"
+            )
         return Target(entry.source)
     return Target(which)
 
@@ -65,15 +69,24 @@ def mountpoint_of(which: str | None) -> str:
         return load_config(config_path(which)).mountpoint
     if _is_mountpoint(which):
         return mountinfo.resolve_path(which)
-    found = [entry.mountpoint for entry in mountinfo.read_mounts() if _is_named(entry, which)]
-    if found:
-        return found[-1]
+    recorded = runtime.recorded_mountpoint(which)
+    if recorded is not None:
+        entry = mountinfo.find_mount(recorded)
+        if entry is not None and is_of_this_folder(entry) and entry.source == which:
+            return entry.mountpoint
     return load_config(config_path(which)).mountpoint
+
+
+def is_of_this_folder(entry: mountinfo.MountEntry) -> bool:
+    """Whether a mount belongs to this runtime folder. Its name alone does not tell: names are chosen per folder."""
+    if not mountinfo.is_commitlogfs(entry):
+        return False
+    try:
+        recorded = runtime.recorded_mountpoint(entry.source)
+    except UsageError:
+        return False
+    return recorded is not None and mountinfo.resolve_path(recorded) == entry.mountpoint
 
 
 def _is_mountpoint(which: str) -> bool:
     return "/" in which and not which.endswith(".toml")
-
-
-def _is_named(entry: mountinfo.MountEntry, name: str) -> bool:
-    return mountinfo.is_commitlogfs(entry) and entry.source == name

@@ -1,4 +1,4 @@
-"""Who holds a disk's folder, told from /proc/locks: looking at a lock without taking it, even for a moment."""
+"""Who holds a lock on a folder or file, told from /proc/locks: a look that does not take the lock itself."""
 
 import os
 import re
@@ -8,13 +8,13 @@ from pathlib import Path
 _LINE = re.compile(r"^\d+: FLOCK +ADVISORY +WRITE +(-?\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ", re.MULTILINE)
 
 
-def lock_holder(folder: str, locks: str | None = None) -> int | None:
-    """The pid of the daemon that serves this disk, None if nobody does or it cannot be told.
+def lock_holder(path: str, locks: str | None = None) -> int | None:
+    """The pid of the daemon that holds this disk's folder (or its own lock file); None if nobody does.
 
     A daemon in another pid namespace is not seen. `locks` is the text of /proc/locks.
     """
     try:
-        st = os.stat(folder)
+        st = os.stat(path)
         text = Path("/proc/locks").read_text() if locks is None else locks
     except OSError:
         return None

@@ -7,9 +7,10 @@ import typer
 
 from commitlogfs.mount import guard, mountinfo, settings
 from commitlogfs.mount.errors import RefusedError, UnreachableError
-from commitlogfs.mount.runtime import socket_path
-from commitlogfs.mount.target import mountpoint_of
+from commitlogfs.mount.runtime import lock_path
+from commitlogfs.mount.target import is_of_this_folder, mountpoint_of
 from commitlogfs.mount.unmount import unmount
+from commitlogfs.store.locks import lock_holder
 
 _DAEMON_TIMEOUT_S = 30.0
 
@@ -36,8 +37,10 @@ def umount(
         if not unguard:
             raise UnreachableError(f"{mountpoint}: no commitlogfs is mounted here")
     else:
+        ours = is_of_this_folder(entry)
         unmount(mountpoint)
-        _wait_for_daemon(entry.source)
+        if ours:
+            _wait_for_daemon(entry.source)
         settings.say(f"{mountpoint}: unmounted")
     if unguard and guard.lower_guard(mountpoint):
         settings.say(f"{mountpoint}: guard removed")
@@ -45,9 +48,9 @@ def umount(
 
 def _wait_for_daemon(name: str) -> None:
     """Until the daemon has let go of the disks, so that the next mount or a native broker can have them."""
-    path = socket_path(name)
+    path = str(lock_path(name))  # not its socket: a daemon that was killed leaves that behind
     deadline = time.monotonic() + _DAEMON_TIMEOUT_S
-    while path.exists():
+    while lock_holder(path) is not None:
         if time.monotonic() > deadline:
             raise RefusedError(f"{name}: unmounted, but its daemon has not ended in {_DAEMON_TIMEOUT_S:g} s")
         time.sleep(0.02)

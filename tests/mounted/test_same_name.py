@@ -1,0 +1,57 @@
+"""Two mounts of one name, each of a runtime folder of its own: a command never means the other one."""
+
+import pytest
+from support.pools import PoolMount
+
+from commitlogfs.mount import mountinfo
+
+pytestmark = pytest.mark.mounted
+
+
+@pytest.fixture
+def twins(workdir):
+    pools = []
+    for name in ("one", "two"):
+        folder = workdir / name
+        disk = folder / "disk"
+        disk.mkdir(parents=True)
+        pools.append(PoolMount(folder, [disk], name="twin"))
+    try:
+        for pool in pools:
+            pool.init()
+            pool.start()
+        yield pools
+    finally:
+        for pool in pools:
+            pool.abandon()
+
+
+def test_umount_by_name_leaves_a_mount_of_the_same_name_alone(twins):
+    one, two = twins
+    ran = one.cli("umount", "twin")
+    assert ran.status == 0, ran.err
+    assert one.daemon.wait(10) == 0
+    one.daemon = None
+    assert mountinfo.find_mount(one.mountpoint) is None
+    assert one.cli("umount", "twin").status != 0
+    assert one.cli("ready", "twin").status != 0
+    assert mountinfo.find_mount(two.mountpoint) is not None
+    assert two.cli("ready", "twin").status == 0
+    assert two.status()["mountpoint"] == str(two.mountpoint)
+
+
+def test_a_mountpoint_is_never_taken_for_the_daemon_of_the_same_name(twins):
+    one, two = twins
+    ran = one.cli("status", two.mountpoint)
+    assert (ran.status, ran.out) == (3, "")
+    assert f"its daemon is none of {one.runtime}" in ran.err
+
+
+def test_a_dead_mount_is_found_by_its_name_and_nobody_waits_for_its_daemon(twins):
+    one, two = twins
+    one.kill()
+    assert (one.runtime / "twin.sock").exists()
+    ran = one.cli("umount", "twin")
+    assert ran.status == 0, ran.err
+    assert mountinfo.find_mount(one.mountpoint) is None
+    assert mountinfo.find_mount(two.mountpoint) is not None
