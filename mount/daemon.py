@@ -48,6 +48,8 @@ from commitlogfs.store.pool import Pool, PoolRefusedError, demand_mountable, ope
 log = logging.getLogger(__name__)
 
 PROBE_TIMEOUT_S: Final = 10.0
+_FUSE_DEVICE: Final = "/dev/fuse"
+_FUSE_NUMBER: Final = os.makedev(10, 229)
 STATUS_INTERVAL_S: Final = 30.0
 STATE_TIMEOUT_S: Final = 1.0
 
@@ -100,15 +102,42 @@ def check_mountpoint(config: Config) -> None:
     Raises RefusedError.
     """
     path = config.mountpoint
+    _demand_fuse_device()
     entry = mountinfo.find_mount(path)
     if entry is not None and mountinfo.is_commitlogfs(entry):
-        if probe_mount(path, PROBE_TIMEOUT_S).ok:
+        answer = probe_mount(path, PROBE_TIMEOUT_S)
+        if answer.ok:
             raise RefusedError(f"{path}: a commitlogfs is mounted here already: see `commitlogfs status`")
+        if not answer.dead:
+            raise RefusedError(
+                f"{path}: a commitlogfs is mounted here and may come back ({answer.reason}): "
+                "end its daemon, or unmount it"
+            )
         log_event(log, logging.WARNING, "dead_mount_found", path=path)
         unmount(path)
-    bare = guard.check_bare(path)
+    try:
+        bare = guard.check_bare(path)
+        mounting.demand_separate(config)
+    except OSError as error:
+        raise RefusedError(f"{path}: cannot be looked at ({error.strerror}): check the path") from error
     if bare.state not in (BareState.ABSENT, BareState.EMPTY, BareState.GUARDED):
         raise RefusedError(bare.message)
+
+
+def _demand_fuse_device() -> None:
+    """Raises RefusedError where no filesystem can be served at all."""
+    try:
+        fd = os.open(_FUSE_DEVICE, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        reason = error.strerror
+    else:
+        with os.fdopen(fd, "rb", buffering=0):
+            if os.fstat(fd).st_rdev == _FUSE_NUMBER:
+                return
+        reason = "not the FUSE device"
+    raise RefusedError(
+        f"{_FUSE_DEVICE}: {reason}: load the module (modprobe fuse), or give the device to this user or container"
+    )
 
 
 def _open(config: Config) -> Pool:

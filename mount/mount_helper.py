@@ -5,11 +5,10 @@
 Exit statuses are mount(8)'s: 0, 1 wrong use, 32 failed.
 """
 
-import os
 import sys
 from pathlib import Path
 
-from commitlogfs.mount import cli
+from commitlogfs.mount import cli, mountinfo
 from commitlogfs.mount.config import config_path, load_config
 from commitlogfs.mount.errors import UserError
 
@@ -60,7 +59,7 @@ def _mount(arguments: list[str]) -> int:
     source, mountpoint = positional
     chosen = str(config_path(_config_option(options) or source))
     config = load_config(chosen)
-    if os.path.realpath(mountpoint) != os.path.realpath(config.mountpoint):
+    if mountinfo.resolve_path(mountpoint) != mountinfo.resolve_path(config.mountpoint):
         raise _HelperUsageError(
             f"{mountpoint}: {chosen} names the mountpoint {config.mountpoint}: make the two agree"
         )

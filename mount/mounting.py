@@ -1,5 +1,8 @@
 """From a configuration to an open pool and back to words: what `mount`, `check`, `init` and `adopt` share."""
 
+from pathlib import Path
+
+from commitlogfs.mount import mountinfo
 from commitlogfs.mount.config import Config
 from commitlogfs.mount.errors import RefusedError
 from commitlogfs.store.findings import Finding, FindingCode
@@ -23,6 +26,39 @@ def on_missing(config: Config) -> OnMissing:
 def configured_segment_size(config: Config) -> int | None:
     """None where the file is silent: the pool's own size holds."""
     return config.segment_size if "segment_size" in config.given else None
+
+
+def demand_separate(config: Config) -> None:
+    """Refuse a mountpoint inside a disk, or a disk inside the mountpoint, whatever links or bind mounts hide it.
+
+    For a mountpoint with nothing mounted. Raises RefusedError, OSError.
+    """
+    above_mountpoint = _folders_upwards(config.mountpoint)
+    for disk in config.disks:
+        above_disk = _folders_upwards(disk.path)
+        if above_disk[0] is not None and above_disk[0] in above_mountpoint:
+            raise RefusedError(
+                f"{config.mountpoint}: lies inside the disk {disk.path}: choose a mountpoint outside all disks"
+            )
+        if above_mountpoint[0] is not None and above_mountpoint[0] in above_disk:
+            raise RefusedError(
+                f"{disk.path}: lies inside the mountpoint {config.mountpoint}, which would hide it: "
+                "keep disks outside the mountpoint"
+            )
+
+
+def _folders_upwards(path: str) -> list[tuple[int, int] | None]:
+    """(device, inode) of a folder and all folders above it; None for one that does not exist."""
+    resolved = Path(mountinfo.resolve_path(path))
+    found: list[tuple[int, int] | None] = []
+    for folder in (resolved, *resolved.parents):
+        try:
+            st = folder.stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((st.st_dev, st.st_ino))
+    return found
 
 
 def refusal(error: PoolRefusedError, name: str) -> RefusedError:

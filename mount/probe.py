@@ -19,14 +19,14 @@ KILL_GRACE_S = 0.2
 # Imports next to nothing: it runs for every beat of the watchdog. statfs always reaches the daemon, as the
 # kernel caches nothing of it, except for a user whom the mount does not let in: the lookup catches that one.
 _CHILD = """
-import os, sys
+import errno, os, sys
 mountpoint, hidden, device, magic = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 def step(name, call, *args):
     try:
         return call(*args)
     except OSError as error:
         print(f"{name}: {error.strerror}")
-        sys.exit(1)
+        sys.exit(2 if error.errno in (errno.ENOTCONN, errno.ECONNABORTED) else 1)
 step("statfs", os.statvfs, mountpoint)
 try:  # os.statvfs hides f_type, the first field
     import ctypes
@@ -45,6 +45,7 @@ print("ok")
 """
 _FUSE_SUPER_MAGIC = 0x65735546
 _HIDDEN = ".commitlogfs/status.json"
+_DEAD_STATUS = 2
 
 _stuck: list[tuple[str, subprocess.Popen[str]]] = []
 """Children that outlived their kill, with their mountpoints: held until the mount answers or is aborted."""
@@ -53,11 +54,15 @@ _stuck_lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """The answer of a probe. `reason` is empty if `ok`, else says in words what is wrong."""
+    """The answer of a probe. `reason` is empty if `ok`, else says in words what is wrong.
+
+    `dead` if the mount will never answer again: its connection has ended, not just its daemon's patience.
+    """
 
     ok: bool
     reason: str
     seconds: float
+    dead: bool = False
 
 
 def probe_mount(mountpoint: str | os.PathLike[str], timeout_s: float) -> ProbeResult:
@@ -67,31 +72,33 @@ def probe_mount(mountpoint: str | os.PathLike[str], timeout_s: float) -> ProbeRe
     started and the answer comes at once.
     """
     started = time.monotonic()
-    reason = _probe(mountinfo.resolve_path(mountpoint), timeout_s)
-    return ProbeResult(not reason, reason, time.monotonic() - started)
+    reason, dead = _probe(mountinfo.resolve_path(mountpoint), timeout_s)
+    return ProbeResult(not reason, reason, time.monotonic() - started, dead)
 
 
-def _probe(mountpoint: str, timeout_s: float) -> str:
+def _probe(mountpoint: str, timeout_s: float) -> tuple[str, bool]:
+    """What is wrong ("" for nothing), and whether for ever."""
     entry = mountinfo.find_mount(mountpoint)
     if entry is None:
-        return "nothing is mounted here"
+        return "nothing is mounted here", False
     if not mountinfo.is_commitlogfs(entry):
-        return f"mounted here is {entry.fstype}, not commitlogfs"
+        return f"mounted here is {entry.fstype}, not commitlogfs", False
     stuck_pid = _reap_stuck(mountpoint)
     if stuck_pid is not None:
-        return f"does not answer: an earlier probe (pid {stuck_pid}) still hangs"
+        return f"does not answer: an earlier probe (pid {stuck_pid}) still hangs", False
     child = _start_child(mountpoint, entry.device)
     try:
         answer, _ = child.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         _kill(child, mountpoint)
-        return f"does not answer within {timeout_s:g} s"
+        return f"does not answer within {timeout_s:g} s", False
     except BaseException:
         _kill(child, mountpoint)
         raise
     if child.returncode == 0 and answer == "ok\n":
-        return ""
-    return answer.strip() or f"the probe died with status {child.returncode}"
+        return "", False
+    reason = answer.strip() or f"the probe died with status {child.returncode}"
+    return reason, child.returncode == _DEAD_STATUS
 
 
 def _start_child(mountpoint: str, device: int) -> subprocess.Popen[str]:

@@ -18,7 +18,14 @@ def unmount(mountpoint: str) -> None:
     """
     command = _command(mountpoint)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+            env={**os.environ, "LC_ALL": "C"},  # its words are read below
+        )
     except subprocess.TimeoutExpired:
         raise RefusedError(
             f"{mountpoint}: umount does not return within {_TIMEOUT_S:g} s: is a disk hung?"
