@@ -102,6 +102,8 @@ async def _talk(connection: trio.socket.SocketType, verbs: dict[str, Answer], pe
     pid, uid, _ = _UCRED.unpack(credentials)
     if uid not in (0, os.geteuid()):
         log_event(log, logging.WARNING, "control_peer_refused", pid=pid, uid=uid)
+        # Taken from the queue first: were it closed before, the peer's send would fail, our words never be read.
+        await connection.recv(MAX_REQUEST_BYTES + 1)
         await _send(connection, {"error": f"user {uid} may not talk to this daemon"})
         return
     request = await connection.recv(MAX_REQUEST_BYTES + 1)
