@@ -26,6 +26,7 @@ from commitlogfs.store.errors import (
     DiskFailedError,
     NoDiskAvailableError,
     SegmentExistsError,
+    UncertainPublishError,
 )
 from commitlogfs.store.events import log_event
 from commitlogfs.store.usage import DiskUsage
@@ -114,6 +115,7 @@ class Namespace:
             file = self._commitlog.find_name(old_name)
             if file is not None:
                 await self.refresh_attributes(file)
+            await self._settle(new_name)
             file = self._commitlog.plan_publish_copy(old_name, new_name)
             disk = self._commitlog.disk_of(file)
             dirfd = disk.dirfd
@@ -127,7 +129,11 @@ class Namespace:
                 return stat_name(dirfd, new_name)
 
             async with self.handles.first_opens_held(file):
-                attributes = await self._on_disk(disk, "rename", work)
+                try:
+                    attributes = await self._on_disk(disk, "rename", work)
+                except BaseException:
+                    self._commitlog.note_doubtful(new_name, disk.number)
+                    raise
                 self._commitlog.note_copy_published(file, new_name, attributes)
             self._changed(disk)
 
@@ -151,6 +157,7 @@ class Namespace:
 
     async def _create(self, name: bytes, owner: Owner) -> Handle:
         await self._usage.refresh(USAGE_AGE_S)
+        await self._settle(name)
         plan = self._commitlog.plan_create(name)
         for reason in self._skip_reasons(plan):
             self._observer.placement_skipped(reason)
@@ -182,6 +189,8 @@ class Namespace:
             published = await self._on_disk(disk, "link", lambda: allocate.publish(dirfd, fd, plan.name))
         except BaseException as error:
             os.close(fd)
+            if isinstance(error, FileExistsError | UncertainPublishError):
+                self._commitlog.note_doubtful(plan.name, disk.number)
             if isinstance(error, FileExistsError):
                 raise SegmentExistsError(
                     f"{plan.name.decode()}: a file of that name lies on {disk.path}"
@@ -189,6 +198,19 @@ class Namespace:
             raise
         file = self._commitlog.note_created(plan, disk.number, published)
         return self.handles.adopt(file, fd)
+
+    async def _settle(self, name: bytes) -> None:
+        """Ask the disk that this name may lie on, if there is one, whether it does."""
+        disk = self._commitlog.doubtful(name)
+        if disk is None:
+            return
+        dirfd = disk.dirfd
+        with contextlib.suppress(TimeoutError):
+            absent = await self._threads.run_within(
+                disk.number, ATTRIBUTES_DEADLINE_S, lambda: allocate.is_certainly_absent(dirfd, name)
+            )
+            if absent:
+                self._commitlog.note_denied(name)
 
     async def _carry_out(self, removal: "_Removal") -> None:
         """Remove a file from its disk, however long it takes."""

@@ -5,6 +5,7 @@ Blocking work is in `allocate`, `remove` and `beneath`; adapters run it in worke
 and a `note_*` call:
 
     plan_create -> allocate.reserve, allocate.publish (next disk on failure) -> note_created | note_disk_error
+                                                                               | note_doubtful
     plan_remove -> remove.retire_file | remove.remove_file                   -> note_retired | note_removed
     plan_publish_copy -> link, unlink                                        -> note_copy_published
 """
@@ -96,6 +97,7 @@ class CommitLog:
         self._temporaries: dict[bytes, Segment] = pool.inventory.temporaries
         self._leaving: dict[bytes, Segment] = {}
         self._quarantined: dict[bytes, str] = pool.inventory.quarantined
+        self._doubtful: dict[bytes, DiskNumber] = {}
         self._others: dict[tuple[DiskNumber, int], Segment] = {
             (file.disk, file.ino): file for file in self._temporaries.values()
         }
@@ -247,6 +249,20 @@ class CommitLog:
             self.catalog.add(file)
         return file
 
+    def note_doubtful(self, name: bytes, number: DiskNumber) -> None:
+        """A disk holds, or may hold, this name outside of the log: until it denies that (`note_denied`), no disk
+        gets the name, because the same segment on two disks is the one thing that must not happen."""
+        self._doubtful[name] = number
+
+    def doubtful(self, name: bytes) -> Disk | None:
+        """The disk to be asked before this name is used."""
+        number = self._doubtful.get(name)
+        return None if number is None else self.disks[number]
+
+    def note_denied(self, name: bytes) -> None:
+        """The name certainly does not lie on the disk it was suspected on."""
+        del self._doubtful[name]
+
     def no_disk_left(self, plan: CreatePlan, now_s: float) -> NoDiskAvailableError:
         """Every disk of the plan refused: the error to raise, also for the next moment's attempts."""
         error = self._no_disk_error(self.evaluate(now_s))
@@ -282,6 +298,9 @@ class CommitLog:
             raise SegmentExistsError(f"{name.decode()}: quarantined: {self._quarantined[name]}")
         if name in self._leaving:
             raise SegmentExistsError(f"{name.decode()}: being removed by a disk that does not answer")
+        if name in self._doubtful:
+            disk = self.disks[self._doubtful[name]]
+            raise SegmentExistsError(f"{name.decode()}: a file of that name lies, or may lie, on {disk.path}")
         if self.find_name(name) is not None:
             raise SegmentExistsError(f"{name.decode()}: exists")
         if self._sealed_floor is not None and base < self._sealed_floor:
