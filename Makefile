@@ -2,6 +2,8 @@
 VENV ?= .venv
 PY   := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest
+# Most of the suite waits (for brokers, disks, deadlines): three workers keep two cores busy.
+WORKERS ?= 3
 
 .PHONY: setup demo test test-fast soak lint bench-metadata clean
 
@@ -12,10 +14,10 @@ demo: setup ## three disks, one mount, a real broker, 20,000 messages (README's 
 	@$(PY) -m commitlogfs.bench.demo
 
 test: setup ## the whole suite (README's second command)
-	@$(PYTEST) -m "not soak"
+	@$(PYTEST) -n $(WORKERS) --dist loadfile -m "not soak"
 
 test-fast: setup ## everyday work: no broker, no slow tests, below a minute
-	@$(PYTEST) -m "not soak and not slow and not broker"
+	@$(PYTEST) -n $(WORKERS) --dist loadfile -m "not soak and not slow and not broker"
 
 soak: setup ## longer proofs, not in CI
 	@$(PYTEST) -m soak --timeout 7200

@@ -18,7 +18,7 @@ import pytest
 from support.loop_disks import DiskFarm
 from support.pools import MIB, PoolMount, segment_name
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 
 SMALL = 4096
 MANY = 2500

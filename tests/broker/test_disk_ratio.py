@@ -7,7 +7,7 @@ import pytest
 from support.brokers import fill
 from support.pools import MIB
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 
 JAVA_LONG_MAX = 2**63 - 1
 

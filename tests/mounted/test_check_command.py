@@ -9,7 +9,7 @@ from support.refusals import degrade, write_segment
 from support.snapshots import snapshot
 from support.waiting import eventually
 
-pytestmark = pytest.mark.mounted
+pytestmark = [pytest.mark.mounted, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from support.snapshots import snapshot
 from commitlogfs.mount import doctor_machine, mountinfo
 from commitlogfs.mount.doctor_broker import find_broker
 
-pytestmark = pytest.mark.mounted
+pytestmark = [pytest.mark.mounted, pytest.mark.slow]
 
 
 @pytest.fixture

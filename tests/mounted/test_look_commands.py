@@ -14,7 +14,7 @@ from support.records import make_blank, make_record
 from commitlogfs.mount import mountinfo
 from commitlogfs.mount.segment_map import BLOCKS
 
-pytestmark = pytest.mark.mounted
+pytestmark = [pytest.mark.mounted, pytest.mark.slow]
 
 SEGMENTS = 8
 BODY = b"the body of a message "

@@ -12,7 +12,7 @@ from support.pools import MIB, PoolMount, run_cli
 
 from commitlogfs.mount import mountinfo
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 
 BROKER, STRANGER = 12_345, 23_456
 NextIndex = Callable[[], int]

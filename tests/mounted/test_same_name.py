@@ -5,7 +5,7 @@ from support.pools import PoolMount
 
 from commitlogfs.mount import mountinfo
 
-pytestmark = pytest.mark.mounted
+pytestmark = [pytest.mark.mounted, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from support.pools import MIB, PoolMount
 
-pytestmark = pytest.mark.mounted
+pytestmark = [pytest.mark.mounted, pytest.mark.slow]
 
 NextIndex = Callable[[], int]
 LONG_AGO = "2021-03-04 05:06:07.123456789 +0000"

@@ -16,7 +16,7 @@ from support.pools import PoolMount
 
 from commitlogfs.mount import control
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 
 NOBODY = 65534
 ANSWER_S = 5.0

@@ -9,7 +9,7 @@ from support.pools import PoolMount
 
 from commitlogfs.mount import mountinfo
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 
 NOBODY = 65534
 

@@ -13,7 +13,7 @@ import pytest
 from support.pools import MIB, PoolMount, segment_bytes
 from support.snapshots import snapshot
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 
 Plant = Callable[[Path, Path], None]
 

@@ -12,7 +12,7 @@ from support import sweep
 from support.pools import PoolMount, segment_name
 from support.waiting import eventually
 
-pytestmark = pytest.mark.mounted
+pytestmark = [pytest.mark.mounted, pytest.mark.slow]
 
 SIZE = 64 * 1024
 

@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 from support.pools import PoolMount, segment_name
 from support.waiting import eventually
 
-pytestmark = pytest.mark.mounted
+pytestmark = [pytest.mark.mounted, pytest.mark.slow]
 
 SIZE = 64 * 1024
 LAST_INDEX = 9
