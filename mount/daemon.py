@@ -117,11 +117,11 @@ def check_mountpoint(config: Config) -> None:
         unmount(path)
     try:
         bare = guard.check_bare(path)
+        if bare.state not in (BareState.ABSENT, BareState.EMPTY, BareState.GUARDED):
+            raise RefusedError(bare.message)
         mounting.demand_separate(config)
     except OSError as error:
         raise RefusedError(f"{path}: cannot be looked at ({error.strerror}): check the path") from error
-    if bare.state not in (BareState.ABSENT, BareState.EMPTY, BareState.GUARDED):
-        raise RefusedError(bare.message)
 
 
 def _demand_fuse_device() -> None:

@@ -29,36 +29,26 @@ def configured_segment_size(config: Config) -> int | None:
 
 
 def demand_separate(config: Config) -> None:
-    """Refuse a mountpoint inside a disk, or a disk inside the mountpoint, whatever links or bind mounts hide it.
+    """Refuse a mountpoint inside a disk, whatever links or bind mounts hide it. Raises RefusedError, OSError.
 
-    For a mountpoint with nothing mounted. Raises RefusedError, OSError.
+    (A disk inside the mountpoint makes that a folder that is not empty.)
     """
-    above_mountpoint = _folders_upwards(config.mountpoint)
+    resolved = Path(mountinfo.resolve_path(config.mountpoint))
+    above = {identity for folder in (resolved, *resolved.parents) if (identity := _identity(folder)) is not None}
     for disk in config.disks:
-        above_disk = _folders_upwards(disk.path)
-        if above_disk[0] is not None and above_disk[0] in above_mountpoint:
+        if _identity(Path(disk.path)) in above:
             raise RefusedError(
                 f"{config.mountpoint}: lies inside the disk {disk.path}: choose a mountpoint outside all disks"
             )
-        if above_mountpoint[0] is not None and above_mountpoint[0] in above_disk:
-            raise RefusedError(
-                f"{disk.path}: lies inside the mountpoint {config.mountpoint}, which would hide it: "
-                "keep disks outside the mountpoint"
-            )
 
 
-def _folders_upwards(path: str) -> list[tuple[int, int] | None]:
-    """(device, inode) of a folder and all folders above it; None for one that does not exist."""
-    resolved = Path(mountinfo.resolve_path(path))
-    found: list[tuple[int, int] | None] = []
-    for folder in (resolved, *resolved.parents):
-        try:
-            st = folder.stat()
-        except OSError:
-            found.append(None)
-        else:
-            found.append((st.st_dev, st.st_ino))
-    return found
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """None for a folder that cannot be reached."""
+    try:
+        st = folder.stat()
+    except OSError:
+        return None
+    return st.st_dev, st.st_ino
 
 
 def refusal(error: PoolRefusedError, name: str) -> RefusedError:

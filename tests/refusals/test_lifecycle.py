@@ -49,7 +49,7 @@ def test_a_busy_mount_stays_and_its_holder_is_named(mounted: PoolMount) -> None:
     mounted.make_segments([0])
     for path, code in ((mounted.path(0), _HOLD_FILE), (mounted.mountpoint, _HOLD_CWD)):
         with held(path, code) as pid:
-            ran = mounted.cli("umount", mounted.name)
+            ran = mounted.cli("umount", mounted.mountpoint)
             assert ran.status == 4
             assert ran.err.startswith(f"commitlogfs: {mounted.mountpoint}: in use by python")
             assert f"pid {pid}," in ran.err
@@ -64,7 +64,7 @@ def test_umount_speaks_plainly_in_every_language(mounted: PoolMount) -> None:
     mounted.make_segments([0])
     with held(mounted.path(0)) as pid:
         env = {**mounted.env, "LC_ALL": "de_DE.UTF-8", "LANGUAGE": "de"}
-        ran = run_cli("umount", mounted.name, env=env)
+        ran = run_cli("umount", mounted.mountpoint, env=env)
         assert ran.status == 4
         assert f"pid {pid}," in ran.err
 
@@ -72,7 +72,7 @@ def test_umount_speaks_plainly_in_every_language(mounted: PoolMount) -> None:
 def test_when_umount_returns_the_disks_are_free(mounted: PoolMount) -> None:
     """The next mount, or a native broker, may start at that moment."""
     for _ in range(4):
-        ran = mounted.cli("umount", mounted.name)
+        ran = mounted.cli("umount", mounted.mountpoint)
         assert ran.status == 0, ran.err
         former, mounted.daemon = mounted.daemon, None
         mounted.start()
@@ -105,7 +105,7 @@ def test_a_signal_leaves_a_busy_mount_and_a_second_one_ends_it_when_it_is_free(m
         assert " error event=stop_refused " in line
         assert mounted.path(0).read_bytes()[:4096] == segment_bytes(0, 4096)
         assert mounted.daemon.poll() is None
-        assert mounted.cli("ready", mounted.name).status == 0
+        assert mounted.cli("ready", mounted.mountpoint).status == 0
     mounted.daemon.send_signal(signal.SIGTERM)
     assert mounted.daemon.wait(10) == 0
     assert mounts_at(mounted) == 0
@@ -120,7 +120,7 @@ def test_a_dead_mount_is_cleared_by_the_next_mount(mounted: PoolMount) -> None:
     mounted.kill()
     with pytest.raises(OSError, match=os.strerror(errno.ENOTCONN)):
         os.listdir(mounted.mountpoint)
-    assert mounted.cli("ready", mounted.name).status == 3
+    assert mounted.cli("ready", mounted.mountpoint).status == 3
     assert mounted.cli("status", mounted.name).status == 3
     assert mounts_at(mounted) == 1
     mounted.start()
@@ -147,7 +147,7 @@ def test_a_dead_mount_that_somebody_holds_is_left_and_the_holder_named(mounted: 
 def test_a_dead_mount_is_unmounted_without_waiting_for_its_daemon(mounted: PoolMount) -> None:
     mounted.kill()
     started = time.monotonic()
-    ran = mounted.cli("umount", mounted.name)
+    ran = mounted.cli("umount", mounted.mountpoint)
     assert ran.status == 0, ran.err
     assert time.monotonic() - started < 10
     assert mounts_at(mounted) == 0
@@ -166,7 +166,7 @@ def test_a_hung_daemon_is_not_taken_for_a_dead_one(mounted: PoolMount) -> None:
             assert mounts_at(mounted) == 1
     finally:
         mounted.daemon.send_signal(signal.SIGCONT)
-    assert mounted.cli("ready", mounted.name, "--wait", 10).status == 0
+    assert mounted.cli("ready", mounted.mountpoint, "--wait", 10).status == 0
 
 
 def test_mounts_never_stack_however_often_it_dies(mounted: PoolMount) -> None:

@@ -1,0 +1,202 @@
+"""`init` and `adopt`: what they refuse, what an interruption leaves, and that a dry run changes nothing."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.pools import MIB, PoolMount, run_cli
+from support.refusals import write_segment
+from support.snapshots import snapshot
+
+pytestmark = [pytest.mark.mounted, pytest.mark.slow]
+
+IDENTITY = "user.commitlogfs.identity"
+
+
+def disks_of(pool: PoolMount) -> list[Path]:
+    return [Path(disk) for disk in pool.disks]
+
+
+def refused(pool: PoolMount, verb: str, *words: str, status: int = 4) -> None:
+    """With exactly one line that holds all the words, and nothing changed."""
+    before = snapshot(pool.workdir)
+    for options in ([], ["--dry-run"], ["--json"]):
+        ran = pool.cli(verb, pool.config, *options)
+        assert ran.status == status, (ran.out, ran.err)
+        assert ran.out == ""
+        assert ran.err.startswith(f"commitlogfs: {verb}: ")
+        assert ran.err.count("\n") == 1
+        assert all(word in ran.err for word in words), ran.err
+    assert snapshot(pool.workdir) == before
+
+
+@pytest.fixture
+def bare(make_pool: Callable[..., PoolMount]) -> PoolMount:
+    """Three empty folders and a configuration, no pool yet."""
+    pool = make_pool(3, born=False)
+    pool.write_config()
+    return pool
+
+
+@pytest.fixture
+def store(bare: PoolMount) -> PoolMount:
+    """What a broker in multi-path mode leaves: segments 0 ... 5 on three folders."""
+    for index in range(6):
+        write_segment(disks_of(bare)[index % 3], index)
+    return bare
+
+
+# --- init --------------------------------------------------------------------------------------------
+
+
+def test_init_refuses_a_folder_with_anything_in_it(bare: PoolMount) -> None:
+    (disks_of(bare)[1] / "note\x1b[2J").touch()
+    refused(bare, "init", f"{bare.disks[1]}: not empty ('note\\x1b[2J' lies there)", "adopt")
+
+
+def test_init_refuses_a_disk_of_a_pool(bare: PoolMount) -> None:
+    bare.init()
+    refused(bare, "init", f"{bare.disks[0]}: already a disk of pool ", f"setfattr -x {IDENTITY} {bare.disks[0]}")
+    bare.disks = [*bare.disks[:2], bare.workdir / "new"]  # not an interrupted birth: another pool
+    Path(bare.disks[2]).mkdir()
+    bare.write_config()
+    refused(bare, "init", "already a disk of pool ")
+
+
+def test_init_makes_an_absent_folder_but_not_its_parent(bare: PoolMount) -> None:
+    disks_of(bare)[2].rmdir()
+    ran = bare.cli("init", bare.config, "--dry-run")
+    assert ran.status == 0, ran.err
+    assert f"disk 3  {bare.disks[2]} (folder to be made)" in ran.out
+    assert not disks_of(bare)[2].exists()
+    bare.init()
+    assert disks_of(bare)[2].stat().st_mode & 0o777 == 0o700
+    assert IDENTITY in os.listxattr(bare.disks[2])
+    bare.disks = [bare.workdir / "a/b/c"]
+    bare.write_config()
+    refused(bare, "init", f"{bare.disks[0]}: neither it nor {bare.workdir}/a/b exists", "mount the disk or make")
+
+
+def test_init_refuses_what_is_no_folder(bare: PoolMount) -> None:
+    disks_of(bare)[0].rmdir()
+    disks_of(bare)[0].write_bytes(b"file")
+    refused(bare, "init", f"{bare.disks[0]}: not a folder")
+    disks_of(bare)[0].unlink()
+    disks_of(bare)[0].symlink_to("nowhere")
+    refused(bare, "init", f"{bare.disks[0]}: no such folder")
+
+
+def test_init_accepts_lost_and_found(bare: PoolMount) -> None:
+    (disks_of(bare)[0] / "lost+found").mkdir()
+    bare.init()
+
+
+@pytest.mark.parametrize("left", [1, 2])
+def test_the_same_init_again_finishes_an_interrupted_one(bare: PoolMount, left: int) -> None:
+    bare.init()
+    identities = {disk: os.getxattr(disk, IDENTITY) for disk in bare.disks}
+    for disk in bare.disks[left:]:
+        os.removexattr(disk, IDENTITY)
+    before = snapshot(*disks_of(bare))
+    ran = bare.cli("mount", bare.config)
+    assert ran.status == 4
+    assert f"{bare.disks[left]}: carries no identity" in ran.err
+    ran = bare.cli("init", bare.config, "--dry-run")
+    assert ran.status == 0
+    assert snapshot(*disks_of(bare)) == before
+    bare.init()
+    assert {disk: os.getxattr(disk, IDENTITY) for disk in bare.disks} == identities
+    bare.start()
+    bare.make_segments(range(3))
+    assert [bare.disk_of(index) for index in range(3)] == [0, 1, 2]
+
+
+def test_init_dry_run_changes_nothing(bare: PoolMount) -> None:
+    before = snapshot(bare.workdir)
+    ran = bare.cli("init", bare.config, "--dry-run", "--json")
+    assert ran.status == 0
+    document = json.loads(ran.out)
+    assert document["dry_run"] is True
+    assert [disk["path"] for disk in document["disks"]] == list(map(str, bare.disks))
+    assert snapshot(bare.workdir) == before
+
+
+# --- adopt -------------------------------------------------------------------------------------------
+
+
+def test_adopt_dry_run_changes_nothing_and_adopt_no_segment(store: PoolMount) -> None:
+    before = snapshot(store.workdir)
+    ran = store.cli("adopt", store.config, "--dry-run")
+    assert ran.status == 0, ran.err
+    assert "would be taken over: 6 segments of 1MiB" in ran.out
+    assert snapshot(store.workdir) == before
+    store.adopt()
+    after = snapshot(store.workdir)
+    changed = {path for path in before if before[path] != after[path]}
+    assert changed - {str(store.config)} == set(map(str, store.disks))  # their attributes
+    store.start()
+    assert len(os.listdir(store.mountpoint)) == 6
+
+
+def test_adopt_refuses_a_gap(store: PoolMount) -> None:
+    (disks_of(store)[1] / store.path(1).name).unlink()
+    refused(store, "adopt", f"{store.path(1).name}: 1 segment is missing in the middle of the log")
+
+
+def test_adopt_refuses_a_duplicate(store: PoolMount) -> None:
+    shutil.copy2(disks_of(store)[0] / store.path(0).name, disks_of(store)[1])
+    refused(store, "adopt", store.path(0).name, f"{store.disks[0]} and {store.disks[1]}", "cmp")
+
+
+def test_adopt_refuses_a_wrong_size(store: PoolMount) -> None:
+    os.truncate(disks_of(store)[1] / store.path(4).name, MIB // 2)
+    refused(store, "adopt", f"{store.disks[1]}/{store.path(4).name}: size {MIB // 2} instead of {MIB}")
+    store.config.write_text(store.config.read_text().replace(f"segment_size = {MIB}\n", ""))
+    refused(store, "adopt", "segments of different sizes", "--segment-size")
+
+
+def test_adopt_refuses_alien_files(store: PoolMount) -> None:
+    (disks_of(store)[2] / "00000000000000000001").touch()
+    refused(store, "adopt", f"{store.disks[2]}/00000000000000000001: alien-file", "move it out")
+
+
+def test_adopt_refuses_folders_without_a_segment(bare: PoolMount) -> None:
+    refused(bare, "adopt", "nothing to adopt, use `init`")
+
+
+def test_adopt_refuses_absent_folders(store: PoolMount) -> None:
+    shutil.rmtree(store.disks[1])
+    refused(store, "adopt", f"{store.disks[1]}: no such folder")
+
+
+def test_adopt_refuses_a_pool(store: PoolMount) -> None:
+    store.adopt()
+    refused(store, "adopt", f"{store.disks[0]}: already a disk of pool ")
+
+
+def test_the_same_adopt_again_finishes_an_interrupted_one(store: PoolMount) -> None:
+    store.adopt()
+    identities = {disk: os.getxattr(disk, IDENTITY) for disk in store.disks}
+    os.removexattr(store.disks[2], IDENTITY)
+    store.adopt()
+    assert {disk: os.getxattr(disk, IDENTITY) for disk in store.disks} == identities
+
+
+# --- mount --init ------------------------------------------------------------------------------------
+
+
+def test_mount_init_refuses_what_init_refuses(bare: PoolMount) -> None:
+    (disks_of(bare)[1] / "note").touch()
+    before = snapshot(bare.workdir)
+    disks = ",".join(map(str, bare.disks))
+    for options in ([], ["--daemon"]):
+        ran = run_cli("mount", *options, "--init", disks, bare.mountpoint, env=bare.env)
+        assert ran.status == 4
+        assert f"{bare.disks[1]}: not empty ('note' lies there)" in ran.err
+    after = snapshot(bare.workdir)
+    del after[str(bare.workdir)]  # the runtime folder was made in it
+    del before[str(bare.workdir)]
+    assert {path: entry for path, entry in after.items() if not path.startswith(str(bare.runtime))} == before
