@@ -196,6 +196,8 @@ def _match_identities(
             )
         elif any(other.disk_id == found.disk_id for other in identities):
             twin = members[[other.disk_id for other in identities].index(found.disk_id)]
+            if (twin.device, twin.ino) == (folder.device, folder.ino):
+                continue  # compare_folders has told it
             findings.append(
                 Finding(
                     FindingCode.DISK_TWICE,

@@ -208,6 +208,7 @@ def test_same_disk_by_symlink_and_by_bind_mount(pool: PoolMount) -> None:
     ran = run(pool, "mount", pool.config)
     assert ran.status == REFUSED
     assert f"{other}: the same folder as {pool.disks[0]} (a symlink or bind mount?): name each disk once" in ran.err
+    assert ran.err.count(str(other)) == 1, "told once"
     check(pool, run(pool, "init", pool.config), REFUSED, "the same folder as", "name each disk once")
     assert contents(pool) == before
     other.unlink()
