@@ -2,8 +2,13 @@
 
 step                                    a crash here leaves
 1 look at every folder, refuse or go on nothing
-2 write each disk's identity, synced    some folders with identity: a mount is refused (a member has none);
-                                        the same `init` or `adopt` again finishes the birth
+2 write each disk's identity, synced,   some folders with identity: a mount is refused (a member has none);
+  and that the birth is unfinished      the same `init` or `adopt` again finishes the birth
+3 it is finished: take that word away   a pool; the next mount takes it away
+  from every disk
+
+Without step 3, `init` or `adopt` would take a disk of a living pool that is not mounted just now for one that was
+never reached, and make the bare folder a member in its place.
 """
 
 import contextlib
@@ -149,12 +154,18 @@ def execute(plan: BirthPlan, specs: tuple[DiskSpec, ...], stack: contextlib.Exit
         try:
             os.setxattr(folder.dirfd, layout.XATTR_ROOT, identity.format_root(plan.root))
             os.setxattr(folder.dirfd, layout.XATTR_NEWEST, identity.format_newest(plan.newest))
+            os.setxattr(folder.dirfd, layout.XATTR_BIRTH, b"unfinished")
             durable.write_xattr(folder.dirfd, layout.XATTR_IDENTITY, identity.format_identity(document))
         except OSError as error:
             raise PoolError(
                 f"{member.path}: cannot keep the disk's identity ({os.strerror(error.errno or 0)}): "
                 "the filesystem must allow extended user attributes"
             ) from error
+    for member in plan.members:
+        try:
+            durable.remove_xattr(folders[member.path].dirfd, layout.XATTR_BIRTH)
+        except OSError as error:
+            raise PoolError(f"{member.path}: {os.strerror(error.errno or 0)}: check the disk") from error
     return compare_folders([folders[spec.path] for spec in specs])
 
 
@@ -201,6 +212,7 @@ def _members(specs: tuple[DiskSpec, ...], folders: list[OpenFolder]) -> tuple[tu
         assert known is not None  # noqa: S101 - narrowing: `born` holds only folders with identity
         interrupted = len(born) < len(specs) and all(
             folder.identity is not None
+            and durable.read_xattr(folder.dirfd, layout.XATTR_BIRTH) is not None
             and folder.identity.pool_id == known.pool_id
             and tuple(member.path for member in folder.identity.members) == paths
             for folder in born

@@ -22,6 +22,13 @@ def write_xattr(dirfd: int, name: str, value: bytes) -> None:
     sync_dir(dirfd)
 
 
+def remove_xattr(dirfd: int, name: str) -> None:
+    """Remove and commit that; success, and nothing synced, where it is absent. Raises OSError."""
+    if read_xattr(dirfd, name) is not None:
+        os.removexattr(dirfd, name)
+        sync_dir(dirfd)
+
+
 def read_xattr(dirfd: int, name: str) -> bytes | None:
     """The value, or None where it is absent or the filesystem keeps no user attributes. Raises OSError."""
     try:

@@ -4,6 +4,7 @@ user.commitlogfs.identity   JSON, written once by `init` or `adopt` (and when me
 user.commitlogfs.newest     decimal base offset of the newest segment anywhere in the pool, kept on every
                             disk so that a degraded mount can tell whether the newest segment is absent
 user.commitlogfs.root       "MODE UID GID" of the mounted root directory (mode octal)
+user.commitlogfs.birth      there until every disk of the pool has its identity: a birth that can be finished
 """
 
 import json

@@ -14,6 +14,8 @@ FORMAT_VERSION = 1
 XATTR_IDENTITY = "user.commitlogfs.identity"
 XATTR_NEWEST = "user.commitlogfs.newest"
 XATTR_ROOT = "user.commitlogfs.root"
+XATTR_BIRTH = "user.commitlogfs.birth"
+"""Only while `init` or `adopt` is at work: on every disk that has an identity already, gone once all have one."""
 
 RETIRED_FOLDER = b".commitlogfs"
 

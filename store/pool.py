@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
 
-from commitlogfs.store import identity, remove
+from commitlogfs.store import durable, identity, layout, remove
 from commitlogfs.store.catalog import Segment
 from commitlogfs.store.disk import Disk, DiskState, is_read_only, lock_folder
 from commitlogfs.store.errors import FolderError, NoIdentityError, PoolError
@@ -118,12 +118,14 @@ def demand_mountable(pool: Pool, on_missing: OnMissing) -> None:
 
 def sweep(pool: Pool) -> list[str]:
     """What a fresh mount tidies up: segments that were removed but still open when the former mount ended,
-    and second names left by an interrupted rename. Returns one line per file. Disk errors are left alone."""
+    second names left by an interrupted rename, a birth's mark of being unfinished (it is not: the pool is mounted).
+    Returns one line per file. Disk errors are left alone."""
     done = []
     for disk in pool.disks:
         if disk.state is not DiskState.RW:
             continue
         with contextlib.suppress(OSError):
+            durable.remove_xattr(disk.dirfd, layout.XATTR_BIRTH)
             for name, _, _ in remove.list_retired(disk.dirfd):
                 remove.drop_retired(disk.dirfd, name)
                 done.append(f"{disk.path}: freed removed segment {name.decode()}")

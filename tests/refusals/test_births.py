@@ -33,6 +33,14 @@ def refused(pool: PoolMount, verb: str, *words: str, status: int = 4) -> None:
     assert snapshot(pool.workdir) == before
 
 
+def interrupt_birth(pool: PoolMount, left: int) -> None:
+    """As if `init` or `adopt` had been killed after the first `left` disks (test_birth.py cuts a real one)."""
+    for disk in pool.disks[:left]:
+        os.setxattr(disk, "user.commitlogfs.birth", b"unfinished")
+    for disk in pool.disks[left:]:
+        os.removexattr(disk, IDENTITY)
+
+
 @pytest.fixture
 def bare(make_pool: Callable[..., PoolMount]) -> PoolMount:
     """Three empty folders and a configuration, no pool yet."""
@@ -98,8 +106,7 @@ def test_init_accepts_lost_and_found(bare: PoolMount) -> None:
 def test_the_same_init_again_finishes_an_interrupted_one(bare: PoolMount, left: int) -> None:
     bare.init()
     identities = {disk: os.getxattr(disk, IDENTITY) for disk in bare.disks}
-    for disk in bare.disks[left:]:
-        os.removexattr(disk, IDENTITY)
+    interrupt_birth(bare, left)
     before = snapshot(*disks_of(bare))
     ran = bare.cli("mount", bare.config)
     assert ran.status == 4
@@ -180,9 +187,27 @@ def test_adopt_refuses_a_pool(store: PoolMount) -> None:
 def test_the_same_adopt_again_finishes_an_interrupted_one(store: PoolMount) -> None:
     store.adopt()
     identities = {disk: os.getxattr(disk, IDENTITY) for disk in store.disks}
-    os.removexattr(store.disks[2], IDENTITY)
+    interrupt_birth(store, 2)
     store.adopt()
     assert {disk: os.getxattr(disk, IDENTITY) for disk in store.disks} == identities
+
+
+@pytest.mark.parametrize(("verb", "kept"), [("adopt", (0, 1, 2)), ("adopt", (2, 3, 4)), ("init", (2,))])
+def test_an_unmounted_disk_of_a_pool_is_no_interrupted_birth(
+    make_pool: Callable[..., PoolMount], verb: str, kept: tuple[int, ...]
+) -> None:
+    """Where the folders that are left show no gap, only the end of the first birth tells."""
+    pool = make_pool(3)
+    pool.start()
+    pool.make_segments(range(max(kept) + 1))
+    for index in set(range(max(kept) + 1)) - set(kept):
+        pool.path(index).unlink()
+    pool.stop()
+    lost = disks_of(pool)[2]
+    lost.rename(pool.workdir / "real")
+    lost.mkdir()
+    refused(pool, verb, "already a disk of pool ")
+    assert os.listxattr(lost) == []
 
 
 # --- mount --init ------------------------------------------------------------------------------------
