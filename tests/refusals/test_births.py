@@ -23,7 +23,7 @@ def disks_of(pool: PoolMount) -> list[Path]:
 def refused(pool: PoolMount, verb: str, *words: str, status: int = 4) -> None:
     """With exactly one line that holds all the words, and nothing changed."""
     before = snapshot(pool.workdir)
-    for options in ([], ["--dry-run"], ["--json"]):
+    for options in ([], ["--dry-run"]):
         ran = pool.cli(verb, pool.config, *options)
         assert ran.status == status, (ran.out, ran.err)
         assert ran.out == ""
