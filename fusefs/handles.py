@@ -82,7 +82,8 @@ class Handles:
 
     def is_open(self, file: Segment) -> bool:
         """A first open under way does not count yet: `first_opens_held` keeps the answer true for a while."""
-        return inodes.encode(file) in self._handles
+        handle = self._handles.get(inodes.encode(file))
+        return handle is not None and handle.file is file
 
     @asynccontextmanager
     async def first_opens_held(self, file: Segment) -> AsyncIterator[None]:

@@ -377,7 +377,8 @@ class CommitLog:
     def note_removed(self, file: Segment, usage: DiskUsage) -> None:
         """The file is gone from its disk for good."""
         self._forget_name(file)
-        self._others.pop((file.disk, file.ino), None)
+        if self._others.get((file.disk, file.ino)) is file:  # its inode number may have been given away by now
+            del self._others[file.disk, file.ino]
         self.note_usage(file.disk, usage)
         self._no_space = None
 

@@ -9,6 +9,9 @@ close, so that a restarted daemon finds it again. The folder exists only while i
     2 sync                                 the removal may be undone: the segment is back, whole
     3 reply
     4 last close: unlink, rmdir            a retired file, swept by the next fresh mount
+
+On a disk without room for the folder an open segment is unlinked where it lies, and lives on by its descriptor
+alone: removing is what makes room, so it must not need any.
 All functions block and belong in a worker thread.
 """
 
@@ -44,8 +47,22 @@ def remove_file(dirfd: int, name: bytes) -> DiskUsage:
 
 
 def retire_file(dirfd: int, name: bytes) -> bytes:
-    """Move an open segment aside; its new name inside the retired folder. Raises OSError."""
+    """Move an open segment aside; its new name inside the retired folder, where there was room for it.
+    Raises OSError."""
     retired_name = b"%b.%b" % (name.lstrip(b".")[:20], secrets.token_hex(4).encode())
+    try:
+        _move_aside(dirfd, name, retired_name)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        with contextlib.suppress(FileNotFoundError):  # moved already, and only the sync found no room
+            os.unlink(name, dir_fd=dirfd)
+        _remove_empty_folder(dirfd)
+        durable.sync_dir(dirfd)
+    return retired_name
+
+
+def _move_aside(dirfd: int, name: bytes, retired_name: bytes) -> None:
     while True:
         with contextlib.suppress(FileExistsError):
             os.mkdir(layout.RETIRED_FOLDER, 0o700, dir_fd=dirfd)
@@ -55,7 +72,7 @@ def retire_file(dirfd: int, name: bytes) -> bytes:
             # The last close of another retired file took the folder away - unless the segment itself is gone.
             stat_name(dirfd, name)
         else:
-            return retired_name
+            return
 
 
 def drop_retired(dirfd: int, retired_name: bytes) -> DiskUsage:
