@@ -22,6 +22,8 @@ def entry_of_file(file: Segment) -> EntryAttributes:
     """From the last known attributes of a file. Raises OSError (EOVERFLOW)."""
     entry = blank_entry()
     fill_entry(entry, file)
+    if file.role is Role.RETIRED:
+        entry.st_nlink = 0
     return entry
 
 
@@ -31,16 +33,19 @@ def blank_entry() -> EntryAttributes:
     entry.entry_timeout = CACHE_S
     entry.attr_timeout = CACHE_S
     entry.st_blksize = _BLOCK
+    entry.st_nlink = 1
     return entry
 
 
 def fill_entry(entry: EntryAttributes, file: Segment) -> int:
-    """Put everything that differs between files into `entry`; returns the size. Raises OSError (EOVERFLOW)."""
-    _, mode, _, uid, gid, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns = fields_of(file.attributes)
-    entry.st_ino = inodes.encode(file)
-    entry.generation = inodes.generation_of(btime_ns)
+    """Put what differs between files that have a name into `entry`; returns the size. Raises OSError (EOVERFLOW).
+
+    Written for 60,000 calls in a fraction of a second.
+    """
+    ino, mode, _, uid, gid, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns = fields_of(file.attributes)
+    entry.st_ino = file.disk << inodes.BACKING_BITS | ino if ino <= inodes.LARGEST_BACKING else inodes.encode(file)
+    entry.generation = (btime_ns ^ btime_ns >> 32) & 0xFFFFFFFF  # inodes.generation_of
     entry.st_mode = _REGULAR | mode & PERMISSION_BITS
-    entry.st_nlink = 0 if file.role is Role.RETIRED else 1
     entry.st_uid = uid
     entry.st_gid = gid
     entry.st_size = size

@@ -29,6 +29,7 @@ class BackgroundSync:
         self._threads = threads
         self._wanted = {number: trio.Event() for number in commitlog.disks}
         self._to_sync: set[DiskNumber] = set()
+        self._recorded: dict[DiskNumber, bytes] = {}
 
     def request(self, changed: DiskNumber) -> None:
         """Names have changed on a disk: sync it, and bring every disk's record up to date. Requests coalesce."""
@@ -62,6 +63,8 @@ class BackgroundSync:
         record = identity.format_newest(None if last is None else last.base_offset)
         dirfd, sync = disk.dirfd, number in self._to_sync
         self._to_sync.discard(number)
+        if not sync and self._recorded.get(number) == record:
+            return  # an older segment was removed from another disk
 
         def work() -> None:
             os.setxattr(dirfd, layout.XATTR_NEWEST, record)
@@ -72,3 +75,5 @@ class BackgroundSync:
             await self._threads.run(number, work)
         except OSError as error:
             log_event(log, logging.WARNING, "sync_failed", disk=disk.path, errno=error.errno)
+        else:
+            self._recorded[number] = record

@@ -24,8 +24,8 @@ CONTROL_LOG = InodeT(3)
 CONTROL_STATUS = InodeT(4)
 CONTROL_METRICS = InodeT(5)
 
-_BACKING_BITS = 48
-_BACKING_MASK = (1 << _BACKING_BITS) - 1
+BACKING_BITS = 48
+LARGEST_BACKING = (1 << BACKING_BITS) - 1
 
 
 class BackingInode(NamedTuple):
@@ -36,15 +36,15 @@ class BackingInode(NamedTuple):
 def encode(file: Segment) -> InodeT:
     """Raises OSError (EOVERFLOW) for a backing inode number of more than 48 bits, which ext4 and xfs reach
     only on filesystems far beyond any disk."""
-    if file.ino > _BACKING_MASK:
-        raise OSError(errno.EOVERFLOW, f"backing inode {file.ino} has more than {_BACKING_BITS} bits")
-    return InodeT(file.disk << _BACKING_BITS | file.ino)
+    if file.ino > LARGEST_BACKING:
+        raise OSError(errno.EOVERFLOW, f"backing inode {file.ino} has more than {BACKING_BITS} bits")
+    return InodeT(file.disk << BACKING_BITS | file.ino)
 
 
 def decode(inode: int) -> BackingInode | None:
     """None for the root, the control files and anything that can be no file."""
-    disk = inode >> _BACKING_BITS
-    return BackingInode(DiskNumber(disk), inode & _BACKING_MASK) if disk else None
+    disk = inode >> BACKING_BITS
+    return BackingInode(DiskNumber(disk), inode & LARGEST_BACKING) if disk else None
 
 
 def generation_of(btime_ns: int) -> int:
