@@ -67,9 +67,11 @@ class BackgroundSync:
             return  # an older segment was removed from another disk
 
         def work() -> None:
-            os.setxattr(dirfd, layout.XATTR_NEWEST, record)
-            if sync:
-                durable.sync_dir(dirfd)
+            try:
+                os.setxattr(dirfd, layout.XATTR_NEWEST, record)
+            finally:
+                if sync:
+                    durable.sync_dir(dirfd)
 
         try:
             await self._threads.run(number, work)

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import trio
 
+from commitlogfs.fusefs import inodes
 from commitlogfs.fusefs.background import BackgroundSync
 from commitlogfs.fusefs.disk_threads import DiskThreads
 from commitlogfs.fusefs.handles import Handle, Handles
@@ -136,6 +137,20 @@ class Namespace:
                     raise
                 self._commitlog.note_copy_published(file, new_name, attributes)
             self._changed(disk)
+
+    def sync_soon(self, file: Segment) -> None:
+        """Commit a segment's new size in the background. A broker syncs it with its first message only: until
+        then a power cut would leave a segment made ahead without its size, which is a gap beside its successor
+        on another disk."""
+        trio.lowlevel.spawn_system_task(self._sync_file, file)
+
+    async def _sync_file(self, file: Segment) -> None:
+        try:
+            async with self.handles.use(inodes.encode(file)) as handle:
+                fd = handle.fd
+                await self._threads.run(file.disk, lambda: os.fsync(fd))
+        except Exception as error:  # nobody waits for this task, and nothing in it may end the daemon
+            log_event(log, logging.WARNING, "sync_failed", segment=file.name, reason=str(error))
 
     async def refresh_attributes(self, file: Segment) -> None:
         """Look at the backing file; keep the last known attributes where the disk is slow or failing."""

@@ -174,6 +174,8 @@ class CommitLogOperations(pyfuse3.Operations):
         except OSError as error:
             raise translate(disk.path, error) from error
         self.commitlog.note_attributes(file, attributes)
+        if changes.size is not None:
+            self.namespace.sync_soon(file)
         return attrs.entry_of_file(file)
 
     @handler

@@ -101,7 +101,8 @@ def test_the_whole_demo(traces, environment):
     assert len(stripes) == 3, out
     assert all(int(count) >= 4 for count, _ in stripes), out
     assert "20,000 acknowledged" in out
-    assert "20,000 different messages, 0 twice, 0 corrupted, 0 skipped" in out
+    # A producer whose send timed out sends it again: some may come twice, none may be missing or changed.
+    assert re.search(r"20,000 different messages, \d+ twice, 0 corrupted, 0 skipped", out)
     assert "the body in them is the one that was sent" in out
     assert "The broker sees" in out
     numbers = re.findall(r"^(\d+)/(\d+) ", out, re.MULTILINE)
