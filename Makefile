@@ -2,8 +2,8 @@
 VENV ?= .venv
 PY   := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest
-# Most of the suite waits (for brokers, disks, deadlines): three workers keep two cores busy.
-WORKERS ?= 3
+# Much of the suite waits (for brokers, disks, deadlines): two workers keep two cores busy.
+WORKERS ?= 2
 # Files in their order: the long ones (bench, broker) come first, so that no worker is left with one at the end.
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
