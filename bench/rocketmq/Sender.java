@@ -64,7 +64,8 @@ final class Sender {
         producer = new DefaultMQProducer("commitlogfs-sender");
         producer.setNamesrvAddr(options.text("namesrv"));
         producer.setRetryTimesWhenSendFailed(0);
-        producer.setSendMsgTimeout((int) options.number("timeout-ms", 3000));
+        // A starved machine shows as latency, which is reported, not as a failed send.
+        producer.setSendMsgTimeout((int) options.number("timeout-ms", 10000));
         producer.setPollNameServerInterval(1000);
         producer.setHeartbeatBrokerInterval(5000);
         producer.start();
