@@ -30,6 +30,7 @@ TOPIC = "Demo"
 STEPS = 10
 LINES_SHOWN = 24
 _SEND_TIMEOUT_S = 120.0
+_CONSUME_IDLE_S = 30.0
 _BODY_LENGTH_AT = 84
 """Where a record keeps the length of its body, before the body itself (hosts with IPv4 addresses)."""
 
@@ -173,7 +174,14 @@ class Demo:
         self._show.step("A real consumer gets every one of them, and each body is recomputed and compared")
         received = work / "received"
         with self._show.waiting("consuming"):
-            result = rocketmq.consume(distribution, names.address, TOPIC, expect=MESSAGES, received=received)
+            result = rocketmq.consume(
+                distribution,
+                names.address,
+                TOPIC,
+                expect=MESSAGES,
+                idle_timeout_s=_CONSUME_IDLE_S,
+                received=received,
+            )
         self._show.output(
             f"{result.distinct:,} different messages, {result.duplicates} twice, {result.corrupted} corrupted, "
             f"{result.skipped} skipped, in {result.seconds:.1f} s"

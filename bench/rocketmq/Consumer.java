@@ -61,6 +61,7 @@ final class Consumer {
         consumer.setNamesrvAddr(options.text("namesrv"));
         consumer.setPollNameServerInterval(1000);
         consumer.start();
+        lastNewNs = System.nanoTime(); // on a busy machine the start alone can take longer than the idle time
         List<Thread> threads = new ArrayList<>();
         for (MessageQueue queue : findQueues()) {
             Thread thread = new Thread(() -> drain(queue), "queue-" + queue.getQueueId());
