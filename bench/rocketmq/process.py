@@ -69,7 +69,12 @@ class JavaServer:
         self.name = name
         self.home = work_dir / name
         self.log_file = self.home / f"{name}.log"
-        self._jvm = (f"-Dcommitlogfs.log.level={log_level}", f"-XX:ErrorFile={self.home}/hs_err.log", *jvm)
+        self._jvm = (
+            f"-Dcommitlogfs.log.level={log_level}",
+            f"-XX:ErrorFile={self.home}/hs_err.log",
+            f"-Djava.io.tmpdir={self.home}",  # a killed server leaves its TLS keys and native libraries there
+            *jvm,
+        )
         self._user = user
         self._env = dict(env or {})
         self._preexec = preexec

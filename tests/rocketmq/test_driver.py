@@ -45,6 +45,9 @@ def test_acknowledged_messages_survive_kill_and_restart(newest, tmp_path):
         assert (sent.sent, sent.failed) == (2000, 0)
         assert len(list(broker.commitlog_dirs[0].iterdir())) >= 3
 
+        # Temporary files, which a killed server cannot remove, go with its home and not into the system's folder.
+        assert list(broker.home.glob("keyutil_*"))
+
         broker.kill()
         assert broker.returncode == -9
         broker.start()
