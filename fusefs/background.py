@@ -1,7 +1,8 @@
-"""Work that follows a reply: committing new names and the record of the newest segment, per disk."""
+"""Work that follows a reply: committing new names and sizes and the record of the newest segment, per disk."""
 
 import logging
 import os
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -19,7 +20,10 @@ class BackgroundSync:
     """Syncs the folders whose names have changed, and keeps every disk's record of the newest segment.
 
     Waiting for this in the create itself would cost tens of milliseconds beside a syncing appender; a power
-    cut before it may undo the create, which the broker takes for never made. The records on the other disks
+    cut before it may undo the create, which the broker takes for never made. Only one after the other may be
+    undone, though: two disks commit in any order, and a successor without its predecessor is a gap. So the
+    next create waits until its predecessor is `committed`, which it nearly always is, a whole segment later.
+    The records on the other disks
     are not synced: their journals commit them within seconds, and a record that lags behind is harmless,
     because the newest segment is made a whole segment before it carries data.
     """
@@ -29,6 +33,8 @@ class BackgroundSync:
         self._threads = threads
         self._wanted = {number: trio.Event() for number in commitlog.disks}
         self._to_sync: set[DiskNumber] = set()
+        self._syncing = {number: trio.Lock() for number in commitlog.disks}
+        self._sizes: dict[DiskNumber, set[trio.Event]] = {number: set() for number in commitlog.disks}
         self._recorded: dict[DiskNumber, bytes] = {}
 
     def request(self, changed: DiskNumber) -> None:
@@ -36,6 +42,36 @@ class BackgroundSync:
         self._to_sync.add(changed)
         for event in self._wanted.values():
             event.set()
+
+    def sync_size(self, number: DiskNumber, work: Callable[[], Awaitable[None]]) -> None:
+        """Commit a file's new size, which `work` does; it raises nothing. A broker would do it with its first
+        message only."""
+        ended = trio.Event()
+        self._sizes[number].add(ended)
+        trio.lowlevel.spawn_system_task(self._sync_size, number, work, ended)
+
+    async def _sync_size(self, number: DiskNumber, work: Callable[[], Awaitable[None]], ended: trio.Event) -> None:
+        try:
+            await work()
+        finally:
+            self._sizes[number].discard(ended)
+            ended.set()
+
+    async def committed(self, number: DiskNumber) -> None:
+        """Wait until the names and sizes of a disk's files are durable, as far as it can make them so. May be
+        cancelled, on a disk that hangs: the work goes on in a task of its own."""
+        if number in self._to_sync or self._syncing[number].locked():
+            synced = trio.Event()
+            trio.lowlevel.spawn_system_task(self._sync_and_tell, number, synced)
+            await synced.wait()
+        for ended in tuple(self._sizes[number]):
+            await ended.wait()
+
+    async def _sync_and_tell(self, number: DiskNumber, synced: trio.Event) -> None:
+        try:
+            await self._sync(number)
+        finally:
+            synced.set()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -56,6 +92,10 @@ class BackgroundSync:
             await self._sync(number)
 
     async def _sync(self, number: DiskNumber) -> None:
+        async with self._syncing[number]:
+            await self._sync_now(number)
+
+    async def _sync_now(self, number: DiskNumber) -> None:
         disk = self._commitlog.disks[number]
         if disk.state is not DiskState.RW:
             return

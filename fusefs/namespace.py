@@ -5,13 +5,15 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 import trio
 
 from commitlogfs.fusefs import inodes
 from commitlogfs.fusefs.background import BackgroundSync
+from commitlogfs.fusefs.detached import Detached
 from commitlogfs.fusefs.disk_threads import DiskThreads
 from commitlogfs.fusefs.handles import Handle, Handles
 from commitlogfs.fusefs.observer import Observer
@@ -30,6 +32,7 @@ from commitlogfs.store.errors import (
     UncertainPublishError,
 )
 from commitlogfs.store.events import log_event
+from commitlogfs.store.identity import DiskNumber
 from commitlogfs.store.usage import DiskUsage
 
 log = logging.getLogger(__name__)
@@ -38,6 +41,8 @@ T = TypeVar("T")
 
 RESERVE_DEADLINE_S = 2.0
 """A disk that has not reserved a segment by then is passed over. The broker gives up after 5 s."""
+COMMIT_DEADLINE_S = 0.5
+PUBLISH_DEADLINE_S = 1.5
 REMOVE_DEADLINE_S = 3.0
 USAGE_AGE_S = 0.1
 ATTRIBUTES_DEADLINE_S = 1.0
@@ -61,6 +66,8 @@ class Namespace:
         self._background = background
         self._observer = observer
         self._lock = trio.Lock()
+        self._in_flight: set[bytes] = set()
+        """Names in the hands of a disk that may not have answered yet."""
         self.handles = Handles(commitlog, threads, self._free_retired)
         self.changed_ns = time.time_ns()
         """When names last changed: the root directory's mtime."""
@@ -97,60 +104,46 @@ class Namespace:
         """
         async with self._lock:
             file = self._commitlog.plan_remove(name)
-            removal = _Removal(file)
-            # No task of ours to live in: it may outlive this request, and raises nothing.
-            trio.lowlevel.spawn_system_task(self._carry_out, removal)
-            with trio.move_on_after(REMOVE_DEADLINE_S):
-                await removal.ended.wait()
-            if not removal.ended.is_set():
+            self._demand_at_rest(self._commitlog.disk_of(file), name)
+            try:
+                await self._finish(file.disk, "unlink", (name,), lambda: self._remove(file), REMOVE_DEADLINE_S)
+            except TimeoutError as error:
                 self._commitlog.note_leaving(file)
-                disk = self._commitlog.disk_of(file)
-                self._observer.disk_error(disk.path, "unlink", "ETIMEDOUT")
-                raise DiskFailedError(disk.path, f"unlink: no answer within {REMOVE_DEADLINE_S:g} s")
-        if removal.error is not None:
-            raise removal.error
+                raise DiskFailedError(self._commitlog.disk_of(file).path, f"unlink: {error}") from error
 
     async def publish_copy(self, old_name: bytes, new_name: bytes) -> None:
-        """Rename a finished temporary onto its segment's name. Raises as CommitLog.plan_publish_copy."""
+        """Rename a finished temporary onto its segment's name. Raises as CommitLog.plan_publish_copy, DiskError.
+
+        A disk that hangs: as `remove`."""
         async with self._lock:
             file = self._commitlog.find_name(old_name)
             if file is not None:
+                self._demand_at_rest(self._commitlog.disk_of(file), old_name, new_name)
                 await self.refresh_attributes(file)
             await self._settle(new_name)
             file = self._commitlog.plan_publish_copy(old_name, new_name)
             disk = self._commitlog.disk_of(file)
-            dirfd = disk.dirfd
 
-            def work() -> PackedAttributes:
-                beneath.demand_file(dirfd, old_name, file.ino)
-                # link + unlink instead of rename: a file that appeared there meanwhile is not replaced.
-                os.link(old_name, new_name, src_dir_fd=dirfd, dst_dir_fd=dirfd, follow_symlinks=False)
-                os.unlink(old_name, dir_fd=dirfd)
-                durable.sync_dir(dirfd)
-                return stat_name(dirfd, new_name)
+            async def work() -> None:
+                await self._publish_copy(file, disk, old_name, new_name)
 
-            async with self.handles.first_opens_held(file):
-                try:
-                    attributes = await self._on_disk(disk, "rename", work)
-                except BaseException:
-                    self._commitlog.note_doubtful(new_name, disk.number)
-                    raise
-                self._commitlog.note_copy_published(file, new_name, attributes)
-            self._changed(disk)
+            try:
+                await self._finish(disk.number, "rename", (old_name, new_name), work, REMOVE_DEADLINE_S)
+            except TimeoutError as error:
+                raise DiskFailedError(disk.path, f"rename: {error}") from error
 
     def sync_soon(self, file: Segment) -> None:
-        """Commit a segment's new size in the background. A broker syncs it with its first message only: until
-        then a power cut would leave a segment made ahead without its size, which is a gap beside its successor
-        on another disk."""
-        trio.lowlevel.spawn_system_task(self._sync_file, file)
+        """Commit a segment's new size in the background."""
 
-    async def _sync_file(self, file: Segment) -> None:
-        try:
-            async with self.handles.use(inodes.encode(file)) as handle:
-                fd = handle.fd
-                await self._threads.run(file.disk, lambda: os.fsync(fd))
-        except Exception as error:  # nobody waits for this task, and nothing in it may end the daemon
-            log_event(log, logging.WARNING, "sync_failed", segment=file.name, reason=str(error))
+        async def work() -> None:
+            try:
+                async with self.handles.use(inodes.encode(file)) as handle:
+                    fd = handle.fd
+                    await self._threads.run(file.disk, lambda: os.fsync(fd))
+            except Exception as error:  # nobody waits for this, and nothing in it may end the daemon
+                log_event(log, logging.WARNING, "sync_failed", segment=file.name, reason=str(error))
+
+        self._background.sync_size(file.disk, work)
 
     async def refresh_attributes(self, file: Segment) -> None:
         """Look at the backing file; keep the last known attributes where the disk is slow or failing."""
@@ -171,9 +164,12 @@ class Namespace:
                 log_event(log, logging.ERROR, "file_replaced", disk=disk.path, segment=path)
 
     async def _create(self, name: bytes, owner: Owner) -> Handle:
+        if name in self._in_flight:
+            raise SegmentExistsError(f"{name.decode()}: in the hands of a disk that does not answer")
         await self._usage.refresh(USAGE_AGE_S)
         await self._settle(name)
         plan = self._commitlog.plan_create(name)
+        await self._commit_predecessor(plan)
         for reason in self._skip_reasons(plan):
             self._observer.placement_skipped(reason)
         for number in plan.order:
@@ -185,8 +181,6 @@ class Namespace:
                 self._observer.placement_skipped(type(error).__name__)
                 log_event(log, logging.WARNING, "create_moved_on", segment=name, reason=str(error))
                 continue
-            self._changed(disk)
-            log_event(log, logging.INFO, "created", segment=name, disk=disk.path)
             return handle
         raise self._commitlog.no_disk_left(plan, time.monotonic())
 
@@ -199,8 +193,16 @@ class Namespace:
             deadline_s=RESERVE_DEADLINE_S,
             discard=os.close,
         )
+        # From here on no other disk may be tried: a link that hangs may still happen.
+        publish = partial(self._publish, disk, plan, fd)
         try:
-            # No deadline from here on: a link that hangs may still happen, so no other disk may be tried.
+            return await self._finish(disk.number, "link", (plan.name,), publish, PUBLISH_DEADLINE_S, self._close)
+        except TimeoutError as error:
+            raise UncertainPublishError(f"{plan.name.decode()}: link on {disk.path}: {error}") from error
+
+    async def _publish(self, disk: Disk, plan: CreatePlan, fd: int) -> Handle:
+        dirfd = disk.dirfd
+        try:
             published = await self._on_disk(disk, "link", lambda: allocate.publish(dirfd, fd, plan.name))
         except BaseException as error:
             os.close(fd)
@@ -212,7 +214,44 @@ class Namespace:
                 ) from error
             raise
         file = self._commitlog.note_created(plan, disk.number, published)
+        self._changed(disk)
+        log_event(log, logging.INFO, "created", segment=plan.name, disk=disk.path)
         return self.handles.adopt(file, fd)
+
+    async def _close(self, handle: Handle) -> None:
+        await self.handles.release(inodes.encode(handle.file))
+
+    async def _publish_copy(self, file: Segment, disk: Disk, old_name: bytes, new_name: bytes) -> None:
+        dirfd = disk.dirfd
+
+        def work() -> PackedAttributes:
+            beneath.demand_file(dirfd, old_name, file.ino)
+            # link + unlink instead of rename: a file that appeared there meanwhile is not replaced.
+            os.link(old_name, new_name, src_dir_fd=dirfd, dst_dir_fd=dirfd, follow_symlinks=False)
+            os.unlink(old_name, dir_fd=dirfd)
+            durable.sync_dir(dirfd)
+            return stat_name(dirfd, new_name)
+
+        async with self.handles.first_opens_held(file):
+            try:
+                attributes = await self._on_disk(disk, "rename", work)
+            except BaseException:
+                self._commitlog.note_doubtful(new_name, disk.number)
+                raise
+            self._commitlog.note_copy_published(file, new_name, attributes)
+        self._changed(disk)
+
+    async def _commit_predecessor(self, plan: CreatePlan) -> None:
+        """So that no power cut leaves a segment without the one before it. A disk that does not answer in time
+        goes without: the broker gives up after 5 s."""
+        predecessor = self._commitlog.catalog.predecessor(plan.base_offset)
+        if predecessor is None:
+            return
+        with trio.move_on_after(COMMIT_DEADLINE_S) as scope:
+            await self._background.committed(predecessor.disk)
+        if scope.cancelled_caught:
+            disk = self._commitlog.disk_of(predecessor)
+            log_event(log, logging.WARNING, "commit_awaited_in_vain", segment=predecessor.name, disk=disk.path)
 
     async def _settle(self, name: bytes) -> None:
         """Ask the disk that this name may lie on, if there is one, whether it does."""
@@ -227,21 +266,17 @@ class Namespace:
             if absent:
                 self._commitlog.note_denied(name)
 
-    async def _carry_out(self, removal: "_Removal") -> None:
+    async def _remove(self, file: Segment) -> None:
         """Remove a file from its disk, however long it takes."""
-        file = removal.file
         name, disk = file.name, self._commitlog.disk_of(file)
         try:
             await self._remove_from_disk(file, disk)
         except Exception as error:
-            removal.error = error
             self._commitlog.note_stayed(file)
             log_event(log, logging.WARNING, "remove_failed", segment=name, disk=disk.path, reason=str(error))
-        else:
-            self._changed(disk)
-            log_event(log, logging.INFO, "removed", segment=name, disk=disk.path, reason="unlink")
-        finally:
-            removal.ended.set()
+            raise
+        self._changed(disk)
+        log_event(log, logging.INFO, "removed", segment=name, disk=disk.path, reason="unlink")
 
     async def _remove_from_disk(self, file: Segment, disk: Disk) -> None:
         dirfd, file_name = disk.dirfd, file.name
@@ -284,6 +319,40 @@ class Namespace:
         reasons = [reason.name.lower() for reason in evaluated.refusals.values()] if evaluated else []
         return [*reasons, "fallback"] if plan.fallback else reasons
 
+    def _demand_at_rest(self, disk: Disk, *names: bytes) -> None:
+        """Raises DiskFailedError while an earlier change of one of these names has not ended."""
+        for name in names:
+            if name in self._in_flight:
+                raise DiskFailedError(disk.path, f"{name.decode()}: no answer yet to an earlier change")
+
+    async def _finish(
+        self,
+        number: DiskNumber,
+        op: str,
+        names: tuple[bytes, ...],
+        work: Callable[[], Awaitable[T]],
+        deadline_s: float,
+        discard: Callable[[T], Awaitable[None]] | None = None,
+    ) -> T:
+        """Have a disk change names, and wait at most `deadline_s`; then raise TimeoutError.
+
+        A disk that hangs must not hold up the whole directory (the kernel locks it for the length of a change),
+        but what was sent to it may still happen: the work goes on, its names can be used when it has ended.
+        """
+        self._in_flight.update(names)
+
+        async def work_and_release() -> T:
+            try:
+                return await work()
+            finally:
+                self._in_flight.difference_update(names)
+
+        try:
+            return await Detached(work_and_release, discard).wait(deadline_s)
+        except TimeoutError:
+            self._observer.disk_error(self._commitlog.disks[number].path, op, "ETIMEDOUT")
+            raise
+
     async def _on_disk(
         self,
         disk: Disk,
@@ -306,15 +375,6 @@ class Namespace:
             if translated is error:
                 raise
             raise translated from error
-
-
-class _Removal:
-    """A removal under way: in its own task, so that it can outlive the one who waits for it."""
-
-    def __init__(self, file: Segment) -> None:
-        self.file = file
-        self.ended = trio.Event()
-        self.error: Exception | None = None
 
 
 def _stat_path(dirfd: int, path: bytes) -> PackedAttributes:

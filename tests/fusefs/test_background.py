@@ -1,6 +1,7 @@
 """What follows a change of names: each disk's record of the newest segment, written only where it changes."""
 
 import os
+import threading
 
 import trio
 from support.pooled import open_parts
@@ -58,4 +59,85 @@ def test_a_removed_old_segment_touches_its_own_disk_only(workdir):
 
     with open_parts(workdir) as parts:
         background = BackgroundSync(parts.commitlog, parts.threads)
+        trio.run(main)
+
+
+class Gate:
+    """Syncs wait before it until it is opened."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+
+    def close(self, monkeypatch, function):
+        original = getattr(os, function)
+
+        def gated(fd: int) -> None:
+            assert self._open.wait(30)
+            original(fd)
+
+        monkeypatch.setattr(os, function, gated)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+async def create_waits(parts, name, gate):
+    """Whether a create ends only after the gate has been opened."""
+    ended = False
+
+    async def create():
+        nonlocal ended
+        await parts.namespace.create(name, OWNER)
+        ended = True
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(create)
+        await trio.sleep(0.1)
+        waits = not ended
+        gate.open()
+    return waits
+
+
+def test_a_segment_is_made_only_when_its_predecessors_name_is_committed(workdir, monkeypatch):
+    gate = Gate()
+
+    async def main():
+        first, second = names(2)
+        await parts.namespace.create(first, OWNER)
+        assert await create_waits(parts, second, gate)
+
+    with open_parts(workdir) as parts:
+        gate.close(monkeypatch, "fsync")
+        trio.run(main)
+
+
+def test_a_segment_is_made_only_when_its_predecessors_size_is_committed(workdir, monkeypatch):
+    gate = Gate()
+
+    async def main():
+        first, second = names(2)
+        handle = await parts.namespace.create(first, OWNER)
+        await parts.background.drain()  # its name is
+        gate.close(monkeypatch, "fsync")
+        os.ftruncate(handle.fd, SIZE)
+        parts.namespace.sync_soon(handle.file)
+        assert await create_waits(parts, second, gate)
+
+    with open_parts(workdir) as parts:
+        trio.run(main)
+
+
+def test_a_predecessor_on_a_disk_that_hangs_is_not_waited_for_without_end(workdir, monkeypatch):
+    gate = Gate()
+    monkeypatch.setattr("commitlogfs.fusefs.namespace.COMMIT_DEADLINE_S", 0.05)
+
+    async def main():
+        first, second = names(2)
+        await parts.namespace.create(first, OWNER)
+        handle = await parts.namespace.create(second, OWNER)
+        assert handle.file.disk != parts.commitlog.catalog.first.disk
+        gate.open()
+
+    with open_parts(workdir) as parts:
+        gate.close(monkeypatch, "fsync")
         trio.run(main)

@@ -3,13 +3,15 @@ every millisecond, may put the same segment on another disk before that disk has
 
 import errno
 import os
+import threading
+from collections.abc import Callable
 
 import pytest
 import trio
 from support.files import names_in
 from support.pooled import Parts, open_parts
 
-from commitlogfs.fusefs import inodes
+from commitlogfs.fusefs import inodes, namespace
 from commitlogfs.store import allocate, beneath, durable
 from commitlogfs.store.allocate import Owner
 from commitlogfs.store.errors import DiskError, SegmentExistsError, UncertainPublishError
@@ -107,3 +109,72 @@ def test_a_rename_that_failed_half_way_keeps_the_name_taken(parts, monkeypatch):
         assert holders(parts, NAME) == [0]
 
     trio.run(main)
+
+
+@pytest.fixture
+def slow_link(monkeypatch):
+    """The link of NAME waits for the event."""
+    link, go_on = beneath.link_unnamed, threading.Event()
+
+    def waiting_link(fd: int, dirfd: int, name: bytes) -> None:
+        assert name != NAME or go_on.wait(30)
+        link(fd, dirfd, name)
+
+    monkeypatch.setattr(beneath, "link_unnamed", waiting_link)
+    monkeypatch.setattr(namespace, "PUBLISH_DEADLINE_S", 0.05)
+    yield go_on
+    go_on.set()
+
+
+def test_a_link_that_hangs_holds_up_its_own_name_only(parts, slow_link):
+    async def main() -> None:
+        with pytest.raises(UncertainPublishError):
+            await parts.namespace.create(NAME, OURS)
+        with pytest.raises(SegmentExistsError):
+            await parts.namespace.create(NAME, OURS)
+        await parts.namespace.create(b"%020d" % SIZE, OURS)
+        assert holders(parts, NAME) == []
+
+        # The disk answers after all: the segment exists, on that disk, and nobody holds it open.
+        slow_link.set()
+        await until(lambda: parts.commitlog.find_name(NAME) is not None)
+        assert holders(parts, NAME) == [0]
+        await until(lambda: parts.namespace.handles.statistics().files == 1)
+        await parts.namespace.remove(NAME)
+        assert holders(parts, NAME) == []
+
+    trio.run(main)
+
+
+def test_a_rename_that_hangs_holds_up_its_own_names_only(parts, monkeypatch):
+    link, go_on = os.link, threading.Event()
+
+    def waiting_link(*arguments: object, **options: object) -> None:
+        assert go_on.wait(30)
+        link(*arguments, **options)
+
+    async def main() -> None:
+        handle = await parts.namespace.create(COPY, OURS)
+        os.ftruncate(handle.fd, SIZE)
+        await parts.namespace.handles.release(inodes.encode(handle.file))
+        monkeypatch.setattr(os, "link", waiting_link)
+        monkeypatch.setattr(namespace, "REMOVE_DEADLINE_S", 0.05)
+        with pytest.raises(DiskError):
+            await parts.namespace.publish_copy(COPY, NAME)
+        for change in (parts.namespace.remove(COPY), parts.namespace.publish_copy(COPY, NAME)):
+            with pytest.raises(DiskError):
+                await change
+        with pytest.raises(SegmentExistsError):
+            await parts.namespace.create(NAME, OURS)
+        go_on.set()
+        await until(lambda: parts.commitlog.find_name(NAME) is not None)
+        assert holders(parts, NAME) == [0]
+        assert holders(parts, COPY) == []
+
+    trio.run(main)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with trio.fail_after(10):
+        while not condition():
+            await trio.sleep(0.01)

@@ -25,6 +25,7 @@ class Parts:
     commitlog: CommitLog
     threads: DiskThreads
     namespace: Namespace
+    background: BackgroundSync
 
 
 @contextmanager
@@ -38,9 +39,10 @@ def open_parts(workdir: Path, count: int = 3, segment_size: int = 4096) -> Itera
     threads = DiskThreads(commitlog.disks)
     observer = SilentObserver()
     usage = UsageMonitor(commitlog, threads, observer)
-    namespace = Namespace(commitlog, threads, usage, BackgroundSync(commitlog, threads), observer)
+    background = BackgroundSync(commitlog, threads)
+    namespace = Namespace(commitlog, threads, usage, background, observer)
     try:
-        yield Parts(folders, commitlog, threads, namespace)
+        yield Parts(folders, commitlog, threads, namespace, background)
     finally:
         namespace.handles.close()
         commitlog.close()
