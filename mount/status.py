@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import time
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,8 @@ class StatusReport:
         eligibility = log.evaluate(time.monotonic())
         rate = self._ingest_rate()
         share = rate / len(eligibility.eligible) if eligibility.eligible else 0.0
-        first, last = log.catalog.first, log.catalog.last
+        whole = list(log.listed())
+        per_disk = Counter(segment.disk for segment in whole)
         return {
             "schema": SCHEMA_VERSION,
             "name": self._config.name,
@@ -51,9 +53,10 @@ class StatusReport:
             "degraded": bool(log.missing),
             "daemon": {"pid": os.getpid(), "since": self._since, "passthrough": "off"},
             "segments": {
-                "count": len(log.catalog),
-                "first_offset": None if first is None else first.base_offset,
-                "last_offset": None if last is None else last.base_offset,
+                "count": len(whole),
+                "unsized": len(log.catalog) - len(whole),
+                "first_offset": whole[0].base_offset if whole else None,
+                "last_offset": whole[-1].base_offset if whole else None,
                 "size": log.segment_size,
                 "gaps": [[start, end] for start, end in log.catalog.gaps()],
                 "retired": len(log.retired()),
@@ -73,9 +76,7 @@ class StatusReport:
             },
             "store_root": await self._store_root(),
             "disks": [
-                self._disk(
-                    disk, log.catalog.count_on_disk(disk.number), eligibility.refusals.get(disk.number), share
-                )
+                self._disk(disk, per_disk[disk.number], eligibility.refusals.get(disk.number), share)
                 for disk in log.disks.values()
             ],
             "missing_disks": list(log.missing),

@@ -41,6 +41,8 @@ def describe_log(document: dict[str, Any]) -> str:
     if segments["gaps"]:
         count = len(segments["gaps"])
         text += f", WITH {count} GAP{'S' if count > 1 else ''}: consumers skip over a gap silently"
+    if segments["unsized"]:
+        text += f", and {count_of(segments['unsized'], 'segment')} without a size yet"
     rate = document["ingest_bytes_per_second"]
     return f"{text}, growing by {approximate_size(rate)}/s." if rate >= 1 else f"{text}."
 

@@ -21,9 +21,14 @@ struct packed_attributes {
 
 #define WANTED_MASK (STATX_BASIC_STATS | STATX_BTIME)
 
+/* Times beyond the years 1677 and 2262, which a filesystem may keep, show as the ends of what ns can tell. */
 static int64_t to_ns(const struct statx_timestamp *t)
 {
-    return (int64_t)t->tv_sec * 1000000000 + (int64_t)t->tv_nsec;
+    int64_t ns;
+    if (__builtin_mul_overflow((int64_t)t->tv_sec, (int64_t)1000000000, &ns) ||
+        __builtin_add_overflow(ns, (int64_t)t->tv_nsec, &ns))
+        return t->tv_sec < 0 ? INT64_MIN : INT64_MAX;
+    return ns;
 }
 
 static void pack(const struct statx *sx, struct packed_attributes *out)

@@ -18,6 +18,7 @@ from commitlogfs.store.inuse import is_open_elsewhere
 from commitlogfs.store.inventory import Inventory, take_inventory
 from commitlogfs.store.membership import DiskSpec, OpenFolder, compare_folders, open_spec
 from commitlogfs.store.scan import DiskScan, scan_folder
+from commitlogfs.store.segment import format_segment_name
 
 DEFAULT_ROOT = RootAttributes(0o755, 0, 0)
 
@@ -129,6 +130,7 @@ def sweep(pool: Pool) -> list[str]:
             for name, _, _ in remove.list_retired(disk.dirfd):
                 remove.drop_retired(disk.dirfd, name)
                 done.append(f"{disk.path}: freed removed segment {name.decode()}")
+            remove.drop_empty_folder(disk.dirfd)
     for temporary in pool.inventory.stale_temporaries:
         disk = next(disk for disk in pool.disks if disk.number == temporary.disk)
         with contextlib.suppress(OSError):
@@ -308,7 +310,7 @@ def _read_root(disks: list[Disk]) -> RootAttributes:
 
 
 def _judge_newest(pool: Pool) -> None:
-    """Degraded is refused while the newest segment cannot be served: two histories of the log would follow."""
+    """Refused while the newest segment is known to lie where it cannot be served: two histories would follow."""
     last = pool.inventory.catalog.last
     for index, finding in enumerate(pool.findings):
         if finding.code in _QUARANTINING and (last is None or finding.file.encode() > last.name):
@@ -317,20 +319,31 @@ def _judge_newest(pool: Pool) -> None:
                 severity=Severity.REFUSES_ALWAYS,
                 message=f"{finding.message}, and the log has no newer one to go on from",
             )
-    if not pool.missing:
-        return
     recorded = [newest for disk in pool.disks if (newest := identity.read_newest(disk.dirfd)) is not None]
-    if recorded and (last is None or max(recorded) > last.base_offset):
-        pool.findings.append(
-            Finding(
-                FindingCode.NEWEST_SEGMENT_MISSING,
-                Severity.REFUSES_ALWAYS,
-                "",
-                f"{max(recorded):020d}",
-                "the newest segment lies on a missing disk, so the log would grow a second history",
-                f"bring back {' or '.join(pool.missing)}",
-            )
+    if not recorded or (last is not None and max(recorded) <= last.base_offset):
+        return
+    if pool.missing:
+        severity = Severity.REFUSES_ALWAYS
+        message = "the newest segment lies on a missing disk, so the log would grow a second history"
+        remedy = f"bring back {' or '.join(pool.missing)}"
+    else:
+        # Not refused: the newest segment is made a whole segment before it is written to, and a power cut may
+        # undo that.
+        severity = Severity.WARNING
+        message = "recorded as the newest segment, but on no disk"
+        remedy = (
+            "nothing to do after a power cut: it was still empty; else find out who removed it, and bring it back"
         )
+    pool.findings.append(
+        Finding(
+            FindingCode.NEWEST_SEGMENT_MISSING,
+            severity,
+            "",
+            format_segment_name(max(recorded)).decode(),
+            message,
+            remedy,
+        )
+    )
 
 
 def _judge_in_use(pool: Pool) -> None:

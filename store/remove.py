@@ -57,7 +57,7 @@ def retire_file(dirfd: int, name: bytes) -> bytes:
             raise
         with contextlib.suppress(FileNotFoundError):  # moved already, and only the sync found no room
             os.unlink(name, dir_fd=dirfd)
-        _remove_empty_folder(dirfd)
+        drop_empty_folder(dirfd)
         durable.sync_dir(dirfd)
     return retired_name
 
@@ -90,7 +90,7 @@ def drop_retired(dirfd: int, retired_name: bytes) -> DiskUsage:
         pass
     finally:
         os.close(folder)
-    _remove_empty_folder(dirfd)
+    drop_empty_folder(dirfd)
     return _measure_freed(dirfd, expected)
 
 
@@ -112,6 +112,16 @@ def list_retired(dirfd: int) -> list[tuple[bytes, BaseOffset, int]]:
         os.close(folder)
 
 
+def drop_empty_folder(dirfd: int) -> None:
+    """Take the folder of retired segments away if nothing lies in it. Raises OSError."""
+    try:
+        os.rmdir(layout.RETIRED_FOLDER, dir_fd=dirfd)
+    except OSError as error:
+        # Another retired segment, or something that is not ours, still lies in it.
+        if error.errno not in (errno.ENOTEMPTY, errno.ENOENT, errno.EEXIST):
+            raise
+
+
 def _rename_into_retired(dirfd: int, name: bytes, retired_name: bytes) -> None:
     folder = beneath.open_folder(dirfd, layout.RETIRED_FOLDER)
     try:
@@ -120,15 +130,6 @@ def _rename_into_retired(dirfd: int, name: bytes, retired_name: bytes) -> None:
         durable.sync_dir(dirfd)
     finally:
         os.close(folder)
-
-
-def _remove_empty_folder(dirfd: int) -> None:
-    try:
-        os.rmdir(layout.RETIRED_FOLDER, dir_fd=dirfd)
-    except OSError as error:
-        # Another retired segment, or something that is not ours, still lies in it.
-        if error.errno not in (errno.ENOTEMPTY, errno.ENOENT, errno.EEXIST):
-            raise
 
 
 def _freed_bytes(dirfd: int, name: bytes) -> int:

@@ -176,5 +176,5 @@ def test_a_rename_that_hangs_holds_up_its_own_names_only(parts, monkeypatch):
 
 async def until(condition: Callable[[], bool]) -> None:
     with trio.fail_after(10):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - what is waited for happens in several tasks
             await trio.sleep(0.01)

@@ -30,9 +30,14 @@ def a_disk(**changes: object) -> dict[str, Any]:
     }
 
 
+def a_log(**changes: object) -> dict[str, Any]:
+    empty = {"count": 0, "unsized": 0, "first_offset": 0, "last_offset": None, "size": 1 << 30, "gaps": []}
+    return {**empty, **changes}
+
+
 def a_document(**changes: object) -> dict[str, Any]:
     return {
-        "segments": {"count": 12, "first_offset": 0, "last_offset": 11 << 30, "size": 1 << 30, "gaps": []},
+        "segments": a_log(count=12, last_offset=11 << 30),
         "ingest_bytes_per_second": 31e6,
         "placement": {"fallback": False, "next_disk": "/data2"},
         "statfs": {"used_percent": 50, "trigger": "all"},
@@ -74,8 +79,12 @@ def test_log():
         "12 segments of 1GiB, log offsets 0 to 12,884,901,888, growing by 29.6 MiB/s."
     )
     assert describe_log(a_document(ingest_bytes_per_second=0.0)).endswith("12,884,901,888.")
-    empty = a_document(segments={"count": 0, "first_offset": None, "last_offset": None, "size": 4096, "gaps": []})
+    empty = a_document(segments=a_log(first_offset=None, size=4096))
     assert describe_log(empty) == "The log is empty; segments of 4KiB will be made when the broker starts."
+    made_ahead = a_log(count=1, unsized=1, last_offset=0)
+    assert describe_log(a_document(segments=made_ahead, ingest_bytes_per_second=0.0)) == (
+        "1 segment of 1GiB, log offsets 0 to 1,073,741,824, and 1 segment without a size yet."
+    )
     gap = {**a_document()["segments"], "gaps": [[1 << 30, 2 << 30]]}
     assert "WITH 1 GAP: consumers skip over a gap silently" in describe_log(a_document(segments=gap))
 

@@ -34,7 +34,7 @@ DOCUMENT_KEYS = {
 }
 NESTED_KEYS = {
     "daemon": {"pid", "since", "passthrough"},
-    "segments": {"count", "first_offset", "last_offset", "size", "gaps", "retired"},
+    "segments": {"count", "unsized", "first_offset", "last_offset", "size", "gaps", "retired"},
     "placement": {"policy", "fallback", "next_disk"},
     "thresholds": {"clean", "force", "full", "resume", "min_free_bytes"},
     "statfs": {"trigger", "blocks", "free", "used_percent"},
@@ -198,9 +198,10 @@ def test_the_status_document_follows_its_schema(filled: PoolMount) -> None:
         assert keys <= document[key].keys(), key
     assert document["schema"] == 1
     assert document["segments"] == {
-        "count": SEGMENTS + 1,
+        "count": SEGMENTS,
+        "unsized": 1,
         "first_offset": 0,
-        "last_offset": SEGMENTS * MIB,
+        "last_offset": (SEGMENTS - 1) * MIB,
         "size": MIB,
         "gaps": [],
         "retired": 0,
@@ -212,7 +213,7 @@ def test_the_status_document_follows_its_schema(filled: PoolMount) -> None:
         for key, kind in DISK_KEYS.items():
             assert isinstance(disk[key], kind | int if kind is float else kind), key
     assert [disk["path"] for disk in document["disks"]] == [str(disk) for disk in filled.disks]
-    assert sum(disk["segments"] for disk in document["disks"]) == SEGMENTS + 1
+    assert sum(disk["segments"] for disk in document["disks"]) == SEGMENTS
 
 
 def test_the_documentation_names_every_key_of_the_document(filled: PoolMount) -> None:
@@ -237,8 +238,8 @@ def test_a_document_read_in_parts_fits_together(filled: PoolMount) -> None:
         filled.make_segments([20])
         rest = file.read()
     try:
-        assert json.loads(first + rest)["segments"]["count"] == SEGMENTS + 1
-        assert json.loads(control(filled, "status.json").read_bytes())["segments"]["count"] == SEGMENTS + 2
+        assert json.loads(first + rest)["segments"]["count"] == SEGMENTS
+        assert json.loads(control(filled, "status.json").read_bytes())["segments"]["count"] == SEGMENTS + 1
     finally:
         filled.path(20).unlink()
 

@@ -272,3 +272,14 @@ def test_degraded_without_any_of_the_segments_left_is_refused(striped: PoolMount
     degrade(striped)
     report = refused_mount(striped)
     assert striped.path(6).name in report
+
+
+def test_the_newest_segment_removed_behind_our_back_is_told(striped: PoolMount) -> None:
+    """No reason to refuse, since a power cut may undo the creation of a segment that nothing was written to."""
+    newest = striped.path(6).name
+    (holder,) = [Path(disk) for disk in striped.disks if (Path(disk) / newest).exists()]
+    (holder / newest).unlink()
+    striped.start()
+    (finding,) = [one for one in striped.status()["findings"] if one["code"] == "newest-segment-missing"]
+    assert (finding["severity"], finding["file"]) == ("warning", newest)
+    assert "power cut" in finding["remedy"]

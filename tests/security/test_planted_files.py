@@ -1,5 +1,6 @@
 """Links, fifos, devices and folders planted in the disk folders are never followed, opened or removed."""
 
+import contextlib
 import errno
 import os
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.pools import MIB, PoolMount, segment_bytes
 from support.snapshots import snapshot
+from support.waiting import eventually
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 
@@ -86,17 +88,38 @@ def segment(shared: PoolMount) -> Iterator[int]:
 
 def swap(pool: PoolMount, index: int, plant: Plant, secret: Path) -> Path:
     """Put something else in the place of a segment's file, under a running daemon."""
-    place = Path(pool.disks[pool.disk_of(index)]) / pool.path(index).name
+    place = place_of(pool, index)
     place.rename(pool.workdir / f"aside{index}")
     plant(place, secret)
     return place
 
 
+def place_of(pool: PoolMount, index: int) -> Path:
+    return Path(pool.disks[pool.disk_of(index)]) / pool.path(index).name
+
+
+@pytest.fixture
+def closed(shared: PoolMount, segment: int) -> int:
+    """A segment that the daemon has closed: the kernel sends the last close later than it returns to its caller."""
+    place = place_of(shared, segment)
+
+    def is_closed() -> bool:
+        assert shared.daemon is not None
+        for link in Path(f"/proc/{shared.daemon.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if link.samefile(place):
+                    return False
+        return True
+
+    eventually(is_closed)
+    return segment
+
+
 @pytest.mark.parametrize("plant", [*PLANTS, plant_copy], ids=lambda plant: plant.__name__)
-def test_swapped_under_a_running_daemon(shared: PoolMount, segment: int, secret: Path, plant: Plant) -> None:
-    path = shared.path(segment)
+def test_swapped_under_a_running_daemon(shared: PoolMount, closed: int, secret: Path, plant: Plant) -> None:
+    path = shared.path(closed)
     before = path.stat()
-    place = swap(shared, segment, plant, secret)
+    place = swap(shared, closed, plant, secret)
     planted = snapshot(place)
     for flags in (os.O_RDONLY, os.O_RDWR, os.O_WRONLY):
         with pytest.raises(OSError, match=os.strerror(errno.EIO)):
@@ -114,7 +137,7 @@ def test_swapped_under_a_running_daemon(shared: PoolMount, segment: int, secret:
         open(shared.mountpoint / ".commitlogfs/log", "rb") as log,
         pytest.raises(OSError, match=os.strerror(errno.EIO)),
     ):
-        os.pread(log.fileno(), 16, segment * MIB)
+        os.pread(log.fileno(), 16, closed * MIB)
     # What the kernel knows of the file stays as it was: a mapped reader would die of a smaller size.
     after = path.stat()
     assert (after.st_ino, after.st_size, after.st_mode) == (before.st_ino, before.st_size, before.st_mode)
@@ -135,24 +158,24 @@ def test_an_open_segment_serves_on_after_a_swap(shared: PoolMount, segment: int,
         assert os.pread(aside.fileno(), 2, 8192) == b"on"
 
 
-def test_the_file_put_back_is_served_again(shared: PoolMount, segment: int, secret: Path) -> None:
-    place = swap(shared, segment, plant_symlink, secret)
+def test_the_file_put_back_is_served_again(shared: PoolMount, closed: int, secret: Path) -> None:
+    place = swap(shared, closed, plant_symlink, secret)
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-        os.open(shared.path(segment), os.O_RDONLY)
+        os.open(shared.path(closed), os.O_RDONLY)
     place.unlink()
-    (shared.workdir / f"aside{segment}").rename(place)
-    assert shared.path(segment).read_bytes()[:4096] == segment_bytes(segment, 4096)
-    shared.path(segment).unlink()
+    (shared.workdir / f"aside{closed}").rename(place)
+    assert shared.path(closed).read_bytes()[:4096] == segment_bytes(closed, 4096)
+    shared.path(closed).unlink()
     assert not place.exists()
 
 
-def test_a_vanished_file_is_an_error_and_can_be_removed(shared: PoolMount, segment: int) -> None:
-    place = Path(shared.disks[shared.disk_of(segment)]) / shared.path(segment).name
+def test_a_vanished_file_is_an_error_and_can_be_removed(shared: PoolMount, closed: int) -> None:
+    place = Path(shared.disks[shared.disk_of(closed)]) / shared.path(closed).name
     place.unlink()
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-        os.open(shared.path(segment), os.O_RDONLY)
-    shared.path(segment).unlink()
-    assert shared.path(segment).name not in os.listdir(shared.mountpoint)
+        os.open(shared.path(closed), os.O_RDONLY)
+    shared.path(closed).unlink()
+    assert shared.path(closed).name not in os.listdir(shared.mountpoint)
     assert "traceback" not in shared.log_since_start()
 
 
@@ -212,15 +235,15 @@ def test_retiring_never_goes_through_a_planted_folder(
     shared.path(segment).unlink()
 
 
-def test_nothing_left_open(shared: PoolMount, segment: int, secret: Path) -> None:
+def test_nothing_left_open(shared: PoolMount, closed: int, secret: Path) -> None:
     """Every refused open gives its descriptor back."""
-    swap(shared, segment, plant_symlink, secret)
+    swap(shared, closed, plant_symlink, secret)
     assert shared.daemon is not None
     folder = f"/proc/{shared.daemon.pid}/fd"
     before = len(os.listdir(folder))
     for _ in range(50):
         with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-            os.open(shared.path(segment), os.O_RDONLY)
+            os.open(shared.path(closed), os.O_RDONLY)
     assert len(os.listdir(folder)) <= before + 2
 
 

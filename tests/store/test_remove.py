@@ -116,6 +116,7 @@ def test_crash_before_the_rename_leaves_the_segment(disk):
     assert [segment.base_offset for segment in pool.inventory.catalog] == [SIZE]
     assert pool.findings == []
     assert sweep(pool) == []
+    assert os.listdir(disk.path) == [NAME.decode()]
     assert remove.retire_file(disk.dirfd, NAME)
 
 
@@ -136,6 +137,7 @@ def test_crash_after_the_last_unlink_leaves_an_empty_folder(disk):
     pool = reopened(disk)
     assert pool.findings == []
     assert sweep(pool) == []
+    assert os.listdir(disk.path) == []
     make(disk)
     remove.drop_retired(disk.dirfd, remove.retire_file(disk.dirfd, NAME))
     assert names_in(disk.path) == []
