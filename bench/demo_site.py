@@ -4,10 +4,10 @@ import contextlib
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from commitlogfs.bench import sweep
 from commitlogfs.bench.disks import DisksUnavailableError, LoopDisk, why_no_loop_disks
 from commitlogfs.bench.served import CommandFailedError, cli_command
 from commitlogfs.mount import daemonize, mountinfo, runtime
@@ -45,10 +45,15 @@ class Site:
                 left.append(f"{what}: {error}")
         return left
 
-    def make_work_folder(self) -> Path:
-        parent = os.environ.get("TMPDIR") or "/var/tmp"  # noqa: S108 - a disk, where /tmp may be memory
-        work = Path(tempfile.mkdtemp(prefix="commitlogfs-demo-", dir=parent))
-        self.later(f"folder {work}", lambda: _remove_tree(work))
+    def make_work_folder(self, show: Callable[[str], None]) -> Path:
+        """What an aborted demo has left is cleared away first; what this one starts is known to belong to it."""
+        for line in sweep.sweep_stale():
+            show(f"swept, left by an aborted run: {line}")
+        work = sweep.create_base("demo")
+        self.later(f"folder {work}", lambda: sweep.remove_tree(work))
+        belonging = contextlib.ExitStack()
+        belonging.enter_context(sweep.belonging_to(work))
+        self.later("environment", belonging.close)
         return work
 
     def make_root(self, work: Path) -> Path:
@@ -59,7 +64,8 @@ class Site:
         except OSError:
             root = work / "rocketmq"
             root.mkdir()
-        self.later(f"folder {root}", lambda: _remove_tree(root))
+        sweep.claim(work, root)
+        self.later(f"folder {root}", lambda: sweep.remove_tree(root))
         self.mountpoint = root / "store" / "commitlog"
         return root
 
@@ -121,12 +127,3 @@ class Site:
         for folder in made:
             with contextlib.suppress(OSError):  # somebody else's mount uses it by now
                 folder.rmdir()
-
-
-def _remove_tree(folder: Path) -> None:
-    """Never crosses a mount: raises OSError instead."""
-    inside = mountinfo.mounts_below(folder)
-    if inside:
-        raise OSError(f"{inside[0].mountpoint} is still mounted")
-    if folder.is_dir():
-        shutil.rmtree(folder)

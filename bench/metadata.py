@@ -9,7 +9,6 @@ target is met: the table says), 1 a result was wrong or could not be had.
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from commitlogfs.bench import sweep
 from commitlogfs.bench.catalog_figures import CatalogFigures, WrongResultError, measure_catalog
 from commitlogfs.bench.create_figures import CreateFigures, measure_creates
 from commitlogfs.bench.disks import DisksUnavailableError
@@ -43,15 +43,14 @@ def main(
     if lack:
         console.print(f"bench-metadata: {lack}")
         raise typer.Exit(1)
-    parent = folder or Path(os.environ.get("TMPDIR") or "/var/tmp")  # noqa: S108 - a disk, where /tmp may be memory
+
+    def tell(text: str) -> None:
+        console.print(f"[dim]{text}[/]")
+
     try:
-        with tempfile.TemporaryDirectory(prefix="commitlogfs-bench-", dir=parent) as work:
-
-            def tell(text: str) -> None:
-                console.print(f"[dim]{text}[/]")
-
-            big = measure_catalog(Path(work, "catalog"), segments, disks, rounds, tell)
-            made = measure_creates(Path(work, "creates"), ("ext4", "xfs"), creates, parse_size(segment_size), tell)
+        with sweep.run("bench", tell, folder) as work:
+            big = measure_catalog(work / "catalog", segments, disks, rounds, tell)
+            made = measure_creates(work / "creates", ("ext4", "xfs"), creates, parse_size(segment_size), tell)
     except (WrongResultError, CommandFailedError, DisksUnavailableError, OSError) as error:
         console.print(f"bench-metadata: {error}", style="red", markup=False)
         raise typer.Exit(1) from None

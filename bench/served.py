@@ -3,18 +3,17 @@
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from commitlogfs.bench import sweep
 from commitlogfs.mount import runtime
 
 READY_TIMEOUT_S = 60.0
@@ -41,7 +40,7 @@ class ServedPool:
         self._log_start = 0
         self._daemon: subprocess.Popen[bytes] | None = None
         # Not beneath `folder`: a socket's path has at most 107 bytes.
-        self._runtime = Path(tempfile.mkdtemp(prefix="commitlogfs-bench-", dir="/run"))
+        self._runtime = sweep.create_base("bench", sweep.SOCKETS_PARENT)
         self._env = {**os.environ, runtime.OVERRIDE: str(self._runtime), "NO_COLOR": "1"}
         lines = [f"mountpoint = {json.dumps(str(self.mountpoint))}", f"segment_size = {segment_size}"]
         for disk in disks:
@@ -115,7 +114,7 @@ class ServedPool:
                 daemon.wait()
         if self.mountpoint.is_dir():
             self.run("umount", "--unguard", self.mountpoint)
-        shutil.rmtree(self._runtime, ignore_errors=True)
+        sweep.remove_tree(self._runtime)
 
     def log_text(self) -> str:
         """What the last daemon has logged."""

@@ -79,6 +79,11 @@ def main(arguments: list[str] | None = None) -> int:
         # The reader of our output (head, less) has gone: nothing is wrong.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.OK)
+    except OSError as error:
+        # What no command has foreseen: a full disk under a log file, a folder that fails. Told, not dumped.
+        where = f"{error.filename}: " if error.filename is not None else ""
+        print(f"commitlogfs: {where}{error.strerror or error}", file=sys.stderr)
+        return int(ExitCode.FINDINGS)
     return result if isinstance(result, int) else int(ExitCode.OK)
 
 

@@ -161,6 +161,19 @@ def ask(path: Path, verb: str, timeout_s: float = PEER_TIMEOUT_S, **arguments: o
     return answer
 
 
+def is_heard(path: Path) -> bool:
+    """Whether a daemon holds this socket: one that died leaves it behind. Says nothing about its health."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
+        connection.setblocking(False)
+        try:
+            connection.connect(os.fspath(path))
+        except BlockingIOError:  # its backlog is full
+            return True
+        except OSError:
+            return False
+    return True
+
+
 def _connect(connection: socket.socket, path: str, deadline: float) -> None:
     while True:
         try:

@@ -25,6 +25,7 @@ def find_target(which: str | None) -> Target:
     which = settings.or_default(which)
     if which is None:
         names = runtime.list_names()
+        names = [name for name in names if control.is_heard(runtime.socket_path(name))] or names
         if not names:
             raise UnreachableError("no mount is running: start one with `commitlogfs mount`")
         if len(names) > 1:

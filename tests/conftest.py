@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from support import sweep
 from support.loop_disks import DiskFarm, loop_available, mkfs_available
 from support.pools import PoolMount
+
+from commitlogfs.bench import sweep
 
 # The same examples on every machine and in every run; no time limit per example, since machines are busy.
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
@@ -62,14 +63,9 @@ def base_folder() -> Iterator[Path]:
     """The folder under which a run makes everything; whatever it starts is known by its environment."""
     for line in sweep.sweep_stale():
         print(f"swept, left by an aborted run: {line}")
-    base = sweep.create_base()
-    former = os.environ.get(sweep.RUN_VARIABLE)
-    os.environ[sweep.RUN_VARIABLE] = str(base)
-    yield base
-    if former is None:
-        del os.environ[sweep.RUN_VARIABLE]
-    else:
-        os.environ[sweep.RUN_VARIABLE] = former
+    base = sweep.create_base("test")
+    with sweep.belonging_to(base):
+        yield base
     left = sweep.sweep(base)
     assert not left, f"left at the end of the run: {left}"
     assert not base.exists(), f"could not be removed: {base}"

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import sweep
 from support.brokers import Stand, make_stand
 from support.loop_disks import loop_available, mkfs_available
 
-from commitlogfs.bench import rocketmq
+from commitlogfs.bench import rocketmq, sweep
 from commitlogfs.bench.rocketmq import Distribution, NameServer
 
 MakeStand = Callable[..., Stand]

@@ -1,8 +1,11 @@
 """Whatever is typed: one line that says what is wrong, the documented exit status, never a traceback."""
 
+import errno
+
 import pytest
 from support.in_process import CommandLine
 
+from commitlogfs.mount import cli as cli_module
 from commitlogfs.mount import config as config_module
 from commitlogfs.mount.cli import app
 
@@ -114,3 +117,12 @@ def test_every_verb_explains_itself(cli, verb, option):
 
 def test_the_table_of_verbs_is_complete():
     assert {command.name or command.callback.__name__ for command in app.registered_commands} == set(VERBS)
+
+
+def test_a_system_error_that_no_command_foresees_is_one_line(monkeypatch, capsys):
+    def failing(*arguments: object, **options: object) -> None:
+        raise OSError(errno.EIO, "Input/output error", "/data1/x")
+
+    monkeypatch.setattr(cli_module, "app", failing)
+    assert cli_module.main(["status"]) == 1
+    assert capsys.readouterr().err == "commitlogfs: /data1/x: Input/output error\n"

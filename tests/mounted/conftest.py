@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support import sweep
 from support.pools import PoolMount
+
+from commitlogfs.bench import sweep
 
 
 @pytest.fixture(scope="module")

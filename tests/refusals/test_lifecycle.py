@@ -243,6 +243,8 @@ def test_several_mounts_have_to_be_told_apart(mounted: PoolMount, base_folder: P
     mounted.runtime.mkdir(exist_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
         other.bind(os.fspath(mounted.runtime / "other.sock"))  # a daemon that died left it
+        assert mounted.cli("status").status == 0
+        other.listen()
         ran = mounted.cli("status")
         assert ran.status == 2
         assert ran.err == "commitlogfs: 2 mounts are running: name one of other, test\n"

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import sweep
 from support.pools import PoolMount
+
+from commitlogfs.bench import sweep
 
 SECRET = b"secret of somebody else\n"
 

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import sweep
 from support.pools import PoolMount, segment_name
 from support.waiting import eventually
+
+from commitlogfs.bench import sweep
 
 pytestmark = [pytest.mark.mounted, pytest.mark.slow]
 

@@ -1,7 +1,7 @@
 """Real ext4 and xfs disks for tests: sparse image files, mounted through loop devices. Needs root.
 
 A disk holds a loop device only while it is mounted (`mount -o loop` frees it with the mount), and everything
-of it lies in its work folder, so that `support.sweep` can clear away what an aborted run leaves.
+of it lies in its work folder, so that `bench.sweep` can clear away what an aborted run leaves.
 """
 
 import array

@@ -1,8 +1,8 @@
-"""Clearing away what a test run leaves: processes, mounts, loop devices, immutable folders.
+"""Clearing away what a run of the tests, the demo or a benchmark leaves: processes, mounts, loop devices, folders.
 
-Everything a run makes lies in one base folder, `commitlogfs-test-PID-RANDOM`, whose `owner.json` tells which
-process made it; everything it starts inherits $COMMITLOGFS_TEST_RUN, the base folder's path. So what belongs
-to a run is certain, and a run that still lives is never touched.
+Everything a run makes lies in one base folder, `commitlogfs-KIND-PID-RANDOM`, whose `owner.json` tells which
+process made it and which folders elsewhere it has claimed; everything it starts inherits $COMMITLOGFS_RUNS, which
+holds the base folder's path. So what belongs to a run is certain, and a run that still lives is never touched.
 """
 
 import contextlib
@@ -14,39 +14,88 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from commitlogfs.mount import guard, mountinfo
 
-PREFIX = "commitlogfs-test-"
-RUN_VARIABLE = "COMMITLOGFS_TEST_RUN"
+KINDS = ("test", "demo", "bench")
+RUNS_VARIABLE = "COMMITLOGFS_RUNS"
+"""Base folders of the runs that a process belongs to, colons between: a test runs the demo."""
 
+SOCKETS_PARENT = Path("/run")
+"""Where base folders of sockets are made, whose paths must be short."""
+
+_RUNS_PREFIX = os.fsencode(f"{RUNS_VARIABLE}=")
 _OWNER = "owner.json"
 _EXIT_TIMEOUT_S = 5.0
 
 
 def base_parent() -> Path:
     """Where base folders are made: $TMPDIR, else /var/tmp (a disk, where /tmp may be memory)."""
-    return Path(os.environ.get("TMPDIR") or "/var/tmp").resolve()
+    return Path(os.environ.get("TMPDIR") or "/var/tmp").resolve()  # noqa: S108
 
 
-def create_base() -> Path:
-    """A new base folder that this process owns."""
-    base = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=base_parent()))
+def prefix_of(kind: str) -> str:
+    return f"commitlogfs-{kind}-"
+
+
+def create_base(kind: str, parent: Path | None = None) -> Path:
+    """A new base folder, in `base_parent` unless told otherwise, that this process owns."""
+    base = Path(tempfile.mkdtemp(prefix=f"{prefix_of(kind)}{os.getpid()}-", dir=parent or base_parent()))
     base.chmod(0o755)  # tests act as other users, too
-    (base / _OWNER).write_text(json.dumps(_identity(os.getpid())))
+    (base / _OWNER).write_text(json.dumps({**_identity(os.getpid()), "claimed": []}))
     return base
+
+
+def claim(base: Path, folder: Path) -> None:
+    """Note that the run has made `folder`, outside of its base folder: swept with all that is in it."""
+    owner = json.loads((base / _OWNER).read_text())
+    owner["claimed"].append(str(folder))
+    (base / _OWNER).write_text(json.dumps(owner))
+
+
+@contextlib.contextmanager
+def belonging_to(base: Path) -> Iterator[None]:
+    """What is started meanwhile belongs to this run."""
+    former = os.environ.get(RUNS_VARIABLE)
+    os.environ[RUNS_VARIABLE] = f"{former}:{base}" if former else str(base)
+    try:
+        yield
+    finally:
+        if former is None:
+            del os.environ[RUNS_VARIABLE]
+        else:
+            os.environ[RUNS_VARIABLE] = former
+
+
+@contextlib.contextmanager
+def run(kind: str, tell: Callable[[str], None], parent: Path | None = None) -> Iterator[Path]:
+    """A base folder for the length of the block, swept at its end; before, what aborted runs have left."""
+    for line in sweep_stale():
+        tell(f"swept, left by an aborted run: {line}")
+    base = create_base(kind, parent)
+    try:
+        with belonging_to(base):
+            yield base
+    finally:
+        for line in sweep(base):
+            tell(f"swept at the end: {line}")
 
 
 def sweep_stale() -> list[str]:
     """Clear away every base folder whose run is dead. Returns lines that say what was found."""
     found = []
-    for base in sorted(base_parent().glob(PREFIX + "*")):
+    for base in _bases():
         state = base.lstat()
         if stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid() and _is_dead(base):
             found += [f"{base.name}: {line}" for line in sweep(base)] or [f"{base.name}: files only"]
     return found
+
+
+def _bases() -> list[Path]:
+    parents = {base_parent(), SOCKETS_PARENT}
+    return sorted(base for parent in parents for kind in KINDS for base in parent.glob(prefix_of(kind) + "*"))
 
 
 def sweep(base: Path) -> list[str]:
@@ -55,10 +104,13 @@ def sweep(base: Path) -> list[str]:
     Does not raise if something stays: the next run tries again.
     """
     found = kill_processes(base)
-    found += detach_mounts(base)
+    claimed = _claimed(base)
+    for folder in (*claimed, base):  # disks lie in the base folder, mounts that use them elsewhere
+        found += detach_mounts(folder)
     found += _free_loop_devices(base)
-    with contextlib.suppress(OSError):
-        remove_tree(base)
+    for folder in (*claimed, base):
+        with contextlib.suppress(OSError):
+            remove_tree(folder)
     return found
 
 
@@ -105,25 +157,32 @@ def remove_tree(folder: Path) -> None:
     """Delete a folder with everything in it, immutable or unwritable folders too. Never crosses a mount."""
     if mountinfo.mounts_below(folder) or mountinfo.find_mount(folder) is not None:
         raise OSError(f"{folder}: still has mounts")
-    _make_writable(str(folder))
+    _make_writable(folder)
     for place, subfolders, _files in os.walk(folder):
         for name in subfolders:
-            _make_writable(os.path.join(place, name))  # before the walk goes down into it
+            _make_writable(Path(place, name))  # before the walk goes down into it
     shutil.rmtree(folder)
 
 
-def _make_writable(folder: str) -> None:
-    if os.path.islink(folder):
+def _make_writable(folder: Path) -> None:
+    if folder.is_symlink():
         return
     with contextlib.suppress(PermissionError):
-        if os.stat(folder).st_uid == os.geteuid():
-            os.chmod(folder, 0o700)
+        if folder.stat().st_uid == os.geteuid():
+            folder.chmod(0o700)
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if guard.is_immutable(fd) and guard.set_immutable(fd, False):
             os.fchmod(fd, 0o700)
     finally:
         os.close(fd)
+
+
+def _claimed(base: Path) -> list[Path]:
+    try:
+        return [Path(folder) for folder in json.loads((base / _OWNER).read_text())["claimed"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def _free_loop_devices(base: Path) -> list[str]:
@@ -142,7 +201,7 @@ def _identity(pid: int) -> dict[str, object]:
         "pid": pid,
         "start_ticks": _start_ticks(pid),
         "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
-        "pid_namespace": os.readlink("/proc/self/ns/pid"),
+        "pid_namespace": str(Path("/proc/self/ns/pid").readlink()),
     }
 
 
@@ -169,7 +228,7 @@ def _start_ticks(pid: int) -> int | None:
 
 
 def _all_pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
 
 
 def _is_marked(pid: int, base: Path) -> bool:
@@ -177,7 +236,8 @@ def _is_marked(pid: int, base: Path) -> bool:
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False
-    return os.fsencode(f"{RUN_VARIABLE}={base}") in environment
+    runs = [value for line in environment if (value := line.removeprefix(_RUNS_PREFIX)) != line]
+    return any(os.fsencode(base) in value.split(b":") for value in runs)
 
 
 def _is_running(pid: int) -> bool:

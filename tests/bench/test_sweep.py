@@ -1,0 +1,120 @@
+"""What an aborted run has left is cleared away, and nothing else."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support.tiny_fuse import tiny_fuse
+
+from commitlogfs.bench import sweep
+from commitlogfs.mount import guard, mountinfo
+
+pytestmark = pytest.mark.root
+
+ABORTED_RUN = """
+import os, subprocess, sys
+from pathlib import Path
+from commitlogfs.bench import sweep
+from support.loop_disks import LoopDisk, MIB
+from commitlogfs.mount import guard
+base = sweep.create_base("demo")
+os.environ[sweep.RUNS_VARIABLE] = f"/of/another:{base}"
+elsewhere = base.parent / "elsewhere"
+elsewhere.mkdir()
+sweep.claim(base, elsewhere)
+guard.raise_guard(elsewhere / "commitlog")
+subprocess.run(["mount", "-t", "tmpfs", "t", elsewhere / "commitlog"], check=True)
+LoopDisk.create(base / "some test", "ext4", 16 * MIB)
+(base / "raw").write_bytes(bytes(MIB))
+subprocess.run(["losetup", "-f", base / "raw"], check=True)
+guard.raise_guard(base / "guarded/commitlog")
+sleeper = subprocess.Popen(["sleep", "1000"], cwd=base / "some test/disk/disk", stdout=subprocess.DEVNULL)
+print(base, sleeper.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def _abort_a_run(parent: Path) -> tuple[Path, int]:
+    environment = {
+        **os.environ,
+        "TMPDIR": str(parent),
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", ABORTED_RUN], env=environment, stdout=subprocess.PIPE, text=True, check=False
+    )
+    assert done.returncode == -9
+    base, pid = done.stdout.split(" ")
+    return Path(base), int(pid)
+
+
+def test_an_aborted_run_is_swept(workdir: Path, monkeypatch: pytest.MonkeyPatch):
+    base, sleeper = _abort_a_run(workdir)
+    assert base.parent == workdir
+    assert Path(f"/proc/{sleeper}").exists()
+    monkeypatch.setenv("TMPDIR", str(workdir))
+
+    found = "\n".join(sweep.sweep_stale())
+
+    assert f"process {sleeper} (sleep)" in found
+    assert "(ext4)" in found
+    assert "/dev/loop" in found
+    assert os.listdir(workdir) == []
+    assert mountinfo.mounts_below(workdir) == ()
+    backing = [file.read_text() for file in Path("/sys/block").glob("loop*/loop/backing_file")]
+    assert not [line for line in backing if str(workdir) in line]
+    assert sweep.sweep_stale() == []
+
+
+def test_a_living_run_and_doubtful_ones_are_left_alone(workdir: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TMPDIR", str(workdir))
+    living = sweep.create_base("test")
+    owner = json.loads((living / "owner.json").read_text())
+    doubtful = {
+        "nothing": None,
+        "torn": "{",
+        "elsewhere": json.dumps({**owner, "pid_namespace": "pid:[1]", "start_ticks": 1}),
+    }
+    for name, text in doubtful.items():
+        (workdir / (sweep.prefix_of("test") + name)).mkdir()
+        if text is not None:
+            (workdir / (sweep.prefix_of("test") + name) / "owner.json").write_text(text)
+    (workdir / (sweep.prefix_of("test") + "link")).symlink_to("/")
+    before = sorted(os.listdir(workdir))
+    assert sweep.sweep_stale() == []
+    assert sorted(os.listdir(workdir)) == before
+
+    # The same pid, but another process: its number was used again.
+    (living / "owner.json").write_text(json.dumps({**owner, "start_ticks": 1}))
+    assert sweep.sweep_stale() == [f"{living.name}: files only"]
+    assert not living.exists()
+
+
+@pytest.mark.mounted
+def test_a_fuse_mount_whose_daemon_hangs_is_swept(workdir: Path):
+    place = workdir / "mnt"
+    place.mkdir()
+    with tiny_fuse(place, hang_after_read=True):
+        stuck = subprocess.Popen(["stat", "-f", str(place)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while Path(f"/proc/{stuck.pid}/wchan").read_text() != "request_wait_answer":
+            time.sleep(0.01)
+        assert sweep.detach_mounts(workdir) == [f"mount {place} (fuse.commitlogfs)"]
+        assert stuck.wait(5) != 0
+    assert mountinfo.find_mount(place) is None
+
+
+def test_a_tree_with_immutable_folders_can_be_removed_but_not_a_mounted_one(workdir: Path):
+    guard.raise_guard(workdir / "tree/a/commitlog")
+    (workdir / "tree/link").symlink_to("/etc")
+    place = workdir / "tree/mnt"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "t", str(place)], check=True)
+    with pytest.raises(OSError, match="still has mounts"):
+        sweep.remove_tree(workdir / "tree")
+    subprocess.run(["umount", str(place)], check=True)
+    sweep.remove_tree(workdir / "tree")
+    assert os.listdir(workdir) == []
