@@ -44,7 +44,7 @@ BLOCKING = {
 
 BLOCKING_NAMES = {"open", "stat_fd", "stat_name", "stat_names", "stat_changes", "measure_usage", "sleep"}
 
-LOOP_EXCEPTIONS = {("namespace.py", "_create_on", "os.close")}
+LOOP_EXCEPTIONS = {("namespace.py", "_publish", "os.close")}
 """A just made, still unnamed file is given up after an error: nothing is flushed by that close."""
 
 

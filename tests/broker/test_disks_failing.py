@@ -111,6 +111,14 @@ def use_up_inodes(folder: Path) -> list[Path]:
         return made
 
 
+def flushed_offset(broker) -> int:
+    """Up to where the broker has flushed its log, which it does in the background."""
+    info = broker.runtime_info()
+    number, unit = info["remainHowManyDataToFlush"].split()
+    factor = 1 << 10 * ["B", "KiB", "MiB", "GiB"].index(unit)
+    return int(info["commitLogMaxOffset"]) - round(float(number) * factor)
+
+
 def test_disk_that_turns_read_only_is_passed_over(stand, broker, newest, workdir):
     """ext4's own reaction to an error (errors=remount-ro), at a moment when the broker writes elsewhere: what
     it had acknowledged into the page cache of that disk would be lost on any filesystem."""
@@ -121,7 +129,8 @@ def test_disk_that_turns_read_only_is_passed_over(stand, broker, newest, workdir
         # Only other disks are written to while this one is skipped; then it is clean and takes the next segment.
         filler = fill(disk.path, 86)
         roll(stand, 6)
-        os.sync()
+        behind = int(max(os.listdir(stand.folders()[0]))) + stand.pool.segment_size
+        wait_until(lambda: flushed_offset(broker) >= behind, "the broker to have flushed its segments", 60)
         Path(f"/sys/fs/ext4/{device}/trigger_fs_error").write_text("1")
         with pytest.raises(OSError, match="Read-only"):
             (disk.path / "probe").touch()
