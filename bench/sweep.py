@@ -120,16 +120,20 @@ def mounts_of(base: Path) -> tuple[mountinfo.MountEntry, ...]:
 
 
 def kill_processes(base: Path) -> list[str]:
-    """SIGKILL what was started by this run and still lives; waits until it is gone."""
-    marked = [pid for pid in _all_pids() if pid != os.getpid() and _is_marked(pid, base)]
-    found = []
-    for pid in marked:
-        with contextlib.suppress(OSError):
-            found.append(f"process {pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})")
-            os.kill(pid, signal.SIGKILL)
+    """SIGKILL what was started by this run and still lives; waits until it is gone. Again, until nothing is left:
+    of a daemon and its keeper, each starts the other anew."""
+    found: list[str] = []
     deadline = time.monotonic() + _EXIT_TIMEOUT_S
-    while any(_is_running(pid) for pid in marked) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    while marked := [pid for pid in _all_pids() if pid != os.getpid() and _is_marked(pid, base)]:
+        for pid in marked:
+            with contextlib.suppress(OSError):
+                line = f"process {pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})"
+                found += [line] if line not in found else []
+                os.kill(pid, signal.SIGKILL)
+        while any(_is_running(pid) for pid in marked):
+            if time.monotonic() > deadline:
+                return found
+            time.sleep(0.02)
     return found
 
 

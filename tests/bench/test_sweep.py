@@ -118,3 +118,40 @@ def test_a_tree_with_immutable_folders_can_be_removed_but_not_a_mounted_one(work
     subprocess.run(["umount", str(place)], check=True)
     sweep.remove_tree(workdir / "tree")
     assert os.listdir(workdir) == []
+
+
+CALLS_ANOTHER = """
+import os, select, subprocess, sys
+watched = os.pidfd_open(int(sys.argv[1]))
+print("watching", flush=True)
+select.select([watched], [], [])
+print(subprocess.Popen(["sleep", "1000"], stdout=subprocess.DEVNULL).pid, flush=True)
+select.select([], [], [])
+"""
+
+
+def test_processes_that_come_when_others_die_are_ended_too(workdir: Path, monkeypatch: pytest.MonkeyPatch):
+    """As a daemon gets itself another keeper: between the end of the one and its own."""
+    monkeypatch.setenv(sweep.RUNS_VARIABLE, str(workdir))
+    watched = subprocess.Popen(["sleep", "1000"])
+    watcher = subprocess.Popen(
+        [sys.executable, "-c", CALLS_ANOTHER, str(watched.pid)], stdout=subprocess.PIPE, text=True
+    )
+    assert watcher.stdout is not None
+    assert watcher.stdout.readline() == "watching\n"
+    called: list[int] = []
+    kill = os.kill
+
+    def kill_slowly(pid: int, number: int) -> None:
+        kill(pid, number)
+        if pid == watched.pid:
+            watched.wait()
+            assert watcher.stdout is not None
+            called.append(int(watcher.stdout.readline()))
+
+    monkeypatch.setattr(os, "kill", kill_slowly)
+    found = sweep.kill_processes(workdir)
+    watcher.communicate()
+    (late,) = called
+    assert not Path(f"/proc/{late}").exists() or "State:\tZ" in Path(f"/proc/{late}/status").read_text()
+    assert [line.split()[1] for line in found] == [str(watched.pid), str(watcher.pid), str(late)]
