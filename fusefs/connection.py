@@ -1,13 +1,16 @@
-"""The FUSE connection: options, mount, request loop, close."""
+"""The FUSE connection: options, mount or takeover, request loop, close."""
 
 import logging
-import os
 from dataclasses import dataclass
 
 import pyfuse3
 import trio
 
+from commitlogfs.fusefs import extension, session
 from commitlogfs.fusefs.operations import CommitLogOperations
+from commitlogfs.fusefs.session import Kept, Passthrough, Session
+from commitlogfs.store.disk import DiskState
+from commitlogfs.store.events import log_event
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +25,7 @@ class ConnectionOptions:
     name: str
     """Shown as the mount's source."""
     allow_other: bool
+    passthrough: Passthrough = Passthrough.AUTO
 
 
 def mount_options(options: ConnectionOptions) -> set[str]:
@@ -41,22 +45,52 @@ def mount_options(options: ConnectionOptions) -> set[str]:
     return chosen
 
 
-def mount(operations: CommitLogOperations, options: ConnectionOptions) -> None:
-    """Mount; requests wait until `serve` runs. Raises RuntimeError where the system refuses."""
-    pyfuse3.init(operations, os.path.abspath(options.mountpoint), mount_options(options))
+def mount(operations: CommitLogOperations, options: ConnectionOptions, kept: Kept | None) -> Session:
+    """Mount, or take a kept mount over; requests wait until `serve` runs.
+
+    Raises RuntimeError where the system refuses, KeptStateError if the kept mount cannot be taken over (it stays as
+    it is).
+    """
+    chosen = session.begin(operations, options.mountpoint, mount_options(options), options.passthrough, kept)
+    backing, commitlog = operations.backing, operations.commitlog
+    backing.begin(chosen.table, extension.module, chosen.why_plain)
+    refused = backing.try_disks(disk for disk in commitlog.disks.values() if disk.state is DiskState.RW)
+    for path, reason in refused.items():
+        log_event(log, logging.WARNING, "passthrough_off", disk=path, reason=reason)
+    if chosen.why_plain:
+        log_event(log, logging.WARNING, "passthrough_off", reason=chosen.why_plain)
+    if chosen.why_mortal:
+        log_event(log, logging.WARNING, "takeover_impossible", reason=chosen.why_mortal)
+    if chosen.taken_over:
+        freed = backing.give_back_all() if chosen.state_lost else backing.resume(commitlog.files())
+        level = logging.WARNING if chosen.state_lost else logging.INFO
+        log_event(log, level, "taken_over", state_lost=chosen.state_lost, ids_given_back=freed)
+        assert extension.module is not None  # noqa: S101 - narrowing: nothing is taken over without it
+        extension.module.resend()
+        chosen.table.note_takeover()
+    chosen.not_passed_through = [chosen.why_plain] if chosen.why_plain else []
+    chosen.not_passed_through += [f"{path}: {reason}" for path, reason in refused.items()]
+    return chosen
 
 
 async def serve(operations: CommitLogOperations) -> None:
-    """Answer requests until the filesystem is unmounted; then finish what was promised."""
+    """Answer requests until the filesystem is unmounted or `step_back`; then finish what was promised."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(operations.background.run)
+        nursery.start_soon(operations.namespace.free_retired_files)
         await pyfuse3.main(max_tasks=MAX_TASKS)
         await operations.background.drain()
         nursery.cancel_scope.cancel()
 
 
+def step_back() -> None:
+    """Take no further requests, so that another process can: `serve` returns when those in hand are answered."""
+    pyfuse3.terminate()
+
+
 def close(operations: CommitLogOperations) -> None:
-    """After `serve` has returned: the mount is gone already, never unmount it from here (libfuse would do so
-    lazily, under a running broker)."""
+    """After `serve` has returned: the mount is gone already, or goes on without this process. Never unmount it from
+    here (libfuse would do so lazily, under a running broker)."""
     operations.handles.close()
+    operations.backing.close()
     pyfuse3.close(unmount=False)

@@ -15,6 +15,7 @@ from functools import partial
 import trio
 
 from commitlogfs.fusefs import inodes
+from commitlogfs.fusefs.backing import Backing
 from commitlogfs.fusefs.disk_threads import DiskThreads
 from commitlogfs.store import beneath
 from commitlogfs.store.catalog import Segment
@@ -43,10 +44,15 @@ class HandleStatistics:
 
 class Handles:
     def __init__(
-        self, commitlog: CommitLog, threads: DiskThreads, on_last_close: Callable[[Segment], Awaitable[None]]
+        self,
+        commitlog: CommitLog,
+        threads: DiskThreads,
+        backing: Backing,
+        on_last_close: Callable[[Segment], Awaitable[None]],
     ) -> None:
         self._commitlog = commitlog
         self._threads = threads
+        self._backing = backing
         self._on_last_close = on_last_close
         self._handles: dict[int, Handle] = {}
         self._opening: dict[int, trio.Lock] = {}
@@ -54,11 +60,13 @@ class Handles:
     async def open(self, file: Segment) -> Handle:
         """One more open. Raises DiskError, OSError, SegmentNotFoundError (removed meanwhile)."""
         async with self._using(file) as handle:
+            self._backing.note_open(file, handle.fd, writable=handle.writable, first=not handle.opens)
             handle.opens += 1
             return handle
 
     def adopt(self, file: Segment, fd: int) -> Handle:
         """The first open of a file just created, with the descriptor that made it."""
+        self._backing.note_open(file, fd, writable=True, first=True)
         handle = Handle(file, fd, writable=True, opens=1)
         self._handles[inodes.encode(file)] = handle
         return handle

@@ -2,11 +2,13 @@
 
     1                              the mounted root directory
     2 ..                           the hidden `.commitlogfs` folder and its files
-    disk number << 48 | st_ino     a segment, temporary or retired file, by its backing inode
+    epoch << 60 | disk number << 48 | st_ino
+                                   a segment, temporary or retired file, by its backing inode
 
 The backing inode, not the segment number: a name that was unlinked and made again while somebody still holds
 the old file is another inode, so the two never mix (docs/decisions.md). The file handle of a file is its
-inode number too.
+inode number too. The epoch is 0 unless what a former daemon knew of open files was lost: from then on every file
+is another inode to the kernel, which still holds the old ones.
 """
 
 import errno
@@ -26,6 +28,10 @@ CONTROL_METRICS = InodeT(5)
 
 BACKING_BITS = 48
 LARGEST_BACKING = (1 << BACKING_BITS) - 1
+LARGEST_DISK = (1 << 12) - 1
+_EPOCH_BIT = 60
+
+_epoch = 0
 
 
 class BackingInode(NamedTuple):
@@ -38,12 +44,27 @@ def encode(file: Segment) -> InodeT:
     only on filesystems far beyond any disk."""
     if file.ino > LARGEST_BACKING:
         raise OSError(errno.EOVERFLOW, f"backing inode {file.ino} has more than {BACKING_BITS} bits")
-    return InodeT(file.disk << BACKING_BITS | file.ino)
+    return InodeT(_epoch | file.disk << BACKING_BITS | file.ino)
+
+
+def begin_epoch(epoch: int) -> None:
+    """Once, before the first request is answered. Raises OverflowError for more than four bits."""
+    global _epoch
+    if not 0 <= epoch < 1 << 4:
+        raise OverflowError(f"no epoch: {epoch}")
+    _epoch = epoch << _EPOCH_BIT
+
+
+def first_of_disk(disk: DiskNumber) -> int:
+    """What is added to a backing inode number, of at most LARGEST_BACKING."""
+    return _epoch | disk << BACKING_BITS
 
 
 def decode(inode: int) -> BackingInode | None:
     """None for the root, the control files and anything that can be no file."""
-    disk = inode >> BACKING_BITS
+    if inode >> _EPOCH_BIT != _epoch >> _EPOCH_BIT:
+        return None
+    disk = inode >> BACKING_BITS & LARGEST_DISK
     return BackingInode(DiskNumber(disk), inode & LARGEST_BACKING) if disk else None
 
 

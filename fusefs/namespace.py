@@ -13,6 +13,7 @@ import trio
 
 from commitlogfs.fusefs import inodes
 from commitlogfs.fusefs.background import BackgroundSync
+from commitlogfs.fusefs.backing import Backing
 from commitlogfs.fusefs.detached import Detached
 from commitlogfs.fusefs.disk_threads import DiskThreads
 from commitlogfs.fusefs.handles import Handle, Handles
@@ -20,7 +21,7 @@ from commitlogfs.fusefs.observer import Observer
 from commitlogfs.fusefs.usage_monitor import UsageMonitor
 from commitlogfs.store import allocate, beneath, durable, remove
 from commitlogfs.store.allocate import Owner
-from commitlogfs.store.attributes import PackedAttributes, stat_name
+from commitlogfs.store.attributes import PackedAttributes, size_of, stat_fd, stat_name
 from commitlogfs.store.catalog import Segment
 from commitlogfs.store.commitlog import CommitLog, CreatePlan
 from commitlogfs.store.disk import Disk, translate
@@ -45,6 +46,7 @@ COMMIT_DEADLINE_S = 0.5
 PUBLISH_DEADLINE_S = 1.5
 REMOVE_DEADLINE_S = 3.0
 USAGE_AGE_S = 0.1
+RETIRED_INTERVAL_S = 1.0
 ATTRIBUTES_DEADLINE_S = 1.0
 """A disk that has not answered a stat by then is answered for from the catalog."""
 SLOW_CREATE_S = 0.01
@@ -58,8 +60,11 @@ class Namespace:
         threads: DiskThreads,
         usage: UsageMonitor,
         background: BackgroundSync,
+        backing: Backing,
         observer: Observer,
+        kernel_holds: Callable[[int], bool] = lambda inode: False,
     ) -> None:
+        """`kernel_holds` tells whether the kernel still knows an inode; it may block."""
         self._commitlog = commitlog
         self._threads = threads
         self._usage = usage
@@ -68,7 +73,10 @@ class Namespace:
         self._lock = trio.Lock()
         self._in_flight: set[bytes] = set()
         """Names in the hands of a disk that may not have answered yet."""
-        self.handles = Handles(commitlog, threads, self._free_retired)
+        self._backing = backing
+        self._kernel_holds = kernel_holds
+        self._look_at_retired = trio.Event()
+        self.handles = Handles(commitlog, threads, backing, self._free_retired)
         self.changed_ns = time.time_ns()
         """When names last changed: the root directory's mtime."""
 
@@ -162,6 +170,28 @@ class Namespace:
             if not self._commitlog.note_look(file, known, attributes):
                 self._observer.disk_error(disk.path, "stat", "ESTALE")
                 log_event(log, logging.ERROR, "file_replaced", disk=disk.path, segment=path)
+            elif size_of(attributes) > self._commitlog.segment_size:
+                await self._cut(file)
+
+    async def _cut(self, file: Segment) -> None:
+        """What was written past a segment's end through passthrough, where nobody asks us, is cut off again: it is
+        no part of the log, plain mode refuses it, and a broker does not start on a segment of another size."""
+        disk, size = self._commitlog.disk_of(file), self._commitlog.segment_size
+        before = file.size
+        try:
+            async with self.handles.use(inodes.encode(file)) as handle:
+                fd = handle.fd
+
+                def cut() -> PackedAttributes:
+                    os.ftruncate(fd, size)
+                    return stat_fd(fd)
+
+                attributes = await self._on_disk(disk, "cut", cut)
+        except (DiskError, OSError) as error:
+            log_event(log, logging.ERROR, "overgrown", segment=file.name, size=before, reason=str(error))
+            return
+        self._commitlog.note_attributes(file, attributes)
+        log_event(log, logging.ERROR, "cut_to_size", segment=file.name, disk=disk.path, bytes=before - size)
 
     async def _create(self, name: bytes, owner: Owner) -> Handle:
         if name in self._in_flight:
@@ -291,17 +321,36 @@ class Namespace:
             return remove.remove_file(dirfd, file_name)
 
         async with self.handles.first_opens_held(file):
-            if self.handles.is_open(file):
+            if self.handles.is_open(file) or self._backing.is_inherited(file):
                 self._commitlog.note_retired(file, await self._on_disk(disk, "retire", retire))
             else:
+                self._backing.note_gone(file)  # before: what it pins is not free
                 self._commitlog.note_removed(file, await self._on_disk(disk, "unlink", unlink))
 
+    def look_at_retired_soon(self) -> None:
+        """The kernel has let go of some inode."""
+        self._look_at_retired.set()
+
+    async def free_retired_files(self) -> None:
+        """Until cancelled. The kernel's own knowledge decides, not a count of opens, which a dead daemon would have
+        taken with it. It tells when it forgets an inode, but not twice: so there is a look now and then, too."""
+        while True:
+            with trio.move_on_after(RETIRED_INTERVAL_S):
+                await self._look_at_retired.wait()
+            self._look_at_retired = trio.Event()
+            for file in self._commitlog.retired():
+                await self._free_retired(file)
+
     async def _free_retired(self, file: Segment) -> None:
-        """After a last close: give a retired file's space back, unless it was opened again meanwhile."""
+        """Give a retired file's space back, unless somebody still has it open."""
         disk = self._commitlog.disk_of(file)
         async with self.handles.first_opens_held(file):  # a removal under way ends first
             if self.handles.is_open(file) or file not in self._commitlog.retired():
                 return
+            inode = int(inodes.encode(file))
+            if await trio.to_thread.run_sync(self._kernel_holds, inode):
+                return
+            self._backing.note_gone(file)  # before: what it pins is not free
             dirfd, name = disk.dirfd, file.name
             try:
                 usage = await self._on_disk(disk, "free", lambda: remove.drop_retired(dirfd, name))

@@ -18,6 +18,9 @@ class Observer(Protocol):
     def placement_skipped(self, reason: str) -> None:
         """A disk was passed over when a segment was placed."""
 
+    def passthrough_refused(self, reason: str) -> None:
+        """A file is served by the daemon, although passthrough is on."""
+
 
 class SilentObserver:
     """Counts nothing: for tests and tools that serve without metrics."""
@@ -26,3 +29,4 @@ class SilentObserver:
     def segment_created(self, result: str, seconds: float) -> None: ...
     def disk_error(self, disk: str, op: str, errno_name: str) -> None: ...
     def placement_skipped(self, reason: str) -> None: ...
+    def passthrough_refused(self, reason: str) -> None: ...

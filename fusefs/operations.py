@@ -9,6 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from contextvars import ContextVar
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, cast
 
 import pyfuse3
@@ -29,8 +30,9 @@ from pyfuse3 import (
     XAttrNameT,
 )
 
-from commitlogfs.fusefs import attrs, inodes, xattrs
+from commitlogfs.fusefs import attrs, extension, inodes, xattrs
 from commitlogfs.fusefs.background import BackgroundSync
+from commitlogfs.fusefs.backing import Backing
 from commitlogfs.fusefs.changes import Changes, apply
 from commitlogfs.fusefs.control_files import FOLDER_NAME, ControlContents, ControlFiles
 from commitlogfs.fusefs.disk_threads import DiskThreads
@@ -68,12 +70,18 @@ R = TypeVar("R")
 Handler = Callable[Concatenate["CommitLogOperations", P], Coroutine[Any, Any, R]]
 
 
+_resent: ContextVar[bool] = ContextVar("resent", default=False)
+"""Whether the request in hand was sent before, to a daemon that died: it may have had its effect already."""
+_last_was_resent: Callable[[], bool] = extension.module.is_resent if extension.module else lambda: False
+
+
 def handler(method: Handler[P, R]) -> Handler[P, R]:
     """Translate errors, count and time one kind of request."""
     op = method.__name__
 
     @functools.wraps(method)
     async def handle(self: "CommitLogOperations", *args: P.args, **kwargs: P.kwargs) -> R:
+        _resent.set(_last_was_resent())  # pyfuse3 goes from reading a request straight to here
         started = time.perf_counter()
         errno_name = ""
         try:
@@ -110,8 +118,11 @@ class CommitLogOperations(pyfuse3.Operations):
         self.trigger = trigger
         self.threads = DiskThreads(commitlog.disks)
         self.background = BackgroundSync(commitlog, self.threads)
+        self.backing = Backing(observer)
         self.usage = UsageMonitor(commitlog, self.threads, observer)
-        self.namespace = Namespace(commitlog, self.threads, self.usage, self.background, observer)
+        self.namespace = Namespace(
+            commitlog, self.threads, self.usage, self.background, self.backing, observer, kernel_holds
+        )
         self.handles = self.namespace.handles
         self.listing = Listing(commitlog, self.threads, observer)
         self.control = ControlFiles(commitlog, self.handles, self.threads, contents)
@@ -131,7 +142,10 @@ class CommitLogOperations(pyfuse3.Operations):
         return attrs.entry_of_file(file)
 
     async def forget(self, inode_list: Sequence[tuple[InodeT, int]]) -> None:
-        """Nothing is kept per lookup: inode numbers are derived from the files themselves."""
+        """Nothing is kept per lookup: inode numbers are derived from the files themselves. Also comes from lookups
+        that a former daemon has answered."""
+        if self.commitlog.has_retired:
+            self.namespace.look_at_retired_soon()
 
     @handler
     async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
@@ -195,16 +209,20 @@ class CommitLogOperations(pyfuse3.Operations):
             handle = await self.namespace.create(name, Owner(ctx.uid, ctx.gid, mode))
         except SegmentExistsError:
             file = self.commitlog.find_name(name)
-            if file is None or flags & os.O_EXCL:
+            if file is None or (flags & os.O_EXCL and not (_resent.get() and file.size == 0)):
                 raise
             handle = await self._open_existing(file, flags)
-        return self._file_info(handle.file), attrs.entry_of_file(handle.file)
+        return self._file_info(handle.file, flags), attrs.entry_of_file(handle.file)
 
     @handler
     async def unlink(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
         if parent_inode != inodes.ROOT or name == FOLDER_NAME:
             raise NotPermittedError("control files cannot be removed")
-        await self.namespace.remove(name)
+        try:
+            await self.namespace.remove(name)
+        except SegmentNotFoundError:
+            if not _resent.get():
+                raise
 
     @handler
     async def rename(
@@ -218,7 +236,11 @@ class CommitLogOperations(pyfuse3.Operations):
     ) -> None:
         if parent_inode_old != inodes.ROOT or parent_inode_new != inodes.ROOT or flags & pyfuse3.RENAME_EXCHANGE:
             raise NotPermittedError("only a finished copy can be renamed, onto its segment's name")
-        await self.namespace.publish_copy(name_old, name_new)
+        try:
+            await self.namespace.publish_copy(name_old, name_new)
+        except SegmentNotFoundError:
+            if not (_resent.get() and self.commitlog.find_name(name_new)):
+                raise
 
     @handler
     async def mkdir(
@@ -259,7 +281,7 @@ class CommitLogOperations(pyfuse3.Operations):
         if self.control.owns(inode):
             return self.control.open(inode, flags)
         handle = await self._open_existing(self._file(inode), flags)
-        return self._file_info(handle.file)
+        return self._file_info(handle.file, flags)
 
     @handler
     async def read(self, fh: FileHandleT, off: int, size: int) -> bytes:
@@ -305,6 +327,11 @@ class CommitLogOperations(pyfuse3.Operations):
         if self.control.owns_handle(fh):
             self.control.release(fh)
         else:
+            key = inodes.decode(fh)
+            if key is not None and self.commitlog.knows_ino(*key):
+                file = self.commitlog.find_ino(*key)
+                if self.backing.is_passed_through(file):
+                    await self.namespace.refresh_attributes(file)
             await self.handles.release(fh)
 
     # --- directories ---------------------------------------------------------------------------------
@@ -449,9 +476,15 @@ class CommitLogOperations(pyfuse3.Operations):
             await self.namespace.refresh_attributes(file)
             self.commitlog.check_resize(file.size, 0)
 
-    def _file_info(self, file: Segment) -> FileInfo:
-        """The kernel may keep its pages over a new open: nobody changes a segment but through it."""
-        return FileInfo(fh=FileHandleT(inodes.encode(file)), keep_cache=True)
+    def _file_info(self, file: Segment, flags: FlagT) -> FileInfo:
+        """The kernel may keep its pages over a new open: nobody changes a segment but through it.
+
+        Who only writes, or appends, comes to us with each write, passthrough or not: that is cp and a shell's >>,
+        which have to be told where a segment ends. A broker opens for reading and writing.
+        """
+        writes_only = flags & os.O_ACCMODE == os.O_WRONLY or bool(flags & os.O_APPEND)
+        direct = writes_only and self.backing.is_passed_through(file)
+        return FileInfo(fh=FileHandleT(inodes.encode(file)), keep_cache=not direct, direct_io=direct)
 
     async def _change_root(self, changes: Changes) -> EntryAttributes:
         """Mode and owner of the mounted directory are kept on every writable disk."""
@@ -473,6 +506,17 @@ class CommitLogOperations(pyfuse3.Operations):
         if changes.mtime_ns is not None:
             self.namespace.changed_ns = changes.mtime_ns
         return attrs.entry_of_root(root, self.namespace.changed_ns)
+
+
+def kernel_holds(inode: int) -> bool:
+    """Whether the kernel still has this inode, open or cached. Never from within a request."""
+    try:
+        pyfuse3.invalidate_inode(InodeT(inode), attr_only=True)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        log_event(log, logging.WARNING, "kernel_not_asked", errno=error.errno)
+    return True
 
 
 def _write_all(fd: int, buf: bytes, offset: int, grows: bool) -> PackedAttributes | None:

@@ -31,6 +31,7 @@ from commitlogfs.store.thresholds import ThresholdError, Thresholds
 Placement = Literal["round-robin", "modulo", "weighted"]
 Trigger = Literal["all", "any"]
 OnMissing = Literal["refuse", "degraded"]
+Passthrough = Literal["auto", "required", "off"]
 
 SYSTEM_FOLDER = Path("/etc/commitlogfs")
 DEFAULT_SEGMENT_SIZE: Final = 2**30
@@ -64,6 +65,7 @@ class Config:
     placement: Placement = "round-robin"
     trigger: Trigger = "all"
     on_missing: OnMissing = "refuse"
+    passthrough: Passthrough = "auto"
     allow_other: bool = False
     """Whether users other than the daemon's may use the mount; a file that is silent means: if root."""
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -283,6 +285,7 @@ class _File(_Table):
     placement: Placement = "round-robin"
     trigger: Trigger = "all"
     on_missing: OnMissing = "refuse"
+    passthrough: Passthrough = "auto"
     allow_other: bool | None = None
     thresholds: _Thresholds = _Thresholds()
     disks: Annotated[tuple[_Disk, ...], Field(strict=False), AfterValidator(_some_disks)]
@@ -325,6 +328,7 @@ def _effective(file: _File, name: str, given: frozenset[str], problems: list[Pro
         placement=file.placement,
         trigger=file.trigger,
         on_missing=file.on_missing,
+        passthrough=file.passthrough,
         allow_other=os.geteuid() == 0 if file.allow_other is None else file.allow_other,
         thresholds=thresholds,
         given=given,

@@ -5,7 +5,11 @@ step                                     undone by
 2 pool opened, locked, checked           closing the disks
 3 bare mountpoint guarded                - (the guard stays: that is its purpose)
 4 mounted                                a plain unmount; in use, the daemon stays
-5 control socket, loop, probe, READY     end of the loop
+5 descriptors kept for a successor       their removal, once unmounted
+6 control socket, loop, probe, READY     end of the loop
+
+A daemon that is started with such descriptors takes the mount over instead: it goes from 2 to 4 without touching
+the mountpoint (nobody answers there yet), and nothing that it fails at ends the mount.
 """
 
 import contextlib
@@ -26,12 +30,15 @@ import trio
 from commitlogfs.fusefs import connection
 from commitlogfs.fusefs.connection import ConnectionOptions
 from commitlogfs.fusefs.control_files import ControlContents
+from commitlogfs.fusefs.kept_state import KeptStateError
 from commitlogfs.fusefs.operations import CommitLogOperations
+from commitlogfs.fusefs.session import STORED, Kept, Passthrough, Session
 from commitlogfs.fusefs.statfs import Trigger
-from commitlogfs.mount import control, guard, mountinfo, mounting, notify, runtime
+from commitlogfs.mount import control, descriptor_store, guard, mountinfo, mounting, notify, runtime, takeover
 from commitlogfs.mount.config import Config
 from commitlogfs.mount.descriptors import raise_descriptor_limit
 from commitlogfs.mount.errors import RefusedError, UserError
+from commitlogfs.mount.exit_codes import ExitCode
 from commitlogfs.mount.guard import BareState
 from commitlogfs.mount.locate import locate, parse_target
 from commitlogfs.mount.metrics import LogCollector, Metrics
@@ -43,7 +50,16 @@ from commitlogfs.store.errors import PoolError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.findings import Severity
 from commitlogfs.store.placement import POLICIES
-from commitlogfs.store.pool import Pool, PoolRefusedError, demand_mountable, open_pool, sweep
+from commitlogfs.store.pool import (
+    OnMissing,
+    Pool,
+    PoolRefusedError,
+    demand_mountable,
+    find_retired,
+    finish_renames,
+    open_pool,
+    sweep,
+)
 
 log = logging.getLogger(__name__)
 
@@ -52,36 +68,46 @@ _FUSE_DEVICE: Final = "/dev/fuse"
 _FUSE_NUMBER: Final = os.makedev(10, 229)
 STATUS_INTERVAL_S: Final = 30.0
 STATE_TIMEOUT_S: Final = 1.0
+WATCHDOG_BEATS: Final = 3
+"""Probes per watchdog interval: one that is late does no harm."""
+ANSWER_TIME_S: Final = 0.01
+"""For the answer to `restart` to be on its way."""
+HAND_OVER_TIMEOUT_S: Final = 3.0
 
 
-def run(config: Config, on_ready: Callable[[], None]) -> None:
-    """Mount and serve until unmounted. `on_ready` is called once the mount answers.
+def run(config: Config, on_ready: Callable[[], None]) -> ExitCode:
+    """Mount, or take a kept mount over, and serve. `on_ready` is called once the mount answers.
 
-    Raises UserError before anything is mounted, and RefusedError if the mount does not come to answer.
+    OK when it is unmounted, HANDED_OVER when it goes on without this process. Raises UserError before anything is
+    mounted or taken over, and RefusedError if the mount does not come to answer.
     """
+    received = descriptor_store.take_received()
     with ExitStack() as stack:
         socket_path = runtime.socket_path(config.name)
         stack.enter_context(_single_daemon(config))
         log_event(log, logging.INFO, "limits", open_files=raise_descriptor_limit())
-        check_mountpoint(config)
+        kept = takeover.find_kept(config.mountpoint, config.name, received)
+        if kept is None:
+            check_mountpoint(config)
         started = time.perf_counter()
         with _long_lived_objects():
-            pool = _open(config)
+            pool = _open(config, takes_over=kept is not None)
         stack.callback(pool.close)
         seconds = round(time.perf_counter() - started, 3)
         count = len(pool.inventory.catalog)
         log_event(log, logging.INFO, "pool_opened", disks=len(pool.disks), segments=count, seconds=seconds)
         _tell_findings(pool)
-        for line in sweep(pool):
+        for line in sweep(pool) if kept is None else finish_renames(pool):
             log_event(log, logging.INFO, "swept", text=line)
-        standing = guard.raise_guard(config.mountpoint, protect=os.geteuid() == 0)
-        log_event(log, logging.INFO, "guarded", path=config.mountpoint, protection=standing.protection.value)
-        daemon = _Daemon(config, pool)
+        if kept is None:
+            standing = guard.raise_guard(config.mountpoint, protect=os.geteuid() == 0)
+            log_event(log, logging.INFO, "guarded", path=config.mountpoint, protection=standing.protection.value)
+        daemon = _Daemon(config, pool, kept)
         listener = control.bind(socket_path)
         stack.callback(socket_path.unlink, missing_ok=True)
         stack.callback(listener.close)
         daemon.mount()
-        trio.run(daemon.serve, listener, on_ready)
+        return trio.run(daemon.serve, listener, on_ready)
 
 
 @contextlib.contextmanager
@@ -140,12 +166,15 @@ def _demand_fuse_device() -> None:
     )
 
 
-def _open(config: Config) -> Pool:
+def _open(config: Config, *, takes_over: bool) -> Pool:
+    """For a takeover, the kernel itself has the newest segment open; and what can still be served is served,
+    because a broker waits for it."""
     with ExitStack() as stack:
         try:
-            pool = open_pool(mounting.disk_specs(config), mounting.configured_segment_size(config))
+            size = mounting.configured_segment_size(config)
+            pool = open_pool(mounting.disk_specs(config), size, check_in_use=not takes_over)
             stack.callback(pool.close)
-            demand_mountable(pool, mounting.on_missing(config))
+            demand_mountable(pool, OnMissing.DEGRADED if takes_over else mounting.on_missing(config))
         except PoolRefusedError as error:
             raise mounting.refusal(error, config.name) from error
         except PoolError as error:
@@ -180,33 +209,70 @@ def _single_daemon(config: Config) -> ExitStack:
 class _Daemon:
     """The objects of one mount, wired together."""
 
-    def __init__(self, config: Config, pool: Pool) -> None:
+    def __init__(self, config: Config, pool: Pool, kept: Kept | None) -> None:
         self._config = config
+        self._kept = kept
+        self._session: Session | None = None
+        self._handing_over = False
         self._metrics = Metrics()
         self._commitlog = CommitLog(pool, POLICIES[config.placement])
+        if kept is not None:
+            for file in find_retired(pool):
+                self._commitlog.note_found_retired(file)
         self._metrics.registry.register(LogCollector(self._commitlog, config.name))
         contents = ControlContents(status=self._status_text, metrics=self._metrics_text)
         self._operations = CommitLogOperations(self._commitlog, Trigger(config.trigger), contents, self._metrics)
         self._report = StatusReport(config, self._operations)
         self._failure: RefusedError | None = None
+        self._survives = False
 
     def mount(self) -> None:
-        """Raises RefusedError."""
-        options = ConnectionOptions(self._config.mountpoint, self._config.name, self._config.allow_other)
+        """Mount, or take over what was kept. Raises RefusedError."""
+        config = self._config
+        wanted = Passthrough(config.passthrough)
+        options = ConnectionOptions(config.mountpoint, config.name, config.allow_other, wanted)
         try:
-            connection.mount(self._operations, options)
+            self._session = connection.mount(self._operations, options, self._kept)
+        except KeptStateError as error:
+            raise RefusedError(
+                f"{config.mountpoint}: the mount is not taken over: {error}: it goes on with the version that it "
+                "was mounted by, or unmount it"
+            ) from error
         except RuntimeError as error:
             raise RefusedError(
-                f"{self._config.mountpoint}: cannot be mounted ({error}): is /dev/fuse there, and may this user "
+                f"{config.mountpoint}: cannot be mounted ({error}): is /dev/fuse there, and may this user "
                 "mount? `commitlogfs doctor` tells"
             ) from error
+        if wanted is Passthrough.REQUIRED and self._kept is None and self._session.not_passed_through:
+            reasons = "; ".join(self._session.not_passed_through)
+            self._failure = RefusedError(f'{config.mountpoint}: passthrough = "required", but {reasons}')
+            return
+        self._keep_descriptors(self._session)
 
-    async def serve(self, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+    def _keep_descriptors(self, session: Session) -> None:
+        kept = False
+        try:
+            if session.state_lost:
+                for name in STORED:
+                    descriptor_store.remove(name)
+            if not session.taken_over or session.state_lost:
+                kept = descriptor_store.store(session.descriptors())
+        except OSError as error:
+            log_event(log, logging.ERROR, "descriptors_not_kept", reason=str(error))
+        else:
+            self._survives = (kept or session.taken_over) and not session.why_mortal
+            if not self._survives:
+                reason = session.why_mortal or "no keeper and no service manager keeps its descriptors"
+                log_event(log, logging.WARNING, "mortal", reason=reason)
+
+    async def serve(self, listener: socket.socket, on_ready: Callable[[], None]) -> ExitCode:
+        """OK once unmounted, HANDED_OVER after `restart`. Raises RefusedError if it does not come to answer."""
         verbs: dict[str, control.Answer] = {
             "status": self._answer_status,
             "segments": self._answer_segments,
             "locate": self._answer_locate,
             "metrics": self._answer_metrics,
+            "restart": self._answer_restart,
         }
         try:
             async with trio.open_nursery() as nursery:
@@ -216,25 +282,57 @@ class _Daemon:
                 await connection.serve(self._operations)
                 nursery.cancel_scope.cancel()
         finally:
-            notify.stopping()
+            if not self._handing_over:
+                notify.stopping()
             connection.close(self._operations)
-            log_event(log, logging.INFO, "unmounted", path=self._config.mountpoint)
+        if self._handing_over:
+            log_event(log, logging.INFO, "handed_over", path=self._config.mountpoint)
+            return ExitCode.HANDED_OVER
+        log_event(log, logging.INFO, "unmounted", path=self._config.mountpoint)
+        with contextlib.suppress(OSError):
+            for name in STORED:
+                descriptor_store.remove(name)
         if self._failure is not None:
             raise self._failure
+        return ExitCode.OK
 
     async def _announce(self, on_ready: Callable[[], None]) -> None:
         """READY only when the mount answers, tried from a child process; then STATUS= now and then."""
         path = self._config.mountpoint
-        result = await trio.to_thread.run_sync(probe_mount, path, PROBE_TIMEOUT_S)
-        if not result.ok:
-            self._failure = RefusedError(
-                f"{path}: mounted, but it does not answer ({result.reason}): unmounted again"
-            )
+        if self._failure is None:
+            result = await trio.to_thread.run_sync(probe_mount, path, PROBE_TIMEOUT_S)
+            if not result.ok:
+                if self._kept is not None:
+                    # The mount stays: whoever watches over this process sees that it does not get ready.
+                    raise RefusedError(f"{path}: taken over, but it does not answer ({result.reason})")
+                self._failure = RefusedError(
+                    f"{path}: mounted, but it does not answer ({result.reason}): unmounted again"
+                )
+        if self._failure is not None:
             await self._unmount()
             return
         log_event(log, logging.INFO, "ready", path=path, segments=len(self._commitlog.catalog), pid=os.getpid())
         on_ready()
         notify.ready()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._tell_status)
+            nursery.start_soon(self._feed_watchdog)
+
+    async def _feed_watchdog(self) -> None:
+        """Only the mount itself proves that it works: a child process looks through it."""
+        interval_s = notify.watchdog_interval_s()
+        if interval_s is None:
+            return
+        while True:
+            beat = trio.current_time() + interval_s / WATCHDOG_BEATS
+            result = await trio.to_thread.run_sync(probe_mount, self._config.mountpoint, interval_s)
+            if result.ok:
+                notify.watchdog()
+            else:
+                log_event(log, logging.ERROR, "probe_failed", reason=result.reason)
+            await trio.sleep_until(beat)
+
+    async def _tell_status(self) -> None:
         while True:
             try:
                 notify.status(one_line(await self._report.compose()))
@@ -283,6 +381,24 @@ class _Daemon:
                 state = await self._operations.segment_state(segment, STATE_TIMEOUT_S)
                 location = dataclasses.replace(location, state=state.value)
         return dataclasses.asdict(location)
+
+    async def _answer_restart(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Step back for a successor, which whoever keeps the descriptors starts."""
+        if not self._survives:
+            reason = self._session.why_mortal if self._session is not None else ""
+            return {"refused": reason or "nobody keeps the descriptors of the mount, so it would end"}
+        trio.lowlevel.spawn_system_task(self._hand_over)
+        return {"pid": os.getpid()}
+
+    async def _hand_over(self) -> None:
+        """Requests in hand are answered; those that a hung disk holds are sent again to the successor."""
+        log_event(log, logging.INFO, "restart_requested")
+        await trio.sleep(ANSWER_TIME_S)
+        self._handing_over = True
+        connection.step_back()
+        await trio.sleep(HAND_OVER_TIMEOUT_S)
+        log_event(log, logging.WARNING, "handed_over_with_requests", path=self._config.mountpoint)
+        os._exit(ExitCode.HANDED_OVER)
 
     async def _answer_metrics(self, request: dict[str, Any]) -> dict[str, Any]:
         return {"text": (await self._metrics_text()).decode()}

@@ -15,3 +15,5 @@ class ExitCode(IntEnum):
     """No daemon answers for this mount."""
     REFUSED = 4
     """Understood, but doing it could hurt data or is not possible now: nothing was done."""
+    HANDED_OVER = 75
+    """Of a daemon, to whoever keeps its descriptors: start another one at once, the mount goes on."""

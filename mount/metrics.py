@@ -53,6 +53,12 @@ class Metrics:
             ("reason",),
             registry=self.registry,
         )
+        self._plain_opens = Counter(
+            "commitlogfs_passthrough_fallbacks",
+            "Files served by the daemon although passthrough is on",
+            ("reason",),
+            registry=self.registry,
+        )
         Info("commitlogfs_build", "Version", registry=self.registry).info({"version": version("commitlogfs")})
 
     def operation(self, op: str, errno_name: str, seconds: float) -> None:
@@ -69,6 +75,9 @@ class Metrics:
 
     def placement_skipped(self, reason: str) -> None:
         self._skips.labels(reason).inc()
+
+    def passthrough_refused(self, reason: str) -> None:
+        self._plain_opens.labels(reason).inc()
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

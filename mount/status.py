@@ -51,7 +51,12 @@ class StatusReport:
             "pool": log.pool_id,
             "mountpoint": self._config.mountpoint,
             "degraded": bool(log.missing),
-            "daemon": {"pid": os.getpid(), "since": self._since, "passthrough": "off"},
+            "daemon": {
+                "pid": os.getpid(),
+                "since": self._since,
+                **self._passthrough(),
+                "takeovers": self._operations.backing.takeovers,
+            },
             "segments": {
                 "count": len(whole),
                 "unsized": len(log.catalog) - len(whole),
@@ -81,6 +86,16 @@ class StatusReport:
             ],
             "missing_disks": list(log.missing),
             "findings": [finding.as_json() for finding in log.findings],
+        }
+
+    def _passthrough(self) -> dict[str, Any]:
+        backing = self._operations.backing
+        passed, plain = backing.counts()
+        return {
+            "passthrough": "off" if backing.why_plain else "on",
+            "passthrough_reason": backing.why_plain,
+            "passthrough_files": passed,
+            "plain_files": plain,
         }
 
     def _disk(self, disk: Disk, segments: int, refusal: RefusalReason | None, rate: float) -> dict[str, Any]:

@@ -47,6 +47,13 @@ def describe_log(document: dict[str, Any]) -> str:
     return f"{text}, growing by {approximate_size(rate)}/s." if rate >= 1 else f"{text}."
 
 
+def describe_passthrough(daemon: dict[str, Any]) -> str:
+    if daemon["passthrough"] == "off":
+        return f"passthrough off ({daemon['passthrough_reason']})"
+    plain = daemon["plain_files"]
+    return f"passthrough on, but for {count_of(plain, 'file')}" if plain else "passthrough on"
+
+
 def describe_disk(disk: dict[str, Any], document: dict[str, Any]) -> str:
     """Which rule is in force on this disk, what happens next, and when."""
     refusal = disk["refusal"]

@@ -119,6 +119,9 @@ class CommitLog:
             raise SegmentNotFoundError(f"disk {disk}: inode {ino} is no file of this pool")
         return file
 
+    def knows_ino(self, disk: DiskNumber, ino: int) -> bool:
+        return (disk, ino) in self._others or self.catalog.by_ino(disk, ino) is not None
+
     def listed(self) -> Iterator[Segment]:
         """What a directory listing shows: whole segments only, because a broker that meets a file of another
         length refuses to start, and one that meets an empty last file deletes it."""
@@ -452,6 +455,20 @@ class CommitLog:
             del self._temporaries[file.placed_as]
 
     # --- closing -------------------------------------------------------------------------------------
+
+    @property
+    def has_retired(self) -> bool:
+        """Cheap where there is none, which is nearly always."""
+        return len(self._others) > len(self._temporaries) and bool(self.retired())
+
+    def note_found_retired(self, file: Segment) -> None:
+        """A former daemon has retired this file, and somebody may still have it open."""
+        self._others[(file.disk, file.ino)] = file
+
+    def files(self) -> Iterator[Segment]:
+        """Every file that can still be open: segments, temporaries, retired and leaving ones."""
+        yield from self.catalog
+        yield from self._others.values()
 
     def retired(self) -> list[Segment]:
         return [file for file in self._others.values() if file.role is Role.RETIRED]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from commitlogfs.store import durable, identity, layout, remove
-from commitlogfs.store.catalog import Segment
+from commitlogfs.store.catalog import Role, Segment
 from commitlogfs.store.disk import Disk, DiskState, is_read_only, lock_folder
 from commitlogfs.store.errors import FolderError, NoIdentityError, PoolError
 from commitlogfs.store.findings import Finding, FindingCode, Severity
@@ -131,6 +131,23 @@ def sweep(pool: Pool) -> list[str]:
                 remove.drop_retired(disk.dirfd, name)
                 done.append(f"{disk.path}: freed removed segment {name.decode()}")
             remove.drop_empty_folder(disk.dirfd)
+    return done + finish_renames(pool)
+
+
+def find_retired(pool: Pool) -> list[Segment]:
+    """For a daemon that goes on with a mount: the removed segments that somebody may still have open. A disk that
+    fails has none."""
+    found = []
+    for disk in pool.disks:
+        with contextlib.suppress(OSError):
+            for name, base_offset, attributes in remove.list_retired(disk.dirfd):
+                found.append(Segment(base_offset, disk.number, attributes, Role.RETIRED, name))
+    return found
+
+
+def finish_renames(pool: Pool) -> list[str]:
+    """Second names that an interrupted rename has left are removed. One line per file."""
+    done = []
     for temporary in pool.inventory.stale_temporaries:
         disk = next(disk for disk in pool.disks if disk.number == temporary.disk)
         with contextlib.suppress(OSError):

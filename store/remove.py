@@ -23,7 +23,7 @@ import secrets
 import time
 
 from commitlogfs.store import beneath, durable, layout
-from commitlogfs.store.attributes import stat_name, stat_names, unpack
+from commitlogfs.store.attributes import PackedAttributes, stat_name, stat_names, unpack
 from commitlogfs.store.segment import BaseOffset
 from commitlogfs.store.usage import DiskUsage, measure_usage
 
@@ -94,8 +94,8 @@ def drop_retired(dirfd: int, retired_name: bytes) -> DiskUsage:
     return _measure_freed(dirfd, expected)
 
 
-def list_retired(dirfd: int) -> list[tuple[bytes, BaseOffset, int]]:
-    """(name, base offset, inode) of every retired segment on a disk. Raises OSError."""
+def list_retired(dirfd: int) -> list[tuple[bytes, BaseOffset, PackedAttributes]]:
+    """(name, base offset, attributes) of every retired segment on a disk. Raises OSError."""
     try:
         folder = beneath.open_folder(dirfd, layout.RETIRED_FOLDER)
     except FileNotFoundError:
@@ -104,7 +104,7 @@ def list_retired(dirfd: int) -> list[tuple[bytes, BaseOffset, int]]:
         with os.scandir(folder) as entries:
             names = [name for entry in entries if _RETIRED_NAME.fullmatch(name := os.fsencode(entry.name))]
         return [
-            (name, BaseOffset(int(name[:20])), unpack(outcome).ino)
+            (name, BaseOffset(int(name[:20])), outcome)
             for name, outcome in zip(names, stat_names(folder, names), strict=True)
             if not isinstance(outcome, int)
         ]

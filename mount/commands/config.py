@@ -131,6 +131,7 @@ def _top_values(config: Config) -> dict[str, str | int | bool]:
         "placement": config.placement,
         "trigger": config.trigger,
         "on_missing": config.on_missing,
+        "passthrough": config.passthrough,
         "allow_other": config.allow_other,
     }
 

@@ -15,6 +15,7 @@ from commitlogfs.mount.words import (
     describe_degraded,
     describe_disk,
     describe_log,
+    describe_passthrough,
     describe_pressure,
     describe_store_root,
 )
@@ -47,7 +48,7 @@ def _show(document: dict[str, Any], output: Output) -> None:
     daemon = document["daemon"]
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(daemon["since"]))
     output.paragraph(f"{document['name']} on {document['mountpoint']}", "bold")
-    output.paragraph(f"Daemon {daemon['pid']} since {since}, passthrough {daemon['passthrough']}.")
+    output.paragraph(f"Daemon {daemon['pid']} since {since}, {describe_passthrough(daemon)}.")
     if document["degraded"]:
         output.paragraph(describe_degraded(document), "bold red")
     output.paragraph(describe_log(document), "red" if document["segments"]["gaps"] else "")

@@ -73,7 +73,7 @@ BAD = [
     ("hopeless key", TOP + "xyzzy = 1\n" + DISK, ["xyzzy: unknown key", "known here: mountpoint"]),
     ("odd key", TOP + '"a\\nb" = 1\n' + DISK, ["'a\\nb': unknown key"]),
     ("no behaviour yet: retention", TOP + '[retention]\nmode = "off"\n' + DISK, ["retention: unknown key"]),
-    ("no behaviour yet: passthrough", TOP + 'passthrough = "auto"\n' + DISK, ["passthrough: unknown key"]),
+    ("passthrough: no such way", TOP + 'passthrough = "on"\n' + DISK, ["passthrough: 'on'"]),
     (
         "no behaviour yet: refuse_reads_when_full",
         TOP + "refuse_reads_when_full = true\n" + DISK,

@@ -105,6 +105,7 @@ def test_show_json(invoke, file):
         "placement",
         "trigger",
         "on_missing",
+        "passthrough",
         "allow_other",
         "thresholds",
         "disks",

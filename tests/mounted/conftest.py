@@ -19,13 +19,22 @@ def module_folder(base_folder: Path, request: pytest.FixtureRequest) -> Iterator
     sweep.remove_tree(folder)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A module that says BOTH_MODES has its tests of `shared` run with and without passthrough."""
+    if "shared" in metafunc.fixturenames and getattr(metafunc.module, "BOTH_MODES", False):
+        metafunc.parametrize("shared", ["auto", "off"], indirect=True, scope="module", ids=["passed", "plain"])
+
+
 @pytest.fixture(scope="module")
-def shared(module_folder: Path) -> Iterator[PoolMount]:
-    """A pool of three folders with segments of 1 MiB, mounted once for the module."""
+def shared(module_folder: Path, request: pytest.FixtureRequest) -> Iterator[PoolMount]:
+    """A pool of three folders with segments of 1 MiB, mounted once for the module (and mode)."""
+    mode = getattr(request, "param", "auto")
+    module_folder = module_folder / mode
+    module_folder.mkdir(mode=0o755)
     disks = [module_folder / f"disk{number}" for number in range(3)]
     for disk in disks:
         disk.mkdir()
-    pool = PoolMount(module_folder, disks)
+    pool = PoolMount(module_folder, disks, settings={"passthrough": f'"{mode}"'})
     pool.init()
     try:
         pool.start()

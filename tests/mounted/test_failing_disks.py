@@ -11,7 +11,6 @@ import pytest
 from support.filling import await_disk, status
 from support.loop_disks import DiskFarm, LoopDisk, mkfs_available
 from support.pools import MIB, PoolMount, segment_bytes
-from support.waiting import eventually
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 
@@ -53,13 +52,9 @@ def created_elsewhere(pool: PoolMount) -> int:
 
 
 def make_read_only(disk: LoopDisk) -> None:
-    """As soon as nobody writes there: a close(2) is through before the daemon has heard of it."""
-
-    def remount() -> bool:
-        disk.remount_ro()
-        return True
-
-    eventually(remount)
+    """ext4's own reaction to an error. By hand it cannot be done while segments are open."""
+    subprocess.run(["mount", "-o", "remount,errors=remount-ro", str(disk.path)], check=True)
+    Path(f"/sys/fs/ext4/{Path(disk.device).name}/trigger_fs_error").write_text("1")
 
 
 def test_no_inodes_left(disk_farm: DiskFarm, make_pool: MakePool) -> None:

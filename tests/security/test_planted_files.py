@@ -1,6 +1,5 @@
 """Links, fifos, devices and folders planted in the disk folders are never followed, opened or removed."""
 
-import contextlib
 import errno
 import os
 import shutil
@@ -102,16 +101,7 @@ def place_of(pool: PoolMount, index: int) -> Path:
 def closed(shared: PoolMount, segment: int) -> int:
     """A segment that the daemon has closed: the kernel sends the last close later than it returns to its caller."""
     place = place_of(shared, segment)
-
-    def is_closed() -> bool:
-        assert shared.daemon is not None
-        for link in Path(f"/proc/{shared.daemon.pid}/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                if link.samefile(place):
-                    return False
-        return True
-
-    eventually(is_closed)
+    eventually(lambda: not shared.has_open(place))
     return segment
 
 

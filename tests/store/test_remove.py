@@ -8,6 +8,7 @@ import pytest
 from support.files import names_in, open_disk
 
 from commitlogfs.store import remove
+from commitlogfs.store.attributes import ino_of
 from commitlogfs.store.disk import Disk, DiskState
 from commitlogfs.store.identity import RootAttributes
 from commitlogfs.store.inventory import take_inventory
@@ -51,8 +52,8 @@ def test_a_retired_file_keeps_its_content_until_it_is_dropped(disk):
     with path.open("rb") as held:
         retired = remove.retire_file(disk.dirfd, NAME)
         assert names_in(disk.path) == [".commitlogfs"]
-        ((name, base, ino),) = remove.list_retired(disk.dirfd)
-        assert (name, base, ino) == (retired, SIZE, os.fstat(held.fileno()).st_ino)
+        ((name, base, attributes),) = remove.list_retired(disk.dirfd)
+        assert (name, base, ino_of(attributes)) == (retired, SIZE, os.fstat(held.fileno()).st_ino)
         assert held.read() == b"x" * SIZE
     remove.drop_retired(disk.dirfd, retired)
     assert names_in(disk.path) == [], "the folder goes with its last file"

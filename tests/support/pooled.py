@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commitlogfs.fusefs.background import BackgroundSync
+from commitlogfs.fusefs.backing import Backing
 from commitlogfs.fusefs.disk_threads import DiskThreads
 from commitlogfs.fusefs.namespace import Namespace
 from commitlogfs.fusefs.observer import SilentObserver
@@ -40,7 +41,8 @@ def open_parts(workdir: Path, count: int = 3, segment_size: int = 4096) -> Itera
     observer = SilentObserver()
     usage = UsageMonitor(commitlog, threads, observer)
     background = BackgroundSync(commitlog, threads)
-    namespace = Namespace(commitlog, threads, usage, background, observer)
+    backing = Backing(observer)
+    namespace = Namespace(commitlog, threads, usage, background, backing, observer)
     try:
         yield Parts(folders, commitlog, threads, namespace, background)
     finally:

@@ -1,5 +1,6 @@
 """A pool served by the real daemon, started through the command line as an operator would."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -109,6 +110,11 @@ class PoolMount:
         ran = self.cli("adopt", self.config, *arguments)
         assert ran.status == 0, ran.err
 
+    @property
+    def passes_through(self) -> bool:
+        """Whether the kernel serves the segments by itself, as it does for root unless told otherwise."""
+        return self.settings.get("passthrough") != '"off"'
+
     def start(self) -> None:
         """Serve in a child process; returns when the mount answers."""
         self.write_config()
@@ -126,6 +132,18 @@ class PoolMount:
             assert self.daemon.poll() is None, self.log_path.read_text()
             assert time.monotonic() < deadline, self.log_path.read_text()
             time.sleep(0.02)
+
+    def has_open(self, backing: Path) -> bool:
+        """Whether the daemon has a file of a disk open: a close(2) is through before the daemon has heard of it.
+
+        By inode: a file that was made without a name is not shown under its present one.
+        """
+        assert self.daemon is not None
+        for link in Path(f"/proc/{self.daemon.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if link.samefile(backing):
+                    return True
+        return False
 
     def stop(self) -> None:
         """Unmount plainly and wait for the daemon, which must end well."""

@@ -1,0 +1,177 @@
+"""Which opened files the kernel serves by itself (passthrough), and which this process serves (plain).
+
+Decided at a file's first open and kept until the file is gone: the kernel refuses a second backing id for an inode
+in use, and a mixture of both ways. One backing id per file, shared by all its opens, whether or not there are any:
+so nothing has to be counted over the death of a daemon.
+"""
+
+import errno
+import logging
+import os
+from collections.abc import Iterable
+from types import ModuleType
+
+from commitlogfs.fusefs import inodes
+from commitlogfs.fusefs.backing_table import PLAIN, BackingTable
+from commitlogfs.fusefs.observer import Observer
+from commitlogfs.store import beneath
+from commitlogfs.store.catalog import Segment
+from commitlogfs.store.disk import Disk
+from commitlogfs.store.events import log_event
+
+log = logging.getLogger(__name__)
+
+LEAK_MARGIN = 64
+"""Ids beyond the highest recorded one that are given back: a killed daemon may have opened one, by construction."""
+
+
+class Backing:
+    """What the kernel knows of opened files. Until `begin`, and without it, everything is served plain."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._table = BackingTable.create(0)
+        self._kernel: ModuleType | None = None
+        self._refused: dict[int, str] = {}
+        self._inherited: set[int] = set()
+        self.why_plain = "not mounted"
+
+    def begin(self, table: BackingTable, kernel: ModuleType | None, why_plain: str) -> None:
+        """Once mounted. `kernel` is the extension, None where it is absent; with a `why_plain` no further files are
+        passed through."""
+        self._table.close()
+        self._table = table
+        self._kernel = kernel
+        self.why_plain = why_plain
+
+    def try_disks(self, disks: Iterable[Disk]) -> dict[str, str]:
+        """Disks whose files cannot be passed through, by path, with the reason; they are served plain. Blocking."""
+        if self._kernel is None or self.why_plain:
+            return {}
+        refused = {}
+        for disk in disks:
+            reason = _try_disk(self._kernel, disk)
+            if reason:
+                self._refused[disk.number] = refused[disk.path] = reason
+        return refused
+
+    def resume(self, served: Iterable[Segment]) -> int:
+        """After a takeover: go on with what a former daemon has recorded, and give back what no file needs any
+        longer. `served` are all files that still exist. Returns how many ids were given back."""
+        existing = {int(inodes.encode(file)) for file in served}
+        freed = 0
+        for inode, backing_id in self._table:
+            if inode not in existing:
+                freed += self._give_back(backing_id)
+                self._table.remove(inode)
+                continue
+            self._inherited.add(inode)
+            if backing_id != PLAIN and self._kernel is not None:
+                self._kernel.bind(inode, backing_id)
+        highest = self._table.highest_id
+        for backing_id in range(highest + 1, highest + 1 + LEAK_MARGIN):
+            freed += self._give_back(backing_id)
+        return freed
+
+    def give_back_all(self) -> int:
+        """After a takeover without the table: every id there is belongs to an inode that nobody can reach any more.
+        Ids are given out one after the other, so a new one tells how many there can be."""
+        if self._kernel is None:
+            return 0
+        newest: int = self._kernel.open_backing(self._table.fd)
+        return sum(self._give_back(backing_id) for backing_id in range(1, newest + 1)) - 1
+
+    def note_open(self, file: Segment, fd: int, *, writable: bool, first: bool) -> None:
+        """Before the reply to an open. `fd` is open for reading and writing if `writable`; `first` if this daemon
+        knows of no other open."""
+        inode = int(inodes.encode(file))
+        known = self._table.get(inode)
+        if known is not None:
+            # A disk that has turned read-only: the kernel would open the file for writing as its caller asks, and
+            # fail, where a broker that starts again has to be let in. Possible while nobody holds the file.
+            if known == PLAIN or writable or not first or inode in self._inherited:
+                return
+            self.note_gone(file)
+        backing_id = self._obtain(file, fd, writable)
+        self._table.put(inode, backing_id)
+        if backing_id != PLAIN and self._kernel is not None:
+            self._kernel.bind(inode, backing_id)
+
+    def is_inherited(self, file: Segment) -> bool:
+        """Opened in a former daemon's time: the kernel may hold it open without our knowing."""
+        return int(inodes.encode(file)) in self._inherited
+
+    def is_passed_through(self, file: Segment) -> bool:
+        return (self._table.get(int(inodes.encode(file))) or PLAIN) != PLAIN
+
+    def note_gone(self, file: Segment) -> None:
+        """The file is gone for good: the kernel holds it no longer, and neither may its backing id."""
+        inode = int(inodes.encode(file))
+        self._inherited.discard(inode)
+        backing_id = self._table.get(inode)
+        if backing_id is None:
+            return
+        if self._kernel is not None:
+            self._kernel.unbind(inode)
+        self._give_back(backing_id)
+        self._table.remove(inode)
+
+    def close(self) -> None:
+        """At the end of the daemon; what survives it is in the descriptor store."""
+        self._table.close()
+
+    @property
+    def takeovers(self) -> int:
+        """How often another daemon has gone on with this mount."""
+        return self._table.takeovers
+
+    def counts(self) -> tuple[int, int]:
+        """Files passed through, files served plain."""
+        passed = sum(1 for _, backing_id in self._table if backing_id != PLAIN)
+        return passed, len(self._table) - passed
+
+    def _obtain(self, file: Segment, fd: int, writable: bool) -> int:
+        if self._kernel is None or self.why_plain:
+            return PLAIN
+        reason = self._refused.get(file.disk, "") or ("" if writable else "read-only")
+        if not reason:
+            try:
+                backing_id: int = self._kernel.open_backing(fd)
+            except OSError as error:
+                reason = errno.errorcode.get(error.errno or 0, "EIO")
+                log_event(log, logging.WARNING, "passthrough_refused", segment=file.name, reason=reason)
+            else:
+                return backing_id
+        self._observer.passthrough_refused(reason)
+        return PLAIN
+
+    def _give_back(self, backing_id: int) -> int:
+        """1 if the kernel had it."""
+        if backing_id == PLAIN or self._kernel is None:
+            return 0
+        try:
+            self._kernel.close_backing(backing_id)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                log_event(log, logging.ERROR, "backing_id_stays", id=backing_id, errno=error.errno)
+            return 0
+        return 1
+
+
+def _try_disk(kernel: ModuleType, disk: Disk) -> str:
+    """Why the kernel takes no file of this disk; empty if it does."""
+    try:
+        fd = beneath.open_unnamed(disk.dirfd, 0o600)
+    except OSError:
+        return ""  # full, read-only or failing: nothing about passthrough is known, so each file is tried
+    try:
+        kernel.close_backing(kernel.open_backing(fd))
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return "stacked filesystem"
+        if error.errno == errno.EPERM:
+            return "no CAP_SYS_ADMIN"
+        return errno.errorcode.get(error.errno or 0, "EIO")
+    finally:
+        os.close(fd)
+    return ""

@@ -1,0 +1,149 @@
+"""How each opened file is served, in shared memory that survives the daemon: what the kernel remembers of an inode,
+the next daemon has to know.
+
+A memory file: a header, then one record of 16 bytes per file that was opened since the mount was made:
+
+    8 bytes   magic          u64   inode number (0: free)
+    u32       layout         i32   backing id; PLAIN
+    u32       epoch          u32   CRC-32 of the first twelve bytes
+    u32       highest id
+    u32       takeovers
+
+A record is complete before anything depends on it, and a removed one is zero: a daemon killed within a write leaves
+a record whose checksum is wrong, which counts as free.
+"""
+
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+
+from commitlogfs.fusefs.kept_state import CorruptStateError, UnknownLayoutError
+
+LAYOUT = 1
+PLAIN = -1
+"""Served by the daemon: the kernel refuses to mix this with passthrough on one inode."""
+
+_MAGIC = b"clfsBACK"
+_HEADER = struct.Struct("<8sIIII")
+_NUMBER = struct.Struct("<I")
+_HIGHEST_OFFSET = 16
+_TAKEOVERS_OFFSET = 20
+_RECORD_START = 32
+_RECORD = struct.Struct("<QiI")
+_KEY = struct.Struct("<Qi")
+_FIRST_RECORDS = 4094
+"""64 KiB; a full table doubles."""
+
+
+class BackingTable:
+    """One thread uses it. Descriptor and mapping are its own."""
+
+    def __init__(self, fd: int, epoch: int, map_: mmap.mmap, records: dict[int, tuple[int, int]]) -> None:
+        self.fd = fd
+        self.epoch = epoch
+        self._map = map_
+        self._records = records
+        """inode -> (slot, backing id)"""
+        used = {slot for slot, _ in records.values()}
+        self._free = [slot for slot in reversed(range(self._capacity())) if slot not in used]
+
+    @classmethod
+    def create(cls, epoch: int) -> "BackingTable":
+        """An empty one. Raises OSError."""
+        fd = os.memfd_create("commitlogfs-backing", os.MFD_CLOEXEC)
+        os.ftruncate(fd, _RECORD_START + _FIRST_RECORDS * _RECORD.size)
+        map_ = mmap.mmap(fd, 0)
+        _HEADER.pack_into(map_, 0, _MAGIC, LAYOUT, epoch, 0, 0)
+        return cls(fd, epoch, map_, {})
+
+    @classmethod
+    def open(cls, fd: int, epoch: int) -> "BackingTable":
+        """The one a former daemon has left, which must be of this epoch. Raises CorruptStateError,
+        UnknownLayoutError."""
+        try:
+            map_ = mmap.mmap(fd, 0)
+        except (OSError, ValueError) as error:
+            raise CorruptStateError(f"the kept backing table cannot be mapped ({error})") from error
+        if len(map_) < _RECORD_START or map_[: len(_MAGIC)] != _MAGIC:
+            raise CorruptStateError("the kept backing table is not one of ours")
+        _, layout, written_epoch, _, _ = _HEADER.unpack_from(map_)
+        if layout != LAYOUT:
+            raise UnknownLayoutError(f"the kept backing table has layout {layout}, this version knows {LAYOUT}")
+        if written_epoch != epoch or (len(map_) - _RECORD_START) % _RECORD.size:
+            raise CorruptStateError("the kept backing table is damaged")
+        records = {}
+        for slot, offset in enumerate(range(_RECORD_START, len(map_), _RECORD.size)):
+            inode, backing_id, checksum = _RECORD.unpack_from(map_, offset)
+            if inode and checksum == _checksum(inode, backing_id):
+                records[inode] = (slot, backing_id)
+            elif inode or backing_id or checksum:
+                _RECORD.pack_into(map_, offset, 0, 0, 0)
+        return cls(fd, epoch, map_, records)
+
+    @property
+    def highest_id(self) -> int:
+        """No backing id beyond it was ever recorded."""
+        highest: int = _NUMBER.unpack_from(self._map, _HIGHEST_OFFSET)[0]
+        return highest
+
+    @property
+    def takeovers(self) -> int:
+        """How often another process has gone on with this mount."""
+        takeovers: int = _NUMBER.unpack_from(self._map, _TAKEOVERS_OFFSET)[0]
+        return takeovers
+
+    def note_takeover(self) -> None:
+        _NUMBER.pack_into(self._map, _TAKEOVERS_OFFSET, self.takeovers + 1)
+
+    def get(self, inode: int) -> int | None:
+        """The backing id, PLAIN, or None for a file that was not opened yet."""
+        record = self._records.get(inode)
+        return None if record is None else record[1]
+
+    def put(self, inode: int, backing_id: int) -> None:
+        """Durable against the death of this process when it returns. Raises OSError if memory is short."""
+        record = self._records.get(inode)
+        slot = record[0] if record is not None else self._take_slot()
+        if backing_id > self.highest_id:
+            _NUMBER.pack_into(self._map, _HIGHEST_OFFSET, backing_id)
+        _RECORD.pack_into(self._map, self._offset(slot), inode, backing_id, _checksum(inode, backing_id))
+        self._records[inode] = (slot, backing_id)
+
+    def remove(self, inode: int) -> None:
+        record = self._records.pop(inode, None)
+        if record is not None:
+            _RECORD.pack_into(self._map, self._offset(record[0]), 0, 0, 0)
+            self._free.append(record[0])
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """(inode, backing id or PLAIN) of every record. A copy: the table may change meanwhile."""
+        return iter([(inode, backing_id) for inode, (_, backing_id) in self._records.items()])
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def close(self) -> None:
+        """Give descriptor and mapping back; the store's copy keeps the content."""
+        self._map.close()
+        os.close(self.fd)
+
+    def _capacity(self) -> int:
+        return (len(self._map) - _RECORD_START) // _RECORD.size
+
+    def _offset(self, slot: int) -> int:
+        return _RECORD_START + slot * _RECORD.size
+
+    def _take_slot(self) -> int:
+        if not self._free:
+            before = self._capacity()
+            size = _RECORD_START + 2 * before * _RECORD.size
+            os.ftruncate(self.fd, size)
+            self._map.resize(size)
+            self._free = list(reversed(range(before, self._capacity())))
+        return self._free.pop()
+
+
+def _checksum(inode: int, backing_id: int) -> int:
+    return zlib.crc32(_KEY.pack(inode, backing_id))

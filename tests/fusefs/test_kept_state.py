@@ -1,0 +1,159 @@
+"""What a daemon leaves to its successor: read back whole, or refused as damaged or unknown."""
+
+import os
+import random
+import struct
+
+import pytest
+
+from commitlogfs.fusefs import handshake
+from commitlogfs.fusefs.backing_table import PLAIN, BackingTable
+from commitlogfs.fusefs.handshake import Handshake
+from commitlogfs.fusefs.kept_state import CorruptStateError, UnknownLayoutError
+
+SHAKEN = Handshake(3, b"request" * 9, b"reply" * 12)
+LAYOUT_OFFSET = 8
+
+
+def memory_file(content: bytes) -> int:
+    fd = os.memfd_create("test")
+    os.write(fd, content)
+    return fd
+
+
+def content_of(fd: int) -> bytes:
+    return os.pread(fd, 1 << 20, 0)
+
+
+# --- handshake ---------------------------------------------------------------------------------------------
+
+
+def test_a_handshake_is_read_as_it_was_written():
+    fd = handshake.write(SHAKEN)
+    assert handshake.read(fd) == SHAKEN
+    os.close(fd)
+
+
+def test_a_handshake_cannot_be_changed_by_whoever_gets_it():
+    fd = handshake.write(SHAKEN)
+    for change in (lambda: os.pwrite(fd, b"x", 0), lambda: os.ftruncate(fd, 0), lambda: os.ftruncate(fd, 1 << 16)):
+        with pytest.raises(PermissionError):
+            change()
+    os.close(fd)
+
+
+def test_any_damage_to_a_handshake_is_noticed():
+    fd = handshake.write(SHAKEN)
+    whole = content_of(fd)
+    os.close(fd)
+    for position in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1
+        fd = memory_file(bytes(damaged))
+        with pytest.raises((CorruptStateError, UnknownLayoutError)):
+            handshake.read(fd)
+        os.close(fd)
+    for length in range(len(whole)):
+        fd = memory_file(whole[:length])
+        with pytest.raises(CorruptStateError):
+            handshake.read(fd)
+        os.close(fd)
+
+
+def test_another_layout_is_refused_by_name():
+    fd = handshake.write(SHAKEN)
+    content = bytearray(content_of(fd))
+    os.close(fd)
+    struct.pack_into("<I", content, LAYOUT_OFFSET, 2)
+    fd = memory_file(bytes(content))
+    with pytest.raises(UnknownLayoutError, match="layout 2, this version knows 1"):
+        handshake.read(fd)
+    os.close(fd)
+
+
+def test_epochs_follow_each_other_and_never_return_to_the_first():
+    epochs = [SHAKEN.epoch]
+    state = SHAKEN
+    for _ in range(40):
+        state = state.next_epoch()
+        epochs.append(state.epoch)
+    assert epochs[:14] == [*range(3, 16), 1]
+    assert 0 not in epochs
+
+
+# --- backing table -----------------------------------------------------------------------------------------
+
+
+def reopened(table: BackingTable, epoch: int = 0) -> BackingTable:
+    return BackingTable.open(os.dup(table.fd), epoch)
+
+
+def test_a_table_is_read_by_the_next_daemon_as_the_last_one_left_it():
+    rng = random.Random(5)  # noqa: S311
+    table, model, highest = BackingTable.create(0), {}, 0
+    for _ in range(30_000):  # more than fit at first
+        inode = rng.randrange(1, 12_000) << 48 | rng.randrange(1, 99)
+        if rng.random() < 0.3 and model:
+            gone = rng.choice(list(model)) if rng.random() < 0.01 else next(iter(model))
+            table.remove(gone)
+            del model[gone]
+        else:
+            model[inode] = rng.choice([PLAIN, rng.randrange(1, 1 << 31)])
+            highest = max(highest, model[inode])
+            table.put(inode, model[inode])
+    successor = reopened(table)
+    assert dict(successor) == dict(table) == model
+    assert len(successor) == len(model) > 4094
+    assert successor.highest_id == highest
+    for inode, backing_id in model.items():
+        assert successor.get(inode) == backing_id
+    assert successor.get(7) is None
+    table.close()
+    successor.close()
+
+
+def test_a_record_cut_short_by_a_kill_counts_as_free():
+    table = BackingTable.create(0)
+    table.put(11, 1)
+    table.put(12, 2)
+    whole = content_of(table.fd)
+    start = whole.index(struct.pack("<Qi", 12, 2))
+    for written in range(16):
+        os.pwrite(table.fd, whole[start : start + written] + bytes(16 - written), start)
+        successor = reopened(table)
+        assert dict(successor) == {11: 1}
+        successor.put(13, 3)
+        again = reopened(successor)
+        assert dict(again) == {11: 1, 13: 3}
+        again.close()
+        successor.remove(13)
+        successor.close()
+    table.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"short", bytes(70_000), b"clfsBACK" + bytes(10)])
+def test_what_is_no_table_is_damaged(content):
+    fd = memory_file(content)
+    with pytest.raises((CorruptStateError, UnknownLayoutError)):
+        BackingTable.open(fd, 0)
+    os.close(fd)
+
+
+def test_a_table_of_another_epoch_or_layout_is_not_used():
+    table = BackingTable.create(4)
+    with pytest.raises(CorruptStateError):
+        reopened(table, 5)
+    os.pwrite(table.fd, struct.pack("<I", 9), LAYOUT_OFFSET)
+    with pytest.raises(UnknownLayoutError, match="layout 9"):
+        reopened(table, 4)
+    table.close()
+
+
+def test_takeovers_are_counted():
+    table = BackingTable.create(0)
+    assert table.takeovers == 0
+    successor = reopened(table)
+    successor.note_takeover()
+    assert table.takeovers == reopened(successor).takeovers == 1
+    table.close()
+    successor.close()
