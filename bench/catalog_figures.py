@@ -116,15 +116,15 @@ def measure_catalog(folder: Path, segments: int, disks: int, rounds: int, tell: 
     return figures
 
 
-def make_sparse_segments(folders: Sequence[Path], segments: int) -> None:
+def make_sparse_segments(folders: Sequence[Path], segments: int, size: int = SEGMENT_SIZE) -> None:
     """Striped over the folders as round-robin would have done."""
     for folder in folders:
         folder.mkdir()
     for index in range(segments):
-        name = format_segment_name(index * SEGMENT_SIZE).decode()
+        name = format_segment_name(index * size).decode()
         fd = os.open(folders[index % len(folders)] / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         try:
-            os.ftruncate(fd, SEGMENT_SIZE)
+            os.ftruncate(fd, size)
         finally:
             os.close(fd)
 

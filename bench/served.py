@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -32,7 +32,15 @@ def cli_command(*arguments: object) -> list[str]:
 class ServedPool:
     """One pool on some folders and its mountpoint beneath `folder`. Mounts any number of times; needs root."""
 
-    def __init__(self, folder: Path, disks: Sequence[Path], *, segment_size: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        disks: Sequence[Path],
+        *,
+        segment_size: int,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """`settings`: more keys of the configuration."""
         self.folder = folder
         self.mountpoint = folder / "store" / "commitlog"
         self.config = folder / "bench.toml"
@@ -43,6 +51,7 @@ class ServedPool:
         self._runtime = sweep.create_base("bench", sweep.SOCKETS_PARENT)
         self._env = {**os.environ, runtime.OVERRIDE: str(self._runtime), "NO_COLOR": "1"}
         lines = [f"mountpoint = {json.dumps(str(self.mountpoint))}", f"segment_size = {segment_size}"]
+        lines += [f"{key} = {json.dumps(value)}" for key, value in (settings or {}).items()]
         for disk in disks:
             lines += ["[[disks]]", f"path = {json.dumps(str(disk))}"]
         self.config.write_text("\n".join(lines) + "\n")

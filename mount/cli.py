@@ -11,6 +11,7 @@ from typer.exceptions import TyperException
 from commitlogfs.mount import logs, settings
 from commitlogfs.mount.commands import (
     adopt,
+    bench,
     check,
     config,
     doctor,
@@ -35,7 +36,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="EXIT STATUS: 0 ok, 1 findings, 2 usage, 3 daemon unreachable, 4 refused.",
 )
-for module in (init, adopt, mount, umount, ready, status, map_command, locate, read, check, doctor):
+for module in (init, adopt, mount, umount, ready, status, map_command, locate, read, check, doctor, bench):
     module.register(app)
 app.add_typer(config.app)
 

@@ -9,7 +9,7 @@ from commitlogfs.mount import cli as cli_module
 from commitlogfs.mount import config as config_module
 from commitlogfs.mount.cli import app
 
-VERBS = ["init", "adopt", "mount", "umount", "ready", "status", "map", "locate", "read", "check", "doctor"]
+VERBS = ["init", "adopt", "mount", "umount", "ready", "status", "map", "locate", "read", "check", "doctor", "bench"]
 USAGE, UNREACHABLE = 2, 3
 
 
@@ -84,6 +84,9 @@ def cli(capfdbinary, monkeypatch, tmp_path):
         ("init", USAGE, "give either a configuration"),
         ("adopt --disks a --segment-size 5", USAGE, "multiple of 4096"),
         ("mount", USAGE, "which configuration?"),
+        ("bench --size 5", USAGE, "--size: 5 is no multiple"),
+        ("bench --body many", USAGE, "--body: 'many' is not a size"),
+        ("bench --rounds 0", USAGE, "--rounds"),
         ("config check absent.toml", USAGE, "no such file"),
     ],
 )

@@ -1,0 +1,158 @@
+"""`commitlogfs bench`: the data path of our mount beside the bare disks and mergerfs, and a broker on it.
+
+Works in one base folder, which is swept at the end, whatever happens (sweep.py).
+"""
+
+import json
+import os
+import sys
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from commitlogfs.bench import rocketmq, sweep, targets
+from commitlogfs.bench.broker_bench import measure_broker
+from commitlogfs.bench.catalog_figures import WrongResultError
+from commitlogfs.bench.datapath_overhead import own_cost_us
+from commitlogfs.bench.datapath_run import DATA_WORKLOADS, measure_data_path, needed_bytes
+from commitlogfs.bench.datapath_settings import Part, Settings
+from commitlogfs.bench.disks import DisksUnavailableError, why_no_loop_disks
+from commitlogfs.bench.figures import environment
+from commitlogfs.bench.interrupts import InterruptedByUserError, Interrupts
+from commitlogfs.bench.report import Results, as_markdown, show
+from commitlogfs.bench.report_plot import draw, why_no_plot
+from commitlogfs.bench.rocketmq import RocketmqError
+from commitlogfs.bench.served import CommandFailedError
+from commitlogfs.bench.targets_disks import BenchDisks, folder_disks, loop_disks
+
+_PLOT = "ratios.svg"
+_FILE_WIDTH = 120
+
+
+def run(settings: Settings, output: Path | None, *, as_json: bool, quiet: bool = False) -> int:
+    """Measure and report; the exit status. 0: measured, whether or not a number is reached; 1: a result was wrong
+    or could not be had; 128 + signal: interrupted, and cleared away."""
+    console = Console(stderr=True, highlight=False, quiet=quiet)
+    lack = _why_not(settings)
+    if lack:
+        print(f"commitlogfs bench: {lack}", file=sys.stderr)
+        return 1
+    interrupts = Interrupts()
+    interrupts.install()
+    try:
+        results = _measure(settings, console)
+        if output is not None:
+            _write(results, output, console)
+    except InterruptedByUserError as interrupt:
+        print("commitlogfs bench: interrupted, everything is cleared away", file=sys.stderr)
+        return 128 + interrupt.number
+    except (WrongResultError, CommandFailedError, DisksUnavailableError, RocketmqError, OSError) as error:
+        print(f"commitlogfs bench: {error}", file=sys.stderr)
+        return 1
+    if as_json:
+        print(json.dumps(results.as_json(), indent=2))
+    else:
+        # In a pipe or file there is no width to fit into.
+        console = Console(highlight=False, width=None if sys.stdout.isatty() else _FILE_WIDTH)
+        show(console, results)
+    return 0
+
+
+def _why_not(settings: Settings) -> str:
+    if os.geteuid() != 0:
+        return "needs root, to mount disks and to drop caches"
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        return "needs /dev/fuse"
+    return why_no_loop_disks() if settings.folder is None else ""
+
+
+def _measure(settings: Settings, console: Console) -> Results:
+    results = Results(settings, environment())
+    with ExitStack() as stack:
+        progress = stack.enter_context(_Steps(console, _count_steps(settings)))
+        work = stack.enter_context(sweep.run("bench", progress.note, settings.folder))
+        distribution = None
+        if Part.BROKER in settings.parts:
+            progress.note(f"RocketMQ {rocketmq.VERSIONS[0]} from Maven Central, if this is the first time")
+            distribution = rocketmq.fetch()
+        disks = stack.enter_context(_disks(work / "disks", settings, progress))
+        results.disks = disks.description
+        if Part.DATA in settings.parts:
+            results.own_cost_us = own_cost_us(settings)
+            series, results.about, left_out = measure_data_path(work, disks, settings, progress.step)
+            results.series += series
+            results.left_out |= left_out
+        if distribution is not None:
+            series, left_out = measure_broker(work, disks, settings, distribution, progress.step)
+            results.series += series
+            results.left_out |= left_out
+        for name, reason in results.left_out.items():
+            progress.note(f"left out: {name}: {reason}")
+    results.environment["load_average_after"] = [round(value, 2) for value in os.getloadavg()]
+    results.environment["versions"] |= _tool_versions(settings)
+    return results
+
+
+def _disks(folder: Path, settings: Settings, progress: "_Steps") -> AbstractContextManager[BenchDisks]:
+    if settings.folder is not None:
+        return folder_disks(folder, settings.disks)
+    return loop_disks(folder, settings.fstype, settings.disks, needed_bytes(settings), progress.note)
+
+
+def _tool_versions(settings: Settings) -> dict[str, str]:
+    found = {"mergerfs": targets.mergerfs_version() or "none"}
+    if Part.BROKER in settings.parts:
+        found["RocketMQ"] = rocketmq.VERSIONS[0]
+    return found
+
+
+def _write(results: Results, folder: Path, console: Console) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.json").write_text(json.dumps(results.as_json(), indent=2) + "\n")
+    (folder / "results.md").write_text(as_markdown(results))
+    lack = why_no_plot()
+    if lack:
+        console.print(lack)
+    else:
+        draw(results.series, folder / _PLOT)
+    console.print(f"results in {folder}")
+
+
+def _count_steps(settings: Settings) -> int:
+    """At most: a target that is left out makes it fewer."""
+    rounds = 0
+    if Part.DATA in settings.parts:
+        rounds += 4 * (len(DATA_WORKLOADS) + 1)
+    if Part.BROKER in settings.parts:
+        rounds += 2
+    return rounds * settings.rounds
+
+
+class _Steps:
+    """A bar on a terminal, lines elsewhere."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+        self._console = console
+        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._total = total
+        self._task: TaskID | None = None
+
+    def note(self, text: str) -> None:
+        self._console.print(text, style="dim", markup=False)
+
+    def step(self, text: str) -> None:
+        if self._progress.disable:
+            self.note(text)
+        elif self._task is not None:
+            self._progress.update(self._task, advance=1, description=text)
+
+    def __enter__(self) -> "_Steps":
+        self._progress.start()
+        self._task = self._progress.add_task("", total=self._total)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._progress.stop()

@@ -1,0 +1,63 @@
+"""Interleaved rounds: in each, every target is measured once, and each round begins with another target.
+
+A ratio is formed within one round only, between runs that met the same state of the machine.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from commitlogfs.bench.figures import median
+from commitlogfs.bench.targets import NATIVE
+
+T = TypeVar("T")
+Tell = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Series:
+    """What one workload has reached, per target and round; more is better."""
+
+    workload: str
+    unit: str
+    about: str
+    values: dict[str, list[float]] = field(default_factory=dict)
+    details: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def add(self, target: str, value: float, detail: dict[str, Any] | None = None) -> None:
+        self.values.setdefault(target, []).append(round(value, 2))
+        if detail is not None:
+            self.details.setdefault(target, []).append(detail)
+
+    def ratios(self, target: str, baseline: str = NATIVE) -> list[float]:
+        """One per round; empty if one of the two was not measured."""
+        pairs = zip(self.values.get(target, []), self.values.get(baseline, []), strict=False)
+        return [round(value / base, 4) for value, base in pairs if base]
+
+    def ratio(self, target: str, baseline: str = NATIVE) -> float | None:
+        found = self.ratios(target, baseline)
+        return median(found) if found else None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "workload": self.workload,
+            "unit": self.unit,
+            "about": self.about,
+            "targets": {
+                target: {
+                    "values": values,
+                    "median": median(values),
+                    "min": min(values),
+                    "max": max(values),
+                    "ratios_to_native": self.ratios(target),
+                    "ratio_to_native": self.ratio(target),
+                    **({"details": self.details[target]} if target in self.details else {}),
+                }
+                for target, values in self.values.items()
+            },
+        }
+
+
+def rotated(items: Sequence[T], turn: int) -> list[T]:
+    start = turn % len(items)
+    return [*items[start:], *items[:start]]

@@ -1,0 +1,134 @@
+"""What the data path is measured through: the disks' own folders, our mount, mergerfs, on the same disks."""
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from commitlogfs.bench.catalog_figures import WrongResultError
+from commitlogfs.bench.served import CommandFailedError, ServedPool
+from commitlogfs.mount import mountinfo
+from commitlogfs.store import _syscalls
+from commitlogfs.store.segment import format_segment_name
+
+NATIVE, MOUNT, PLAIN, MERGERFS = "native", "mount", "plain", "mergerfs"
+
+MERGERFS_OPTIONS = (
+    "allow_other,use_ino,cache.files=partial,dropcacheonclose=true,category.create=mfs,minfreespace=0,fsname=bench"
+)
+"""What its README recommends for programs that map files. minfreespace: the default, 4 GiB, refuses small disks."""
+
+_UNMOUNT_TIMEOUT_S = 10.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DataTarget:
+    """One way to the segments. Segment k lies in folder k modulo their number; a mount has one folder."""
+
+    name: str
+    description: str
+    folders: tuple[Path, ...]
+    segment_size: int
+    reserves: bool
+    """Whether creating a segment reserves its space, or the caller has to, as on a bare disk."""
+
+    def path(self, index: int) -> Path:
+        name = format_segment_name(index * self.segment_size).decode()
+        return self.folders[index % len(self.folders)] / name
+
+    def create(self, index: int) -> int:
+        """A descriptor of a new segment, reserved in full and of full size."""
+        fd = os.open(self.path(index), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            if not self.reserves:
+                _syscalls.fallocate(fd, _syscalls.FALLOC_FL_KEEP_SIZE, 0, self.segment_size)
+            os.ftruncate(fd, self.segment_size)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+
+def native(disks: Sequence[Path], segment_size: int) -> DataTarget:
+    """A folder on each disk, used directly."""
+    folders = tuple(disk / NATIVE for disk in disks)
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
+    return DataTarget(NATIVE, "a folder on each disk, used directly", folders, segment_size, reserves=False)
+
+
+@contextmanager
+def served(
+    name: str, work: Path, disks: Sequence[Path], segment_size: int, *, adopt: bool = False
+) -> Iterator[DataTarget]:
+    """Our mount: MOUNT with passthrough, which is then proven, PLAIN without.
+
+    `adopt`: the folders hold segments already, which are only listed. Raises CommandFailedError, WrongResultError.
+    """
+    work.mkdir(parents=True)
+    settings = {"passthrough": "required" if name == MOUNT else "off"}
+    folders = [disk / name for disk in disks]
+    with ServedPool(work, folders, segment_size=segment_size, settings=settings) as pool:
+        pool.run("adopt" if adopt else "init", pool.config)
+        pool.mount()
+        description = f"commitlogfs, passthrough = {settings['passthrough']}"
+        target = DataTarget(name, description, (pool.mountpoint,), segment_size, reserves=True)
+        if name == MOUNT and not adopt:
+            _prove_passthrough(pool, target)
+        yield target
+        pool.unmount()
+
+
+@contextmanager
+def mergerfs(work: Path, disks: Sequence[Path], segment_size: int) -> Iterator[DataTarget]:
+    """Debian's package on a folder of each disk. Raises CommandFailedError."""
+    folders = [disk / MERGERFS for disk in disks]
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
+    mountpoint = work / "mountpoint"
+    mountpoint.mkdir(parents=True)
+    branches = ":".join(map(str, folders))
+    command = ["mergerfs", "-o", MERGERFS_OPTIONS, branches, str(mountpoint)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
+    if done.returncode != 0:
+        raise CommandFailedError(f"mergerfs: {done.stderr.strip() or done.returncode}")
+    try:
+        description = f"mergerfs {mergerfs_version()}, -o {MERGERFS_OPTIONS}"
+        yield DataTarget(MERGERFS, description, (mountpoint,), segment_size, reserves=False)
+    finally:
+        _unmount(mountpoint)
+
+
+def mergerfs_version() -> str:
+    """Empty where it is not installed."""
+    if shutil.which("mergerfs") is None:
+        return ""
+    done = subprocess.run(["mergerfs", "-V"], capture_output=True, text=True, check=False)
+    lines = (done.stdout + done.stderr).splitlines()
+    return next((line.split()[-1] for line in lines if "version" in line), "unknown")
+
+
+def _prove_passthrough(pool: ServedPool, target: DataTarget) -> None:
+    """Figures of a mount that has fallen back to plain mode would be told under the wrong name."""
+    fd = target.create(0)
+    try:
+        daemon = pool.status()["daemon"]
+    finally:
+        os.close(fd)
+        target.path(0).unlink()
+    if daemon["passthrough"] != "on" or not daemon["passthrough_files"]:
+        raise WrongResultError(f"passthrough is asked for, but the mount is plain: {daemon}")
+
+
+def _unmount(mountpoint: Path) -> None:
+    deadline = time.monotonic() + _UNMOUNT_TIMEOUT_S
+    while mountinfo.find_mount(mountpoint) is not None:
+        done = subprocess.run(["umount", str(mountpoint)], capture_output=True, text=True, check=False)
+        if done.returncode != 0 and time.monotonic() > deadline:
+            raise CommandFailedError(f"{mountpoint}: {done.stderr.strip()}")
+        if done.returncode != 0:
+            time.sleep(0.1)

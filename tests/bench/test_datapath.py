@@ -1,0 +1,250 @@
+"""`commitlogfs bench` run whole and small, and its parts: wrong bytes are noticed, ratios stay within a round."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.waiting import eventually
+
+from commitlogfs.bench import datapath_content as content
+from commitlogfs.bench import targets
+from commitlogfs.bench.catalog_figures import WrongResultError
+from commitlogfs.bench.datapath_rounds import Series, rotated
+from commitlogfs.bench.datapath_settings import QUICK, Part, Settings
+from commitlogfs.bench.datapath_workloads import append, fill_for_readers, read_cold
+from commitlogfs.bench.report import Results, as_markdown
+from commitlogfs.bench.report_goals import goals
+from commitlogfs.bench.report_plot import draw, why_no_plot
+from commitlogfs.mount import mountinfo
+
+MIB = 1 << 20
+DATA = ("append-sync", "append", "read-cold", "read-warm", "random-cold", "readers-cold", "create", "list")
+BROKER = ("send-async", "send-sync", "consume", "catch-up-cold")
+
+
+def bench_command(*arguments: str) -> list[str]:
+    return [str(Path(sys.executable).with_name("commitlogfs")), "bench", *arguments]
+
+
+def environment(workdir: Path) -> dict[str, str]:
+    return {**os.environ, "TMPDIR": str(workdir), "NO_COLOR": "1", "COLUMNS": "160"}
+
+
+def run_bench(workdir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        bench_command(*arguments),
+        env=environment(workdir),
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+
+
+def assert_nothing_left(workdir: Path) -> None:
+    assert mountinfo.mounts_below(workdir) == ()
+    assert list(workdir.iterdir()) == []
+    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
+        assert str(workdir) not in backing.read_text()
+
+
+def assert_measured(document: dict, names: tuple[str, ...], measured: set[str], rounds: int) -> None:
+    found = {workload["workload"]: workload for workload in document["workloads"]}
+    assert tuple(found) == names
+    for workload in found.values():
+        assert set(workload["targets"]) == measured, workload["workload"]
+        for figures in workload["targets"].values():
+            assert len(figures["values"]) == len(figures["ratios_to_native"]) == rounds
+            assert 0 < figures["min"] <= figures["median"] <= figures["max"]
+        assert workload["targets"]["native"]["ratio_to_native"] == 1
+
+
+@pytest.mark.mounted
+@pytest.mark.root
+@pytest.mark.slow
+def test_the_data_path_on_disks_of_its_own(workdir, tmp_path):
+    output = tmp_path / "results"
+    done = run_bench(workdir, "--quick", "--only", "data", "--output", str(output), "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads(done.stdout)
+    assert json.loads((output / "results.json").read_text()) == document
+    assert_measured(document, DATA, set(document["targets"]), rounds=2)
+    assert set(document["targets"]) | set(document["left_out"]) == {"native", "mount", "plain", "mergerfs"}
+    assert {"native", "plain"} <= set(document["targets"])
+    assert ("mergerfs" in document["targets"]) == bool(targets.mergerfs_version())
+    assert "loop devices" in document["disks"]
+    assert {"kernel", "cpus", "load_average", "load_average_after", "versions"} <= document["environment"].keys()
+    assert all(0 < cost < 1000 for cost in document["own_cost_us_per_step"].values())
+    assert [goal["verdict"] == "not measured" for goal in document["goals"]] == [
+        "mount" in document["left_out"] or goal["against"] in document["left_out"] for goal in document["goals"]
+    ]
+    assert "| append-sync |" in (output / "results.md").read_text()
+    assert (output / "ratios.svg").exists() == (why_no_plot() == "")
+    assert "read-warm: round 2 of 2, native" in done.stderr
+    assert_nothing_left(workdir)
+
+
+@pytest.mark.mounted
+@pytest.mark.root
+@pytest.mark.slow
+def test_the_data_path_in_a_given_folder(workdir):
+    done = run_bench(workdir, "--quick", "--only", "data", "--rounds", "1", "--folder", str(workdir))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 folders on " in done.stdout
+    assert "Numbers to reach" in done.stdout
+    assert_nothing_left(workdir)
+
+
+@pytest.mark.broker
+@pytest.mark.mounted
+@pytest.mark.root
+@pytest.mark.slow
+def test_the_broker_on_both(workdir):
+    done = run_bench(workdir, "--quick", "--only", "broker", "--rounds", "1", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads(done.stdout)
+    mount = "plain" if "mount" in document["left_out"] else "mount"
+    assert_measured(document, BROKER, {"native", mount}, rounds=1)
+    assert document["environment"]["versions"]["RocketMQ"] == "5.5.0"
+    assert_nothing_left(workdir)
+
+
+@pytest.mark.mounted
+@pytest.mark.root
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_clears_away(workdir, number):
+    with subprocess.Popen(
+        bench_command("--quick", "--only", "data"),
+        env=environment(workdir),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as bench:
+        try:
+            eventually(lambda: any(mountinfo.is_commitlogfs(e) for e in mountinfo.mounts_below(workdir)), 60)
+            os.killpg(bench.pid, number)
+            out, err = bench.communicate(timeout=60)
+        finally:
+            if bench.poll() is None:
+                os.killpg(bench.pid, signal.SIGKILL)
+    assert bench.returncode == 128 + number, err
+    assert err.endswith("interrupted, everything is cleared away\n")
+    assert "Traceback" not in err
+    assert out == ""
+    assert_nothing_left(workdir)
+
+
+@pytest.mark.root
+def test_without_root_one_line_says_so():
+    code = (
+        "import os, sys; import commitlogfs.bench.datapath; from commitlogfs.mount import cli;"
+        "os.setuid(65534); sys.exit(cli.main(['bench', '--quick']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "commitlogfs bench: needs root, to mount disks and to drop caches\n"
+
+
+SMALL = Settings(**{**QUICK, "segment_bytes": 2 * MIB, "readers": 1})
+
+
+@pytest.mark.root
+def test_bytes_that_differ_are_an_error_not_a_figure(workdir):
+    target = targets.native([workdir], SMALL.segment_bytes)
+    fill_for_readers(target, SMALL)
+    assert read_cold(target, SMALL) > 0
+    with target.path(0).open("r+b") as file:
+        file.seek(MIB + 5000)
+        byte = file.read(1)[0]
+        file.seek(MIB + 5000)
+        file.write(bytes([byte ^ 1]))
+    with pytest.raises(WrongResultError, match="other bytes than written from 1048576 on"):
+        read_cold(target, SMALL)
+
+
+@pytest.mark.root
+def test_a_segment_in_the_wrong_place_is_an_error(workdir):
+    """Each page tells whose it is, so that not even an equal position of another segment passes."""
+    target = targets.native([workdir], SMALL.segment_bytes)
+    fd = target.create(0)
+    content.write_segment(fd, 1, SMALL.segment_bytes)
+    os.close(fd)
+    with pytest.raises(WrongResultError):
+        read_cold(target, SMALL)
+
+
+def test_appends_are_read_back_and_removed(workdir):
+    target = targets.native([workdir], SMALL.segment_bytes)
+    assert append(target, SMALL) > 0
+    assert list(target.folders[0].iterdir()) == []
+
+
+def test_pages_and_chunks_agree():
+    chunk = content.make_chunk(3, MIB)
+    for position in (MIB, MIB + content.PAGE, 2 * MIB - content.PAGE):
+        at = position - MIB
+        assert content.make_page(3, position) == chunk[at : at + content.PAGE]
+    assert len({chunk[at : at + content.PAGE] for at in range(0, MIB, content.PAGE)}) == MIB // content.PAGE
+
+
+def test_every_round_begins_with_another_target():
+    assert [rotated("abc", turn) for turn in range(4)] == [list("abc"), list("bca"), list("cab"), list("abc")]
+
+
+def series(**values: list[float]) -> Series:
+    found = Series("append", "MB/s", "")
+    for target, figures in values.items():
+        for figure in figures:
+            found.add(target, figure)
+    return found
+
+
+def test_ratios_compare_within_a_round():
+    """The machine became half as fast for the second round: no ratio changes."""
+    one = series(native=[100, 50, 80], mount=[90, 45, 88])
+    assert one.ratios("mount") == [0.9, 0.9, 1.1]
+    assert one.ratio("mount") == 0.9
+    assert one.ratio("mergerfs") is None
+
+
+@pytest.mark.parametrize(
+    ("mount", "verdict"), [([95], "met"), ([94], "missed by 1.1%"), ([], "not measured"), ([120], "met")]
+)
+def test_goals_are_met_from_their_floor_on(mount, verdict):
+    against_native = goals([series(native=[100], mount=mount)])[0]
+    assert (against_native.against, against_native.floor, against_native.verdict) == ("native", 0.95, verdict)
+
+
+def test_only_goals_of_what_ran_are_listed():
+    assert {(goal.workload, goal.against) for goal in goals([series(native=[1])])} == {
+        ("append", "native"),
+        ("append", "mergerfs"),
+    }
+
+
+def test_the_markdown_tells_what_the_figures_depend_on():
+    where = {"taken_at": "T", "kernel": "6.18", "cpus": 2, "load_average": [1, 2, 3], "python": "3", "versions": {}}
+    results = Results(
+        Settings(parts=(Part.DATA,)),
+        where,
+        "loops",
+        [series(native=[100], mount=[90])],
+        left_out={"mergerfs": "no"},
+    )
+    text = as_markdown(results)
+    for part in ("Linux 6.18", "load average 1 2 3", "left out: mergerfs: no", "missed by 5.3%"):
+        assert part in text
+
+
+@pytest.mark.skipif(why_no_plot() != "", reason="no matplotlib")
+@pytest.mark.parametrize(("suffix", "magic"), [("svg", b"<?xml"), ("png", b"\x89PNG")])
+def test_the_plot_is_a_picture(tmp_path, suffix, magic):
+    path = tmp_path / f"ratios.{suffix}"
+    draw([series(native=[100, 100], mount=[90, 120], mergerfs=[30, 40])], path)
+    assert path.read_bytes().startswith(magic)
