@@ -21,6 +21,7 @@ from commitlogfs.bench.datapath_settings import Part, Settings
 from commitlogfs.bench.disks import DisksUnavailableError, why_no_loop_disks
 from commitlogfs.bench.figures import environment
 from commitlogfs.bench.interrupts import InterruptedByUserError, Interrupts
+from commitlogfs.bench.recovery import measure_recovery
 from commitlogfs.bench.report import Results, as_markdown, show
 from commitlogfs.bench.report_plot import draw, why_no_plot
 from commitlogfs.bench.rocketmq import RocketmqError
@@ -88,6 +89,8 @@ def _measure(settings: Settings, console: Console) -> Results:
             series, left_out = measure_broker(work, disks, settings, distribution, progress.step)
             results.series += series
             results.left_out |= left_out
+        if Part.RECOVERY in settings.parts:
+            results.recovery = measure_recovery(work / "recovery", disks, settings, progress.step)
         for name, reason in results.left_out.items():
             progress.note(f"left out: {name}: {reason}")
     results.environment["load_average_after"] = [round(value, 2) for value in os.getloadavg()]
@@ -115,7 +118,7 @@ def _write(results: Results, folder: Path, console: Console) -> None:
     lack = why_no_plot()
     if lack:
         console.print(lack)
-    else:
+    elif results.series:
         draw(results.series, folder / _PLOT)
     console.print(f"results in {folder}")
 
@@ -127,7 +130,7 @@ def _count_steps(settings: Settings) -> int:
         rounds += 4 * (len(DATA_WORKLOADS) + 1)
     if Part.BROKER in settings.parts:
         rounds += 2
-    return rounds * settings.rounds
+    return rounds * settings.rounds + (settings.kills if Part.RECOVERY in settings.parts else 0)
 
 
 class _Steps:

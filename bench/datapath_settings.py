@@ -11,11 +11,12 @@ KIB, MIB = 1 << 10, 1 << 20
 class Part(Enum):
     DATA = "data"
     BROKER = "broker"
+    RECOVERY = "recovery"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    parts: tuple[Part, ...] = (Part.DATA, Part.BROKER)
+    parts: tuple[Part, ...] = tuple(Part)
     rounds: int = 5
     disks: int = 3
     fstype: str = "ext4"
@@ -39,6 +40,7 @@ class Settings:
     body_bytes: int = 4 * KIB
     broker_segment_bytes: int = 32 * MIB
     threads: int = 16
+    kills: int = 10
 
     def as_json(self) -> dict[str, Any]:
         folder = str(self.folder) if self.folder is not None else None
@@ -63,5 +65,6 @@ QUICK: dict[str, Any] = {
     "warm_up_messages": 50,
     "body_bytes": KIB,
     "broker_segment_bytes": MIB,
+    "kills": 2,
 }
 """For tests: everything happens, the figures mean nothing."""

@@ -9,7 +9,8 @@ from rich.table import Table
 
 from commitlogfs.bench.datapath_rounds import Series
 from commitlogfs.bench.datapath_settings import Settings
-from commitlogfs.bench.figures import median
+from commitlogfs.bench.figures import median, target_as_json
+from commitlogfs.bench.recovery import Recovery
 from commitlogfs.bench.report_goals import Goal, goals
 
 LAYOUT = 1
@@ -25,6 +26,7 @@ class Results:
     """What each target is."""
     left_out: dict[str, str] = field(default_factory=dict)
     own_cost_us: dict[str, float] = field(default_factory=dict)
+    recovery: Recovery | None = None
 
     @property
     def goals(self) -> list[Goal]:
@@ -41,6 +43,9 @@ class Results:
             "left_out": self.left_out,
             "own_cost_us_per_step": self.own_cost_us,
             "workloads": [series.as_json() for series in self.series],
+            "recovery": None
+            if self.recovery is None
+            else {**self.recovery.as_json(), "target": target_as_json(self.recovery.target())},
             "goals": [goal.as_json() for goal in self.goals],
         }
 
@@ -121,7 +126,19 @@ def facts(results: Results) -> list[str]:
     if results.own_cost_us:
         own = ", ".join(f"{name} {cost} us" for name, cost in results.own_cost_us.items())
         lines.append(f"own cost of the measuring loop per step: {own}")
+    if results.recovery is not None:
+        lines.append(_recovery_in_words(results.recovery))
     return lines
+
+
+def _recovery_in_words(recovery: Recovery) -> str:
+    seconds = recovery.seconds
+    target = recovery.target()
+    verdict = "met" if target.is_met else "missed"
+    return (
+        f"daemon killed {len(seconds)} times: serves again after {target.value:.2f} s ({min(seconds):.2f} .. "
+        f"{max(seconds):.2f}), wanted < {target.limit:g} s: {verdict}; requests failed: {len(recovery.failed)}"
+    )
 
 
 def _table(console: Console, title: str, headings: Sequence[str], rows: Rows) -> None:

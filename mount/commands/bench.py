@@ -16,6 +16,7 @@ _MIB = 1 << 20
 class Part(StrEnum):
     DATA = "data"
     BROKER = "broker"
+    RECOVERY = "recovery"
 
 
 class Filesystem(StrEnum):
@@ -28,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 
 def bench(
-    only: Annotated[Part | None, typer.Option(help="Only this half.", show_default="both")] = None,
+    only: Annotated[Part | None, typer.Option(help="Only this part.", show_default="all")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Interleaved rounds.", show_default="5")] = None,
     size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Of a data path segment.", show_default="256MiB")
@@ -48,7 +49,8 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="A tiny run: the figures mean nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The whole result as one JSON document.")] = False,
 ) -> None:
-    """Measure the mount, with and without passthrough, beside the bare disks and mergerfs; then a RocketMQ broker.
+    """Measure the mount, with and without passthrough, beside the bare disks and mergerfs, then a RocketMQ
+    broker, then how soon the mount answers again when its daemon is killed.
 
     Needs root. Makes its own disks and pool and removes them again; no existing mount is touched, but caches
     are dropped on the whole machine.
