@@ -20,6 +20,7 @@ from commitlogfs.mount.commands import (
     mount,
     read,
     ready,
+    restart,
     status,
     umount,
 )
@@ -36,7 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="EXIT STATUS: 0 ok, 1 findings, 2 usage, 3 daemon unreachable, 4 refused.",
 )
-for module in (init, adopt, mount, umount, ready, status, map_command, locate, read, check, doctor, bench):
+for module in (init, adopt, mount, umount, restart, ready, status, map_command, locate, read, check, doctor, bench):
     module.register(app)
 app.add_typer(config.app)
 

@@ -1,11 +1,12 @@
-"""`mount --daemon`: the daemon as a process of its own, and a parent that waits for its first word.
+"""`mount --daemon`: a process of its own in the background, and a parent that waits for the daemon's first word.
 
-The child gets one end of a pipe and writes "ready", or the exit status and the one line of its error.
+The daemon gets one end of a pipe and writes "ready", or the exit status and the one line of its error. Where there
+is a keeper, the daemon inherits that end from it.
 """
 
 import os
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from commitlogfs.mount import runtime
@@ -15,8 +16,9 @@ from commitlogfs.mount.exit_codes import ExitCode
 _READY = b"ready"
 
 
-def start(arguments: list[str], name: str) -> int:
-    """Start `commitlogfs ARGUMENTS` in the background; its process id once the mount answers.
+def start(command_line: Callable[[int], list[str]], name: str) -> int:
+    """Start `command_line(report_fd)` in the background; its process id once the mount answers. That is the process
+    to send signals to, be it the keeper or the daemon itself.
 
     Raises the daemon's own error where it fails to start.
     """
@@ -25,7 +27,7 @@ def start(arguments: list[str], name: str) -> int:
     try:
         with log_path.open("ab") as log:
             child = subprocess.Popen(
-                [sys.executable, "-m", "commitlogfs.mount.cli", *arguments, "--report-fd", str(far)],
+                command_line(far),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,

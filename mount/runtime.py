@@ -15,6 +15,8 @@ OVERRIDE = "COMMITLOGFS_RUNTIME_DIR"
 
 _SOCKET_SUFFIX = ".sock"
 _LOCK_SUFFIX = ".lock"
+_KEEPER_LOCK_SUFFIX = ".keep"
+_NOTIFY_SUFFIX = ".note"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,63}")
 _MAX_SOCKET_PATH = 107
 """struct sockaddr_un holds 108 bytes, the last of them NUL."""
@@ -69,6 +71,19 @@ def socket_path(name: str) -> Path:
 def lock_path(name: str) -> Path:
     """The file that the daemon called `name` keeps locked while it lives. It stays behind. Raises UsageError."""
     return socket_path(name).with_suffix(_LOCK_SUFFIX)
+
+
+def keeper_lock_path(name: str) -> Path:
+    """The file that the keeper called `name` keeps locked while it lives. It stays behind. Raises UsageError."""
+    return socket_path(name).with_suffix(_KEEPER_LOCK_SUFFIX)
+
+
+def notify_path(name: str) -> Path:
+    """The socket at which the keeper called `name` hears its daemon; as long as the control socket's path.
+
+    Raises UsageError.
+    """
+    return socket_path(name).with_suffix(_NOTIFY_SUFFIX)
 
 
 def record_mountpoint(lock_fd: int, mountpoint: str) -> None:

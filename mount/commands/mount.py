@@ -1,17 +1,19 @@
-"""`commitlogfs mount`: serve a pool."""
+"""`commitlogfs mount`: serve a pool, with a keeper over the daemon unless a service manager does its work."""
 
 import contextlib
 import dataclasses
 import logging
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from commitlogfs.mount import daemon, daemonize, logs, settings
+from commitlogfs.mount import daemon, daemonize, logs, mountinfo, settings
 from commitlogfs.mount.config import Config, config_path, load_config, quick_config
 from commitlogfs.mount.errors import RefusedError, UsageError, UserError
+from commitlogfs.mount.keeper_options import DEFAULT_WATCHDOG_S, Options
 from commitlogfs.mount.mounting import disk_specs
 from commitlogfs.mount.units import parse_size
 from commitlogfs.store import birth
@@ -43,16 +45,31 @@ def mount(
     background: Annotated[
         bool, typer.Option("--daemon", help="Return as soon as the mount answers; serve in the background.")
     ] = False,
+    no_keeper: Annotated[
+        bool,
+        typer.Option(
+            "--no-keeper",
+            help="Be the daemon itself: a service manager keeps the descriptors (the systemd unit), or nobody.",
+        ),
+    ] = False,
+    watchdog: Annotated[
+        float,
+        typer.Option(help="Replace a daemon that does not answer for so many seconds; 0: never.", min=0),
+    ] = DEFAULT_WATCHDOG_S,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every refused request too.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log warnings and errors only.")] = False,
     report_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
-) -> None:
+) -> int:
     """Mount a pool and serve it until it is unmounted. In the foreground unless --daemon is given.
 
     Everything is checked before anything is mounted: disks, identity, duplicates, gaps, other users of the
     folders. The bare mountpoint gets a guard, so that a broker started without the mount refuses to run.
 
-    EXIT STATUS: 0 unmounted (or, with --daemon, serving); 2 bad options or configuration; 4 refused.
+    This process becomes the keeper of the mount: it starts the daemon, replaces one that dies or hangs, and passes
+    signals on to it. Open files and mappings go on meanwhile.
+
+    EXIT STATUS: 0 unmounted (or, with --daemon, serving); 1 the daemon died again and again; 2 bad options or
+    configuration; 4 refused.
     """
     report = daemonize.Report(report_fd)
     try:
@@ -60,30 +77,50 @@ def mount(
         if init is None:
             which = settings.or_default(which)
         config = _configuration(which, init, segment_size)
-        if background:
-            daemon.check_mountpoint(config)
-            if init is not None:
-                _make_pool_if_none(config)
-            assert which is not None  # noqa: S101 - narrowing: _configuration demands it
-            arguments = ["mount", str(Path(which).absolute()) if _is_path(which) else which]
-            if init is not None:
-                # The daemon works in /, so it gets absolute paths.
-                arguments += ["--init", ",".join(disk.path for disk in config.disks)]
-                arguments += ["--segment-size", segment_size] if segment_size is not None else []
-            arguments += ["-v"] * verbose + ["-q"] * quiet
-            pid = daemonize.start(arguments, config.name)
-            if not quiet:
-                typer.echo(f"{config.mountpoint}: mounted, daemon {pid}, log {daemonize.log_file(config.name)}")
-            return
         level = logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO
+        if background or not no_keeper:
+            with logs.logging_to(level=level):
+                daemon.check_mountpoint(config)
+                if init is not None:
+                    _make_pool_if_none(config)
+            serve = _daemon_command(which, init, segment_size, config, ["-v"] * verbose + ["-q"] * quiet)
+            keeper = Options(
+                config.name, mountinfo.resolve_path(config.mountpoint), tuple(serve), watchdog, level, report_fd
+            )
+            if not background:
+                os.execv(sys.executable, keeper.command_line())  # noqa: S606 - none is wanted
+            pid = _start_in_background(None if no_keeper else keeper, serve, config.name)
+            if not quiet:
+                what = "daemon" if no_keeper else "keeper"
+                typer.echo(f"{config.mountpoint}: mounted, {what} {pid}, log {daemonize.log_file(config.name)}")
+            return 0
         with logs.logging_to(level=level):
             if init is not None:
-                daemon.check_mountpoint(config)
                 _make_pool_if_none(config)
-            daemon.run(config, report.ready)
+            return int(daemon.run(config, report.ready))
     except UserError as error:
         report.failed(error)
         raise
+
+
+def _start_in_background(keeper: Options | None, serve: list[str], name: str) -> int:
+    if keeper is None:
+        return daemonize.start(lambda report_fd: [*serve, "--report-fd", str(report_fd)], name)
+    return daemonize.start(lambda report_fd: dataclasses.replace(keeper, report_fd=report_fd).command_line(), name)
+
+
+def _daemon_command(
+    which: str | None, init: str | None, segment_size: str | None, config: Config, flags: list[str]
+) -> list[str]:
+    """Starts the daemon itself, from any folder: all paths are absolute."""
+    assert which is not None  # noqa: S101 - narrowing: _configuration demands it
+    command = [sys.executable, "-P", "-m", "commitlogfs.mount.cli", "mount", "--no-keeper"]
+    if init is None:
+        command.append(str(Path(which).absolute()) if _is_path(which) else which)
+    else:
+        command += [config.mountpoint, "--init", ",".join(disk.path for disk in config.disks)]
+        command += ["--segment-size", segment_size] if segment_size is not None else []
+    return command + flags
 
 
 def _configuration(which: str | None, init: str | None, segment_size: str | None) -> Config:
@@ -115,10 +152,14 @@ def _is_path(which: str) -> bool:
 
 
 def _make_pool_if_none(config: Config) -> None:
-    """The first try's shortcut: folders that carry an identity are mounted as they are."""
+    """The first try's shortcut: folders that carry an identity are mounted as they are.
+
+    Where there is none yet, nothing can be mounted; a successor of a daemon never looks at its mountpoint.
+    """
     specs = disk_specs(config)
     try:
         if not birth.is_born(specs):
+            daemon.check_mountpoint(config)
             root = RootAttributes(0o755, os.geteuid(), os.getegid())
             with contextlib.ExitStack() as stack:
                 plan = birth.plan_init(specs, config.segment_size, root, stack)

@@ -189,16 +189,27 @@ def pool(make_pool: Callable[..., PoolMount]) -> Iterator[PoolMount]:
 def test_daemon_returns_when_the_mount_answers(pool: PoolMount) -> None:
     ran = pool.cli("mount", "--daemon", pool.config)
     assert ran.status == 0, ran.err
-    assert ran.out.startswith(f"{pool.mountpoint}: mounted, daemon ")
+    assert ran.out.startswith(f"{pool.mountpoint}: mounted, keeper ")
     os.close(os.open(pool.path(0), os.O_CREAT | os.O_RDWR))
-    pid = int(ran.out.split("daemon ")[1].split(",")[0])
-    assert pool.status()["daemon"]["pid"] == pid
-    assert os.getsid(pid) == pid
-    assert os.readlink(f"/proc/{pid}/cwd") == "/"
+    keeper = int(ran.out.split("keeper ")[1].split(",")[0])
+    daemon = pool.status()["daemon"]["pid"]
+    assert daemon != keeper
+    for pid in (keeper, daemon):
+        assert os.getsid(pid) == pid
+        assert os.readlink(f"/proc/{pid}/cwd") == "/"
     log = Path(ran.out.rpartition("log ")[2].strip())
     assert "event=ready" in log.read_text()
     ran = pool.cli("umount", pool.name)
     assert ran.status == 0
+
+
+def test_daemon_without_a_keeper(pool: PoolMount) -> None:
+    ran = pool.cli("mount", "--daemon", "--no-keeper", pool.config)
+    assert ran.status == 0, ran.err
+    pid = pool.status()["daemon"]["pid"]
+    assert f": mounted, daemon {pid}, log " in ran.out
+    assert os.getsid(pid) == pid
+    assert pool.cli("umount", pool.name).status == 0
 
 
 def test_daemon_passes_on_the_refusal_of_the_start(pool: PoolMount) -> None:

@@ -115,13 +115,14 @@ class PoolMount:
         """Whether the kernel serves the segments by itself, as it does for root unless told otherwise."""
         return self.settings.get("passthrough") != '"off"'
 
-    def start(self) -> None:
-        """Serve in a child process; returns when the mount answers."""
+    def start(self, *options: str) -> None:
+        """Serve in a child process; returns when the mount answers. That process is the daemon itself, and with it
+        the mount lives and dies, unless `options` of `mount` say otherwise."""
         self.write_config()
         with self.log_path.open("ab") as log:
             self._log_start = log.tell()
             self.daemon = subprocess.Popen(
-                [*_CLI, "mount", "-v", str(self.config)],
+                [*_CLI, "mount", "-v", *(options or ("--no-keeper",)), str(self.config)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -1,0 +1,96 @@
+"""`commitlogfs restart`: new code takes the mount over; files that are open in it stay open."""
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from commitlogfs.mount import control, settings
+from commitlogfs.mount.errors import AbsentError, RefusedError, UnreachableError
+from commitlogfs.mount.target import Target, find_target
+
+_ASK_TIMEOUT_S = 1.0
+_PAUSE_S = 0.02
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(restart)
+
+
+def restart(
+    which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the successor.", min=0)] = 30.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The result as one document.")] = False,
+) -> None:
+    """Replace the daemon by a new one, for an upgrade or a changed configuration. Nothing is unmounted.
+
+    Requests wait meanwhile; mapped files are read and written on. Whoever keeps the descriptors (the keeper, or
+    systemd) starts the successor.
+
+    EXIT STATUS: 0 the successor answers; 1 it does not within the timeout; 3 no daemon answers; 4 refused: nobody
+    keeps the descriptors, so the mount would end.
+    """
+    target = find_target(which)
+    wants_json = settings.wants_json(as_json)
+    if dry_run:
+        _tell_plan(control.ask(target.socket, "status"), wants_json)
+        return
+    started = time.monotonic()
+    answer = control.ask(target.socket, "restart")
+    if "refused" in answer:
+        raise RefusedError(f"{target.name}: not restarted: {answer['refused']}")
+    former: int = answer["pid"]
+    with _progress(f"{target.name}: daemon {former} has stepped back, waiting for its successor"):
+        pid = _wait_for_successor(target, former, started + timeout)
+    seconds = time.monotonic() - started
+    if pid is None:
+        raise AbsentError(
+            f"{target.name}: no successor of daemon {former} answers within {timeout:g} s: requests go on waiting; "
+            "see the daemon's log for the reason"
+        )
+    if wants_json:
+        typer.echo(
+            json.dumps({"name": target.name, "former_pid": former, "pid": pid, "seconds": round(seconds, 3)})
+        )
+    else:
+        settings.say(f"{target.name}: daemon {former} replaced by {pid} in {seconds:.2f} s")
+
+
+def _wait_for_successor(target: Target, former: int, deadline: float) -> int | None:
+    while True:
+        # None answers for a moment, and a starting one not at once.
+        with contextlib.suppress(UnreachableError):
+            pid: int = control.ask(target.socket, "status", _ASK_TIMEOUT_S)["daemon"]["pid"]
+            if pid != former:
+                return pid
+        if time.monotonic() >= deadline:
+            return None
+        time.sleep(_PAUSE_S)
+
+
+def _tell_plan(document: dict[str, Any], wants_json: bool) -> None:
+    pid = document["daemon"]["pid"]
+    if wants_json:
+        typer.echo(json.dumps({"name": document["name"], "former_pid": pid, "pid": None, "seconds": None}))
+        return
+    typer.echo(
+        f"{document['name']}: daemon {pid} would finish the requests in hand and end; another one would take over "
+        f"{document['mountpoint']} and its {document['segments']['count']:,} segments. Nothing is unmounted. "
+        "Refused where nobody keeps the descriptors."
+    )
+
+
+@contextlib.contextmanager
+def _progress(text: str) -> Iterator[None]:
+    """A line on a terminal that goes away again."""
+    if not sys.stderr.isatty() or settings.current().quiet:
+        yield
+        return
+    with Console(stderr=True).status(text):
+        yield

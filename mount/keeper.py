@@ -1,0 +1,109 @@
+"""The keeper: keeps a mount's descriptors while daemons come and go, where no service manager does.
+
+`commitlogfs mount` becomes this process (exec). It speaks systemd's protocol to the daemon that it starts
+(sd_notify with FDSTORE, sd_listen_fds), so a daemon does not know the difference; under systemd, `mount
+--no-keeper` needs none. Whatever happens to the daemon, the kernel's end of the mount stays open here, and the
+next daemon goes on with it.
+
+It must outlive everything else, so it does little: no FUSE, no event framework, nothing but the standard library
+and a few light modules of ours (16 MiB resident, 9 of them its own). It has no file, no working folder and no
+descriptor in the mount, and never looks at the mountpoint: it would wait for a daemon that it is itself to start.
+
+EXIT STATUS: of a daemon that never got ready; 0 unmounted; 1 gave up; 4 another keeper has this name.
+"""
+
+import fcntl
+import os
+import sys
+import time
+
+from commitlogfs.mount import keeper_options, logs, runtime
+from commitlogfs.mount.descriptor_store import take_received
+from commitlogfs.mount.errors import RefusedError, UserError
+from commitlogfs.mount.keeper_descriptors import KeptDescriptors
+from commitlogfs.mount.keeper_inbox import Inbox
+from commitlogfs.mount.keeper_loop import Keeper, Outcome
+from commitlogfs.mount.keeper_options import Options
+from commitlogfs.mount.keeper_signals import Signals
+from commitlogfs.mount.keeper_spawn import FIRST_FD
+
+LOCK_PATIENCE_S = 5.0
+"""A keeper that ends lets go of the name a moment after its daemon has."""
+_LOCK_PAUSE_S = 0.02
+_HIGHEST_FD = 1 << 16
+
+
+def main(arguments: list[str]) -> int:
+    """Keep a mount until it ends; the exit status."""
+    options = keeper_options.parse(arguments)
+    received = take_received()
+    _close_all_but({*received.values(), options.report_fd})
+    os.chdir("/")
+    signals = Signals()
+    descriptors = KeptDescriptors()
+    for name, fd in received.items():
+        descriptors.keep(name, [fd])
+    # Every line tells of another daemon or another try: none is a repeat.
+    with logs.logging_to(level=options.log_level, repeat_interval_s=0.0):
+        try:
+            outcome = _keep(options, signals, descriptors)
+        except UserError as error:
+            # Before any daemon was started, so its first word is ours to say.
+            if options.report_fd is not None:
+                os.write(options.report_fd, f"{int(error.exit_code)} {error}".encode())
+            print(f"commitlogfs: {error}", file=sys.stderr)
+            return int(error.exit_code)
+        if outcome.forsaken:
+            from commitlogfs.mount.keeper_farewell import see_off  # rarely needed
+
+            see_off(options, signals, patient=outcome.status == 1)
+    return outcome.status
+
+
+def _keep(options: Options, signals: Signals, descriptors: KeptDescriptors) -> Outcome:
+    """Raises UserError before it starts anything."""
+    lock = _take_name(options.name)
+    try:
+        path = runtime.notify_path(options.name)
+        try:
+            inbox = Inbox(path)
+        except OSError as error:
+            raise RefusedError(f"{path}: cannot listen there ({error.strerror or error})") from error
+        try:
+            return Keeper(options, inbox, descriptors, signals).run()
+        finally:
+            inbox.close()
+    finally:
+        descriptors.close()
+        os.close(lock)
+
+
+def _take_name(name: str) -> int:
+    """The open lock file. Raises RefusedError if another keeper has it, UsageError for an impossible name."""
+    runtime.ensure_runtime_folder()
+    path = runtime.keeper_lock_path(name)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    deadline = time.monotonic() + LOCK_PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                os.close(fd)
+                raise RefusedError(f"{name}: its keeper is running already: see `commitlogfs status`") from None
+            time.sleep(_LOCK_PAUSE_S)
+        else:
+            return fd
+
+
+def _close_all_but(wanted: set[int | None]) -> None:
+    """What a shell or a service had open when it started this process could be a file in the mount."""
+    edge = FIRST_FD
+    for fd in sorted(fd for fd in wanted if fd is not None and fd >= FIRST_FD):
+        os.closerange(edge, fd)
+        edge = fd + 1
+    os.closerange(edge, _HIGHEST_FD)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,358 @@
+"""The keeper at work: one daemon at a time, started, listened to, watched and replaced.
+
+Everything is an event of one poll: a signal, a notification, the end of the daemon, or a time that is up. While
+the daemon does well the keeper wakes only for its notifications.
+
+state            the daemon's deadline          when it is up
+starting         READY within 60 s              hung
+ready            WATCHDOG within the interval   hung
+stopping         ended within 60 s              hung
+hung             ended 2 s after SIGABRT        SIGKILL
+killed           ended 5 s after SIGKILL        told, once: a disk holds it in the kernel
+(none)           the next start                 started
+"""
+
+import contextlib
+import logging
+import math
+import os
+import select
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from enum import Enum
+
+from commitlogfs.mount import keeper_policy, mountinfo, notify
+from commitlogfs.mount.errors import UserError
+from commitlogfs.mount.exit_codes import ExitCode
+from commitlogfs.mount.keeper_descriptors import KeptDescriptors
+from commitlogfs.mount.keeper_environment import for_daemon
+from commitlogfs.mount.keeper_inbox import Inbox, Message
+from commitlogfs.mount.keeper_options import Options
+from commitlogfs.mount.keeper_policy import Restarts
+from commitlogfs.mount.keeper_signals import Signals
+from commitlogfs.mount.keeper_spawn import spawn
+from commitlogfs.store.events import log_event
+
+log = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
+ABORT_TIMEOUT_S = 2.0
+KILL_TIMEOUT_S = 5.0
+
+PASSED_ON = ("READY", "STATUS", "STOPPING")
+"""What a service manager of the keeper's own is told, too."""
+
+
+class _State(Enum):
+    STARTING = "starting"
+    READY = "ready"
+    STOPPING = "stopping"
+    HUNG = "hung"
+    KILLED = "killed"
+
+
+@dataclass(slots=True)
+class _Daemon:
+    pid: int
+    pidfd: int
+    is_child: bool
+    """An adopted one is not: its exit status is nobody's to see."""
+    started: float
+    state: _State
+    deadline: float
+    was_ready: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the keeper's work ended. `forsaken` if a mount may be left that nobody will answer for any more."""
+
+    status: int
+    forsaken: bool = False
+
+
+class Keeper:
+    """Runs daemons until the mount has ended or nobody can serve it."""
+
+    def __init__(self, options: Options, inbox: Inbox, descriptors: KeptDescriptors, signals: Signals) -> None:
+        self._options = options
+        self._inbox = inbox
+        self._descriptors = descriptors
+        self._signals = signals
+        self._restarts = Restarts()
+        self._daemon: _Daemon | None = None
+        self._next_start = math.inf
+        self._mounted_once = False
+        """A daemon has been READY: from then on the mount is in use."""
+        self._stop_wanted: signal.Signals | None = None
+        """For a successor, once it can understand: before, the signal would just end it."""
+        self._outcome: Outcome | None = None
+        self._poll = select.poll()
+        self._poll.register(inbox.fileno(), select.POLLIN)
+        self._poll.register(signals.fileno(), select.POLLIN)
+
+    def run(self) -> Outcome:
+        """Blocks. The descriptors are closed at the end."""
+        try:
+            if self._options.adopt is None:
+                self._start(self._options.report_fd)
+            else:
+                self._adopt(self._options.adopt)
+            while self._outcome is None:
+                ended = self._wait()
+                self._take_signals()
+                # Before the end is judged: what the daemon said last has been in the queue since then.
+                self._take_messages()
+                if ended:
+                    self._take_end()
+                self._run_timers()
+            return self._outcome
+        finally:
+            self._descriptors.close()
+
+    # --- events -----------------------------------------------------------------------------------------
+
+    def _wait(self) -> bool:
+        """Until something happens; whether the daemon has ended."""
+        due = self._next_start if self._daemon is None else self._daemon.deadline
+        remaining = max(0.0, due - time.monotonic())
+        events = self._poll.poll(None if math.isinf(remaining) else math.ceil(remaining * 1000))
+        return self._daemon is not None and any(fd == self._daemon.pidfd for fd, _ in events)
+
+    def _take_signals(self) -> None:
+        for number in self._signals.take():
+            if number is None:
+                if self._daemon is None and not self._is_mounted():
+                    self._end(0)
+                continue
+            daemon = self._daemon
+            if daemon is None:
+                self._stop_without_daemon(number)
+            elif self._mounted_once and daemon.state is _State.STARTING:
+                self._stop_wanted = number
+            else:
+                self._send(daemon, number)
+
+    def _take_messages(self) -> None:
+        for message in self._inbox.receive():
+            try:
+                if self._daemon is not None and message.pid == self._daemon.pid:
+                    self._take_message(self._daemon, message)
+                else:
+                    fields = ",".join(sorted(message.fields))
+                    log_event(log, logging.WARNING, "foreign_message", pid=message.pid, fields=fields)
+            finally:
+                message.close()
+
+    def _take_message(self, daemon: _Daemon, message: Message) -> None:
+        fields = message.fields
+        if fields.get("FDSTORE") == "1":
+            name = fields.get("FDNAME", "stored")
+            fds = message.fds.copy()
+            message.fds.clear()
+            if not self._descriptors.keep(name, fds):
+                log_event(log, logging.ERROR, "descriptors_refused", pid=daemon.pid, fdname=name)
+        if fields.get("FDSTOREREMOVE") == "1":
+            self._descriptors.drop(fields.get("FDNAME", ""))
+        if fields.get("READY") == "1" and daemon.state is _State.STARTING:
+            self._note_ready(daemon)
+        if fields.get("STOPPING") == "1" and daemon.state in (_State.STARTING, _State.READY):
+            daemon.state, daemon.deadline = _State.STOPPING, time.monotonic() + STOP_TIMEOUT_S
+        if fields.get("WATCHDOG") == "1" and daemon.state is _State.READY:
+            daemon.deadline = time.monotonic() + self._watchdog_s
+        extension = fields.get("EXTEND_TIMEOUT_USEC", "")
+        if extension.isdecimal() and daemon.state in (_State.STARTING, _State.STOPPING):
+            daemon.deadline = max(daemon.deadline, time.monotonic() + int(extension) / 1_000_000)
+        self._pass_on({key: fields[key] for key in PASSED_ON if key in fields})
+        # BARRIER=1: its descriptor is closed with the message, when all before it has been worked off.
+
+    def _take_end(self) -> None:
+        daemon = self._daemon
+        assert daemon is not None  # noqa: S101 - narrowing: its pidfd has just been readable
+        self._daemon = None
+        self._poll.unregister(daemon.pidfd)
+        os.close(daemon.pidfd)
+        status = os.waitstatus_to_exitcode(os.waitpid(daemon.pid, 0)[1]) if daemon.is_child else None
+        self._judge(status, was_ready=daemon.was_ready, pid=daemon.pid, seconds=time.monotonic() - daemon.started)
+
+    def _run_timers(self) -> None:
+        now = time.monotonic()
+        daemon = self._daemon
+        if self._outcome is not None:
+            return
+        if daemon is None:
+            if now >= self._next_start:
+                self._start_successor()
+        elif now >= daemon.deadline:
+            self._put_an_end_to(daemon)
+
+    # --- starting and ending ----------------------------------------------------------------------------
+
+    def _start(self, report_fd: int | None = None) -> None:
+        """A start that fails counts as a daemon that ended at once."""
+        self._next_start = math.inf
+        command = list(self._options.command)
+        command += ["--report-fd", str(report_fd)] if report_fd is not None else []
+        variables = for_daemon(self._options, self._inbox.path)
+        started = time.monotonic()
+        try:
+            pid = spawn(command, variables, self._descriptors.items(), inherited=report_fd)
+        except OSError as error:
+            log_event(log, logging.ERROR, "daemon_not_started", repeat_key=started, reason=str(error))
+            self._judge(1, was_ready=False, pid=0, seconds=0.0)
+            return
+        finally:
+            if report_fd is not None:
+                os.close(report_fd)  # whoever reads it waits for the last copy
+        self._daemon = _Daemon(
+            pid,
+            os.pidfd_open(pid),
+            is_child=True,
+            started=started,
+            state=_State.STARTING,
+            deadline=started + START_TIMEOUT_S,
+        )
+        self._poll.register(self._daemon.pidfd, select.POLLIN)
+        log_event(log, logging.INFO, "daemon_started", repeat_key=pid, pid=pid, descriptors=len(self._descriptors))
+
+    def _adopt(self, pid: int) -> None:
+        """A daemon adopts a keeper once it is READY, so the mount is in use."""
+        self._mounted_once = True
+        now = time.monotonic()
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._judge(None, was_ready=True, pid=pid, seconds=0.0)
+            return
+        self._daemon = _Daemon(
+            pid, pidfd, is_child=False, started=now, state=_State.READY, deadline=now + self._watchdog_s
+        )
+        self._daemon.was_ready = True
+        self._poll.register(pidfd, select.POLLIN)
+        log_event(log, logging.INFO, "daemon_adopted", repeat_key=pid, pid=pid, descriptors=len(self._descriptors))
+
+    def _start_successor(self) -> None:
+        """Nobody is needed where an operator has unmounted meanwhile, and a daemon would mount anew."""
+        if self._is_mounted():
+            self._start()
+        else:
+            log_event(log, logging.INFO, "unmounted_meanwhile", path=self._options.mountpoint)
+            self._end(0)
+
+    def _note_ready(self, daemon: _Daemon) -> None:
+        now = time.monotonic()
+        daemon.state, daemon.was_ready, daemon.deadline = _State.READY, True, now + self._watchdog_s
+        self._mounted_once = True
+        self._restarts.note_ready()
+        seconds = round(now - daemon.started, 3)
+        log_event(log, logging.INFO, "daemon_ready", repeat_key=daemon.pid, pid=daemon.pid, seconds=seconds)
+        if self._stop_wanted is not None:
+            number, self._stop_wanted = self._stop_wanted, None
+            self._send(daemon, number)
+
+    def _put_an_end_to(self, daemon: _Daemon) -> None:
+        now = time.monotonic()
+        if daemon.state is _State.KILLED:
+            daemon.deadline = math.inf
+            log_event(log, logging.ERROR, "daemon_cannot_be_killed", repeat_key=daemon.pid, pid=daemon.pid)
+        elif daemon.state is _State.HUNG:
+            daemon.state, daemon.deadline = _State.KILLED, now + KILL_TIMEOUT_S
+            self._send(daemon, signal.SIGKILL)
+        else:
+            state = daemon.state.value
+            log_event(log, logging.ERROR, "daemon_hung", repeat_key=daemon.pid, pid=daemon.pid, state=state)
+            daemon.state, daemon.deadline = _State.HUNG, now + ABORT_TIMEOUT_S
+            self._send(daemon, signal.SIGABRT)
+
+    def _judge(self, status: int | None, *, was_ready: bool, pid: int, seconds: float) -> None:
+        """What follows from the end of a daemon."""
+        mounted = self._is_mounted()
+        how = _describe(status)
+        if status == 0 or not mounted:
+            # A refusal has been told in the daemon's own words.
+            told = not self._mounted_once and keeper_policy.is_refusal(status)
+            level = logging.DEBUG if told else logging.INFO if status in (0, None) else logging.ERROR
+            log_event(log, level, "daemon_ended", repeat_key=pid, pid=pid, how=how, mounted=mounted)
+            self._end(_as_shell(status))
+            return
+        goes_on = status == ExitCode.HANDED_OVER and len(self._descriptors) > 0
+        if not self._mounted_once and not goes_on:
+            log_event(log, logging.ERROR, "daemon_failed_to_start", repeat_key=pid, pid=pid, how=how)
+            self._end(_as_shell(status), forsaken=True)
+            return
+        delay = self._restarts.delay_after(status, was_ready=was_ready)
+        level = logging.INFO if goes_on else logging.ERROR
+        event = "daemon_handed_over" if goes_on else "daemon_died" if was_ready else "successor_failed"
+        if not was_ready and keeper_policy.is_refusal(status):
+            event = "successor_refused"
+        log_event(
+            log, level, event, repeat_key=pid, pid=pid, how=how, lived_s=round(seconds, 3), next_start_s=delay
+        )
+        if delay is None:
+            reason = f"{keeper_policy.MAX_FAILED_STARTS + 1} daemons in a row did not get ready"
+            log_event(log, logging.ERROR, "keeper_gives_up", path=self._options.mountpoint, reason=reason)
+            self._pass_on({"STATUS": f"gave up: {reason}"})
+            self._end(1, forsaken=True)
+            return
+        self._next_start = time.monotonic() + delay
+
+    def _end(self, status: int, *, forsaken: bool = False) -> None:
+        self._outcome = Outcome(status, forsaken)
+
+    # --- small things -----------------------------------------------------------------------------------
+
+    @property
+    def _watchdog_s(self) -> float:
+        return self._options.watchdog_s or math.inf
+
+    def _is_mounted(self) -> bool:
+        """Asked of /proc alone. By name: other views of the path may be stacked above ours."""
+        return any(
+            entry.mountpoint == self._options.mountpoint
+            and mountinfo.is_commitlogfs(entry)
+            and entry.source == self._options.name
+            for entry in mountinfo.read_mounts()
+        )
+
+    def _send(self, daemon: _Daemon, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(daemon.pidfd, number)
+
+    def _stop_without_daemon(self, number: signal.Signals) -> None:
+        """Between two daemons a plain unmount needs none, unless pages wait to be written: in a thread, then."""
+        log_event(log, logging.INFO, "stop_requested", signal=number.name, repeat_key=time.monotonic())
+        threading.Thread(target=self._unmount, name="unmount", daemon=True).start()
+
+    def _unmount(self) -> None:
+        from commitlogfs.mount.unmount import unmount  # its libraries are needed here only
+
+        try:
+            unmount(self._options.mountpoint)
+        except (UserError, OSError) as error:
+            log_event(log, logging.ERROR, "stop_refused", reason=str(error))
+        else:
+            log_event(log, logging.INFO, "unmounted", path=self._options.mountpoint)
+        self._signals.wake()
+
+    def _pass_on(self, fields: dict[str, str]) -> None:
+        if not fields:
+            return
+        lines = [f"{key}={value}" for key, value in fields.items()]
+        with contextlib.suppress(OSError, ValueError):
+            notify.notify("\n".join([*lines, f"MAINPID={os.getpid()}"]))
+
+
+def _describe(status: int | None) -> str:
+    if status is None:
+        return "unknown"
+    return f"exit {status}" if status >= 0 else signal.Signals(-status).name
+
+
+def _as_shell(status: int | None) -> int:
+    """An exit status of ours that says the same; what is unknown went well, the mount being gone."""
+    if status is None:
+        return 0
+    return status if status >= 0 else 128 - status

@@ -1,0 +1,36 @@
+"""Signals as events of a poll."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_WAKE = 0
+"""No signal's number."""
+
+
+class Signals:
+    """Catches STOPS, except those that this process was started to ignore (nohup), for the rest of its life."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        for number in STOPS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda _number, _frame: None)
+
+    def fileno(self) -> int:
+        return self._reader
+
+    def take(self) -> Iterator[signal.Signals | None]:
+        """Those that came since, in their order; None for a `wake`."""
+        try:
+            numbers = os.read(self._reader, 1024)
+        except BlockingIOError:
+            return
+        for number in numbers:
+            yield None if number == _WAKE else signal.Signals(number)
+
+    def wake(self) -> None:
+        """From another thread: end the poll."""
+        os.write(self._writer, bytes([_WAKE]))

@@ -1,0 +1,322 @@
+"""The real daemon under its keeper: files that are open go on whatever dies, and nothing is ever stacked."""
+
+import mmap
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.pools import MIB, PoolMount, Ran, run_cli, segment_bytes
+from support.waiting import eventually
+
+from commitlogfs.bench import sweep
+from commitlogfs.mount import mountinfo
+
+pytestmark = [pytest.mark.mounted, pytest.mark.root]
+
+
+class Kept:
+    """A pool in the foreground of `commitlogfs mount`, which is the keeper."""
+
+    def __init__(self, pool: PoolMount) -> None:
+        self.pool = pool
+
+    @property
+    def keeper(self) -> subprocess.Popen[bytes]:
+        assert self.pool.daemon is not None
+        return self.pool.daemon
+
+    def daemon_pid(self) -> int:
+        pid: int = self.pool.status()["daemon"]["pid"]
+        return pid
+
+    def kill_daemon(self, number: int = signal.SIGKILL) -> int:
+        """Its pid; it was READY, as the keeper sees it."""
+        pid = self.daemon_pid()
+        eventually(lambda: self.events("daemon_ready", pid=pid))
+        os.kill(pid, number)
+        return pid
+
+    def wait_for_another(self, former: int) -> int:
+        def look() -> int:
+            ran = self.pool.cli("status", self.pool.name, "--json")
+            pid: int = ran.json()["daemon"]["pid"] if ran.status == 0 else former
+            return pid if pid != former else 0
+
+        return eventually(look, 30.0)
+
+    def events(self, name: str, **fields: object) -> list[str]:
+        wanted = [f"event={name}", *(f"{key}={value}" for key, value in fields.items())]
+        return [
+            line
+            for line in self.pool.log_path.read_text().splitlines()
+            if all(f" {text} " in f"{line} " for text in wanted)
+        ]
+
+    def mounts(self) -> list[mountinfo.MountEntry]:
+        return [entry for entry in mountinfo.read_mounts() if entry.mountpoint == str(self.pool.mountpoint)]
+
+
+@pytest.fixture
+def kept(make_pool: Callable[..., PoolMount]) -> Kept:
+    pool = make_pool(2)
+    pool.start("--watchdog", "0")
+    return Kept(pool)
+
+
+def test_open_files_and_mappings_survive_the_daemon(kept: Kept):
+    pool = kept.pool
+    (mount,) = kept.mounts()
+    pool.make_segments([0])
+    fd = os.open(pool.path(0), os.O_RDWR)
+    with mmap.mmap(fd, MIB) as mapped:
+        mapped[:8] = b"before  "
+        former = kept.kill_daemon()
+        mapped[8:16] = b"while   "
+        mapped.flush()
+        os.fsync(fd)  # waits for the successor, and succeeds
+        assert kept.wait_for_another(former)
+        assert os.fstat(fd).st_size == MIB
+        mapped[16:24] = b"after   "
+        assert os.pread(fd, 24, 0) == b"before  while   after   "
+    os.close(fd)
+    assert pool.path(0).read_bytes()[:16] == b"before  while   "
+    pool.make_segments([1])
+    assert sorted(os.listdir(pool.mountpoint)) == [pool.path(0).name, pool.path(1).name]
+    assert kept.mounts() == [mount]
+    pool.stop()
+
+
+@pytest.mark.slow
+def test_twenty_kills_in_a_row_under_a_writer(kept: Kept):
+    pool = kept.pool
+    (mount,) = kept.mounts()
+    pool.make_segments([0])
+    written, failures, stop = [], [], threading.Event()
+
+    def write() -> None:
+        index = 1
+        while not stop.is_set():
+            try:
+                pool.make_segments([index])
+            except OSError as error:
+                failures.append(error)
+                return
+            written.append(index)
+            index += 1
+            stop.wait(0.05)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        pid = kept.daemon_pid()
+        pids = {pid}
+        for _ in range(20):
+            kept.kill_daemon()
+            pid = kept.wait_for_another(pid)
+            pids.add(pid)
+    finally:
+        stop.set()
+        writer.join(30)
+    assert not writer.is_alive()
+    assert not failures
+    assert len(pids) == 21
+    assert kept.mounts() == [mount]
+    for index in [0, *written]:
+        assert pool.path(index).read_bytes()[:4096] == segment_bytes(index, 4096)
+    pool.stop()
+
+
+def test_restart_replaces_the_daemon(kept: Kept):
+    pool = kept.pool
+    pool.make_segments([0])
+    former = kept.daemon_pid()
+    eventually(lambda: kept.events("daemon_ready", pid=former))
+    with pool.path(0).open("rb") as opened:
+        ran = pool.cli("restart", pool.name, "--json")
+        assert ran.status == 0, ran.err
+        document: dict[str, Any] = ran.json()
+        assert document["name"] == pool.name
+        assert document["former_pid"] == former
+        assert document["pid"] == kept.daemon_pid() != former
+        assert 0 < document["seconds"] < 30
+        assert opened.read(4096) == segment_bytes(0, 4096)
+    ran = pool.cli("restart", pool.mountpoint)
+    assert ran.status == 0, ran.err
+    assert f"test: daemon {document['pid']} replaced by {kept.daemon_pid()} in " in ran.out
+    assert not kept.events("daemon_died")
+    pool.stop()
+
+
+def test_a_dry_run_restarts_nothing(kept: Kept):
+    pid = kept.daemon_pid()
+    ran = kept.pool.cli("restart", kept.pool.config, "--dry-run")
+    assert ran.status == 0, ran.err
+    assert f"daemon {pid} would" in ran.out
+    assert kept.daemon_pid() == pid
+
+
+def test_restart_where_nobody_keeps_the_descriptors(mounted: PoolMount):
+    ran = mounted.cli("restart", mounted.name)
+    assert ran.status == 4, ran.err
+    assert "not restarted" in ran.err
+    assert mounted.status()["daemon"]["pid"] == mounted.daemon.pid
+
+
+def test_restart_of_nothing(make_pool: Callable[..., PoolMount]):
+    pool = make_pool(2)
+    ran = pool.cli("restart", pool.name)
+    assert ran.status == 3
+    assert "no daemon is running" in ran.err
+
+
+def test_restart_tells_when_no_successor_comes(kept: Kept):
+    pool = kept.pool
+    former = kept.daemon_pid()
+    eventually(lambda: kept.events("daemon_ready", pid=former))
+    good = pool.config.read_text()
+    pool.config.write_text("nonsense = 1\n" + good)
+    ran = pool.cli("restart", pool.name, "--timeout", "1")
+    assert ran.status == 1
+    assert f"no successor of daemon {former} answers within 1 s" in ran.err
+    assert len(kept.mounts()) == 1
+    pool.config.write_text(good)
+    assert kept.wait_for_another(former)  # the keeper tries again
+    pool.stop()
+
+
+def test_a_refusing_successor_keeps_open_files_going(kept: Kept):
+    pool = kept.pool
+    pool.make_segments([0])
+    good = pool.config.read_text()
+    fd = os.open(pool.path(0), os.O_RDWR)
+    with mmap.mmap(fd, MIB) as mapped:
+        pool.config.write_text("nonsense = 1\n" + good)
+        former = kept.kill_daemon()
+        eventually(lambda: kept.events("successor_refused"))
+        mapped[:4] = b"goes"
+        assert mapped[:4] == b"goes"
+        assert len(kept.mounts()) == 1
+        pool.config.write_text(good)
+        assert kept.wait_for_another(former)
+    os.close(fd)
+    pool.stop()
+
+
+def test_a_stopped_daemon_is_replaced(make_pool: Callable[..., PoolMount]):
+    pool = make_pool(2)
+    pool.start("--watchdog", "1")
+    kept = Kept(pool)
+    former = kept.kill_daemon(signal.SIGSTOP)
+    assert kept.wait_for_another(former)
+    assert kept.events("daemon_hung", pid=former)
+    pool.stop()
+
+
+def test_stop_signals_unmount_or_say_why_not(kept: Kept):
+    pool = kept.pool
+    pool.make_segments([0])
+    eventually(lambda: kept.events("daemon_ready"))
+    with pool.path(0).open("rb"):
+        kept.keeper.send_signal(signal.SIGTERM)
+        eventually(lambda: kept.events("stop_refused"))
+        assert kept.keeper.poll() is None
+        assert kept.daemon_pid()
+    kept.keeper.send_signal(signal.SIGTERM)
+    assert kept.keeper.wait(20) == 0
+    assert kept.mounts() == []
+
+
+@pytest.mark.xfail(reason="mount/daemon.py does not start keeper_adoption.watch_keeper yet")
+def test_a_killed_keeper_is_replaced(kept: Kept):
+    pool = kept.pool
+    pool.make_segments([0])
+    pid = kept.daemon_pid()
+    eventually(lambda: kept.events("daemon_ready", pid=pid))
+    with pool.path(0).open("rb") as opened:
+        pool.kill()
+        eventually(lambda: kept.events("daemon_adopted", pid=pid))
+        assert kept.daemon_pid() == pid
+        os.kill(pid, signal.SIGKILL)
+        assert kept.wait_for_another(pid)
+        assert opened.read(4096) == segment_bytes(0, 4096)
+    assert pool.cli("umount", pool.name).status == 0
+    assert kept.mounts() == []
+
+
+def test_keeper_and_daemon_killed_together(kept: Kept):
+    """The mount is dead; one `mount` clears it away and mounts again, and the data is there."""
+    pool = kept.pool
+    pool.make_segments([0])
+    daemon = kept.daemon_pid()
+    os.kill(kept.keeper.pid, signal.SIGSTOP)
+    os.kill(daemon, signal.SIGKILL)
+    pool.kill()
+    with pytest.raises(OSError, match="not connected"):
+        os.listdir(pool.mountpoint)
+    assert len(kept.mounts()) == 1
+    pool.start("--watchdog", "0")
+    assert len(kept.mounts()) == 1
+    assert pool.path(0).read_bytes()[:4096] == segment_bytes(0, 4096)
+    pool.stop()
+
+
+def test_the_keeper_holds_nothing_of_the_mount(kept: Kept):
+    folder = Path(f"/proc/{kept.keeper.pid}")
+    (mount,) = kept.mounts()
+    for info in (folder / "fdinfo").iterdir():
+        assert f"mnt_id:\t{mount.mount_id}\n" not in info.read_text()
+    assert os.readlink(folder / "cwd") == "/"
+    links = sorted(os.readlink(link) for link in (folder / "fd").iterdir())
+    assert links.count("/dev/fuse") == 1
+
+
+def test_in_the_background_the_keeper_is_whom_to_signal(make_pool: Callable[..., PoolMount]):
+    pool = make_pool(2)
+    ran = pool.cli("mount", "--daemon", pool.config)
+    assert ran.status == 0, ran.err
+    keeper = int(ran.out.split("keeper ")[1].split(",")[0])
+    pidfd = os.pidfd_open(keeper)
+    command = Path(f"/proc/{keeper}/cmdline").read_bytes().split(b"\0")
+    assert b"commitlogfs.mount.keeper" in command
+    assert pool.status()["daemon"]["pid"] != keeper
+    os.kill(keeper, signal.SIGTERM)
+    eventually(lambda: not Path(f"/proc/{keeper}").exists() or "Z" in _state(keeper))
+    os.close(pidfd)
+    assert mountinfo.find_mount(pool.mountpoint) is None
+
+
+def test_a_first_try_under_a_keeper(make_pool: Callable[..., PoolMount]):
+    pool = make_pool(2, born=False)
+    disks = ",".join(map(str, pool.disks))
+    where = str(pool.mountpoint)
+    # Named after its mountpoint, and a socket's path is short.
+    with sweep.run("test", print, sweep.SOCKETS_PARENT) as runtime:
+
+        def cli(verb: str, *arguments: str) -> Ran:
+            return run_cli(verb, *arguments, where, env={"COMMITLOGFS_RUNTIME_DIR": str(runtime)})
+
+        ran = cli("mount", "--init", disks, "--segment-size", "1MiB", "--daemon")
+        assert ran.status == 0, ran.err
+        former = cli("status", "--json").json()["daemon"]["pid"]
+        ran = cli("restart", "--json")
+        assert ran.status == 0, ran.err
+        assert ran.json()["former_pid"] == former
+        assert cli("status", "--json").json()["daemon"]["pid"] == ran.json()["pid"] != former
+        assert cli("umount").status == 0
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def test_resident_memory(kept: Kept):
+    resident = Path(f"/proc/{kept.keeper.pid}/status").read_text().split("VmRSS:")[1].split()[0]
+    assert int(resident) < 24 * 1024

@@ -1,0 +1,95 @@
+"""A keeper over stub daemons, for tests."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support.waiting import eventually
+
+from commitlogfs.bench import sweep
+from commitlogfs.mount import mountinfo
+from commitlogfs.mount.keeper_options import Options
+
+STUB = Path(__file__).with_name("stub_daemon.py")
+
+
+@dataclass(slots=True)
+class KeptStub:
+    """A keeper, started as `commitlogfs mount` starts it, over stub daemons. `end` whatever happens."""
+
+    folder: Path
+    name: str = "stub"
+    watchdog_s: float = 0.0
+    keeper: subprocess.Popen[bytes] | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def mountpoint(self) -> Path:
+        return self.folder / "mnt"
+
+    @property
+    def runtime(self) -> Path:
+        return self.folder / "run"
+
+    @property
+    def env(self) -> dict[str, str]:
+        runs = f"{os.environ[sweep.RUNS_VARIABLE]}:{self.folder}"
+        own = {"COMMITLOGFS_RUNTIME_DIR": str(self.runtime), sweep.RUNS_VARIABLE: runs}
+        return {**os.environ, **own, **self.environment}
+
+    @property
+    def log(self) -> str:
+        path = self.folder / "log"
+        return path.read_text() if path.exists() else ""
+
+    def plan(self, *runs: str) -> None:
+        (self.folder / "plan").write_text("".join(f"{run}\n" for run in runs))
+
+    def command(self) -> list[str]:
+        return [sys.executable, str(STUB), str(self.folder), str(self.mountpoint), self.name]
+
+    def start(self, **options: Any) -> None:
+        self.mountpoint.mkdir(exist_ok=True)
+        told = Options(self.name, str(self.mountpoint), tuple(self.command()), self.watchdog_s, **options)
+        pass_fds = [told.report_fd] if told.report_fd is not None else []
+        with (self.folder / "log").open("ab") as log:
+            self.keeper = subprocess.Popen(
+                told.command_line(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.env,
+                pass_fds=pass_fds,
+            )
+
+    def runs(self) -> list[dict[str, Any]]:
+        path = self.folder / "runs"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def events(self, name: str) -> list[str]:
+        """The keeper's log lines of one event."""
+        return [line for line in self.log.splitlines() if f" event={name} " in f"{line} "]
+
+    def wait_ready(self, count: int = 1) -> dict[str, Any]:
+        """Until the keeper has seen READY `count` times; the latest run."""
+        eventually(lambda: len(self.events("daemon_ready")) >= count)
+        return self.runs()[-1]
+
+    def wait(self, timeout_s: float = 10.0) -> int:
+        assert self.keeper is not None
+        return self.keeper.wait(timeout_s)
+
+    def mounts(self) -> list[mountinfo.MountEntry]:
+        return [entry for entry in mountinfo.read_mounts() if entry.mountpoint == str(self.mountpoint)]
+
+    def end(self) -> None:
+        """Keepers and daemons get each other back: all at once."""
+        sweep.kill_processes(self.folder)
+        if self.keeper is not None:
+            self.keeper.wait()
+        while self.mounts():
+            subprocess.run(["umount", "-l", str(self.mountpoint)], check=True, capture_output=True)

@@ -1,0 +1,169 @@
+"""A daemon that does nothing but speak the keeper's protocol over a mount that nobody answers for.
+
+Run as a program: `stub_daemon.py FOLDER MOUNTPOINT NAME`. Each run takes the first line of FOLDER/plan, a list of
+steps, and appends one line of JSON to FOLDER/runs, which says what it was started with. Without a plan it mounts
+(or takes over), is READY and feeds the watchdog until it is killed; a signal that stops it is noted in
+FOLDER/signals and ends it with status 0 after an unmount.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+DEFAULT_STEPS = "mount store handle ready serve"
+
+
+class Stub:
+    def __init__(self, folder: Path, mountpoint: str, name: str) -> None:
+        self.folder, self.mountpoint, self.name = folder, mountpoint, name
+        self.received = self._received()
+        self.device = self.received.get("fuse", -1)
+
+    def _received(self) -> dict[str, int]:
+        if os.environ.get("LISTEN_PID") != str(os.getpid()):
+            return {}
+        names = os.environ.get("LISTEN_FDNAMES", "").split(":")
+        return {name: 3 + index for index, name in enumerate(names[: int(os.environ.get("LISTEN_FDS", "0"))])}
+
+    def steps(self) -> Sequence[str]:
+        path = self.folder / "plan"
+        lines = path.read_text().splitlines() if path.exists() else []
+        if not lines:
+            return DEFAULT_STEPS.split()
+        path.write_text("".join(f"{line}\n" for line in lines[1:]))
+        return lines[0].split()
+
+    def tell_run(self) -> None:
+        manager = ("LISTEN_", "WATCHDOG_", "NOTIFY_")
+        run = {
+            "pid": os.getpid(),
+            "keeper": os.getppid(),
+            "time": time.monotonic(),
+            "arguments": sys.argv[4:],
+            "environment": {key: value for key, value in os.environ.items() if key.startswith(manager)},
+            "fds": {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in _open_fds()},
+            "cwd": os.getcwd(),
+        }
+        with (self.folder / "runs").open("a") as runs:
+            runs.write(json.dumps(run) + "\n")
+
+    def run(self) -> None:
+        # What is open and set at the very start, before anything here adds to it.
+        self.tell_run()
+        for step in self.steps():
+            verb, _, argument = step.partition(":")
+            getattr(self, f"do_{verb}")(argument)
+
+    def do_mount(self, _: str) -> None:
+        if self.device >= 0:
+            return
+        self.device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+        options = f"fd={self.device},rootmode=40000,user_id=0,group_id=0".encode()
+        target = os.fsencode(self.mountpoint)
+        libc = ctypes.CDLL(None, use_errno=True)
+        assert libc.mount(self.name.encode(), target, b"fuse.commitlogfs", 6, options) == 0, ctypes.get_errno()
+
+    def do_store(self, name: str) -> None:
+        if not self.received:
+            self._notify(f"FDSTORE=1\nFDNAME={name or 'fuse'}\nFDPOLL=0", [self.device])
+
+    def do_ready(self, _: str) -> None:
+        self._notify("READY=1\nSTATUS=serving")
+
+    def do_say(self, text: str) -> None:
+        self._notify(text.replace("|", "\n"))
+
+    def do_barrier(self, _: str) -> None:
+        reader, writer = os.pipe()
+        self._notify("BARRIER=1", [writer])
+        os.close(writer)
+        os.read(reader, 1)
+        (self.folder / "barrier").touch()
+
+    def do_report(self, text: str) -> None:
+        fd = int(sys.argv[sys.argv.index("--report-fd") + 1])
+        os.write(fd, text.encode())
+        os.close(fd)
+
+    def do_exit(self, status: str) -> None:
+        sys.exit(int(status))
+
+    def do_crash(self, _: str) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def do_child(self, text: str) -> None:
+        """Another process says it."""
+        pid = os.fork()
+        if pid == 0:
+            self.do_say(text)
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+    def do_wait(self, name: str) -> None:
+        while not (self.folder / name).exists():
+            time.sleep(0.01)
+
+    def do_hang(self, _: str) -> None:
+        while True:
+            signal.pause()
+
+    def do_handle(self, _: str) -> None:
+        """From here on, a signal that stops a daemon unmounts, unless FOLDER/busy is there."""
+
+        def stop(number: int, _frame: object) -> None:
+            with (self.folder / "signals").open("a") as signals:
+                signals.write(f"{signal.Signals(number).name}\n")
+            if not (self.folder / "busy").exists():
+                self._notify("STOPPING=1")
+                subprocess.run(["umount", "--no-canonicalize", self.mountpoint], check=True)
+                self._notify("FDSTOREREMOVE=1\nFDNAME=fuse")
+                os._exit(0)
+
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, stop)
+
+    def do_serve(self, _: str) -> None:
+        interval_us = int(os.environ.get("WATCHDOG_USEC", "0"))
+        while True:
+            if interval_us:
+                self._notify("WATCHDOG=1")
+            time.sleep(interval_us / 3e6 if interval_us else 3600)
+
+    def do_adoptable(self, _: str) -> None:
+        """Serve with a watch over the keeper."""
+        import trio
+
+        from commitlogfs.mount import logs
+        from commitlogfs.mount.keeper_adoption import watch_keeper
+
+        with logs.logging_to():
+            trio.run(watch_keeper, {"fuse": self.device})
+            trio.run(trio.sleep_forever)
+
+    def _notify(self, state: str, fds: Sequence[int] = ()) -> None:
+        from commitlogfs.mount import notify
+
+        assert notify.notify(state, fds)
+
+
+def _open_fds() -> list[int]:
+    found = [int(name) for name in os.listdir("/proc/self/fd")]
+    return [fd for fd in found if _is_open(fd)]
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    Stub(Path(sys.argv[1]), sys.argv[2], sys.argv[3]).run()
