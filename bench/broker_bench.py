@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commitlogfs.bench import targets
-from commitlogfs.bench.datapath_rounds import Series, Tell, rotated
+from commitlogfs.bench.datapath_rounds import Series, Tell, in_turn
 from commitlogfs.bench.datapath_settings import Settings
 from commitlogfs.bench.rocketmq import Broker, ConsumeResult, Distribution, NameServer, SendResult, consume, send
 from commitlogfs.bench.served import CommandFailedError
@@ -50,7 +50,7 @@ def measure_broker(
     names, left_out = _choose_targets(work, disks, settings)
     series = {key: Series(key, UNIT, about) for key, about in (SEND_ASYNC, SEND_SYNC, CONSUME, CATCH_UP)}
     for turn in range(settings.rounds):
-        for name in rotated(names, turn):
+        for name in in_turn(names, turn):
             tell(f"broker: round {turn + 1} of {settings.rounds}, {name}")
             with _fresh_store(name, work / f"broker-{turn}-{name}", disks, settings) as store:
                 _asynchronous(store, settings, distribution, series)

@@ -127,7 +127,7 @@ def _count_steps(settings: Settings) -> int:
     """At most: a target that is left out makes it fewer."""
     rounds = 0
     if Part.DATA in settings.parts:
-        rounds += 4 * (len(DATA_WORKLOADS) + 1)
+        rounds += 5 * (len(DATA_WORKLOADS) + 1)
     if Part.BROKER in settings.parts:
         rounds += 2
     return rounds * settings.rounds + (settings.kills if Part.RECOVERY in settings.parts else 0)

@@ -1,4 +1,4 @@
-"""Interleaved rounds: in each, every target is measured once, and each round begins with another target.
+"""Interleaved rounds: in each, every target is measured once, in another order each time.
 
 A ratio is formed within one round only, between runs that met the same state of the machine.
 """
@@ -58,6 +58,10 @@ class Series:
         }
 
 
-def rotated(items: Sequence[T], turn: int) -> list[T]:
-    start = turn % len(items)
-    return [*items[start:], *items[:start]]
+def in_turn(items: Sequence[T], turn: int) -> list[T]:
+    """The order of one round. Over the rounds (twice as many as items, if these are odd in number) each comes after
+    each other equally often: what one leaves behind, writeback for instance, then meets all (Williams 1949)."""
+    count = len(items)
+    zigzag = [(index + 1) // 2 if index % 2 else -(index // 2) for index in range(count)]
+    order = [items[(place + turn) % count] for place in zigzag]
+    return order[::-1] if count % 2 and turn // count % 2 else order

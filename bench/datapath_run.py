@@ -7,7 +7,7 @@ from commitlogfs.bench import datapath_workloads as workloads
 from commitlogfs.bench import targets
 from commitlogfs.bench.catalog_figures import make_sparse_segments
 from commitlogfs.bench.datapath_readers import read_at_once
-from commitlogfs.bench.datapath_rounds import Series, Tell, rotated
+from commitlogfs.bench.datapath_rounds import Series, Tell, in_turn
 from commitlogfs.bench.datapath_settings import Settings
 from commitlogfs.bench.datapath_workloads import Workload
 from commitlogfs.bench.served import CommandFailedError
@@ -31,7 +31,7 @@ LIST_WORKLOAD = Workload("list", "segments/s", "list all segments with stat", wo
 def needed_bytes(settings: Settings) -> int:
     """Of one disk: every target's segments, with room to spare for thresholds."""
     per_target = (settings.readers + 2) * settings.segment_bytes
-    return max(4 * per_target * 3 // 2 // settings.disks, 2 * settings.segment_bytes) + (384 << 20)
+    return max(5 * per_target * 3 // 2 // settings.disks, 2 * settings.segment_bytes) + (384 << 20)
 
 
 def measure_data_path(
@@ -47,19 +47,22 @@ def measure_data_path(
         for target in found:
             tell(f"{target.name}: writing the segments that will be read")
             workloads.fill_for_readers(target, settings)
-        series = [_rounds(workload, found, settings, tell) for workload in DATA_WORKLOADS]
+        series = [_rounds(workload, found, disks, settings, tell) for workload in DATA_WORKLOADS]
         about = {target.name: target.description for target in found}
     with ExitStack() as stack:
         listed = _listed_targets(stack, work / "listed", disks, settings, left_out)
-        series.append(_rounds(LIST_WORKLOAD, listed, settings, tell))
+        series.append(_rounds(LIST_WORKLOAD, listed, disks, settings, tell))
     return series, about, left_out
 
 
-def _rounds(workload: Workload, found: list[DataTarget], settings: Settings, tell: Tell) -> Series:
+def _rounds(
+    workload: Workload, found: list[DataTarget], disks: BenchDisks, settings: Settings, tell: Tell
+) -> Series:
     series = Series(workload.name, workload.unit, workload.about)
     for turn in range(settings.rounds):
-        for target in rotated(found, turn):
+        for target in in_turn(found, turn):
             tell(f"{workload.name}: round {turn + 1} of {settings.rounds}, {target.name}")
+            disks.commit()
             series.add(target.name, workload.measure(target, settings))
     return series
 
@@ -68,7 +71,7 @@ def _data_targets(
     stack: ExitStack, work: Path, disks: BenchDisks, settings: Settings, left_out: dict[str, str]
 ) -> list[DataTarget]:
     size = settings.segment_bytes
-    found = [targets.native(disks.paths, size)]
+    found = [targets.native(disks.paths, size), targets.native(disks.paths, size, targets.CONTROL)]
     for name in (targets.MOUNT, targets.PLAIN):
         try:
             found.append(stack.enter_context(targets.served(name, work / name, disks.paths, size)))
@@ -91,10 +94,10 @@ def _listed_targets(
     paths = [disk / "listed" for disk in disks.paths]
     for path in paths:
         path.mkdir()
-    names = [targets.NATIVE, targets.MOUNT, targets.PLAIN, targets.MERGERFS]
+    names = [targets.NATIVE, targets.CONTROL, targets.MOUNT, targets.PLAIN, targets.MERGERFS]
     for name in (name for name in names if name not in left_out):
         make_sparse_segments([path / name for path in paths], settings.listed, size)
-    found = [targets.native(paths, size)]
+    found = [targets.native(paths, size), targets.native(paths, size, targets.CONTROL)]
     for name in (targets.MOUNT, targets.PLAIN):
         if name not in left_out:
             served = targets.served(name, work / name, paths, size, adopt=True)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from commitlogfs.bench.datapath_rounds import Series
-from commitlogfs.bench.targets import MERGERFS, MOUNT, NATIVE, PLAIN
+from commitlogfs.bench.targets import CONTROL, MERGERFS, MOUNT, NATIVE, PLAIN
 
-_COLOURS = {MOUNT: "#1b7837", PLAIN: "#a6dba0", MERGERFS: "#9970ab"}
-_BAR = 0.26
+_COLOURS = {CONTROL: "#bbbbbb", MOUNT: "#1b7837", PLAIN: "#a6dba0", MERGERFS: "#9970ab"}
+_BAR = 0.2
 
 
 def why_no_plot() -> str:
@@ -37,7 +37,7 @@ def draw(series: Sequence[Series], path: Path) -> None:
             [max(ratios) - value for value, (_, ratios) in zip(middle, rows, strict=True)],
         ]
         if rows:
-            at = [row + (place - 1) * _BAR for row, _ in rows]
+            at = [row + (place - 1.5) * _BAR for row, _ in rows]
             axes.barh(at, middle, _BAR, xerr=spread, color=_COLOURS[target], label=target, ecolor="#555555")
     axes.axvline(1.0, color="black", linewidth=0.8)
     axes.set_yticks(range(len(shown)), [one.workload for one in shown])

@@ -16,6 +16,8 @@ from commitlogfs.store import _syscalls
 from commitlogfs.store.segment import format_segment_name
 
 NATIVE, MOUNT, PLAIN, MERGERFS = "native", "mount", "plain", "mergerfs"
+CONTROL = "native-2"
+"""The same as NATIVE in other folders: how far its ratio is from 1 tells what a ratio is worth."""
 
 MERGERFS_OPTIONS = (
     "allow_other,use_ino,cache.files=partial,dropcacheonclose=true,category.create=mfs,minfreespace=0,fsname=bench"
@@ -53,12 +55,13 @@ class DataTarget:
         return fd
 
 
-def native(disks: Sequence[Path], segment_size: int) -> DataTarget:
+def native(disks: Sequence[Path], segment_size: int, name: str = NATIVE) -> DataTarget:
     """A folder on each disk, used directly."""
-    folders = tuple(disk / NATIVE for disk in disks)
+    folders = tuple(disk / name for disk in disks)
     for folder in folders:
         folder.mkdir(exist_ok=True)
-    return DataTarget(NATIVE, "a folder on each disk, used directly", folders, segment_size, reserves=False)
+    about = "a folder on each disk, used directly" + ("" if name == NATIVE else ": the noise of this machine")
+    return DataTarget(name, about, folders, segment_size, reserves=False)
 
 
 @contextmanager

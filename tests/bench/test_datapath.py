@@ -1,10 +1,12 @@
 """`commitlogfs bench` run whole and small, and its parts: wrong bytes are noticed, ratios stay within a round."""
 
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from support.waiting import eventually
 from commitlogfs.bench import datapath_content as content
 from commitlogfs.bench import targets
 from commitlogfs.bench.catalog_figures import WrongResultError
-from commitlogfs.bench.datapath_rounds import Series, rotated
+from commitlogfs.bench.datapath_rounds import Series, in_turn
 from commitlogfs.bench.datapath_settings import QUICK, Part, Settings
 from commitlogfs.bench.datapath_workloads import append, fill_for_readers, read_cold
 from commitlogfs.bench.report import Results, as_markdown
@@ -73,7 +75,9 @@ def test_the_data_path_on_disks_of_its_own(workdir, tmp_path):
     document = json.loads(done.stdout)
     assert json.loads((output / "results.json").read_text()) == document
     assert_measured(document, DATA, set(document["targets"]), rounds=2)
-    assert set(document["targets"]) | set(document["left_out"]) == {"native", "mount", "plain", "mergerfs"}
+    assert set(document["targets"]) | set(document["left_out"]) == {
+        *("native", "native-2", "mount", "plain", "mergerfs")
+    }
     assert {"native", "plain"} <= set(document["targets"])
     assert ("mergerfs" in document["targets"]) == bool(targets.mergerfs_version())
     assert "loop devices" in document["disks"]
@@ -206,8 +210,15 @@ def test_pages_and_chunks_agree():
     assert len({chunk[at : at + content.PAGE] for at in range(0, MIB, content.PAGE)}) == MIB // content.PAGE
 
 
-def test_every_round_begins_with_another_target():
-    assert [rotated("abc", turn) for turn in range(4)] == [list("abc"), list("bca"), list("cab"), list("abc")]
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 6])
+def test_each_target_comes_after_each_other_equally_often(count):
+    items = range(count)
+    rounds = [in_turn(items, turn) for turn in range(count * (1 + count % 2))]
+    assert all(sorted(order) == list(items) for order in rounds)
+    pairs = Counter(pair for order in rounds for pair in itertools.pairwise(order))
+    assert len(pairs) == count * (count - 1)
+    assert len(set(pairs.values())) == 1
+    assert {order[0] for order in rounds} == set(items)
 
 
 def series(**values: list[float]) -> Series:
