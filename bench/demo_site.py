@@ -121,8 +121,8 @@ class Site:
             self.run("umount", "--unguard", str(self.mountpoint))
 
     def _forget_service_files(self, name: str, made: list[Path]) -> None:
-        """The lock and the log that the mount called `name` leaves, and the folders that it made for them."""
-        for file in (runtime.runtime_folder() / f"{name}.lock", daemonize.log_file(name)):
+        """The locks and the log that the mount called `name` leaves, and the folders that it made for them."""
+        for file in (runtime.lock_path(name), runtime.keeper_lock_path(name), daemonize.log_file(name)):
             file.unlink(missing_ok=True)
         for folder in made:
             with contextlib.suppress(OSError):  # somebody else's mount uses it by now

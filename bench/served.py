@@ -87,7 +87,7 @@ class ServedPool:
             self._log_start = log.tell()
             started = time.perf_counter()
             self._daemon = subprocess.Popen(
-                cli_command("mount", self.config),
+                cli_command("mount", "--no-keeper", self.config),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -6,7 +6,7 @@
 next daemon goes on with it.
 
 It must outlive everything else, so it does little: no FUSE, no event framework, nothing but the standard library
-and a few light modules of ours (16 MiB resident, 9 of them its own). It has no file, no working folder and no
+and a few light modules of ours (17 MiB resident, 10 of them its own). It has no file, no working folder and no
 descriptor in the mount, and never looks at the mountpoint: it would wait for a daemon that it is itself to start.
 
 EXIT STATUS: of a daemon that never got ready; 0 unmounted; 1 gave up; 4 another keeper has this name.

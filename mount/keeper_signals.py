@@ -10,7 +10,7 @@ _WAKE = 0
 
 
 class Signals:
-    """Catches STOPS, except those that this process was started to ignore (nohup), for the rest of its life."""
+    """Catches STOPS, except those that this process was started to ignore (nohup)."""
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -34,3 +34,8 @@ class Signals:
     def wake(self) -> None:
         """From another thread: end the poll."""
         os.write(self._writer, bytes([_WAKE]))
+
+    def close(self) -> None:
+        """Whoever does not end now has to set other handlers first."""
+        os.close(self._reader)
+        os.close(self._writer)

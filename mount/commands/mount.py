@@ -20,6 +20,8 @@ from commitlogfs.store import birth
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.identity import RootAttributes
 
+_LONGEST_WATCHDOG_S = 86400.0
+
 
 def register(app: typer.Typer) -> None:
     app.command()(mount)
@@ -54,7 +56,7 @@ def mount(
     ] = False,
     watchdog: Annotated[
         float,
-        typer.Option(help="Replace a daemon that does not answer for so many seconds; 0: never.", min=0),
+        typer.Option(metavar="SECONDS", help="Replace a daemon that does not answer for so long; 0: never."),
     ] = DEFAULT_WATCHDOG_S,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every refused request too.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log warnings and errors only.")] = False,
@@ -76,6 +78,7 @@ def mount(
         verbose, quiet = verbose or settings.current().verbose, quiet or settings.current().quiet
         if init is None:
             which = settings.or_default(which)
+        _check_watchdog(watchdog)
         config = _configuration(which, init, segment_size)
         level = logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO
         if background or not no_keeper:
@@ -101,6 +104,12 @@ def mount(
     except UserError as error:
         report.failed(error)
         raise
+
+
+def _check_watchdog(seconds: float) -> None:
+    """A look through the mount takes a fraction of a second on a busy machine. Raises UsageError."""
+    if seconds != 0 and not 1 <= seconds <= _LONGEST_WATCHDOG_S:
+        raise UsageError(f"--watchdog: {seconds:g}: must be 0 (never) or from 1 to {_LONGEST_WATCHDOG_S:g} seconds")
 
 
 def _start_in_background(keeper: Options | None, serve: list[str], name: str) -> int:

@@ -9,7 +9,8 @@ from commitlogfs.mount import cli as cli_module
 from commitlogfs.mount import config as config_module
 from commitlogfs.mount.cli import app
 
-VERBS = ["init", "adopt", "mount", "umount", "ready", "status", "map", "locate", "read", "check", "doctor", "bench"]
+VERBS = ["init", "adopt", "mount", "umount", "restart", "ready", "status", "map", "locate", "read", "check"]
+VERBS += ["doctor", "bench"]
 USAGE, UNREACHABLE = 2, 3
 
 
@@ -77,6 +78,13 @@ def cli(capfdbinary, monkeypatch, tmp_path):
         ("check --disks a", 4, "no such folder"),
         ("doctor nobody", USAGE, "nobody: no such configuration"),
         ("doctor bad.toml", USAGE, "did you mean placement?"),
+        ("mount --watchdog 0.5 good.toml", USAGE, "--watchdog: 0.5: must be 0 (never) or from 1"),
+        ("mount --watchdog nan good.toml", USAGE, "--watchdog: nan: must be"),
+        ("mount --watchdog inf good.toml", USAGE, "--watchdog: inf: must be"),
+        ("restart", UNREACHABLE, "no mount is running"),
+        ("restart --timeout -1", USAGE, "--timeout"),
+        ("restart good.toml", UNREACHABLE, "no daemon is running"),
+        ("restart .", USAGE, "'.': not a mount name"),
         ("ready", USAGE, "which mount?"),
         ("--config good.toml ready", UNREACHABLE, "not ready: nothing is mounted here"),
         ("umount", USAGE, "which mount?"),
