@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
         if outcome.forsaken:
             from commitlogfs.mount.keeper_farewell import see_off  # rarely needed
 
-            see_off(options, signals, patient=outcome.status == 1)
+            see_off(options, signals, patient=outcome.gave_up)
     return outcome.status
 
 
@@ -80,8 +80,8 @@ def _keep(options: Options, signals: Signals, descriptors: KeptDescriptors) -> O
 
 def _take_name(name: str) -> int:
     """The open lock file. Raises RefusedError if another keeper has it, UsageError for an impossible name."""
-    runtime.ensure_runtime_folder()
     path = runtime.keeper_lock_path(name)
+    runtime.ensure_runtime_folder()
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     deadline = time.monotonic() + LOCK_PATIENCE_S
     while True:

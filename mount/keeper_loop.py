@@ -41,6 +41,7 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 ABORT_TIMEOUT_S = 2.0
 KILL_TIMEOUT_S = 5.0
+_MAX_DIGITS = 18
 
 PASSED_ON = ("READY", "STATUS", "STOPPING")
 """What a service manager of the keeper's own is told, too."""
@@ -68,10 +69,13 @@ class _Daemon:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How the keeper's work ended. `forsaken` if a mount may be left that nobody will answer for any more."""
+    """How the keeper's work ended."""
 
     status: int
     forsaken: bool = False
+    """A mount is left that nobody will answer for any more."""
+    gave_up: bool = False
+    """And it was in use."""
 
 
 class Keeper:
@@ -126,7 +130,7 @@ class Keeper:
         for number in self._signals.take():
             if number is None:
                 if self._daemon is None and not self._is_mounted():
-                    self._end(0)
+                    self._outcome = Outcome(ExitCode.OK)
                 continue
             daemon = self._daemon
             if daemon is None:
@@ -164,7 +168,11 @@ class Keeper:
         if fields.get("WATCHDOG") == "1" and daemon.state is _State.READY:
             daemon.deadline = time.monotonic() + self._watchdog_s
         extension = fields.get("EXTEND_TIMEOUT_USEC", "")
-        if extension.isdecimal() and daemon.state in (_State.STARTING, _State.STOPPING):
+        if (
+            extension.isdecimal()
+            and len(extension) <= _MAX_DIGITS
+            and daemon.state in (_State.STARTING, _State.STOPPING)
+        ):
             daemon.deadline = max(daemon.deadline, time.monotonic() + int(extension) / 1_000_000)
         self._pass_on({key: fields[key] for key in PASSED_ON if key in fields})
         # BARRIER=1: its descriptor is closed with the message, when all before it has been worked off.
@@ -240,7 +248,7 @@ class Keeper:
             self._start()
         else:
             log_event(log, logging.INFO, "unmounted_meanwhile", path=self._options.mountpoint)
-            self._end(0)
+            self._outcome = Outcome(ExitCode.OK)
 
     def _note_ready(self, daemon: _Daemon) -> None:
         now = time.monotonic()
@@ -276,12 +284,12 @@ class Keeper:
             told = not self._mounted_once and keeper_policy.is_refusal(status)
             level = logging.DEBUG if told else logging.INFO if status in (0, None) else logging.ERROR
             log_event(log, level, "daemon_ended", repeat_key=pid, pid=pid, how=how, mounted=mounted)
-            self._end(_as_shell(status))
+            self._outcome = Outcome(_as_shell(status), forsaken=mounted)
             return
         goes_on = status == ExitCode.HANDED_OVER and len(self._descriptors) > 0
         if not self._mounted_once and not goes_on:
             log_event(log, logging.ERROR, "daemon_failed_to_start", repeat_key=pid, pid=pid, how=how)
-            self._end(_as_shell(status), forsaken=True)
+            self._outcome = Outcome(_as_shell(status), forsaken=True)
             return
         delay = self._restarts.delay_after(status, was_ready=was_ready)
         level = logging.INFO if goes_on else logging.ERROR
@@ -295,12 +303,9 @@ class Keeper:
             reason = f"{keeper_policy.MAX_FAILED_STARTS + 1} daemons in a row did not get ready"
             log_event(log, logging.ERROR, "keeper_gives_up", path=self._options.mountpoint, reason=reason)
             self._pass_on({"STATUS": f"gave up: {reason}"})
-            self._end(1, forsaken=True)
+            self._outcome = Outcome(ExitCode.FINDINGS, forsaken=True, gave_up=True)
             return
         self._next_start = time.monotonic() + delay
-
-    def _end(self, status: int, *, forsaken: bool = False) -> None:
-        self._outcome = Outcome(status, forsaken)
 
     # --- small things -----------------------------------------------------------------------------------
 

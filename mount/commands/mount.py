@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -15,6 +15,7 @@ from commitlogfs.mount.config import Config, config_path, load_config, quick_con
 from commitlogfs.mount.errors import RefusedError, UsageError, UserError
 from commitlogfs.mount.keeper_options import DEFAULT_WATCHDOG_S, Options
 from commitlogfs.mount.mounting import disk_specs
+from commitlogfs.mount.runtime import socket_path
 from commitlogfs.mount.units import parse_size
 from commitlogfs.store import birth
 from commitlogfs.store.errors import PoolError
@@ -82,6 +83,7 @@ def mount(
         config = _configuration(which, init, segment_size)
         level = logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO
         if background or not no_keeper:
+            socket_path(config.name)  # an impossible one is refused before anything is made for it
             with logs.logging_to(level=level):
                 daemon.check_mountpoint(config)
                 if init is not None:
@@ -91,7 +93,7 @@ def mount(
                 config.name, mountinfo.resolve_path(config.mountpoint), tuple(serve), watchdog, level, report_fd
             )
             if not background:
-                os.execv(sys.executable, keeper.command_line())  # noqa: S606 - none is wanted
+                _become(keeper)
             pid = _start_in_background(None if no_keeper else keeper, serve, config.name)
             if not quiet:
                 what = "daemon" if no_keeper else "keeper"
@@ -110,6 +112,16 @@ def _check_watchdog(seconds: float) -> None:
     """A look through the mount takes a fraction of a second on a busy machine. Raises UsageError."""
     if seconds != 0 and not 1 <= seconds <= _LONGEST_WATCHDOG_S:
         raise UsageError(f"--watchdog: {seconds:g}: must be 0 (never) or from 1 to {_LONGEST_WATCHDOG_S:g} seconds")
+
+
+def _become(keeper: Options) -> NoReturn:
+    """Raises RefusedError."""
+    try:
+        os.execv(sys.executable, keeper.command_line())  # noqa: S606 - no shell is wanted
+    except OSError as error:
+        raise RefusedError(
+            f"{keeper.name}: the keeper cannot be started: {sys.executable}: {error.strerror}"
+        ) from error
 
 
 def _start_in_background(keeper: Options | None, serve: list[str], name: str) -> int:

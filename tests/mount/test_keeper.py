@@ -401,6 +401,14 @@ class TestWithMount:
         assert stub.wait() == 0
         assert stub.mounts() == []
 
+    def test_a_connection_that_was_aborted_leaves_the_bare_folder(self, stub: KeptStub):
+        """The daemon takes it for an unmount, for all that the dead mount is still there."""
+        stub.plan("mount store ready exit:0")
+        stub.start()
+        assert stub.wait() == 0
+        assert stub.mounts() == []
+        assert stub.events("keeper_detached")
+
     @pytest.mark.slow
     def test_a_mount_that_ended_while_its_daemon_was_away_needs_no_other(self, stub: KeptStub):
         stub.plan("mount store ready exit:1", "exit:4")
@@ -446,7 +454,11 @@ class TestWithMount:
         assert (stub.folder / "barrier").exists()
 
     def test_main_pid_and_nonsense_are_ignored(self, stub: KeptStub):
-        stub.plan("mount store say:MAINPID=1 say:EXTEND_TIMEOUT_USEC=x say:FDSTORE=1|FDNAME=none say:= ready serve")
+        stub.plan(
+            "mount store say:MAINPID=1 say:EXTEND_TIMEOUT_USEC=x say:EXTEND_TIMEOUT_USEC="
+            + "9" * 400
+            + " say:FDSTORE=1|FDNAME=none say:= ready serve"
+        )
         stub.start()
         stub.wait_ready()
         assert stub.keeper.poll() is None
