@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 from commitlogfs.mount import guard, mountinfo
 
@@ -28,6 +29,7 @@ SOCKETS_PARENT = Path("/run")
 
 _RUNS_PREFIX = os.fsencode(f"{RUNS_VARIABLE}=")
 _OWNER = "owner.json"
+_MARK = ".claimed-by"
 _EXIT_TIMEOUT_S = 5.0
 
 
@@ -49,10 +51,17 @@ def create_base(kind: str, parent: Path | None = None) -> Path:
 
 
 def claim(base: Path, folder: Path) -> None:
-    """Note that the run has made `folder`, outside of its base folder: swept with all that is in it."""
+    """Note that the run has just made `folder`, outside of its base folder: swept with all that is in it.
+
+    As long as it is that folder: not one of the same name that somebody has made since, and not after a reboot.
+    """
+    (folder / _MARK).write_text(str(base))
+    state = folder.stat()
     owner = json.loads((base / _OWNER).read_text())
-    owner["claimed"].append(str(folder))
-    (base / _OWNER).write_text(json.dumps(owner))
+    owner["claimed"].append({"path": str(folder), "device": state.st_dev, "inode": state.st_ino})
+    new = base / f"{_OWNER}.new"
+    new.write_text(json.dumps(owner))
+    new.replace(base / _OWNER)
 
 
 @contextlib.contextmanager
@@ -153,7 +162,8 @@ def detach_mounts(base: Path, keep: Collection[int] = ()) -> list[str]:
             command = ["umount", "-i", "-l", *force, entry.mountpoint]
         else:
             command = ["fusermount3", "-u", "-z", entry.mountpoint]
-        subprocess.run(command, capture_output=True, check=False, timeout=30)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(command, capture_output=True, check=False, timeout=30)
     return found
 
 
@@ -183,10 +193,25 @@ def _make_writable(folder: Path) -> None:
 
 
 def _claimed(base: Path) -> list[Path]:
+    """The claimed folders that certainly still are the run's own."""
     try:
-        return [Path(folder) for folder in json.loads((base / _OWNER).read_text())["claimed"]]
+        owner = json.loads((base / _OWNER).read_text())
+        if owner["boot_id"] != _identity(os.getpid())["boot_id"]:
+            return []
+        return [Path(entry["path"]) for entry in owner["claimed"] if _is_still(base, entry)]
     except (OSError, ValueError, KeyError, TypeError):
         return []
+
+
+def _is_still(base: Path, entry: dict[str, Any]) -> bool:
+    folder = Path(entry["path"])
+    try:
+        state = folder.lstat()
+        marked = (folder / _MARK).read_text() == str(base)
+    except OSError:
+        return False
+    foreign = any(not mountinfo.is_commitlogfs(mount) for mount in mountinfo.mounts_below(folder))
+    return marked and not foreign and (state.st_dev, state.st_ino) == (entry["device"], entry["inode"])
 
 
 def _free_loop_devices(base: Path) -> list[str]:

@@ -2,14 +2,16 @@
 
 import logging
 import os
+import time
 from collections.abc import Awaitable, Callable
 
 import trio
 
 from commitlogfs.fusefs.disk_threads import DiskThreads
-from commitlogfs.store import durable, identity, layout
+from commitlogfs.store import durable, health, identity, layout
 from commitlogfs.store.commitlog import CommitLog
 from commitlogfs.store.disk import DiskState
+from commitlogfs.store.errors import DiskFailedError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.identity import DiskNumber
 
@@ -116,6 +118,9 @@ class BackgroundSync:
         try:
             await self._threads.run(number, work)
         except OSError as error:
+            if sync:
+                self._to_sync.add(number)  # until it succeeds
+            health.note_error(disk, DiskFailedError(disk.path, f"sync: {error.strerror}"), time.monotonic())
             log_event(log, logging.WARNING, "sync_failed", disk=disk.path, errno=error.errno)
         else:
             self._recorded[number] = record

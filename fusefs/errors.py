@@ -49,7 +49,9 @@ _FROM_BACKING_FILE = frozenset(
 def errno_of(error: Exception) -> int:
     """The errno for an error; EIO, with a traceback in the log, for one nobody foresaw."""
     if isinstance(error, store.NoDiskAvailableError):
-        return errno.ENOSPC if error.no_space else errno.EROFS
+        if error.no_space:
+            return errno.ENOSPC
+        return errno.EIO if error.failing else errno.EROFS
     if isinstance(error, store.StoreError):
         for kind in type(error).__mro__:
             if kind in _ERRNO_OF:

@@ -40,10 +40,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+CREATE_DEADLINE_S = 4.5
+"""For a create as a whole: the broker gives up after 5 s. The parts of it, which share it:"""
+COMMIT_DEADLINE_S = 2.0
 RESERVE_DEADLINE_S = 2.0
-"""A disk that has not reserved a segment by then is passed over. The broker gives up after 5 s."""
-COMMIT_DEADLINE_S = 0.5
-PUBLISH_DEADLINE_S = 1.5
+"""A disk that has not reserved a segment by then is passed over."""
+PUBLISH_DEADLINE_S = 1.0
 REMOVE_DEADLINE_S = 3.0
 USAGE_AGE_S = 0.1
 RETIRED_INTERVAL_S = 1.0
@@ -199,13 +201,17 @@ class Namespace:
         await self._usage.refresh(USAGE_AGE_S)
         await self._settle(name)
         plan = self._commitlog.plan_create(name)
+        last_chance = trio.current_time() + CREATE_DEADLINE_S - PUBLISH_DEADLINE_S
         await self._commit_predecessor(plan)
         for reason in self._skip_reasons(plan):
             self._observer.placement_skipped(reason)
         for number in plan.order:
             disk = self._commitlog.disks[number]
+            patience_s = min(RESERVE_DEADLINE_S, last_chance - trio.current_time())
+            if patience_s <= 0:
+                break
             try:
-                handle = await self._create_on(disk, plan, owner)
+                handle = await self._create_on(disk, plan, owner, patience_s)
             except DiskError as error:
                 self._commitlog.note_disk_error(number, error, time.monotonic())
                 self._observer.placement_skipped(type(error).__name__)
@@ -214,13 +220,13 @@ class Namespace:
             return handle
         raise self._commitlog.no_disk_left(plan, time.monotonic())
 
-    async def _create_on(self, disk: Disk, plan: CreatePlan, owner: Owner) -> Handle:
+    async def _create_on(self, disk: Disk, plan: CreatePlan, owner: Owner, patience_s: float) -> Handle:
         dirfd, size = disk.dirfd, self._commitlog.segment_size
         fd = await self._on_disk(
             disk,
             "reserve",
             lambda: allocate.reserve(dirfd, size, owner),
-            deadline_s=RESERVE_DEADLINE_S,
+            deadline_s=patience_s,
             discard=os.close,
         )
         # From here on no other disk may be tried: a link that hangs may still happen.

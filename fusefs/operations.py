@@ -125,6 +125,8 @@ class CommitLogOperations(pyfuse3.Operations):
         )
         self.handles = self.namespace.handles
         self.listing = Listing(commitlog, self.threads, observer)
+        self._grown: set[int] = set()
+        """Files that writes have made longer since they were last synced."""
         self.control = ControlFiles(commitlog, self.handles, self.threads, contents)
 
     # --- names and attributes ------------------------------------------------------------------------
@@ -305,11 +307,19 @@ class CommitLogOperations(pyfuse3.Operations):
             attributes = await self.threads.run(file.disk, lambda: _write_all(fd, buf, off, grows))
             if attributes is not None:
                 self.commitlog.note_attributes(file, attributes)
+                self._grown.add(fh)
             return len(buf)
 
     @handler
     async def flush(self, fh: FileHandleT) -> None:
-        """Every write has reached the disk's page cache already; closing syncs nothing, as on any disk."""
+        """Of a file that was written longer, a copy: it is durable when its writer's close returns. Without that, a
+        power cut would leave an empty segment in the middle of the log, as cp and rsync sync nothing. Other files
+        have their size already, and are synced when whoever writes them says so, as on any disk."""
+        if fh in self._grown:
+            async with self.handles.use(fh) as handle:
+                fd = handle.fd
+                await self.threads.run(handle.file.disk, lambda: os.fsync(fd))
+            self._grown.discard(fh)
 
     @handler
     async def fsync(self, fh: FileHandleT, datasync: bool) -> None:

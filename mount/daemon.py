@@ -58,6 +58,7 @@ from commitlogfs.store.pool import (
     find_retired,
     finish_renames,
     open_pool,
+    reserve_newest,
     sweep,
 )
 
@@ -99,6 +100,8 @@ def run(config: Config, on_ready: Callable[[], None]) -> ExitCode:
         _tell_findings(pool)
         for line in sweep(pool) if kept is None else finish_renames(pool):
             log_event(log, logging.INFO, "swept", text=line)
+        for line in reserve_newest(pool):
+            log_event(log, logging.INFO, "reserved", text=line)
         if kept is None:
             standing = guard.raise_guard(config.mountpoint, protect=os.geteuid() == 0)
             log_event(log, logging.INFO, "guarded", path=config.mountpoint, protection=standing.protection.value)

@@ -24,6 +24,7 @@ from commitlogfs.store.eligibility import DiskView, Eligibility, RefusalReason, 
 from commitlogfs.store.errors import (
     BeyondSegmentError,
     DiskError,
+    DiskFailedError,
     DiskFullError,
     InvalidNameError,
     InvalidSizeError,
@@ -226,7 +227,7 @@ class CommitLog:
         if self._no_space is not None and now_s < self._no_space[0]:
             raise self._no_space[1]
         eligibility = self.evaluate(now_s)
-        if not eligibility.eligible:
+        if not eligibility.eligible and not eligibility.held_back:
             error = self._no_disk_error(eligibility)
             self._no_space = (now_s + NO_SPACE_CACHE_S, error)
             raise error
@@ -277,12 +278,16 @@ class CommitLog:
         request = PlacementRequest(
             base, self.segment_size, None if predecessor is None else predecessor.disk, tuple(self.disks)
         )
-        candidates = tuple(
-            Candidate(disk.number, disk.disk_id, disk.path, disk.weight, self._available(disk.number))
-            for disk in self.disks.values()
-            if disk.number in eligibility.eligible
-        )
-        return tuple(self.policy.rank(request, candidates))
+
+        def ranked(numbers: tuple[DiskNumber, ...]) -> tuple[DiskNumber, ...]:
+            candidates = tuple(
+                Candidate(disk.number, disk.disk_id, disk.path, disk.weight, self._available(disk.number))
+                for disk in self.disks.values()
+                if disk.number in numbers
+            )
+            return tuple(self.policy.rank(request, candidates)) if candidates else ()
+
+        return ranked(eligibility.eligible) + ranked(eligibility.held_back)
 
     def _parse_new_name(self, name: bytes) -> tuple[BaseOffset, Role]:
         base = parse_segment_name(name, self.segment_size)
@@ -333,9 +338,13 @@ class CommitLog:
             or (reason is RefusalReason.HELD_BACK and isinstance(self.disks[number].last_failure, DiskFullError))
             for number, reason in eligibility.refusals.items()
         )
-        return NoDiskAvailableError(
-            f"no disk takes a new segment: {'; '.join(parts) or 'all refused'}", no_space=no_space
+        failing = any(
+            reason is RefusalReason.UNKNOWN_USAGE
+            or (reason is RefusalReason.HELD_BACK and isinstance(self.disks[number].last_failure, DiskFailedError))
+            for number, reason in eligibility.refusals.items()
         )
+        message = f"no disk takes a new segment: {'; '.join(parts) or 'all refused'}"
+        return NoDiskAvailableError(message, no_space=no_space, failing=failing)
 
     # --- writing and growing -------------------------------------------------------------------------
 

@@ -42,6 +42,8 @@ class Eligibility:
     """Disks skipped for their fill level: the state that hysteresis carries to the next evaluation."""
     fallback: bool
     """Every writable disk is skipped, so the ones below `full` are taken all the same."""
+    held_back: tuple[DiskNumber, ...] = ()
+    """Failed a moment ago, and may be well again: to be tried when all eligible ones have failed."""
 
 
 def next_skipped(view: DiskView, skipped: frozenset[DiskNumber]) -> bool:
@@ -67,11 +69,12 @@ def evaluate(views: tuple[DiskView, ...], segment_size: int, skipped: frozenset[
             last_resort.append(view.number)
         else:
             eligible.append(view.number)
+    held_back = tuple(number for number, reason in refusals.items() if reason is RefusalReason.HELD_BACK)
     if eligible or not last_resort:
-        return Eligibility(tuple(eligible), refusals, now_skipped, fallback=False)
+        return Eligibility(tuple(eligible), refusals, now_skipped, fallback=False, held_back=held_back)
     for number in last_resort:
         del refusals[number]
-    return Eligibility(tuple(last_resort), refusals, now_skipped, fallback=True)
+    return Eligibility(tuple(last_resort), refusals, now_skipped, fallback=True, held_back=held_back)
 
 
 def _hard_refusal(view: DiskView, segment_size: int) -> RefusalReason | None:
@@ -80,9 +83,7 @@ def _hard_refusal(view: DiskView, segment_size: int) -> RefusalReason | None:
         return RefusalReason.NOT_WRITABLE
     if view.usage is None:
         return RefusalReason.UNKNOWN_USAGE
-    if view.held_back:
-        return RefusalReason.HELD_BACK
     at_full = view.usage.is_at_or_above(view.thresholds.full)
     if at_full or view.usage.available_bytes - segment_size < view.thresholds.min_free_bytes:
         return RefusalReason.NO_ROOM
-    return None
+    return RefusalReason.HELD_BACK if view.held_back else None

@@ -75,11 +75,12 @@ class ForeignFileError(DiskError):
 
 
 class NoDiskAvailableError(StoreError):
-    """No disk takes a new segment. `no_space` tells lack of room from lack of a writable disk."""
+    """No disk takes a new segment: for lack of room, because one or more fail, or because none is writable."""
 
-    def __init__(self, message: str, *, no_space: bool) -> None:
+    def __init__(self, message: str, *, no_space: bool, failing: bool = False) -> None:
         super().__init__(message)
         self.no_space = no_space
+        self.failing = failing
 
 
 # --- the birth and the opening of a pool --------------------------------------------------------------

@@ -55,9 +55,12 @@ def _place_segments(inventory: Inventory, scans: list[tuple[Disk, DiskScan]], se
         elif segment.size:
             _quarantine_wrong_size(inventory, segment, segment_size, paths)
         else:
-            _report_unsized(inventory, segment, paths)
             served.append(segment)
     inventory.catalog = Catalog(segment_size, served)
+    last_sized = max((segment.base_offset for segment in served if segment.size), default=-1)
+    for segment in served:
+        if not segment.size:
+            _report_unsized(inventory, segment, paths, is_last=segment.base_offset > last_sized)
 
 
 def _same_base_offset(found: list[Segment]) -> dict[BaseOffset, list[Segment]]:
@@ -128,17 +131,17 @@ def _quarantine_wrong_size(
     )
 
 
-def _report_unsized(inventory: Inventory, segment: Segment, paths: dict[DiskNumber, str]) -> None:
-    inventory.findings.append(
-        Finding(
-            FindingCode.UNSIZED_SEGMENT,
-            Severity.NOTE,
-            paths[segment.disk],
-            segment.name.decode(),
-            "created but never given its size",
-            "nothing to do: the broker continues with it, or remove it",
-        )
+def _report_unsized(inventory: Inventory, segment: Segment, paths: dict[DiskNumber, str], *, is_last: bool) -> None:
+    if is_last:
+        severity, message = Severity.NOTE, "created but never given its size"
+        remedy = "nothing to do: the broker continues with it, or remove it"
+    else:
+        severity, message = Severity.WARNING, "empty, before segments with content"
+        remedy = "a copy that a power cut undid? Repeat it, or remove the file"
+    finding = Finding(
+        FindingCode.UNSIZED_SEGMENT, severity, paths[segment.disk], segment.name.decode(), message, remedy
     )
+    inventory.findings.append(finding)
 
 
 def _place_temporaries(inventory: Inventory, disk: Disk, scan: DiskScan) -> None:
@@ -208,6 +211,7 @@ def _report_gaps(inventory: Inventory) -> None:
                 "",
                 names,
                 f"{count} segment{'s are' if count > 1 else ' is'} missing in the middle of the log",
-                'bring back the disk or files that hold them, or set on_missing = "degraded" to serve the rest',
+                "bring back the disk or files that hold them (a file without size counts as missing), "
+                'or set on_missing = "degraded" to serve the rest',
             )
         )

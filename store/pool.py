@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
 
-from commitlogfs.store import durable, identity, layout, remove
+from commitlogfs.store import _syscalls, beneath, durable, identity, layout, remove
+from commitlogfs.store.attributes import unpack
 from commitlogfs.store.catalog import Role, Segment
 from commitlogfs.store.disk import Disk, DiskState, is_read_only, lock_folder
 from commitlogfs.store.errors import FolderError, NoIdentityError, PoolError
@@ -18,7 +19,7 @@ from commitlogfs.store.inuse import is_open_elsewhere
 from commitlogfs.store.inventory import Inventory, take_inventory
 from commitlogfs.store.membership import DiskSpec, OpenFolder, compare_folders, open_spec
 from commitlogfs.store.scan import DiskScan, scan_folder
-from commitlogfs.store.segment import format_segment_name
+from commitlogfs.store.segment import BaseOffset, format_segment_name
 
 DEFAULT_ROOT = RootAttributes(0o755, 0, 0)
 
@@ -26,6 +27,11 @@ _ABSENT = frozenset({FindingCode.DISK_MISSING, FindingCode.DISK_WITHOUT_IDENTITY
 """Findings about a configured path at which no disk of any pool is."""
 _QUARANTINING = frozenset({FindingCode.DUPLICATE_SEGMENT, FindingCode.WRONG_SIZE})
 """Findings about a segment that exists but cannot be served."""
+
+
+_WRITTEN_AHEAD = 3
+"""The segment in use and the two that a broker makes ahead of it."""
+_SECTOR = 512
 
 
 class OnMissing(Enum):
@@ -132,6 +138,30 @@ def sweep(pool: Pool) -> list[str]:
                 done.append(f"{disk.path}: freed removed segment {name.decode()}")
             remove.drop_empty_folder(disk.dirfd)
     return done + finish_renames(pool)
+
+
+def reserve_newest(pool: Pool) -> list[str]:
+    """Reserve what a broker will still write to in segments that were adopted: it makes them sparse, and a store to
+    a mapped hole of a full disk would be lost. One line per file; without room nothing is said but that."""
+    done = []
+    for segment in list(pool.inventory.catalog)[-_WRITTEN_AHEAD:]:
+        disk = next(disk for disk in pool.disks if disk.number == segment.disk)
+        if disk.state is not DiskState.RW or segment.size != pool.segment_size:
+            continue
+        if unpack(segment.attributes).blocks * _SECTOR >= pool.segment_size:
+            continue
+        name = segment.name.decode()
+        try:
+            fd = beneath.open_file(disk.dirfd, segment.path, os.O_RDWR, segment.ino)
+            try:
+                _syscalls.fallocate(fd, _syscalls.FALLOC_FL_KEEP_SIZE, 0, pool.segment_size)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            done.append(f"{disk.path}: {name} is sparse and cannot be reserved ({os.strerror(error.errno or 0)})")
+        else:
+            done.append(f"{disk.path}: reserved all of {name}")
+    return done
 
 
 def find_retired(pool: Pool) -> list[Segment]:
@@ -339,28 +369,23 @@ def _judge_newest(pool: Pool) -> None:
     recorded = [newest for disk in pool.disks if (newest := identity.read_newest(disk.dirfd)) is not None]
     if not recorded or (last is not None and max(recorded) <= last.base_offset):
         return
+    newest = format_segment_name(BaseOffset(max(recorded))).decode()
+    if newest.encode() in pool.inventory.quarantined:
+        return
     if pool.missing:
         severity = Severity.REFUSES_ALWAYS
         message = "the newest segment lies on a missing disk, so the log would grow a second history"
         remedy = f"bring back {' or '.join(pool.missing)}"
     else:
-        # Not refused: the newest segment is made a whole segment before it is written to, and a power cut may
-        # undo that.
+        # No reason to refuse: a power cut may undo the creation of the newest segment, which is still empty then,
+        # and may bring back the record of segments that a broker has truncated at its recovery.
+        first = BaseOffset(0 if last is None else last.base_offset + pool.segment_size)
+        several = max(recorded) > first
         severity = Severity.WARNING
-        message = "recorded as the newest segment, but on no disk"
-        remedy = (
-            "nothing to do after a power cut: it was still empty; else find out who removed it, and bring it back"
-        )
-    pool.findings.append(
-        Finding(
-            FindingCode.NEWEST_SEGMENT_MISSING,
-            severity,
-            "",
-            format_segment_name(max(recorded)).decode(),
-            message,
-            remedy,
-        )
-    )
+        message = f"recorded as newest, but on no disk{f', as all from {first:020d} on' if several else ''}"
+        remedy = "nothing to do after a power cut; else find out who removed what, and bring it back"
+    finding = Finding(FindingCode.NEWEST_SEGMENT_MISSING, severity, "", newest, message, remedy)
+    pool.findings.append(finding)
 
 
 def _judge_in_use(pool: Pool) -> None:

@@ -1,7 +1,9 @@
 """What follows a change of names: each disk's record of the newest segment, written only where it changes."""
 
+import errno
 import os
 import threading
+import time
 
 import trio
 from support.pooled import open_parts
@@ -140,4 +142,29 @@ def test_a_predecessor_on_a_disk_that_hangs_is_not_waited_for_without_end(workdi
 
     with open_parts(workdir) as parts:
         gate.close(monkeypatch, "fsync")
+        trio.run(main)
+
+
+def test_a_sync_that_fails_is_tried_again_and_its_disk_passed_over(workdir, monkeypatch):
+    fsync, calls = os.fsync, []
+
+    def failing(fd: int) -> None:
+        calls.append(fd)
+        if len(calls) == 1:
+            raise OSError(errno.EIO, "injected")
+        fsync(fd)
+
+    async def main():
+        await parts.namespace.create(names(1)[0], OWNER)
+        disk = parts.commitlog.catalog.first.disk
+        monkeypatch.setattr(os, "fsync", failing)
+        await parts.background.committed(disk)
+        assert parts.commitlog.disks[disk].last_failure is not None
+        assert disk in parts.commitlog.evaluate(time.monotonic()).held_back
+        await parts.background.committed(disk)
+        assert len(calls) == 2
+        await parts.background.committed(disk)
+        assert len(calls) == 2
+
+    with open_parts(workdir) as parts:
         trio.run(main)

@@ -12,9 +12,11 @@ from support.files import names_in
 from support.pooled import Parts, open_parts
 
 from commitlogfs.fusefs import inodes, namespace
+from commitlogfs.fusefs.errors import errno_of
 from commitlogfs.store import allocate, beneath, durable
 from commitlogfs.store.allocate import Owner
-from commitlogfs.store.errors import DiskError, SegmentExistsError, UncertainPublishError
+from commitlogfs.store.commitlog import NO_SPACE_CACHE_S
+from commitlogfs.store.errors import DiskError, NoDiskAvailableError, SegmentExistsError, UncertainPublishError
 
 SIZE = 4096
 NAME = b"%020d" % 0
@@ -178,3 +180,22 @@ async def until(condition: Callable[[], bool]) -> None:
     with trio.fail_after(10):
         while not condition():  # noqa: ASYNC110 - what is waited for happens in several tasks
             await trio.sleep(0.01)
+
+
+def test_every_disk_hung_for_a_moment_and_the_next_create_succeeds(parts, monkeypatch):
+    """As when a machine is frozen for a snapshot: no disk is held against a broker that tries again."""
+    reserve = allocate.reserve
+
+    def failing(dirfd: int, segment_size: int, owner: Owner) -> int:
+        raise OSError(errno.EIO, "injected")
+
+    async def main() -> None:
+        monkeypatch.setattr(allocate, "reserve", failing)
+        with pytest.raises(NoDiskAvailableError) as refused:
+            await parts.namespace.create(NAME, OURS)
+        assert errno_of(refused.value) == errno.EIO
+        monkeypatch.setattr(allocate, "reserve", reserve)
+        await trio.sleep(NO_SPACE_CACHE_S)
+        await parts.namespace.create(NAME, OURS)
+
+    trio.run(main)

@@ -164,3 +164,11 @@ def test_properties(described, before):
     if able:
         assert answer.eligible, "never refused while a writable disk is below full"
     assert evaluate(views, SIZE, answer.skipped).eligible == answer.eligible, "measured again: the same answer"
+
+
+def test_a_disk_that_failed_a_moment_ago_is_the_last_resort():
+    well, ill = view(1, 10), view(2, 10, held_back=True)
+    found = evaluate((well, ill), SIZE, frozenset())
+    assert (found.eligible, found.held_back) == ((1,), (2,))
+    found = evaluate((ill,), SIZE, frozenset())
+    assert (found.eligible, found.held_back, found.fallback) == ((), (2,), False)

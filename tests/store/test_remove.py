@@ -12,7 +12,7 @@ from commitlogfs.store.attributes import ino_of
 from commitlogfs.store.disk import Disk, DiskState
 from commitlogfs.store.identity import RootAttributes
 from commitlogfs.store.inventory import take_inventory
-from commitlogfs.store.pool import Pool, sweep
+from commitlogfs.store.pool import Pool, reserve_newest, sweep
 from commitlogfs.store.scan import scan_folder
 from commitlogfs.store.segment import format_segment_name
 
@@ -200,3 +200,21 @@ def test_retiring_while_another_retired_file_is_dropped(disk):
         for outcome in [threads.submit(retire_and_drop, index) for index in range(4)]:
             outcome.result()
     assert names_in(disk.path) == []
+
+
+# --- segments that were not made by us ---------------------------------------------------------------
+
+
+def test_the_newest_segments_of_an_adopted_log_are_reserved(disk):
+    size = 1 << 20
+    for index in range(5):
+        with (Path(disk.path) / f"{index * size:020d}").open("wb") as file:
+            file.truncate(size)
+    inventory = take_inventory([(disk, scan_folder(disk.dirfd, size))], size)
+    done = reserve_newest(Pool("pool", size, [disk], inventory, RootAttributes(0o755, 0, 0)))
+    assert len(done) == 3
+    allocated = [(Path(disk.path) / f"{index * size:020d}").stat().st_blocks * 512 for index in range(5)]
+    assert allocated[:2] == [0, 0]
+    assert min(allocated[2:]) >= size
+    inventory = take_inventory([(disk, scan_folder(disk.dirfd, size))], size)
+    assert reserve_newest(Pool("pool", size, [disk], inventory, RootAttributes(0o755, 0, 0))) == []

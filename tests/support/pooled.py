@@ -47,4 +47,5 @@ def open_parts(workdir: Path, count: int = 3, segment_size: int = 4096) -> Itera
         yield Parts(folders, commitlog, threads, namespace, background)
     finally:
         namespace.handles.close()
+        backing.close()
         commitlog.close()
