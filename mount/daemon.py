@@ -40,6 +40,7 @@ from commitlogfs.mount.descriptors import raise_descriptor_limit
 from commitlogfs.mount.errors import RefusedError, UserError
 from commitlogfs.mount.exit_codes import ExitCode
 from commitlogfs.mount.guard import BareState
+from commitlogfs.mount.keeper_adoption import watch_keeper
 from commitlogfs.mount.locate import locate, parse_target
 from commitlogfs.mount.metrics import LogCollector, Metrics
 from commitlogfs.mount.probe import probe_mount
@@ -265,8 +266,7 @@ class _Daemon:
         else:
             self._survives = (kept or session.taken_over) and not session.why_mortal
             if not self._survives:
-                reason = session.why_mortal or "no keeper and no service manager keeps its descriptors"
-                log_event(log, logging.WARNING, "mortal", reason=reason)
+                log_event(log, logging.WARNING, "mortal", reason=self._why_mortal())
 
     async def serve(self, listener: socket.socket, on_ready: Callable[[], None]) -> ExitCode:
         """OK once unmounted, HANDED_OVER after `restart`. Raises RefusedError if it does not come to answer."""
@@ -315,11 +315,13 @@ class _Daemon:
             await self._unmount()
             return
         log_event(log, logging.INFO, "ready", path=path, segments=len(self._commitlog.catalog), pid=os.getpid())
-        on_ready()
         notify.ready()
+        on_ready()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._tell_status)
             nursery.start_soon(self._feed_watchdog)
+            if self._session is not None:
+                nursery.start_soon(watch_keeper, self._session.descriptors())
 
     async def _feed_watchdog(self) -> None:
         """Only the mount itself proves that it works: a child process looks through it."""
@@ -338,7 +340,7 @@ class _Daemon:
     async def _tell_status(self) -> None:
         while True:
             try:
-                notify.status(one_line(await self._report.compose()))
+                notify.status(one_line(await self._compose()))
             except Exception as error:
                 # A mistake in a report must not end the service.
                 log_event(log, logging.ERROR, "status_failed", exc_info=error)
@@ -358,14 +360,24 @@ class _Daemon:
             log_event(log, logging.ERROR, "stop_refused", reason=str(error))
 
     async def _status_text(self) -> bytes:
-        return to_json(await self._report.compose())
+        return to_json(await self._compose())
+
+    async def _compose(self) -> dict[str, Any]:
+        document = await self._report.compose()
+        document["daemon"]["survives"] = self._survives
+        document["daemon"]["mortal_reason"] = "" if self._survives else self._why_mortal()
+        return document
+
+    def _why_mortal(self) -> str:
+        reason = self._session.why_mortal if self._session is not None else ""
+        return reason or "no keeper and no service manager keeps the descriptors of the mount"
 
     async def _metrics_text(self) -> bytes:
         await self._operations.statfs_figures()
         return self._metrics.render()
 
     async def _answer_status(self, request: dict[str, Any]) -> dict[str, Any]:
-        return await self._report.compose()
+        return await self._compose()
 
     async def _answer_segments(self, request: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -388,8 +400,7 @@ class _Daemon:
     async def _answer_restart(self, request: dict[str, Any]) -> dict[str, Any]:
         """Step back for a successor, which whoever keeps the descriptors starts."""
         if not self._survives:
-            reason = self._session.why_mortal if self._session is not None else ""
-            return {"refused": reason or "nobody keeps the descriptors of the mount, so it would end"}
+            return {"refused": self._why_mortal()}
         trio.lowlevel.spawn_system_task(self._hand_over)
         return {"pid": os.getpid()}
 

@@ -48,10 +48,11 @@ def describe_log(document: dict[str, Any]) -> str:
 
 
 def describe_passthrough(daemon: dict[str, Any]) -> str:
-    if daemon["passthrough"] == "off":
-        return f"passthrough off ({daemon['passthrough_reason']})"
     plain = daemon["plain_files"]
-    return f"passthrough on, but for {count_of(plain, 'file')}" if plain else "passthrough on"
+    text = f"passthrough on, but for {count_of(plain, 'file')}" if plain else "passthrough on"
+    if daemon["passthrough"] == "off":
+        text = f"passthrough off ({daemon['passthrough_reason']})"
+    return text if daemon["survives"] else f"{text}; the mount ends with it ({daemon['mortal_reason']})"
 
 
 def describe_disk(disk: dict[str, Any], document: dict[str, Any]) -> str:

@@ -231,7 +231,6 @@ def test_stop_signals_unmount_or_say_why_not(kept: Kept):
     assert kept.mounts() == []
 
 
-@pytest.mark.xfail(reason="mount/daemon.py does not start keeper_adoption.watch_keeper yet")
 def test_a_killed_keeper_is_replaced(kept: Kept):
     pool = kept.pool
     pool.make_segments([0])

@@ -1,0 +1,65 @@
+"""A mount that outlives its daemons: the real keeper, stopped and let go on, so that a test decides when they come.
+
+The test's own process never starts a daemon: it has files of the mount open, and a fork closes them, which asks a
+daemon that may be dead.
+"""
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.pools import PoolMount
+from support.waiting import eventually
+
+_READY_TIMEOUT_S = 30.0
+
+
+@dataclass
+class KeptMount:
+    """One pool under its keeper (`pool.daemon` is the keeper's process)."""
+
+    pool: PoolMount
+    daemon: int = 0
+    """Process id of the present daemon."""
+
+    def start(self) -> None:
+        self.pool.start("--watchdog", "0")
+        self.daemon = self._daemon_pid()
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """End the daemon; none comes before `go_on`."""
+        assert self.pool.daemon is not None
+        os.kill(self.pool.daemon.pid, signal.SIGSTOP)
+        os.kill(self.daemon, number)
+        eventually(lambda: _has_ended(self.daemon))
+
+    def go_on(self) -> float:
+        """Let the keeper start the next daemon; the seconds until that is ready."""
+        assert self.pool.daemon is not None
+        seen = self._ready_count()
+        started = time.monotonic()
+        os.kill(self.pool.daemon.pid, signal.SIGCONT)
+        eventually(lambda: self._ready_count() > seen, _READY_TIMEOUT_S)
+        self.daemon = self._daemon_pid()
+        return time.monotonic() - started
+
+    def replace(self) -> float:
+        """Kill the daemon; the seconds until the next one is ready."""
+        self.kill()
+        return self.go_on()
+
+    def _ready_count(self) -> int:
+        return self.pool.log_since_start().count("event=ready ")
+
+    def _daemon_pid(self) -> int:
+        lines = [line for line in self.pool.log_since_start().splitlines() if "event=ready " in line]
+        return int(lines[-1].rpartition("pid=")[2].split()[0])
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
