@@ -369,8 +369,8 @@ def _judge_newest(pool: Pool) -> None:
     recorded = [newest for disk in pool.disks if (newest := identity.read_newest(disk.dirfd)) is not None]
     if not recorded or (last is not None and max(recorded) <= last.base_offset):
         return
-    newest = format_segment_name(BaseOffset(max(recorded))).decode()
-    if newest.encode() in pool.inventory.quarantined:
+    newest_name = format_segment_name(BaseOffset(max(recorded))).decode()
+    if newest_name.encode() in pool.inventory.quarantined:
         return
     if pool.missing:
         severity = Severity.REFUSES_ALWAYS
@@ -384,7 +384,7 @@ def _judge_newest(pool: Pool) -> None:
         severity = Severity.WARNING
         message = f"recorded as newest, but on no disk{f', as all from {first:020d} on' if several else ''}"
         remedy = "nothing to do after a power cut; else find out who removed what, and bring it back"
-    finding = Finding(FindingCode.NEWEST_SEGMENT_MISSING, severity, "", newest, message, remedy)
+    finding = Finding(FindingCode.NEWEST_SEGMENT_MISSING, severity, "", newest_name, message, remedy)
     pool.findings.append(finding)
 
 

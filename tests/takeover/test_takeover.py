@@ -130,7 +130,7 @@ def test_many_deaths_in_a_row(kept: KeptMount) -> None:
     assert isinstance(made, int)
     assert names(kept) == [kept.pool.path(index).name for index in range(made - min(made, 5), made)]
     assert len(mountinfo.mounts_below(kept.pool.workdir)) == 1
-    eventually(lambda: not any((Path(disk) / ".commitlogfs").exists() for disk in kept.pool.disks))
+    eventually(lambda: not any((Path(disk) / ".commitlogfs").exists() for disk in kept.pool.disks), 30)
 
 
 def test_a_removed_but_mapped_segment_is_kept_over_the_death_and_freed_at_its_last_close(kept: KeptMount) -> None:
