@@ -1,6 +1,5 @@
 """`commitlogfs mount`: serve a pool, with a keeper over the daemon unless a service manager does its work."""
 
-import contextlib
 import dataclasses
 import logging
 import os
@@ -11,15 +10,11 @@ from typing import Annotated, NoReturn
 import typer
 
 from commitlogfs.mount import daemon, daemonize, logs, mountinfo, settings
-from commitlogfs.mount.config import Config, config_path, load_config, quick_config
+from commitlogfs.mount.config import Config
 from commitlogfs.mount.errors import RefusedError, UsageError, UserError
 from commitlogfs.mount.keeper_options import DEFAULT_WATCHDOG_S, Options
-from commitlogfs.mount.mounting import disk_specs
+from commitlogfs.mount.mount_arguments import configuration_of, make_pool_if_none
 from commitlogfs.mount.runtime import socket_path
-from commitlogfs.mount.units import parse_size
-from commitlogfs.store import birth
-from commitlogfs.store.errors import PoolError
-from commitlogfs.store.identity import RootAttributes
 
 _LONGEST_WATCHDOG_S = 86400.0
 
@@ -80,14 +75,14 @@ def mount(
         if init is None:
             which = settings.or_default(which)
         _check_watchdog(watchdog)
-        config = _configuration(which, init, segment_size)
+        config = configuration_of(which, init, segment_size)
         level = logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO
         if background or not no_keeper:
             socket_path(config.name)  # an impossible one is refused before anything is made for it
             with logs.logging_to(level=level):
                 daemon.check_mountpoint(config)
                 if init is not None:
-                    _make_pool_if_none(config)
+                    make_pool_if_none(config)
             serve = _daemon_command(which, init, segment_size, config, ["-v"] * verbose + ["-q"] * quiet)
             keeper = Options(
                 config.name, mountinfo.resolve_path(config.mountpoint), tuple(serve), watchdog, level, report_fd
@@ -101,7 +96,7 @@ def mount(
             return 0
         with logs.logging_to(level=level):
             if init is not None:
-                _make_pool_if_none(config)
+                make_pool_if_none(config)
             return int(daemon.run(config, report.ready))
     except UserError as error:
         report.failed(error)
@@ -134,8 +129,8 @@ def _daemon_command(
     which: str | None, init: str | None, segment_size: str | None, config: Config, flags: list[str]
 ) -> list[str]:
     """Starts the daemon itself, from any folder: all paths are absolute."""
-    assert which is not None  # noqa: S101 - narrowing: _configuration demands it
-    command = [sys.executable, "-P", "-m", "commitlogfs.mount.cli", "mount", "--no-keeper"]
+    assert which is not None  # noqa: S101 - narrowing: configuration_of demands it
+    command = [sys.executable, "-P", "-m", "commitlogfs.mount.serve"]
     if init is None:
         command.append(str(Path(which).absolute()) if _is_path(which) else which)
     else:
@@ -144,46 +139,5 @@ def _daemon_command(
     return command + flags
 
 
-def _configuration(which: str | None, init: str | None, segment_size: str | None) -> Config:
-    if init is None:
-        if which is None:
-            raise UsageError("mount: which configuration? Give NAME or FILE, or --init DISK,DISK,... MOUNTPOINT")
-        return load_config(config_path(which))
-    if which is None:
-        raise UsageError("mount --init: where? Give the mountpoint as the argument")
-    mountpoint = str(Path(which).absolute())
-    if segment_size is None:
-        return quick_config(_name_from(mountpoint), mountpoint, init)
-    try:
-        size = parse_size(segment_size)
-    except ValueError as error:
-        raise UsageError(f"--segment-size: {error}") from None
-    config = quick_config(_name_from(mountpoint), mountpoint, init, size)
-    return dataclasses.replace(config, given=frozenset({"segment_size"}))
-
-
-def _name_from(mountpoint: str) -> str:
-    """A mount without a configuration file is called after its mountpoint."""
-    name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in mountpoint.strip("/"))
-    return name.lstrip(".-")[-64:].lstrip(".-") or "commitlog"
-
-
 def _is_path(which: str) -> bool:
     return "/" in which or which.endswith(".toml") or not which
-
-
-def _make_pool_if_none(config: Config) -> None:
-    """The first try's shortcut: folders that carry an identity are mounted as they are.
-
-    Where there is none yet, nothing can be mounted; a successor of a daemon never looks at its mountpoint.
-    """
-    specs = disk_specs(config)
-    try:
-        if not birth.is_born(specs):
-            daemon.check_mountpoint(config)
-            root = RootAttributes(0o755, os.geteuid(), os.getegid())
-            with contextlib.ExitStack() as stack:
-                plan = birth.plan_init(specs, config.segment_size, root, stack)
-                birth.execute(plan, specs, stack)
-    except PoolError as error:
-        raise RefusedError(f"{config.name}: {error}") from error

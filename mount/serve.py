@@ -1,0 +1,40 @@
+"""The daemon's own entry, which a keeper starts: `mount --no-keeper` without the command line's weight.
+
+A broker may be waiting for this process, so it imports nothing that it does not serve with.
+"""
+
+import argparse
+import logging
+import sys
+
+from commitlogfs.mount import daemon, daemonize, logs
+from commitlogfs.mount.errors import UserError
+from commitlogfs.mount.mount_arguments import configuration_of, make_pool_if_none
+
+
+def main() -> int:
+    """Serve until unmounted or told to hand over; the exit status (docs/operating.md)."""
+    parser = argparse.ArgumentParser(prog="commitlogfs-daemon", description=__doc__)
+    parser.add_argument("which", help="configuration name or file; with --init the mountpoint")
+    parser.add_argument("--init", metavar="DISK,DISK,...")
+    parser.add_argument("--segment-size", metavar="SIZE")
+    parser.add_argument("-v", dest="verbose", action="store_true")
+    parser.add_argument("-q", dest="quiet", action="store_true")
+    parser.add_argument("--report-fd", type=int)
+    chosen = parser.parse_args()
+    report = daemonize.Report(chosen.report_fd)
+    level = logging.DEBUG if chosen.verbose else logging.WARNING if chosen.quiet else logging.INFO
+    try:
+        config = configuration_of(chosen.which, chosen.init, chosen.segment_size)
+        with logs.logging_to(level=level):
+            if chosen.init is not None:
+                make_pool_if_none(config)
+            return int(daemon.run(config, report.ready))
+    except UserError as error:
+        report.failed(error)
+        print(f"commitlogfs: {error}", file=sys.stderr)
+        return int(error.exit_code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
