@@ -9,10 +9,11 @@ from support.files import names_in, open_disk
 
 from commitlogfs.store import remove
 from commitlogfs.store.attributes import ino_of
+from commitlogfs.store.catalog import Role
 from commitlogfs.store.disk import Disk, DiskState
 from commitlogfs.store.identity import RootAttributes
 from commitlogfs.store.inventory import take_inventory
-from commitlogfs.store.pool import Pool, reserve_newest, sweep
+from commitlogfs.store.pool import Pool, find_retired, reserve_newest, sweep
 from commitlogfs.store.scan import scan_folder
 from commitlogfs.store.segment import format_segment_name
 
@@ -142,6 +143,16 @@ def test_crash_after_the_last_unlink_leaves_an_empty_folder(disk):
     make(disk)
     remove.drop_retired(disk.dirfd, remove.retire_file(disk.dirfd, NAME))
     assert names_in(disk.path) == []
+
+
+def test_a_takeover_finds_what_is_retired_and_leaves_no_empty_folder(disk):
+    make(disk)
+    retired = remove.retire_file(disk.dirfd, NAME)
+    (found,) = find_retired(reopened(disk))
+    assert (found.name, found.base_offset, found.role) == (retired, SIZE, Role.RETIRED)
+    (Path(disk.path) / ".commitlogfs" / os.fsdecode(retired)).unlink()
+    assert find_retired(reopened(disk)) == []
+    assert os.listdir(disk.path) == []
 
 
 def test_a_segment_made_again_and_its_retired_namesake_are_both_understood(disk):
