@@ -1,7 +1,6 @@
 """The data path: all targets mounted side by side on the same disks, workload after workload, in rounds."""
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from commitlogfs.bench import datapath_workloads as workloads
@@ -35,31 +34,25 @@ def needed_bytes(settings: Settings) -> int:
     return max(5 * per_target * 3 // 2 // settings.disks, 2 * settings.segment_bytes) + (384 << 20)
 
 
-@dataclass(slots=True)
-class DataPath:
-    """What has been measured so far; it stays when something fails later."""
+def measure_data_path(
+    work: Path, disks: BenchDisks, settings: Settings, tell: Tell
+) -> tuple[list[Series], dict[str, str], dict[str, str]]:
+    """The series, what each target is, and which are left out, why.
 
-    series: list[Series] = field(default_factory=list)
-    about: dict[str, str] = field(default_factory=dict)
-    """What each target is."""
-    left_out: dict[str, str] = field(default_factory=dict)
-    """Which targets are not measured, and why."""
-
-
-def measure_data_path(work: Path, disks: BenchDisks, settings: Settings, tell: Tell, found: DataPath) -> None:
-    """All workloads. Raises WrongResultError, CommandFailedError, OSError.
+    Raises WrongResultError, CommandFailedError, OSError.
     """
+    left_out: dict[str, str] = {}
     with ExitStack() as stack:
-        mounted = _data_targets(stack, work / "data", disks, settings, found.left_out)
-        found.about |= {target.name: target.description for target in mounted}
-        for target in mounted:
+        found = _data_targets(stack, work / "data", disks, settings, left_out)
+        for target in found:
             tell(f"{target.name}: writing the segments that will be read")
             workloads.fill_for_readers(target, settings)
-        for workload in DATA_WORKLOADS:
-            found.series.append(_rounds(workload, mounted, disks, settings, tell))
+        series = [_rounds(workload, found, disks, settings, tell) for workload in DATA_WORKLOADS]
+        about = {target.name: target.description for target in found}
     with ExitStack() as stack:
-        listed = _listed_targets(stack, work / "listed", disks, settings, found.left_out)
-        found.series.append(_rounds(LIST_WORKLOAD, listed, disks, settings, tell))
+        listed = _listed_targets(stack, work / "listed", disks, settings, left_out)
+        series.append(_rounds(LIST_WORKLOAD, listed, disks, settings, tell))
+    return series, about, left_out
 
 
 def _rounds(

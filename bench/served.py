@@ -39,15 +39,13 @@ class ServedPool:
         *,
         segment_size: int,
         settings: Mapping[str, str] | None = None,
-        keeper: bool = False,
     ) -> None:
-        """`settings`: more keys of the configuration. `keeper`: a daemon that dies is replaced."""
+        """`settings`: more keys of the configuration."""
         self.folder = folder
         self.mountpoint = folder / "store" / "commitlog"
         self.config = folder / "bench.toml"
         self.log_file = folder / "daemon.log"
         self._log_start = 0
-        self._keeper = () if keeper else ("--no-keeper",)
         self._daemon: subprocess.Popen[bytes] | None = None
         # Not beneath `folder`: a socket's path has at most 107 bytes.
         self._runtime = sweep.create_base("bench", sweep.SOCKETS_PARENT)
@@ -60,7 +58,7 @@ class ServedPool:
 
     @property
     def pid(self) -> int:
-        """Of the daemon that serves now, or of its keeper."""
+        """Of the daemon that serves now."""
         if self._daemon is None:
             raise CommandFailedError("not mounted")
         return self._daemon.pid
@@ -89,7 +87,7 @@ class ServedPool:
             self._log_start = log.tell()
             started = time.perf_counter()
             self._daemon = subprocess.Popen(
-                cli_command("mount", *self._keeper, self.config),
+                cli_command("mount", "--no-keeper", self.config),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
