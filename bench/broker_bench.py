@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commitlogfs.bench import targets
-from commitlogfs.bench.datapath_rounds import Series, Tell, in_turn
+from commitlogfs.bench.datapath_rounds import Collected, Series, Tell, in_turn
 from commitlogfs.bench.datapath_settings import Settings
 from commitlogfs.bench.rocketmq import Broker, ConsumeResult, Distribution, NameServer, SendResult, consume, send
 from commitlogfs.bench.served import CommandFailedError
@@ -40,15 +40,17 @@ class _Store:
 
 
 def measure_broker(
-    work: Path, disks: BenchDisks, settings: Settings, distribution: Distribution, tell: Tell
-) -> tuple[list[Series], dict[str, str]]:
-    """The series, and which targets are left out, why.
+    work: Path, disks: BenchDisks, settings: Settings, distribution: Distribution, tell: Tell, found: Collected
+) -> None:
+    """All workloads.
 
     Raises RocketmqError, among them every message that is not acknowledged or not consumed with its body
     intact, CommandFailedError, OSError.
     """
     names, left_out = _choose_targets(work, disks, settings)
+    found.left_out |= left_out
     series = {key: Series(key, UNIT, about) for key, about in (SEND_ASYNC, SEND_SYNC, CONSUME, CATCH_UP)}
+    found.series += series.values()
     for turn in range(settings.rounds):
         for name in in_turn(names, turn):
             tell(f"broker: round {turn + 1} of {settings.rounds}, {name}")
@@ -56,7 +58,6 @@ def measure_broker(
                 _asynchronous(store, settings, distribution, series)
             with _fresh_store(name, work / f"broker-sync-{turn}-{name}", disks, settings) as store:
                 _synchronous(store, settings, distribution, series)
-    return list(series.values()), left_out
 
 
 def _choose_targets(work: Path, disks: BenchDisks, settings: Settings) -> tuple[list[str], dict[str, str]]:

@@ -16,6 +16,7 @@ from commitlogfs.bench import rocketmq, sweep, targets
 from commitlogfs.bench.broker_bench import measure_broker
 from commitlogfs.bench.catalog_figures import WrongResultError
 from commitlogfs.bench.datapath_overhead import own_cost_us
+from commitlogfs.bench.datapath_rounds import Collected
 from commitlogfs.bench.datapath_run import DATA_WORKLOADS, measure_data_path, needed_bytes
 from commitlogfs.bench.datapath_settings import Part, Settings
 from commitlogfs.bench.disks import DisksUnavailableError, why_no_loop_disks
@@ -42,23 +43,29 @@ def run(settings: Settings, output: Path | None, *, as_json: bool, quiet: bool =
         return 1
     interrupts = Interrupts()
     interrupts.install()
+    results = Results(settings, environment())
+    results.environment["versions"] |= _tool_versions(settings)
+    status = 0
     try:
-        results = _measure(settings, console)
-        if output is not None:
-            _write(results, output, console)
+        _measure(settings, console, results)
     except InterruptedByUserError as interrupt:
         print("commitlogfs bench: interrupted, everything is cleared away", file=sys.stderr)
         return 128 + interrupt.number
     except (WrongResultError, CommandFailedError, DisksUnavailableError, RocketmqError, OSError) as error:
-        print(f"commitlogfs bench: {error}", file=sys.stderr)
-        return 1
+        results.failure = str(error)
+        status = 1
+    results.environment["load_average_after"] = [round(value, 2) for value in os.getloadavg()]
+    if output is not None:
+        _write(results, output, console)
     if as_json:
         print(json.dumps(results.as_json(), indent=2))
     else:
         # In a pipe or file there is no width to fit into.
         console = Console(highlight=False, width=None if sys.stdout.isatty() else _FILE_WIDTH)
         show(console, results)
-    return 0
+    if results.failure:
+        print(f"commitlogfs bench: {results.failure}", file=sys.stderr)
+    return status
 
 
 def _why_not(settings: Settings) -> str:
@@ -69,8 +76,9 @@ def _why_not(settings: Settings) -> str:
     return why_no_loop_disks() if settings.folder is None else ""
 
 
-def _measure(settings: Settings, console: Console) -> Results:
-    results = Results(settings, environment())
+def _measure(settings: Settings, console: Console, results: Results) -> None:
+    """Fills `results`, and leaves in them what there is when something fails."""
+    found = Collected(results.series, results.about, results.left_out)
     with ExitStack() as stack:
         progress = stack.enter_context(_Steps(console, _count_steps(settings)))
         work = stack.enter_context(sweep.run("bench", progress.note, settings.folder))
@@ -82,20 +90,13 @@ def _measure(settings: Settings, console: Console) -> Results:
         results.disks = disks.description
         if Part.DATA in settings.parts:
             results.own_cost_us = own_cost_us(settings)
-            series, results.about, left_out = measure_data_path(work, disks, settings, progress.step)
-            results.series += series
-            results.left_out |= left_out
+            measure_data_path(work, disks, settings, progress.step, found)
         if distribution is not None:
-            series, left_out = measure_broker(work, disks, settings, distribution, progress.step)
-            results.series += series
-            results.left_out |= left_out
+            measure_broker(work, disks, settings, distribution, progress.step, found)
         if Part.RECOVERY in settings.parts:
             results.recovery = measure_recovery(work / "recovery", disks, settings, progress.step)
         for name, reason in results.left_out.items():
             progress.note(f"left out: {name}: {reason}")
-    results.environment["load_average_after"] = [round(value, 2) for value in os.getloadavg()]
-    results.environment["versions"] |= _tool_versions(settings)
-    return results
 
 
 def _disks(folder: Path, settings: Settings, progress: "_Steps") -> AbstractContextManager[BenchDisks]:

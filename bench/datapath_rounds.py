@@ -58,6 +58,17 @@ class Series:
         }
 
 
+@dataclass(slots=True)
+class Collected:
+    """What has been measured so far; it stays when something fails later."""
+
+    series: list[Series] = field(default_factory=list)
+    about: dict[str, str] = field(default_factory=dict)
+    """What each target is."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Which targets are not measured, and why."""
+
+
 def in_turn(items: Sequence[T], turn: int) -> list[T]:
     """The order of one round. Over the rounds (twice as many as items, if these are odd in number) each comes after
     each other equally often: what one leaves behind, writeback for instance, then meets all (Williams 1949)."""

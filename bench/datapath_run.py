@@ -7,7 +7,7 @@ from commitlogfs.bench import datapath_workloads as workloads
 from commitlogfs.bench import targets
 from commitlogfs.bench.catalog_figures import make_sparse_segments
 from commitlogfs.bench.datapath_readers import read_at_once
-from commitlogfs.bench.datapath_rounds import Series, Tell, in_turn
+from commitlogfs.bench.datapath_rounds import Collected, Series, Tell, in_turn
 from commitlogfs.bench.datapath_settings import Settings
 from commitlogfs.bench.datapath_workloads import Workload
 from commitlogfs.bench.served import CommandFailedError
@@ -34,25 +34,19 @@ def needed_bytes(settings: Settings) -> int:
     return max(5 * per_target * 3 // 2 // settings.disks, 2 * settings.segment_bytes) + (384 << 20)
 
 
-def measure_data_path(
-    work: Path, disks: BenchDisks, settings: Settings, tell: Tell
-) -> tuple[list[Series], dict[str, str], dict[str, str]]:
-    """The series, what each target is, and which are left out, why.
-
-    Raises WrongResultError, CommandFailedError, OSError.
-    """
-    left_out: dict[str, str] = {}
+def measure_data_path(work: Path, disks: BenchDisks, settings: Settings, tell: Tell, found: Collected) -> None:
+    """All workloads. Raises WrongResultError, CommandFailedError, OSError."""
     with ExitStack() as stack:
-        found = _data_targets(stack, work / "data", disks, settings, left_out)
-        for target in found:
+        mounted = _data_targets(stack, work / "data", disks, settings, found.left_out)
+        found.about |= {target.name: target.description for target in mounted}
+        for target in mounted:
             tell(f"{target.name}: writing the segments that will be read")
             workloads.fill_for_readers(target, settings)
-        series = [_rounds(workload, found, disks, settings, tell) for workload in DATA_WORKLOADS]
-        about = {target.name: target.description for target in found}
+        for workload in DATA_WORKLOADS:
+            found.series.append(_rounds(workload, mounted, disks, settings, tell))
     with ExitStack() as stack:
-        listed = _listed_targets(stack, work / "listed", disks, settings, left_out)
-        series.append(_rounds(LIST_WORKLOAD, listed, disks, settings, tell))
-    return series, about, left_out
+        listed = _listed_targets(stack, work / "listed", disks, settings, found.left_out)
+        found.series.append(_rounds(LIST_WORKLOAD, listed, disks, settings, tell))
 
 
 def _rounds(

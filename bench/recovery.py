@@ -52,7 +52,7 @@ def measure_recovery(work: Path, disks: BenchDisks, settings: Settings, tell: Te
     recovery = Recovery()
     work.mkdir()
     folders = [disk / "recovery" for disk in disks.paths]
-    with ServedPool(work, folders, segment_size=settings.broker_segment_bytes) as pool:
+    with ServedPool(work, folders, segment_size=settings.broker_segment_bytes, keeper=True) as pool:
         pool.run("init", pool.config)
         pool.mount()
         segment = pool.mountpoint / format_segment_name(0).decode()

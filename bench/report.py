@@ -27,6 +27,8 @@ class Results:
     left_out: dict[str, str] = field(default_factory=dict)
     own_cost_us: dict[str, float] = field(default_factory=dict)
     recovery: Recovery | None = None
+    failure: str = ""
+    """What has ended the run before its end."""
 
     @property
     def goals(self) -> list[Goal]:
@@ -38,6 +40,7 @@ class Results:
             "layout": LAYOUT,
             "environment": self.environment,
             "settings": self.settings.as_json(),
+            "failure": self.failure or None,
             "disks": self.disks,
             "targets": self.about,
             "left_out": self.left_out,
@@ -126,6 +129,8 @@ def facts(results: Results) -> list[str]:
     if results.own_cost_us:
         own = ", ".join(f"{name} {cost} us" for name, cost in results.own_cost_us.items())
         lines.append(f"own cost of the measuring loop per step: {own}")
+    if results.failure:
+        lines.append(f"incomplete: {results.failure}")
     if results.recovery is not None:
         lines.append(_recovery_in_words(results.recovery))
     return lines

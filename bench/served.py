@@ -39,13 +39,15 @@ class ServedPool:
         *,
         segment_size: int,
         settings: Mapping[str, str] | None = None,
+        keeper: bool = False,
     ) -> None:
-        """`settings`: more keys of the configuration."""
+        """`settings`: more keys of the configuration. `keeper`: a daemon that dies is replaced."""
         self.folder = folder
         self.mountpoint = folder / "store" / "commitlog"
         self.config = folder / "bench.toml"
         self.log_file = folder / "daemon.log"
         self._log_start = 0
+        self._keeper = () if keeper else ("--no-keeper",)
         self._daemon: subprocess.Popen[bytes] | None = None
         # Not beneath `folder`: a socket's path has at most 107 bytes.
         self._runtime = sweep.create_base("bench", sweep.SOCKETS_PARENT)
@@ -58,7 +60,7 @@ class ServedPool:
 
     @property
     def pid(self) -> int:
-        """Of the daemon that serves now."""
+        """Of the daemon that serves now, or of its keeper."""
         if self._daemon is None:
             raise CommandFailedError("not mounted")
         return self._daemon.pid
@@ -87,7 +89,7 @@ class ServedPool:
             self._log_start = log.tell()
             started = time.perf_counter()
             self._daemon = subprocess.Popen(
-                cli_command("mount", "--no-keeper", self.config),
+                cli_command("mount", *self._keeper, self.config),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

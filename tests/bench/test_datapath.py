@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from support.waiting import eventually
 
+from commitlogfs.bench import datapath, targets
 from commitlogfs.bench import datapath_content as content
-from commitlogfs.bench import targets
 from commitlogfs.bench.catalog_figures import WrongResultError
 from commitlogfs.bench.datapath_rounds import Series, in_turn
 from commitlogfs.bench.datapath_settings import QUICK, Part, Settings
@@ -21,6 +21,7 @@ from commitlogfs.bench.datapath_workloads import append, fill_for_readers, read_
 from commitlogfs.bench.report import Results, as_markdown
 from commitlogfs.bench.report_goals import goals
 from commitlogfs.bench.report_plot import draw, why_no_plot
+from commitlogfs.bench.served import CommandFailedError
 from commitlogfs.mount import mountinfo
 
 MIB = 1 << 20
@@ -250,6 +251,28 @@ def test_only_goals_of_what_ran_are_listed():
         ("append", "native"),
         ("append", "mergerfs"),
     }
+
+
+@pytest.mark.root
+def test_what_was_measured_before_a_failure_is_kept(monkeypatch, tmp_path, workdir, capsys):
+    """Here mergerfs breaks off; the workloads before stay in the results, which say that they are incomplete."""
+
+    def measure(work, disks, settings, tell, found):
+        found.series.append(series(native=[100], mount=[90]))
+        raise CommandFailedError("mergerfs: gone")
+
+    monkeypatch.setenv("TMPDIR", str(workdir))
+    monkeypatch.setattr(datapath, "measure_data_path", measure)
+    monkeypatch.setattr(datapath.Interrupts, "install", lambda self: None)
+    settings = Settings(**{**QUICK, "parts": (Part.DATA,), "folder": workdir})
+    assert datapath.run(settings, tmp_path / "results", as_json=True) == 1
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert document == json.loads((tmp_path / "results" / "results.json").read_text())
+    assert document["failure"] == "mergerfs: gone"
+    assert document["workloads"][0]["targets"]["mount"]["values"] == [90]
+    assert captured.err.endswith("commitlogfs bench: mergerfs: gone\n")
+    assert_nothing_left(workdir)
 
 
 def test_the_markdown_tells_what_the_figures_depend_on():
