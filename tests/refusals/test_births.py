@@ -217,8 +217,11 @@ def test_mount_init_refuses_what_init_refuses(bare: PoolMount) -> None:
     (disks_of(bare)[1] / "note").touch()
     before = snapshot(bare.workdir)
     disks = ",".join(map(str, bare.disks))
+    # Short ones: the mount is named after its mountpoint, and the path of its socket has at most 107 bytes.
+    mountpoint, run = bare.workdir.parent / "m", bare.workdir.parent / "r"
     for options in ([], ["--daemon"]):
-        ran = run_cli("mount", *options, "--init", disks, bare.mountpoint, env=bare.env)
+        env = {**bare.env, "COMMITLOGFS_RUNTIME_DIR": str(run)}
+        ran = run_cli("mount", *options, "--init", disks, mountpoint, env=env)
         assert ran.status == 4
         assert f"{bare.disks[1]}: not empty ('note' lies there)" in ran.err
     after = snapshot(bare.workdir)
