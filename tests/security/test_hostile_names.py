@@ -88,7 +88,7 @@ def test_any_name_in_any_call(shared: PoolMount, name: bytes, other: bytes) -> N
         attempt(lambda: os.unlink(other, dir_fd=root))
     finally:
         os.close(root)
-    assert only_segments(shared) == []
+    eventually(lambda: only_segments(shared) == [])  # what was open is freed when the kernel has forgotten it
     assert shared.daemon is not None
     assert shared.daemon.poll() is None
 
