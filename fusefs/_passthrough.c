@@ -1,6 +1,6 @@
 /*
  * What pyfuse3 and libfuse 3.14 lack: passthrough (Linux 6.9), and a session that goes on with the descriptor of a
- * dead daemon. No policy and no paths in here; commitlogfs.fusefs.kernel_session is the Python side.
+ * dead daemon. No policy and no paths in here; commitlogfs.fusefs.session is the Python side.
  *
  * The module is loaded with RTLD_GLOBAL before pyfuse3, so that pyfuse3's call of fuse_session_mount comes here. The
  * session then reads and writes through libfuse's public custom-I/O hooks, which see every request and every reply:
@@ -123,7 +123,6 @@ static struct {
     struct pending *pending;
     size_t pending_count, pending_room;
     bool last_was_resent; /* only the thread that reads requests looks at this */
-    uint64_t resent_count;
     const char *failure; /* why fuse_session_mount failed, in words */
 } session = {.lock = PTHREAD_MUTEX_INITIALIZER, .held_fd = -1, .fd = -1};
 
@@ -215,7 +214,6 @@ static ssize_t read_request(int fd, void *buffer, size_t room, void *userdata)
     const struct in_header *header = buffer;
     pthread_mutex_lock(&session.lock);
     session.last_was_resent = (header->unique & RESENT_BIT) != 0;
-    session.resent_count += session.last_was_resent;
     if (header->opcode == OP_OPEN || header->opcode == OP_CREATE)
         (void)expect_reply(header->unique, header->opcode);
     pthread_mutex_unlock(&session.lock);
@@ -487,12 +485,6 @@ static PyObject *is_resent(PyObject *module, PyObject *none)
     return PyBool_FromLong(session.last_was_resent);
 }
 
-static PyObject *resent_count(PyObject *module, PyObject *none)
-{
-    (void)module, (void)none;
-    return PyLong_FromUnsignedLongLong(session.resent_count);
-}
-
 static PyMethodDef methods[] = {
     {"prepare", prepare, METH_VARARGS, NULL},
     {"negotiated", negotiated, METH_NOARGS, NULL},
@@ -503,7 +495,6 @@ static PyMethodDef methods[] = {
     {"unbind", unbind_inode, METH_O, NULL},
     {"resend", resend, METH_NOARGS, NULL},
     {"is_resent", is_resent, METH_NOARGS, NULL},
-    {"resent_count", resent_count, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -513,10 +504,9 @@ static int check_abi(PyObject *module)
         PyErr_Format(PyExc_ImportError, "libfuse %s: needs 3.14 or newer", fuse_pkgversion());
         return -1;
     }
-    if (PyModule_AddIntConstant(module, "PASSTHROUGH", (long)PASSTHROUGH) < 0 ||
-        PyModule_AddIntConstant(module, "HAS_RESEND", (long)HAS_RESEND) < 0)
+    if (PyModule_AddIntConstant(module, "PASSTHROUGH", (long)PASSTHROUGH) < 0)
         return -1;
-    return PyModule_AddIntConstant(module, "HANDLE_KILLPRIV_V2", (long)HANDLE_KILLPRIV_V2);
+    return PyModule_AddIntConstant(module, "HAS_RESEND", (long)HAS_RESEND);
 }
 
 static PyModuleDef_Slot slots[] = {

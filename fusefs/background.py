@@ -1,12 +1,15 @@
 """Work that follows a reply: committing new names and sizes and the record of the newest segment, per disk."""
 
 import logging
+import math
 import os
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import trio
 
+from commitlogfs.fusefs.detached import Detached
 from commitlogfs.fusefs.disk_threads import DiskThreads
 from commitlogfs.store import durable, health, identity, layout
 from commitlogfs.store.commitlog import CommitLog
@@ -63,17 +66,9 @@ class BackgroundSync:
         """Wait until the names and sizes of a disk's files are durable, as far as it can make them so. May be
         cancelled, on a disk that hangs: the work goes on in a task of its own."""
         if number in self._to_sync or self._syncing[number].locked():
-            synced = trio.Event()
-            trio.lowlevel.spawn_system_task(self._sync_and_tell, number, synced)
-            await synced.wait()
+            await Detached(partial(self._sync, number)).wait(math.inf)
         for ended in tuple(self._sizes[number]):
             await ended.wait()
-
-    async def _sync_and_tell(self, number: DiskNumber, synced: trio.Event) -> None:
-        try:
-            await self._sync(number)
-        finally:
-            synced.set()
 
     async def run(self) -> None:
         """Until cancelled."""

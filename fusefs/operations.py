@@ -3,6 +3,7 @@
 Only FUSEError leaves a handler; everything else is translated by fusefs.errors.
 """
 
+import contextlib
 import errno
 import functools
 import logging
@@ -337,9 +338,8 @@ class CommitLogOperations(pyfuse3.Operations):
         if self.control.owns_handle(fh):
             self.control.release(fh)
         else:
-            key = inodes.decode(fh)
-            if key is not None and self.commitlog.knows_ino(*key):
-                file = self.commitlog.find_ino(*key)
+            with contextlib.suppress(SegmentNotFoundError):
+                file = self._file(InodeT(fh))
                 if self.backing.is_passed_through(file):
                     await self.namespace.refresh_attributes(file)
             await self.handles.release(fh)

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from commitlogfs.mount import notify
 
 BARRIER_TIMEOUT_S = 5.0
-_FIRST = 3
+FIRST_FD = 3
+"""SD_LISTEN_FDS_START."""
 
 
 def take_received() -> dict[str, int]:
@@ -22,7 +23,7 @@ def take_received() -> dict[str, int]:
     if pid != str(os.getpid()) or not count.isdecimal():
         return {}
     received: dict[str, int] = {}
-    for index, fd in enumerate(range(_FIRST, _FIRST + int(count))):
+    for index, fd in enumerate(range(FIRST_FD, FIRST_FD + int(count))):
         os.set_inheritable(fd, False)
         name = names[index] if index < len(names) else ""
         if name in received:

@@ -18,14 +18,13 @@ import sys
 import time
 
 from commitlogfs.mount import keeper_options, logs, runtime
-from commitlogfs.mount.descriptor_store import take_received
+from commitlogfs.mount.descriptor_store import FIRST_FD, take_received
 from commitlogfs.mount.errors import RefusedError, UserError
 from commitlogfs.mount.keeper_descriptors import KeptDescriptors
 from commitlogfs.mount.keeper_inbox import Inbox
 from commitlogfs.mount.keeper_loop import Keeper, Outcome
 from commitlogfs.mount.keeper_options import Options
 from commitlogfs.mount.keeper_signals import Signals
-from commitlogfs.mount.keeper_spawn import FIRST_FD
 
 LOCK_PATIENCE_S = 5.0
 """A keeper that ends lets go of the name a moment after its daemon has."""

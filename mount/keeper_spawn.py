@@ -5,7 +5,8 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 
-FIRST_FD = 3
+from commitlogfs.mount.descriptor_store import FIRST_FD
+
 _FLOOR = 64
 
 _MANAGERS = frozenset({"NOTIFY_SOCKET", "MAINPID"})

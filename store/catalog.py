@@ -95,6 +95,10 @@ class Catalog:
     def last(self) -> Segment | None:
         return self._segments[-1] if self._segments else None
 
+    def newest(self, count: int) -> list[Segment]:
+        """The last `count` segments, or all there are, in order."""
+        return self._segments[-count:]
+
     def get(self, base_offset: int) -> Segment | None:
         """The segment that begins exactly at `base_offset`."""
         index = self._index_at_or_before(base_offset)

@@ -120,9 +120,6 @@ class CommitLog:
             raise SegmentNotFoundError(f"disk {disk}: inode {ino} is no file of this pool")
         return file
 
-    def knows_ino(self, disk: DiskNumber, ino: int) -> bool:
-        return (disk, ino) in self._others or self.catalog.by_ino(disk, ino) is not None
-
     def listed(self) -> Iterator[Segment]:
         """What a directory listing shows: whole segments only, because a broker that meets a file of another
         length refuses to start, and one that meets an empty last file deletes it."""

@@ -42,7 +42,7 @@ def _place_segments(inventory: Inventory, scans: list[tuple[Disk, DiskScan]], se
     found.sort(key=attrgetter("base_offset"))
     doubled = _same_base_offset(found)
     linked = _same_file(found)
-    served = []
+    served, unsized = [], []
     for segment in found:
         if segment.base_offset in doubled:
             copies = doubled[segment.base_offset]
@@ -55,11 +55,12 @@ def _place_segments(inventory: Inventory, scans: list[tuple[Disk, DiskScan]], se
         elif segment.size:
             _quarantine_wrong_size(inventory, segment, segment_size, paths)
         else:
+            unsized.append(segment)
             served.append(segment)
     inventory.catalog = Catalog(segment_size, served)
-    last_sized = max((segment.base_offset for segment in served if segment.size), default=-1)
-    for segment in served:
-        if not segment.size:
+    if unsized:
+        last_sized = max((segment.base_offset for segment in served if segment.size), default=-1)
+        for segment in unsized:
             _report_unsized(inventory, segment, paths, is_last=segment.base_offset > last_sized)
 
 

@@ -64,6 +64,9 @@ class Pool:
     def findings(self) -> list[Finding]:
         return self.inventory.findings
 
+    def disk_of(self, segment: Segment) -> Disk:
+        return next(disk for disk in self.disks if disk.number == segment.disk)
+
     def close(self) -> None:
         for disk in self.disks:
             disk.close()
@@ -144,8 +147,8 @@ def reserve_newest(pool: Pool) -> list[str]:
     """Reserve what a broker will still write to in segments that were adopted: it makes them sparse, and a store to
     a mapped hole of a full disk would be lost. One line per file; without room nothing is said but that."""
     done = []
-    for segment in list(pool.inventory.catalog)[-_WRITTEN_AHEAD:]:
-        disk = next(disk for disk in pool.disks if disk.number == segment.disk)
+    for segment in pool.inventory.catalog.newest(_WRITTEN_AHEAD):
+        disk = pool.disk_of(segment)
         if disk.state is not DiskState.RW or segment.size != pool.segment_size:
             continue
         if unpack(segment.attributes).blocks * _SECTOR >= pool.segment_size:
@@ -181,7 +184,7 @@ def finish_renames(pool: Pool) -> list[str]:
     """Second names that an interrupted rename has left are removed. One line per file."""
     done = []
     for temporary in pool.inventory.stale_temporaries:
-        disk = next(disk for disk in pool.disks if disk.number == temporary.disk)
+        disk = pool.disk_of(temporary)
         with contextlib.suppress(OSError):
             remove.remove_file(disk.dirfd, temporary.name)
             done.append(f"{disk.path}: finished the rename of {temporary.name.decode()}")
@@ -394,7 +397,7 @@ def _judge_in_use(pool: Pool) -> None:
     last: Segment | None = pool.inventory.catalog.last
     if last is None:
         return
-    disk = next(disk for disk in pool.disks if disk.number == last.disk)
+    disk = pool.disk_of(last)
     if is_open_elsewhere(disk.dirfd, last.path):
         pool.findings.append(
             Finding(
