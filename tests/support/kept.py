@@ -50,6 +50,15 @@ class KeptMount:
         self.kill()
         return self.go_on()
 
+    def newest_daemon(self) -> int:
+        """Process id of the daemon that got ready last."""
+        self.daemon = self._daemon_pid()
+        return self.daemon
+
+    def await_successor(self) -> None:
+        """Wait until another daemon than the one last asked for is ready; the keeper is running."""
+        eventually(lambda: self._daemon_pid() != self.daemon, _READY_TIMEOUT_S)
+
     def _ready_count(self) -> int:
         return self.pool.log_since_start().count("event=ready ")
 

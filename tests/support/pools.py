@@ -60,6 +60,8 @@ class PoolMount:
     """Top-level keys of the configuration, as TOML text of the value: {"placement": '"modulo"'}."""
     disk_settings: dict[int, dict[str, str]] = field(default_factory=dict)
     thresholds: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+    """Further environment of the daemon."""
     daemon: subprocess.Popen[bytes] | None = None
     _log_start: int = 0
 
@@ -126,7 +128,7 @@ class PoolMount:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **self.env},
+                env={**os.environ, **self.env, **self.variables},
             )
         deadline = time.monotonic() + START_TIMEOUT_S
         while "event=ready" not in self.log_since_start():
