@@ -90,11 +90,14 @@ def _measure(settings: Settings, console: Console, results: Results) -> None:
         results.disks = disks.description
         if Part.DATA in settings.parts:
             results.own_cost_us = own_cost_us(settings)
-            measure_data_path(work, disks, settings, progress.step, found)
+            with disks.part("data") as part:
+                measure_data_path(work, part, settings, progress.step, found)
         if distribution is not None:
-            measure_broker(work, disks, settings, distribution, progress.step, found)
+            with disks.part("broker") as part:
+                measure_broker(work, part, settings, distribution, progress.step, found)
         if Part.RECOVERY in settings.parts:
-            results.recovery = measure_recovery(work / "recovery", disks, settings, progress.step)
+            with disks.part("recovery") as part:
+                results.recovery = measure_recovery(work / "recovery", part, settings, progress.step)
         for name, reason in results.left_out.items():
             progress.note(f"left out: {name}: {reason}")
 

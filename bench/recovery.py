@@ -51,7 +51,7 @@ def measure_recovery(work: Path, disks: BenchDisks, settings: Settings, tell: Te
     """Raises CommandFailedError, also when the mount does not come back."""
     recovery = Recovery()
     work.mkdir()
-    folders = [disk / "recovery" for disk in disks.paths]
+    folders = [disk / "kept" for disk in disks.paths]
     with ServedPool(work, folders, segment_size=settings.broker_segment_bytes, keeper=True) as pool:
         pool.run("init", pool.config)
         pool.mount()

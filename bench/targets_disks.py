@@ -7,6 +7,7 @@ write to a hole would cost more than the second) and ext4's background initialis
 
 import mmap
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -37,6 +38,20 @@ class BenchDisks:
                 os.fsync(fd)
             finally:
                 os.close(fd)
+
+    @contextmanager
+    def part(self, name: str) -> "Iterator[BenchDisks]":
+        """A folder of that name on each disk, gone afterwards with all that was made in it, so that each part of a
+        run finds the disks empty."""
+        paths = tuple(path / name for path in self.paths)
+        try:
+            for path in paths:
+                path.mkdir()
+            yield BenchDisks(paths, self.description)
+        finally:
+            for path in paths:
+                shutil.rmtree(path, ignore_errors=True)
+            self.commit()
 
 
 @contextmanager
