@@ -1,0 +1,181 @@
+"""The daemon is killed and replaced again and again under a broker that flushes each message and a producer that
+counts: nobody notices, nothing is lost, nothing leaks."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support import bystander, faults
+from support.brokers import IDLE_S, Stand, complaints, line_count, send_all, wait_until
+from support.faults import FaultPlan
+from support.kept import KeptMount
+from support.pools import MIB
+from support.waiting import eventually
+
+from commitlogfs.bench import rocketmq
+from commitlogfs.mount import mountinfo
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.mounted,
+    pytest.mark.root,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(faults.why_not()), reason=faults.why_not() or "can be built"),
+]
+
+SEED = 20
+STEPS = 25
+"""Of a create with the growth that follows, and some more."""
+SLOW_S = 0.02
+"""Added before and after each step: an operation takes long enough to be met in its middle."""
+
+
+class Ends:
+    """The ways in which a daemon comes to its end, one after the other."""
+
+    def __init__(self, kept: KeptMount, plan: FaultPlan) -> None:
+        self._kept = kept
+        self._plan = plan
+        self._random = random.Random(SEED)  # noqa: S311 - to be repeated
+        self.done = 0
+
+    def kill(self) -> None:
+        """At a random moment, in the middle of a slow operation, or at a random step."""
+        pid = self._kept.newest_daemon()
+        how = self.done % 3
+        if how == 0:
+            time.sleep(self._random.uniform(0, 0.3))
+            os.kill(pid, signal.SIGKILL)
+        elif how == 1:
+            self._plan.slow_down(pid, SLOW_S)
+            eventually(lambda: self._plan.steps > 0)
+            time.sleep(self._random.uniform(0, 10 * SLOW_S))
+            os.kill(pid, signal.SIGKILL)
+        else:
+            self._plan.die_at(pid, self._random.randint(1, STEPS))
+        self._kept.await_successor()
+        self._plan.disarm()
+        self.done += 1
+
+    def restart(self) -> None:
+        pid = self._kept.newest_daemon()
+        ran = self._kept.pool.cli("restart", self._kept.pool.name)
+        assert ran.status == 0, ran.err
+        assert self._kept.newest_daemon() != pid
+        self.done += 1
+
+
+class Site:
+    """A kept mount over real disks, its broker and its bystander."""
+
+    def __init__(self, stand: Stand, kept: KeptMount, plan: FaultPlan) -> None:
+        self.stand = stand
+        self.kept = kept
+        self.ends = Ends(kept, plan)
+
+    def counts(self) -> dict[str, int]:
+        """What could leak; nobody may use the mount."""
+        self.kept.replace()  # a descriptor may have been kept for later by the daemon that made the file
+        keeper = self.kept.pool.daemon
+        assert keeper is not None
+        used = 0
+        for folder in self.stand.folders():
+            st = os.statvfs(folder)
+            used += (st.f_blocks - st.f_bfree) * st.f_frsize
+            used -= sum(path.stat().st_blocks * 512 for path in folder.iterdir() if path.is_file())
+        return {
+            "daemon": len(os.listdir(f"/proc/{self.kept.daemon}/fd")),
+            "keeper": len(os.listdir(f"/proc/{keeper.pid}/fd")),
+            "disk blocks": used // MIB,
+            "retired": self.kept.pool.status()["segments"]["retired"],
+            "mounts": len(mountinfo.mounts_below(self.kept.pool.workdir)),
+        }
+
+
+@pytest.fixture(params=["auto", pytest.param("off", marks=pytest.mark.soak)], ids=["passed", "plain"])
+def site(new_stand: Callable[..., Stand], request: pytest.FixtureRequest, workdir: Path) -> Site:
+    plan = FaultPlan(workdir)
+    stand = new_stand(
+        ("ext4", "xfs", "ext4"),
+        segment_size=2 * MIB,
+        disk_bytes=1024 * MIB,
+        settings={"passthrough": f'"{request.param}"'},
+        variables=plan.variables,
+    )
+    stand.pool.init()
+    kept = KeptMount(stand.pool)
+    kept.start()
+    return Site(stand, kept, plan)
+
+
+@contextmanager
+def a_bystander(site: Site) -> Iterator[None]:
+    command = [sys.executable, bystander.__file__, str(site.kept.pool.mountpoint), str(site.kept.pool.segment_size)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as other:
+        try:
+            yield
+            out, err = other.communicate(timeout=60)
+        finally:
+            other.kill()
+    assert other.returncode == 0, err.decode()
+    assert int(out) > 0
+
+
+def run(site: Site, distribution: rocketmq.Distribution, workdir: Path, ends: Callable[[], None]) -> None:
+    pool, names = site.kept.pool, site.stand.names
+    before = site.counts()
+    mount = mountinfo.find_mount(pool.mountpoint)
+    acked = workdir / "acked"
+    with site.stand.broker(distribution, {"flushDiskType": "SYNC_FLUSH"}) as broker:
+        send_all(distribution, names, "First", 100)
+        sender = rocketmq.start_sender(distribution, names.address, "Kills", size_bytes=4096, rate=600, acked=acked)
+        with sender, a_bystander(site):
+            wait_until(lambda: line_count(acked) >= 200, "sending")
+            ends()
+            totals = sender.stop()
+        assert (totals.failed, totals.abandoned) == (0, 0), totals.last_error
+        seen = rocketmq.consume(distribution, names.address, "Kills", expect=totals.sent, idle_timeout_s=IDLE_S)
+        assert (seen.distinct, seen.duplicates, seen.corrupted, seen.skipped) == (totals.sent, 0, 0, 0)
+        assert complaints(broker) == []
+        assert mountinfo.find_mount(pool.mountpoint) == mount
+        broker.stop()
+    assert site.counts() == before
+    assert pool.status()["daemon"]["takeovers"] == site.ends.done + 2  # counts() replaces it, too
+    pool.stop()
+    for disk in site.stand.disks:
+        disk.unmount()  # nothing in the kernel has hold of a file there
+
+
+def test_twenty_kills_and_some_restarts(site: Site, newest: rocketmq.Distribution, workdir: Path) -> None:
+    def ends() -> None:
+        for number in range(20):
+            site.ends.kill()
+            if number % 5 == 4:
+                site.ends.restart()
+
+    run(site, newest, workdir, ends)
+
+
+@pytest.mark.soak
+def test_two_hundred_kills(site: Site, newest: rocketmq.Distribution, workdir: Path) -> None:
+    def ends() -> None:
+        for _ in range(200):
+            site.ends.kill()
+
+    run(site, newest, workdir, ends)
+
+
+@pytest.mark.soak
+def test_two_hundred_restarts(site: Site, newest: rocketmq.Distribution, workdir: Path) -> None:
+    def ends() -> None:
+        for _ in range(200):
+            site.ends.restart()
+
+    run(site, newest, workdir, ends)
