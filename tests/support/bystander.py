@@ -2,8 +2,8 @@
 
     python bystander.py MOUNTPOINT SEGMENT_SIZE
 
-Works on segments far behind the log's end; reads those of the log. Runs until its input ends, then removes what it has
-made, prints how many rounds it did and ends with 0. An error ends it at once.
+Works on segments far behind the log's end; reads those of the log. Runs until its input ends, then removes what it
+has made, prints how many rounds it did and ends with 0. An error ends it at once.
 """
 
 import contextlib
