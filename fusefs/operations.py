@@ -296,20 +296,22 @@ class CommitLogOperations(pyfuse3.Operations):
 
     @handler
     async def write(self, fh: FileHandleT, off: int, buf: bytes) -> int:
+        """Over the segment's end: what fits. The kernel has copied the bytes into its pages already, where all who
+        have the file mapped see them, so refusing all of them would take none back."""
         if self.control.owns_handle(fh):
             raise NotPermittedError("control files are read-only")
-        self.commitlog.check_write(off, len(buf))
+        fitting = memoryview(buf)[: self.commitlog.fit_write(off, len(buf))]
         async with self.handles.use(fh) as handle:
             if not handle.writable:
                 disk = self.commitlog.disk_of(handle.file)
                 raise DiskReadOnlyError(disk.path, "its filesystem is read-only")
             fd, file = handle.fd, handle.file
-            grows = off + len(buf) > file.size
-            attributes = await self.threads.run(file.disk, lambda: _write_all(fd, buf, off, grows))
+            grows = off + len(fitting) > file.size
+            attributes = await self.threads.run(file.disk, lambda: _write_all(fd, fitting, off, grows))
             if attributes is not None:
                 self.commitlog.note_attributes(file, attributes)
                 self._grown.add(fh)
-            return len(buf)
+            return len(fitting)
 
     @handler
     async def flush(self, fh: FileHandleT) -> None:
@@ -529,9 +531,8 @@ def kernel_holds(inode: int) -> bool:
     return True
 
 
-def _write_all(fd: int, buf: bytes, offset: int, grows: bool) -> PackedAttributes | None:
+def _write_all(fd: int, view: memoryview, offset: int, grows: bool) -> PackedAttributes | None:
     """Write everything; the new attributes if the write is known to grow the file."""
-    view = memoryview(buf)
     while view:
         written = os.pwrite(fd, view, offset)
         view = view[written:]

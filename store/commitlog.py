@@ -345,10 +345,11 @@ class CommitLog:
 
     # --- writing and growing -------------------------------------------------------------------------
 
-    def check_write(self, offset: int, length: int) -> None:
-        """Raises BeyondSegmentError for bytes past the fixed size."""
-        if offset + length > self.segment_size:
-            raise BeyondSegmentError(f"a write to {offset + length} passes the segment size {self.segment_size}")
+    def fit_write(self, offset: int, length: int) -> int:
+        """How many bytes of a write lie within the fixed size. Raises BeyondSegmentError if none does."""
+        if offset >= self.segment_size:
+            raise BeyondSegmentError(f"a write at {offset} passes the segment size {self.segment_size}")
+        return min(length, self.segment_size - offset)
 
     def check_resize(self, current_size: int, new_size: int) -> None:
         """A file grows to the segment size and never shrinks. Raises InvalidSizeError, BeyondSegmentError."""

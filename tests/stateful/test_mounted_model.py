@@ -264,19 +264,12 @@ class MountedModel(RuleBasedStateMachine):
             assert os.fstat(held.fd).st_size == SIZE
             data = data[: max(0, SIZE - position)]
             position = min(position, SIZE)
+        elif position >= SIZE:
+            self.expect(errno.EFBIG, os.pwrite, held.fd, data, position)
+            return
         elif position + length > SIZE:
-            # The kernel may cut the write at a page: then what fits before the end is written, as on any disk.
-            try:
-                data = data[: os.pwrite(held.fd, data, position)]
-            except OSError as error:
-                refused = error.errno
-            else:
-                refused = 0
-                assert data
-                assert position + len(data) <= SIZE
-            if refused:
-                assert refused == errno.EFBIG
-                return
+            data = data[: SIZE - position]
+            assert os.pwrite(held.fd, data + b"over the end", position) == len(data)
         else:
             assert os.pwrite(held.fd, data, position) == length
         content = held.file.content

@@ -224,15 +224,17 @@ def test_a_segment_grows_to_its_size_and_nothing_else(current, new):
 
 
 @pytest.mark.parametrize(
-    ("offset", "length", "fits"), [(0, SIZE, True), (SIZE - 1, 1, True), (SIZE, 1, False), (0, SIZE + 1, False)]
+    ("offset", "length", "fitting"),
+    [(0, SIZE, SIZE), (SIZE - 1, 1, 1), (0, SIZE + 1, SIZE), (SIZE - 1, SIZE, 1)],
 )
-def test_a_write_ends_with_the_segment(offset, length, fits):
-    log = make_log()
-    if fits:
-        log.check_write(offset, length)
-    else:
-        with pytest.raises(BeyondSegmentError):
-            log.check_write(offset, length)
+def test_a_write_ends_with_the_segment(offset, length, fitting):
+    assert make_log().fit_write(offset, length) == fitting
+
+
+@pytest.mark.parametrize("offset", [SIZE, SIZE + 1])
+def test_a_write_at_the_end_of_a_segment_is_refused(offset):
+    with pytest.raises(BeyondSegmentError):
+        make_log().fit_write(offset, 1)
 
 
 # --- removing and renaming ---------------------------------------------------------------------------

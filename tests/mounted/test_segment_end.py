@@ -1,0 +1,36 @@
+"""A write over a segment's end, seen by everybody who looks: what it says it has written, and nothing else."""
+
+import mmap
+import os
+from collections.abc import Callable
+
+import pytest
+from support.pools import MIB, PoolMount
+
+pytestmark = pytest.mark.mounted
+
+
+@pytest.fixture
+def plain(make_pool: Callable[..., PoolMount]) -> PoolMount:
+    pool = make_pool(1, settings={"passthrough": '"off"'})
+    pool.start()
+    return pool
+
+
+@pytest.mark.parametrize("inside", [10, 4096, 5000])
+def test_mappings_the_cache_and_the_disk_agree_on_it(plain: PoolMount, inside: int) -> None:
+    """Refused as a whole, it would leave its bytes in the kernel's pages, for all to see."""
+    plain.make_segments([0], fill=False)
+    fd = os.open(plain.path(0), os.O_RDWR)
+    with mmap.mmap(fd, MIB) as mapped:
+        mapped[MIB - 4096 : MIB - 4090] = b"stored"
+        assert os.pwrite(fd, b"x" * (inside + 100), MIB - inside) == inside
+        expected = (bytes(4096) + b"stored" + bytes(4090))[: 8192 - inside] + b"x" * inside
+        assert mapped[MIB - 8192 :] == expected
+        assert os.pread(fd, 10_000, MIB - 8192) == expected
+        mapped.flush()
+        assert (plain.disks[0] / plain.path(0).name).read_bytes()[MIB - 8192 :] == expected
+        with pytest.raises(OSError, match="File too large"):
+            os.pwrite(fd, b"x", MIB)
+        assert os.fstat(fd).st_size == MIB
+    os.close(fd)
