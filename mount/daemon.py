@@ -34,7 +34,17 @@ from commitlogfs.fusefs.kept_state import KeptStateError
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.fusefs.session import STORED, Kept, Passthrough, Session
 from commitlogfs.fusefs.statfs import Trigger
-from commitlogfs.mount import control, descriptor_store, guard, mountinfo, mounting, notify, runtime, takeover
+from commitlogfs.mount import (
+    control,
+    descriptor_store,
+    guard,
+    mountinfo,
+    mounting,
+    notify,
+    read_ahead,
+    runtime,
+    takeover,
+)
 from commitlogfs.mount.config import Config
 from commitlogfs.mount.descriptors import raise_descriptor_limit
 from commitlogfs.mount.errors import RefusedError, UserError
@@ -251,6 +261,8 @@ class _Daemon:
             reasons = "; ".join(self._session.not_passed_through)
             self._failure = RefusedError(f'{config.mountpoint}: passthrough = "required", but {reasons}')
             return
+        if self._kept is None:
+            read_ahead.widen(config.mountpoint)
         self._keep_descriptors(self._session)
 
     def _keep_descriptors(self, session: Session) -> None:
