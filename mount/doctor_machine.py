@@ -17,11 +17,11 @@ from commitlogfs.mount import mountinfo, runtime
 from commitlogfs.mount.diagnosis import Check, Level, ok
 from commitlogfs.mount.errors import UserError
 from commitlogfs.mount.probe import probe_mount
+from commitlogfs.mount.request_timeouts import describe_limits, read_request_timeouts
 
 OLDEST_KERNEL: Final = (5, 6)
 """openat2."""
 _PROBE_TIMEOUT_S: Final = 3.0
-_TIMEOUTS: Final = ("default_request_timeout", "max_request_timeout")
 
 
 def examine_machine() -> list[Check]:
@@ -29,7 +29,7 @@ def examine_machine() -> list[Check]:
         judge_kernel(os.uname().release),
         check_fuse_device(Path("/dev/fuse")),
         *([] if os.geteuid() == 0 else [judge_fusermount(*_find_fusermount())]),
-        judge_request_timeouts({name: _read_number(Path("/proc/sys/fs/fuse") / name) for name in _TIMEOUTS}),
+        judge_request_timeouts(read_request_timeouts()),
     ]
 
 
@@ -81,12 +81,12 @@ def judge_allow_other(*, wanted: bool, root: bool, fuse_conf: str) -> Check:
 
 
 def judge_request_timeouts(values: dict[str, int | None]) -> Check:
-    """None for a setting this kernel does not have."""
-    running = {name: value for name, value in values.items() if value}
-    if running:
-        names = " and ".join(f"fs.fuse.{name} = {value}" for name, value in running.items())
-        remedy = "sysctl -w " + " ".join(f"fs.fuse.{name}=0" for name in running) + ", and in /etc/sysctl.d"
-        return Check("request-timeout", Level.WARNING, f"{names}: one hung request aborts the whole mount", remedy)
+    """`values` as of read_request_timeouts."""
+    limits = describe_limits(values)
+    if limits:
+        zeros = " ".join(f"fs.fuse.{name}=0" for name, value in values.items() if value)
+        remedy = f"sysctl -w {zeros}, and in /etc/sysctl.d"
+        return Check("request-timeout", Level.WARNING, f"{limits}: one hung request aborts the whole mount", remedy)
     return ok("request-timeout", "FUSE requests are not timed out by the kernel")
 
 
@@ -147,10 +147,3 @@ def _is_answered(path: Path) -> bool:
 def _find_fusermount() -> tuple[str | None, bool]:
     tool = shutil.which("fusermount3") or shutil.which("fusermount")
     return tool, tool is not None and bool(Path(tool).stat().st_mode & stat.S_ISUID)
-
-
-def _read_number(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None

@@ -5,7 +5,7 @@ the daemon does well the keeper wakes only for its notifications.
 
 state            the daemon's deadline          when it is up
 starting         READY within 60 s              hung
-ready            WATCHDOG within the interval   hung
+ready            WATCHDOG within the interval   hung; told, if nothing of the mount is kept: it would end, too
 stopping         ended within 60 s              hung
 hung             ended 2 s after SIGABRT        SIGKILL
 killed           ended 5 s after SIGKILL        told, once: a disk holds it in the kernel
@@ -166,7 +166,7 @@ class Keeper:
         if fields.get("STOPPING") == "1" and daemon.state in (_State.STARTING, _State.READY):
             daemon.state, daemon.deadline = _State.STOPPING, time.monotonic() + STOP_TIMEOUT_S
         if fields.get("WATCHDOG") == "1" and daemon.state is _State.READY:
-            daemon.deadline = time.monotonic() + self._watchdog_s
+            self._note_alive(daemon)
         extension = fields.get("EXTEND_TIMEOUT_USEC", "")
         if (
             extension.isdecimal()
@@ -261,9 +261,19 @@ class Keeper:
             number, self._stop_wanted = self._stop_wanted, None
             self._send(daemon, number)
 
+    def _note_alive(self, daemon: _Daemon) -> None:
+        if math.isinf(daemon.deadline) and self._options.watchdog_s:
+            log_event(log, logging.WARNING, "daemon_answers_again", repeat_key=time.monotonic(), pid=daemon.pid)
+        daemon.deadline = time.monotonic() + self._watchdog_s
+
     def _put_an_end_to(self, daemon: _Daemon) -> None:
         now = time.monotonic()
-        if daemon.state is _State.KILLED:
+        if daemon.state is _State.READY and not self._descriptors:
+            daemon.deadline = math.inf
+            reason = "does not answer, and is not replaced: the mount would end with it"
+            log_event(log, logging.ERROR, "mortal_daemon_hung", repeat_key=now, pid=daemon.pid, reason=reason)
+            self._pass_on({"STATUS": f"daemon {daemon.pid} {reason}"})
+        elif daemon.state is _State.KILLED:
             daemon.deadline = math.inf
             log_event(log, logging.ERROR, "daemon_cannot_be_killed", repeat_key=daemon.pid, pid=daemon.pid)
         elif daemon.state is _State.HUNG:
@@ -291,6 +301,10 @@ class Keeper:
             log_event(log, logging.ERROR, "daemon_failed_to_start", repeat_key=pid, pid=pid, how=how)
             self._outcome = Outcome(_as_shell(status), forsaken=True)
             return
+        if was_ready and not self._descriptors:
+            reason = "nothing of it was kept: a daemon mounts anew as soon as nobody holds it"
+            path = self._options.mountpoint
+            log_event(log, logging.ERROR, "mount_ended", repeat_key=pid, path=path, reason=reason)
         delay = self._restarts.delay_after(status, was_ready=was_ready)
         level = logging.INFO if goes_on else logging.ERROR
         event = "daemon_handed_over" if goes_on else "daemon_died" if was_ready else "successor_failed"

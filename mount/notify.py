@@ -55,6 +55,11 @@ def watchdog() -> bool:
     return _tell("WATCHDOG=1")
 
 
+def watch_no_longer() -> bool:
+    """Do without `watchdog` from now on (sd_notify(3): WATCHDOG_USEC). Our keeper judges that by itself."""
+    return _tell("WATCHDOG_USEC=0")
+
+
 def extend_timeout(seconds: float) -> bool:
     """Starting or stopping takes longer: allow `seconds` more from now."""
     return _tell(f"EXTEND_TIMEOUT_USEC={round(seconds * 1_000_000)}")

@@ -86,7 +86,10 @@ def _probe(mountpoint: str, timeout_s: float) -> tuple[str, bool]:
     stuck_pid = _reap_stuck(mountpoint)
     if stuck_pid is not None:
         return f"does not answer: an earlier probe (pid {stuck_pid}) still hangs", False
-    child = _start_child(mountpoint, entry.device)
+    try:
+        child = _start_child(mountpoint, entry.device)
+    except OSError as error:  # no descriptor or no process left
+        return f"cannot be probed ({error.strerror})", False
     try:
         answer, _ = child.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:

@@ -1,0 +1,26 @@
+"""The time limits on FUSE requests that newer kernels have: where one is set, a request that waits longer aborts
+the whole mount. One disk that hangs would do, or a daemon that is away.
+"""
+
+from pathlib import Path
+from typing import Final
+
+FOLDER: Final = Path("/proc/sys/fs/fuse")
+_NAMES: Final = ("default_request_timeout", "max_request_timeout")
+
+
+def read_request_timeouts(folder: Path = FOLDER) -> dict[str, int | None]:
+    """Seconds by name of the setting, 0 for no limit; None for one that this kernel does not have."""
+    return {name: _read_number(folder / name) for name in _NAMES}
+
+
+def describe_limits(timeouts: dict[str, int | None]) -> str:
+    """What is limited, as in `sysctl`: "fs.fuse.max_request_timeout = 30"; empty if nothing is."""
+    return " and ".join(f"fs.fuse.{name} = {value}" for name, value in timeouts.items() if value)
+
+
+def _read_number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
