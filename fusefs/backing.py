@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterable
 from types import ModuleType
 
+import trio
+
 from commitlogfs.fusefs import inodes
 from commitlogfs.fusefs.backing_table import PLAIN, BackingTable
 from commitlogfs.fusefs.observer import Observer
@@ -21,8 +23,8 @@ from commitlogfs.store.events import log_event
 
 log = logging.getLogger(__name__)
 
-LEAK_MARGIN = 64
-"""Ids beyond the highest recorded one that are given back: a killed daemon may have opened one, by construction."""
+_IDS_AT_ONCE = 1024
+"""Asked for between two looks at waiting requests: about a millisecond."""
 
 
 class Backing:
@@ -34,7 +36,14 @@ class Backing:
         self._kernel: ModuleType | None = None
         self._refused: dict[int, str] = {}
         self._inherited: set[int] = set()
+        self._inherits_all = False
+        self._known: set[int] = set()
+        self._newest = 0
+        """Backing ids recorded at a takeover, and the last one that the kernel had given out; for
+        `give_back_unknown`."""
         self.why_plain = "not mounted"
+        self.state_lost = False
+        """Since the mount was made, a daemon has not been told what its predecessors knew of opened files."""
 
     def begin(self, table: BackingTable, kernel: ModuleType | None, why_plain: str) -> None:
         """Once mounted. `kernel` is the extension, None where it is absent; with a `why_plain` no further files are
@@ -57,7 +66,10 @@ class Backing:
 
     def resume(self, served: Iterable[Segment]) -> int:
         """After a takeover: go on with what a former daemon has recorded, and give back what no file needs any
-        longer. `served` are all files that still exist. Returns how many ids were given back."""
+        longer. `served` are all files that still exist. Returns how many ids were given back.
+
+        `give_back_unknown` does the rest, when requests are served again.
+        """
         existing = {int(inodes.encode(file)) for file in served}
         freed = 0
         for inode, backing_id in self._table:
@@ -68,18 +80,29 @@ class Backing:
             self._inherited.add(inode)
             if backing_id != PLAIN and self._kernel is not None:
                 self._kernel.bind(inode, backing_id)
-        highest = self._table.highest_id
-        for backing_id in range(highest + 1, highest + 1 + LEAK_MARGIN):
-            freed += self._give_back(backing_id)
+                self._known.add(backing_id)
+        self._newest = self._newest_id()
         return freed
 
-    def give_back_all(self) -> int:
-        """After a takeover without the table: every id there is belongs to an inode that nobody can reach any more.
-        Ids are given out one after the other, so a new one tells how many there can be."""
-        if self._kernel is None:
-            return 0
-        newest: int = self._kernel.open_backing(self._table.fd)
-        return sum(self._give_back(backing_id) for backing_id in range(1, newest + 1)) - 1
+    def resume_without_state(self) -> None:
+        """After a takeover without the table: every id there is belongs to an inode that nobody can reach any more,
+        and any file may be open."""
+        self._inherits_all = True
+        self._newest = self._newest_id()
+
+    async def give_back_unknown(self) -> int:
+        """After a takeover: the ids that nobody has recorded would keep the space of their files for ever. A daemon
+        that dies may leave one. There can be many to ask for, so requests are answered in between. Returns how
+        many were given back."""
+        freed = 0
+        for backing_id in range(1, self._newest + 1):
+            if backing_id not in self._known:
+                freed += self._give_back(backing_id)
+            if backing_id % _IDS_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+        self._newest = 0
+        self._known.clear()
+        return freed
 
     def note_open(self, file: Segment, fd: int, *, writable: bool, first: bool) -> None:
         """Before the reply to an open. `fd` is open for reading and writing if `writable`; `first` if this daemon
@@ -99,7 +122,7 @@ class Backing:
 
     def is_inherited(self, file: Segment) -> bool:
         """Opened in a former daemon's time: the kernel may hold it open without our knowing."""
-        return int(inodes.encode(file)) in self._inherited
+        return self._inherits_all or int(inodes.encode(file)) in self._inherited
 
     def is_passed_through(self, file: Segment) -> bool:
         return (self._table.get(int(inodes.encode(file))) or PLAIN) != PLAIN
@@ -144,6 +167,18 @@ class Backing:
                 return backing_id
         self._observer.passthrough_refused(reason)
         return PLAIN
+
+    def _newest_id(self) -> int:
+        """The highest id that the kernel can have given out: it does so one after the other, and starts anew only
+        after two billions. 0 where it gives out none."""
+        if self._kernel is None:
+            return 0
+        try:
+            newest: int = self._kernel.open_backing(self._table.fd)
+        except OSError:
+            return 0  # the mount was made without passthrough
+        self._give_back(newest)
+        return newest
 
     def _give_back(self, backing_id: int) -> int:
         """1 if the kernel had it."""

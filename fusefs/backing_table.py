@@ -6,11 +6,11 @@ A memory file: a header, then one record of 16 bytes per file that was opened si
     8 bytes   magic          u64   inode number (0: free)
     u32       layout         i32   backing id; PLAIN
     u32       epoch          u32   CRC-32 of the first twelve bytes
-    u32       highest id
     u32       takeovers
 
-A record is complete before anything depends on it, and a removed one is zero: a daemon killed within a write leaves
-a record whose checksum is wrong, which counts as free.
+A record is complete before anything depends on it, and a removed one is zero. A daemon that is killed while it
+writes one leaves the beginning of it, which counts as free; whatever else does not fit is damage, and with it the
+table is of no use: the kernel refuses an open file that is opened with another backing id.
 """
 
 import mmap
@@ -26,10 +26,9 @@ PLAIN = -1
 """Served by the daemon: the kernel refuses to mix this with passthrough on one inode."""
 
 _MAGIC = b"clfsBACK"
-_HEADER = struct.Struct("<8sIIII")
+_HEADER = struct.Struct("<8sIII")
 _NUMBER = struct.Struct("<I")
-_HIGHEST_OFFSET = 16
-_TAKEOVERS_OFFSET = 20
+_TAKEOVERS_OFFSET = 16
 _RECORD_START = 32
 _RECORD = struct.Struct("<QiI")
 _KEY = struct.Struct("<Qi")
@@ -55,7 +54,7 @@ class BackingTable:
         fd = os.memfd_create("commitlogfs-backing", os.MFD_CLOEXEC)
         os.ftruncate(fd, _RECORD_START + _FIRST_RECORDS * _RECORD.size)
         map_ = mmap.mmap(fd, 0)
-        _HEADER.pack_into(map_, 0, _MAGIC, LAYOUT, epoch, 0, 0)
+        _HEADER.pack_into(map_, 0, _MAGIC, LAYOUT, epoch, 0)
         return cls(fd, epoch, map_, {})
 
     @classmethod
@@ -68,25 +67,21 @@ class BackingTable:
             raise CorruptStateError(f"the kept backing table cannot be mapped ({error})") from error
         if len(map_) < _RECORD_START or map_[: len(_MAGIC)] != _MAGIC:
             raise CorruptStateError("the kept backing table is not one of ours")
-        _, layout, written_epoch, _, _ = _HEADER.unpack_from(map_)
+        _, layout, written_epoch, _ = _HEADER.unpack_from(map_)
         if layout != LAYOUT:
             raise UnknownLayoutError(f"the kept backing table has layout {layout}, this version knows {LAYOUT}")
-        if written_epoch != epoch or (len(map_) - _RECORD_START) % _RECORD.size:
+        if written_epoch != epoch or not _is_a_size(len(map_)):
             raise CorruptStateError("the kept backing table is damaged")
         records = {}
         for slot, offset in enumerate(range(_RECORD_START, len(map_), _RECORD.size)):
             inode, backing_id, checksum = _RECORD.unpack_from(map_, offset)
             if inode and checksum == _checksum(inode, backing_id):
                 records[inode] = (slot, backing_id)
+            elif inode and not _is_beginning_of(checksum, _checksum(inode, backing_id)):
+                raise CorruptStateError(f"record {slot} of the kept backing table is damaged")
             elif inode or backing_id or checksum:
                 _RECORD.pack_into(map_, offset, 0, 0, 0)
         return cls(fd, epoch, map_, records)
-
-    @property
-    def highest_id(self) -> int:
-        """No backing id beyond it was ever recorded."""
-        highest: int = _NUMBER.unpack_from(self._map, _HIGHEST_OFFSET)[0]
-        return highest
 
     @property
     def takeovers(self) -> int:
@@ -106,8 +101,6 @@ class BackingTable:
         """Durable against the death of this process when it returns. Raises OSError if memory is short."""
         record = self._records.get(inode)
         slot = record[0] if record is not None else self._take_slot()
-        if backing_id > self.highest_id:
-            _NUMBER.pack_into(self._map, _HIGHEST_OFFSET, backing_id)
         _RECORD.pack_into(self._map, self._offset(slot), inode, backing_id, _checksum(inode, backing_id))
         self._records[inode] = (slot, backing_id)
 
@@ -147,3 +140,15 @@ class BackingTable:
 
 def _checksum(inode: int, backing_id: int) -> int:
     return zlib.crc32(_KEY.pack(inode, backing_id))
+
+
+def _is_beginning_of(written: int, whole: int) -> bool:
+    """Whether no more than the first bytes of a checksum, perhaps none, were written over zeros."""
+    return any(written == whole & (1 << 8 * length) - 1 for length in range(4))
+
+
+def _is_a_size(length: int) -> bool:
+    """Whether a table can be so long: one that was cut off would hide records."""
+    records, rest = divmod(length - _RECORD_START, _RECORD.size)
+    times, odd = divmod(records, _FIRST_RECORDS)
+    return not rest and not odd and times.bit_count() == 1

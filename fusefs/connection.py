@@ -61,10 +61,14 @@ def mount(operations: CommitLogOperations, options: ConnectionOptions, kept: Kep
         log_event(log, logging.WARNING, "passthrough_off", reason=chosen.why_plain)
     if chosen.why_mortal:
         log_event(log, logging.WARNING, "takeover_impossible", reason=chosen.why_mortal)
+    backing.state_lost = chosen.state_lost or chosen.table.epoch > 0
     if chosen.taken_over:
-        freed = backing.give_back_all() if chosen.state_lost else backing.resume(commitlog.files())
-        level = logging.WARNING if chosen.state_lost else logging.INFO
-        log_event(log, level, "taken_over", state_lost=chosen.state_lost, ids_given_back=freed)
+        freed = 0
+        if chosen.state_lost:
+            backing.resume_without_state()
+        else:
+            freed = backing.resume(commitlog.files())
+        log_event(log, logging.INFO, "taken_over", state_lost=chosen.state_lost, ids_given_back=freed)
         assert extension.module is not None  # noqa: S101 - narrowing: nothing is taken over without it
         extension.module.resend()
         chosen.table.note_takeover()
@@ -78,9 +82,16 @@ async def serve(operations: CommitLogOperations) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(operations.background.run)
         nursery.start_soon(operations.namespace.free_retired_files)
+        nursery.start_soon(_give_back_unknown, operations)
         await pyfuse3.main(max_tasks=MAX_TASKS)
         await operations.background.drain()
         nursery.cancel_scope.cancel()
+
+
+async def _give_back_unknown(operations: CommitLogOperations) -> None:
+    freed = await operations.backing.give_back_unknown()
+    if freed:
+        log_event(log, logging.INFO, "unknown_ids_given_back", count=freed)
 
 
 def step_back() -> None:

@@ -61,7 +61,7 @@ class ControlFiles:
         return inodes.CONTROL_FOLDER <= inode <= inodes.CONTROL_METRICS
 
     def owns_handle(self, fh: int) -> bool:
-        return inodes.decode(fh) is None
+        return not inodes.is_of_disk(fh)
 
     def lookup(self, name: bytes) -> InodeT:
         """Raises SegmentNotFoundError."""

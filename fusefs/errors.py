@@ -3,12 +3,14 @@
 import errno
 import logging
 
+from commitlogfs.fusefs.inodes import StaleInodeError
 from commitlogfs.store import errors as store
 from commitlogfs.store.events import log_event
 
 log = logging.getLogger(__name__)
 
 _ERRNO_OF: dict[type[store.StoreError], int] = {
+    StaleInodeError: errno.ESTALE,
     store.InvalidNameError: errno.EINVAL,
     store.SegmentExistsError: errno.EEXIST,
     store.SegmentNotFoundError: errno.ENOENT,

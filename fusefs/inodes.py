@@ -18,6 +18,7 @@ import pyfuse3
 from pyfuse3 import InodeT
 
 from commitlogfs.store.catalog import Segment
+from commitlogfs.store.errors import SegmentNotFoundError
 from commitlogfs.store.identity import DiskNumber
 
 ROOT: InodeT = pyfuse3.ROOT_INODE
@@ -32,6 +33,10 @@ LARGEST_DISK = (1 << 12) - 1
 _EPOCH_BIT = 60
 
 _epoch = 0
+
+
+class StaleInodeError(SegmentNotFoundError):
+    """No file has this number: it was opened before what was known of open files was lost."""
 
 
 class BackingInode(NamedTuple):
@@ -61,11 +66,15 @@ def first_of_disk(disk: DiskNumber) -> int:
 
 
 def decode(inode: int) -> BackingInode | None:
-    """None for the root, the control files and anything that can be no file."""
-    if inode >> _EPOCH_BIT != _epoch >> _EPOCH_BIT:
+    """None for the root, the control files, a file of a former epoch, and anything that can be no file."""
+    if inode >> _EPOCH_BIT != _epoch >> _EPOCH_BIT or not is_of_disk(inode):
         return None
-    disk = inode >> BACKING_BITS & LARGEST_DISK
-    return BackingInode(DiskNumber(disk), inode & LARGEST_BACKING) if disk else None
+    return BackingInode(DiskNumber(inode >> BACKING_BITS & LARGEST_DISK), inode & LARGEST_BACKING)
+
+
+def is_of_disk(inode: int) -> bool:
+    """Whether it is, or was in a former epoch, a file on a disk."""
+    return bool(inode >> BACKING_BITS & LARGEST_DISK)
 
 
 def generation_of(btime_ns: int) -> int:

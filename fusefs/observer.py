@@ -9,6 +9,9 @@ class Observer(Protocol):
     def operation(self, op: str, errno_name: str, seconds: float) -> None:
         """One FUSE request was answered; `errno_name` is "" for success."""
 
+    def request_resent(self) -> None:
+        """A request came that a former daemon had taken and not answered."""
+
     def segment_created(self, result: str, seconds: float) -> None:
         """One create ended: "ok", "exists", "no-space", "failed"."""
 
@@ -26,6 +29,7 @@ class SilentObserver:
     """Counts nothing: for tests and tools that serve without metrics."""
 
     def operation(self, op: str, errno_name: str, seconds: float) -> None: ...
+    def request_resent(self) -> None: ...
     def segment_created(self, result: str, seconds: float) -> None: ...
     def disk_error(self, disk: str, op: str, errno_name: str) -> None: ...
     def placement_skipped(self, reason: str) -> None: ...

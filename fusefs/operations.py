@@ -83,6 +83,8 @@ def handler(method: Handler[P, R]) -> Handler[P, R]:
     @functools.wraps(method)
     async def handle(self: "CommitLogOperations", *args: P.args, **kwargs: P.kwargs) -> R:
         _resent.set(_last_was_resent())  # pyfuse3 goes from reading a request straight to here
+        if _resent.get():
+            self.observer.request_resent()
         started = time.perf_counter()
         errno_name = ""
         try:
@@ -478,7 +480,7 @@ class CommitLogOperations(pyfuse3.Operations):
     def _file(self, inode: InodeT) -> Segment:
         key = inodes.decode(inode)
         if key is None:
-            raise SegmentNotFoundError(f"inode {inode} is unknown")
+            raise inodes.StaleInodeError(f"inode {inode} is unknown")
         return self.commitlog.find_ino(*key)
 
     async def _check_truncation(self, file: Segment, flags: int) -> None:

@@ -1,5 +1,6 @@
 """The session with the kernel: fresh, or taken over from a daemon that is dead or has stepped back."""
 
+import logging
 import os
 from dataclasses import dataclass, field
 from enum import Enum
@@ -10,6 +11,9 @@ from commitlogfs.fusefs import extension, handshake, inodes
 from commitlogfs.fusefs.backing_table import BackingTable
 from commitlogfs.fusefs.handshake import Handshake
 from commitlogfs.fusefs.kept_state import CorruptStateError, KeptStateError, UnknownLayoutError
+from commitlogfs.store.events import log_event
+
+log = logging.getLogger(__name__)
 
 DEVICE, HANDSHAKE, TABLE = "fuse", "handshake", "backing"
 """What the descriptors are called in the descriptor store."""
@@ -111,18 +115,21 @@ def _taken_over(kept: Kept, former: Handshake, reply: bytes, device: int, wanted
         )
     lost = False
     handshake_fd = kept.handshake
+    offered = bool(_flags(former) & extension.module.PASSTHROUGH)
     try:
         if kept.table is None:
             raise CorruptStateError("the backing table was not kept")
         table = BackingTable.open(kept.table, former.epoch)
-    except CorruptStateError:
-        # The inodes that the kernel still holds are none of ours any longer; new ones get other numbers.
+    except CorruptStateError as error:
         lost = True
-        former = former.next_epoch()
+        log_event(log, logging.WARNING, "state_lost", reason=str(error))
+        if offered:
+            # Nobody knows the backing ids of the inodes that the kernel still holds: they are none of ours any
+            # longer, and new ones get other numbers. Without passthrough there were no ids to lose.
+            former = former.next_epoch()
+            handshake_fd = handshake.write(former)
         table = BackingTable.create(former.epoch)
-        handshake_fd = handshake.write(former)
     inodes.begin_epoch(former.epoch)
-    offered = bool(_flags(former) & extension.module.PASSTHROUGH)
     on = offered and wanted is not Passthrough.OFF
     return Session(
         table,
@@ -131,7 +138,7 @@ def _taken_over(kept: Kept, former: Handshake, reply: bytes, device: int, wanted
         taken_over=True,
         state_lost=lost,
         passthrough=on,
-        why_plain=_why_plain(offered, wanted),
+        why_plain=_why_plain(offered, wanted, "the mount was made without it: unmount, and mount it again"),
         why_mortal="",
     )
 
@@ -150,10 +157,14 @@ def _plain(reason: str, wanted: Passthrough) -> Session:
     )
 
 
-def _why_plain(offered: bool, wanted: Passthrough) -> str:
+def _why_plain(
+    offered: bool,
+    wanted: Passthrough,
+    otherwise: str = "the kernel does not offer it (needs Linux 6.9, built with FUSE_PASSTHROUGH)",
+) -> str:
     if wanted is Passthrough.OFF:
         return "off in the configuration"
-    return "" if offered else "the kernel does not offer it (needs Linux 6.9, built with FUSE_PASSTHROUGH)"
+    return "" if offered else otherwise
 
 
 def _flags(former: Handshake) -> int:

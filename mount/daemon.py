@@ -52,8 +52,9 @@ from commitlogfs.mount.exit_codes import ExitCode
 from commitlogfs.mount.guard import BareState
 from commitlogfs.mount.keeper_adoption import watch_keeper
 from commitlogfs.mount.locate import locate, parse_target
-from commitlogfs.mount.metrics import LogCollector, Metrics
+from commitlogfs.mount.metrics import LogCollector, Metrics, MountCollector
 from commitlogfs.mount.probe import probe_mount
+from commitlogfs.mount.request_timeouts import describe_limits, read_request_timeouts
 from commitlogfs.mount.status import StatusReport, one_line, to_json
 from commitlogfs.mount.unmount import unmount
 from commitlogfs.store.commitlog import CommitLog
@@ -116,6 +117,7 @@ def run(config: Config, on_ready: Callable[[], None]) -> ExitCode:
         if kept is None:
             standing = guard.raise_guard(config.mountpoint, protect=os.geteuid() == 0)
             log_event(log, logging.INFO, "guarded", path=config.mountpoint, protection=standing.protection.value)
+        warn_of_time_limits(read_request_timeouts())
         daemon = _Daemon(config, pool, kept)
         listener = control.bind(socket_path)
         stack.callback(socket_path.unlink, missing_ok=True)
@@ -162,6 +164,14 @@ def check_mountpoint(config: Config) -> None:
         mounting.demand_separate(config)
     except OSError as error:
         raise RefusedError(f"{path}: cannot be looked at ({error.strerror}): check the path") from error
+
+
+def warn_of_time_limits(timeouts: dict[str, int | None]) -> None:
+    """A mount lives with a limit as long as nothing takes that long, so it is not refused."""
+    limits = describe_limits(timeouts)
+    if limits:
+        text = "a request that waits longer, for a disk or a daemon, aborts the mount: see `commitlogfs doctor`"
+        log_event(log, logging.WARNING, "request_timeout", limits=limits, text=text)
 
 
 def _demand_fuse_device() -> None:
@@ -236,9 +246,12 @@ class _Daemon:
         self._metrics.registry.register(LogCollector(self._commitlog, config.name))
         contents = ControlContents(status=self._status_text, metrics=self._metrics_text)
         self._operations = CommitLogOperations(self._commitlog, Trigger(config.trigger), contents, self._metrics)
+        self._metrics.registry.register(MountCollector(self._operations.backing, config.name))
         self._report = StatusReport(config, self._operations)
         self._failure: RefusedError | None = None
         self._survives = False
+        self._device: int | None = None
+        """Of the mount, as mountinfo shows it."""
 
     def mount(self) -> None:
         """Mount, or take over what was kept. Raises RefusedError."""
@@ -257,6 +270,8 @@ class _Daemon:
                 f"{config.mountpoint}: cannot be mounted ({error}): is /dev/fuse there, and may this user "
                 "mount? `commitlogfs doctor` tells"
             ) from error
+        entry = mountinfo.find_mount(config.mountpoint)
+        self._device = None if entry is None else entry.device
         if wanted is Passthrough.REQUIRED and self._kept is None and self._session.not_passed_through:
             reasons = "; ".join(self._session.not_passed_through)
             self._failure = RefusedError(f'{config.mountpoint}: passthrough = "required", but {reasons}')
@@ -268,10 +283,9 @@ class _Daemon:
     def _keep_descriptors(self, session: Session) -> None:
         kept = False
         try:
-            if session.state_lost:
-                for name in STORED:
-                    descriptor_store.remove(name)
             if not session.taken_over or session.state_lost:
+                for name in STORED:  # of a former mount, perhaps
+                    descriptor_store.remove(name)
                 kept = descriptor_store.store(session.descriptors())
         except OSError as error:
             log_event(log, logging.ERROR, "descriptors_not_kept", reason=str(error))
@@ -279,9 +293,12 @@ class _Daemon:
             self._survives = (kept or session.taken_over) and not session.why_mortal
             if not self._survives:
                 log_event(log, logging.WARNING, "mortal", reason=self._why_mortal())
+                # To kill this process for being slow would end the mount for good.
+                notify.watch_no_longer()
 
     async def serve(self, listener: socket.socket, on_ready: Callable[[], None]) -> ExitCode:
-        """OK once unmounted, HANDED_OVER after `restart`. Raises RefusedError if it does not come to answer."""
+        """OK once unmounted, HANDED_OVER after `restart`, FINDINGS when somebody has aborted the connection. Raises
+        RefusedError if it does not come to answer."""
         verbs: dict[str, control.Answer] = {
             "status": self._answer_status,
             "segments": self._answer_segments,
@@ -303,13 +320,19 @@ class _Daemon:
         if self._handing_over:
             log_event(log, logging.INFO, "handed_over", path=self._config.mountpoint)
             return ExitCode.HANDED_OVER
-        log_event(log, logging.INFO, "unmounted", path=self._config.mountpoint)
+        aborted = self._is_attached()
+        level, event = (logging.ERROR, "connection_aborted") if aborted else (logging.INFO, "unmounted")
+        log_event(log, level, event, path=self._config.mountpoint)
         with contextlib.suppress(OSError):
             for name in STORED:
                 descriptor_store.remove(name)
         if self._failure is not None:
             raise self._failure
-        return ExitCode.OK
+        return ExitCode.FINDINGS if aborted else ExitCode.OK
+
+    def _is_attached(self) -> bool:
+        """Whether the mount is still to be seen somewhere; asked of /proc alone."""
+        return any(entry.device == self._device for entry in mountinfo.read_mounts())
 
     async def _announce(self, on_ready: Callable[[], None]) -> None:
         """READY only when the mount answers, tried from a child process; then STATUS= now and then."""
@@ -342,12 +365,22 @@ class _Daemon:
             return
         while True:
             beat = trio.current_time() + interval_s / WATCHDOG_BEATS
-            result = await trio.to_thread.run_sync(probe_mount, self._config.mountpoint, interval_s)
-            if result.ok:
-                notify.watchdog()
+            if self._is_in_sight():
+                result = await trio.to_thread.run_sync(probe_mount, self._config.mountpoint, interval_s)
+                if result.ok:
+                    notify.watchdog()
+                else:
+                    log_event(log, logging.ERROR, "probe_failed", reason=result.reason)
             else:
-                log_event(log, logging.ERROR, "probe_failed", reason=result.reason)
+                log_event(log, logging.WARNING, "out_of_sight", path=self._config.mountpoint)
+                notify.watchdog()
             await trio.sleep_until(beat)
+
+    def _is_in_sight(self) -> bool:
+        """Not after `umount -l`, nor beneath another mount: there is nothing to look at then, but whoever has files
+        open is served until the last is closed."""
+        entry = mountinfo.find_mount(self._config.mountpoint)
+        return entry is not None and entry.device == self._device
 
     async def _tell_status(self) -> None:
         while True:
@@ -368,7 +401,7 @@ class _Daemon:
     async def _unmount(self) -> None:
         try:
             await trio.to_thread.run_sync(unmount, self._config.mountpoint)
-        except UserError as error:
+        except (UserError, OSError) as error:
             log_event(log, logging.ERROR, "stop_refused", reason=str(error))
 
     async def _status_text(self) -> bytes:
@@ -376,6 +409,7 @@ class _Daemon:
 
     async def _compose(self) -> dict[str, Any]:
         document = await self._report.compose()
+        document["daemon"]["state_lost"] = self._operations.backing.state_lost
         document["daemon"]["survives"] = self._survives
         document["daemon"]["mortal_reason"] = "" if self._survives else self._why_mortal()
         return document

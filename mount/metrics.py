@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Info, gener
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from commitlogfs.fusefs.backing import Backing
 from commitlogfs.store.commitlog import CommitLog
 from commitlogfs.store.disk import DiskState
 
@@ -59,11 +60,19 @@ class Metrics:
             ("reason",),
             registry=self.registry,
         )
+        self._resent = Counter(
+            "commitlogfs_resent_requests",
+            "Requests that a former daemon had taken and not answered",
+            registry=self.registry,
+        )
         Info("commitlogfs_build", "Version", registry=self.registry).info({"version": version("commitlogfs")})
 
     def operation(self, op: str, errno_name: str, seconds: float) -> None:
         self._ops.labels(op, errno_name).inc()
         self._op_seconds.labels(op).observe(seconds)
+
+    def request_resent(self) -> None:
+        self._resent.inc()
 
     def segment_created(self, result: str, seconds: float) -> None:
         self._creates.labels(result).inc()
@@ -128,6 +137,23 @@ class LogCollector(Collector):
         retries = _counter("segment_create_retries", "Disks that refused a create, so that the next was tried")
         retries.add_metric([self._pool], log.counters.create_retries)
         yield retries
+
+
+class MountCollector(Collector):
+    """What outlives the daemon: read at the moment of a scrape."""
+
+    def __init__(self, backing: Backing, pool: str) -> None:
+        self._backing = backing
+        self._pool = pool
+
+    def collect(self) -> Iterable[Metric]:
+        passed, _ = self._backing.counts()
+        restarts = _counter("restarts", "Daemons that have gone on with this mount")
+        restarts.add_metric([self._pool], self._backing.takeovers)
+        yield restarts
+        yield _single("passthrough_handles", "Files that the kernel serves by itself", self._pool, passed)
+        lost = float(self._backing.state_lost)
+        yield _single("state_lost", "1 if files opened before a restart are stale since", self._pool, lost)
 
 
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:

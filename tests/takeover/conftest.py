@@ -4,10 +4,14 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import pytest
 from support.kept import KeptMount
 from support.pools import PoolMount
+from support.versions import VersionedMount
+
+Kind = TypeVar("Kind", bound=KeptMount)
 
 
 @pytest.fixture(params=["auto", "off"], ids=["passed", "plain"])
@@ -19,10 +23,20 @@ def mode(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def keep(make_pool: Callable[..., PoolMount]) -> Iterator[Callable[..., KeptMount]]:
     """Makes a kept mount of a new pool; the arguments are make_pool's. Started."""
-    mounts: list[KeptMount] = []
+    yield from _started(make_pool, KeptMount)
 
-    def make(*arguments: object, **options: object) -> KeptMount:
-        mount = KeptMount(make_pool(*arguments, **options))
+
+@pytest.fixture
+def keep_versions(make_pool: Callable[..., PoolMount]) -> Iterator[Callable[..., VersionedMount]]:
+    """As `keep`; its daemons can be told to be of another version."""
+    yield from _started(make_pool, VersionedMount)
+
+
+def _started(make_pool: Callable[..., PoolMount], kind: type[Kind]) -> Iterator[Callable[..., Kind]]:
+    mounts: list[Kind] = []
+
+    def make(*arguments: object, **options: object) -> Kind:
+        mount = kind(make_pool(*arguments, **options))
         mounts.append(mount)
         mount.start()
         return mount
