@@ -55,7 +55,7 @@ class StatusReport:
                 "pid": os.getpid(),
                 "since": self._since,
                 **self._passthrough(),
-                "takeovers": self._operations.backing.takeovers,
+                "restarts": self._operations.backing.takeovers,
             },
             "segments": {
                 "count": len(whole),

@@ -147,7 +147,7 @@ def run(site: Site, distribution: rocketmq.Distribution, workdir: Path, ends: Ca
         assert mountinfo.find_mount(pool.mountpoint) == mount
         broker.stop()
     assert site.counts() == before
-    assert pool.status()["daemon"]["takeovers"] == site.ends.done + 2  # counts() replaces it, too
+    assert pool.status()["daemon"]["restarts"] == site.ends.done + 2  # counts() replaces it, too
     pool.stop()
     for disk in site.stand.disks:
         disk.unmount()  # nothing in the kernel has hold of a file there

@@ -77,7 +77,7 @@ def test_open_files_and_mappings_go_on(kept: KeptMount) -> None:
         os.close(second)
     os.close(fd)
     assert bare(kept, 0).read_bytes()[:6] == b"before"
-    assert kept.pool.status()["daemon"]["takeovers"] == 1
+    assert kept.pool.status()["daemon"]["restarts"] == 1
 
 
 def test_requests_wait_for_the_successor(kept: KeptMount) -> None:
@@ -175,7 +175,7 @@ def test_unmounting_after_a_takeover_ends_everything(kept: KeptMount) -> None:
     assert keeper.wait(15) == 0
     kept.pool.daemon = None
     kept.start()  # a fresh mount
-    assert kept.pool.status()["daemon"]["takeovers"] == 0
+    assert kept.pool.status()["daemon"]["restarts"] == 0
     assert len(names(kept)) == 3
 
 
