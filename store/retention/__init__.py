@@ -1,0 +1,34 @@
+"""Forced deletion: when the oldest segments go, and what the broker is shown. Policy only, without I/O."""
+
+from commitlogfs.store.retention.alerts import Alert, AlertCode
+from commitlogfs.store.retention.engine import Decision, EngineState, Removal, Rule, decide
+from commitlogfs.store.retention.facts import (
+    DiskFacts,
+    HeldFacts,
+    LogFacts,
+    Moment,
+    SegmentFacts,
+    Snapshot,
+)
+from commitlogfs.store.retention.rules import KEPT_SEGMENTS, PAUSE_S, Mode, RetentionRules, Trigger
+
+__all__ = [
+    "KEPT_SEGMENTS",
+    "PAUSE_S",
+    "Alert",
+    "AlertCode",
+    "Decision",
+    "DiskFacts",
+    "EngineState",
+    "HeldFacts",
+    "LogFacts",
+    "Mode",
+    "Moment",
+    "Removal",
+    "RetentionRules",
+    "Rule",
+    "SegmentFacts",
+    "Snapshot",
+    "Trigger",
+    "decide",
+]

@@ -1,0 +1,95 @@
+"""What the rules see of the world at one moment. Pure data."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from commitlogfs.store.disk import DiskState
+from commitlogfs.store.identity import DiskNumber
+from commitlogfs.store.segment import BaseOffset
+from commitlogfs.store.thresholds import Thresholds
+from commitlogfs.store.usage import DiskUsage
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One reading of all clocks."""
+
+    wall_ns: int
+    """Since 1970: what mtimes are compared with. May jump."""
+    steady_s: float
+    """Since boot, sleep included (CLOCK_BOOTTIME): what durations are measured by. Never jumps."""
+    hour: int
+    """Of the local day, 0 to 23."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFacts:
+    number: DiskNumber
+    path: str
+    state: DiskState
+    measured: DiskUsage | None
+    """As the disk says; None while it does not answer."""
+    pending_bytes: int
+    """Of segments that are removed, but still open: on their way to being free."""
+    thresholds: Thresholds
+
+    @property
+    def takes_segments(self) -> bool:
+        """As far as its state goes."""
+        return self.state is DiskState.RW and self.measured is not None
+
+    @property
+    def usage(self) -> DiskUsage | None:
+        """With pending bytes counted as free: what is removed must not be removed again."""
+        return None if self.measured is None else self.measured.with_pending_free(self.pending_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    base_offset: BaseOffset
+    disk: DiskNumber
+    allocated_bytes: int
+    """What its removal gives back."""
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldFacts:
+    """A segment that was removed by force and is still open."""
+
+    base_offset: BaseOffset
+    disk: DiskNumber
+    allocated_bytes: int
+    """0: its blocks are freed already."""
+    since_s: float
+    """Steady time from which its grace counts."""
+
+
+class LogFacts(Protocol):
+    """The log's segments. Not a tuple: 60,000 are looked at only when one of them is to go."""
+
+    @property
+    def segment_size(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[SegmentFacts]:
+        """Oldest first."""
+        ...
+
+    def newest(self, count: int) -> tuple[SegmentFacts, ...]: ...
+
+    def count_on(self, disk: DiskNumber) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    moment: Moment
+    disks: tuple[DiskFacts, ...]
+    log: LogFacts
+    held: tuple[HeldFacts, ...] = ()
+
+    def writable(self) -> tuple[DiskFacts, ...]:
+        """They alone have a say."""
+        return tuple(disk for disk in self.disks if disk.takes_segments)

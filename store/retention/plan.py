@@ -1,0 +1,61 @@
+"""Which segments would have to go for a goal to be reached: always a prefix of the log, never one more. Pure."""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+
+from commitlogfs.store.disk import DiskState
+from commitlogfs.store.identity import DiskNumber
+from commitlogfs.store.retention.facts import SegmentFacts, Snapshot
+from commitlogfs.store.retention.rules import KEPT_SEGMENTS
+from commitlogfs.store.usage import DiskUsage
+
+Usages = Mapping[DiskNumber, DiskUsage]
+Goal = Callable[[Usages], bool]
+"""Whether enough has been removed, by the usage of the writable disks. More free space never undoes it."""
+
+
+def removable_prefix(snapshot: Snapshot) -> Iterator[SegmentFacts]:
+    """Oldest first; ends before the newest KEPT_SEGMENTS and before the first that cannot be removed now, because a
+    later one without it would leave a hole. What lies on a failed disk is absent already, and passed over."""
+    disks = {disk.number: disk for disk in snapshot.disks}
+    for segment in itertools.islice(snapshot.log, max(0, len(snapshot.log) - KEPT_SEGMENTS)):
+        disk = disks.get(segment.disk)
+        if disk is None or disk.state in (DiskState.FAILED, DiskState.OFFLINE):
+            continue
+        if disk.measured is None:
+            return
+        yield segment
+
+
+def plan_prefix(snapshot: Snapshot, goal: Goal) -> tuple[SegmentFacts, ...] | None:
+    """The shortest prefix whose removal reaches the goal; () if it is reached already; None if no prefix does, so
+    that removing anything would be in vain."""
+    usages = usages_of(snapshot)
+    if goal(usages):
+        return ()
+    if not goal(best_case(snapshot)):
+        return None
+    planned = []
+    for segment in removable_prefix(snapshot):
+        planned.append(segment)
+        if segment.disk in usages:
+            usages[segment.disk] = usages[segment.disk].with_pending_free(segment.allocated_bytes)
+            if goal(usages):
+                return tuple(planned)
+    return None
+
+
+def usages_of(snapshot: Snapshot) -> dict[DiskNumber, DiskUsage]:
+    """Of the writable disks."""
+    return {disk.number: disk.usage for disk in snapshot.writable() if disk.usage is not None}
+
+
+def best_case(snapshot: Snapshot) -> dict[DiskNumber, DiskUsage]:
+    """The same with all segments gone but the newest KEPT_SEGMENTS, each as large as it can be: an upper bound that
+    needs no walk over the log."""
+    kept = Counter(segment.disk for segment in snapshot.log.newest(KEPT_SEGMENTS))
+    return {
+        number: usage.with_pending_free((snapshot.log.count_on(number) - kept[number]) * snapshot.log.segment_size)
+        for number, usage in usages_of(snapshot).items()
+    }

@@ -1,0 +1,60 @@
+"""What an operator wants of forced deletion. Pure."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+KEPT_SEGMENTS: Final = 3
+"""The newest ones, which no rule touches: the one written, the one made ahead, and what a recovery starts from."""
+PAUSE_S: Final = 0.1
+"""Between two removals of a cycle (RocketMQ's deleteCommitLogFilesInterval)."""
+
+
+class Mode(Enum):
+    COOPERATIVE = "cooperative"
+    """A live broker deletes, steered by statfs; what it leaves undone is done by force."""
+    FILESYSTEM = "filesystem"
+    """For a log without a live broker: pressure is hidden, segments go by force and by age."""
+    OFF = "off"
+    """Nothing is deleted, and statfs hides nothing."""
+
+
+class Trigger(Enum):
+    """Whose fill level decides."""
+
+    ALL = "all"
+    """The least full writable disk: the broker acts as in native multi-path mode."""
+    ANY = "any"
+    """The fullest writable disk: RIP-7's text."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionRules:
+    """Raises ValueError where the parts contradict each other."""
+
+    mode: Mode = Mode.COOPERATIVE
+    trigger: Trigger = Trigger.ALL
+    force_after_s: float = 30.0
+    """How long the pressure must have held: three of the broker's own cleaning cycles."""
+    grace_s: float = 120.0
+    """How long a removed segment that is still open keeps its blocks (destroyMapedFileIntervalForcibly)."""
+    punch: bool = True
+    """Whether those blocks are freed by a hole when every disk is full. A slave would copy the zeros."""
+    batch: int = 10
+    """Removals per cycle (RocketMQ's deleteFileBatchMax)."""
+    interval_s: float = 10.0
+    """Of a cycle (RocketMQ's cleanResourceInterval)."""
+    reserved_s: float | None = None
+    """Age at which a segment expires; mode FILESYSTEM only, and mandatory there."""
+    delete_when: frozenset[int] = frozenset()
+    """Hours of the day in which expired segments go; mode FILESYSTEM only, and mandatory there."""
+
+    def __post_init__(self) -> None:
+        if self.mode is Mode.FILESYSTEM and (self.reserved_s is None or not self.delete_when):
+            raise ValueError("mode FILESYSTEM needs reserved_s and delete_when")
+        if self.mode is not Mode.FILESYSTEM and (self.reserved_s is not None or self.delete_when):
+            raise ValueError("reserved_s and delete_when have an effect in mode FILESYSTEM only")
+        if self.batch < 1 or self.interval_s <= 0 or self.force_after_s < 0 or self.grace_s < 0:
+            raise ValueError("batch and interval_s must be above 0, times not negative")
+        if not all(0 <= hour <= 23 for hour in self.delete_when):
+            raise ValueError("delete_when holds hours, 0 to 23")
