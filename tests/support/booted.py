@@ -6,6 +6,7 @@ does to /etc, /run or /var stays. Units that would reach the host (udev, sysctl,
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -35,10 +36,12 @@ mount -t tmpfs -o mode=1777 tmpfs $R/tmp
 mount -t sysfs -o ro sysfs $R/sys
 mkdir -p $R/shared
 mount --rbind $W/shared $R/shared
+mkdir -p $R$W/shared
+mount --rbind $W/shared $R$W/shared
 cp -a $W/etc/. $R/etc/
 for path in $PYTHONS; do mkdir -p $R$path; mount --rbind $path $R$path; done
-printf '#!/bin/sh\nexec %s -m commitlogfs.mount.cli "$@"\n' $PYTHON > $R/usr/local/bin/commitlogfs
-chmod 755 $R/usr/local/bin/commitlogfs
+cp -a $W/bin/. $R/usr/local/bin/
+install -D -m 755 $SOURCE/systemd/commitlogfs-unit $R/usr/local/libexec/commitlogfs-unit
 echo $$ > $CG/cgroup.procs
 exec unshare --mount --pid --cgroup --ipc --uts --fork --kill-child --propagation private bash -euc '
 R=$W/root
@@ -66,7 +69,8 @@ def why_not() -> str:
 
 
 class Booted:
-    """A running systemd. It sees `shared` as /shared, with what the test has mounted below it before."""
+    """A running systemd. It sees `shared` at its own path and as /shared, with what the test has mounted below it
+    before. The network is this machine's."""
 
     def __init__(self, init_pid: int, shared: Path) -> None:
         self._init_pid = init_pid
@@ -83,7 +87,11 @@ class Booted:
         return done
 
     def systemctl(self, *arguments: str, check: bool = True) -> str:
-        return self.run("systemctl", *arguments, check=check).stdout.strip()
+        done = self.run("systemctl", *arguments, check=False)
+        if check and done.returncode != 0:
+            told = self.run("journalctl", "-n", "40", "-o", "short-precise", "--no-pager", check=False).stdout
+            raise AssertionError(f"systemctl {' '.join(arguments)}: {done.stderr}\n{told}")
+        return done.stdout.strip()
 
     def show(self, unit: str, what: str) -> str:
         return self.systemctl("show", "-p", what, "--value", unit)
@@ -108,6 +116,7 @@ def booted(workdir: Path, units: dict[str, str]) -> Iterator[Booted]:
         place = workdir / "etc/systemd/system" / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text)
+    commands(workdir / "bin", sys.executable)
     for unit in _MASKED:
         (workdir / "etc/systemd/system" / unit).symlink_to("/dev/null")
     cgroup2 = _cgroup2()
@@ -117,7 +126,7 @@ def booted(workdir: Path, units: dict[str, str]) -> Iterator[Booted]:
     log = (workdir / "boot.log").open("wb")
     outer = subprocess.Popen(
         ["unshare", "--mount", "--propagation", "private", "bash", "-euc", _BOOT],
-        env={**os.environ, "W": str(workdir), "CG": str(group), "PYTHON": sys.executable, "PYTHONS": _pythons()},
+        env={**os.environ, **_settings(workdir), "CG": str(group)},
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
@@ -146,6 +155,15 @@ def booted(workdir: Path, units: dict[str, str]) -> Iterator[Booted]:
         subprocess.run(["umount", "-l", str(overlay)], check=False)
 
 
+def commands(folder: Path, *python: str) -> None:
+    """The commands of the package that `python` (a command line) imports, into the new `folder`."""
+    folder.mkdir()
+    for name, module in (("commitlogfs", "cli"), ("commitlogfs-daemon", "serve")):
+        script = folder / name
+        script.write_text(f'#!/bin/sh\nexec {shlex.join(python)} -m commitlogfs.mount.{module} "$@"\n')
+        script.chmod(0o755)
+
+
 def _cgroup2() -> Path | None:
     for line in Path("/proc/self/mounts").read_text().splitlines():
         fields = line.split()
@@ -154,10 +172,12 @@ def _cgroup2() -> Path | None:
     return None
 
 
-def _pythons() -> str:
-    """What the interpreter needs and may lie in /tmp, which is another one inside."""
+def _settings(workdir: Path) -> dict[str, str]:
     source = Path(__file__).parents[2]
-    return " ".join({sys.prefix, str(source)} if Path(sys.prefix).is_relative_to("/tmp") else set())
+    # What the interpreter needs and may lie in /tmp, which is another one inside.
+    pythons = {sys.prefix, str(source)} if Path(sys.prefix).is_relative_to("/tmp") else set()
+    values = {"W": workdir, "SOURCE": source}
+    return {"PYTHONS": " ".join(pythons), **{name: str(value) for name, value in values.items()}}
 
 
 def _init_of(pid: int) -> int | None:

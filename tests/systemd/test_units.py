@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,12 @@ pytestmark = [
 
 UNITS = Path(__file__).parents[2] / "systemd"
 SERVICE = "commitlogfs@log.service"
+READY = "commitlogfs-ready@log.service"
 BROKER = "broker.service"
+CONFIG = "/etc/commitlogfs/log.toml"
 MOUNTPOINT = "/shared/store/commitlog"
 SEGMENT = f"{MOUNTPOINT}/{0:020d}"
+SETTLED_S = 40.0
 # Stands for a broker: holds a segment open and mapped, and appends for as long as it lives.
 APPENDER = f"""
 import mmap, os, time
@@ -39,84 +43,167 @@ while True:
 
 @pytest.fixture
 def system(disk_farm: DiskFarm, workdir: Path) -> Iterator[Booted]:
-    (workdir / "shared/disks").mkdir(parents=True)
-    (workdir / "shared/appender.py").write_text(APPENDER)
+    shared = workdir / "shared"
+    (shared / "disks").mkdir(parents=True)
     disk = disk_farm.add("ext4")
     for number in range(2):
         (disk.path / f"cl{number}").mkdir(mode=0o700)
-    subprocess.run(["mount", "--bind", str(disk.path), str(workdir / "shared/disks")], check=True)
-    config = workdir / "etc/commitlogfs/log.toml"
-    config.parent.mkdir(parents=True)
-    disks = ", ".join(f'{{ path = "/shared/disks/cl{number}" }}' for number in range(2))
-    config.write_text(f'mountpoint = "{MOUNTPOINT}"\nsegment_size = "1MiB"\ndisks = [{disks}]\n')
-    units = {path.name: path.read_text() for path in UNITS.glob("*.service")}
-    drop_in = (UNITS / "broker.service.d/commitlogfs.conf").read_text().replace("NAME", "log")
-    units[f"{BROKER}.d/commitlogfs.conf"] = drop_in
-    units[BROKER] = "[Service]\nExecStart=/usr/bin/python3 /shared/appender.py\n"
+    subprocess.run(["mount", "--bind", str(disk.path), str(shared / "disks")], check=True)
     try:
-        with booted(workdir, units) as system:
+        with booted(workdir, units(workdir)) as system:
             system.run("commitlogfs", "init", "log")
             yield system
     finally:
-        subprocess.run(["umount", "-l", str(workdir / "shared/disks")], check=True)
+        subprocess.run(["umount", "-l", str(shared / "disks")], check=True)
+
+
+def units(folder: Path) -> dict[str, str]:
+    """The project's, and what stands for the broker's."""
+    (folder / "shared/appender.py").write_text(APPENDER)
+    config = folder / "etc/commitlogfs/log.toml"
+    config.parent.mkdir(parents=True)
+    disks = ", ".join(f'{{ path = "/shared/disks/cl{number}" }}' for number in range(2))
+    config.write_text(f'mountpoint = "{MOUNTPOINT}"\nsegment_size = "1MiB"\ndisks = [{disks}]\n')
+    drop_in = (UNITS / "broker.service.d/commitlogfs.conf").read_text().replace("NAME", "log")
+    return {
+        **{path.name: path.read_text() for path in UNITS.glob("*.service")},
+        BROKER: "[Service]\nExecStart=/usr/bin/python3 /shared/appender.py\n",
+        f"{BROKER}.d/commitlogfs.conf": drop_in,
+        f"{SERVICE}.d/test.conf": "[Service]\nWatchdogSec=3\n",
+    }
 
 
 def daemon_pid(system: Booted) -> int:
     return int(system.show(SERVICE, "MainPID"))
 
 
-def has_segment(system: Booted) -> bool:
-    found = system.run("stat", SEGMENT, check=False).returncode == 0
-    assert found, system.journal(BROKER) + system.journal(SERVICE) + system.journal("commitlogfs-ready@log")
-    return found
+def mount_count(system: Booted) -> int:
+    mounts = system.run("cat", "/proc/mounts").stdout.splitlines()
+    return sum(line.split()[2] == "fuse.commitlogfs" for line in mounts)
+
+
+def start_broker(system: Booted) -> str:
+    """Its process id, once it holds a segment."""
+    system.systemctl("start", BROKER)
+    eventually(lambda: system.run("stat", SEGMENT, check=False).returncode == 0)
+    return system.show(BROKER, "MainPID")
+
+
+def wait_for_successor(system: Booted, former: int, timeout_s: float = SETTLED_S) -> None:
+    eventually(
+        lambda: daemon_pid(system) not in (0, former) and system.show(SERVICE, "ActiveState") == "active", timeout_s
+    )
+
+
+def is_served(system: Booted, broker: str) -> bool:
+    """The mount answers, it is the only one, and its broker has noticed nothing."""
+    assert (system.show(BROKER, "MainPID"), system.show(BROKER, "ActiveState")) == (broker, "active")
+    return system.run("stat", "-f", MOUNTPOINT).returncode == 0 and mount_count(system) == 1
+
+
+@contextmanager
+def broken_configuration(system: Booted) -> Iterator[None]:
+    system.run("sed", "-i.good", "1i nonsense = 1", CONFIG)
+    try:
+        yield
+    finally:
+        system.run("mv", f"{CONFIG}.good", CONFIG)
 
 
 def test_the_broker_survives_every_death_of_the_daemon(system: Booted) -> None:
-    system.systemctl("start", BROKER)
-    assert system.show(SERVICE, "ActiveState") == "active"
-    broker = system.show(BROKER, "MainPID")
-    eventually(lambda: has_segment(system))
-    for how in ("kill -9", "restart", "hang"):
+    broker = start_broker(system)
+    kept = system.show(SERVICE, "NFileDescriptorStore")
+    for how in ("kill -9", "restart", "systemctl restart", "hang"):
         before = daemon_pid(system)
         if how == "kill -9":
             system.systemctl("kill", "-s", "KILL", "--kill-who=main", SERVICE)
         elif how == "restart":
             system.run("commitlogfs", "restart", "log")
+        elif how == "systemctl restart":
+            system.systemctl("restart", SERVICE)
         else:
             system.systemctl("kill", "-s", "STOP", "--kill-who=main", SERVICE)
-        eventually(
-            lambda before=before: (
-                daemon_pid(system) not in (0, before) and system.show(SERVICE, "ActiveState") == "active"
-            ),
-            40,
-        )
-        assert system.run("stat", SEGMENT).returncode == 0
-        assert (system.show(BROKER, "MainPID"), system.show(BROKER, "ActiveState")) == (broker, "active"), how
-    assert system.run("grep", "-c", "fuse.commitlogfs", "/proc/mounts").stdout.strip() == "1"
+        wait_for_successor(system, before)
+        assert is_served(system, broker), how
+        assert system.show(SERVICE, "NFileDescriptorStore") == kept
+
+
+def test_a_successor_waits_for_nothing_of_its_predecessor(system: Booted) -> None:
+    """A probe that hangs in the mount ends when the successor answers."""
+    broker = start_broker(system)
+    group = f"/sys/fs/cgroup{system.show(SERVICE, 'ControlGroup')}/cgroup.procs"
+    # Deaf to SIGTERM as a process that hangs in the kernel is.
+    (system.shared / "leftover").write_text(f"trap '' TERM\necho $$ >{group}\nexec sleep 300\n")
+    system.run("sh", "-c", "sh /shared/leftover >/dev/null 2>&1 &")
+    eventually(lambda: len(system.run("cat", group).stdout.split()) >= 2)
+    before = daemon_pid(system)
+    system.systemctl("kill", "-s", "KILL", "--kill-who=main", SERVICE)
+    wait_for_successor(system, before, 10)
+    assert is_served(system, broker)
 
 
 def test_a_mount_in_use_is_not_taken_away(system: Booted) -> None:
-    system.systemctl("start", BROKER)
-    eventually(lambda: has_segment(system))
-    system.systemctl("stop", "--no-block", SERVICE)
-    eventually(lambda: "held by" in system.journal(SERVICE) or "python3" in system.journal(SERVICE), 40)
-    assert system.run("stat", SEGMENT).returncode == 0
-    assert system.show(BROKER, "ActiveState") == "active"
-    system.systemctl("stop", BROKER)
-    eventually(lambda: system.show(SERVICE, "ActiveState") in ("inactive", "failed"), 60)
+    broker = start_broker(system)
+    before = daemon_pid(system)
+    stop = system.run("systemctl", "stop", SERVICE, check=False)
+    assert stop.returncode != 0
+    assert "canceled" in stop.stderr
+    assert f"in use by python3 (pid {broker}" in system.journal(SERVICE)
+    wait_for_successor(system, before)
+    assert is_served(system, broker)
+
+
+def test_a_refused_successor_is_waited_for(system: Booted) -> None:
+    """The mount stays, and whoever has files of it open; put right, it goes on by itself."""
+    broker = start_broker(system)
+    before = daemon_pid(system)
+    kept = system.show(SERVICE, "NFileDescriptorStore")
+    with broken_configuration(system):
+        system.systemctl("restart", SERVICE, check=False)
+        eventually(lambda: system.journal(SERVICE).count("nonsense: unknown key") >= 2, 20)
+        assert system.show(SERVICE, "NFileDescriptorStore") == kept
+        # Nor does a stop take it away now.
+        system.systemctl("stop", SERVICE, check=False)
+        eventually(lambda: system.show(SERVICE, "ActiveState") == "activating", 20)
+        assert system.show(SERVICE, "NFileDescriptorStore") == kept
+    wait_for_successor(system, before)
+    assert is_served(system, broker)
+
+
+def test_one_transaction_stops_the_broker_first(system: Booted) -> None:
+    """As at the machine's shutdown."""
+    start_broker(system)
+    system.systemctl("isolate", "test.target")
+    eventually(lambda: system.show(SERVICE, "ActiveState") == "inactive")
+    assert "not stopped" not in system.journal(SERVICE)
+    assert mount_count(system) == 0
 
 
 def test_stop_unmounts_and_leaves_the_guard(system: Booted) -> None:
     system.systemctl("start", SERVICE)
+    # systemd knows every setting, but for the one that the unit says it may not know.
+    unknown = {line for line in system.journal(SERVICE).splitlines() if "/systemd/system/" in line}
+    assert all("FileDescriptorStorePreserve" in line for line in unknown), unknown
     system.systemctl("stop", SERVICE)
     assert system.show(SERVICE, "ActiveState") == "inactive"
-    assert system.run("grep", "-c", "fuse.commitlogfs", "/proc/mounts", check=False).stdout.strip() == "0"
+    assert mount_count(system) == 0
     assert "COMMITLOG-NOT-MOUNTED" in system.run("ls", MOUNTPOINT).stdout
 
 
+def test_what_is_unmounted_by_hand_stays_unmounted(system: Booted) -> None:
+    system.systemctl("start", SERVICE)
+    system.run("commitlogfs", "umount", "log")
+    eventually(lambda: system.show(SERVICE, "ActiveState") == "inactive")
+    assert (system.show(SERVICE, "Result"), system.show(SERVICE, "NRestarts")) == ("success", "0")
+    assert mount_count(system) == 0
+
+
 def test_a_broken_configuration_gives_up_without_a_mount(system: Booted) -> None:
-    system.run("sh", "-c", "echo 'nonsense = 1' >> /etc/commitlogfs/log.toml")
-    system.systemctl("start", SERVICE, check=False)
-    eventually(lambda: system.show(SERVICE, "ActiveState") == "failed", 40)
-    assert "nonsense: unknown key" in system.journal(SERVICE)
-    assert system.run("grep", "-c", "fuse.commitlogfs", "/proc/mounts", check=False).stdout.strip() == "0"
+    drop_in = f"/etc/systemd/system/{SERVICE}.d/limit.conf"
+    system.run("sh", "-c", f"printf '[Unit]\\nStartLimitBurst=3\\n' >{drop_in}")
+    system.systemctl("daemon-reload")
+    with broken_configuration(system):
+        system.systemctl("start", SERVICE, check=False)
+        eventually(lambda: system.show(SERVICE, "ActiveState") == "failed", 40)
+        assert "nonsense: unknown key" in system.journal(SERVICE)
+        assert mount_count(system) == 0

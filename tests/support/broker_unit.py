@@ -1,0 +1,64 @@
+"""A real broker as broker.service of a systemd booted for the test, on the mount of commitlogfs@log.service."""
+
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+from support.booted import Booted
+from support.waiting import eventually
+
+from commitlogfs.bench.rocketmq import Broker, Distribution, NameServer
+from commitlogfs.bench.rocketmq.process import java_command
+
+SERVICE = "commitlogfs@log.service"
+READY = "commitlogfs-ready@log.service"
+BROKER = "broker.service"
+_STARTED_S = 60.0
+
+
+class BrokerUnit(Broker):
+    """Its configuration and command line are those of any broker of a test; systemd starts and stops it."""
+
+    def __init__(self, distribution: Distribution, names: NameServer, shared: Path, config: dict[str, Any]) -> None:
+        super().__init__(distribution, names, shared, config, name="broker-unit")
+
+    def unit(self) -> str:
+        """The text of its unit, as an operator would write it."""
+        java = shutil.which("java")
+        assert java is not None
+        main_class, *arguments = self._arguments()
+        _, *rest = java_command(self.distribution, main_class, *arguments, jvm=self._jvm, user_home=self.home)
+        return (
+            "[Service]\n"
+            f"ExecStart={shlex.join([java, *rest])}\n"
+            f"WorkingDirectory={self.home}\n"
+            f"Environment=ROCKETMQ_HOME={self.home}\n"
+            "LimitNOFILE=65536\n"
+            "SuccessExitStatus=143\n"
+            f"StandardOutput=append:{self.log_file}\nStandardError=inherit\n"
+        )
+
+    def start_unit(self, system: Booted) -> None:
+        """Start it and wait until it serves."""
+        system.systemctl("start", BROKER)
+        eventually(self._serves, _STARTED_S)
+
+    def _serves(self) -> bool:
+        try:
+            return self._is_ready()
+        except OSError:
+            return False
+
+
+def release(folder: Path, version: str) -> Path:
+    """A copy of the package as another version, beneath the new `folder`; what to put into $PYTHONPATH."""
+    source = Path(__file__).parents[2]
+    for package in ("bench", "fusefs", "mount", "store"):
+        shutil.copytree(
+            source / package, folder / "commitlogfs" / package, ignore=shutil.ignore_patterns("__pycache__", "*.c")
+        )
+    about = folder / f"commitlogfs-{version}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: commitlogfs\nVersion: {version}\n")
+    return folder
