@@ -42,7 +42,6 @@ from commitlogfs.fusefs.handles import Handle
 from commitlogfs.fusefs.listing import Listing, readdir_reply
 from commitlogfs.fusefs.namespace import Namespace
 from commitlogfs.fusefs.observer import Observer
-from commitlogfs.fusefs.statfs import BLOCK_BYTES, DiskShare, StatfsFigures, Trigger, compose
 from commitlogfs.fusefs.usage_monitor import UsageMonitor
 from commitlogfs.store import durable, identity, layout
 from commitlogfs.store.allocate import PERMISSION_BITS, Owner
@@ -58,6 +57,8 @@ from commitlogfs.store.errors import (
 )
 from commitlogfs.store.events import log_event
 from commitlogfs.store.identity import RootAttributes
+from commitlogfs.store.retention import RetentionRules
+from commitlogfs.store.retention.statfs import BLOCK_BYTES, DiskShare, StatfsFigures, compose
 from commitlogfs.store.segment import SegmentState
 
 log = logging.getLogger(__name__)
@@ -113,12 +114,12 @@ class CommitLogOperations(pyfuse3.Operations):
     supports_dot_lookup = False
 
     def __init__(
-        self, commitlog: CommitLog, trigger: Trigger, contents: ControlContents, observer: Observer
+        self, commitlog: CommitLog, rules: RetentionRules, contents: ControlContents, observer: Observer
     ) -> None:
         super().__init__()
         self.commitlog = commitlog
         self.observer = observer
-        self.trigger = trigger
+        self.rules = rules
         self.threads = DiskThreads(commitlog.disks)
         self.background = BackgroundSync(commitlog, self.threads)
         self.backing = Backing(observer)
@@ -404,7 +405,7 @@ class CommitLogOperations(pyfuse3.Operations):
             )
             for disk in self.commitlog.disks.values()
         )
-        return compose(shares, self.trigger)
+        return compose(shares, self.rules.trigger, self.rules.mode)
 
     # --- extended attributes -------------------------------------------------------------------------
 

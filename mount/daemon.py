@@ -33,7 +33,6 @@ from commitlogfs.fusefs.control_files import ControlContents
 from commitlogfs.fusefs.kept_state import KeptStateError
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.fusefs.session import STORED, Kept, Passthrough, Session
-from commitlogfs.fusefs.statfs import Trigger
 from commitlogfs.mount import (
     control,
     descriptor_store,
@@ -73,6 +72,7 @@ from commitlogfs.store.pool import (
     reserve_newest,
     sweep,
 )
+from commitlogfs.store.retention import RetentionRules, Trigger
 
 log = logging.getLogger(__name__)
 
@@ -245,7 +245,8 @@ class _Daemon:
                 self._commitlog.note_found_retired(file)
         self._metrics.registry.register(LogCollector(self._commitlog, config.name))
         contents = ControlContents(status=self._status_text, metrics=self._metrics_text)
-        self._operations = CommitLogOperations(self._commitlog, Trigger(config.trigger), contents, self._metrics)
+        rules = RetentionRules(trigger=Trigger(config.trigger))
+        self._operations = CommitLogOperations(self._commitlog, rules, contents, self._metrics)
         self._metrics.registry.register(MountCollector(self._operations.backing, config.name))
         self._report = StatusReport(config, self._operations)
         self._failure: RefusedError | None = None

@@ -15,12 +15,12 @@ from typing import Any
 import trio
 
 from commitlogfs.fusefs.operations import CommitLogOperations
-from commitlogfs.fusefs.statfs import StatfsFigures
 from commitlogfs.mount.config import Config
 from commitlogfs.store import forecast
 from commitlogfs.store.attributes import unpack
 from commitlogfs.store.disk import Disk, DiskState
 from commitlogfs.store.eligibility import RefusalReason
+from commitlogfs.store.retention.statfs import StatfsFigures
 from commitlogfs.store.usage import DiskUsage, measure_usage
 
 SCHEMA_VERSION = 1

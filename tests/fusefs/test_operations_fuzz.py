@@ -21,7 +21,6 @@ from pyfuse3 import EntryAttributes, FUSEError
 from commitlogfs.fusefs import inodes
 from commitlogfs.fusefs.control_files import ControlContents
 from commitlogfs.fusefs.operations import CommitLogOperations
-from commitlogfs.fusefs.statfs import Trigger
 from commitlogfs.mount.metrics import Metrics
 from commitlogfs.store import birth
 from commitlogfs.store.commitlog import CommitLog
@@ -29,6 +28,7 @@ from commitlogfs.store.identity import RootAttributes
 from commitlogfs.store.membership import DiskSpec
 from commitlogfs.store.placement import POLICIES
 from commitlogfs.store.pool import open_pool
+from commitlogfs.store.retention import RetentionRules
 from commitlogfs.store.segment import format_segment_name, parse_segment_name, parse_temporary_name
 from commitlogfs.store.thresholds import Thresholds
 
@@ -57,7 +57,8 @@ def served(base_folder: Path) -> Iterator[Served]:
     for index in range(SEGMENTS):
         (folders[index % 2] / format_segment_name(index * SIZE).decode()).write_bytes(bytes([index]) * SIZE)
     log = CommitLog(open_pool(specs, None), POLICIES["round-robin"])
-    yield Served(CommitLogOperations(log, Trigger.ALL, ControlContents(_nothing, _nothing), Metrics()), folders)
+    contents = ControlContents(_nothing, _nothing)
+    yield Served(CommitLogOperations(log, RetentionRules(), contents, Metrics()), folders)
     log.close()
 
 

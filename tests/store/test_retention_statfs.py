@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.java import used_percent
 
-from commitlogfs.fusefs.statfs import BLOCK_BYTES, DiskShare, StatfsFigures, Trigger, compose
 from commitlogfs.store.disk import DiskState
+from commitlogfs.store.retention import Mode, Trigger
+from commitlogfs.store.retention.statfs import BLOCK_BYTES, DiskShare, StatfsFigures, compose
 from commitlogfs.store.thresholds import Thresholds
 from commitlogfs.store.usage import DiskUsage
 
@@ -168,3 +169,39 @@ def test_nobody_answers():
     for disks in ((), (SILENT, SILENT)):
         figures = compose(disks, Trigger.ALL)
         assert (figures.blocks, figures.free) == (100, 100)
+
+
+# --- modes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("percent", "seen"), [(10, 10), (75, 75), (76, 75), (89.9, 75), (90, 90), (97, 97)])
+def test_where_the_filesystem_deletes_pressure_is_hidden_up_to_full(percent, seen):
+    assert shown(compose((share(percent),), Trigger.ALL, Mode.FILESYSTEM)) == seen
+
+
+def test_where_the_filesystem_deletes_foreign_data_is_hidden_too():
+    assert shown(compose((share(97, ours=1),), Trigger.ALL, Mode.FILESYSTEM)) == 75
+
+
+@given(st.lists(shares(st.just(DiskState.RW)), min_size=1, max_size=6), triggers)
+def test_off_hides_nothing(disks, trigger):
+    figures = compose(tuple(disks), trigger, Mode.OFF)
+    able = answering(disks)
+    percents = [math.ceil(disk.usage.used_ratio * 100) for disk in able]
+    if able:
+        assert shown(figures) == (min(percents) if trigger is Trigger.ALL else max(percents))
+
+
+def test_while_forced_segments_are_held_a_broker_is_made_to_look_for_expired_ones():
+    for mode in (Mode.COOPERATIVE, Mode.FILESYSTEM):
+        assert shown(compose((share(40),), Trigger.ALL, mode, forced_are_open=True)) == 76
+        assert shown(compose((share(88),), Trigger.ALL, mode, forced_are_open=True)) == (
+            88 if mode is Mode.COOPERATIVE else 76
+        )
+    assert shown(compose((share(40),), Trigger.ALL, Mode.OFF, forced_are_open=True)) == 40
+
+
+def test_that_never_makes_it_delete_what_is_not_expired():
+    """Above `force` age does not count."""
+    close = Thresholds(clean=85, force=85)
+    assert shown(compose((share(40, thresholds=close),), Trigger.ALL, forced_are_open=True)) == 85

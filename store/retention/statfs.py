@@ -7,23 +7,14 @@ percent of the disk that decides.
 """
 
 from dataclasses import dataclass
-from enum import Enum
 from fractions import Fraction
 
 from commitlogfs.store.disk import DiskState
+from commitlogfs.store.retention.rules import Mode, Trigger
 from commitlogfs.store.thresholds import Thresholds
 from commitlogfs.store.usage import DiskUsage
 
 BLOCK_BYTES = 4096
-
-
-class Trigger(Enum):
-    """Whose ratio decides."""
-
-    ALL = "all"
-    """The least full writable disk: the broker acts as in native multi-path mode."""
-    ANY = "any"
-    """The fullest writable disk: RIP-7's text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +37,24 @@ class StatfsFigures:
     used_ratio: Fraction
 
 
-def compose(shares: tuple[DiskShare, ...], trigger: Trigger) -> StatfsFigures:
-    """Used and total always come from the same disks: the writable ones that answer.
+def compose(
+    shares: tuple[DiskShare, ...], trigger: Trigger, mode: Mode = Mode.COOPERATIVE, *, forced_are_open: bool = False
+) -> StatfsFigures:
+    """Used and total always come from the same disks: the writable ones that answer. With no such disk, those that
+    answer at all are shown, never above `clean`.
 
-    With no such disk, those that answer at all are shown, never above `clean`.
+    `forced_are_open`: somebody holds segments that were removed by force. A broker finds them expired, since a file
+    without a name has no time of change, and lets go of them, but it only looks above `clean`: so that is shown.
     """
     answering = [share for share in shares if share.usage is not None and share.usage.entire_bytes > 0]
     writable = [share for share in answering if share.state is DiskState.RW]
     if not writable:
         return _without_writable(answering)
     choose = min if trigger is Trigger.ALL else max
-    pressures = [pressure for share in writable if (pressure := _pressure(share)) is not None]
+    pressures = [pressure for share in writable if (pressure := _pressure(share, mode)) is not None]
     ratio = choose(pressures) if pressures else min(_limit(share) for share in writable)
+    if forced_are_open and mode is not Mode.OFF:
+        ratio = max(ratio, *(_above_clean(share) for share in writable))
     return _scale(sum(_entire(share) for share in writable), ratio)
 
 
@@ -69,17 +66,26 @@ def _without_writable(answering: list[DiskShare]) -> StatfsFigures:
     return _scale(total, min(Fraction(used, total), *(_limit(share) for share in answering)))
 
 
-def _pressure(share: DiskShare) -> Fraction | None:
+def _pressure(share: DiskShare, mode: Mode) -> Fraction | None:
     """What one disk contributes to the decision.
 
     A disk that deleting cannot cure shows no more than `clean` while it still takes segments, and has no say
-    once it does not: it must neither raise the alarm nor hide that of disks where deleting helps.
+    once it does not: it must neither raise the alarm nor hide that of disks where deleting helps. In mode
+    FILESYSTEM every disk shows no more up to `full`, because nobody but us is to delete. OFF hides nothing.
     """
     ratio = _ratio(share)
-    if _is_curable(share):
+    if mode is Mode.OFF:
         return ratio
+    if _is_curable(share):
+        hidden = mode is Mode.FILESYSTEM and ratio * 100 < share.thresholds.full
+        return min(ratio, _limit(share)) if hidden else ratio
     takes_segments = ratio * 100 < share.thresholds.force
     return min(ratio, _limit(share)) if takes_segments else None
+
+
+def _above_clean(share: DiskShare) -> Fraction:
+    """The whole percent above `clean`, which makes a broker look for expired files; never one above `force`."""
+    return Fraction(min(share.thresholds.clean + 1, share.thresholds.force), 100)
 
 
 def _is_curable(share: DiskShare) -> bool:
