@@ -31,6 +31,7 @@ from commitlogfs.fusefs import connection
 from commitlogfs.fusefs.connection import ConnectionOptions
 from commitlogfs.fusefs.control_files import ControlContents
 from commitlogfs.fusefs.kept_state import KeptStateError
+from commitlogfs.fusefs.opened_files import opened_files
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.fusefs.session import STORED, Kept, Passthrough, Session
 from commitlogfs.mount import (
@@ -104,7 +105,7 @@ def run(config: Config, on_ready: Callable[[], None]) -> ExitCode:
             check_mountpoint(config)
         started = time.perf_counter()
         with _long_lived_objects():
-            pool = _open(config, takes_over=kept is not None)
+            pool = _open(config, kept)
         stack.callback(pool.close)
         seconds = round(time.perf_counter() - started, 3)
         count = len(pool.inventory.catalog)
@@ -190,13 +191,15 @@ def _demand_fuse_device() -> None:
     )
 
 
-def _open(config: Config, *, takes_over: bool) -> Pool:
+def _open(config: Config, kept: Kept | None) -> Pool:
     """For a takeover, the kernel itself has the newest segment open; and what can still be served is served,
     because a broker waits for it."""
+    takes_over = kept is not None
+    opened = frozenset() if kept is None else opened_files(kept)
     with ExitStack() as stack:
         try:
             size = mounting.configured_segment_size(config)
-            pool = open_pool(mounting.disk_specs(config), size, check_in_use=not takes_over)
+            pool = open_pool(mounting.disk_specs(config), size, check_in_use=not takes_over, opened=opened)
             stack.callback(pool.close)
             demand_mountable(pool, OnMissing.DEGRADED if takes_over else mounting.on_missing(config))
         except PoolRefusedError as error:

@@ -1,6 +1,7 @@
 """All disks' scans put together: the catalog, what is kept out of it, and the findings. Pure."""
 
 from collections import defaultdict
+from collections.abc import Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import attrgetter
@@ -25,9 +26,13 @@ class Inventory:
     findings: list[Finding] = field(default_factory=list)
 
 
-def take_inventory(scans: list[tuple[Disk, DiskScan]], segment_size: int) -> Inventory:
+def take_inventory(
+    scans: list[tuple[Disk, DiskScan]], segment_size: int, opened: Set[tuple[DiskNumber, int]] = frozenset()
+) -> Inventory:
+    """`opened` are files, by disk and inode, that a mount goes on with: a wrong size of theirs is put right by those
+    who work on them, as a copy under way is."""
     inventory = Inventory(Catalog(segment_size))
-    _place_segments(inventory, scans, segment_size)
+    _place_segments(inventory, scans, segment_size, opened)
     for disk, scan in scans:
         _place_temporaries(inventory, disk, scan)
         _report_strangers(inventory, disk, scan)
@@ -35,7 +40,12 @@ def take_inventory(scans: list[tuple[Disk, DiskScan]], segment_size: int) -> Inv
     return inventory
 
 
-def _place_segments(inventory: Inventory, scans: list[tuple[Disk, DiskScan]], segment_size: int) -> None:
+def _place_segments(
+    inventory: Inventory,
+    scans: list[tuple[Disk, DiskScan]],
+    segment_size: int,
+    opened: Set[tuple[DiskNumber, int]],
+) -> None:
     """Written for 60,000 segments without a fault: what is wrong is looked for in bulk, and told one by one."""
     paths = {disk.number: disk.path for disk, _ in scans}
     found = [Segment(base, disk.number, attributes) for disk, scan in scans for base, attributes in scan.segments]
@@ -50,7 +60,7 @@ def _place_segments(inventory: Inventory, scans: list[tuple[Disk, DiskScan]], se
                 _quarantine_copies(inventory, copies, paths)
         elif (segment.disk, segment.ino) in linked:
             _quarantine_linked(inventory, segment, linked[segment.disk, segment.ino], paths)
-        elif segment.size == segment_size:
+        elif segment.size == segment_size or (segment.size and (segment.disk, segment.ino) in opened):
             served.append(segment)
         elif segment.size:
             _quarantine_wrong_size(inventory, segment, segment_size, paths)

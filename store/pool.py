@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 from collections import Counter
+from collections.abc import Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
@@ -14,7 +15,7 @@ from commitlogfs.store.catalog import Role, Segment
 from commitlogfs.store.disk import Disk, DiskState, is_read_only, lock_folder
 from commitlogfs.store.errors import FolderError, NoIdentityError, PoolError
 from commitlogfs.store.findings import Finding, FindingCode, Severity
-from commitlogfs.store.identity import RootAttributes
+from commitlogfs.store.identity import DiskNumber, RootAttributes
 from commitlogfs.store.inuse import is_open_elsewhere
 from commitlogfs.store.inventory import Inventory, take_inventory
 from commitlogfs.store.membership import DiskSpec, OpenFolder, compare_folders, open_spec
@@ -73,11 +74,17 @@ class Pool:
 
 
 def open_pool(
-    specs: tuple[DiskSpec, ...], segment_size: int | None, *, lock: bool = True, check_in_use: bool = True
+    specs: tuple[DiskSpec, ...],
+    segment_size: int | None,
+    *,
+    lock: bool = True,
+    check_in_use: bool = True,
+    opened: Set[tuple[DiskNumber, int]] = frozenset(),
 ) -> Pool:
     """Open, identify and scan every disk; everything wrong is in the returned pool's findings.
 
-    `segment_size` None takes the pool's own. With `lock`, each disk is locked against a second daemon.
+    `segment_size` None takes the pool's own. With `lock`, each disk is locked against a second daemon. `opened` are
+    files of a mount that is gone on with, as for take_inventory.
     Nothing is changed. Raises PoolError where not even a scan is possible: no folder can be opened, no
     identity anywhere (NoIdentityError), identities of different pools, or a disk that cannot be read.
     """
@@ -106,7 +113,7 @@ def open_pool(
         absent = {finding.disk for finding in findings if finding.code in _ABSENT}
         missing, more = _missing_members(first, disks, specs, absent)
         findings += more
-        inventory = take_inventory(_scan_all(disks, first.segment_size), first.segment_size)
+        inventory = take_inventory(_scan_all(disks, first.segment_size), first.segment_size, opened)
         inventory.findings[:0] = findings
         pool = Pool(first.pool_id, first.segment_size, disks, inventory, _read_root(disks), missing)
         _judge_newest(pool)

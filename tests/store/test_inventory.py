@@ -104,6 +104,16 @@ def test_a_wrong_size_is_quarantined(disks, size):
     assert str(size) in inventory.quarantined[name(0).encode()]
 
 
+@pytest.mark.parametrize("size", [1, SIZE + 1])
+def test_a_wrong_size_of_an_opened_file_is_for_its_users_to_put_right(disks, size):
+    opened = put(disks[0], name(0), b"x" * size).stat().st_ino
+    put(disks[0], name(1), b"x" * size)
+    scans = [(disk, scan_folder(disk.dirfd, SIZE)) for disk in disks]
+    inventory = take_inventory(scans, SIZE, frozenset({(disks[0].number, opened)}))
+    assert served(inventory) == {0: disks[0].number}
+    assert list(inventory.quarantined) == [name(1).encode()]
+
+
 def test_an_unsized_segment_is_served_and_is_no_gap(disks):
     put(disks[0], name(0))
     put(disks[1], name(1), b"")
