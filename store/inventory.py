@@ -29,8 +29,8 @@ class Inventory:
 def take_inventory(
     scans: list[tuple[Disk, DiskScan]], segment_size: int, opened: Set[tuple[DiskNumber, int]] = frozenset()
 ) -> Inventory:
-    """`opened` are files, by disk and inode, that a mount goes on with: a wrong size of theirs is put right by those
-    who work on them, as a copy under way is."""
+    """`opened` are files, by disk and inode, that a mount goes on with. Whoever uses one puts a wrong size right,
+    as a copy does."""
     inventory = Inventory(Catalog(segment_size))
     _place_segments(inventory, scans, segment_size, opened)
     for disk, scan in scans:
