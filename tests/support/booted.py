@@ -99,6 +99,23 @@ class Booted:
     def journal(self, unit: str) -> str:
         return self.run("journalctl", "-u", unit, "-o", "cat", "--no-pager").stdout
 
+    def power_off(self, timeout_s: float) -> None:
+        """As an operator does; returns when nothing of it runs any more."""
+        self.systemctl("poweroff", "--no-block")
+        eventually(lambda: not Path(f"/proc/{self._init_pid}").exists(), timeout_s)
+
+    def last_journal(self, *units: str) -> str:
+        """What is left of the journal after `power_off`."""
+        folder = self.shared.parent / "upper/var/log/journal"
+        chosen = [f"--unit={unit}" for unit in units]
+        done = subprocess.run(
+            ["journalctl", "-D", str(folder), *chosen, "-o", "cat", "--no-pager"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout
+
 
 @contextmanager
 def booted(workdir: Path, units: dict[str, str]) -> Iterator[Booted]:
