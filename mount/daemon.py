@@ -102,6 +102,10 @@ def run(config: Config, on_ready: Callable[[], None]) -> ExitCode:
         log_event(log, logging.INFO, "limits", open_files=raise_descriptor_limit())
         kept = takeover.find_kept(config.mountpoint, config.name, received)
         if kept is None:
+            if received:
+                with contextlib.suppress(OSError):
+                    # A connection that has ended keeps its files open as long as anybody has its descriptor.
+                    descriptor_store.forget(received)
             check_mountpoint(config)
         started = time.perf_counter()
         with _long_lived_objects():

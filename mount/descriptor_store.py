@@ -6,7 +6,7 @@ open descriptors from number 3 on, named in $LISTEN_FDNAMES.
 
 import os
 import select
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from commitlogfs.mount import notify
 
@@ -45,6 +45,13 @@ def store(descriptors: Mapping[str, int]) -> bool:
 def remove(name: str) -> bool:
     """Have all descriptors of this name dropped. Raises OSError."""
     return notify.notify(f"FDSTOREREMOVE=1\nFDNAME={name}")
+
+
+def forget(names: Iterable[str]) -> None:
+    """Have all descriptors of these names dropped, and wait until they are. Raises OSError, TimeoutError."""
+    for name in names:
+        remove(name)
+    _barrier()
 
 
 def _barrier() -> bool:

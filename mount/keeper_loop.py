@@ -294,7 +294,9 @@ class Keeper:
             told = not self._mounted_once and keeper_policy.is_refusal(status)
             level = logging.DEBUG if told else logging.INFO if status in (0, None) else logging.ERROR
             log_event(log, level, "daemon_ended", repeat_key=pid, pid=pid, how=how, mounted=mounted)
-            self._outcome = Outcome(_as_shell(status), forsaken=mounted)
+            # Killed after its mount was gone: that has ended as somebody wanted.
+            was_killed = status is not None and status < 0 and self._mounted_once and not mounted
+            self._outcome = Outcome(ExitCode.OK if was_killed else _as_shell(status), forsaken=mounted)
             return
         goes_on = status == ExitCode.HANDED_OVER and len(self._descriptors) > 0
         if not self._mounted_once and not goes_on:

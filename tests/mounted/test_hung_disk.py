@@ -4,6 +4,7 @@ as it should be."""
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -186,3 +187,55 @@ def test_a_removal_on_the_hung_disk_does_not_stop_the_others(
     eventually(lambda: "event=removed" in pool.log_since_start())
     pool.make_segments([2])
     assert pool.path(2).stat().st_size == MIB
+
+
+OPENERS = 120
+_WRITE_TO_ALL = """
+import os, sys, threading
+def write(path):
+    fd = os.open(path, os.O_WRONLY)
+    os.pwrite(fd, b"late", 8)
+    os.close(fd)
+threads = [threading.Thread(target=write, args=[path]) for path in sys.argv[1:]]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def waiting_for_answers(pid: int) -> int:
+    """How many threads of a process wait for the daemon."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum((task / "wchan").read_text() == "request_wait_answer" for task in tasks)
+
+
+def test_more_requests_on_a_hung_disk_than_pyfuse3_takes_by_itself(
+    disk_farm: DiskFarm, make_pool: Callable[..., PoolMount]
+) -> None:
+    disks = [disk_farm.add("ext4") for _ in range(2)]
+    folders = [disk.path / "commitlog" for disk in disks]
+    for folder in folders:
+        folder.mkdir()
+    pool = make_pool(disks=folders, segment_size=16384)
+    pool.start()
+    pool.make_segments(range(2 * OPENERS), fill=False)
+    hung = [pool.path(index) for index in range(1, 2 * OPENERS, 2)]
+    assert all((folders[1] / path.name).exists() for path in hung)
+    with frozen(disks[1]) as thaw:
+        writer = subprocess.Popen([sys.executable, "-c", _WRITE_TO_ALL, *map(str, hung)])
+        eventually(lambda: waiting_for_answers(writer.pid) == OPENERS)
+        assert timed(lambda: pool.make_segments([2 * OPENERS], fill=False)) < CREATE_S
+        assert timed(lambda: os.listdir(pool.mountpoint)) < AT_ONCE_S
+        assert timed(lambda: os.statvfs(pool.mountpoint)) < AT_ONCE_S
+        for index in (0, 2, 4):
+            fd = os.open(pool.path(index), os.O_WRONLY)
+            assert timed(lambda fd=fd: os.pwrite(fd, b"soon", 8)) < AT_ONCE_S
+            os.close(fd)
+            assert pool.path(index).read_bytes()[8:12] == b"soon"
+        assert writer.poll() is None
+        thaw()
+    assert writer.wait(20) == 0
+    for path in hung:
+        assert path.read_bytes()[8:12] == b"late"
+    assert len(os.listdir(pool.mountpoint)) == 2 * OPENERS + 1

@@ -59,8 +59,11 @@ class VersionedMount(KeptMount):
     def without_extension(self, name: str) -> None:
         """A version without its C part."""
         self.make(name, {})
-        for library in (self._folder / name / "commitlogfs/fusefs").glob("_passthrough*.so"):
+        folder = self._folder / name / "commitlogfs/fusefs"
+        for library in folder.glob("_passthrough*.so"):
             library.unlink()
+        # Else the installed one would be found.
+        (folder / "_passthrough.py").write_text('raise ImportError("left out of this version")\n')
 
     def choose(self, name: str | None) -> None:
         """None is the program under test itself."""
