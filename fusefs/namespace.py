@@ -21,7 +21,7 @@ from commitlogfs.fusefs.observer import Observer
 from commitlogfs.fusefs.usage_monitor import UsageMonitor
 from commitlogfs.store import allocate, beneath, durable, remove
 from commitlogfs.store.allocate import Owner
-from commitlogfs.store.attributes import PackedAttributes, size_of, stat_fd, stat_name
+from commitlogfs.store.attributes import PackedAttributes, ino_of, size_of, stat_fd, stat_name
 from commitlogfs.store.catalog import Segment
 from commitlogfs.store.commitlog import CommitLog, CreatePlan
 from commitlogfs.store.disk import Disk, translate
@@ -51,6 +51,8 @@ USAGE_AGE_S = 0.1
 RETIRED_INTERVAL_S = 1.0
 ATTRIBUTES_DEADLINE_S = 1.0
 """A disk that has not answered a stat by then is answered for from the catalog."""
+MAX_LOOKS = 5
+"""At one file, while others note what they have seen of it."""
 SLOW_CREATE_S = 0.01
 """The broker warns about a segment that took longer."""
 
@@ -157,10 +159,30 @@ class Namespace:
 
     async def refresh_attributes(self, file: Segment) -> None:
         """Look at the backing file; keep the last known attributes where the disk is slow or failing."""
+        # Two at once, for a release and an fstat: what the one notes may be older than what the other has seen.
+        for _ in range(MAX_LOOKS):
+            known = file.attributes
+            seen = await self._look(file)
+            if seen is None:
+                return
+            if size_of(seen) > self._commitlog.segment_size and ino_of(seen) == file.ino:
+                await self._cut(file)
+                return
+            disturbed = file.attributes is not known
+            if not self._commitlog.note_look(file, known, seen):
+                disk = self._commitlog.disk_of(file)
+                self._observer.disk_error(disk.path, "stat", "ESTALE")
+                log_event(log, logging.ERROR, "file_replaced", disk=disk.path, segment=file.path)
+                return
+            if not disturbed:
+                return
+
+    async def _look(self, file: Segment) -> PackedAttributes | None:
+        """None where the disk is slow or failing."""
         disk = self._commitlog.disk_of(file)
-        dirfd, path, known = disk.dirfd, file.path, file.attributes
+        dirfd, path = disk.dirfd, file.path
         try:
-            attributes = await self._threads.run_within(
+            return await self._threads.run_within(
                 disk.number, ATTRIBUTES_DEADLINE_S, lambda: _stat_path(dirfd, path)
             )
         except TimeoutError:
@@ -168,12 +190,7 @@ class Namespace:
         except OSError as error:
             self._observer.disk_error(disk.path, "stat", errno.errorcode.get(error.errno or 0, "EIO"))
             log_event(log, logging.WARNING, "stat_failed", disk=disk.path, segment=path, errno=error.errno)
-        else:
-            if not self._commitlog.note_look(file, known, attributes):
-                self._observer.disk_error(disk.path, "stat", "ESTALE")
-                log_event(log, logging.ERROR, "file_replaced", disk=disk.path, segment=path)
-            elif size_of(attributes) > self._commitlog.segment_size:
-                await self._cut(file)
+        return None
 
     async def _cut(self, file: Segment) -> None:
         """What was written past a segment's end through passthrough, where nobody asks us, is cut off again: it is

@@ -34,3 +34,15 @@ def test_mappings_the_cache_and_the_disk_agree_on_it(plain: PoolMount, inside: i
             os.pwrite(fd, b"x", MIB)
         assert os.fstat(fd).st_size == MIB
     os.close(fd)
+
+
+@pytest.mark.root
+def test_the_size_is_right_while_a_close_looks_at_it_too(mounted: PoolMount) -> None:
+    """With passthrough, a release and an fstat both find the file too long, at the same time."""
+    mounted.make_segments([0], fill=False)
+    fd = os.open(mounted.path(0), os.O_RDWR)
+    for _ in range(300):
+        os.close(os.open(mounted.path(0), os.O_RDWR))  # returns before the daemon has heard of the release
+        assert os.pwrite(fd, b"x" * 100, MIB - 50) == 100
+        assert os.fstat(fd).st_size == MIB
+    os.close(fd)
