@@ -1,5 +1,6 @@
 """Upgrades and downgrades over a living mount: what another version does not understand it leaves alone."""
 
+import errno
 import mmap
 import os
 from collections.abc import Callable
@@ -149,9 +150,12 @@ def test_a_disk_leaves_the_configuration_and_comes_back(keep_versions: Callable[
         grow(pool, 2)  # not a second one of this name
     pool.disks = disks
     pool.write_config()
+    mount.replace()
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        os.open(pool.path(2), os.O_RDWR)  # the kernel has it open as another backing file
+    assert mapped[:4] == b"goes"
     mapped.close()
     os.close(fd)
-    mount.replace()
     after = {disk["path"]: (disk["id"], disk["number"]) for disk in pool.status()["disks"]}
     assert after == before
     assert not pool.status()["degraded"]
