@@ -1,8 +1,7 @@
 """The configuration file of one mount: TOML in, a frozen `Config` out, or errors an operator can act on.
 
-Every accepted key has an effect and an unknown one is an error. A key is added to the models below
-together with its behaviour, never before. Nothing here touches a disk: whether folders exist, and are
-what they seem, is the store's business.
+Every accepted key has an effect and an unknown one is an error. Nothing here touches a disk: whether
+folders exist, and are what they seem, is the store's business.
 """
 
 import math
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from commitlogfs.mount.config_errors import (
     CONTROL_CHARACTER,
@@ -25,11 +24,13 @@ from commitlogfs.mount.config_errors import (
     key_paths,
     one_line,
 )
+from commitlogfs.mount.config_retention import RetentionTable, retention_rules
+from commitlogfs.mount.config_table import StrictTable
 from commitlogfs.mount.units import format_size, parse_size
+from commitlogfs.store.retention import RetentionRules, Trigger
 from commitlogfs.store.thresholds import ThresholdError, Thresholds
 
 Placement = Literal["round-robin", "modulo", "weighted"]
-Trigger = Literal["all", "any"]
 OnMissing = Literal["refuse", "degraded"]
 Passthrough = Literal["auto", "required", "off"]
 
@@ -63,12 +64,14 @@ class Config:
     segment_size: int = DEFAULT_SEGMENT_SIZE
     """Bytes."""
     placement: Placement = "round-robin"
-    trigger: Trigger = "all"
     on_missing: OnMissing = "refuse"
     passthrough: Passthrough = "auto"
     allow_other: bool = False
     """Whether users other than the daemon's may use the mount; a file that is silent means: if root."""
+    refuse_reads_when_full: bool = False
     thresholds: Thresholds = field(default_factory=Thresholds)
+    retention: RetentionRules = field(default_factory=RetentionRules)
+    """`[retention]`, and the file's `trigger`."""
     given: frozenset[str] = frozenset()
     """Key paths that stand in the file (`disks[0].weight`): all other values are defaults."""
 
@@ -254,11 +257,7 @@ _Path = Annotated[str, AfterValidator(normal_path)]
 _Percent = Annotated[int, Field(ge=0)]
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class _Thresholds(_Table):
+class _Thresholds(StrictTable):
     clean: _Percent | None = None
     force: _Percent | None = None
     full: _Percent | None = None
@@ -266,7 +265,7 @@ class _Thresholds(_Table):
     min_free: _Size | None = None
 
 
-class _Disk(_Table):
+class _Disk(StrictTable):
     path: _Path
     readonly: bool = False
     weight: Annotated[float, AfterValidator(_weight)] | None = None
@@ -279,21 +278,24 @@ def _some_disks(disks: tuple[_Disk, ...]) -> tuple[_Disk, ...]:
     return disks
 
 
-class _File(_Table):
+class _File(StrictTable):
     mountpoint: _Path
     segment_size: Annotated[_Size, AfterValidator(_segment_size)] = DEFAULT_SEGMENT_SIZE
     placement: Placement = "round-robin"
-    trigger: Trigger = "all"
+    trigger: Literal["all", "any"] = "all"
     on_missing: OnMissing = "refuse"
     passthrough: Passthrough = "auto"
     allow_other: bool | None = None
+    refuse_reads_when_full: bool = False
     thresholds: _Thresholds = _Thresholds()
+    retention: RetentionTable = RetentionTable()
     disks: Annotated[tuple[_Disk, ...], Field(strict=False), AfterValidator(_some_disks)]
 
 
 _KEYS: Final[dict[str, tuple[str, ...]]] = {
     "": tuple(_File.model_fields),
     "thresholds": tuple(_Thresholds.model_fields),
+    "retention": tuple(RetentionTable.model_fields),
     "disks": tuple(_Disk.model_fields),
 }
 
@@ -326,11 +328,12 @@ def _effective(file: _File, name: str, given: frozenset[str], problems: list[Pro
         disks=tuple(disks),
         segment_size=file.segment_size,
         placement=file.placement,
-        trigger=file.trigger,
         on_missing=file.on_missing,
         passthrough=file.passthrough,
         allow_other=os.geteuid() == 0 if file.allow_other is None else file.allow_other,
+        refuse_reads_when_full=file.refuse_reads_when_full,
         thresholds=thresholds,
+        retention=retention_rules(file.retention, Trigger(file.trigger), problems),
         given=given,
     )
 

@@ -82,9 +82,9 @@ def explain(details: ErrorDetails, known: Mapping[str, tuple[str, ...]]) -> Prob
 
 def _type_advice(kind: str, key: str) -> str:
     if kind == "model_type":
-        if key.endswith("thresholds"):
-            header = "[disks.thresholds]" if key.startswith("disks") else "[thresholds]"
-            return f"write {header} on a line of its own and its keys below"
+        table = re.sub(r"\[[0-9]+\]", "", key)
+        if table != "disks":
+            return f"write [{table}] on a line of its own and its keys below"
         return f"write [[disks]] on a line of its own and {EXAMPLES['path']} below"
     if kind == "bool_type":
         return "write it without quotes"
@@ -96,16 +96,21 @@ def _type_advice(kind: str, key: str) -> str:
 def _suggest_key(loc: tuple[int | str, ...], known: Mapping[str, tuple[str, ...]]) -> str:
     wrong = str(loc[-1])
     table = next((str(part) for part in reversed(loc[:-1]) if isinstance(part, str)), "")
+    if wrong and wrong in known:
+        return f"{wrong} is for the whole log: write {_header(wrong)} as a table of its own"
+    # A word that is known elsewhere is misplaced rather than misspelt.
+    for other, keys in known.items():
+        if other != table and wrong in keys:
+            place = f"in a {_header(other)} table" if other else "at the top"
+            return f"{wrong} belongs {place}: move it"
     close = difflib.get_close_matches(wrong.lower().replace("-", "_"), known[table], n=1)
     if close:
         return f"did you mean {close[0]}?"
-    for other, keys in known.items():
-        if other != table and wrong in keys:
-            place = (
-                f"in a [{other}] table" if other == "thresholds" else f"in [[{other}]]" if other else "at the top"
-            )
-            return f"{wrong} belongs {place}: move it"
     return f"remove it; known here: {', '.join(known[table])}"
+
+
+def _header(table: str) -> str:
+    return "[[disks]]" if table == "disks" else f"[{table}]"
 
 
 def _suggest_value(value: Any, expected: str) -> str:

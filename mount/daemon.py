@@ -73,7 +73,6 @@ from commitlogfs.store.pool import (
     reserve_newest,
     sweep,
 )
-from commitlogfs.store.retention import RetentionRules, Trigger
 
 log = logging.getLogger(__name__)
 
@@ -252,8 +251,7 @@ class _Daemon:
                 self._commitlog.note_found_retired(file)
         self._metrics.registry.register(LogCollector(self._commitlog, config.name))
         contents = ControlContents(status=self._status_text, metrics=self._metrics_text)
-        rules = RetentionRules(trigger=Trigger(config.trigger))
-        self._operations = CommitLogOperations(self._commitlog, rules, contents, self._metrics)
+        self._operations = CommitLogOperations(self._commitlog, config.retention, contents, self._metrics)
         self._metrics.registry.register(MountCollector(self._operations.backing, config.name))
         self._report = StatusReport(config, self._operations)
         self._failure: RefusedError | None = None

@@ -74,7 +74,7 @@ class StatusReport:
             "ingest_bytes_per_second": rate,
             "thresholds": asdict(self._config.thresholds),
             "statfs": {
-                "trigger": self._config.trigger,
+                "trigger": self._config.retention.trigger.value,
                 "blocks": figures.blocks,
                 "free": figures.free,
                 "used_percent": _shown_percent(figures),

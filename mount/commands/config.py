@@ -17,10 +17,12 @@ from commitlogfs.mount.config import (
     parse_config,
 )
 from commitlogfs.mount.config_errors import ConfigError
+from commitlogfs.mount.config_retention import format_hours
 from commitlogfs.mount.errors import RefusedError, UsageError
 from commitlogfs.mount.exit_codes import ExitCode
-from commitlogfs.mount.units import format_size
+from commitlogfs.mount.units import format_duration_ms, format_size
 from commitlogfs.store.durable import sync_dir
+from commitlogfs.store.retention import RetentionRules
 from commitlogfs.store.thresholds import RESUME_MARGIN, Thresholds
 
 app = typer.Typer(name="config", help="Check, show and import configuration files.", no_args_is_help=True)
@@ -44,14 +46,15 @@ def check(which: _Which = None) -> None:
     path = _path_of(which)
     config = load_config(path)
     disks = "1 disk" if len(config.disks) == 1 else f"{len(config.disks)} disks"
-    settings.say(f"{path}: ok: {disks}, mountpoint {config.mountpoint}")
+    settings.say(f"{path}: ok: {disks}, mountpoint {config.mountpoint}, retention {config.retention.mode.value}")
 
 
 @app.command()
 def show(
     which: _Which = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object; sizes in bytes, thresholds in percent.")
+        bool,
+        typer.Option("--json", help="One JSON object; sizes in bytes, times in seconds, thresholds in percent."),
     ] = False,
 ) -> None:
     """Show the configuration that is in effect, every default filled in and marked.
@@ -129,10 +132,25 @@ def _top_values(config: Config) -> dict[str, str | int | bool]:
         "mountpoint": config.mountpoint,
         "segment_size": config.segment_size,
         "placement": config.placement,
-        "trigger": config.trigger,
+        "trigger": config.retention.trigger.value,
         "on_missing": config.on_missing,
         "passthrough": config.passthrough,
         "allow_other": config.allow_other,
+        "refuse_reads_when_full": config.refuse_reads_when_full,
+    }
+
+
+def _retention_values(rules: RetentionRules) -> dict[str, str | int | float | bool | list[int] | None]:
+    """Times in seconds; None for what has no meaning in this mode."""
+    return {
+        "mode": rules.mode.value,
+        "reserved": rules.reserved_s,
+        "delete_when": sorted(rules.delete_when) or None,
+        "force_after": rules.force_after_s,
+        "grace": rules.grace_s,
+        "punch": rules.punch,
+        "batch": rules.batch,
+        "interval": rules.interval_s,
     }
 
 
@@ -150,6 +168,7 @@ def _as_json(config: Config, path: Path) -> dict[str, Any]:
     silent_on = [
         *_top_values(config),
         *(f"thresholds.{key}" for key in _threshold_values(config.thresholds)),
+        *(f"retention.{key}" for key, value in _retention_values(config.retention).items() if value is not None),
         *(f"disks[{index}].{key}" for index in range(len(disks)) for key in ("readonly", "weight")),
     ]
     return {
@@ -157,6 +176,7 @@ def _as_json(config: Config, path: Path) -> dict[str, Any]:
         "file": str(path),
         **_top_values(config),
         "thresholds": _threshold_values(config.thresholds),
+        "retention": _retention_values(config.retention),
         "disks": disks,
         "defaults": [key for key in silent_on if key not in config.given],
     }
@@ -168,6 +188,7 @@ def _as_toml(config: Config, path: Path) -> str:
     for key, value in _top_values(config).items():
         lines.append(_line(key, value, "" if key in config.given else "default"))
     lines += ["", "[thresholds]", *_threshold_lines(config, "thresholds", config.thresholds, ())]
+    lines += ["", "[retention]", *_retention_lines(config)]
     for index, disk in enumerate(config.disks):
         prefix = f"disks[{index}]"
         lines += ["", "[[disks]]", _line("path", disk.path, "")]
@@ -192,6 +213,28 @@ def _threshold_lines(config: Config, own: str, thresholds: Thresholds, parents: 
             note = f"default: force - {RESUME_MARGIN}" if key == "resume" else "default"
         lines.append(_line(key, value, note))
     return lines
+
+
+def _retention_lines(config: Config) -> list[str]:
+    rules = config.retention
+    values: dict[str, str | int | bool] = {"mode": rules.mode.value}
+    if rules.reserved_s is not None:
+        values["reserved"] = _duration(rules.reserved_s)
+        values["delete_when"] = format_hours(rules.delete_when)
+    values |= {
+        "force_after": _duration(rules.force_after_s),
+        "grace": _duration(rules.grace_s),
+        "punch": rules.punch,
+        "batch": rules.batch,
+        "interval": _duration(rules.interval_s),
+    }
+    return [
+        _line(key, value, "" if f"retention.{key}" in config.given else "default") for key, value in values.items()
+    ]
+
+
+def _duration(duration_s: float) -> str:
+    return format_duration_ms(round(duration_s * 1000))
 
 
 def _line(key: str, value: str | int | bool, note: str) -> str:

@@ -1,4 +1,5 @@
 import os
+from dataclasses import asdict
 from typing import get_args
 
 import pytest
@@ -16,9 +17,11 @@ from commitlogfs.mount.config import (
     quick_config,
 )
 from commitlogfs.mount.config_errors import ConfigError
+from commitlogfs.mount.config_retention import RetentionTable
 from commitlogfs.mount.errors import UsageError
 from commitlogfs.mount.exit_codes import ExitCode
 from commitlogfs.store.placement import POLICIES
+from commitlogfs.store.retention import Mode, RetentionRules, Trigger
 from commitlogfs.store.thresholds import Thresholds
 
 TOP = 'mountpoint = "/var/rocketmq/store/commitlog"\n'
@@ -31,6 +34,17 @@ placement = "weighted"
 trigger = "any"
 on_missing = "degraded"
 allow_other = false
+refuse_reads_when_full = true
+
+[retention]
+mode = "filesystem"
+reserved = "72h"
+delete_when = "04;16"
+force_after = "500ms"
+grace = "0s"
+punch = true
+batch = 1
+interval = "1s"
 
 [thresholds]
 clean = 60
@@ -52,6 +66,15 @@ force = 70
 resume = 65
 """
 
+
+def _retention(lines):
+    return f"{TOP}[retention]\n{lines}\n{DISK}"
+
+
+def _by_age(reserved="72h", delete_when="04"):
+    return _retention(f'mode = "filesystem"\nreserved = "{reserved}"\ndelete_when = "{delete_when}"')
+
+
 # (name, TOML, what the one line has to hold, besides the file's name)
 BAD = [
     ("no mountpoint", DISK, ["mountpoint: missing", 'mountpoint = "/var']),
@@ -71,14 +94,71 @@ BAD = [
     ("wrong table", TOP + "force = 80\n" + DISK, ["force: unknown key", "belongs in a [thresholds] table"]),
     ("key after a table", TOP + DISK + 'trigger = "any"', ["disks[0].trigger: unknown", "belongs at the top"]),
     ("hopeless key", TOP + "xyzzy = 1\n" + DISK, ["xyzzy: unknown key", "known here: mountpoint"]),
+    ("no key", TOP + '"" = 1\n' + DISK, ["'': unknown key", "remove it"]),
     ("odd key", TOP + '"a\\nb" = 1\n' + DISK, ["'a\\nb': unknown key"]),
-    ("no behaviour yet: retention", TOP + '[retention]\nmode = "off"\n' + DISK, ["retention: unknown key"]),
     ("passthrough: no such way", TOP + 'passthrough = "on"\n' + DISK, ["passthrough: 'on'"]),
     (
-        "no behaviour yet: refuse_reads_when_full",
-        TOP + "refuse_reads_when_full = true\n" + DISK,
-        ["refuse_reads_when_full: unknown key"],
+        "retention no table",
+        TOP + 'retention = "off"\n' + DISK,
+        ["retention: 'off' is not a table: write [retention]"],
     ),
+    (
+        "a disk's thresholds no table",
+        TOP + DISK + "thresholds = 85\n",
+        ["disks[0].thresholds: 85 is not a table: write [disks.thresholds]"],
+    ),
+    (
+        "retention of a disk",
+        TOP + DISK + "[disks.retention]\npunch = false\n",
+        ["disks[0].retention: unknown key: retention is for the whole log: write [retention] as a table of"],
+    ),
+    ("a key of retention in a disk", TOP + DISK + "punch = false\n", ["disks[0].punch", "in a [retention] table"]),
+    ("a key of retention at the top", TOP + 'mode = "off"\n' + DISK, ["mode: unknown", "in a [retention] table"]),
+    ("trigger in retention", _retention('trigger = "any"'), ["retention.trigger: unknown", "belongs at the top"]),
+    ("a threshold in retention", _retention("force = 80"), ["retention.force", "in a [thresholds] table: move"]),
+    ("misspelt key of retention", _retention('forceafter = "30s"'), ["retention.forceafter", "mean force_after?"]),
+    (
+        "no such mode",
+        _retention('mode = "filesytem"'),
+        ["retention.mode: 'filesytem' is not known", '"filesystem"?'],
+    ),
+    ("mode no text", _retention("mode = false"), ["retention.mode: false is not known", '"cooperative", "files']),
+    (
+        "by age without reserved",
+        _retention('mode = "filesystem"\ndelete_when = "04"'),
+        ["retention.reserved: missing: mode = 'filesystem' expires segments by age", 'add reserved = "72h"'],
+    ),
+    (
+        "by age without delete_when",
+        _retention('mode = "filesystem"\nreserved = "72h"'),
+        ["retention.delete_when: missing: mode = 'filesystem' expires segments by age", 'add delete_when = "04"'],
+    ),
+    (
+        "reserved is the broker's",
+        _retention('reserved = "72h"'),
+        ["retention.reserved: has no effect with mode = 'cooperative', where the broker", 'mode = "filesystem"'],
+    ),
+    (
+        "delete_when with nothing to delete",
+        _retention('mode = "off"\ndelete_when = "04"'),
+        ["retention.delete_when: has no effect with mode = 'off', where nothing is deleted", "remove it"],
+    ),
+    ("duration without unit", _retention("force_after = 30"), ["retention.force_after: 30 is not a duration"]),
+    ("duration below zero", _retention('grace = "-1s"'), ["retention.grace: '-1s' is not a duration"]),
+    ("seconds for hours", _by_age(reserved="72s"), ["retention.reserved: 72s is too short", "at least 1h"]),
+    ("hour 24", _by_age(delete_when="04;24"), ["retention.delete_when: '04;24'", "no hour 24", "00 to 23"]),
+    (
+        "a blank between hours",
+        _by_age(delete_when="04; 16"),
+        ["retention.delete_when: '04; 16' is no list", '"04;16"'],
+    ),
+    ("no hour", _by_age(delete_when=""), ["retention.delete_when: '' is no list of hours"]),
+    ("hours without quotes", _retention("delete_when = 4"), ["retention.delete_when: 4 is no list of hours"]),
+    ("an endless interval", _retention('interval = "11m"'), ["retention.interval: 11m is too long: at most 10m"]),
+    ("a breathless interval", _retention('interval = "999ms"'), ["retention.interval: 999ms is too short", "1s"]),
+    ("batch zero", _retention("batch = 0"), ["retention.batch: 0 is too small: at least 1", 'mode = "off"']),
+    ("batch a text", _retention('batch = "10"'), ["retention.batch: '10' is not a whole number"]),
+    ("punch a text", _retention('punch = "no"'), ["retention.punch: 'no' is not true or false"]),
     ("number for a text", "mountpoint = 3\n" + DISK, ["mountpoint: 3 is not a text", "quotes"]),
     ("text for a bool", TOP + 'allow_other = "yes"\n' + DISK, ["allow_other: 'yes' is not true or false"]),
     ("text for a percent", TOP + '[thresholds]\nforce = "85"\n' + DISK, ["thresholds.force: '85' is not a whole"]),
@@ -177,10 +257,19 @@ def test_minimal_file_gets_the_documented_defaults(tmp_path, monkeypatch):
         disks=(DiskConfig("/data1/commitlog", readonly=False, weight=1.0, thresholds=Thresholds()),),
         segment_size=2**30,
         placement="round-robin",
-        trigger="all",
         on_missing="refuse",
         allow_other=True,
+        refuse_reads_when_full=False,
         thresholds=Thresholds(),
+        retention=RetentionRules(
+            mode=Mode.COOPERATIVE,
+            trigger=Trigger.ALL,
+            force_after_s=30,
+            grace_s=120,
+            punch=True,
+            batch=10,
+            interval_s=10,
+        ),
         given=frozenset({"mountpoint", "disks[0].path"}),
     )
 
@@ -190,9 +279,21 @@ def test_full_file():
     common = Thresholds(clean=60, force=80, full=88, resume=75, min_free_bytes=10**10)
     assert config.mountpoint == "/mnt/log"
     assert config.segment_size == 2**26
-    assert (config.placement, config.trigger, config.on_missing) == ("weighted", "any", "degraded")
+    assert (config.placement, config.on_missing) == ("weighted", "degraded")
     assert config.allow_other is False
+    assert config.refuse_reads_when_full is True
     assert config.thresholds == common
+    assert config.retention == RetentionRules(
+        mode=Mode.FILESYSTEM,
+        trigger=Trigger.ANY,
+        reserved_s=72 * 3600,
+        delete_when=frozenset({4, 16}),
+        force_after_s=0.5,
+        grace_s=0,
+        punch=True,
+        batch=1,
+        interval_s=1,
+    )
     assert config.disks == (
         DiskConfig("/data1/commitlog", weight=2.0, thresholds=common),
         DiskConfig(
@@ -214,6 +315,27 @@ def test_resume_follows_a_disks_own_force():
     config = parse_config(TOP + DISK + "[disks.thresholds]\nclean = 60\nforce = 70\n", "demo", "demo.toml")
     assert config.disks[0].thresholds.resume == 68
     assert config.thresholds.resume == 83
+
+
+@pytest.mark.parametrize(
+    "line", ['force_after = "0s"', 'grace = "0s"', 'interval = "10m"', "batch = 1", 'grace = "30d"']
+)
+def test_times_and_counts_at_their_limits(line):
+    parse_config(_retention(line), "demo", "demo.toml")
+
+
+@pytest.mark.parametrize(("line", "switch"), [('mode = "off"', "mode"), ("punch = false", "punch")])
+def test_one_edit_is_enough_to_stop_it(line, switch):
+    tuned = 'force_after = "1m"\ngrace = "5m"\nbatch = 20\ninterval = "5s"\n'
+    before = parse_config(_retention(tuned), "demo", "demo.toml").retention
+    after = parse_config(_retention(tuned + line), "demo", "demo.toml").retention
+    assert [key for key in asdict(before) if getattr(before, key) != getattr(after, key)] == [switch]
+
+
+def test_every_contradiction_of_retention_is_named_at_once():
+    with pytest.raises(ConfigError) as caught:
+        parse_config(_retention('mode = "filesystem"'), "demo", "demo.toml")
+    assert [problem.key for problem in caught.value.problems] == ["retention.reserved", "retention.delete_when"]
 
 
 @pytest.mark.parametrize(("text", "fragments"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
@@ -268,8 +390,9 @@ def test_unreadable_files_are_one_line(tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def test_placements_are_the_stores():
+def test_placements_and_modes_are_the_stores():
     assert set(get_args(Placement)) == set(POLICIES)
+    assert set(get_args(RetentionTable.model_fields["mode"].annotation)) == {mode.value for mode in Mode}
 
 
 def test_a_name_is_looked_for_in_the_users_folder_and_then_the_systems(folders):
@@ -334,6 +457,11 @@ def test_bad_disk_lists(text, fragment):
     with pytest.raises(ConfigError, match=fragment) as caught:
         disks_from_list(text)
     assert "\n" not in str(caught.value)
+
+
+def test_quick_config_deletes_as_a_file_without_retention_does():
+    config = quick_config("first-try", "/mnt/log", "/data1,/data2")
+    assert config.retention == parse_config(TOP + DISK, "demo", "demo.toml").retention == RetentionRules()
 
 
 def test_quick_config_keeps_the_files_rules():

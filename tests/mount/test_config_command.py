@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from commitlogfs.mount import config as config_module
 from commitlogfs.mount.commands.config import app
-from commitlogfs.mount.config import parse_config
+from commitlogfs.mount.config import load_config, parse_config
 from commitlogfs.mount.config_errors import ConfigError
 from commitlogfs.mount.errors import RefusedError, UsageError
 from commitlogfs.mount.exit_codes import ExitCode
@@ -52,7 +52,7 @@ def broker_conf(tmp_path):
 def test_check_says_what_it_found(invoke, file):
     result = invoke("check", file)
     assert result.exit_code == 0
-    assert result.stdout == f"{file}: ok: 2 disks, mountpoint /mnt/log\n"
+    assert result.stdout == f"{file}: ok: 2 disks, mountpoint /mnt/log, retention cooperative\n"
 
 
 def test_check_without_a_name_takes_the_only_configuration(invoke, file, monkeypatch):
@@ -90,6 +90,48 @@ def test_show_marks_defaults_and_loads_again(invoke, file):
     assert replace(after, given=frozenset()) == replace(before, given=frozenset())
 
 
+@pytest.mark.parametrize(
+    ("retention", "lines"),
+    [
+        (
+            'mode = "filesystem"\nreserved = "36h"\ndelete_when = "16;4"\nbatch = 3\n',
+            [
+                'mode = "filesystem"',
+                'reserved = "36h"',
+                'delete_when = "04;16"',
+                'force_after = "30s"  # default',
+                'grace = "2m"  # default',
+                "punch = true  # default",
+                "batch = 3",
+                'interval = "10s"  # default',
+            ],
+        ),
+        (
+            "punch = false\n",
+            [
+                'mode = "cooperative"  # default',
+                'force_after = "30s"  # default',
+                'grace = "2m"  # default',
+                "punch = false",
+                "batch = 10  # default",
+                'interval = "10s"  # default',
+            ],
+        ),
+    ],
+)
+def test_show_retention_as_it_loads_again(invoke, file, retention, lines):
+    file.write_text(TEXT.replace("[[disks]]", f"[retention]\n{retention}[[disks]]", 1))
+    shown = invoke("show", file).stdout
+    start = shown.splitlines().index("[retention]") + 1
+    assert shown.splitlines()[start : start + len(lines) + 1] == [*lines, ""]
+    before, after = load_config(file), parse_config(shown, "demo", "")
+    assert replace(after, given=frozenset()) == replace(before, given=frozenset())
+    as_json = json.loads(invoke("show", file, "--json").stdout)["retention"]
+    assert as_json["mode"] == before.retention.mode.value
+    assert as_json["delete_when"] == ([4, 16] if "reserved" in retention else None)
+    assert as_json["reserved"] == (36 * 3600 if "reserved" in retention else None)
+
+
 def test_show_tells_what_a_disk_inherits(invoke, file):
     file.write_text(TEXT.replace("force = 80", "force = 80\nfull = 88"))
     assert "full = 88  # from [thresholds]" in invoke("show", file).stdout
@@ -107,7 +149,9 @@ def test_show_json(invoke, file):
         "on_missing",
         "passthrough",
         "allow_other",
+        "refuse_reads_when_full",
         "thresholds",
+        "retention",
         "disks",
         "defaults",
     ]
@@ -119,7 +163,19 @@ def test_show_json(invoke, file):
         "weight": 1.0,
         "thresholds": {"clean": 60, "force": 70, "full": 90, "resume": 68, "min_free": 0},
     }
+    assert shown["retention"] == {
+        "mode": "cooperative",
+        "reserved": None,
+        "delete_when": None,
+        "force_after": 30,
+        "grace": 120,
+        "punch": True,
+        "batch": 10,
+        "interval": 10,
+    }
     assert "segment_size" in shown["defaults"]
+    assert "retention.batch" in shown["defaults"]
+    assert "retention.reserved" not in shown["defaults"], "it has no default"
     assert "disks[1].weight" in shown["defaults"]
     assert not {"placement", "mountpoint", "thresholds.force", "disks[0].weight"} & set(shown["defaults"])
 
