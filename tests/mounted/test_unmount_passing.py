@@ -1,0 +1,41 @@
+"""A request that is just being answered does not keep a mount from being unmounted."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from support.pools import PoolMount
+from support.waiting import eventually
+
+from commitlogfs.mount.unmount import unmount
+
+pytestmark = [pytest.mark.mounted, pytest.mark.root]
+
+
+def test_a_passing_look_is_waited_for(mounted: PoolMount) -> None:
+    """As a watchdog's probe is one, or a `df`."""
+    assert mounted.daemon is not None
+    os.kill(mounted.daemon.pid, signal.SIGSTOP)
+    look = subprocess.Popen([sys.executable, "-c", f"import os; os.statvfs({str(mounted.mountpoint)!r})"])
+    umount = ["umount", "--no-canonicalize", str(mounted.mountpoint)]
+    try:
+        eventually(lambda: "fuse" in wchan(look.pid) or "request_wait" in wchan(look.pid))
+        busy = subprocess.run(umount, capture_output=True, check=False)
+        assert busy.returncode != 0, "the look does not keep it busy: this test shows nothing"
+        timer = threading.Timer(0.3, os.kill, (mounted.daemon.pid, signal.SIGCONT))
+        timer.start()
+        unmount(str(mounted.mountpoint))
+        timer.join()
+        assert not os.path.ismount(mounted.mountpoint)
+    finally:
+        os.kill(mounted.daemon.pid, signal.SIGCONT)
+        look.wait(10)
+
+
+def wchan(pid: int) -> str:
+    """Where in the kernel it waits."""
+    with open(f"/proc/{pid}/wchan") as file:
+        return file.read()
