@@ -64,11 +64,11 @@ def units(folder: Path) -> dict[str, str]:
     config.parent.mkdir(parents=True)
     disks = ", ".join(f'{{ path = "/shared/disks/cl{number}" }}' for number in range(2))
     config.write_text(f'mountpoint = "{MOUNTPOINT}"\nsegment_size = "1MiB"\ndisks = [{disks}]\n')
-    drop_in = (UNITS / "broker.service.d/commitlogfs.conf").read_text().replace("NAME", "log")
+    for_broker = (UNITS / "broker.service.d/commitlogfs.conf").read_text().replace("NAME", "log")
     return {
         **{path.name: path.read_text() for path in UNITS.glob("*.service")},
         BROKER: "[Service]\nExecStart=/usr/bin/python3 /shared/appender.py\n",
-        f"{BROKER}.d/commitlogfs.conf": drop_in,
+        f"{BROKER}.d/commitlogfs.conf": for_broker,
         f"{SERVICE}.d/test.conf": "[Service]\nWatchdogSec=3\n",
     }
 
@@ -101,6 +101,11 @@ def is_served(system: Booted, broker: str) -> bool:
     return system.run("stat", "-f", MOUNTPOINT).returncode == 0 and mount_count(system) == 1
 
 
+def drop_in(system: Booted, text: str) -> None:
+    system.run("sh", "-c", f"printf '{text}' >/etc/systemd/system/{SERVICE}.d/zz.conf")
+    system.systemctl("daemon-reload")
+
+
 @contextmanager
 def broken_configuration(system: Booted) -> Iterator[None]:
     system.run("sed", "-i.good", "1i nonsense = 1", CONFIG)
@@ -113,9 +118,11 @@ def broken_configuration(system: Booted) -> Iterator[None]:
 def test_the_broker_survives_every_death_of_the_daemon(system: Booted) -> None:
     broker = start_broker(system)
     kept = system.show(SERVICE, "NFileDescriptorStore")
-    for how in ("kill -9", "restart", "systemctl restart", "hang"):
+    for how in ("kill -9", "restart", "systemctl restart", "hang", "upgrade of systemd"):
         before = daemon_pid(system)
-        if how == "kill -9":
+        if how == "upgrade of systemd":
+            system.systemctl("daemon-reexec")
+        if how in ("kill -9", "upgrade of systemd"):
             system.systemctl("kill", "-s", "KILL", "--kill-who=main", SERVICE)
         elif how == "restart":
             system.run("commitlogfs", "restart", "log")
@@ -189,6 +196,16 @@ def test_stop_unmounts_and_leaves_the_guard(system: Booted) -> None:
     assert "COMMITLOG-NOT-MOUNTED" in system.run("ls", MOUNTPOINT).stdout
 
 
+@pytest.mark.soak
+def test_stop_ends_a_daemon_that_hangs(system: Booted) -> None:
+    drop_in(system, "[Service]\\nWatchdogSec=0\\n")  # a probe that hangs in the mount would be a user of it
+    system.systemctl("start", SERVICE)
+    system.systemctl("kill", "-s", "STOP", "--kill-who=main", SERVICE)
+    system.systemctl("stop", SERVICE)
+    assert (daemon_pid(system), mount_count(system)) == (0, 0)
+    assert system.show(SERVICE, "SubState") in ("dead", "failed")
+
+
 def test_what_is_unmounted_by_hand_stays_unmounted(system: Booted) -> None:
     system.systemctl("start", SERVICE)
     system.run("commitlogfs", "umount", "log")
@@ -198,9 +215,7 @@ def test_what_is_unmounted_by_hand_stays_unmounted(system: Booted) -> None:
 
 
 def test_a_broken_configuration_gives_up_without_a_mount(system: Booted) -> None:
-    drop_in = f"/etc/systemd/system/{SERVICE}.d/limit.conf"
-    system.run("sh", "-c", f"printf '[Unit]\\nStartLimitBurst=3\\n' >{drop_in}")
-    system.systemctl("daemon-reload")
+    drop_in(system, "[Unit]\\nStartLimitBurst=3\\n")
     with broken_configuration(system):
         system.systemctl("start", SERVICE, check=False)
         eventually(lambda: system.show(SERVICE, "ActiveState") == "failed", 40)
