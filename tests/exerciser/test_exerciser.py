@@ -3,6 +3,7 @@
 $COMMITLOGFS_SEED repeats a run that has found something, $COMMITLOGFS_OPERATIONS makes it longer or shorter.
 """
 
+import contextlib
 import os
 import random
 import re
@@ -112,8 +113,9 @@ class Run:
         for line in self._lines():
             if line == "replace":
                 on_wish()
-                self._process.stdin.write(b"\n")
-                self._process.stdin.flush()
+                with contextlib.suppress(BrokenPipeError):  # ended meanwhile: it says why
+                    self._process.stdin.write(b"\n")
+                    self._process.stdin.flush()
             else:
                 said += line + "\n"
         return self._process.wait(SILENCE_S), said
@@ -124,7 +126,8 @@ class Run:
         assert self._process.stdout is not None
         if self._process.poll() is None:
             self._process.kill()
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.stdout.close()
 
     def wait(self) -> None:
