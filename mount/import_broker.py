@@ -1,28 +1,20 @@
 """A RocketMQ broker.conf turned into this project's TOML, with a warning for everything that is not as it seems.
 
-Rules, with their source in RocketMQ 5.5.0 (facts sections 7 and 8):
-
-- The file is a Java properties file in ISO-8859-1 (BrokerStartup.SystemConfigFileHelper#loadConfig).
-- A key that no setter answers to is ignored without a word; so is an int that does not parse, which a blank
-  at the end of the line is enough for. Texts are trimmed (MixAll#properties2Object).
-- The three ratios are clamped (`store.thresholds.clamp`).
-- Several commitlog paths are separated by commas, unless the system property
-  rocketmq.broker.multiPathSplitter says otherwise; their items are not trimmed
-  (MultiPathMappedFileQueue#getPaths). RIP-7's text has ':' and is understood too.
+Values are clamped as RocketMQ 5.5.0 clamps them (`store.thresholds.clamp`, `mount.import_retention`).
 """
 
-import difflib
 import os
-import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import tomlkit
 from tomlkit.items import Table
 
+from commitlogfs.mount.broker_conf import CONTROL, BrokerConf, PropertiesError, parse_properties
 from commitlogfs.mount.config import DEFAULT_SEGMENT_SIZE, LARGEST_SEGMENT_SIZE, SEGMENT_SIZE_UNIT, is_within
 from commitlogfs.mount.errors import UsageError
+from commitlogfs.mount.import_retention import RETENTION_KEYS, read_retention
 from commitlogfs.mount.units import format_size
 from commitlogfs.store.thresholds import Thresholds, clamp
 
@@ -39,21 +31,8 @@ _USED: Final = (
     "readOnlyCommitLogStorePaths",
     "mappedFileSizeCommitLog",
     *_RATIOS.values(),
+    *RETENTION_KEYS,
 )
-_NOT_USED_YET: Final = (
-    "fileReservedTime",
-    "deleteWhen",
-    "deleteFileBatchMax",
-    "deleteCommitLogFilesInterval",
-    "destroyMapedFileIntervalForcibly",
-)
-_REAL_LOOKALIKES: Final = frozenset({"storePathDLedgerCommitLog", "mappedFileSizeTimerLog"})
-"""Broker keys in their own right that are nearly spelt like one of the above."""
-_SYSTEM_PROPERTY_PREFIX: Final = "rocketmq.broker."
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-
-_JAVA_BLANKS: Final = "".join(map(chr, range(0x21)))
-"""What Java's String#trim removes."""
 
 
 class Imported(NamedTuple):
@@ -82,172 +61,16 @@ def import_broker_conf(path: str | os.PathLike[str]) -> Imported:
         entries = parse_properties(text)
     except PropertiesError as error:
         raise UsageError(f"{source}: {error}") from None
-    broker = _Broker(dict(entries))
+    broker = BrokerConf(dict(entries))
     layout = _read_layout(broker)
     segment_size = _read_segment_size(broker)
     thresholds = _read_thresholds(broker)
-    broker.warn_of_other_keys([key for key, _ in entries])
-    return Imported(_write_toml(source, layout, segment_size, thresholds), broker.warnings)
-
-
-# --- Java properties ---------------------------------------------------------------------------------
-
-
-class PropertiesError(ValueError):
-    """Text that java.util.Properties#load refuses; a broker would not start with it."""
-
-
-_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_PROPERTY_BLANKS: Final = " \t\f"
-
-
-def parse_properties(text: str) -> list[tuple[str, str]]:
-    """Keys and values in file order, repeats included, as java.util.Properties#load reads them.
-
-    Raises PropertiesError for a broken \\uXXXX.
-    """
-    return [_split_entry(line, number) for number, line in _logical_lines(text)]
-
-
-def _logical_lines(text: str) -> list[tuple[int, str]]:
-    """(number of its first line, content) without comments and blank lines, continuations joined."""
-    lines: list[tuple[int, str]] = []
-    pending: tuple[int, str] | None = None
-    for number, natural in enumerate(re.split(r"\r\n|\r|\n", text), start=1):
-        line = natural.lstrip(_PROPERTY_BLANKS)
-        first, before = pending or (number, "")
-        if not before and line[:1] in ("", "#", "!"):  # a lone backslash does not begin an entry either
-            pending = None
-            continue
-        backslashes = len(line) - len(line.rstrip("\\"))
-        if backslashes % 2:
-            pending = (first, before + line[:-1])
-            continue
-        lines.append((first, before + line))
-        pending = None
-    if pending is not None:
-        lines.append(pending)
-    return lines
-
-
-def _split_entry(line: str, number: int) -> tuple[str, str]:
-    end = 0
-    while end < len(line) and line[end] not in "=:" + _PROPERTY_BLANKS:
-        end += 2 if line[end] == "\\" else 1
-    value = line[end:].lstrip(_PROPERTY_BLANKS)
-    if value[:1] in ("=", ":"):
-        value = value[1:].lstrip(_PROPERTY_BLANKS)
-    return _unescape(line[:end], number), _unescape(value, number)
-
-
-def _unescape(text: str, number: int) -> str:
-    def replace(match: re.Match[str]) -> str:
-        escaped = match[1]
-        if not escaped.startswith("u"):
-            return _ESCAPES.get(escaped, escaped)
-        if len(escaped) != 5:
-            raise PropertiesError(f"line {number}: a \\u without four hex digits: a broker does not start with it")
-        return chr(int(escaped[1:], 16))
-
-    plain = re.sub(r"\\(u[0-9A-Fa-f]{4}|.|$)", replace, text, flags=re.DOTALL)
-    # Java's chars are UTF-16 units: two escapes may make one character.
-    return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    retention = read_retention(broker)
+    broker.warn_of_other_keys([key for key, _ in entries], _USED)
+    return Imported(_write_toml(source, layout, segment_size, thresholds, retention), broker.warnings)
 
 
 # --- what the broker makes of it ---------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Broker:
-    """Values as the broker would hold them; every surprise on the way becomes a warning."""
-
-    properties: dict[str, str]
-    warnings: list[str] = field(default_factory=list)
-
-    def warn(self, text: str) -> None:
-        self.warnings.append(_CONTROL.sub(" ", text))
-
-    def warn_of_other_keys(self, keys: list[str]) -> None:
-        """Repeats, misspellings, and what has no counterpart here. `keys` in file order, repeats included."""
-        known = (*_USED, *_NOT_USED_YET)
-        by_lower_case = {key.lower(): key for key in known}
-        for key in dict.fromkeys(keys):
-            if key in known:
-                if keys.count(key) > 1:
-                    self.warn(f"{key} is given {keys.count(key)} times: the broker takes the last one")
-                if key in _NOT_USED_YET:
-                    self.warn(f"not used yet: {key} (the broker itself goes on applying it)")
-            elif key.startswith(_SYSTEM_PROPERTY_PREFIX):
-                self.warn(f"{key} is ignored by the broker in this file: it is a Java system property (-D)")
-            elif key not in _REAL_LOOKALIKES:
-                close = difflib.get_close_matches(key.lower(), by_lower_case, n=1, cutoff=0.8)
-                if close:
-                    meant = by_lower_case[close[0]]
-                    what = "its default is used" if meant not in self.properties else f"{meant} is given too"
-                    self.warn(f"{key} is ignored by the broker: did you mean {meant}? ({what})")
-        if self.properties.get("enableDLegerCommitLog", "").lower() == "true":
-            self.warn("enableDLegerCommitLog = true: DLedger keeps a log of its own, which is not served here")
-
-    def text(self, key: str) -> str | None:
-        """A trimmed text, None where it is not set."""
-        value = self.properties.get(key)
-        if value is None:
-            return None
-        if not value.isascii():
-            self.warn(
-                f"{key} is not plain ASCII: the broker reads the file as ISO-8859-1, so check the name on disk"
-            )
-        trimmed = value.strip(_JAVA_BLANKS)
-        if not trimmed:
-            self.warn(f"{key} is empty: taken as not set")
-        return trimmed or None
-
-    def integer(self, key: str, default: int) -> int | None:
-        """A Java int, None where it is not set or where the broker ignores it."""
-        value = self.properties.get(key)
-        if value is None:
-            return None
-        if re.fullmatch(r"[+-]?[0-9]+", value) and -(2**31) <= int(value) < 2**31:
-            return int(value)
-        cause = "a blank at its end" if re.fullmatch(r"[+-]?[0-9]+\s+", value) else "it is no Java int"
-        self.warn(f"{key} = {value!r} is ignored by the broker ({cause}): its default {default} is used")
-        return None
-
-    def paths(self, key: str, value: str | None) -> dict[str, str]:
-        """The path list in `value` as the broker splits it, or RIP-7's with ':'; {} where it is not set.
-
-        Maps each path, without a slash at its end, to the letters the broker has for it.
-        """
-        if value is None:
-            return {}
-        separator = ","
-        if "," not in value and all(item.startswith("/") for item in value.split(":")):
-            separator = ":"
-        if separator == ":" and ":" in value:
-            self.warn(
-                f"{key} is split at ':' as RIP-7 writes it; an unmodified broker splits at ',' only "
-                "(system property rocketmq.broker.multiPathSplitter)"
-            )
-        return self._clean_items(key, value.split(separator))
-
-    def _clean_items(self, key: str, items: list[str]) -> dict[str, str]:
-        cleaned: dict[str, str] = {}
-        for item in items:
-            name = item.strip(_JAVA_BLANKS)
-            if not name:
-                self.warn(f"{key} has an empty item: it is left out")
-                continue
-            if name != item:
-                self.warn(
-                    f"{key}: the broker does not trim the item {item!r} and uses a folder of that very name; "
-                    f"{name} is written: look where the segments really are"
-                )
-            path = name.rstrip("/") or "/"
-            if path in cleaned:
-                self.warn(f"{key} names {path} twice: once is enough")
-            else:
-                cleaned[path] = item
-        return cleaned
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +82,7 @@ class _Layout:
     readonly: frozenset[str]
 
 
-def _read_layout(broker: _Broker) -> _Layout:
+def _read_layout(broker: BrokerConf) -> _Layout:
     value = broker.text("storePathCommitLog")
     root = broker.text("storePathRootDir")
     paths = broker.paths("storePathCommitLog", value)
@@ -285,7 +108,9 @@ def _read_layout(broker: _Broker) -> _Layout:
     return _Layout(mountpoint, (), frozenset())
 
 
-def _several_paths(broker: _Broker, paths: dict[str, str], readonly: dict[str, str], root: str | None) -> _Layout:
+def _several_paths(
+    broker: BrokerConf, paths: dict[str, str], readonly: dict[str, str], root: str | None
+) -> _Layout:
     disks = list(paths)
     for path, spelling in readonly.items():
         if path not in disks:
@@ -316,7 +141,7 @@ def _join(folder: str, name: str) -> str:
     return f"{folder.rstrip('/')}/{name}"
 
 
-def _read_segment_size(broker: _Broker) -> int | None:
+def _read_segment_size(broker: BrokerConf) -> int | None:
     size = broker.integer("mappedFileSizeCommitLog", DEFAULT_SEGMENT_SIZE)
     if size is not None and (not 0 < size <= LARGEST_SEGMENT_SIZE or size % SEGMENT_SIZE_UNIT):
         broker.warn(
@@ -326,7 +151,7 @@ def _read_segment_size(broker: _Broker) -> int | None:
     return size
 
 
-def _read_thresholds(broker: _Broker) -> dict[str, int]:
+def _read_thresholds(broker: BrokerConf) -> dict[str, int]:
     """What [thresholds] has to say, in the order of writing.
 
     A broker acts at the lower of two limits where their order is reversed
@@ -362,10 +187,12 @@ def _read_thresholds(broker: _Broker) -> dict[str, int]:
 # --- writing -----------------------------------------------------------------------------------------
 
 
-def _write_toml(source: str, layout: _Layout, segment_size: int | None, thresholds: dict[str, int]) -> str:
+def _write_toml(
+    source: str, layout: _Layout, segment_size: int | None, thresholds: dict[str, int], retention: Table
+) -> str:
     document = tomlkit.document()
     document.add(
-        tomlkit.comment(_CONTROL.sub(" ", f"Imported from {Path(source).name} by commitlogfs config import."))
+        tomlkit.comment(CONTROL.sub(" ", f"Imported from {Path(source).name} by commitlogfs config import."))
     )
     document.add(tomlkit.nl())
     if layout.mountpoint:
@@ -385,6 +212,7 @@ def _write_toml(source: str, layout: _Layout, segment_size: int | None, threshol
     document.add(tomlkit.nl())
     if thresholds:
         document.add("thresholds", _thresholds_table(thresholds))
+    document.add("retention", retention)
     if layout.disks:
         disks = tomlkit.aot()
         for path in layout.disks:

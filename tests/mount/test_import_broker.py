@@ -2,19 +2,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commitlogfs.mount.broker_conf import PropertiesError, parse_properties
 from commitlogfs.mount.config import parse_config
 from commitlogfs.mount.config_errors import ConfigError
 from commitlogfs.mount.errors import UsageError
-from commitlogfs.mount.import_broker import (
-    USUAL_MOUNTPOINT,
-    PropertiesError,
-    import_broker_conf,
-    parse_properties,
-)
+from commitlogfs.mount.import_broker import USUAL_MOUNTPOINT, import_broker_conf
+from commitlogfs.store.retention import Mode, RetentionRules
 from commitlogfs.store.thresholds import Thresholds
 
 MULTI = "storePathRootDir=/store\nstorePathCommitLog=/data1/commitlog,/data2/commitlog\n"
 PROPOSAL = "the mountpoint /store/commitlog is proposed"
+
+
+RETENTION_INTS = (
+    "fileReservedTime",
+    "deleteFileBatchMax",
+    "deleteCommitLogFilesInterval",
+    "destroyMapedFileIntervalForcibly",
+    "cleanResourceInterval",
+)
+
+
+def uncomment_mode_filesystem(toml_text):
+    """What an operator does whose log has no live broker."""
+    for key in ('mode = "filesystem"', "reserved", "delete_when"):
+        assert toml_text.count(f"\n# {key}") == 1
+        toml_text = toml_text.replace(f"\n# {key}", f"\n{key}")
+    return toml_text
 
 
 @pytest.fixture
@@ -121,7 +135,8 @@ def test_without_settings_the_defaults_stay_defaults(load):
     config, _ = load(MULTI)
     assert config.segment_size == 2**30
     assert config.thresholds == Thresholds()
-    assert not any(key.startswith("thresholds") for key in config.given)
+    assert config.retention == RetentionRules()
+    assert not any(key.startswith(("thresholds", "retention")) for key in config.given)
 
 
 def test_colon_as_in_rip_7(load):
@@ -191,12 +206,15 @@ def test_no_mountpoint_is_better_than_a_wrong_one(run):
     st.lists(st.text("abcXYZ-_ .\"'é#[]=", min_size=1, max_size=8), min_size=2, max_size=4, unique=True),
     st.integers(1, 2**19 - 1),
     st.tuples(*[st.integers(-200, 200)] * 3),
+    st.fixed_dictionaries({}, optional=dict.fromkeys(RETENTION_INTS, st.integers(-(2**31), 2**31 - 1))),
+    st.text("0124 ;x", max_size=6),
 )
-def test_any_multi_path_import_loads_again(tmp_path_factory, names, pages, ratios):
+def test_any_multi_path_import_loads_again(tmp_path_factory, names, pages, ratios, retention, delete_when):
     paths = [f"/d{index}/x{name}x" for index, name in enumerate(names)]
     keys = ("diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio", "diskSpaceWarningLevelRatio")
     lines = [f"storePathCommitLog={','.join(paths)}", f"mappedFileSizeCommitLog={pages * 4096}"]
     lines += [f"{key}={ratio}" for key, ratio in zip(keys, ratios, strict=True)]
+    lines += [f"{key}={value}" for key, value in retention.items()] + [f"deleteWhen={delete_when}"]
     source = tmp_path_factory.getbasetemp() / "any-broker.conf"
     source.write_bytes("\n".join(lines).encode("iso-8859-1"))
     imported = import_broker_conf(source)
@@ -204,6 +222,7 @@ def test_any_multi_path_import_loads_again(tmp_path_factory, names, pages, ratio
     assert [disk.path for disk in config.disks] == paths
     assert config.segment_size == pages * 4096
     assert all(warning.isprintable() for warning in imported.warnings)
+    assert parse_config(uncomment_mode_filesystem(imported.toml_text), "demo", "demo.toml").disks == config.disks
 
 
 # --- a single path ----------------------------------------------------------------------------------------
@@ -284,6 +303,8 @@ def test_a_segment_size_that_cannot_be_served_is_told_and_refused_later(run, siz
         ("storePathCommitlog", "storePathCommitLog"),
         ("readonlyCommitLogStorePaths", "readOnlyCommitLogStorePaths"),
         ("destroyMappedFileIntervalForcibly", "destroyMapedFileIntervalForcibly"),
+        ("cleanFileForcibleEnable", "cleanFileForciblyEnable"),
+        ("cleanResourcesInterval", "cleanResourceInterval"),
     ],
 )
 def test_misspelt_keys_are_named(load, key, meant):
@@ -308,20 +329,110 @@ def test_other_keys_of_the_broker_are_none_of_our_business(load, key):
     assert len(load(MULTI + f"{key}=1\n")[1]) == 1  # the proposed mountpoint
 
 
+# --- retention -------------------------------------------------------------------------------------------
+
+
+def test_how_a_broker_deletes_is_taken_over(load):
+    config, warnings = load(
+        MULTI
+        + "deleteFileBatchMax=20\ndestroyMapedFileIntervalForcibly=60000\ncleanResourceInterval=15000\n"
+        + "deleteCommitLogFilesInterval=100\ncleanFileForciblyEnable=TRUE\n"
+    )
+    assert config.retention == RetentionRules(batch=20, grace_s=60, interval_s=15)
+    assert {key for key in config.given if key.startswith("retention")} == {
+        "retention.batch",
+        "retention.grace",
+        "retention.interval",
+    }
+    assert len(warnings) == 1
+    assert PROPOSAL in warnings[0]
+
+
 @pytest.mark.parametrize(
-    "key",
+    ("text", "reserved_hours", "delete_when"),
     [
-        "fileReservedTime",
-        "deleteWhen",
-        "deleteFileBatchMax",
-        "deleteCommitLogFilesInterval",
-        "destroyMapedFileIntervalForcibly",
+        ("", 72, {4}),
+        ("fileReservedTime=48\ndeleteWhen= 04;16 \n", 48, {4, 16}),
+        ("fileReservedTime=48 \ndeleteWhen=+5;\n", 72, {5}),
+        ("fileReservedTime=0\ndeleteWhen=24;3\n", 1, {3}),
+        ("fileReservedTime=-5\ndeleteWhen=02; 14\n", 1, {2}),
+        ("deleteWhen=\n", 72, {4}),
     ],
 )
-def test_keys_without_a_counterpart_yet(run, key):
-    imported = run(MULTI + f"{key}=10\n")
-    assert any(line.startswith(f"not used yet: {key} ") for line in imported.warnings)
-    assert key not in imported.toml_text
+def test_age_is_the_brokers_until_its_comments_become_keys(run, text, reserved_hours, delete_when):
+    toml_text = run(MULTI + text).toml_text
+    cooperative = parse_config(toml_text, "demo", "demo.toml").retention
+    assert cooperative == RetentionRules()
+    filesystem = parse_config(uncomment_mode_filesystem(toml_text), "demo", "demo.toml").retention
+    assert filesystem.mode is Mode.FILESYSTEM
+    assert filesystem.reserved_s == reserved_hours * 3600
+    assert filesystem.delete_when == delete_when
+
+
+def test_the_origin_of_what_is_the_brokers_is_told(run):
+    toml_text = run(MULTI + "fileReservedTime=48\n").toml_text
+    assert '# reserved = "48h"  # fileReservedTime\n' in toml_text
+    assert '# delete_when = "04"  # deleteWhen (its default)\n' in toml_text
+
+
+@pytest.mark.parametrize(
+    ("line", "expected", "fragment"),
+    [
+        ("deleteFileBatchMax=0", {"batch": 1}, "deletes one segment per run then"),
+        ("destroyMapedFileIntervalForcibly=-1", {"grace_s": 0}, "is negative"),
+        ("cleanResourceInterval=100", {"interval_s": 1}, "outside 1s to 10m"),
+        ("cleanResourceInterval=3600000", {"interval_s": 600}, "outside 1s to 10m"),
+        ("cleanResourceInterval=0", {"interval_s": 10}, "a broker does not start with it"),
+        ("deleteCommitLogFilesInterval=500", {}, "deleteCommitLogFilesInterval = 500 has no counterpart"),
+        ("deleteFileBatchMax=ten", {}, "its default 10 is used"),
+        ("fileReservedTime=0", {}, "every segment but the newest is expired"),
+    ],
+)
+def test_values_of_retention_that_are_not_taken_as_they_are(load, line, expected, fragment):
+    config, warnings = load(f"{MULTI}{line}\n")
+    assert config.retention == RetentionRules(**expected)
+    told = [warning for warning in warnings if PROPOSAL not in warning]
+    assert len(told) == 1
+    assert fragment in told[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "fragment"),
+    [
+        ("04, 16", "the broker fails at '04, 16' and deletes nothing, not even by force"),
+        ("04; 16", "the broker fails at ' 16'"),
+        ("04;;16", "the broker fails at ''"),
+        ("", "the broker fails at ''"),
+        ("99999999999", "the broker fails at '99999999999'"),
+        ("24", "there is no hour 24"),
+        (";", "names no hour"),
+    ],
+)
+def test_a_delete_when_that_is_no_list_of_hours(run, value, fragment):
+    assert any(fragment in warning for warning in run(f"{MULTI}deleteWhen={value}\n").warnings)
+
+
+@pytest.mark.parametrize("value", ["04", "4", "00;23", "04;", "+4"])
+def test_a_delete_when_that_works_is_not_complained_of(run, value):
+    assert len(run(f"{MULTI}deleteWhen={value}\n").warnings) == 1
+
+
+@pytest.mark.parametrize(("value", "odd"), [("false", False), ("False", False), ("true ", True), ("yes", True)])
+def test_a_broker_that_deletes_nothing_by_force(load, value, odd):
+    config, warnings = load(MULTI + f"cleanFileForciblyEnable={value}\n")
+    assert config.retention.mode is Mode.COOPERATIVE
+    assert any("the filesystem will" in line and 'retention.mode = "off"' in line for line in warnings)
+    assert any("is false to the broker" in line for line in warnings) == odd
+
+
+def test_off_is_a_comment_away_where_nothing_was_deleted_by_force(run):
+    toml_text = run(MULTI + "cleanFileForciblyEnable=false\n").toml_text
+    assert toml_text.count('# mode = "off"') == 1
+    off = parse_config(toml_text.replace('# mode = "off"', 'mode = "off"'), "demo", "demo.toml")
+    assert off.retention.mode is Mode.OFF
+
+
+# --- other keys ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
