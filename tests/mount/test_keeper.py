@@ -420,6 +420,15 @@ class TestWithMount:
         assert stub.events("unmounted_meanwhile")
         assert len(stub.runs()) == 2
 
+    def test_a_daemon_killed_when_its_mount_has_ended_is_no_fault(self, stub: KeptStub):
+        stub.plan("mount store ready hang")
+        stub.start()
+        run = stub.wait_ready()
+        subprocess.run(["umount", "-l", str(stub.mountpoint)], check=True)
+        os.kill(run["pid"], signal.SIGKILL)
+        assert stub.wait() == 0
+        assert len(stub.runs()) == 1
+
     def test_a_first_daemon_that_fails_over_its_mount_leaves_none(self, stub: KeptStub):
         stub.plan("mount store exit:9")
         stub.start()
@@ -494,6 +503,18 @@ class TestWithMount:
         stub.start()
         stub.wait_ready(2)
         assert "how=SIGABRT" in stub.events("daemon_died")[0]
+
+    def test_a_hung_daemon_with_which_its_mount_would_end_is_told(self, stub: KeptStub):
+        stub.watchdog_s = 0.5
+        stub.plan("mount ready wait:go say:WATCHDOG=1 hang")
+        stub.start()
+        stub.wait_ready()
+        eventually(lambda: stub.events("mortal_daemon_hung"))
+        (stub.folder / "go").touch()
+        eventually(lambda: stub.events("daemon_answers_again"))
+        eventually(lambda: len(stub.events("mortal_daemon_hung")) == 2)
+        assert stub.keeper.poll() is None
+        assert not stub.events("daemon_hung")
 
     def test_no_watchdog(self, stub: KeptStub):
         stub.plan("mount store ready hang")
