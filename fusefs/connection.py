@@ -82,6 +82,7 @@ async def serve(operations: CommitLogOperations) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(operations.background.run)
         nursery.start_soon(operations.namespace.free_retired_files)
+        nursery.start_soon(operations.retention.run)
         nursery.start_soon(_give_back_unknown, operations)
         await pyfuse3.main(max_tasks=MAX_TASKS)
         await operations.background.drain()

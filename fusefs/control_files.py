@@ -63,6 +63,10 @@ class ControlFiles:
     def owns_handle(self, fh: int) -> bool:
         return not inodes.is_of_disk(fh)
 
+    def is_log(self, fh: int) -> bool:
+        """Whether a handle of ours is one of the log."""
+        return fh & _INODE_MASK == inodes.CONTROL_LOG
+
     def lookup(self, name: bytes) -> InodeT:
         """Raises SegmentNotFoundError."""
         inode = self._names.get(name)

@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -23,7 +24,7 @@ from commitlogfs.store import allocate, beneath, durable, remove
 from commitlogfs.store.allocate import Owner
 from commitlogfs.store.attributes import PackedAttributes, ino_of, size_of, stat_fd, stat_name
 from commitlogfs.store.catalog import Segment
-from commitlogfs.store.commitlog import CommitLog, CreatePlan
+from commitlogfs.store.commitlog import UNLINK, CommitLog, CreatePlan
 from commitlogfs.store.disk import Disk, translate
 from commitlogfs.store.errors import (
     DiskError,
@@ -43,6 +44,7 @@ T = TypeVar("T")
 CREATE_DEADLINE_S = 4.5
 """For a create as a whole: the broker gives up after 5 s. The parts of it, which share it:"""
 COMMIT_DEADLINE_S = 2.0
+MAKE_ROOM_DEADLINE_S = 2.0
 RESERVE_DEADLINE_S = 2.0
 """A disk that has not reserved a segment by then is passed over."""
 PUBLISH_DEADLINE_S = 1.0
@@ -57,6 +59,15 @@ SLOW_CREATE_S = 0.01
 """The broker warns about a segment that took longer."""
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A segment that a rule of forced deletion removes."""
+
+    file: Segment
+    rule: str
+    why: str
+
+
 class Namespace:
     def __init__(
         self,
@@ -67,8 +78,10 @@ class Namespace:
         backing: Backing,
         observer: Observer,
         kernel_holds: Callable[[int], bool] = lambda inode: False,
+        forget_entry: Callable[[bytes, int], None] = lambda name, inode: None,
     ) -> None:
-        """`kernel_holds` tells whether the kernel still knows an inode; it may block."""
+        """`kernel_holds` tells whether the kernel still knows an inode; it may block. `forget_entry` makes it
+        forget a name that has gone without its asking; it does not block."""
         self._commitlog = commitlog
         self._threads = threads
         self._usage = usage
@@ -79,6 +92,9 @@ class Namespace:
         """Names in the hands of a disk that may not have answered yet."""
         self._backing = backing
         self._kernel_holds = kernel_holds
+        self._forget_entry = forget_entry
+        self.make_room: Callable[[], Awaitable[bool]] | None = None
+        """Called when a create finds every disk full, with all names locked; whether it is worth another try."""
         self._look_at_retired = trio.Event()
         self.handles = Handles(commitlog, threads, backing, self._free_retired)
         self.changed_ns = time.time_ns()
@@ -116,12 +132,24 @@ class Namespace:
         """
         async with self._lock:
             file = self._commitlog.plan_remove(name)
-            self._demand_at_rest(self._commitlog.disk_of(file), name)
-            try:
-                await self._finish(file.disk, "unlink", (name,), lambda: self._remove(file), REMOVE_DEADLINE_S)
-            except TimeoutError as error:
-                self._commitlog.note_leaving(file)
-                raise DiskFailedError(self._commitlog.disk_of(file).path, f"unlink: {error}") from error
+            await self._remove_in_time(file, UNLINK)
+
+    async def remove_by_rule(self, choose: Callable[[], Chosen | None]) -> bool:
+        """Ask `choose`, while no name changes, what is to go, and remove it; False if nothing is. Durable when it
+        returns. Raises as `remove`."""
+        async with self._lock:
+            return await self.remove_by_rule_locked(choose)
+
+    async def remove_by_rule_locked(self, choose: Callable[[], Chosen | None]) -> bool:
+        """The same for `make_room`."""
+        chosen = choose()
+        if chosen is None:
+            return False
+        file = chosen.file
+        name, inode = file.name, int(inodes.encode(file))
+        await self._remove_in_time(file, chosen.rule, chosen.why)
+        self._forget_entry(name, inode)
+        return True
 
     async def publish_copy(self, old_name: bytes, new_name: bytes) -> None:
         """Rename a finished temporary onto its segment's name. Raises as CommitLog.plan_publish_copy, DiskError.
@@ -217,8 +245,8 @@ class Namespace:
             raise SegmentExistsError(f"{name.decode()}: in the hands of a disk that does not answer")
         await self._usage.refresh(USAGE_AGE_S)
         await self._settle(name)
-        plan = self._commitlog.plan_create(name)
         last_chance = trio.current_time() + CREATE_DEADLINE_S - PUBLISH_DEADLINE_S
+        plan = await self._plan_create(name)
         await self._commit_predecessor(plan)
         for reason in self._skip_reasons(plan):
             self._observer.placement_skipped(reason)
@@ -236,6 +264,18 @@ class Namespace:
                 continue
             return handle
         raise self._commitlog.no_disk_left(plan, time.monotonic())
+
+    async def _plan_create(self, name: bytes) -> CreatePlan:
+        refused_before = self._commitlog.refuses_for_now(time.monotonic())
+        try:
+            return self._commitlog.plan_create(name)
+        except NoDiskAvailableError as error:
+            if refused_before or not error.no_space or self.make_room is None:
+                raise
+            with trio.move_on_after(MAKE_ROOM_DEADLINE_S):
+                if await self.make_room():
+                    return self._commitlog.plan_create(name)
+            raise
 
     async def _create_on(self, disk: Disk, plan: CreatePlan, owner: Owner, patience_s: float) -> Handle:
         dirfd, size = disk.dirfd, self._commitlog.segment_size
@@ -319,24 +359,36 @@ class Namespace:
             if absent:
                 self._commitlog.note_denied(name)
 
-    async def _remove(self, file: Segment) -> None:
+    async def _remove_in_time(self, file: Segment, reason: str, why: str | None = None) -> None:
+        disk, name = self._commitlog.disk_of(file), file.name
+        self._demand_at_rest(disk, name)
+        try:
+            await self._finish(
+                file.disk, "unlink", (name,), partial(self._remove, file, reason, why), REMOVE_DEADLINE_S
+            )
+        except TimeoutError as error:
+            self._commitlog.note_leaving(file, reason)
+            raise DiskFailedError(disk.path, f"unlink: {error}") from error
+
+    async def _remove(self, file: Segment, reason: str, why: str | None) -> None:
         """Remove a file from its disk, however long it takes."""
         name, disk = file.name, self._commitlog.disk_of(file)
         try:
-            await self._remove_from_disk(file, disk)
+            await self._remove_from_disk(file, disk, reason)
         except Exception as error:
-            self._commitlog.note_stayed(file)
+            self._commitlog.note_stayed(file, reason)
             log_event(log, logging.WARNING, "remove_failed", segment=name, disk=disk.path, reason=str(error))
             raise
         self._changed(disk)
-        log_event(log, logging.INFO, "removed", segment=name, disk=disk.path, reason="unlink")
+        level = logging.INFO if reason == UNLINK else logging.WARNING
+        log_event(log, level, "removed", segment=name, disk=disk.path, reason=reason, why=why)
 
-    async def _remove_from_disk(self, file: Segment, disk: Disk) -> None:
+    async def _remove_from_disk(self, file: Segment, disk: Disk, reason: str) -> None:
         dirfd, file_name = disk.dirfd, file.name
 
         def retire() -> bytes:
             beneath.demand_file(dirfd, file_name, file.ino)
-            return remove.retire_file(dirfd, file_name)
+            return remove.retire_file(dirfd, file_name, forced=reason != UNLINK)
 
         def unlink() -> DiskUsage:
             with contextlib.suppress(FileNotFoundError):  # gone already: what is asked for has happened
@@ -345,10 +397,26 @@ class Namespace:
 
         async with self.handles.first_opens_held(file):
             if self.handles.is_open(file) or self._backing.is_inherited(file):
-                self._commitlog.note_retired(file, await self._on_disk(disk, "retire", retire))
+                self._commitlog.note_retired(file, await self._on_disk(disk, "retire", retire), reason)
             else:
                 self._backing.note_gone(file)  # before: what it pins is not free
-                self._commitlog.note_removed(file, await self._on_disk(disk, "unlink", unlink))
+                self._commitlog.note_removed(file, await self._on_disk(disk, "unlink", unlink), reason)
+
+    async def punch(self, file: Segment) -> None:
+        """Free the blocks of a retired segment although it is open. Raises DiskError, OSError; FileNotFoundError if
+        it is freed meanwhile, or had no room in the folder of retired ones and is not open here."""
+        disk, size = self._commitlog.disk_of(file), self._commitlog.segment_size
+        dirfd, name, ino = disk.dirfd, file.placed_as, file.ino
+        if self.handles.is_open(file):
+            async with self.handles.use(inodes.encode(file)) as handle:
+                fd = handle.fd
+                attributes, usage = await self._on_disk(disk, "punch", lambda: remove.punch_fd(fd, dirfd, size))
+        else:
+            attributes, usage = await self._on_disk(
+                disk, "punch", lambda: remove.punch_retired(dirfd, name, ino, size)
+            )
+        self._commitlog.note_attributes(file, attributes)
+        self._commitlog.note_usage(file.disk, usage)
 
     def look_at_retired_soon(self) -> None:
         """The kernel has let go of some inode."""

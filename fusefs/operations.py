@@ -42,6 +42,7 @@ from commitlogfs.fusefs.handles import Handle
 from commitlogfs.fusefs.listing import Listing, readdir_reply
 from commitlogfs.fusefs.namespace import Namespace
 from commitlogfs.fusefs.observer import Observer
+from commitlogfs.fusefs.retention import Retention
 from commitlogfs.fusefs.usage_monitor import UsageMonitor
 from commitlogfs.store import durable, identity, layout
 from commitlogfs.store.allocate import PERMISSION_BITS, Owner
@@ -114,23 +115,30 @@ class CommitLogOperations(pyfuse3.Operations):
     supports_dot_lookup = False
 
     def __init__(
-        self, commitlog: CommitLog, rules: RetentionRules, contents: ControlContents, observer: Observer
+        self,
+        commitlog: CommitLog,
+        rules: RetentionRules,
+        contents: ControlContents,
+        observer: Observer,
+        *,
+        refuse_reads_when_full: bool = False,
     ) -> None:
         super().__init__()
         self.commitlog = commitlog
         self.observer = observer
-        self.rules = rules
         self.threads = DiskThreads(commitlog.disks)
         self.background = BackgroundSync(commitlog, self.threads)
         self.backing = Backing(observer)
         self.usage = UsageMonitor(commitlog, self.threads, observer)
         self.namespace = Namespace(
-            commitlog, self.threads, self.usage, self.background, self.backing, observer, kernel_holds
+            commitlog, self.threads, self.usage, self.background, self.backing, observer, kernel_holds, forget_entry
         )
+        self.retention = Retention(rules, commitlog, self.namespace, self.usage)
         self.handles = self.namespace.handles
         self.listing = Listing(commitlog, self.threads, observer)
         self._grown: set[int] = set()
         """Files that writes have made longer since they were last synced."""
+        self._refuse_reads_when_full = refuse_reads_when_full
         self.control = ControlFiles(commitlog, self.handles, self.threads, contents)
 
     # --- names and attributes ------------------------------------------------------------------------
@@ -286,13 +294,17 @@ class CommitLogOperations(pyfuse3.Operations):
     async def open(self, inode: InodeT, flags: FlagT, ctx: RequestContext) -> FileInfo:
         if self.control.owns(inode):
             return self.control.open(inode, flags)
+        self._demand_readable(flags)
         handle = await self._open_existing(self._file(inode), flags)
         return self._file_info(handle.file, flags)
 
     @handler
     async def read(self, fh: FileHandleT, off: int, size: int) -> bytes:
         if self.control.owns_handle(fh):
+            if self.control.is_log(fh):
+                self._demand_readable(os.O_RDONLY)
             return await self.control.read(fh, off, size)
+        self._demand_readable(os.O_RDONLY)
         async with self.handles.use(fh) as handle:
             fd = handle.fd
             return await self.threads.run(handle.file.disk, lambda: os.pread(fd, size, off))
@@ -405,7 +417,8 @@ class CommitLogOperations(pyfuse3.Operations):
             )
             for disk in self.commitlog.disks.values()
         )
-        return compose(shares, self.rules.trigger, self.rules.mode)
+        rules = self.retention.rules
+        return compose(shares, rules.trigger, rules.mode, forced_are_open=self.retention.forced_are_open)
 
     # --- extended attributes -------------------------------------------------------------------------
 
@@ -478,6 +491,12 @@ class CommitLogOperations(pyfuse3.Operations):
             raise
         return handle
 
+    def _demand_readable(self, flags: int) -> None:
+        """Where that is wanted, nothing is read while every disk is full. What is mapped, or read in passthrough,
+        does not come to us: there it holds for the next open."""
+        if self._refuse_reads_when_full and flags & os.O_ACCMODE != os.O_WRONLY and self.retention.is_full:
+            raise FUSEError(errno.ENOSPC)
+
     def _file(self, inode: InodeT) -> Segment:
         key = inodes.decode(inode)
         if key is None:
@@ -532,6 +551,11 @@ def kernel_holds(inode: int) -> bool:
     except OSError as error:
         log_event(log, logging.WARNING, "kernel_not_asked", errno=error.errno)
     return True
+
+
+def forget_entry(name: bytes, inode: int) -> None:
+    """Make the kernel forget a name in the mounted directory, soon: a request under way may have it locked."""
+    pyfuse3.invalidate_entry_async(inodes.ROOT, FileNameT(name), InodeT(inode), ignore_enoent=True)
 
 
 def _write_all(fd: int, view: memoryview, offset: int, grows: bool) -> PackedAttributes | None:

@@ -55,6 +55,7 @@ from commitlogfs.mount.locate import locate, parse_target
 from commitlogfs.mount.metrics import LogCollector, Metrics, MountCollector
 from commitlogfs.mount.probe import probe_mount
 from commitlogfs.mount.request_timeouts import describe_limits, read_request_timeouts
+from commitlogfs.mount.retention_report import foresee
 from commitlogfs.mount.status import StatusReport, one_line, to_json
 from commitlogfs.mount.unmount import unmount
 from commitlogfs.store.commitlog import CommitLog
@@ -251,7 +252,13 @@ class _Daemon:
                 self._commitlog.note_found_retired(file)
         self._metrics.registry.register(LogCollector(self._commitlog, config.name))
         contents = ControlContents(status=self._status_text, metrics=self._metrics_text)
-        self._operations = CommitLogOperations(self._commitlog, config.retention, contents, self._metrics)
+        self._operations = CommitLogOperations(
+            self._commitlog,
+            config.retention,
+            contents,
+            self._metrics,
+            refuse_reads_when_full=config.refuse_reads_when_full,
+        )
         self._metrics.registry.register(MountCollector(self._operations.backing, config.name))
         self._report = StatusReport(config, self._operations)
         self._failure: RefusedError | None = None
@@ -311,6 +318,7 @@ class _Daemon:
             "locate": self._answer_locate,
             "metrics": self._answer_metrics,
             "restart": self._answer_restart,
+            "retention": self._answer_retention,
         }
         try:
             async with trio.open_nursery() as nursery:
@@ -448,6 +456,11 @@ class _Daemon:
                 state = await self._operations.segment_state(segment, STATE_TIMEOUT_S)
                 location = dataclasses.replace(location, state=state.value)
         return dataclasses.asdict(location)
+
+    async def _answer_retention(self, request: dict[str, Any]) -> dict[str, Any]:
+        document = await self._report.compose()
+        foreseen = foresee(self._operations.retention, self._commitlog)
+        return {"name": self._config.name, "retention": document["retention"], "would_remove": foreseen}
 
     async def _answer_restart(self, request: dict[str, Any]) -> dict[str, Any]:
         """Step back for a successor, which whoever keeps the descriptors starts."""

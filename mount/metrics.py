@@ -11,8 +11,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from commitlogfs.fusefs.backing import Backing
-from commitlogfs.store.commitlog import CommitLog
+from commitlogfs.store.commitlog import UNLINK, CommitLog
 from commitlogfs.store.disk import DiskState
+from commitlogfs.store.retention import Rule
 
 _CREATE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0)
 _OP_BUCKETS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 1.0, 10.0)
@@ -131,8 +132,11 @@ class LogCollector(Collector):
             yield _single("first_offset_bytes", "Base offset of the oldest segment", self._pool, first.base_offset)
             yield _single("last_offset_bytes", "Base offset of the newest segment", self._pool, last.base_offset)
         yield _single("log_gaps", "Gaps in the log", self._pool, len(log.catalog.gaps()))
-        removed = _counter("segments_removed", "Segments removed through the mount", "reason")
-        removed.add_metric([self._pool, "unlink"], log.counters.removed)
+        removed = _counter(
+            "segments_removed", "Segments removed: by whom uses the mount, or by which rule", "reason"
+        )
+        for reason in (UNLINK, *(rule.value for rule in Rule)):
+            removed.add_metric([self._pool, reason], log.counters.removed[reason])
         yield removed
         retries = _counter("segment_create_retries", "Disks that refused a create, so that the next was tried")
         retries.add_metric([self._pool], log.counters.create_retries)

@@ -16,6 +16,7 @@ import trio
 
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.mount.config import Config
+from commitlogfs.mount.retention_report import retention_report
 from commitlogfs.store import forecast
 from commitlogfs.store.attributes import unpack
 from commitlogfs.store.disk import Disk, DiskState
@@ -79,6 +80,7 @@ class StatusReport:
                 "free": figures.free,
                 "used_percent": _shown_percent(figures),
             },
+            "retention": retention_report(self._operations.retention, log, share),
             "store_root": await self._store_root(),
             "disks": [
                 self._disk(disk, per_disk[disk.number], eligibility.refusals.get(disk.number), share)

@@ -96,6 +96,29 @@ def describe_pressure(document: dict[str, Any]) -> str:
     return text + f"it deletes nothing for lack of space before {limits['clean']} %."
 
 
+def describe_retention(retention: dict[str, Any]) -> str:
+    """Whether the filesystem itself deletes, and when it begins."""
+    if retention["mode"] == "off":
+        return "The filesystem deletes nothing (mode off)."
+    text = f"Forced deletion (mode {retention['mode']}): "
+    held = retention["held_open"]
+    after = ""
+    if held["segments"]:
+        size = approximate_size(held["bytes"])
+        after = f" {count_of(held['segments'], 'removed segment')} of {size} are still open: free when closed."
+    if retention["removing"]:
+        return f"{text}{count_of(retention['removing'], 'segment')} are to go now.{after}"
+    if retention["force_in_seconds"] is not None:
+        return (
+            f"{text}begins in {approximate_duration(retention['force_in_seconds'])} if the pressure holds.{after}"
+        )
+    limit = "every disk has" if retention["trigger"] == "all" else "a disk has"
+    waits = approximate_duration(retention["force_after_seconds"])
+    text += f"begins when {limit} been at its force threshold for {waits}"
+    eta = retention["pressure_in_seconds"]
+    return f"{text}.{after}" if eta is None else f"{text}, in about {approximate_duration(eta)}.{after}"
+
+
 def describe_store_root(document: dict[str, Any]) -> str:
     """What the broker does for the sake of the disk that holds its consumequeue."""
     root, limits = document["store_root"], document["thresholds"]

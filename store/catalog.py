@@ -99,6 +99,10 @@ class Catalog:
         """The last `count` segments, or all there are, in order."""
         return self._segments[-count:]
 
+    def oldest(self, count: int) -> list[Segment]:
+        """The first `count` segments, or all there are, in order."""
+        return self._segments[:count]
+
     def get(self, base_offset: int) -> Segment | None:
         """The segment that begins exactly at `base_offset`."""
         index = self._index_at_or_before(base_offset)

@@ -11,8 +11,9 @@ and a `note_*` call:
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from commitlogfs.store import health
@@ -48,6 +49,8 @@ from commitlogfs.store.segment import (
 )
 from commitlogfs.store.usage import DiskUsage
 
+UNLINK = "unlink"
+"""Why a segment is removed, where a caller of the mount asked for it."""
 NO_SPACE_CACHE_S = 0.1
 """After a create found no room anywhere: the broker retries about every millisecond."""
 
@@ -77,7 +80,8 @@ class Counters:
 
     created: int = 0
     create_retries: int = 0
-    removed: int = 0
+    removed: Counter[str] = field(default_factory=Counter)
+    """By reason: "unlink", or the rule of forced deletion."""
 
 
 class CommitLog:
@@ -175,17 +179,22 @@ class CommitLog:
         """The latest measurement of a disk; None while it does not answer."""
         self._usage[number] = usage
 
-    def usage(self, number: DiskNumber) -> DiskUsage | None:
-        """The latest measurement, with removed but still open segments counted as free already."""
-        usage = self._usage[number]
-        if usage is None:
-            return None
-        pending = sum(
+    def measured(self, number: DiskNumber) -> DiskUsage | None:
+        """The latest measurement, as the disk says."""
+        return self._usage[number]
+
+    def pending_bytes(self, number: DiskNumber) -> int:
+        """Of removed but still open segments: on their way to being free."""
+        return sum(
             unpack(file.attributes).blocks * 512
             for file in self._others.values()
             if file.role is Role.RETIRED and file.disk == number
         )
-        return usage.with_pending_free(pending)
+
+    def usage(self, number: DiskNumber) -> DiskUsage | None:
+        """The latest measurement, with pending bytes counted as free already."""
+        usage = self._usage[number]
+        return None if usage is None else usage.with_pending_free(self.pending_bytes(number))
 
     def views(self, now_s: float) -> tuple[DiskView, ...]:
         return tuple(
@@ -221,7 +230,7 @@ class CommitLog:
         now_s = time.monotonic() if now_s is None else now_s
         base, role = self._parse_new_name(name)
         self._demand_free_name(name, base)
-        if self._no_space is not None and now_s < self._no_space[0]:
+        if self._no_space is not None and self.refuses_for_now(now_s):
             raise self._no_space[1]
         eligibility = self.evaluate(now_s)
         if not eligibility.eligible and not eligibility.held_back:
@@ -263,6 +272,10 @@ class CommitLog:
     def note_denied(self, name: bytes) -> None:
         """The name certainly does not lie on the disk it was suspected on."""
         del self._doubtful[name]
+
+    def refuses_for_now(self, now_s: float) -> bool:
+        """Whether a create gets the answer of a moment ago, without another look."""
+        return self._no_space is not None and now_s < self._no_space[0]
 
     def no_disk_left(self, plan: CreatePlan, now_s: float) -> NoDiskAvailableError:
         """Every disk of the plan refused: the error to raise, also for the next moment's attempts."""
@@ -384,31 +397,31 @@ class CommitLog:
             raise SegmentNotFoundError(f"{name.decode(errors='backslashreplace')}: no such segment")
         return file
 
-    def note_removed(self, file: Segment, usage: DiskUsage) -> None:
+    def note_removed(self, file: Segment, usage: DiskUsage, reason: str = UNLINK) -> None:
         """The file is gone from its disk for good."""
-        self._forget_name(file)
+        self._forget_name(file, reason)
         if self._others.get((file.disk, file.ino)) is file:  # its inode number may have been given away by now
             del self._others[file.disk, file.ino]
         self.note_usage(file.disk, usage)
         self._no_space = None
 
-    def note_retired(self, file: Segment, retired_name: bytes) -> None:
+    def note_retired(self, file: Segment, retired_name: bytes, reason: str = UNLINK) -> None:
         """The file has left the log but is still open."""
-        self._forget_name(file)
+        self._forget_name(file, reason)
         file.role = Role.RETIRED
         file.placed_as = retired_name
         self._others[(file.disk, file.ino)] = file
         self._no_space = None
 
-    def note_leaving(self, file: Segment) -> None:
+    def note_leaving(self, file: Segment, reason: str = UNLINK) -> None:
         """A removal takes longer than anyone waits for: the file is out of the log already, its name stays
         taken until `note_removed`, `note_retired` or `note_stayed`."""
         name = file.name
-        self._forget_name(file)
+        self._forget_name(file, reason)
         self._leaving[name] = file
         self._others[(file.disk, file.ino)] = file
 
-    def note_stayed(self, file: Segment) -> None:
+    def note_stayed(self, file: Segment, reason: str = UNLINK) -> None:
         """A removal has failed after all."""
         if self._leaving.pop(file.name, None) is None:
             return
@@ -417,7 +430,7 @@ class CommitLog:
         else:
             del self._others[(file.disk, file.ino)]
             self.catalog.add(file)
-            self.counters.removed -= 1
+            self.counters.removed[reason] -= 1
 
     def plan_publish_copy(self, old_name: bytes, new_name: bytes) -> Segment:
         """A finished copy gets its segment's name.
@@ -452,14 +465,19 @@ class CommitLog:
         file.placed_as = b""
         self.catalog.add(file)
 
-    def _forget_name(self, file: Segment) -> None:
+    def _forget_name(self, file: Segment, reason: str) -> None:
         if self._leaving.pop(file.name, None) is not None:
             return
         if file.role is Role.SEGMENT:
             self.catalog.remove(file)
-            self.counters.removed += 1
+            self.counters.removed[reason] += 1
         elif file.role is Role.TEMPORARY:
             del self._temporaries[file.placed_as]
+
+    @property
+    def is_removing(self) -> bool:
+        """Whether a disk has not yet answered to a removal."""
+        return bool(self._leaving)
 
     # --- closing -------------------------------------------------------------------------------------
 

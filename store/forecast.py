@@ -33,6 +33,14 @@ def ingest_rate(birth_times_ns: list[int], segment_size: int, now_ns: int) -> fl
     return (len(known) - 1) * segment_size * 1e9 / (now_ns - known[0])
 
 
+def seconds_until(usage: DiskUsage, percent: float, bytes_per_second: float) -> float | None:
+    """Until a disk is at `percent`: 0.0 if it is, None if it never will be."""
+    if usage.is_at_or_above(percent):
+        return 0.0
+    missing = math.ceil(Fraction(percent) * usage.entire_bytes / 100) - usage.used_bytes
+    return missing / bytes_per_second if bytes_per_second > 0 else None
+
+
 def next_threshold(usage: DiskUsage, thresholds: Thresholds, bytes_per_second: float) -> NextThreshold | None:
     """None for a disk at or above `full`. `bytes_per_second` is this disk's share of the ingest."""
     for name, percent in (

@@ -22,12 +22,13 @@ import re
 import secrets
 import time
 
-from commitlogfs.store import beneath, durable, layout
-from commitlogfs.store.attributes import PackedAttributes, stat_name, stat_names, unpack
+from commitlogfs.store import _syscalls, beneath, durable, layout
+from commitlogfs.store.attributes import PackedAttributes, stat_fd, stat_name, stat_names, unpack
 from commitlogfs.store.segment import BaseOffset
 from commitlogfs.store.usage import DiskUsage, measure_usage
 
-_RETIRED_NAME = re.compile(rb"([0-9]{20})\.[0-9a-f]{8}")
+_RETIRED_NAME = re.compile(rb"([0-9]{20})\.[0-9a-f]{8}(\.forced)?")
+_FORCED = b".forced"
 
 FREE_DEADLINE_S = 0.05
 """How long to wait until a removed file's blocks show as free. xfs frees them in the background, within
@@ -46,10 +47,11 @@ def remove_file(dirfd: int, name: bytes) -> DiskUsage:
     return _measure_freed(dirfd, expected)
 
 
-def retire_file(dirfd: int, name: bytes) -> bytes:
-    """Move an open segment aside; its new name inside the retired folder, where there was room for it.
-    Raises OSError."""
+def retire_file(dirfd: int, name: bytes, *, forced: bool = False) -> bytes:
+    """Move an open segment aside; its new name inside the retired folder, where there was room for it. That tells
+    a later daemon whether it was removed by force. Raises OSError."""
     retired_name = b"%b.%b" % (name.lstrip(b".")[:20], secrets.token_hex(4).encode())
+    retired_name += _FORCED if forced else b""
     try:
         _move_aside(dirfd, name, retired_name)
     except OSError as error:
@@ -60,6 +62,36 @@ def retire_file(dirfd: int, name: bytes) -> bytes:
         drop_empty_folder(dirfd)
         durable.sync_dir(dirfd)
     return retired_name
+
+
+def is_forced(retired_name: bytes) -> bool:
+    """Whether `retire_file` was told so."""
+    return retired_name.endswith(_FORCED)
+
+
+def punch_fd(fd: int, dirfd: int, segment_size: int) -> tuple[PackedAttributes, DiskUsage]:
+    """Free all blocks of a retired segment although it is open: who has it mapped reads zeros from now on. Its
+    size stays, because a mapping beyond a file's end kills its owner. Its attributes, and the usage without them.
+    Raises OSError."""
+    expected = measure_usage(dirfd).free_bytes + unpack(stat_fd(fd)).blocks * 512
+    _syscalls.fallocate(fd, _syscalls.FALLOC_FL_PUNCH_HOLE | _syscalls.FALLOC_FL_KEEP_SIZE, 0, segment_size)
+    os.fsync(fd)
+    return stat_fd(fd), _measure_freed(dirfd, expected)
+
+
+def punch_retired(
+    dirfd: int, retired_name: bytes, ino: int, segment_size: int
+) -> tuple[PackedAttributes, DiskUsage]:
+    """`punch_fd` of a file in the retired folder. Raises OSError; ENOENT where it is not, or not any longer."""
+    folder = beneath.open_folder(dirfd, layout.RETIRED_FOLDER)
+    try:
+        fd = beneath.open_file(folder, retired_name, os.O_RDWR, ino)
+    finally:
+        os.close(folder)
+    try:
+        return punch_fd(fd, dirfd, segment_size)
+    finally:
+        os.close(fd)
 
 
 def _move_aside(dirfd: int, name: bytes, retired_name: bytes) -> None:

@@ -17,6 +17,7 @@ from commitlogfs.mount.words import (
     describe_log,
     describe_passthrough,
     describe_pressure,
+    describe_retention,
     describe_store_root,
 )
 
@@ -56,6 +57,10 @@ def _show(document: dict[str, Any], output: Output) -> None:
     _show_disks(document, output)
     output.line("")
     output.paragraph(describe_pressure(document))
+    output.paragraph(describe_retention(document["retention"]))
+    for alert in document["retention"]["alerts"]:
+        where = f"{alert['disk']}: " if alert["disk"] else ""
+        output.paragraph(f"{where}{alert['text']}", "bold red")
     output.paragraph(describe_store_root(document))
     for finding in document["findings"]:
         where = "/".join(part for part in (finding["disk"], finding["file"]) if part)

@@ -1,6 +1,6 @@
 """Forced deletion: when the oldest segments go, and what the broker is shown. Policy only, without I/O."""
 
-from commitlogfs.store.retention.alerts import Alert, AlertCode
+from commitlogfs.store.retention.alerts import Alert, AlertCode, all_full
 from commitlogfs.store.retention.engine import Decision, EngineState, Removal, Rule, decide
 from commitlogfs.store.retention.facts import (
     DiskFacts,
@@ -30,5 +30,6 @@ __all__ = [
     "SegmentFacts",
     "Snapshot",
     "Trigger",
+    "all_full",
     "decide",
 ]

@@ -28,6 +28,12 @@ class Alert:
     """What is the matter and what to do, in one line."""
 
 
+def all_full(snapshot: Snapshot) -> bool:
+    """Whether every writable disk says itself that it is at `full`; False if there is none."""
+    measured = [(disk.measured, disk.thresholds.full) for disk in snapshot.writable()]
+    return bool(measured) and all(usage is not None and usage.is_at_or_above(full) for usage, full in measured)
+
+
 def disk_alerts(snapshot: Snapshot, incurable: frozenset[int]) -> list[Alert]:
     """About the disks. `incurable`: numbers of those at or above `force` that removing cannot help."""
     alerts = []
@@ -46,6 +52,6 @@ def disk_alerts(snapshot: Snapshot, incurable: frozenset[int]) -> list[Alert]:
         if disk.pending_bytes and disk.measured.is_at_or_above(disk.thresholds.full):
             text = f"removed segments of {disk.pending_bytes:,} bytes are still open: end whoever holds them"
             alerts.append(Alert(AlertCode.HELD_OPEN, disk.path, text))
-    if writable and all(d.measured and d.measured.is_at_or_above(d.thresholds.full) for d in writable):
+    if all_full(snapshot):
         alerts.append(Alert(AlertCode.ALL_FULL, "", "every disk is full: new segments are refused"))
     return alerts

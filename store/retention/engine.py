@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from commitlogfs.store.identity import DiskNumber
-from commitlogfs.store.retention.alerts import Alert, AlertCode, disk_alerts
+from commitlogfs.store.retention.alerts import Alert, AlertCode, all_full, disk_alerts
 from commitlogfs.store.retention.clocks import ClockWatch
 from commitlogfs.store.retention.facts import DiskFacts, HeldFacts, SegmentFacts, Snapshot
 from commitlogfs.store.retention.plan import Usages, best_case, plan_prefix, removable_prefix
@@ -64,7 +64,7 @@ class EngineState:
 def decide(
     rules: RetentionRules, state: EngineState, snapshot: Snapshot, *, for_create: bool = False
 ) -> tuple[Decision, EngineState]:
-    """`for_create`: a create has found no disk, and waits."""
+    """`for_create`: a create has found no disk, and waits: only what lets it go on is planned."""
     clock = state.clock or ClockWatch.begin(snapshot.moment)
     state = replace(state, clock=clock)
     if rules.mode is Mode.OFF:
@@ -74,10 +74,11 @@ def decide(
     state = _follow_pressure(rules, state, snapshot, at_force, curable)
     alerts = disk_alerts(snapshot, at_force - curable)
 
-    planned: tuple[Removal, ...] = ()
     if for_create:
-        planned = _plan_full(snapshot)
-    if state.forcing and not planned:
+        return Decision(_plan_full(snapshot), None, _force_in_s(rules, state, snapshot), tuple(alerts)), state
+
+    planned: tuple[Removal, ...] = ()
+    if state.forcing:
         forced = _plan_force(rules, state.forcing, snapshot)
         if not forced:
             state = replace(state, forcing=frozenset())
@@ -210,9 +211,9 @@ def _above_clean(rules: RetentionRules, snapshot: Snapshot) -> bool:
 def _choose_punch(rules: RetentionRules, snapshot: Snapshot) -> HeldFacts | None:
     """Only when the disks say themselves that they are all full: the oldest whose grace is over, on a disk that
     those with it could bring below `full`."""
-    writable = {disk.number: disk for disk in snapshot.writable()}
-    if not writable or not all(_is_measured_full(disk) for disk in writable.values()):
+    if not all_full(snapshot):
         return None
+    writable = {disk.number: disk for disk in snapshot.writable()}
     due = sorted(
         (
             held
@@ -229,10 +230,6 @@ def _choose_punch(rules: RetentionRules, snapshot: Snapshot) -> HeldFacts | None
         if not disk.measured.with_pending_free(gain).is_at_or_above(disk.thresholds.full):
             return candidate
     return None
-
-
-def _is_measured_full(disk: DiskFacts) -> bool:
-    return disk.measured is not None and disk.measured.is_at_or_above(disk.thresholds.full)
 
 
 def _is_at(disk: DiskFacts, percent: int) -> bool:

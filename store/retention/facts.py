@@ -89,6 +89,8 @@ class Snapshot:
     disks: tuple[DiskFacts, ...]
     log: LogFacts
     held: tuple[HeldFacts, ...] = ()
+    is_removing: bool = False
+    """A removal has begun and not ended: it may still fail, and what came after it would then lie behind a hole."""
 
     def writable(self) -> tuple[DiskFacts, ...]:
         """They alone have a say."""

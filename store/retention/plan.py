@@ -18,6 +18,8 @@ Goal = Callable[[Usages], bool]
 def removable_prefix(snapshot: Snapshot) -> Iterator[SegmentFacts]:
     """Oldest first; ends before the newest KEPT_SEGMENTS and before the first that cannot be removed now, because a
     later one without it would leave a hole. What lies on a failed disk is absent already, and passed over."""
+    if snapshot.is_removing:
+        return
     disks = {disk.number: disk for disk in snapshot.disks}
     for segment in itertools.islice(snapshot.log, max(0, len(snapshot.log) - KEPT_SEGMENTS)):
         disk = disks.get(segment.disk)

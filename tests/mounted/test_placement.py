@@ -14,6 +14,8 @@ pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 
 FARM = ("ext4", "xfs" if mkfs_available("xfs") else "ext4", "ext4")
 
+NOTHING_BY_FORCE = {"mode": '"off"'}
+
 MakePool = Callable[..., PoolMount]
 StartPool = Callable[..., PoolMount]
 
@@ -78,7 +80,7 @@ def test_a_disk_above_force_is_skipped_until_below_resume(start_pool: StartPool)
 
 
 def test_with_all_disks_above_force_all_are_used_up_to_full_and_then_none(start_pool: StartPool) -> None:
-    pool = start_pool()
+    pool = start_pool(retention=NOTHING_BY_FORCE)
     pool.make_segments(range(3))
     for index in range(3):
         fill_and_await(pool, index, 86)
@@ -105,7 +107,7 @@ def test_with_all_disks_above_force_all_are_used_up_to_full_and_then_none(start_
 
 
 def test_removing_a_segment_makes_room_for_the_next_at_once(start_pool: StartPool) -> None:
-    pool = start_pool(["ext4"], segment_size=4 * MIB)
+    pool = start_pool(["ext4"], segment_size=4 * MIB, retention=NOTHING_BY_FORCE)
     made = 0
     while status(pool)["placement"]["next_disk"] is not None:
         pool.make_segments([made])

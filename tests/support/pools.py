@@ -60,6 +60,7 @@ class PoolMount:
     """Top-level keys of the configuration, as TOML text of the value: {"placement": '"modulo"'}."""
     disk_settings: dict[int, dict[str, str]] = field(default_factory=dict)
     thresholds: dict[str, str] = field(default_factory=dict)
+    retention: dict[str, str] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
     """Further environment of the daemon."""
     daemon: subprocess.Popen[bytes] | None = None
@@ -92,8 +93,9 @@ class PoolMount:
     def write_config(self) -> None:
         lines = [f'mountpoint = "{self.mountpoint}"', f"segment_size = {self.segment_size}"]
         lines += [f"{key} = {value}" for key, value in self.settings.items()]
-        if self.thresholds:
-            lines += ["[thresholds]", *(f"{key} = {value}" for key, value in self.thresholds.items())]
+        for table, values in (("thresholds", self.thresholds), ("retention", self.retention)):
+            if values:
+                lines += [f"[{table}]", *(f"{key} = {value}" for key, value in values.items())]
         for index, disk in enumerate(self.disks):
             lines += ["[[disks]]", f'path = "{disk}"']
             lines += [f"{key} = {value}" for key, value in self.disk_settings.get(index, {}).items()]

@@ -1,0 +1,183 @@
+"""Carries out what the rules of forced deletion decide: one removal at a time, measured after each."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import trio
+
+from commitlogfs.fusefs.namespace import Chosen, Namespace
+from commitlogfs.fusefs.usage_monitor import UsageMonitor
+from commitlogfs.store.commitlog import CommitLog
+from commitlogfs.store.errors import DiskError
+from commitlogfs.store.events import log_event
+from commitlogfs.store.identity import DiskNumber
+from commitlogfs.store.retention import (
+    PAUSE_S,
+    Alert,
+    Decision,
+    EngineState,
+    HeldFacts,
+    Mode,
+    Moment,
+    RetentionRules,
+    Snapshot,
+    all_full,
+    decide,
+)
+from commitlogfs.store.retention.observe import observe
+
+log = logging.getLogger(__name__)
+
+FRESH_S = 0.05
+"""A measurement this old is taken for the one after the last removal, which has noted its own disk's."""
+
+
+def read_clocks() -> Moment:
+    return Moment(time.time_ns(), time.clock_gettime(time.CLOCK_BOOTTIME), time.localtime().tm_hour)
+
+
+class Retention:
+    """Owns the rules' memory. All methods run in the event loop."""
+
+    def __init__(
+        self,
+        rules: RetentionRules,
+        commitlog: CommitLog,
+        namespace: Namespace,
+        usage: UsageMonitor,
+        clocks: Callable[[], Moment] = read_clocks,
+    ) -> None:
+        self.rules = rules
+        self.alerts: tuple[Alert, ...] = ()
+        """Of the last cycle."""
+        self.cycles = 0
+        """Since the daemon started."""
+        self._commitlog = commitlog
+        self._namespace = namespace
+        self._usage = usage
+        self._clocks = clocks
+        self._state = EngineState()
+        self._held_since_s: dict[tuple[DiskNumber, int], float] = {}
+        namespace.make_room = self.make_room
+
+    async def run(self) -> None:
+        """A cycle per interval, until cancelled."""
+        while True:
+            next_cycle = trio.current_time() + self.rules.interval_s
+            try:
+                await self.cycle()
+            except (DiskError, OSError) as error:
+                log_event(log, logging.WARNING, "retention_failed", reason=str(error))
+            await trio.sleep_until(next_cycle)
+
+    async def cycle(self) -> None:
+        """At most a batch of removals. Raises DiskError, OSError when a disk fails at one: the next cycle begins
+        with the same segment again."""
+        for _ in range(self.rules.batch):
+            await self._usage.refresh(FRESH_S)
+            await self._look_at_oldest()
+            if not await self._namespace.remove_by_rule(self._choose):
+                break
+            await trio.sleep(PAUSE_S)
+        await self._punch()
+        self.cycles += 1
+
+    async def make_room(self) -> bool:
+        """For a create that found no disk: with all names locked. Whether something was removed."""
+        removed = False
+        try:
+            while await self._namespace.remove_by_rule_locked(self._choose_for_create):
+                removed = True
+        except (DiskError, OSError) as error:
+            log_event(log, logging.WARNING, "retention_failed", reason=str(error))
+        return removed
+
+    def preview(self) -> Decision:
+        """What would be done now, by the last measurements; nothing is remembered of it."""
+        return decide(self.rules, self._state, self._observe())[0]
+
+    def foresee(self) -> Decision:
+        """What would be done if the pressure had held long enough, and its hour had come for what is expired."""
+        hours = frozenset(range(24)) if self.rules.delete_when else frozenset()
+        return decide(replace(self.rules, force_after_s=0.0, delete_when=hours), self._state, self._observe())[0]
+
+    def held(self) -> tuple[HeldFacts, ...]:
+        """What was removed by force and is still open."""
+        return self._observe().held
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every disk that takes segments is at `full`."""
+        return all_full(self._observe())
+
+    @property
+    def forced_are_open(self) -> bool:
+        return self._commitlog.has_retired and bool(self.held())
+
+    def _choose(self) -> Chosen | None:
+        decision = self._decide()
+        self._tell(decision.alerts)
+        return self._first_of(decision)
+
+    def _choose_for_create(self) -> Chosen | None:
+        return self._first_of(self._decide(for_create=True))
+
+    def _decide(self, *, for_create: bool = False) -> Decision:
+        decision, self._state = decide(self.rules, self._state, self._observe(), for_create=for_create)
+        return decision
+
+    def _first_of(self, decision: Decision) -> Chosen | None:
+        if not decision.planned:
+            return None
+        removal = decision.planned[0]
+        file = self._commitlog.catalog.get(removal.segment.base_offset)
+        return None if file is None else Chosen(file, removal.rule.value, removal.reason)
+
+    async def _punch(self) -> None:
+        """As many as are needed, each decided anew."""
+        while True:
+            await self._usage.refresh(FRESH_S)
+            held = self._decide().punch
+            if held is None:
+                return
+            file = next(
+                file
+                for file in self._commitlog.retired()
+                if (file.disk, file.base_offset) == (held.disk, held.base_offset)
+            )
+            log_event(
+                log,
+                logging.WARNING,
+                "punching",
+                segment=file.name,
+                disk=self._commitlog.disk_of(file).path,
+                bytes=held.allocated_bytes,
+                reason="every disk is full, and somebody still has this removed segment open",
+            )
+            await self._namespace.punch(file)
+
+    async def _look_at_oldest(self) -> None:
+        """Their times of change, which decide about their age: the kernel may have written without asking us."""
+        if self.rules.mode is Mode.FILESYSTEM:
+            for file in self._commitlog.catalog.oldest(self.rules.batch):
+                await self._namespace.refresh_attributes(file)
+
+    def _observe(self) -> Snapshot:
+        moment = self._clocks()
+        present = {(file.disk, file.ino) for file in self._commitlog.retired()}
+        self._held_since_s = {key: self._held_since_s.get(key, moment.steady_s) for key in present}
+        return observe(self._commitlog, moment, lambda file: self._held_since_s[file.disk, file.ino])
+
+    def _tell(self, alerts: tuple[Alert, ...]) -> None:
+        """What begins and what ends, once."""
+        before = {(alert.code, alert.disk) for alert in self.alerts}
+        now = {(alert.code, alert.disk) for alert in alerts}
+        for alert in alerts:
+            if (alert.code, alert.disk) not in before:
+                code, disk = alert.code.value, alert.disk or None
+                log_event(log, logging.ERROR, "alert", code=code, disk=disk, text=alert.text)
+        for ended, path in sorted(before - now, key=str):
+            log_event(log, logging.WARNING, "alert_over", code=ended.value, disk=path or None)
+        self.alerts = alerts

@@ -1,0 +1,41 @@
+"""What `commitlogfs retention --dry-run` says: what would go next, why and when."""
+
+import json
+from typing import Any
+
+import typer
+
+from commitlogfs.mount import control, settings
+from commitlogfs.mount.commands.output import Output
+from commitlogfs.mount.target import find_target
+from commitlogfs.mount.words import approximate_duration, approximate_size, count_of, describe_retention
+
+_SHOWN = 10
+
+
+def preview(which: str | None, *, as_json: bool) -> None:
+    """Ask the daemon and print. Raises UnreachableError."""
+    answer = control.ask(find_target(which).socket, "retention")
+    if settings.wants_json(as_json):
+        typer.echo(json.dumps(answer, indent=2))
+        return
+    output = Output()
+    output.paragraph(describe_retention(answer["retention"]))
+    for alert in answer["retention"]["alerts"]:
+        where = f"{alert['disk']}: " if alert["disk"] else ""
+        output.paragraph(f"{where}{alert['text']}", "bold red")
+    _show(answer["would_remove"], output)
+
+
+def _show(removals: list[dict[str, Any]], output: Output) -> None:
+    if not removals:
+        output.paragraph("Nothing would be removed as things stand.")
+        return
+    total = approximate_size(sum(removal["bytes"] for removal in removals))
+    first = removals[0]
+    when = "now" if first["in_seconds"] <= 0 else f"in {approximate_duration(first['in_seconds'])}"
+    output.paragraph(f"{count_of(len(removals), 'segment')} of {total} would go, {when} ({first['reason']}):")
+    for removal in removals[:_SHOWN]:
+        output.line(f"  {removal['segment']}  {removal['disk']}  by rule {removal['rule']}")
+    if len(removals) > _SHOWN:
+        output.line(f"  and {len(removals) - _SHOWN:,} more, up to {removals[-1]['segment']}")

@@ -1,0 +1,62 @@
+"""What the rules are told of the open log. Touches memory only."""
+
+from collections.abc import Callable, Iterator
+
+from commitlogfs.store.attributes import unpack
+from commitlogfs.store.catalog import Catalog, Segment
+from commitlogfs.store.commitlog import CommitLog
+from commitlogfs.store.identity import DiskNumber
+from commitlogfs.store.remove import is_forced
+from commitlogfs.store.retention.facts import DiskFacts, HeldFacts, Moment, SegmentFacts, Snapshot
+
+BLOCK_BYTES = 512
+"""Of st_blocks."""
+
+
+class CatalogFacts:
+    """The catalog as LogFacts."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    @property
+    def segment_size(self) -> int:
+        return self._catalog.segment_size
+
+    def __len__(self) -> int:
+        return len(self._catalog)
+
+    def __iter__(self) -> Iterator[SegmentFacts]:
+        return map(_facts_of, self._catalog)
+
+    def newest(self, count: int) -> tuple[SegmentFacts, ...]:
+        return tuple(map(_facts_of, self._catalog.newest(count)))
+
+    def count_on(self, disk: DiskNumber) -> int:
+        return self._catalog.count_on_disk(disk)
+
+
+def observe(log: CommitLog, moment: Moment, held_since_s: Callable[[Segment], float]) -> Snapshot:
+    """With the latest measurements. `held_since_s`: since when, in steady time, a retired segment is."""
+    disks = tuple(
+        DiskFacts(
+            disk.number,
+            disk.path,
+            disk.state,
+            log.measured(disk.number),
+            log.pending_bytes(disk.number),
+            disk.thresholds,
+        )
+        for disk in log.disks.values()
+    )
+    held = tuple(
+        HeldFacts(file.base_offset, file.disk, unpack(file.attributes).blocks * BLOCK_BYTES, held_since_s(file))
+        for file in log.retired()
+        if is_forced(file.placed_as)
+    )
+    return Snapshot(moment, disks, CatalogFacts(log.catalog), held, log.is_removing)
+
+
+def _facts_of(segment: Segment) -> SegmentFacts:
+    attributes = unpack(segment.attributes)
+    return SegmentFacts(segment.base_offset, segment.disk, attributes.blocks * BLOCK_BYTES, attributes.mtime_ns)

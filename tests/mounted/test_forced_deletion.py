@@ -1,0 +1,320 @@
+"""Segments removed by rule on real ext4 and xfs disks: never more than needed, never a hole, never a signal."""
+
+import errno
+import itertools
+import mmap
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support.filling import fill_and_await, fill_to, status, used_percent
+from support.loop_disks import DiskFarm, mkfs_available
+from support.pools import MIB, PoolMount, segment_bytes
+from support.waiting import eventually
+
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+
+QUICK = {"interval": '"1s"', "force_after": '"1s"', "grace": '"1s"'}
+NEVER = {"interval": '"1s"', "force_after": '"24h"'}
+"""Only a create that finds no room removes anything."""
+StartPool = Callable[..., PoolMount]
+
+
+@pytest.fixture
+def start_pool(disk_farm: DiskFarm, make_pool: Callable[..., PoolMount]) -> StartPool:
+    """A mounted pool on new disks of 64 MiB (xfs: 300 MiB), its members beside foreign files."""
+
+    def start(fstypes: Sequence[str] = ("ext4", "ext4"), **options: object) -> PoolMount:
+        folders = []
+        for fstype in fstypes:
+            folder = disk_farm.add(fstype).path / "commitlog"
+            folder.mkdir(mode=0o700)
+            folders.append(folder)
+        pool = make_pool(disks=folders, **{"retention": QUICK, **options})
+        pool.start()
+        return pool
+
+    return start
+
+
+def indexes(pool: PoolMount) -> list[int]:
+    """Of the listed segments: whole ones, without a hole."""
+    found = sorted(int(name) // pool.segment_size for name in os.listdir(pool.mountpoint))
+    assert found == list(range(found[0], found[-1] + 1))
+    for index in found:
+        assert pool.path(index).stat().st_size == pool.segment_size
+    return found
+
+
+def percents(pool: PoolMount) -> list[float]:
+    return [used_percent(Path(disk).parent) for disk in pool.disks]
+
+
+def removals(pool: PoolMount) -> list[dict[str, str]]:
+    """The log lines of removals by rule: {"segment": ..., "reason": ...}."""
+    lines = [line for line in pool.log_since_start().splitlines() if " event=removed " in line]
+    fields = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines]
+    return [found for found in fields if found["reason"] != "unlink"]
+
+
+def fill_with_segments(pool: PoolMount, percent: float, start: int = 0) -> int:
+    """Until every disk is at least that full; how many segments there are."""
+    for index in itertools.count(start):
+        if min(percents(pool)) >= percent:
+            return index
+        pool.make_segments([index])
+    raise AssertionError
+
+
+@contextmanager
+def a_reader(pool: PoolMount, held: Sequence[int]) -> Iterator[Callable[[], list[bytes]]]:
+    """A process that has these segments mapped; it tells the first 64 bytes of each."""
+    code = (
+        "import mmap, os, sys\n"
+        "maps = []\n"
+        "for path in sys.argv[1:]:\n"
+        "    fd = os.open(path, os.O_RDWR)\n"
+        "    maps.append(mmap.mmap(fd, 0)); os.close(fd)\n"
+        "print('ready', flush=True)\n"
+        "for _ in sys.stdin:\n"
+        "    print(','.join(m[:64].hex() for m in maps), flush=True)\n"
+    )
+    paths = [str(pool.path(index)) for index in held]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *paths], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as reader:
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "ready\n"
+
+        def look() -> list[bytes]:
+            assert reader.stdin is not None
+            assert reader.stdout is not None
+            reader.stdin.write("look\n")
+            reader.stdin.flush()
+            return [bytes.fromhex(text) for text in reader.stdout.readline().strip().split(",")]
+
+        try:
+            yield look
+            reader.stdin.close()
+            assert reader.wait(10) == 0
+        finally:
+            reader.kill()
+
+
+def test_pressure_that_holds_removes_the_oldest_until_below_resume(start_pool: StartPool) -> None:
+    pool = start_pool()
+    count = fill_with_segments(pool, 86)
+    eventually(lambda: min(percents(pool)) < 83 or None, 20)
+    eventually(lambda: status(pool)["retention"]["force_in_seconds"] is None or None)
+    left = indexes(pool)
+    assert left[-1] == count - 1
+    gone = removals(pool)
+    assert [int(line["segment"]) // MIB for line in gone] == list(range(left[0]))
+    assert {line["reason"] for line in gone} == {"force"}
+    assert min(percents(pool)) > 80  # one or two more would show
+    metrics = (pool.mountpoint / ".commitlogfs" / "metrics").read_text()
+    assert f'commitlogfs_segments_removed_total{{pool="test",reason="force"}} {len(gone)}.0' in metrics
+
+
+@pytest.mark.parametrize("fstypes", [("ext4", "ext4"), ("ext4", "xfs")])
+def test_a_create_never_fails_while_something_may_go(start_pool: StartPool, fstypes: Sequence[str]) -> None:
+    """Several times the capacity, by a writer that nobody else helps."""
+    if "xfs" in fstypes and not mkfs_available("xfs"):
+        pytest.skip("no mkfs.xfs")
+    pool = start_pool(fstypes, segment_size=4 * MIB, retention=NEVER)
+    capacity = sum(disk["total_bytes"] for disk in status(pool)["disks"]) // (4 * MIB)
+    for index in range(3 * capacity):
+        pool.make_segments([index])
+        assert max(percents(pool)) < 100
+    left = indexes(pool)
+    assert left[-1] == 3 * capacity - 1
+    assert len(left) > capacity // 2
+    assert {line["reason"] for line in removals(pool)} == {"full"}
+    for index in left:
+        assert pool.path(index).read_bytes()[:4096] == segment_bytes(index, 4096)
+
+
+def test_a_removed_segment_vanishes_at_once_from_caches_too(start_pool: StartPool) -> None:
+    pool = start_pool(retention=NEVER)
+    count = fill_with_segments(pool, 89.9)
+    os.stat(pool.path(0))  # known to the kernel now
+    fd = os.open(pool.path(0), os.O_RDONLY)
+    index = count
+    while "event=removed " not in pool.log_since_start():
+        pool.make_segments([index])
+        index += 1
+
+    def is_gone() -> bool:
+        with pytest.raises(FileNotFoundError):
+            os.stat(pool.path(0))
+        return True
+
+    eventually(is_gone)
+    eventually(lambda: os.fstat(fd).st_nlink == 0)
+    assert os.pread(fd, 64, 0) == segment_bytes(0, 64)
+    os.close(fd)
+
+
+def test_foreign_data_on_one_disk_is_told_and_does_not_empty_the_log(start_pool: StartPool) -> None:
+    pool = start_pool()
+    pool.make_segments(range(12))
+    fill_and_await(pool, 0, 97)
+    eventually(lambda: {alert["code"] for alert in status(pool)["retention"]["alerts"]} == {"foreign-data"})
+    assert "event=alert code=foreign-data" in pool.log_since_start()
+    pool.make_segments(range(12, 20))
+    assert {pool.disk_of(index) for index in range(12, 20)} == {1}
+    assert indexes(pool) == list(range(20))
+    fill_and_await(pool, 0, 50)
+    eventually(lambda: status(pool)["retention"]["alerts"] == [] or None)
+
+
+def test_foreign_data_everywhere_refuses_creates_and_deletes_nothing(start_pool: StartPool) -> None:
+    pool = start_pool()
+    pool.make_segments(range(4))
+    for number in range(2):
+        fill_and_await(pool, number, 97)
+    with pytest.raises(OSError) as refused:  # noqa: PT011
+        pool.make_segments([4])
+    assert refused.value.errno == errno.ENOSPC
+    eventually(lambda: "all-full" in {alert["code"] for alert in status(pool)["retention"]["alerts"]})
+    assert indexes(pool) == list(range(4))
+    for number in range(2):
+        fill_and_await(pool, number, 50)
+    pool.make_segments([4])
+
+
+def test_held_open_by_a_reader_there_is_no_cascade(start_pool: StartPool) -> None:
+    pool = start_pool()
+    count = fill_with_segments(pool, 82)
+    with a_reader(pool, range(count)) as look:
+        count = fill_with_segments(pool, 86, start=count)
+        eventually(lambda: removals(pool))
+        eventually(lambda: status(pool)["retention"]["force_in_seconds"] is None or None, 20)
+        gone = len(removals(pool))
+        assert min(percents(pool)) > 84  # nothing is free yet
+        for _ in range(3):
+            before = status(pool)["retention"]["cycles"]
+            eventually(lambda before=before: status(pool)["retention"]["cycles"] > before)
+        assert len(removals(pool)) == gone
+        assert indexes(pool) == list(range(gone, count))
+        assert [seen == segment_bytes(index, 64) for index, seen in enumerate(look())].count(False) == 0
+    eventually(lambda: min(percents(pool)) < 83 or None)
+    assert len(removals(pool)) == gone
+
+
+@pytest.mark.parametrize("punch", [True, False])
+def test_punched_only_when_every_disk_is_full(start_pool: StartPool, punch: bool) -> None:
+    pool = start_pool(retention={**QUICK, "punch": str(punch).lower()})
+    count = fill_with_segments(pool, 84)
+    with a_reader(pool, range(count)) as look:
+        count = fill_with_segments(pool, 88, start=count)
+        eventually(lambda: removals(pool))
+        eventually(lambda: status(pool)["retention"]["force_in_seconds"] is None or None, 20)
+        assert "event=punching" not in pool.log_since_start()
+        folders = [Path(disk).parent for disk in pool.disks]
+        for folder in folders:
+            fill_to(folder, 91)
+        if punch:
+            eventually(lambda: min(percents(pool)) < 90 or None)
+            seen = look()
+            assert seen[0] == bytes(64)
+            assert set(seen) <= {bytes(64), *(segment_bytes(index, 64) for index in range(count))}
+        else:
+            before = status(pool)["retention"]["cycles"]
+            eventually(lambda: status(pool)["retention"]["cycles"] > before + 2)
+            assert bytes(64) not in look()
+            assert min(percents(pool)) > 90.5
+        assert ("event=punching" in pool.log_since_start()) == punch
+
+
+def test_every_disk_full_to_the_last_block_while_a_segment_is_written(start_pool: StartPool) -> None:
+    pool = start_pool(segment_size=8 * MIB, retention={**QUICK, "mode": '"off"'})
+    pool.make_segments([0, 1])
+    fd = os.open(pool.path(1), os.O_RDWR)
+    with mmap.mmap(fd, 8 * MIB) as mapped:
+        for disk in pool.disks:
+            hog = Path(disk).parent / "hog"
+            with pytest.raises(OSError, match="No space left"), hog.open("wb") as file:  # noqa: PT012
+                while True:
+                    file.write(bytes(MIB))
+                    file.flush()
+        word = segment_bytes(7, 4096)
+        for position in range(0, 8 * MIB, 4096):
+            mapped[position : position + 4096] = word
+        mapped.flush()
+        os.fsync(fd)
+        with pytest.raises(OSError) as refused:  # noqa: PT011
+            pool.make_segments([2])
+        assert refused.value.errno == errno.ENOSPC
+        assert mapped[-4096:] == word
+    os.close(fd)
+    for disk in pool.disks:
+        (Path(disk).parent / "hog").unlink()
+    eventually(lambda: status(pool)["placement"]["next_disk"])
+    pool.make_segments([2])
+
+
+def test_a_segment_that_cannot_be_removed_keeps_all_later_ones(start_pool: StartPool) -> None:
+    pool = start_pool()
+    pool.make_segments([0])
+    backing = Path(pool.disks[pool.disk_of(0)]) / pool.path(0).name
+    subprocess.run(["chattr", "+i", str(backing)], check=True)
+    try:
+        count = fill_with_segments(pool, 86, start=1)
+        eventually(lambda: pool.log_since_start().count("event=remove_failed") >= 1, 20)
+        eventually(lambda: "retention_failed" in pool.log_since_start())
+        assert indexes(pool) == list(range(count))
+    finally:
+        subprocess.run(["chattr", "-i", str(backing)], check=True)
+    eventually(lambda: min(percents(pool)) < 83 or None, 20)
+    assert indexes(pool)[0] > 0
+
+
+def test_mode_off_deletes_nothing_and_hides_nothing(start_pool: StartPool) -> None:
+    pool = start_pool(retention={**QUICK, "mode": '"off"'})
+    count = fill_with_segments(pool, 89)
+    while status(pool)["placement"]["next_disk"] is not None:
+        pool.make_segments([count])
+        count += 1
+    with pytest.raises(OSError, match="No space left"):
+        pool.make_segments([count])
+    assert indexes(pool) == list(range(count))
+    st = os.statvfs(pool.mountpoint)
+    shown = 100 * (st.f_blocks - st.f_bfree) / st.f_blocks
+    assert shown == pytest.approx(min(percents(pool)), abs=1.1)
+
+
+def test_mode_filesystem_hides_pressure_and_expires_by_age(start_pool: StartPool) -> None:
+    hours = ";".join(f"{hour:02d}" for hour in range(24))
+    retention = {**NEVER, "mode": '"filesystem"', "reserved": '"1h"', "delete_when": f'"{hours}"'}
+    pool = start_pool(retention=retention)
+    fill_with_segments(pool, 80)
+    st = os.statvfs(pool.mountpoint)
+    assert (st.f_blocks - st.f_bfree) * 100 <= 75 * st.f_blocks
+    for index in (0, 1, 2, 4):
+        os.utime(pool.path(index), (0, os.stat(pool.path(index)).st_mtime - 7200))
+    eventually(lambda: indexes(pool)[0] == 3, 20)
+    before = status(pool)["retention"]["cycles"]
+    eventually(lambda: status(pool)["retention"]["cycles"] > before + 1)
+    assert indexes(pool)[0] == 3  # 4 has expired, but 3 has not
+    assert {line["reason"] for line in removals(pool)} == {"age"}
+
+
+def test_reads_are_refused_when_full_if_that_is_wanted(start_pool: StartPool) -> None:
+    pool = start_pool(settings={"refuse_reads_when_full": "true"}, retention={"mode": '"off"'})
+    pool.make_segments(range(3))
+    assert pool.path(0).read_bytes()[:64] == segment_bytes(0, 64)
+    for number in range(2):
+        fill_and_await(pool, number, 91)
+    with pytest.raises(OSError) as refused:  # noqa: PT011
+        pool.path(0).read_bytes()
+    assert refused.value.errno == errno.ENOSPC
+    with (pool.mountpoint / ".commitlogfs" / "log").open("rb") as log, pytest.raises(OSError, match="No space"):
+        log.read(64)
+    fill_and_await(pool, 0, 50)
+    assert pool.path(0).read_bytes()[:64] == segment_bytes(0, 64)
