@@ -7,7 +7,7 @@ base offset just listed plus one: no state is kept between requests.
 
 import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import cast
 
 import pyfuse3
@@ -17,7 +17,8 @@ from pyfuse3 import EntryAttributes, ReaddirToken
 from commitlogfs.fusefs import attrs
 from commitlogfs.fusefs.disk_threads import DiskThreads
 from commitlogfs.fusefs.observer import Observer
-from commitlogfs.store.attributes import PackedAttributes, stat_changes
+from commitlogfs.store.attributes import PackedAttributes, size_of, stat_changes
+from commitlogfs.store.catalog import Segment
 from commitlogfs.store.commitlog import CommitLog
 from commitlogfs.store.events import log_event
 from commitlogfs.store.identity import DiskNumber
@@ -33,8 +34,19 @@ readdir_reply = cast("Reply", pyfuse3.readdir_reply)
 
 
 class Listing:
-    def __init__(self, commitlog: CommitLog, threads: DiskThreads, observer: Observer) -> None:
+    def __init__(
+        self,
+        commitlog: CommitLog,
+        threads: DiskThreads,
+        observer: Observer,
+        cut: Callable[[Segment], Awaitable[None]],
+    ) -> None:
+        """`cut` puts the size of a segment right that was written past its end: it belongs into the listing."""
         self._commitlog = commitlog
+        self._cut = cut
+        size = commitlog.segment_size
+        self._too_long = [segment for segment in commitlog.catalog if segment.size > size]
+        """As a former daemon has left them, and as refresh finds them."""
         self._threads = threads
         self._observer = observer
 
@@ -43,6 +55,9 @@ class Listing:
         async with trio.open_nursery() as nursery:
             for number in self._commitlog.disks:
                 nursery.start_soon(self._refresh_disk, number)
+        too_long, self._too_long = self._too_long, []
+        for segment in too_long:
+            await self._cut(segment)
 
     def reply(self, token: ReaddirToken, cookie: int) -> None:
         """Answer one request with as many of the listed segments that follow `cookie` as fit; 0 begins."""
@@ -72,6 +87,8 @@ class Listing:
         for index, outcome in changes:
             if isinstance(outcome, int):
                 self._observer.disk_error(disk.path, "stat", errno.errorcode.get(outcome, "EIO"))
+            elif size_of(outcome) > self._commitlog.segment_size:
+                self._too_long.append(segments[index])
             elif not self._commitlog.note_look(segments[index], known[index], outcome):
                 self._observer.disk_error(disk.path, "stat", "ESTALE")
                 log_event(log, logging.ERROR, "file_replaced", disk=disk.path, segment=segments[index].name)

@@ -135,7 +135,7 @@ class CommitLogOperations(pyfuse3.Operations):
         )
         self.retention = Retention(rules, commitlog, self.namespace, self.usage)
         self.handles = self.namespace.handles
-        self.listing = Listing(commitlog, self.threads, observer)
+        self.listing = Listing(commitlog, self.threads, observer, self.namespace.refresh_attributes)
         self._grown: set[int] = set()
         """Files that writes have made longer since they were last synced."""
         self._refuse_reads_when_full = refuse_reads_when_full

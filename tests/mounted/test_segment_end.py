@@ -37,6 +37,17 @@ def test_mappings_the_cache_and_the_disk_agree_on_it(plain: PoolMount, inside: i
 
 
 @pytest.mark.root
+def test_a_segment_written_past_its_end_stays_in_the_listing(mounted: PoolMount) -> None:
+    """Cut off by the listing itself: to a broker, what is not listed is lost."""
+    mounted.make_segments([0], fill=False)
+    fd = os.open(mounted.path(0), os.O_RDWR)
+    assert os.pwrite(fd, b"x" * 100, MIB - 50) == 100
+    with os.scandir(mounted.mountpoint) as entries:
+        assert [(entry.name, entry.stat().st_size) for entry in entries] == [(mounted.path(0).name, MIB)]
+    os.close(fd)
+
+
+@pytest.mark.root
 def test_the_size_is_right_while_a_close_looks_at_it_too(mounted: PoolMount) -> None:
     """With passthrough, a release and an fstat both find the file too long, at the same time."""
     mounted.make_segments([0], fill=False)

@@ -45,11 +45,11 @@ def test_what_was_written_past_the_end_is_cut_off_by_the_next_daemon(
     kept.kill()
     assert os.pwrite(fd, b"abcdefgh", MIB - 4) == 8
     kept.go_on()
+    assert len(os.listdir(kept.pool.mountpoint)) == 1 + len(others)
     assert os.fstat(fd).st_size == MIB
     eventually(lambda: bare(kept, 0).stat().st_size == MIB)
     assert os.pread(fd, 100, MIB - 8) == bytes(4) + b"abcd"
     os.close(fd)
-    assert len(os.listdir(kept.pool.mountpoint)) == 1 + len(others)
 
 
 @pytest.mark.parametrize("size", [5000, MIB + 5000])
