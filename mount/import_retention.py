@@ -5,6 +5,7 @@ fileReservedTime and deleteWhen are written as comments that become keys in mode
 """
 
 import re
+import time
 from typing import Final
 
 import tomlkit
@@ -27,7 +28,9 @@ _PAUSE: Final = "deleteCommitLogFilesInterval"
 _GRACE: Final = "destroyMapedFileIntervalForcibly"
 _INTERVAL: Final = "cleanResourceInterval"
 _FORCIBLY: Final = "cleanFileForciblyEnable"
-RETENTION_KEYS: Final = (_RESERVED, _DELETE_WHEN, _BATCH, _PAUSE, _GRACE, _INTERVAL, _FORCIBLY)
+_REPLICAS: Final = "replicasPerDiskPartition"
+RETENTION_KEYS: Final = (_RESERVED, _DELETE_WHEN, _BATCH, _PAUSE, _GRACE, _INTERVAL, _FORCIBLY, _REPLICAS)
+_FORCIBLY_RATIO: Final = "diskSpaceCleanForciblyRatio"
 
 _DEFAULT_RESERVED_HOURS: Final = 72
 _SHORTEST_RESERVED_HOURS: Final = SHORTEST_RESERVED_MS // 3_600_000
@@ -51,6 +54,12 @@ def read_retention(broker: BrokerConf) -> Table:
     if pause_ms is not None and pause_ms != round(PAUSE_S * 1000):
         broker.warn(
             f"{_PAUSE} = {pause_ms} has no counterpart: the filesystem always waits {PAUSE_S * 1000:.0f} ms"
+        )
+    replicas = broker.integer(_REPLICAS, 1)
+    if replicas is not None and replicas > 1:
+        broker.warn(
+            f"{_REPLICAS} = {replicas}: below {_FORCIBLY_RATIO} such a broker goes by the size of its own files, "
+            "not by what the disks hold: statfs steers it less"
         )
     table.add(tomlkit.comment("Age is the broker's business. For a log without a live broker, remove the # below."))
     table.add(tomlkit.comment('mode = "filesystem"'))
@@ -106,6 +115,11 @@ def _reserved(broker: BrokerConf) -> str:
     if hours < _SHORTEST_RESERVED_HOURS:
         broker.warn(f"{_RESERVED} = {hours}: every segment but the newest is expired for the broker at once")
         return f'reserved = "{_SHORTEST_RESERVED_HOURS}h"  # the least; {_RESERVED} = {hours}'
+    if hours * 3600 > time.time():
+        broker.warn(
+            f"{_RESERVED} = {hours} reaches back before 1970: for the broker nothing ever expires, so it keeps open "
+            "what the filesystem removed by force, until it deletes by force itself"
+        )
     return f'reserved = "{hours}h"  # {_RESERVED}'
 
 

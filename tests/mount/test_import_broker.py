@@ -386,6 +386,8 @@ def test_the_origin_of_what_is_the_brokers_is_told(run):
         ("deleteCommitLogFilesInterval=500", {}, "deleteCommitLogFilesInterval = 500 has no counterpart"),
         ("deleteFileBatchMax=ten", {}, "its default 10 is used"),
         ("fileReservedTime=0", {}, "every segment but the newest is expired"),
+        ("fileReservedTime=876000", {}, "reaches back before 1970"),
+        ("replicasPerDiskPartition=2", {}, "goes by the size of its own files"),
     ],
 )
 def test_values_of_retention_that_are_not_taken_as_they_are(load, line, expected, fragment):
