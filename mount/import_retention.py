@@ -117,8 +117,8 @@ def _reserved(broker: BrokerConf) -> str:
         return f'reserved = "{_SHORTEST_RESERVED_HOURS}h"  # the least; {_RESERVED} = {hours}'
     if hours * 3600 > time.time():
         broker.warn(
-            f"{_RESERVED} = {hours} reaches back before 1970: for the broker nothing ever expires, so it keeps open "
-            "what the filesystem removed by force, until it deletes by force itself"
+            f"{_RESERVED} = {hours} reaches back before 1970: for the broker nothing ever expires, so it keeps "
+            "open what the filesystem removed by force, until it deletes by force itself"
         )
     return f'reserved = "{hours}h"  # {_RESERVED}'
 
