@@ -9,7 +9,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -72,6 +72,8 @@ class Config:
     thresholds: Thresholds = field(default_factory=Thresholds)
     retention: RetentionRules = field(default_factory=RetentionRules)
     """`[retention]`, and the file's `trigger`."""
+    file: str | None = None
+    """Absolute path of the file this stands in; a successor reads it anew."""
     given: frozenset[str] = frozenset()
     """Key paths that stand in the file (`disks[0].weight`): all other values are defaults."""
 
@@ -139,7 +141,7 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise ConfigError(source, Problem("", f"line {line} is not UTF-8: save the file as UTF-8")) from None
-    return parse_config(text, Path(path).stem, source)
+    return replace(parse_config(text, Path(path).stem, source), file=str(Path(path).absolute()))
 
 
 def parse_config(text: str, name: str, source: str) -> Config:

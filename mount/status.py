@@ -55,6 +55,7 @@ class StatusReport:
             "daemon": {
                 "pid": os.getpid(),
                 "since": self._since,
+                "configuration": self._config.file,
                 **self._passthrough(),
                 "restarts": self._operations.backing.takeovers,
             },

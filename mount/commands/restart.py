@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from commitlogfs.mount import control, settings
+from commitlogfs.mount.config import load_config
 from commitlogfs.mount.errors import AbsentError, RefusedError, UnreachableError
 from commitlogfs.mount.target import Target, find_target
 
@@ -33,11 +34,13 @@ def restart(
     Requests wait meanwhile; mapped files are read and written on. Whoever keeps the descriptors (the keeper, or
     systemd) starts the successor.
 
-    EXIT STATUS: 0 the successor answers; 1 it does not within the timeout; 3 no daemon answers; 4 refused: nobody
-    keeps the descriptors, so the mount would end.
+    EXIT STATUS: 0 the successor answers; 1 it does not within the timeout; 2 the configuration is not usable: the
+    daemon goes on with the former one; 3 no daemon answers; 4 refused: nobody keeps the descriptors, so the mount
+    would end.
     """
     target = find_target(which)
     wants_json = settings.wants_json(as_json)
+    _check_configuration(target)
     if dry_run:
         _tell_plan(control.ask(target.socket, "status"), wants_json)
         return
@@ -60,6 +63,19 @@ def restart(
         )
     else:
         settings.say(f"{target.name}: daemon {former} replaced by {pid} in {seconds:.2f} s")
+
+
+def _check_configuration(target: Target) -> None:
+    """A successor that cannot use it would leave every request waiting. Raises ConfigError.
+
+    Checked here and not by the daemon: after an upgrade this is the successor's version, and that the former one. A
+    daemon that cannot tell its status is restarted all the more.
+    """
+    file = None
+    with contextlib.suppress(UnreachableError, control.ControlError):
+        file = control.ask(target.socket, "status")["daemon"].get("configuration")  # a former version does not tell
+    if file is not None:
+        load_config(file)
 
 
 def _wait_for_successor(target: Target, former: int, deadline: float) -> int | None:

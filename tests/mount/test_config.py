@@ -270,6 +270,7 @@ def test_minimal_file_gets_the_documented_defaults(tmp_path, monkeypatch):
             batch=10,
             interval_s=10,
         ),
+        file=str(path),
         given=frozenset({"mountpoint", "disks[0].path"}),
     )
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from commitlogfs.mount import config as config_module
 from commitlogfs.mount.commands.config import app
-from commitlogfs.mount.config import load_config, parse_config
+from commitlogfs.mount.config import parse_config
 from commitlogfs.mount.config_errors import ConfigError
 from commitlogfs.mount.errors import RefusedError, UsageError
 from commitlogfs.mount.exit_codes import ExitCode
@@ -124,7 +124,7 @@ def test_show_retention_as_it_loads_again(invoke, file, retention, lines):
     shown = invoke("show", file).stdout
     start = shown.splitlines().index("[retention]") + 1
     assert shown.splitlines()[start : start + len(lines) + 1] == [*lines, ""]
-    before, after = load_config(file), parse_config(shown, "demo", "")
+    before, after = parse_config(file.read_text(), "demo", ""), parse_config(shown, "demo", "")
     assert replace(after, given=frozenset()) == replace(before, given=frozenset())
     as_json = json.loads(invoke("show", file, "--json").stdout)["retention"]
     assert as_json["mode"] == before.retention.mode.value

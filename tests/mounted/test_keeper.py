@@ -179,7 +179,8 @@ def test_restart_tells_when_no_successor_comes(kept: Kept):
     former = kept.daemon_pid()
     eventually(lambda: kept.events("daemon_ready", pid=former))
     good = pool.config.read_text()
-    pool.config.write_text("nonsense = 1\n" + good)
+    size = f"segment_size = {pool.segment_size}"
+    pool.config.write_text(good.replace(size, f"segment_size = {2 * pool.segment_size}"))
     ran = pool.cli("restart", pool.name, "--timeout", "1")
     assert ran.status == 1
     assert f"no successor of daemon {former} answers within 1 s" in ran.err
