@@ -8,8 +8,8 @@ from pathlib import Path
 from commitlogfs.bench.rocketmq.errors import ArtifactsUnavailableError
 
 _SOURCES = Path(__file__).parent
-# MultiPathMappedFileQueue has another constructor before 5.5: the oracle exists for that version only.
-_ORACLE = "MultiPathOracle.java"
+# What the oracles ask has other constructors before 5.5: they exist for that version only.
+_ORACLES = ("CleaningOracle.java", "MultiPathOracle.java")
 _ORACLE_VERSION = "5.5.0"
 
 
@@ -17,7 +17,7 @@ def build_helper(version: str, jars: Path, folder: Path) -> Path:
     """Folder below `folder` with classes and `conf/`, keyed by its sources' hash; built when missing."""
     sources = sorted(_SOURCES.glob("*.java"))
     if version != _ORACLE_VERSION:
-        sources = [source for source in sources if source.name != _ORACLE]
+        sources = [source for source in sources if source.name not in _ORACLES]
     digest = hashlib.sha256()
     for source in [*sources, _SOURCES / "logging.xml"]:
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
