@@ -68,6 +68,7 @@ def mount(operations: CommitLogOperations, options: ConnectionOptions, kept: Kep
             backing.resume_without_state()
         else:
             freed = backing.resume(commitlog.files())
+            operations.suspect_growth(commitlog.files())
         log_event(log, logging.INFO, "taken_over", state_lost=chosen.state_lost, ids_given_back=freed)
         assert extension.module is not None  # noqa: S101 - narrowing: nothing is taken over without it
         extension.module.resend()

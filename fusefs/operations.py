@@ -9,7 +9,7 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, cast
 
@@ -46,7 +46,7 @@ from commitlogfs.fusefs.retention import Retention
 from commitlogfs.fusefs.usage_monitor import UsageMonitor
 from commitlogfs.store import durable, identity, layout
 from commitlogfs.store.allocate import PERMISSION_BITS, Owner
-from commitlogfs.store.attributes import PackedAttributes, stat_fd
+from commitlogfs.store.attributes import PackedAttributes, stat_fd, unpack
 from commitlogfs.store.catalog import Segment
 from commitlogfs.store.commitlog import CommitLog
 from commitlogfs.store.disk import DiskState, translate
@@ -64,6 +64,8 @@ from commitlogfs.store.segment import SegmentState
 
 log = logging.getLogger(__name__)
 
+RECENT_S = 60.0
+"""Longer than a takeover takes, even after some failed starts."""
 STATFS_AGE_S = 1.0
 SLOW_OPERATION_S = 1.0
 NAME_MAX = 255
@@ -137,7 +139,7 @@ class CommitLogOperations(pyfuse3.Operations):
         self.handles = self.namespace.handles
         self.listing = Listing(commitlog, self.threads, observer, self.namespace.refresh_attributes)
         self._grown: set[int] = set()
-        """Files that writes have made longer since they were last synced."""
+        """Files that writes have, or may have, made longer since they were last synced: their inode numbers."""
         self._refuse_reads_when_full = refuse_reads_when_full
         self.control = ControlFiles(commitlog, self.handles, self.threads, contents)
 
@@ -327,6 +329,13 @@ class CommitLogOperations(pyfuse3.Operations):
                 self.commitlog.note_attributes(file, attributes)
                 self._grown.add(fh)
             return len(fitting)
+
+    def suspect_growth(self, files: Iterable[Segment]) -> None:
+        """After a takeover: what has changed a moment ago may be a copy whose writer closes it soon."""
+        since_ns = time.time_ns() - round(RECENT_S * 1e9)
+        for file in files:
+            if self.backing.is_inherited(file) and unpack(file.attributes).ctime_ns >= since_ns:
+                self._grown.add(inodes.encode(file))
 
     @handler
     async def flush(self, fh: FileHandleT) -> None:
