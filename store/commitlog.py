@@ -204,6 +204,7 @@ class CommitLog:
                 self.usage(disk.number),
                 disk.thresholds,
                 health.is_held_back(disk, now_s),
+                self.pending_bytes(disk.number),
             )
             for disk in self.disks.values()
         )

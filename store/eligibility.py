@@ -30,8 +30,11 @@ class DiskView:
     number: DiskNumber
     state: DiskState
     usage: DiskUsage | None
+    """With removed but still open segments counted as free."""
     thresholds: Thresholds
     held_back: bool = False
+    pending_bytes: int = 0
+    """Of these segments: not to be had yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,12 @@ def _hard_refusal(view: DiskView, segment_size: int) -> RefusalReason | None:
         return RefusalReason.NOT_WRITABLE
     if view.usage is None:
         return RefusalReason.UNKNOWN_USAGE
-    at_full = view.usage.is_at_or_above(view.thresholds.full)
-    if at_full or view.usage.available_bytes - segment_size < view.thresholds.min_free_bytes:
+    if view.usage.is_at_or_above(view.thresholds.full):
+        return RefusalReason.NO_ROOM
+    left = view.usage.available_bytes - segment_size
+    if left < view.thresholds.min_free_bytes:
+        return RefusalReason.NO_ROOM
+    # While segments are on their way to being free the disk is fuller than its percentage says: never to the brim.
+    if view.pending_bytes and left - view.pending_bytes < max(segment_size, view.thresholds.min_free_bytes):
         return RefusalReason.NO_ROOM
     return RefusalReason.HELD_BACK if view.held_back else None

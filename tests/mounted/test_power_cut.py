@@ -4,8 +4,10 @@ import os
 from collections.abc import Callable
 
 import pytest
+from support.filling import used_percent
 from support.loop_disks import DiskFarm
 from support.pools import MIB, PoolMount
+from support.waiting import eventually
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 
@@ -34,3 +36,34 @@ def test_no_segment_outlives_its_predecessor(
     listed = sorted(os.listdir(pool.mountpoint))
     assert listed[:1] == [pool.path(0).name]
     assert pool.path(0).stat().st_size == MIB
+
+
+@pytest.mark.parametrize("removed_before", [0, 1, 2, 3])
+def test_removals_by_rule_leave_no_hole_whenever_the_power_goes(
+    disk_farm: DiskFarm, make_pool: Callable[..., PoolMount], removed_before: int
+) -> None:
+    """Several removals on two disks, each of which commits when it likes: what comes back is a prefix's end."""
+    disks = [disk_farm.add("ext4") for _ in range(2)]
+    folders = [disk.path / "commitlog" for disk in disks]
+    for folder in folders:
+        folder.mkdir()
+    pool = make_pool(disks=folders, retention={"interval": '"1s"', "force_after": '"0s"'})
+    pool.start()
+    end = 0
+    while min(used_percent(disk.path) for disk in disks) < 88:
+        pool.make_segments([end])
+        end += 1
+    os.sync()
+    eventually(lambda: pool.log_since_start().count("event=removed") >= removed_before, 20)
+    for disk in disks:
+        disk.vanish()
+    pool.kill()
+    pool.abandon()
+    for disk in disks:
+        disk.unmount()
+        disk.mount()
+    pool.retention = {"mode": '"off"'}
+    pool.start()  # it would refuse a gap
+    listed = sorted(int(name) // MIB for name in os.listdir(pool.mountpoint))
+    assert listed[0] >= removed_before
+    assert listed == list(range(listed[0], end))

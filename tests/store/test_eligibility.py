@@ -52,6 +52,16 @@ def test_hysteresis(percent, before, skipped):
     assert not answer.fallback
 
 
+@pytest.mark.parametrize(("left", "takes"), [(19, False), (20, True)])
+def test_what_is_still_held_open_is_counted_as_free_but_not_used_to_the_last_block(left, takes):
+    """100 segments of 10; half of them are removed but open, so that only `left` is really there."""
+    held = view(1, 50, pending_bytes=5000 - left)
+    answer = evaluate((held,), 10, NOBODY)
+    assert (1 in answer.eligible) is takes
+    if not takes:
+        assert answer.refusals == {1: RefusalReason.NO_ROOM}
+
+
 def test_a_disk_rises_falls_and_comes_back():
     skipped = NOBODY
     story = []

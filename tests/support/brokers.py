@@ -60,12 +60,14 @@ def make_stand(
     *,
     segment_size: int = 4 * MIB,
     disk_bytes: int | None = None,
+    sizes: Sequence[int] | None = None,
     **options: Any,
 ) -> Iterator[Stand]:
     """Disks made, pool described but not yet born."""
     workdir.mkdir(exist_ok=True)
     with DiskFarm(workdir / "disks") as farm:
-        disks = [farm.add(fstype, disk_bytes) for fstype in fstypes]
+        wanted = sizes or [disk_bytes] * len(fstypes)
+        disks = [farm.add(fstype, size) for fstype, size in zip(fstypes, wanted, strict=True)]
         pool = PoolMount(workdir, [disk.path / "commitlog" for disk in disks], segment_size, **options)
         stand = Stand(disks, pool, names)
         try:
