@@ -73,6 +73,7 @@ def mount(operations: CommitLogOperations, options: ConnectionOptions, kept: Kep
         assert extension.module is not None  # noqa: S101 - narrowing: nothing is taken over without it
         extension.module.resend()
         chosen.table.note_takeover()
+        operations.forget_removed()
     chosen.not_passed_through = [chosen.why_plain] if chosen.why_plain else []
     chosen.not_passed_through += [f"{path}: {reason}" for path, reason in refused.items()]
     return chosen

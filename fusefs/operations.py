@@ -60,12 +60,14 @@ from commitlogfs.store.events import log_event
 from commitlogfs.store.identity import RootAttributes
 from commitlogfs.store.retention import RetentionRules
 from commitlogfs.store.retention.statfs import BLOCK_BYTES, DiskShare, StatfsFigures, compose
-from commitlogfs.store.segment import SegmentState
+from commitlogfs.store.segment import SegmentState, format_segment_name
 
 log = logging.getLogger(__name__)
 
 RECENT_S = 60.0
 """Longer than a takeover takes, even after some failed starts."""
+FORGOTTEN_SEGMENTS = 64
+"""More than are ever removed by rule before the kernel has been told."""
 STATFS_AGE_S = 1.0
 SLOW_OPERATION_S = 1.0
 NAME_MAX = 255
@@ -337,6 +339,19 @@ class CommitLogOperations(pyfuse3.Operations):
             if self.backing.is_inherited(file) and unpack(file.attributes).ctime_ns >= since_ns:
                 self._grown.add(inodes.encode(file))
 
+    def forget_removed(self) -> None:
+        """After a takeover: the kernel may still know names that a former daemon has removed by rule just before it
+        died, and so hold their files. Whatever was removed lay before what is the oldest now."""
+        log = self.commitlog
+        bases = {file.base_offset for file in log.retired()}
+        first = log.catalog.first
+        if first is not None:
+            oldest = max(0, first.base_offset - FORGOTTEN_SEGMENTS * log.segment_size)
+            bases |= set(range(oldest, first.base_offset, log.segment_size))
+        for base in sorted(bases):
+            if log.catalog.get(base) is None:
+                forget_entry(format_segment_name(base), 0)
+
     @handler
     async def flush(self, fh: FileHandleT) -> None:
         """Of a file that was written longer, a copy: it is durable when its writer's close returns. Without that, a
@@ -563,7 +578,9 @@ def kernel_holds(inode: int) -> bool:
 
 
 def forget_entry(name: bytes, inode: int) -> None:
-    """Make the kernel forget a name in the mounted directory, soon: a request under way may have it locked."""
+    """Make the kernel forget a name in the mounted directory, soon: a request under way may have it locked.
+
+    `inode`: of the file that is deleted, 0 if it is not known; who watches it is told."""
     pyfuse3.invalidate_entry_async(inodes.ROOT, FileNameT(name), InodeT(inode), ignore_enoent=True)
 
 

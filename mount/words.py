@@ -105,7 +105,8 @@ def describe_retention(retention: dict[str, Any]) -> str:
     after = ""
     if held["segments"]:
         size = approximate_size(held["bytes"])
-        after = f" {count_of(held['segments'], 'removed segment')} of {size} are still open: free when closed."
+        verb = "is" if held["segments"] == 1 else "are"
+        after = f" {count_of(held['segments'], 'removed segment')} of {size} {verb} still open: free when closed."
     if retention["removing"]:
         return f"{text}{count_of(retention['removing'], 'segment')} are to go now.{after}"
     if retention["force_in_seconds"] is not None:

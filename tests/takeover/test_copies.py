@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 
 
 def test_written_before_the_death_and_closed_after_it(
-    keep: Callable[..., KeptMount], mode: str, disk_farm: DiskFarm
+    disk_farm: DiskFarm, keep: Callable[..., KeptMount], mode: str
 ) -> None:
     disk = disk_farm.add("ext4")
     folder = disk.path / "commitlog"

@@ -1,0 +1,147 @@
+"""The daemon dies between any two steps of forced removal: the next one goes on, no wrong segment is gone, no hole
+is left, and the space is free in the end."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support import faults
+from support.faults import FaultPlan
+from support.filling import used_percent
+from support.kept import KeptMount
+from support.loop_disks import DiskFarm
+from support.pools import MIB, segment_bytes
+from support.waiting import eventually
+
+pytestmark = [
+    pytest.mark.mounted,
+    pytest.mark.root,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(faults.why_not()), reason=faults.why_not() or "can be built"),
+]
+
+AT_ONCE = {"interval": '"1s"', "force_after": '"0s"', "grace": '"0s"'}
+STEPS = 9
+"""From the decision over the removal to its record on both disks, and some more."""
+_READER = """
+import mmap, os, sys
+maps = []
+for line in sys.stdin:
+    fd = os.open(line.strip(), os.O_RDWR)
+    maps.append(mmap.mmap(fd, 0))
+    os.close(fd)
+    print(len(maps), flush=True)
+"""
+
+
+class Pressed:
+    """A kept mount of two small disks that is filled again and again."""
+
+    def __init__(self, kept: KeptMount, plan: FaultPlan) -> None:
+        self.kept = kept
+        self.pool = kept.pool
+        self.plan = plan
+        self.end = 0
+
+    def level(self) -> float:
+        return min(used_percent(Path(disk).parent) for disk in self.pool.disks)
+
+    def listed(self) -> list[int]:
+        """Whole segments without a hole, each on one disk, with their own content."""
+        found = sorted(int(name) // MIB for name in os.listdir(self.pool.mountpoint))
+        assert found == list(range(found[0], self.end))
+        for index in found:
+            assert sum((Path(disk) / self.pool.path(index).name).exists() for disk in self.pool.disks) == 1
+            assert self.pool.path(index).stat().st_size == MIB
+            assert self.pool.path(index).read_bytes()[:64] == segment_bytes(index, 64)
+        return found
+
+    def settle(self) -> None:
+        """Until nothing more is to go."""
+        eventually(lambda: self.pool.status()["retention"]["force_in_seconds"] is None, 20)
+
+    def add(self) -> int:
+        self.pool.make_segments([self.end])
+        self.end += 1
+        return self.end - 1
+
+
+@pytest.fixture
+def pressed(disk_farm: DiskFarm, keep: Callable[..., KeptMount], workdir: Path) -> Pressed:
+    plan = FaultPlan(workdir)
+    folders = []
+    for _ in range(2):
+        folder = disk_farm.add("ext4").path / "commitlog"
+        folder.mkdir(mode=0o700)
+        folders.append(folder)
+    return Pressed(keep(disks=folders, retention=AT_ONCE, variables=plan.variables), plan)
+
+
+@contextmanager
+def a_reader() -> Iterator[Callable[[Path], None]]:
+    """A process that maps what it is given, until the end."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _READER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as reader:
+
+        def hold(path: Path) -> None:
+            assert reader.stdin is not None
+            assert reader.stdout is not None
+            reader.stdin.write(f"{path}\n")
+            reader.stdin.flush()
+            assert reader.stdout.readline()
+
+        try:
+            yield hold
+        finally:
+            reader.kill()
+
+
+def test_between_two_steps_of_a_removal(pressed: Pressed) -> None:
+    while pressed.level() < 84:
+        pressed.add()
+    for step in range(1, STEPS + 1):
+        former = pressed.kept.newest_daemon()
+        while pressed.level() < 85:
+            pressed.add()
+        pressed.plan.die_at(former, step)
+        eventually(lambda step=step: pressed.plan.steps >= step or pressed.level() < 83, 20)
+        died = pressed.plan.disarm() >= step
+        if died:
+            pressed.kept.await_successor()
+        eventually(lambda: pressed.level() < 85, 20)  # the next daemon begins only at `force`
+        pressed.settle()
+        pressed.listed()
+    eventually(lambda: not any((Path(disk) / ".commitlogfs").exists() for disk in pressed.pool.disks), 20)
+    assert len(pressed.listed()) > 70  # of some 100 that fit: no more has gone than had to
+
+
+@pytest.mark.soak
+def test_between_two_steps_of_a_removal_while_somebody_has_it_mapped(pressed: Pressed) -> None:
+    """Moved aside, counted as free, freed at the end of whoever holds it."""
+    with a_reader() as hold:
+        while pressed.level() < 84:
+            hold(pressed.pool.path(pressed.add()))
+        gone = 0
+        for step in range(1, STEPS + 1):
+            former = pressed.kept.newest_daemon()
+            first = pressed.listed()[0]
+            assert first - gone <= 8, "a cascade"
+            gone = first
+            for _ in range(4):
+                hold(pressed.pool.path(pressed.add()))
+            pressed.plan.die_at(former, step)
+            oldest = pressed.pool.path(first)
+            eventually(lambda oldest=oldest: not oldest.exists(), 20)
+            if pressed.plan.disarm() >= step:
+                pressed.kept.await_successor()
+            pressed.settle()
+            if pressed.level() > 89:
+                break
+    eventually(lambda: pressed.level() < 84, 20)
+    pressed.listed()
+    eventually(lambda: not any((Path(disk) / ".commitlogfs").exists() for disk in pressed.pool.disks), 20)
