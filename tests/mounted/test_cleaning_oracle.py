@@ -1,4 +1,4 @@
-"""What a broker decides on our mount is what it decides natively on identical disks: RocketMQ's own service, asked."""
+"""A broker decides on our mount as it does natively on identical disks: its own cleaning service is asked."""
 
 import os
 import shutil
