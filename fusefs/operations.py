@@ -343,7 +343,7 @@ class CommitLogOperations(pyfuse3.Operations):
         """After a takeover: the kernel may still know names that a former daemon has removed by rule just before it
         died, and so hold their files. Whatever was removed lay before what is the oldest now."""
         log = self.commitlog
-        bases = {file.base_offset for file in log.retired()}
+        bases: set[int] = {file.base_offset for file in log.retired()}
         first = log.catalog.first
         if first is not None:
             oldest = max(0, first.base_offset - FORGOTTEN_SEGMENTS * log.segment_size)
