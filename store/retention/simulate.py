@@ -1,0 +1,342 @@
+"""How long a log will last: the rules of forced deletion, and a broker's own, on disks that are numbers. Pure.
+
+Placement, eligibility, the rules and what statfs shows are those of the daemon, with a simulated clock: the world
+begins empty at midnight, 1 January 1970. Bytes come in at a constant rate. Two segments are made before the first
+byte, and one more whenever one is full, as a broker does. Three things happen, at equal times in this order: a
+segment is full; the broker cleans; the filesystem does. What takes time in the world and changes no decision takes
+none here: the pauses between two removals, and a reader's holding on to what is removed.
+
+Nothing is asked twice whose answer is known already (see SimulatedPool on bands):
+
+    at rest    a cycle that removed nothing, with no pressure building up, would remove nothing in any other cycle
+               with the same bands, the same answer on whether the oldest is expired, and the same kind of hour
+    underway   what is planned by FORCE has to go, whatever is created meanwhile: more segments never shorten a plan
+
+With `stepped`, every cycle is asked, and again after each removal, as the daemon does. The result is the same.
+"""
+
+import itertools
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+from commitlogfs.store.identity import DiskNumber
+from commitlogfs.store.placement import POLICIES
+from commitlogfs.store.retention.engine import Decision, EngineState, Rule, decide
+from commitlogfs.store.retention.facts import Moment
+from commitlogfs.store.retention.rules import KEPT_SEGMENTS, Mode, RetentionRules, Trigger
+from commitlogfs.store.retention.simulated_broker import FIRST_RUN_S, INTERVAL_S, BrokerRules, Pressure, judge
+from commitlogfs.store.retention.simulated_pool import REMEMBERED, Bands, PlannedDisk, SimulatedPool
+from commitlogfs.store.retention.simulated_report import Actor, SimulationReport, Tally
+from commitlogfs.store.retention.statfs import compose
+
+_NS: Final = 10**9
+_HOUR_NS: Final = 3600 * _NS
+_DAY_NS: Final = 24 * _HOUR_NS
+_MADE_BEFORE: Final = 2
+"""The segment written and the one made ahead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Raises ValueError for what cannot be simulated."""
+
+    disks: tuple[PlannedDisk, ...]
+    ingest_bytes_per_s: int
+    segment_size: int = 1 << 30
+    placement: str = "round-robin"
+    """A key of POLICIES."""
+    rules: RetentionRules = field(default_factory=RetentionRules)
+    broker: BrokerRules = field(default_factory=BrokerRules)
+    """It cleans in the modes COOPERATIVE and OFF."""
+
+    def __post_init__(self) -> None:
+        if not self.disks:
+            raise ValueError("no disk is given")
+        if self.ingest_bytes_per_s <= 0 or self.segment_size <= 0:
+            raise ValueError("rate and segment size must be above 0")
+        for disk in self.disks:
+            if not 0 <= disk.foreign_bytes <= disk.size_bytes or disk.size_bytes <= 0:
+                raise ValueError(f"{disk.path}: {disk.foreign_bytes:,} bytes of {disk.size_bytes:,} are no usage")
+
+
+def simulate(
+    scenario: Scenario,
+    duration_s: int,
+    *,
+    stepped: bool = False,
+    on_day: Callable[[int], None] = lambda day: None,
+) -> SimulationReport:
+    """`on_day` hears of each simulated day that is over: 1, 2 ..."""
+    return _Simulation(scenario, stepped=stepped).run(duration_s * _NS, on_day)
+
+
+class _Cycles:
+    """When somebody is to be asked: at the points of a fixed grid, but for those that can be left out."""
+
+    def __init__(self, first_ns: int, interval_ns: int) -> None:
+        self.next_ns = first_ns
+        self._first_ns = first_ns
+        self._interval_ns = interval_ns
+        self._last_ns = first_ns - 1
+
+    def step(self) -> None:
+        self._last_ns = self.next_ns
+        self.next_ns += self._interval_ns
+
+    def rest_until(self, time_ns: int) -> None:
+        self.next_ns = max(self.next_ns, self._at_or_after(time_ns))
+
+    def wake_at(self, time_ns: int) -> None:
+        """Something has changed: no point of the grid from then on is left out."""
+        self.next_ns = min(self.next_ns, self._at_or_after(max(time_ns, self._last_ns + 1)))
+
+    def _at_or_after(self, time_ns: int) -> int:
+        points = max(0, -((self._first_ns - time_ns) // self._interval_ns))
+        return self._first_ns + points * self._interval_ns
+
+
+class _Simulation:
+    def __init__(self, scenario: Scenario, *, stepped: bool) -> None:
+        self._scenario = scenario
+        self._rules = scenario.rules
+        self._stepped = stepped
+        limits = scenario.broker.thresholds
+        self._pool = SimulatedPool(
+            scenario.disks,
+            scenario.segment_size,
+            POLICIES[scenario.placement],
+            frozenset({limits.clean, limits.force, limits.full}),
+            remember=not stepped,
+        )
+        self._tally = Tally(scenario.rules.trigger)
+        self._pressure: Callable[[Bands], Pressure] = self._look if stepped else lru_cache(REMEMBERED)(self._look)
+        self._now_ns = 0
+        self._state = EngineState()
+        self._at_rest: set[Hashable] = set()
+        self._underway = 0
+        """How many of the oldest are known to have to go by FORCE."""
+        self._underway_at_force: tuple[DiskNumber, ...] = ()
+        self._refused = -1
+        """Index of the last segment that was refused."""
+        self._broker_is_full = False
+        self._full_at_ns: int | None = None
+        """When the active segment will be full; None while messages are refused."""
+        self._left_ns = 0
+        """Of filling it, when that goes on."""
+        self._refused_since_ns = 0
+
+    # --- the course of events ------------------------------------------------------------------------------
+
+    def run(self, end_ns: int, on_day: Callable[[int], None]) -> SimulationReport:
+        never = end_ns + 1
+        ours = _Cycles(never if self._rules.mode is Mode.OFF else 0, round(self._rules.interval_s * _NS))
+        brokers = _Cycles(never if self._rules.mode is Mode.FILESYSTEM else FIRST_RUN_S * _NS, INTERVAL_S * _NS)
+        self._left_ns = self._filling_ns()
+        self._tally.note_levels(self._pool, 0)
+        self._create_missing()
+        self._start_or_stop()
+        day = 1
+        while True:
+            full_at_ns = never if self._full_at_ns is None else self._full_at_ns
+            self._now_ns = min(full_at_ns, brokers.next_ns, ours.next_ns, end_ns)
+            while day * _DAY_NS <= self._now_ns:
+                on_day(day)
+                day += 1
+            if self._now_ns == end_ns:
+                break
+            if full_at_ns == self._now_ns:
+                changed = self._seal()
+                wake = (brokers, 0), (ours, 0)
+            elif brokers.next_ns == self._now_ns:
+                brokers.step()
+                changed = self._broker_cycle()
+                if not changed and not self._stepped:
+                    brokers.rest_until(self._next_change_ns(self._scenario.broker.reserved_s))
+                wake = (brokers, 1), (ours, 0)
+            else:
+                ours.step()
+                changed = self._our_cycle()
+                if not changed and not self._stepped and self._is_calm():
+                    ours.rest_until(self._next_change_ns(self._rules.reserved_s))
+                wake = (brokers, 1), (ours, 1)
+            if changed:
+                for cycles, later_ns in wake:
+                    cycles.wake_at(self._now_ns + later_ns)
+        if self._full_at_ns is None:
+            self._tally.refused_ns += end_ns - self._refused_since_ns
+        return self._tally.report(self._pool, end_ns)
+
+    def _next_change_ns(self, reserved_s: float | None) -> int:
+        """The earliest time at which a cycle at rest might find something else, if nobody removes anything."""
+        times = [self._now_ns // _HOUR_NS * _HOUR_NS + _HOUR_NS]
+        if self._full_at_ns is not None:
+            times.append(self._full_at_ns)
+        if reserved_s is not None and self._pool.log.sealed:
+            expires_ns = self._pool.log.sealed[0].mtime_ns + round(reserved_s * _NS)
+            if expires_ns > self._now_ns:
+                times.append(expires_ns)
+        return min(times)
+
+    # --- the writer ----------------------------------------------------------------------------------------
+
+    def _seal(self) -> bool:
+        """The active segment is full. Whether something was removed to make room for another one."""
+        self._pool.log.seal(self._now_ns)
+        self._full_at_ns = None
+        self._refused_since_ns = self._now_ns
+        self._left_ns = self._filling_ns()
+        removed = self._create_missing()
+        self._start_or_stop()
+        return removed
+
+    def _filling_ns(self) -> int:
+        """How long the active segment takes, rounded so that no error adds up."""
+        size, rate = self._scenario.segment_size, self._scenario.ingest_bytes_per_s
+        index = self._pool.log.created - len(self._pool.log.unsealed)
+        return (index + 1) * size * _NS // rate - index * size * _NS // rate
+
+    def _start_or_stop(self) -> None:
+        takes_messages = bool(self._pool.log.unsealed) and not self._broker_is_full
+        if takes_messages and self._full_at_ns is None:
+            self._full_at_ns = self._now_ns + self._left_ns
+            self._tally.refused_ns += self._now_ns - self._refused_since_ns
+        elif not takes_messages and self._full_at_ns is not None:
+            self._left_ns = self._full_at_ns - self._now_ns
+            self._full_at_ns = None
+            self._refused_since_ns = self._now_ns
+
+    def _create_missing(self) -> bool:
+        """Whether something was removed for it."""
+        log = self._pool.log
+        removed = False
+        while len(log.unsealed) < _MADE_BEFORE:
+            bands = self._pool.bands
+            if not self._pool.create(self._now_ns):
+                removed = self._make_room() or removed
+                if not self._pool.create(self._now_ns):
+                    if self._refused != log.created:
+                        self._refused = log.created
+                        self._tally.refused_creates += 1
+                    break
+            self._tally.note_created(len(log), self._now_ns)
+            if self._pool.bands != bands:
+                self._tally.note_levels(self._pool, self._now_ns)
+        return removed
+
+    # --- who removes ---------------------------------------------------------------------------------------
+
+    def _broker_cycle(self) -> bool:
+        """Whether something has changed by it."""
+        broker, log = self._scenario.broker, self._pool.log
+        pressure = self._pressure(self._pool.bands)
+        was_full = self._broker_is_full
+        self._broker_is_full = pressure.fills or (was_full and not pressure.clears)
+        count = min(broker.batch, len(log.sealed) - (not log.unsealed))  # never the last
+        if not pressure.forces:
+            may_expire = pressure.cleans or self._hour() in broker.delete_when
+            count = self._count_expired(broker.reserved_s, count) if may_expire else 0
+        if count > 0:
+            self._remove(count, Actor.BROKER, Rule.FORCE if pressure.forces else Rule.AGE)
+            self._create_missing()
+        self._start_or_stop()
+        return count > 0 or self._broker_is_full != was_full
+
+    def _look(self, bands: Bands) -> Pressure:
+        """`bands` are those of now: by them the answer is remembered."""
+        figures = compose(self._pool.shares(), self._rules.trigger, self._rules.mode)
+        return judge(figures, self._scenario.broker.thresholds)
+
+    def _count_expired(self, reserved_s: int, most: int) -> int:
+        latest_ns = self._now_ns - reserved_s * _NS
+        oldest = itertools.islice(self._pool.log.sealed, max(0, most))
+        return sum(1 for _ in itertools.takewhile(lambda segment: segment.mtime_ns <= latest_ns, oldest))
+
+    def _our_cycle(self) -> bool:
+        """Whether something was removed."""
+        key = self._key()
+        if self._is_calm() and key in self._at_rest:
+            return False
+        left = self._rules.batch
+        while left:
+            count, rule = self._choose(left)
+            if not count:
+                break
+            self._remove(count, Actor.FILESYSTEM, rule)
+            left -= count
+        if left < self._rules.batch:
+            self._create_missing()
+            self._start_or_stop()
+            return True
+        if self._is_calm() and not self._stepped:
+            if len(self._at_rest) >= REMEMBERED:
+                self._at_rest.clear()
+            self._at_rest.add(key)
+        return False
+
+    def _choose(self, most: int) -> tuple[int, Rule]:
+        """How many of the oldest go now."""
+        if self._underway and self._plan_holds():
+            return min(most, self._underway), Rule.FORCE
+        self._underway = 0
+        planned = self._decide().planned
+        if not planned:
+            return 0, Rule.FORCE
+        rule = planned[0].rule
+        if self._stepped:
+            return 1, rule
+        if rule is Rule.FORCE and not self._pool.is_shallow and self._has_settled():
+            self._underway = len(planned)
+            self._underway_at_force = self._pool.disks_at("force")
+        return min(most, len(planned)), rule
+
+    def _has_settled(self) -> bool:
+        """Whether the rules have nothing to learn while the same disks stay at `force`: no new pressure builds up.
+        With trigger ALL they remember no more of it than that segments are going."""
+        since_s = self._state.pressed_since_s
+        has_held = since_s is None or self._now_ns / _NS - since_s >= self._rules.force_after_s
+        return self._rules.trigger is Trigger.ALL or has_held
+
+    def _plan_holds(self) -> bool:
+        return self._rules.trigger is Trigger.ALL or self._underway_at_force == self._pool.disks_at("force")
+
+    def _make_room(self) -> bool:
+        """For a create that has found no disk. Whether something was removed."""
+        if self._rules.mode is Mode.OFF:
+            return False
+        removed = False
+        while planned := self._decide(for_create=True).planned:
+            self._remove(1 if self._stepped else len(planned), Actor.FILESYSTEM, planned[0].rule)
+            removed = True
+        return removed
+
+    def _remove(self, count: int, actor: Actor, rule: Rule) -> None:
+        removed = [self._pool.remove_oldest() for _ in range(count)]
+        self._tally.note_removals(removed, actor, rule, self._pool, self._now_ns)
+        self._underway = max(0, self._underway - count)
+
+    # --- what the rules are asked --------------------------------------------------------------------------
+
+    def _decide(self, *, for_create: bool = False) -> Decision:
+        moment = Moment(self._now_ns, self._now_ns / _NS, self._hour())
+        snapshot = self._pool.snapshot(moment)
+        decision, self._state = decide(self._rules, self._state, snapshot, for_create=for_create)
+        return decision
+
+    def _hour(self) -> int:
+        return self._now_ns // _HOUR_NS % 24
+
+    def _is_calm(self) -> bool:
+        return self._state.pressed_since_s is None and not self._state.forcing
+
+    def _key(self) -> Hashable:
+        """All that decides whether a cycle without pressure removes anything."""
+        log, reserved_s = self._pool.log, self._rules.reserved_s
+        kept = tuple(segment.disk for segment in log.newest(KEPT_SEGMENTS)) if self._pool.is_shallow else ()
+        is_expired = bool(
+            reserved_s is not None
+            and log.sealed
+            and log.sealed[0].mtime_ns <= self._now_ns - round(reserved_s * _NS)
+        )
+        return self._pool.bands, kept, len(log) > KEPT_SEGMENTS, is_expired, self._hour() in self._rules.delete_when

@@ -1,0 +1,212 @@
+"""What a simulation has seen, counted while it runs and told at its end. Pure."""
+
+import bisect
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from commitlogfs.store.identity import DiskNumber
+from commitlogfs.store.retention.engine import Rule
+from commitlogfs.store.retention.facts import SegmentFacts
+from commitlogfs.store.retention.rules import Trigger
+from commitlogfs.store.retention.simulated_pool import PlannedDisk, SimulatedPool
+
+LEVELS = ("clean", "force", "full")
+STEADY_SHARE: Final = 0.99
+STEADY_TAIL: Final = 0.1
+_NS: Final = 10**9
+
+
+class Actor(Enum):
+    BROKER = "broker"
+    FILESYSTEM = "filesystem"
+
+
+@dataclass(frozen=True, slots=True)
+class DiskReport:
+    number: int
+    planned: PlannedDisk
+    reached_s: dict[str, float]
+    """Time of first reaching clean, force, full; a level that was never reached is absent."""
+    was_skipped: bool
+    """For new segments, while others took them."""
+    used_percent: float
+    """At the end."""
+    segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Age of the oldest segment in the steady state: how far back the log reaches."""
+
+    shortest_s: float
+    median_s: float
+    longest_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationReport:
+    duration_s: float
+    segment_size: int
+    created: int
+    disks: tuple[DiskReport, ...]
+    reached_s: dict[str, float]
+    """When all disks (trigger ALL), or the first one (ANY), had reached a level at the same time."""
+    first_removal_s: float | None
+    steady_s: float | None
+    """From when on as much goes as comes: something was removed, and the log had grown to STEADY_SHARE of the most
+    it ever was. None if that was not before the last STEADY_TAIL of the time."""
+    retention: Retention | None
+    """None without a steady state."""
+    removed: dict[tuple[Actor, Rule], int]
+    youngest_removed_s: float | None
+    """Age of the youngest segment that was removed for lack of space."""
+    segments: int
+    """At the end."""
+    most_segments: int
+    refused_creates: int
+    """Segments that found no disk when they were first asked for."""
+    refused_s: float
+    """How long messages were refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """A time without removals, and the oldest segment's last change."""
+
+    since_ns: int
+    until_ns: int
+    mtime_ns: int
+
+    @property
+    def youngest_ns(self) -> int:
+        return self.since_ns - self.mtime_ns
+
+    @property
+    def eldest_ns(self) -> int:
+        return self.until_ns - self.mtime_ns
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts while the simulation runs. All times in nanoseconds since its beginning, those of change, too."""
+
+    trigger: Trigger
+    refused_creates: int = 0
+    refused_ns: int = 0
+    _reached_ns: dict[str, int] = field(default_factory=dict)
+    _disk_reached_ns: dict[tuple[int, str], int] = field(default_factory=dict)
+    _removed: Counter[tuple[Actor, Rule]] = field(default_factory=Counter)
+    _first_removal_ns: int | None = None
+    _youngest_removed_ns: int | None = None
+    _grown_ns: list[int] = field(default_factory=list)
+    """At index k: when the log first had k + 1 segments."""
+    _spans: list[_Span] = field(default_factory=list)
+    _oldest_since_ns: int = 0
+    _oldest_mtime_ns: int = 0
+
+    def note_levels(self, pool: SimulatedPool, now_ns: int) -> None:
+        """To be called whenever a disk has left its band."""
+        for level in LEVELS:
+            if level in self._reached_ns and self.trigger is Trigger.ALL:
+                continue  # by all of them: nothing is left to be learnt
+            at = pool.disks_at(level)
+            for number in at:
+                self._disk_reached_ns.setdefault((number, level), now_ns)
+            if at and (self.trigger is Trigger.ANY or len(at) == len(pool.disks)):
+                self._reached_ns.setdefault(level, now_ns)
+
+    def note_created(self, segments: int, now_ns: int) -> None:
+        """So many there are with it."""
+        if segments > len(self._grown_ns):
+            self._grown_ns.append(now_ns)
+
+    def note_removals(
+        self, removed: Sequence[SegmentFacts], actor: Actor, rule: Rule, pool: SimulatedPool, now_ns: int
+    ) -> None:
+        """At least one, the oldest of the log; `pool` is without them already."""
+        self._removed[actor, rule] += len(removed)
+        if self._first_removal_ns is None:
+            self._first_removal_ns = now_ns
+        else:
+            self._end_span(now_ns)
+        if rule is not Rule.AGE:
+            youngest_ns = now_ns - removed[-1].mtime_ns
+            known_ns = self._youngest_removed_ns
+            self._youngest_removed_ns = youngest_ns if known_ns is None else min(known_ns, youngest_ns)
+        self._oldest_since_ns = now_ns
+        self._oldest_mtime_ns = pool.log.sealed[0].mtime_ns if pool.log.sealed else now_ns
+
+    def report(self, pool: SimulatedPool, end_ns: int) -> SimulationReport:
+        if self._first_removal_ns is not None:
+            self._end_span(end_ns)
+        steady_ns = self._steady_ns(end_ns)
+        return SimulationReport(
+            duration_s=end_ns / _NS,
+            segment_size=pool.log.segment_size,
+            created=pool.log.created,
+            disks=tuple(self._disk_report(pool, DiskNumber(n)) for n in range(1, len(pool.disks) + 1)),
+            reached_s={level: at_ns / _NS for level, at_ns in self._reached_ns.items()},
+            first_removal_s=_seconds(self._first_removal_ns),
+            steady_s=_seconds(steady_ns),
+            retention=None if steady_ns is None else self._retention(steady_ns),
+            removed=dict(self._removed),
+            youngest_removed_s=_seconds(self._youngest_removed_ns),
+            segments=len(pool.log),
+            most_segments=len(self._grown_ns),
+            refused_creates=self.refused_creates,
+            refused_s=self.refused_ns / _NS,
+        )
+
+    def _disk_report(self, pool: SimulatedPool, number: DiskNumber) -> DiskReport:
+        reached = {
+            level: self._disk_reached_ns[number, level] / _NS
+            for level in LEVELS
+            if (number, level) in self._disk_reached_ns
+        }
+        return DiskReport(
+            number=number,
+            planned=pool.disks[number - 1],
+            reached_s=reached,
+            was_skipped=number in pool.was_skipped,
+            used_percent=pool.usage(number).used_percent,
+            segments=pool.log.count_on(number),
+        )
+
+    def _end_span(self, now_ns: int) -> None:
+        if now_ns > self._oldest_since_ns:
+            self._spans.append(_Span(self._oldest_since_ns, now_ns, self._oldest_mtime_ns))
+
+    def _steady_ns(self, end_ns: int) -> int | None:
+        if self._first_removal_ns is None:
+            return None
+        grown_ns = self._grown_ns[math.ceil(len(self._grown_ns) * STEADY_SHARE) - 1]
+        steady_ns = max(grown_ns, self._first_removal_ns)
+        return steady_ns if steady_ns <= end_ns * (1 - STEADY_TAIL) else None
+
+    def _retention(self, since_ns: int) -> Retention:
+        spans = [span for span in self._spans if span.since_ns >= since_ns] or self._spans[-1:]
+        return Retention(
+            shortest_s=min(span.youngest_ns for span in spans) / _NS,
+            median_s=_median(spans) / _NS,
+            longest_s=max(span.eldest_ns for span in spans) / _NS,
+        )
+
+
+def _median(spans: list[_Span]) -> int:
+    """Of an age that grew steadily within each span: below it for half of the time."""
+    half_ns = sum(span.eldest_ns - span.youngest_ns for span in spans) // 2
+
+    def time_below(age_ns: int) -> int:
+        return sum(min(max(age_ns - span.youngest_ns, 0), span.eldest_ns - span.youngest_ns) for span in spans)
+
+    low_ns, high_ns = min(s.youngest_ns for s in spans), max(s.eldest_ns for s in spans)
+    ages = range(low_ns, high_ns + 1)
+    return ages[bisect.bisect_left(ages, half_ns, key=time_below)]
+
+
+def _seconds(time_ns: int | None) -> float | None:
+    return None if time_ns is None else time_ns / _NS
