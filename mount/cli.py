@@ -21,6 +21,7 @@ from commitlogfs.mount.commands import (
     read,
     ready,
     restart,
+    retention,
     status,
     umount,
 )
@@ -40,6 +41,7 @@ app = typer.Typer(
 for module in (init, adopt, mount, umount, restart, ready, status, map_command, locate, read, check, doctor, bench):
     module.register(app)
 app.add_typer(config.app)
+app.add_typer(retention.app)
 
 
 @app.callback()

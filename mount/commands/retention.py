@@ -1,0 +1,284 @@
+"""`commitlogfs retention`: what forced deletion does next, and how long a log will last."""
+
+import json
+import math
+from dataclasses import replace
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from commitlogfs.mount import settings, simulation_words
+from commitlogfs.mount.commands.output import Output
+from commitlogfs.mount.config import (
+    DEFAULT_SEGMENT_SIZE,
+    LARGEST_SEGMENT_SIZE,
+    SEGMENT_SIZE_UNIT,
+    Config,
+    config_path,
+    load_config,
+)
+from commitlogfs.mount.config_retention import SHORTEST_RESERVED_MS, parse_hours
+from commitlogfs.mount.errors import UsageError
+from commitlogfs.mount.exit_codes import ExitCode
+from commitlogfs.mount.planned_disks import change_thresholds, disks_of_config, disks_of_sizes, with_foreign
+from commitlogfs.mount.units import UnitError, parse_duration_ms, parse_size
+from commitlogfs.store.retention import Mode, RetentionRules, Trigger
+from commitlogfs.store.retention.simulate import Scenario, simulate
+from commitlogfs.store.retention.simulated_broker import BrokerRules
+from commitlogfs.store.retention.simulated_pool import PlannedDisk
+from commitlogfs.store.retention.simulated_report import SimulationReport
+from commitlogfs.store.thresholds import Thresholds
+
+app = typer.Typer(name="retention", help="Forced deletion: how long a log will last.", no_args_is_help=True)
+
+SHORTEST_DAYS: Final = 7
+"""Of what is chosen when no --days is given: a broker's three days and its daily hour are seen more than once."""
+MOST_DAYS: Final = 36_500
+MOST_SEGMENTS: Final = 5_000_000
+"""Created in one run: some minutes."""
+
+
+class ModeName(StrEnum):
+    COOPERATIVE = "cooperative"
+    FILESYSTEM = "filesystem"
+    OFF = "off"
+
+
+class TriggerName(StrEnum):
+    ALL = "all"
+    ANY = "any"
+
+
+class PlacementName(StrEnum):
+    ROUND_ROBIN = "round-robin"
+    MODULO = "modulo"
+    WEIGHTED = "weighted"
+
+
+_Percent = Annotated[int | None, typer.Option(metavar="PERCENT", show_default=False)]
+
+
+@app.callback()
+def retention() -> None:
+    """Forced deletion: how long a log will last."""
+
+
+@app.command(name="simulate")
+def simulate_(
+    ingest: Annotated[str, typer.Option(metavar="RATE", help='What comes in: "100MB/s".')],
+    disks: Annotated[
+        str | None,
+        typer.Option(metavar="SIZES", help='"12x5TB", "4TB,4TB,8TB", "10x5TB,2x8TB".', show_default=False),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="Rules, and the sizes of the real disks.", show_default=False),
+    ] = None,
+    foreign: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DISK:SIZE", help="Other data on a disk (its number or path). May be repeated."),
+    ] = None,
+    segment: Annotated[
+        str | None, typer.Option("--segment", "--segment-size", metavar="SIZE", show_default="1GiB")
+    ] = None,
+    days: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=MOST_DAYS, show_default=f"twice what it takes to fill the disks, at least {SHORTEST_DAYS}"
+        ),
+    ] = None,
+    mode: Annotated[ModeName | None, typer.Option(show_default="cooperative")] = None,
+    trigger: Annotated[TriggerName | None, typer.Option(show_default="all")] = None,
+    placement: Annotated[PlacementName | None, typer.Option(show_default="round-robin")] = None,
+    reserved: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="The broker's fileReservedTime; the rule's in mode filesystem.", show_default="72h"
+        ),
+    ] = None,
+    delete_when: Annotated[
+        str | None, typer.Option(metavar="HOURS", help='Such as "04" or "04;16".', show_default="04")
+    ] = None,
+    clean: _Percent = None,
+    force: _Percent = None,
+    full: _Percent = None,
+    resume: _Percent = None,
+    min_free: Annotated[str | None, typer.Option(metavar="SIZE", show_default="0")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The whole result as one JSON object.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no notes.")] = False,
+) -> None:
+    """Say how long a log will last on given disks, when each threshold is reached, and who deletes what.
+
+    The rules are the daemon's own, with a simulated clock; a RocketMQ broker's cleaning is modelled beside them.
+    Begins with an empty log at midnight. Other data on the disks stays as it is. Nothing is touched.
+
+    EXIT STATUS: 0 simulated; 1 simulated, with a warning: messages are refused, or go before their time, or a disk
+    is of no use; 2 bad options or configuration.
+    """
+    which = config if config is not None or disks is not None else settings.or_default(None)
+    if which is None and disks is None:
+        raise UsageError('retention simulate: say which disks: --disks "12x5TB" or --config NAME|FILE')
+    base = None if which is None else load_config(config_path(which))
+    given: dict[str, Any] = {"clean": clean, "force": force, "full": full, "resume": resume}
+    given["min_free"] = None if min_free is None else _size("--min-free", min_free)
+    given = {key: value for key, value in given.items() if value is not None}
+    common = change_thresholds(Thresholds() if base is None else base.thresholds, given)
+    scenario = Scenario(
+        disks=with_foreign(_disks(disks, base, common, given), foreign or ()),
+        ingest_bytes_per_s=_rate(ingest),
+        segment_size=_segment_size(segment, base),
+        placement=placement.value if placement is not None else base.placement if base else "round-robin",
+        rules=_rules(base, mode, trigger, reserved, delete_when),
+        broker=_broker(common, reserved, delete_when),
+    )
+    duration_s = _duration_s(scenario, days)
+    quiet = quiet or settings.current().quiet
+    as_json = settings.wants_json(as_json)
+    report = _run(scenario, duration_s, quiet=quiet)
+    found = simulation_words.remarks(report, scenario)
+    if as_json:
+        typer.echo(json.dumps(simulation_words.as_document(report, scenario, found), indent=2))
+    else:
+        _show(report, scenario, [r for r in found if not quiet or r.level != "note"], Output())
+    if any(remark.level == "warning" for remark in found):
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+# --- options -----------------------------------------------------------------------------------------------
+
+
+def _disks(
+    text: str | None, base: Config | None, common: Thresholds, given: dict[str, int]
+) -> tuple[PlannedDisk, ...]:
+    if text is not None:
+        return disks_of_sizes(text, common)
+    assert base is not None  # noqa: S101 - narrowing: one of the two is given
+    return tuple(
+        replace(disk, thresholds=change_thresholds(disk.thresholds, given)) for disk in disks_of_config(base)
+    )
+
+
+def _rules(
+    base: Config | None,
+    mode: ModeName | None,
+    trigger: TriggerName | None,
+    reserved: str | None,
+    delete_when: str | None,
+) -> RetentionRules:
+    rules = RetentionRules() if base is None else base.retention
+    chosen = rules.mode if mode is None else Mode(mode.value)
+    changes: dict[str, Any] = {
+        "mode": chosen,
+        "trigger": rules.trigger if trigger is None else Trigger(trigger.value),
+    }
+    if chosen is Mode.FILESYSTEM:
+        changes["reserved_s"] = rules.reserved_s if reserved is None else float(_reserved_s(reserved))
+        changes["delete_when"] = rules.delete_when if delete_when is None else _hours(delete_when)
+        if changes["reserved_s"] is None or not changes["delete_when"]:
+            raise UsageError(
+                '--mode filesystem needs --reserved and --delete-when, such as --reserved 72h --delete-when "04"'
+            )
+    else:
+        changes |= {"reserved_s": None, "delete_when": frozenset()}
+    return replace(rules, **changes)
+
+
+def _broker(thresholds: Thresholds, reserved: str | None, delete_when: str | None) -> BrokerRules:
+    broker = BrokerRules(thresholds)
+    if reserved is not None:
+        broker = replace(broker, reserved_s=_reserved_s(reserved))
+    return broker if delete_when is None else replace(broker, delete_when=_hours(delete_when))
+
+
+def _segment_size(text: str | None, base: Config | None) -> int:
+    if text is None:
+        return DEFAULT_SEGMENT_SIZE if base is None else base.segment_size
+    size = _size("--segment", text)
+    if not 0 < size <= LARGEST_SEGMENT_SIZE or size % SEGMENT_SIZE_UNIT:
+        raise UsageError(
+            f"--segment: {text}: must be a multiple of {SEGMENT_SIZE_UNIT} below 2 GiB, as RocketMQ's is"
+        )
+    return size
+
+
+def _rate(text: str) -> int:
+    size, slash, unit = text.rpartition("/")
+    if not slash or unit != "s":
+        raise UsageError(f'--ingest: {text!r} is no rate: write bytes per second, such as "100MB/s"')
+    rate = _size("--ingest", size)
+    if not rate:
+        raise UsageError("--ingest: 0 would keep everything for ever: give a rate above 0")
+    return rate
+
+
+def _size(option: str, text: str) -> int:
+    try:
+        return parse_size(text)
+    except UnitError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
+def _reserved_s(text: str) -> int:
+    try:
+        duration_ms = parse_duration_ms(text)
+    except UnitError as error:
+        raise UsageError(f"--reserved: {error}") from None
+    if duration_ms < SHORTEST_RESERVED_MS:
+        raise UsageError(f"--reserved: {text} is too short: at least 1h, the broker's unit of fileReservedTime")
+    return duration_ms // 1000
+
+
+def _hours(text: str) -> frozenset[int]:
+    try:
+        return parse_hours(text)
+    except ValueError as error:
+        raise UsageError(f"--delete-when: {error}") from None
+
+
+def _duration_s(scenario: Scenario, days: int | None) -> int:
+    if days is None:
+        fill_s = simulation_words.fill_time_s(scenario.disks, scenario.ingest_bytes_per_s)
+        days = min(max(SHORTEST_DAYS, math.ceil(2 * fill_s / simulation_words.DAY_S)), MOST_DAYS)
+    duration_s = days * simulation_words.DAY_S
+    segments = duration_s * scenario.ingest_bytes_per_s // scenario.segment_size
+    if segments > MOST_SEGMENTS:
+        raise UsageError(
+            f"{days} days are {segments:,} segments, more than {MOST_SEGMENTS:,}: fewer --days, larger --segment"
+        )
+    return duration_s
+
+
+# --- running and showing -----------------------------------------------------------------------------------
+
+
+def _run(scenario: Scenario, duration_s: int, *, quiet: bool) -> SimulationReport:
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        return simulate(scenario, duration_s)
+    columns = (TextColumn("simulating"), BarColumn(), TextColumn("day {task.completed:.0f}"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=duration_s // simulation_words.DAY_S)
+        return simulate(scenario, duration_s, on_day=lambda day: progress.update(task, completed=day))
+
+
+def _show(
+    report: SimulationReport, scenario: Scenario, found: list[simulation_words.Remark], output: Output
+) -> None:
+    output.paragraph(simulation_words.describe_scenario(scenario, report.duration_s), "bold")
+    output.paragraph(simulation_words.describe_retention(report))
+    output.paragraph(simulation_words.describe_pool(report, scenario))
+    for line in simulation_words.describe_removals(report, scenario):
+        output.paragraph(line)
+    output.line("")
+    rows = [simulation_words.HEADINGS, *simulation_words.table_rows(report)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for index, row in enumerate(rows):
+        line = "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        output.line(line, "bold" if index == 0 else "")
+    if found:
+        output.line("")
+    for remark in found:
+        output.report(remark.level, remark.text, remark.remedy)
