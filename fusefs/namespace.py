@@ -318,7 +318,12 @@ class Namespace:
         dirfd = disk.dirfd
 
         def work() -> PackedAttributes:
-            beneath.demand_file(dirfd, old_name, file.ino)
+            # Its content first: with passthrough nothing of it went through us, and rsync syncs nothing.
+            fd = beneath.open_file(dirfd, old_name, os.O_RDONLY, file.ino)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
             # link + unlink instead of rename: a file that appeared there meanwhile is not replaced.
             os.link(old_name, new_name, src_dir_fd=dirfd, dst_dir_fd=dirfd, follow_symlinks=False)
             os.unlink(old_name, dir_fd=dirfd)

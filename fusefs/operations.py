@@ -207,6 +207,7 @@ class CommitLogOperations(pyfuse3.Operations):
             raise translate(disk.path, error) from error
         self.commitlog.note_attributes(file, attributes)
         if changes.size is not None:
+            self._grown.discard(inode)  # a broker's way: it has its size now, and is synced
             self.namespace.sync_soon(file)
         return attrs.entry_of_file(file)
 
@@ -541,7 +542,10 @@ class CommitLogOperations(pyfuse3.Operations):
         which have to be told where a segment ends. A broker opens for reading and writing.
         """
         writes_only = flags & os.O_ACCMODE == os.O_WRONLY or bool(flags & os.O_APPEND)
-        direct = writes_only and self.backing.is_passed_through(file)
+        passed = self.backing.is_passed_through(file)
+        direct = writes_only and passed
+        if passed and flags & os.O_ACCMODE == os.O_RDWR and file.size < self.commitlog.segment_size:
+            self._grown.add(inodes.encode(file))  # it may, without our being asked
         return FileInfo(fh=FileHandleT(inodes.encode(file)), keep_cache=not direct, direct_io=direct)
 
     async def _change_root(self, changes: Changes) -> EntryAttributes:
