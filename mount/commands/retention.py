@@ -9,8 +9,10 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from typer.core import TyperGroup
 
 from commitlogfs.mount import settings, simulation_words
+from commitlogfs.mount.commands import retention_preview
 from commitlogfs.mount.commands.output import Output
 from commitlogfs.mount.config import (
     DEFAULT_SEGMENT_SIZE,
@@ -32,7 +34,22 @@ from commitlogfs.store.retention.simulated_pool import PlannedDisk
 from commitlogfs.store.retention.simulated_report import SimulationReport
 from commitlogfs.store.thresholds import Thresholds
 
-app = typer.Typer(name="retention", help="Forced deletion: how long a log will last.", no_args_is_help=True)
+
+class _Group(TyperGroup):
+    """`retention --dry-run [NAME]` is the command `preview`: a group of commands has no argument of its own."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--dry-run" in args:
+            args = ["preview", *(arg for arg in args if arg != "--dry-run")]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    name="retention",
+    cls=_Group,
+    help="Forced deletion: what would go next (--dry-run), and how long a log will last.",
+    no_args_is_help=True,
+)
 
 SHORTEST_DAYS: Final = 7
 """Of what is chosen when no --days is given: a broker's three days and its daily hour are seen more than once."""
@@ -64,6 +81,18 @@ _Percent = Annotated[int | None, typer.Option(metavar="PERCENT", show_default=Fa
 @app.callback()
 def retention() -> None:
     """Forced deletion: how long a log will last."""
+
+
+@app.command(name="preview")
+def preview(
+    which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One document.")] = False,
+) -> None:
+    """Show which segments would go next, by which rule and when; removes nothing. Also: `retention --dry-run`.
+
+    EXIT STATUS: 0 shown; 3 no daemon answers.
+    """
+    retention_preview.preview(which, as_json=as_json)
 
 
 @app.command(name="simulate")

@@ -318,3 +318,18 @@ def test_reads_are_refused_when_full_if_that_is_wanted(start_pool: StartPool) ->
         log.read(64)
     fill_and_await(pool, 0, 50)
     assert pool.path(0).read_bytes()[:64] == segment_bytes(0, 64)
+
+
+def test_the_dry_run_tells_what_would_go_and_removes_nothing(start_pool: StartPool) -> None:
+    pool = start_pool(retention=NEVER)
+    count = fill_with_segments(pool, 86)
+    ran = pool.cli("retention", "--dry-run", pool.name, "--json")
+    assert ran.status == 0, ran.err
+    document = ran.json()
+    assert document["would_remove"][0]["segment"] == pool.path(0).name
+    assert document["would_remove"][0]["rule"] == "force"
+    assert 0 < document["retention"]["force_in_seconds"] <= 24 * 3600
+    assert indexes(pool) == list(range(count))
+    ran = pool.cli("retention", "--dry-run", pool.name)
+    assert ran.status == 0, ran.err
+    assert pool.path(0).name in ran.out
