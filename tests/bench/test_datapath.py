@@ -104,10 +104,27 @@ def test_the_data_path_in_a_given_folder(workdir):
     assert_nothing_left(workdir)
 
 
-@pytest.mark.broker
+def assert_recovery_measured(document: dict) -> None:
+    recovery = document["recovery"]
+    assert recovery["kills"] == len(recovery["seconds"]) == 2
+    assert recovery["requests_failed"] == []
+    assert 0 < recovery["median_seconds"] <= recovery["max_seconds"] < 20
+
+
 @pytest.mark.mounted
 @pytest.mark.root
 @pytest.mark.slow
+def test_how_long_a_killed_daemon_is_missed(workdir):
+    done = run_bench(workdir, "--quick", "--only", "recovery", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_recovery_measured(json.loads(done.stdout))
+    assert_nothing_left(workdir)
+
+
+@pytest.mark.broker
+@pytest.mark.mounted
+@pytest.mark.root
+@pytest.mark.soak
 def test_all_parts_one_after_the_other(workdir):
     """On the same disks: what one has made is out of the way of the next."""
     done = run_bench(workdir, "--quick", "--rounds", "1", "--json")
@@ -118,10 +135,7 @@ def test_all_parts_one_after_the_other(workdir):
     assert tuple(workload["workload"] for workload in workloads) == (*DATA, *BROKER)
     assert_measured({"workloads": workloads[len(DATA) :]}, BROKER, {"native", mount}, rounds=1)
     assert document["environment"]["versions"]["RocketMQ"] == "5.5.0"
-    recovery = document["recovery"]
-    assert recovery["kills"] == len(recovery["seconds"]) == 2
-    assert recovery["requests_failed"] == []
-    assert 0 < recovery["median_seconds"] <= recovery["max_seconds"] < 20
+    assert_recovery_measured(document)
     assert_nothing_left(workdir)
 
 
