@@ -27,6 +27,10 @@ def restart(
     which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the successor.", min=0)] = 30.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also for a configuration that no successor can use: until that is put right."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as one document.")] = False,
 ) -> None:
     """Replace the daemon by a new one, for an upgrade or a changed configuration. Nothing is unmounted.
@@ -40,7 +44,8 @@ def restart(
     """
     target = find_target(which)
     wants_json = settings.wants_json(as_json)
-    _check_configuration(target)
+    if not force:
+        _check_configuration(target)
     if dry_run:
         _tell_plan(control.ask(target.socket, "status"), wants_json)
         return

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from support.kept import KeptMount
+from support.waiting import eventually
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
@@ -46,3 +47,18 @@ def test_a_configuration_that_is_not_usable_leaves_the_daemon_alone(
     assert "retention.reserved: has no effect with mode = 'cooperative'" in ran.err
     assert status is not None
     assert status["daemon"]["pid"] == kept.daemon
+
+
+def test_forced_it_steps_back_all_the_same(keep: Callable[..., KeptMount]) -> None:
+    """As systemd's units have to: requests wait, and the next try after it is put right goes on."""
+    kept = keep(2)
+    pool = kept.pool
+    usable = pool.config.read_text()
+    pool.retention["reserved"] = '"72h"'
+    pool.write_config()
+    former = kept.daemon
+    ran = pool.cli("restart", pool.name, "--timeout", "1", "--force")
+    pool.config.write_text(usable)
+    assert ran.status == 1, ran.err
+    eventually(lambda: pool.cli("status", pool.name).status == 0, 30)
+    assert pool.status()["daemon"]["pid"] != former
