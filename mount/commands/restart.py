@@ -29,7 +29,7 @@ def restart(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen.")] = False,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Also for a configuration that no successor can use: until that is put right."),
+        typer.Option("--force", help="Also for a configuration that no successor can use until it is put right."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as one document.")] = False,
 ) -> None:
