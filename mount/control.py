@@ -19,6 +19,7 @@ from typing import Any
 import trio
 
 from commitlogfs.mount.errors import UnreachableError, UserError
+from commitlogfs.mount.runtime import ensure_runtime_folder, identity
 from commitlogfs.store.events import log_event
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,8 @@ MAX_PEERS = 16
 BACKLOG = 256
 """Connections that the kernel holds for us; beyond it a client is told to try again."""
 PEER_TIMEOUT_S = 5.0
+LOOK_INTERVAL_S = 5.0
+"""Between two looks whether the path still leads here."""
 _UCRED = struct.Struct("=iII")
 
 
@@ -63,8 +66,36 @@ class _Peer:
 
 
 async def serve(listener: socket.socket, verbs: dict[str, Answer]) -> None:
-    """Answer until cancelled. Everybody is let in; beyond MAX_PEERS the one who has said nothing for longest is
-    turned out, so that no number of silent or slow peers keeps another one waiting."""
+    """Answer until cancelled, at the listener's path even if somebody clears its folder away."""
+    path = Path(listener.getsockname())
+    while True:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_accept, listener, verbs)
+            await _until_unreachable(path)
+            nursery.cancel_scope.cancel()
+        listener.close()
+        while True:
+            try:
+                ensure_runtime_folder()
+                listener = bind(path)
+                break
+            except (UserError, OSError) as error:
+                log_event(log, logging.WARNING, "control_not_bound", path=path, reason=str(error))
+            await trio.sleep(LOOK_INTERVAL_S)
+        log_event(log, logging.WARNING, "control_bound_anew", path=path)
+
+
+async def _until_unreachable(path: Path) -> None:
+    bound = identity(path)
+    while True:
+        await trio.sleep(LOOK_INTERVAL_S)
+        if await trio.to_thread.run_sync(identity, path) != bound:
+            return
+
+
+async def _accept(listener: socket.socket, verbs: dict[str, Answer]) -> None:
+    """Everybody is let in; beyond MAX_PEERS the one who has said nothing for longest is turned out, so that no
+    number of silent or slow peers keeps another one waiting."""
     endpoint = trio.socket.from_stdlib_socket(listener)
     peers: list[_Peer] = []
     async with trio.open_nursery() as nursery:

@@ -37,7 +37,9 @@ from commitlogfs.fusefs.session import STORED, Kept, Passthrough, Session
 from commitlogfs.mount import (
     control,
     descriptor_store,
+    fuse_device,
     guard,
+    keeper_environment,
     mountinfo,
     mounting,
     notify,
@@ -50,13 +52,14 @@ from commitlogfs.mount.descriptors import raise_descriptor_limit
 from commitlogfs.mount.errors import RefusedError, UserError
 from commitlogfs.mount.exit_codes import ExitCode
 from commitlogfs.mount.guard import BareState
-from commitlogfs.mount.keeper_adoption import watch_keeper
+from commitlogfs.mount.keeper_adoption import KeeperWatch
 from commitlogfs.mount.locate import locate, parse_target
 from commitlogfs.mount.metrics import LogCollector, Metrics, MountCollector
 from commitlogfs.mount.probe import probe_mount
 from commitlogfs.mount.request_timeouts import describe_limits, read_request_timeouts
 from commitlogfs.mount.retention_report import foresee
 from commitlogfs.mount.status import StatusReport, one_line, to_json
+from commitlogfs.mount.takeover import Sight
 from commitlogfs.mount.unmount import unmount
 from commitlogfs.store.commitlog import CommitLog
 from commitlogfs.store.errors import PoolError
@@ -79,7 +82,6 @@ log = logging.getLogger(__name__)
 
 PROBE_TIMEOUT_S: Final = 10.0
 _FUSE_DEVICE: Final = "/dev/fuse"
-_FUSE_NUMBER: Final = os.makedev(10, 229)
 STATUS_INTERVAL_S: Final = 30.0
 STATE_TIMEOUT_S: Final = 1.0
 WATCHDOG_BEATS: Final = 3
@@ -98,15 +100,24 @@ def run(config: Config, on_ready: Callable[[], None]) -> ExitCode:
     received = descriptor_store.take_received()
     with ExitStack() as stack:
         socket_path = runtime.socket_path(config.name)
-        stack.enter_context(_single_daemon(config))
+        lock_fd = stack.enter_context(_single_daemon(config.name))
         log_event(log, logging.INFO, "limits", open_files=raise_descriptor_limit())
         kept = takeover.find_kept(config.mountpoint, config.name, received)
-        if kept is None:
+        sight = None
+        if kept is not None:
+            sight = takeover.locate(config.mountpoint, config.name, kept)
+            config = dataclasses.replace(config, mountpoint=sight.mountpoint)
+        else:
             if received:
                 with contextlib.suppress(OSError):
                     # A connection that has ended keeps its files open as long as anybody has its descriptor.
                     descriptor_store.forget(received)
+                if keeper_environment.is_told() and not _is_ours(mountinfo.find_mount(config.mountpoint)):
+                    # A keeper starts a successor for a mount that is there; somebody has unmounted it since.
+                    log_event(log, logging.INFO, "unmounted_meanwhile", path=config.mountpoint)
+                    return ExitCode.OK
             check_mountpoint(config)
+        runtime.record_mountpoint(lock_fd, config.mountpoint)
         started = time.perf_counter()
         with _long_lived_objects():
             pool = _open(config, kept)
@@ -123,7 +134,7 @@ def run(config: Config, on_ready: Callable[[], None]) -> ExitCode:
             standing = guard.raise_guard(config.mountpoint, protect=os.geteuid() == 0)
             log_event(log, logging.INFO, "guarded", path=config.mountpoint, protection=standing.protection.value)
         warn_of_time_limits(read_request_timeouts())
-        daemon = _Daemon(config, pool, kept)
+        daemon = _Daemon(config, pool, kept, sight)
         listener = control.bind(socket_path)
         stack.callback(socket_path.unlink, missing_ok=True)
         stack.callback(listener.close)
@@ -150,8 +161,7 @@ def check_mountpoint(config: Config) -> None:
     """
     path = config.mountpoint
     _demand_fuse_device()
-    entry = mountinfo.find_mount(path)
-    if entry is not None and mountinfo.is_commitlogfs(entry):
+    if _is_ours(mountinfo.find_mount(path)):
         answer = probe_mount(path, PROBE_TIMEOUT_S)
         if answer.ok:
             raise RefusedError(f"{path}: a commitlogfs is mounted here already: see `commitlogfs status`")
@@ -171,6 +181,10 @@ def check_mountpoint(config: Config) -> None:
         raise RefusedError(f"{path}: cannot be looked at ({error.strerror}): check the path") from error
 
 
+def _is_ours(entry: mountinfo.MountEntry | None) -> bool:
+    return entry is not None and mountinfo.is_commitlogfs(entry)
+
+
 def warn_of_time_limits(timeouts: dict[str, int | None]) -> None:
     """A mount lives with a limit as long as nothing takes that long, so it is not refused."""
     limits = describe_limits(timeouts)
@@ -187,7 +201,7 @@ def _demand_fuse_device() -> None:
         reason = error.strerror
     else:
         with os.fdopen(fd, "rb", buffering=0):
-            if os.fstat(fd).st_rdev == _FUSE_NUMBER:
+            if fuse_device.is_fuse_device(fd):
                 return
         reason = "not the FUSE device"
     raise RefusedError(
@@ -221,28 +235,30 @@ def _tell_findings(pool: Pool) -> None:
         log_event(log, level, "finding", code=finding.code.value, disk=finding.disk or None, text=str(finding))
 
 
-def _single_daemon(config: Config) -> ExitStack:
-    """Hold the name's lock file for the life of the process. Raises RefusedError if a daemon has it."""
-    stack = ExitStack()
+@contextlib.contextmanager
+def _single_daemon(name: str) -> Iterator[int]:
+    """The name's open lock file, held for the life of the process. Raises RefusedError if a daemon has it."""
     runtime.ensure_runtime_folder()
-    name = config.name
     fd = os.open(runtime.lock_path(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    stack.callback(os.close, fd)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        stack.close()
-        raise RefusedError(f"{name}: its daemon is running already: see `commitlogfs status {name}`") from None
-    runtime.record_mountpoint(fd, config.mountpoint)
-    return stack
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RefusedError(
+                f"{name}: its daemon is running already: see `commitlogfs status {name}`"
+            ) from None
+        yield fd
+    finally:
+        os.close(fd)
 
 
 class _Daemon:
     """The objects of one mount, wired together."""
 
-    def __init__(self, config: Config, pool: Pool, kept: Kept | None) -> None:
+    def __init__(self, config: Config, pool: Pool, kept: Kept | None, sight: Sight | None) -> None:
         self._config = config
         self._kept = kept
+        self._sight = sight
         self._session: Session | None = None
         self._handing_over = False
         self._metrics = Metrics()
@@ -262,7 +278,8 @@ class _Daemon:
         self._metrics.registry.register(MountCollector(self._operations.backing, config.name))
         self._report = StatusReport(config, self._operations)
         self._failure: RefusedError | None = None
-        self._survives = False
+        self._is_kept = False
+        self._keeper = KeeperWatch()
         self._device: int | None = None
         """Of the mount, as mountinfo shows it."""
 
@@ -283,8 +300,11 @@ class _Daemon:
                 f"{config.mountpoint}: cannot be mounted ({error}): is /dev/fuse there, and may this user "
                 "mount? `commitlogfs doctor` tells"
             ) from error
-        entry = mountinfo.find_mount(config.mountpoint)
-        self._device = None if entry is None else entry.device
+        if self._sight is not None:
+            self._device = self._sight.device
+        else:
+            entry = mountinfo.find_mount(config.mountpoint)
+            self._device = None if entry is None else entry.device
         if wanted is Passthrough.REQUIRED and self._kept is None and self._session.not_passed_through:
             reasons = "; ".join(self._session.not_passed_through)
             self._failure = RefusedError(f'{config.mountpoint}: passthrough = "required", but {reasons}')
@@ -303,8 +323,8 @@ class _Daemon:
         except OSError as error:
             log_event(log, logging.ERROR, "descriptors_not_kept", reason=str(error))
         else:
-            self._survives = (kept or session.taken_over) and not session.why_mortal
-            if not self._survives:
+            self._is_kept = (kept or session.taken_over) and not session.why_mortal
+            if not self._is_kept:
                 log_event(log, logging.WARNING, "mortal", reason=self._why_mortal())
                 # To kill this process for being slow would end the mount for good.
                 notify.watch_no_longer()
@@ -351,7 +371,7 @@ class _Daemon:
     async def _announce(self, on_ready: Callable[[], None]) -> None:
         """READY only when the mount answers, tried from a child process; then STATUS= now and then."""
         path = self._config.mountpoint
-        if self._failure is None:
+        if self._failure is None and (self._kept is None or self._is_in_sight()):
             result = await trio.to_thread.run_sync(probe_mount, path, PROBE_TIMEOUT_S)
             if not result.ok:
                 if self._kept is not None:
@@ -370,7 +390,7 @@ class _Daemon:
             nursery.start_soon(self._tell_status)
             nursery.start_soon(self._feed_watchdog)
             if self._session is not None:
-                nursery.start_soon(watch_keeper, self._session.descriptors())
+                nursery.start_soon(self._keeper.run, self._session.descriptors())
 
     async def _feed_watchdog(self) -> None:
         """Only the mount itself proves that it works: a child process looks through it."""
@@ -414,6 +434,8 @@ class _Daemon:
 
     async def _unmount(self) -> None:
         try:
+            if not self._is_in_sight():
+                raise RefusedError(f"{self._config.mountpoint}: not to be seen there, so it is not unmounted")
             await trio.to_thread.run_sync(unmount, self._config.mountpoint)
         except (UserError, OSError) as error:
             log_event(log, logging.ERROR, "stop_refused", reason=str(error))
@@ -428,8 +450,14 @@ class _Daemon:
         document["daemon"]["mortal_reason"] = "" if self._survives else self._why_mortal()
         return document
 
+    @property
+    def _survives(self) -> bool:
+        return self._is_kept and not self._keeper.is_alone
+
     def _why_mortal(self) -> str:
         reason = self._session.why_mortal if self._session is not None else ""
+        if self._is_kept and not reason:
+            return "its keeper has died, and the next one has not been started yet: see the daemon's log"
         return reason or "no keeper and no service manager keeps the descriptors of the mount"
 
     async def _metrics_text(self) -> bytes:

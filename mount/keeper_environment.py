@@ -26,6 +26,11 @@ def for_daemon(options: Options, inbox: Path) -> dict[str, str]:
     return variables
 
 
+def is_told() -> bool:
+    """Whether a keeper has started this process, which has not asked what it was told yet."""
+    return VARIABLE in os.environ
+
+
 def take_told(adopt: int) -> tuple[int, Options] | None:
     """The pid of this process's keeper, and what a keeper that adopts process `adopt` has to be told. None if this
     process has none. Once: the variable is removed, so that no child takes the keeper for its own."""

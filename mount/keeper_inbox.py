@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from commitlogfs.mount.runtime import identity
+
 _MAX_BYTES = 4096
 _MAX_FDS = 253
 _UCRED = struct.Struct("=iII")
@@ -34,18 +36,18 @@ class Inbox:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-            path.unlink(missing_ok=True)
-            former = os.umask(0o177)
-            try:
-                self._socket.bind(os.fspath(path))
-            finally:
-                os.umask(former)
-        except BaseException:
-            self._socket.close()
-            raise
+        self._socket = _listen(path)
+        self._bound = identity(path)
+
+    def is_reachable(self) -> bool:
+        """Whether `path` still leads here: somebody may have cleared its folder away."""
+        return identity(self.path) == self._bound
+
+    def listen_anew(self) -> None:
+        """At the same path, with the same number. Raises OSError, and listens on as before then."""
+        with _listen(self.path) as fresh:
+            os.dup2(fresh.fileno(), self._socket.fileno(), inheritable=False)
+        self._bound = identity(self.path)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -67,6 +69,23 @@ class Inbox:
         """The path goes, too: a sender is told that nobody listens."""
         self._socket.close()
         self.path.unlink(missing_ok=True)
+
+
+def _listen(path: Path) -> socket.socket:
+    """Raises OSError."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        path.unlink(missing_ok=True)
+        former = os.umask(0o177)
+        try:
+            made.bind(os.fspath(path))
+        finally:
+            os.umask(former)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 def _message(text: bytes, ancillary: list[tuple[int, int, bytes]]) -> Message:

@@ -23,7 +23,7 @@ import time
 from dataclasses import dataclass
 from enum import Enum
 
-from commitlogfs.mount import keeper_policy, mountinfo, notify
+from commitlogfs.mount import fuse_device, keeper_policy, mountinfo, notify, runtime
 from commitlogfs.mount.errors import UserError
 from commitlogfs.mount.exit_codes import ExitCode
 from commitlogfs.mount.keeper_descriptors import KeptDescriptors
@@ -202,6 +202,7 @@ class Keeper:
     def _start(self, report_fd: int | None = None) -> None:
         """A start that fails counts as a daemon that ended at once."""
         self._next_start = math.inf
+        self._listened_anew()
         command = list(self._options.command)
         command += ["--report-fd", str(report_fd)] if report_fd is not None else []
         variables = for_daemon(self._options, self._inbox.path)
@@ -268,7 +269,10 @@ class Keeper:
 
     def _put_an_end_to(self, daemon: _Daemon) -> None:
         now = time.monotonic()
-        if daemon.state is _State.READY and not self._descriptors:
+        if daemon.state in (_State.STARTING, _State.READY) and self._listened_anew():
+            # Silence proves nothing where no word could be heard.
+            daemon.deadline = now + (START_TIMEOUT_S if daemon.state is _State.STARTING else self._watchdog_s)
+        elif daemon.state is _State.READY and not self._descriptors:
             daemon.deadline = math.inf
             reason = "does not answer, and is not replaced: the mount would end with it"
             log_event(log, logging.ERROR, "mortal_daemon_hung", repeat_key=now, pid=daemon.pid, reason=reason)
@@ -285,6 +289,19 @@ class Keeper:
             daemon.state, daemon.deadline = _State.HUNG, now + ABORT_TIMEOUT_S
             self._send(daemon, signal.SIGABRT)
 
+    def _listened_anew(self) -> bool:
+        """Whether messages had no way here: the runtime folder has been cleared away."""
+        if self._inbox.is_reachable():
+            return False
+        try:
+            runtime.ensure_runtime_folder()
+            self._inbox.listen_anew()
+        except (UserError, OSError) as error:
+            log_event(log, logging.ERROR, "cannot_listen", path=self._inbox.path, reason=str(error))
+        else:
+            log_event(log, logging.WARNING, "listening_anew", path=self._inbox.path)
+        return True
+
     def _judge(self, status: int | None, *, was_ready: bool, pid: int, seconds: float) -> None:
         """What follows from the end of a daemon."""
         mounted = self._is_mounted()
@@ -294,9 +311,10 @@ class Keeper:
             told = not self._mounted_once and keeper_policy.is_refusal(status)
             level = logging.DEBUG if told else logging.INFO if status in (0, None) else logging.ERROR
             log_event(log, level, "daemon_ended", repeat_key=pid, pid=pid, how=how, mounted=mounted)
-            # Killed after its mount was gone: that has ended as somebody wanted.
-            was_killed = status is not None and status < 0 and self._mounted_once and not mounted
-            self._outcome = Outcome(ExitCode.OK if was_killed else _as_shell(status), forsaken=mounted)
+            # Killed, or on its way to a successor, when its mount was gone: that has ended as somebody wanted.
+            cut_short = status is not None and (status < 0 or status == ExitCode.HANDED_OVER)
+            ended_well = cut_short and self._mounted_once and not mounted
+            self._outcome = Outcome(ExitCode.OK if ended_well else _as_shell(status), forsaken=mounted)
             return
         goes_on = status == ExitCode.HANDED_OVER and len(self._descriptors) > 0
         if not self._mounted_once and not goes_on:
@@ -330,8 +348,10 @@ class Keeper:
         return self._options.watchdog_s or math.inf
 
     def _is_mounted(self) -> bool:
-        """Asked of /proc alone. By name: other views of the path may be stacked above ours."""
-        return any(
+        """Whether anybody may have files of the mount open, wherever it is by now; else whether a dead one of this
+        name is there to be cleared away, other views of the path stacked above it or not. Asked of /proc alone."""
+        devices = [fd for _, fd in self._descriptors.items() if fuse_device.is_fuse_device(fd)]
+        return any(fuse_device.is_connected(fd) for fd in devices) or any(
             entry.mountpoint == self._options.mountpoint
             and mountinfo.is_commitlogfs(entry)
             and entry.source == self._options.name

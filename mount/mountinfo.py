@@ -42,11 +42,6 @@ class MountEntry:
         """The st_dev of files on this mount, known without asking the filesystem."""
         return os.makedev(self.major, self.minor)
 
-    @property
-    def read_only(self) -> bool:
-        """Whether writes fail here: the mount itself or its filesystem is read-only."""
-        return "ro" in self.mount_options or "ro" in self.super_options
-
 
 def parse_mountinfo(text: bytes) -> tuple[MountEntry, ...]:
     """All entries in the kernel's order. Raises ValueError on a line that is no mountinfo line."""

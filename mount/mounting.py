@@ -7,7 +7,7 @@ from commitlogfs.mount.config import Config
 from commitlogfs.mount.errors import RefusedError
 from commitlogfs.store.findings import Finding, FindingCode
 from commitlogfs.store.membership import DiskSpec
-from commitlogfs.store.pool import OnMissing, Pool, PoolRefusedError
+from commitlogfs.store.pool import OnMissing, PoolRefusedError
 
 _SHOWN_OF_A_KIND = 5
 
@@ -66,8 +66,3 @@ def refusal(error: PoolRefusedError, name: str) -> RefusedError:
         return RefusedError(f"{name}: not mounted: {lines[0]}")
     heading = f"{name}: not mounted, {len(error.blocking)} reasons:"
     return RefusedError(heading + "".join(f"\n  {line}" for line in lines))
-
-
-def describe_pool(pool: Pool) -> str:
-    count = len(pool.inventory.catalog)
-    return f"{count} segment{'' if count == 1 else 's'} on {len(pool.disks)} disks"

@@ -60,11 +60,6 @@ def watch_no_longer() -> bool:
     return _tell("WATCHDOG_USEC=0")
 
 
-def extend_timeout(seconds: float) -> bool:
-    """Starting or stopping takes longer: allow `seconds` more from now."""
-    return _tell(f"EXTEND_TIMEOUT_USEC={round(seconds * 1_000_000)}")
-
-
 def watchdog_interval_s() -> float | None:
     """Within how many seconds `watchdog` must be called each time; None if nobody watches this process."""
     if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):

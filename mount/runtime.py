@@ -106,6 +106,15 @@ def recorded_mountpoint(name: str) -> str | None:
     return os.fsdecode(text[:-1]) if text.endswith(b"\n") else None
 
 
+def identity(path: Path) -> tuple[int, int] | None:
+    """What is at `path` now; None for nothing. Another one later: somebody has put something else there."""
+    try:
+        st = path.lstat()
+    except OSError:
+        return None
+    return st.st_dev, st.st_ino
+
+
 def list_names() -> list[str]:
     """The names that have a control socket, sorted; a dead daemon may have left one.
 

@@ -11,8 +11,10 @@ import typer
 from rich.console import Console
 
 from commitlogfs.mount import control, settings
-from commitlogfs.mount.config import load_config
+from commitlogfs.mount.config import Config, load_config
 from commitlogfs.mount.errors import AbsentError, RefusedError, UnreachableError
+from commitlogfs.mount.mountinfo import resolve_path
+from commitlogfs.mount.mounting import configured_segment_size
 from commitlogfs.mount.target import Target, find_target
 
 _ASK_TIMEOUT_S = 1.0
@@ -40,7 +42,7 @@ def restart(
 
     EXIT STATUS: 0 the successor answers; 1 it does not within the timeout; 2 the configuration is not usable: the
     daemon goes on with the former one; 3 no daemon answers; 4 refused: nobody keeps the descriptors, so the mount
-    would end.
+    would end, or the configuration has another mountpoint or segment size, which needs an unmount.
     """
     target = find_target(which)
     wants_json = settings.wants_json(as_json)
@@ -71,16 +73,31 @@ def restart(
 
 
 def _check_configuration(target: Target) -> None:
-    """A successor that cannot use it would leave every request waiting. Raises ConfigError.
+    """A successor that cannot use it would leave every request waiting. Raises ConfigError, RefusedError.
 
     Checked here and not by the daemon: after an upgrade this is the successor's version, and that the former one. A
     daemon that cannot tell its status is restarted all the more.
     """
-    file = None
     with contextlib.suppress(UnreachableError, control.ControlError):
-        file = control.ask(target.socket, "status")["daemon"].get("configuration")  # a former version does not tell
-    if file is not None:
-        load_config(file)
+        status = control.ask(target.socket, "status")
+        file = status["daemon"].get("configuration")  # a former version does not tell
+        if file is not None:
+            _demand_same_mount(target.name, load_config(file), status)
+
+
+def _demand_same_mount(name: str, config: Config, status: dict[str, Any]) -> None:
+    """What is fixed for the life of a mount. Raises RefusedError."""
+    changed = []
+    size = configured_segment_size(config)
+    if resolve_path(config.mountpoint) != resolve_path(status["mountpoint"]):
+        changed.append(f"mountpoint from {status['mountpoint']} to {config.mountpoint}")
+    if size is not None and size != status["segments"]["size"]:
+        changed.append(f"segment_size from {status['segments']['size']} to {size}")
+    if changed:
+        raise RefusedError(
+            f"{name}: not restarted: {config.file} changes {' and '.join(changed)}, which a running mount cannot "
+            "follow: put it back, or stop the broker, unmount and mount again"
+        )
 
 
 def _wait_for_successor(target: Target, former: int, deadline: float) -> int | None:
