@@ -244,9 +244,7 @@ def _single_daemon(name: str) -> Iterator[int]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RefusedError(
-                f"{name}: its daemon is running already: see `commitlogfs status {name}`"
-            ) from None
+            raise RefusedError(f"{name}: its daemon is running already: see `commitlogfs status {name}`") from None
         yield fd
     finally:
         os.close(fd)
