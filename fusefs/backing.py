@@ -53,16 +53,22 @@ class Backing:
         self._kernel = kernel
         self.why_plain = why_plain
 
-    def try_disks(self, disks: Iterable[Disk]) -> dict[str, str]:
-        """Disks whose files cannot be passed through, by path, with the reason; they are served plain. Blocking."""
-        if self._kernel is None or self.why_plain:
-            return {}
-        refused = {}
-        for disk in disks:
-            reason = _try_disk(self._kernel, disk)
-            if reason:
-                self._refused[disk.number] = refused[disk.path] = reason
-        return refused
+    def try_disk(self, disk: Disk) -> str:
+        """Why no file of this disk can be passed through; empty if that is not known. Blocking, in any thread."""
+        return "" if self._kernel is None or self.why_plain else _try_disk(self._kernel, disk)
+
+    def note_disk(self, disk: Disk, reason: str) -> None:
+        """What `try_disk` has found: with a reason, its files are served plain without trying each."""
+        if reason:
+            self._refused[disk.number] = reason
+            log_event(log, logging.WARNING, "passthrough_off", disk=disk.path, reason=reason)
+
+    def why_none(self, disks: Iterable[Disk]) -> str:
+        """Why no file of these disks is passed through; empty if some may be."""
+        reasons = [self._refused.get(disk.number, "") for disk in disks]
+        if self.why_plain or not reasons or not all(reasons):
+            return self.why_plain
+        return ", ".join(sorted(set(reasons)))
 
     def resume(self, served: Iterable[Segment]) -> int:
         """After a takeover: go on with what a former daemon has recorded, and give back what no file needs any

@@ -1,5 +1,6 @@
 """The FUSE connection: options, mount or takeover, request loop, close."""
 
+import contextlib
 import logging
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import trio
 from commitlogfs.fusefs import extension, session
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.fusefs.session import Kept, Passthrough, Session
-from commitlogfs.store.disk import DiskState
+from commitlogfs.store.disk import Disk, DiskState
 from commitlogfs.store.events import log_event
 
 log = logging.getLogger(__name__)
@@ -17,6 +18,8 @@ log = logging.getLogger(__name__)
 FSTYPE = "fuse.commitlogfs"
 MAX_TASKS = 1024
 """Requests under way at once. pyfuse3's default of 99 would let one hung disk stop the whole mount."""
+
+TRY_DISK_DEADLINE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +57,7 @@ def mount(operations: CommitLogOperations, options: ConnectionOptions, kept: Kep
     chosen = session.begin(operations, options.mountpoint, mount_options(options), options.passthrough, kept)
     backing, commitlog = operations.backing, operations.commitlog
     backing.begin(chosen.table, extension.module, chosen.why_plain)
-    refused = backing.try_disks(disk for disk in commitlog.disks.values() if disk.state is DiskState.RW)
-    for path, reason in refused.items():
-        log_event(log, logging.WARNING, "passthrough_off", disk=path, reason=reason)
+    refused = {} if chosen.taken_over else _refusing_disks(operations)
     if chosen.why_plain:
         log_event(log, logging.WARNING, "passthrough_off", reason=chosen.why_plain)
     if chosen.why_mortal:
@@ -79,6 +80,21 @@ def mount(operations: CommitLogOperations, options: ConnectionOptions, kept: Kep
     return chosen
 
 
+def _refusing_disks(operations: CommitLogOperations) -> dict[str, str]:
+    """Whose files the kernel cannot serve by itself, by path, with the reason."""
+    refused = {}
+    for disk in _writable_disks(operations):
+        reason = operations.backing.try_disk(disk)
+        operations.backing.note_disk(disk, reason)
+        if reason:
+            refused[disk.path] = reason
+    return refused
+
+
+def _writable_disks(operations: CommitLogOperations) -> list[Disk]:
+    return [disk for disk in operations.commitlog.disks.values() if disk.state is DiskState.RW]
+
+
 async def serve(operations: CommitLogOperations) -> None:
     """Answer requests until the filesystem is unmounted or `step_back`; then finish what was promised."""
     async with trio.open_nursery() as nursery:
@@ -86,9 +102,21 @@ async def serve(operations: CommitLogOperations) -> None:
         nursery.start_soon(operations.namespace.free_retired_files)
         nursery.start_soon(operations.retention.run)
         nursery.start_soon(_give_back_unknown, operations)
+        if operations.backing.takeovers:
+            for disk in _writable_disks(operations):
+                nursery.start_soon(_try_disk, operations, disk)
         await pyfuse3.main(max_tasks=MAX_TASKS)
         await operations.background.drain()
         nursery.cancel_scope.cancel()
+
+
+async def _try_disk(operations: CommitLogOperations, disk: Disk) -> None:
+    """After a takeover, when requests are served: a disk that hangs must not hold up the others."""
+    with contextlib.suppress(TimeoutError):
+        reason = await operations.threads.run_within(
+            disk.number, TRY_DISK_DEADLINE_S, lambda: operations.backing.try_disk(disk)
+        )
+        operations.backing.note_disk(disk, reason)
 
 
 async def _give_back_unknown(operations: CommitLogOperations) -> None:

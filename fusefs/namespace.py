@@ -25,7 +25,7 @@ from commitlogfs.store.allocate import Owner
 from commitlogfs.store.attributes import PackedAttributes, ino_of, size_of, stat_fd, stat_name
 from commitlogfs.store.catalog import Segment
 from commitlogfs.store.commitlog import UNLINK, CommitLog, CreatePlan
-from commitlogfs.store.disk import Disk, translate
+from commitlogfs.store.disk import Disk, DiskState, translate
 from commitlogfs.store.errors import (
     DiskError,
     DiskFailedError,
@@ -401,7 +401,9 @@ class Namespace:
             return remove.remove_file(dirfd, file_name)
 
         async with self.handles.first_opens_held(file):
-            if self.handles.is_open(file) or self._backing.is_inherited(file):
+            # A mapping outlives its descriptor: passed through, nobody asks us to release it.
+            held = self.handles.is_open(file) or self._backing.is_passed_through(file)
+            if held or self._backing.is_inherited(file):
                 self._commitlog.note_retired(file, await self._on_disk(disk, "retire", retire), reason)
             else:
                 self._backing.note_gone(file)  # before: what it pins is not free
@@ -430,12 +432,23 @@ class Namespace:
     async def free_retired_files(self) -> None:
         """Until cancelled. The kernel's own knowledge decides, not a count of opens, which a dead daemon would have
         taken with it. It tells when it forgets an inode, but not twice: so there is a look now and then, too."""
+        for disk in self._commitlog.disks.values():
+            await self._drop_empty_folder(disk)
         while True:
             with trio.move_on_after(RETIRED_INTERVAL_S):
                 await self._look_at_retired.wait()
             self._look_at_retired = trio.Event()
             for file in self._commitlog.retired():
                 await self._free_retired(file)
+
+    async def _drop_empty_folder(self, disk: Disk) -> None:
+        """That a former daemon has left."""
+        if disk.state is DiskState.RW:
+            dirfd = disk.dirfd
+            with contextlib.suppress(OSError):
+                await self._threads.run_within(
+                    disk.number, ATTRIBUTES_DEADLINE_S, lambda: remove.drop_empty_folder(dirfd)
+                )
 
     async def _free_retired(self, file: Segment) -> None:
         """Give a retired file's space back, unless somebody still has it open."""

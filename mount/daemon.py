@@ -23,6 +23,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -126,11 +127,8 @@ def run(config: Config, on_ready: Callable[[], None]) -> ExitCode:
         count = len(pool.inventory.catalog)
         log_event(log, logging.INFO, "pool_opened", disks=len(pool.disks), segments=count, seconds=seconds)
         _tell_findings(pool)
-        for line in sweep(pool) if kept is None else finish_renames(pool):
-            log_event(log, logging.INFO, "swept", text=line)
-        for line in reserve_newest(pool):
-            log_event(log, logging.INFO, "reserved", text=line)
         if kept is None:
+            _tell_tidied(sweep(pool), reserve_newest(pool))
             standing = guard.raise_guard(config.mountpoint, protect=os.geteuid() == 0)
             log_event(log, logging.INFO, "guarded", path=config.mountpoint, protection=standing.protection.value)
         warn_of_time_limits(read_request_timeouts())
@@ -235,6 +233,18 @@ def _tell_findings(pool: Pool) -> None:
         log_event(log, level, "finding", code=finding.code.value, disk=finding.disk or None, text=str(finding))
 
 
+def _tell_tidied(swept: list[str], reserved: list[str]) -> None:
+    for line in swept:
+        log_event(log, logging.INFO, "swept", text=line)
+    for line in reserved:
+        log_event(log, logging.INFO, "reserved", text=line)
+
+
+def _tidy_after_takeover(pool: Pool) -> None:
+    """What a fresh mount does before it serves: here somebody is waiting, and a disk may hang."""
+    _tell_tidied(finish_renames(pool), reserve_newest(pool))
+
+
 @contextlib.contextmanager
 def _single_daemon(name: str) -> Iterator[int]:
     """The name's open lock file, held for the life of the process. Raises RefusedError if a daemon has it."""
@@ -255,6 +265,7 @@ class _Daemon:
 
     def __init__(self, config: Config, pool: Pool, kept: Kept | None, sight: Sight | None) -> None:
         self._config = config
+        self._pool = pool
         self._kept = kept
         self._sight = sight
         self._session: Session | None = None
@@ -387,6 +398,9 @@ class _Daemon:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._tell_status)
             nursery.start_soon(self._feed_watchdog)
+            if self._kept is not None:
+                in_thread = partial(trio.to_thread.run_sync, abandon_on_cancel=True)
+                nursery.start_soon(in_thread, _tidy_after_takeover, self._pool)
             if self._session is not None:
                 nursery.start_soon(self._keeper.run, self._session.descriptors())
 

@@ -9,6 +9,7 @@ from typing import Final
 import trio
 
 from commitlogfs.mount.keeper_environment import take_told
+from commitlogfs.mount.keeper_options import Options
 from commitlogfs.mount.keeper_spawn import spawn
 from commitlogfs.store.events import log_event
 
@@ -24,10 +25,14 @@ class KeeperWatch:
     """This process's keeper, if it has one."""
 
     def __init__(self) -> None:
-        told = take_told(os.getpid())
-        self._pid, self._options = (0, None) if told is None else told
-        self._pidfd = None if told is None else _open_parent(self._pid)
+        self._pid = 0
+        self._pidfd: int | None = None
+        self._options: Options | None = None
         self._is_child = False
+        told = take_told(os.getpid())
+        if told is not None:
+            self._pid, self._options = told
+            self._pidfd = _open_parent(self._pid)
 
     @property
     def is_alone(self) -> bool:

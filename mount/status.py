@@ -94,9 +94,10 @@ class StatusReport:
     def _passthrough(self) -> dict[str, Any]:
         backing = self._operations.backing
         passed, plain = backing.counts()
+        why_none = backing.why_none(self._log.disks.values())
         return {
-            "passthrough": "off" if backing.why_plain else "on",
-            "passthrough_reason": backing.why_plain,
+            "passthrough": "off" if why_none else "on",
+            "passthrough_reason": why_none,
             "passthrough_files": passed,
             "plain_files": plain,
         }

@@ -175,15 +175,13 @@ def reserve_newest(pool: Pool) -> list[str]:
 
 
 def find_retired(pool: Pool) -> list[Segment]:
-    """For a daemon that goes on with a mount: the removed segments that somebody may still have open. Where there
-    are none, a folder for them that its predecessor has left is taken away. A disk that fails has none."""
+    """For a daemon that goes on with a mount: the removed segments that somebody may still have open. A disk that
+    fails has none."""
     found = []
     for disk in pool.disks:
         with contextlib.suppress(OSError):
             for name, base_offset, attributes in remove.list_retired(disk.dirfd):
                 found.append(Segment(base_offset, disk.number, attributes, Role.RETIRED, name))
-            if disk.state is DiskState.RW:
-                remove.drop_empty_folder(disk.dirfd)
     return found
 
 
