@@ -27,10 +27,9 @@ class BackgroundSync:
     Waiting for this in the create itself would cost tens of milliseconds beside a syncing appender; a power
     cut before it may undo the create, which the broker takes for never made. Only one after the other may be
     undone, though: two disks commit in any order, and a successor without its predecessor is a gap. So the
-    next create waits until its predecessor is `committed`, which it nearly always is, a whole segment later.
-    The records on the other disks
-    are not synced: their journals commit them within seconds, and a record that lags behind is harmless,
-    because the newest segment is made a whole segment before it carries data.
+    next create waits until its predecessor is `committed`, which it nearly always is, a whole segment later. The
+    records on the other disks are not synced: their journals commit them within seconds, and a record that lags
+    behind is harmless, because the newest segment is made a whole segment before it carries data.
     """
 
     def __init__(self, commitlog: CommitLog, threads: DiskThreads) -> None:

@@ -401,9 +401,10 @@ class Namespace:
             return remove.remove_file(dirfd, file_name)
 
         async with self.handles.first_opens_held(file):
-            # A mapping outlives its descriptor: passed through, nobody asks us to release it.
-            held = self.handles.is_open(file) or self._backing.is_passed_through(file)
-            if held or self._backing.is_inherited(file):
+            # A mapping outlives its descriptor, and passed through, nobody asks us to release it. Only where the
+            # space is needed at once that is not waited for: the kernel remembers every name for a while.
+            mapped = reason == UNLINK and self._backing.is_passed_through(file)
+            if mapped or self.handles.is_open(file) or self._backing.is_inherited(file):
                 self._commitlog.note_retired(file, await self._on_disk(disk, "retire", retire), reason)
             else:
                 self._backing.note_gone(file)  # before: what it pins is not free

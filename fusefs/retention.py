@@ -50,7 +50,7 @@ class Retention:
         clocks: Callable[[], Moment] = read_clocks,
     ) -> None:
         self.rules = rules
-        self.alerts: tuple[Alert, ...] = ()
+        self._alerts: tuple[Alert, ...] = ()
         """Of the last cycle."""
         self.cycles = 0
         """Since the daemon started."""
@@ -172,7 +172,7 @@ class Retention:
 
     def _tell(self, alerts: tuple[Alert, ...]) -> None:
         """What begins and what ends, once."""
-        before = {(alert.code, alert.disk) for alert in self.alerts}
+        before = {(alert.code, alert.disk) for alert in self._alerts}
         now = {(alert.code, alert.disk) for alert in alerts}
         for alert in alerts:
             if (alert.code, alert.disk) not in before:
@@ -180,4 +180,4 @@ class Retention:
                 log_event(log, logging.ERROR, "alert", code=code, disk=disk, text=alert.text)
         for ended, path in sorted(before - now, key=str):
             log_event(log, logging.WARNING, "alert_over", code=ended.value, disk=path or None)
-        self.alerts = alerts
+        self._alerts = alerts

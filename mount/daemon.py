@@ -498,9 +498,9 @@ class _Daemon:
         return dataclasses.asdict(location)
 
     async def _answer_retention(self, request: dict[str, Any]) -> dict[str, Any]:
-        document = await self._report.compose()
+        retention = await self._report.retention()
         foreseen = foresee(self._operations.retention, self._commitlog)
-        return {"name": self._config.name, "retention": document["retention"], "would_remove": foreseen}
+        return {"name": self._config.name, "retention": retention, "would_remove": foreseen}
 
     async def _answer_restart(self, request: dict[str, Any]) -> dict[str, Any]:
         """Step back for a successor, which whoever keeps the descriptors starts."""

@@ -20,7 +20,7 @@ from commitlogfs.mount.retention_report import retention_report
 from commitlogfs.store import forecast
 from commitlogfs.store.attributes import unpack
 from commitlogfs.store.disk import Disk, DiskState
-from commitlogfs.store.eligibility import RefusalReason
+from commitlogfs.store.eligibility import Eligibility, RefusalReason
 from commitlogfs.store.retention.statfs import StatfsFigures
 from commitlogfs.store.usage import DiskUsage, measure_usage
 
@@ -38,12 +38,17 @@ class StatusReport:
         self._since = time.time()
         self._store_root_limiter = trio.CapacityLimiter(1)
 
+    async def retention(self) -> dict[str, Any]:
+        """Its part of the document."""
+        await self._operations.statfs_figures()  # measures the disks
+        return self._retention(self._share(self._log.evaluate(time.monotonic())))
+
     async def compose(self) -> dict[str, Any]:
         figures = await self._operations.statfs_figures()
         log = self._log
         eligibility = log.evaluate(time.monotonic())
         rate = self._ingest_rate()
-        share = rate / len(eligibility.eligible) if eligibility.eligible else 0.0
+        share = self._share(eligibility)
         whole = list(log.listed())
         per_disk = Counter(segment.disk for segment in whole)
         return {
@@ -81,7 +86,7 @@ class StatusReport:
                 "free": figures.free,
                 "used_percent": _shown_percent(figures),
             },
-            "retention": retention_report(self._operations.retention, log, share),
+            "retention": self._retention(share),
             "store_root": await self._store_root(),
             "disks": [
                 self._disk(disk, per_disk[disk.number], eligibility.refusals.get(disk.number), share)
@@ -90,6 +95,13 @@ class StatusReport:
             "missing_disks": list(log.missing),
             "findings": [finding.as_json() for finding in log.findings],
         }
+
+    def _share(self, eligibility: Eligibility) -> float:
+        """Bytes per second that each eligible disk takes."""
+        return self._ingest_rate() / len(eligibility.eligible) if eligibility.eligible else 0.0
+
+    def _retention(self, share: float) -> dict[str, Any]:
+        return retention_report(self._operations.retention, self._log, share)
 
     def _passthrough(self) -> dict[str, Any]:
         backing = self._operations.backing

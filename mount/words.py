@@ -47,6 +47,10 @@ def describe_log(document: dict[str, Any]) -> str:
     return f"{text}, growing by {approximate_size(rate)}/s." if rate >= 1 else f"{text}."
 
 
+def describe_alert(alert: dict[str, Any]) -> str:
+    return f"{alert['disk']}: {alert['text']}" if alert["disk"] else str(alert["text"])
+
+
 def describe_passthrough(daemon: dict[str, Any]) -> str:
     plain = daemon["plain_files"]
     text = f"passthrough on, but for {count_of(plain, 'file')}" if plain else "passthrough on"

@@ -1,8 +1,6 @@
 """How fast the log grows and when a disk reaches its next threshold. Pure."""
 
-import math
 from dataclasses import dataclass
-from fractions import Fraction
 
 from commitlogfs.store.thresholds import Thresholds
 from commitlogfs.store.usage import DiskUsage
@@ -16,7 +14,7 @@ class NextThreshold:
     """The lowest threshold a disk has not reached yet."""
 
     name: str
-    percent: float
+    percent: int
     missing_bytes: int
     eta_seconds: float | None
     """None while the log does not grow, or not on this disk."""
@@ -33,12 +31,17 @@ def ingest_rate(birth_times_ns: list[int], segment_size: int, now_ns: int) -> fl
     return (len(known) - 1) * segment_size * 1e9 / (now_ns - known[0])
 
 
-def seconds_until(usage: DiskUsage, percent: float, bytes_per_second: float) -> float | None:
+def seconds_until(usage: DiskUsage, percent: int, bytes_per_second: float) -> float | None:
     """Until a disk is at `percent`: 0.0 if it is, None if it never will be."""
-    if usage.is_at_or_above(percent):
+    missing = _missing_bytes(usage, percent)
+    if missing <= 0:
         return 0.0
-    missing = math.ceil(Fraction(percent) * usage.entire_bytes / 100) - usage.used_bytes
     return missing / bytes_per_second if bytes_per_second > 0 else None
+
+
+def _missing_bytes(usage: DiskUsage, percent: int) -> int:
+    """How much more makes a disk `is_at_or_above` this."""
+    return -(-percent * usage.entire_bytes // 100) - usage.used_bytes
 
 
 def next_threshold(usage: DiskUsage, thresholds: Thresholds, bytes_per_second: float) -> NextThreshold | None:
@@ -49,7 +52,6 @@ def next_threshold(usage: DiskUsage, thresholds: Thresholds, bytes_per_second: f
         ("full", thresholds.full),
     ):
         if not usage.is_at_or_above(percent):
-            missing = math.ceil(Fraction(percent) * usage.entire_bytes / 100) - usage.used_bytes
-            eta = missing / bytes_per_second if bytes_per_second > 0 else None
-            return NextThreshold(name, percent, missing, eta)
+            eta = seconds_until(usage, percent, bytes_per_second)
+            return NextThreshold(name, percent, _missing_bytes(usage, percent), eta)
     return None

@@ -31,8 +31,10 @@ class DiskUsage:
     def used_percent(self) -> float:
         return float(self.used_ratio * 100)
 
-    def is_at_or_above(self, percent: float) -> bool:
-        return self.used_ratio * 100 >= Fraction(percent)
+    def is_at_or_above(self, percent: int) -> bool:
+        """Exact, and in integers: asked for every planned removal."""
+        entire = self.entire_bytes
+        return entire <= 0 or self.used_bytes * 100 >= percent * entire
 
     def with_pending_free(self, pending_bytes: int) -> "DiskUsage":
         """The usage once `pending_bytes` of removed but still open segments are given back."""

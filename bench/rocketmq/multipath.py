@@ -1,14 +1,10 @@
 """RocketMQ's real choice among several commitlog paths, as an oracle for ours."""
 
-import subprocess
 from collections.abc import Iterable
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from commitlogfs.bench.rocketmq.artifacts import Distribution
-from commitlogfs.bench.rocketmq.errors import WorkloadFailedError
-from commitlogfs.bench.rocketmq.process import java_command
-from commitlogfs.bench.rocketmq.workload import CLIENT_JVM
+from commitlogfs.bench.rocketmq.oracle import Oracle
 
 
 class PathChoice(NamedTuple):
@@ -18,16 +14,11 @@ class PathChoice(NamedTuple):
     next_next_file: str
 
 
-class MultiPathOracle:
-    """MultiPathMappedFileQueue of 5.5.0 in one JVM, asked line by line; makes no files, so any size does."""
+class MultiPathOracle(Oracle):
+    """MultiPathMappedFileQueue in one JVM; makes no files, so any size does."""
 
     def __init__(self, distribution: Distribution) -> None:
-        if distribution.version != "5.5.0":
-            raise ValueError("the oracle is compiled for RocketMQ 5.5.0 only")
-        self._command = java_command(
-            distribution, "commitlogfs.MultiPathOracle", jvm=CLIENT_JVM, user_home=distribution.helper
-        )
-        self._process: subprocess.Popen[str] | None = None
+        super().__init__(distribution, "commitlogfs.MultiPathOracle")
 
     def choose(
         self,
@@ -39,31 +30,5 @@ class MultiPathOracle:
         full: Iterable[str] = (),
     ) -> PathChoice:
         """Where the broker would put the segment at `create_offset`; WorkloadFailedError when it throws."""
-        if self._process is None or self._process.stdin is None or self._process.stdout is None:
-            raise WorkloadFailedError("the oracle is not running")
-        lists = "\t".join(",".join(part) for part in (paths, readonly, full))
-        self._process.stdin.write(f"{segment_size_bytes}\t{lists}\t{create_offset}\n")
-        self._process.stdin.flush()
-        verdict, *rest = self._process.stdout.readline().rstrip("\n").split("\t")
-        if verdict != "ok":
-            raise WorkloadFailedError(f"RocketMQ's queue failed: {' '.join(rest) or 'the oracle ended'}")
-        return PathChoice(*rest)
-
-    def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            encoding="utf-8",  # on both sides, whatever the locale
-            start_new_session=True,
-        )
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.communicate()
+        lists = [",".join(part) for part in (paths, readonly, full)]
+        return PathChoice(*self.ask(str(segment_size_bytes), *lists, str(create_offset)))

@@ -78,11 +78,6 @@ class PlacementName(StrEnum):
 _Percent = Annotated[int | None, typer.Option(metavar="PERCENT", show_default=False)]
 
 
-@app.callback()
-def retention() -> None:
-    """Forced deletion: how long a log will last."""
-
-
 @app.command(name="preview")
 def preview(
     which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,

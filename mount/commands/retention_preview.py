@@ -8,7 +8,13 @@ import typer
 from commitlogfs.mount import control, settings
 from commitlogfs.mount.commands.output import Output
 from commitlogfs.mount.target import find_target
-from commitlogfs.mount.words import approximate_duration, approximate_size, count_of, describe_retention
+from commitlogfs.mount.words import (
+    approximate_duration,
+    approximate_size,
+    count_of,
+    describe_alert,
+    describe_retention,
+)
 
 _SHOWN = 10
 
@@ -22,8 +28,7 @@ def preview(which: str | None, *, as_json: bool) -> None:
     output = Output()
     output.paragraph(describe_retention(answer["retention"]))
     for alert in answer["retention"]["alerts"]:
-        where = f"{alert['disk']}: " if alert["disk"] else ""
-        output.paragraph(f"{where}{alert['text']}", "bold red")
+        output.paragraph(describe_alert(alert), "bold red")
     _show(answer["would_remove"], output)
 
 

@@ -12,6 +12,7 @@ from commitlogfs.mount.commands.output import Output
 from commitlogfs.mount.target import find_target
 from commitlogfs.mount.words import (
     approximate_size,
+    describe_alert,
     describe_degraded,
     describe_disk,
     describe_log,
@@ -59,8 +60,7 @@ def _show(document: dict[str, Any], output: Output) -> None:
     output.paragraph(describe_pressure(document))
     output.paragraph(describe_retention(document["retention"]))
     for alert in document["retention"]["alerts"]:
-        where = f"{alert['disk']}: " if alert["disk"] else ""
-        output.paragraph(f"{where}{alert['text']}", "bold red")
+        output.paragraph(describe_alert(alert), "bold red")
     output.paragraph(describe_store_root(document))
     for finding in document["findings"]:
         where = "/".join(part for part in (finding["disk"], finding["file"]) if part)

@@ -5,15 +5,14 @@ import itertools
 import mmap
 import os
 import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from support.filling import fill_and_await, fill_to, status, used_percent
 from support.loop_disks import DiskFarm, mkfs_available
 from support.pools import MIB, PoolMount, segment_bytes
+from support.reader import a_reader
 from support.waiting import eventually
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
@@ -68,42 +67,6 @@ def fill_with_segments(pool: PoolMount, percent: float, start: int = 0) -> int:
             return index
         pool.make_segments([index])
     raise AssertionError
-
-
-@contextmanager
-def a_reader(pool: PoolMount, held: Sequence[int]) -> Iterator[Callable[[], list[bytes]]]:
-    """A process that has these segments mapped; it tells the first 64 bytes of each."""
-    code = (
-        "import mmap, os, sys\n"
-        "maps = []\n"
-        "for path in sys.argv[1:]:\n"
-        "    fd = os.open(path, os.O_RDWR)\n"
-        "    maps.append(mmap.mmap(fd, 0)); os.close(fd)\n"
-        "print('ready', flush=True)\n"
-        "for _ in sys.stdin:\n"
-        "    print(','.join(m[:64].hex() for m in maps), flush=True)\n"
-    )
-    paths = [str(pool.path(index)) for index in held]
-    with subprocess.Popen(
-        [sys.executable, "-c", code, *paths], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as reader:
-        assert reader.stdin is not None
-        assert reader.stdout is not None
-        assert reader.stdout.readline() == "ready\n"
-
-        def look() -> list[bytes]:
-            assert reader.stdin is not None
-            assert reader.stdout is not None
-            reader.stdin.write("look\n")
-            reader.stdin.flush()
-            return [bytes.fromhex(text) for text in reader.stdout.readline().strip().split(",")]
-
-        try:
-            yield look
-            reader.stdin.close()
-            assert reader.wait(10) == 0
-        finally:
-            reader.kill()
 
 
 def test_pressure_that_holds_removes_the_oldest_until_below_resume(start_pool: StartPool) -> None:
@@ -191,7 +154,9 @@ def test_foreign_data_everywhere_refuses_creates_and_deletes_nothing(start_pool:
 def test_held_open_by_a_reader_there_is_no_cascade(start_pool: StartPool) -> None:
     pool = start_pool()
     count = fill_with_segments(pool, 82)
-    with a_reader(pool, range(count)) as look:
+    with a_reader() as reader:
+        for index in range(count):
+            reader.hold(pool.path(index))
         count = fill_with_segments(pool, 86, start=count)
         eventually(lambda: removals(pool))
         eventually(lambda: status(pool)["retention"]["force_in_seconds"] is None or None, 20)
@@ -202,7 +167,7 @@ def test_held_open_by_a_reader_there_is_no_cascade(start_pool: StartPool) -> Non
             eventually(lambda before=before: status(pool)["retention"]["cycles"] > before)
         assert len(removals(pool)) == gone
         assert indexes(pool) == list(range(gone, count))
-        assert [seen == segment_bytes(index, 64) for index, seen in enumerate(look())].count(False) == 0
+        assert [seen == segment_bytes(index, 64) for index, seen in enumerate(reader.look())].count(False) == 0
     eventually(lambda: min(percents(pool)) < 83 or None)
     assert len(removals(pool)) == gone
 
@@ -211,7 +176,9 @@ def test_held_open_by_a_reader_there_is_no_cascade(start_pool: StartPool) -> Non
 def test_punched_only_when_every_disk_is_full(start_pool: StartPool, punch: bool) -> None:
     pool = start_pool(retention={**QUICK, "punch": str(punch).lower()})
     count = fill_with_segments(pool, 84)
-    with a_reader(pool, range(count)) as look:
+    with a_reader() as reader:
+        for index in range(count):
+            reader.hold(pool.path(index))
         count = fill_with_segments(pool, 88, start=count)
         eventually(lambda: removals(pool))
         eventually(lambda: status(pool)["retention"]["force_in_seconds"] is None or None, 20)
@@ -221,13 +188,13 @@ def test_punched_only_when_every_disk_is_full(start_pool: StartPool, punch: bool
             fill_to(folder, 91)
         if punch:
             eventually(lambda: min(percents(pool)) < 90 or None)
-            seen = look()
+            seen = reader.look()
             assert seen[0] == bytes(64)
             assert set(seen) <= {bytes(64), *(segment_bytes(index, 64) for index in range(count))}
         else:
             before = status(pool)["retention"]["cycles"]
             eventually(lambda: status(pool)["retention"]["cycles"] > before + 2)
-            assert bytes(64) not in look()
+            assert bytes(64) not in reader.look()
             assert min(percents(pool)) > 90.5
         assert ("event=punching" in pool.log_since_start()) == punch
 

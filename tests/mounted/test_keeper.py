@@ -182,7 +182,7 @@ def test_restart_tells_when_no_successor_comes(kept: Kept):
     good = pool.config.read_text()
     size = f"segment_size = {pool.segment_size}"
     pool.config.write_text(good.replace(size, f"segment_size = {2 * pool.segment_size}"))
-    ran = pool.cli("restart", pool.name, "--timeout", "1")
+    ran = pool.cli("restart", pool.name, "--timeout", "1", "--force")
     assert ran.status == 1
     assert f"no successor of daemon {former} answers within 1 s" in ran.err
     assert len(kept.mounts()) == 1

@@ -140,10 +140,10 @@ class Stub:
         import trio
 
         from commitlogfs.mount import logs
-        from commitlogfs.mount.keeper_adoption import watch_keeper
+        from commitlogfs.mount.keeper_adoption import KeeperWatch
 
         with logs.logging_to():
-            trio.run(watch_keeper, {"fuse": self.device})
+            trio.run(KeeperWatch().run, {"fuse": self.device})
             trio.run(trio.sleep_forever)
 
     def _notify(self, state: str, fds: Sequence[int] = ()) -> None:

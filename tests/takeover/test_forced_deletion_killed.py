@@ -2,10 +2,7 @@
 is left, and the space is free in the end."""
 
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +12,7 @@ from support.filling import used_percent
 from support.kept import KeptMount
 from support.loop_disks import DiskFarm
 from support.pools import MIB, segment_bytes
+from support.reader import a_reader
 from support.waiting import eventually
 
 pytestmark = [
@@ -27,15 +25,6 @@ pytestmark = [
 AT_ONCE = {"interval": '"1s"', "force_after": '"0s"', "grace": '"0s"'}
 STEPS = 9
 """From the decision over the removal to its record on both disks, and some more."""
-_READER = """
-import mmap, os, sys
-maps = []
-for line in sys.stdin:
-    fd = os.open(line.strip(), os.O_RDWR)
-    maps.append(mmap.mmap(fd, 0))
-    os.close(fd)
-    print(len(maps), flush=True)
-"""
 
 
 class Pressed:
@@ -81,26 +70,6 @@ def pressed(disk_farm: DiskFarm, keep: Callable[..., KeptMount], workdir: Path) 
     return Pressed(keep(disks=folders, retention=AT_ONCE, variables=plan.variables), plan)
 
 
-@contextmanager
-def a_reader() -> Iterator[Callable[[Path], None]]:
-    """A process that maps what it is given, until the end."""
-    with subprocess.Popen(
-        [sys.executable, "-c", _READER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as reader:
-
-        def hold(path: Path) -> None:
-            assert reader.stdin is not None
-            assert reader.stdout is not None
-            reader.stdin.write(f"{path}\n")
-            reader.stdin.flush()
-            assert reader.stdout.readline()
-
-        try:
-            yield hold
-        finally:
-            reader.kill()
-
-
 def test_between_two_steps_of_a_removal(pressed: Pressed) -> None:
     while pressed.level() < 84:
         pressed.add()
@@ -123,9 +92,9 @@ def test_between_two_steps_of_a_removal(pressed: Pressed) -> None:
 @pytest.mark.soak
 def test_between_two_steps_of_a_removal_while_somebody_has_it_mapped(pressed: Pressed) -> None:
     """Moved aside, counted as free, freed at the end of whoever holds it."""
-    with a_reader() as hold:
+    with a_reader() as reader:
         while pressed.level() < 84:
-            hold(pressed.pool.path(pressed.add()))
+            reader.hold(pressed.pool.path(pressed.add()))
         gone = 0
         for step in range(1, STEPS + 1):
             former = pressed.kept.newest_daemon()
@@ -133,7 +102,7 @@ def test_between_two_steps_of_a_removal_while_somebody_has_it_mapped(pressed: Pr
             assert first - gone <= 8, "a cascade"
             gone = first
             for _ in range(4):
-                hold(pressed.pool.path(pressed.add()))
+                reader.hold(pressed.pool.path(pressed.add()))
             pressed.plan.die_at(former, step)
             oldest = pressed.pool.path(first)
             eventually(lambda oldest=oldest: not oldest.exists(), 20)
