@@ -64,6 +64,7 @@ final class Sender {
         producer = new DefaultMQProducer("commitlogfs-sender");
         producer.setNamesrvAddr(options.text("namesrv"));
         producer.setRetryTimesWhenSendFailed(0);
+        producer.setCompressMsgBodyOverHowmuch(Integer.MAX_VALUE); // noise, which only costs time
         // A starved machine shows as latency, which is reported, not as a failed send.
         producer.setSendMsgTimeout((int) options.number("timeout-ms", 10000));
         producer.setPollNameServerInterval(1000);

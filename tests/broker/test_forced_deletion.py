@@ -1,0 +1,258 @@
+"""Small disks and a producer that writes several times their size: the broker never notices that they are full."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.brokers import IDLE_S, Stand, complaints, line_count, wait_until
+from support.filling import fill_to, used_percent
+from support.pools import MIB
+
+from commitlogfs.bench import rocketmq
+from commitlogfs.bench.rocketmq import ConsumeResult, Distribution
+
+pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+
+SEGMENT = 4 * MIB
+BODY = 32 * 1024
+QUICK = {"interval": '"1s"', "force_after": '"3s"', "grace": '"5s"'}
+ALL_HOURS = ";".join(f"{hour:02d}" for hour in range(24))
+BY_FILESYSTEM = {**QUICK, "mode": '"filesystem"', "reserved": '"72h"', "delete_when": f'"{ALL_HOURS}"'}
+EAGER = {"cleanResourceInterval": 1000, "flushDiskType": "ASYNC_FLUSH"}
+"""A broker that cleans each second: the disks are so small that ten seconds would fill one."""
+
+
+@dataclass
+class Watch:
+    """The fill levels of all disks, looked at all the time."""
+
+    folders: list[Path]
+    seen: list[tuple[float, ...]] = field(default_factory=list)
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        while not self._stop.wait(0.05):
+            self.seen.append(tuple(used_percent(folder) for folder in self.folders))
+
+    def __enter__(self) -> "Watch":
+        self._thread = threading.Thread(target=self.run)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+@contextmanager
+def consuming(distribution: Distribution, stand: Stand, topic: str) -> Iterator[list[ConsumeResult]]:
+    """A consumer that keeps up; its result is there at the end, when nothing has come for some seconds."""
+    results: list[ConsumeResult] = []
+
+    def consume() -> None:
+        results.append(
+            rocketmq.consume(
+                distribution, stand.names.address, topic, expect=0, idle_timeout_s=10, check=False, timeout_s=600
+            )
+        )
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    try:
+        yield results
+    finally:
+        thread.join()
+
+
+def write_much(
+    stand: Stand, distribution: Distribution, workdir: Path, *, times: float, rate: float, config: dict[str, Any]
+) -> Watch:
+    """A producer until `times` the total size was written, with a consumer that keeps up. Afterwards no send has
+    failed, what the consumer has seen is all of it, and the log is whole; the broker is stopped cleanly."""
+    count = int(sum(map(size_of, stand.folders())) * times / BODY)
+    names, topic = stand.names.address, "Much"
+    acked = workdir / "acked"
+    with stand.broker(distribution, {**EAGER, **config}) as broker:
+        rocketmq.send(distribution, names, topic, count=10, size_bytes=BODY, retry=True)
+        with (
+            Watch(stand.folders()) as watch,
+            consuming(distribution, stand, topic) as consumed,
+            rocketmq.start_sender(
+                distribution, names, topic, count=count, start=10, size_bytes=BODY, rate=rate, acked=acked
+            ) as sender,
+        ):
+            wait_until(lambda: line_count(acked) >= count or sender.returncode is not None, "everything sent", 400)
+            totals = sender.stop()
+        assert (totals.failed, totals.abandoned) == (0, 0), totals.last_error
+        assert complaints(broker) == []
+        (seen,) = consumed
+        assert (seen.distinct, seen.duplicates, seen.corrupted, seen.skipped) == (count + 10, 0, 0, 0)
+        check_log(stand)
+        broker.stop()
+    return watch
+
+
+def size_of(folder: Path) -> int:
+    """Of its filesystem, in bytes."""
+    figures = os.statvfs(folder)
+    return figures.f_blocks * figures.f_frsize
+
+
+def check_log(stand: Stand) -> list[int]:
+    """The listed segments, without a hole, on the disks as in the mount."""
+    names = sorted(os.listdir(stand.pool.mountpoint))
+    found = [int(name) // SEGMENT for name in names]
+    assert found == list(range(found[0], found[-1] + 1))
+    assert sorted(name for folder in stand.folders() for name in os.listdir(folder) if name.isdigit()) == names
+    return found
+
+
+def check_restart(stand: Stand, distribution: Distribution) -> None:
+    """Clean, with the log's beginning where it is, and a late consumer begins there."""
+    with stand.broker(distribution, EAGER) as broker:
+        first = int(sorted(os.listdir(stand.pool.mountpoint))[0])
+        wait_until(lambda: int(broker.runtime_info()["commitLogMinOffset"]) == first, "the log's beginning")
+        late = rocketmq.consume(
+            distribution, stand.names.address, "Much", expect=0, idle_timeout_s=IDLE_S / 3, check=False
+        )
+        assert late.distinct > 0
+        assert (late.corrupted, late.skipped, late.pull_errors) == (0, 0, 0)
+        assert late.first is not None
+        assert first <= late.first.log_offset < first + SEGMENT
+        assert complaints(broker) == []
+        broker.stop()
+
+
+@pytest.fixture
+def make(new_stand: Callable[..., Stand]) -> Callable[..., Stand]:
+    def make(retention: dict[str, str], settings: dict[str, str] | None = None) -> Stand:
+        stand = new_stand(
+            ("ext4", "xfs"),
+            segment_size=SEGMENT,
+            sizes=(128 * MIB, 320 * MIB),
+            retention=retention,
+            settings=settings or {},
+        )
+        stand.pool.init()
+        stand.pool.start()
+        return stand
+
+    return make
+
+
+FAST, UNTIL_IT_CLEANS = 1000, 350
+"""Messages per second. A broker cleans for the first time a minute after its start."""
+
+
+@pytest.mark.parametrize(
+    ("retention", "settings", "config", "rate", "by"),
+    [
+        pytest.param(QUICK, {}, {}, UNTIL_IT_CLEANS, "broker", id="cooperative"),
+        pytest.param(BY_FILESYSTEM, {}, {}, FAST, "filesystem", id="filesystem"),
+        pytest.param(
+            QUICK, {"trigger": '"any"'}, {}, UNTIL_IT_CLEANS, "broker", id="cooperative-any", marks=pytest.mark.soak
+        ),
+        pytest.param(
+            BY_FILESYSTEM, {"trigger": '"any"'}, {}, FAST, "filesystem", id="filesystem-any", marks=pytest.mark.soak
+        ),
+        pytest.param(
+            QUICK,
+            {},
+            {"cleanFileForciblyEnable": "false"},
+            UNTIL_IT_CLEANS,
+            "filesystem",
+            id="broker-that-does-not",
+            marks=pytest.mark.soak,
+        ),
+    ],
+)
+def test_several_times_the_capacity(
+    make: Callable[..., Stand],
+    newest: Distribution,
+    workdir: Path,
+    retention: dict[str, str],
+    settings: dict[str, str],
+    config: dict[str, Any],
+    rate: float,
+    by: str,
+) -> None:
+    stand = make(retention, settings)
+    watch = write_much(stand, newest, workdir, times=2.5, rate=rate, config=config)
+    for number, folder in enumerate(stand.folders()):
+        # No disk takes a segment from `full` on; the broker has one made ahead.
+        highest = max(seen[number] for seen in watch.seen)
+        assert highest <= 90 + 100 * SEGMENT / size_of(folder) < 100
+    removed = stand.pool.status()["retention"]["removed"]
+    unlinked = removals_asked_for(stand)
+    if by == "filesystem":
+        assert sum(removed.values()) > 10
+    else:
+        assert unlinked > 10
+    check_restart(stand, newest)
+    stand.pool.stop()
+
+
+def removals_asked_for(stand: Stand) -> int:
+    """By the broker."""
+    lines = stand.pool.log_since_start().splitlines()
+    return sum(" event=removed " in line and " reason=unlink" in line for line in lines)
+
+
+@pytest.mark.soak
+def test_one_disk_is_full_of_other_data(make: Callable[..., Stand], newest: Distribution, workdir: Path) -> None:
+    """It takes no segment, it is told, and the log on the other one is not emptied because of it."""
+    stand = make(QUICK, {"trigger": '"all"'})
+    fill_to(stand.disks[0].path, 93)
+    watch = write_much(stand, newest, workdir, times=1.5, rate=UNTIL_IT_CLEANS, config={})
+    assert max(seen[1] for seen in watch.seen) < 95
+    assert used_percent(stand.folders()[1]) > 70
+    alerts = stand.pool.status()["retention"]["alerts"]
+    assert str(stand.folders()[0]) in {alert["disk"] for alert in alerts}
+    check_restart(stand, newest)
+    stand.pool.stop()
+
+
+@pytest.mark.soak
+def test_a_hung_broker_is_no_reason_to_wait(
+    make: Callable[..., Stand], newest: Distribution, workdir: Path
+) -> None:
+    """Stopped by a signal, with every segment mapped: what is needed goes, not more, and it notices nothing."""
+    stand = make({**QUICK, "punch": "false"})
+    names, topic = stand.names.address, "Hung"
+    with stand.broker(newest, {**EAGER, "diskMaxUsedSpaceRatio": 95}) as broker:
+        index = 0
+        while min(map(used_percent, stand.folders())) < 80:
+            rocketmq.send(newest, names, topic, count=1000, start=index, size_bytes=BODY, retry=True)
+            index += 1000
+        before = check_log(stand)
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            for disk in stand.disks:
+                fill_to(disk.path, 87)
+            wait_until(lambda: sum(stand.pool.status()["retention"]["removed"].values()), "removals", 30)
+            wait_until(lambda: stand.pool.status()["retention"]["force_in_seconds"] is None, "an end", 30)
+            removed = stand.pool.status()["retention"]["removed"]["force"]
+            cycles = stand.pool.status()["retention"]["cycles"]
+            wait_until(lambda: stand.pool.status()["retention"]["cycles"] > cycles + 3, "some more cycles", 30)
+            assert stand.pool.status()["retention"]["removed"]["force"] == removed
+            assert check_log(stand) == before[removed:]
+            assert min(map(used_percent, stand.folders())) > 86  # held: nothing is free yet
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        wait_until(
+            lambda: not stand.pool.status()["retention"]["held_open"]["segments"], "the broker to let go", 60
+        )
+        sent = rocketmq.send(newest, names, topic, count=200, start=index, size_bytes=BODY, retry=True)
+        assert sent.abandoned == 0
+        seen = rocketmq.consume(newest, names, topic, expect=0, idle_timeout_s=10, check=False)
+        assert seen.highest == index + 199
+        assert (seen.corrupted, seen.skipped) == (0, 0)
+        assert complaints(broker) == []
+        broker.stop()
+    stand.pool.stop()
