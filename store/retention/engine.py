@@ -23,6 +23,10 @@ from commitlogfs.store.retention.plan import Usages, best_case, plan_prefix, rem
 from commitlogfs.store.retention.rules import Mode, RetentionRules, Trigger
 
 
+_FUTURE_NS = 60 * 10**9
+"""A time of change further ahead of the clock is a mistake, not an inexact clock."""
+
+
 class Rule(Enum):
     FORCE = "force"
     FULL = "full"
@@ -189,15 +193,22 @@ def _plan_age(rules: RetentionRules, snapshot: Snapshot, alerts: list[Alert]) ->
     reason = f"older than {rules.reserved_s / 3600:g} h"
     expired = []
     for segment in itertools.islice(removable_prefix(snapshot), rules.batch):
-        if segment.mtime_ns <= 0:
-            text = (
-                f"segment {segment.base_offset:020d} has no time of last change: set it (touch), or nothing expires"
-            )
+        trouble = _why_ageless(segment.mtime_ns, snapshot.moment.wall_ns)
+        if trouble:
+            text = f"segment {segment.base_offset:020d} {trouble}: set it (touch), or nothing expires"
             alerts.append(Alert(AlertCode.AGE_UNKNOWN, "", text))
         if not 0 < segment.mtime_ns <= latest_ns:
             break
         expired.append(Removal(segment, Rule.AGE, reason))
     return tuple(expired)
+
+
+def _why_ageless(mtime_ns: int, wall_ns: int) -> str:
+    if mtime_ns <= 0:
+        return "has no time of last change"
+    if mtime_ns > wall_ns + _FUTURE_NS:
+        return "was last changed in the future"
+    return ""
 
 
 def _above_clean(rules: RetentionRules, snapshot: Snapshot) -> bool:

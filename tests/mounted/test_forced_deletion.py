@@ -242,6 +242,26 @@ def test_a_segment_that_cannot_be_removed_keeps_all_later_ones(start_pool: Start
     assert indexes(pool)[0] > 0
 
 
+def test_a_disk_that_vanishes_during_a_cycle_ends_it(
+    disk_farm: DiskFarm, make_pool: Callable[..., PoolMount]
+) -> None:
+    """What lies behind its oldest segment stays: removing that would make a hole."""
+    disks = [disk_farm.add("ext4") for _ in range(2)]
+    for disk in disks:
+        (disk.path / "commitlog").mkdir(mode=0o700)
+    pool = make_pool(disks=[disk.path / "commitlog" for disk in disks], retention={**QUICK, "interval": '"2s"'})
+    pool.start()
+    count = fill_with_segments(pool, 86)
+    eventually(lambda: removals(pool), 20)
+    disks[0].vanish()
+    cycles = status(pool)["retention"]["cycles"]
+    eventually(lambda: status(pool)["retention"]["cycles"] > cycles + 2, 30)
+    left = sorted(int(name) // MIB for name in os.listdir(pool.mountpoint))
+    assert left == list(range(left[0], count))
+    survivors = {path.name for path in (disks[1].path / "commitlog").iterdir() if path.name.isdigit()}
+    assert survivors == {pool.path(index).name for index in left if index % 2 == 1}
+
+
 def test_mode_off_deletes_nothing_and_hides_nothing(start_pool: StartPool) -> None:
     pool = start_pool(retention={**QUICK, "mode": '"off"'})
     count = fill_with_segments(pool, 89)

@@ -277,6 +277,7 @@ def test_an_mtime_in_the_future_is_not_expired():
     world.pass_time(-200 * HOUR)
     engine = Engine(BY_AGE, world).after(0, hour=4)
     assert engine.planned() == []
+    assert AlertCode.AGE_UNKNOWN in engine.alerts()
 
 
 def test_no_more_than_a_batch_is_looked_at():
