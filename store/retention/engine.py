@@ -22,7 +22,6 @@ from commitlogfs.store.retention.facts import DiskFacts, HeldFacts, SegmentFacts
 from commitlogfs.store.retention.plan import Usages, best_case, plan_prefix, removable_prefix
 from commitlogfs.store.retention.rules import Mode, RetentionRules, Trigger
 
-
 _FUTURE_NS = 60 * 10**9
 """A time of change further ahead of the clock is a mistake, not an inexact clock."""
 
