@@ -1,5 +1,6 @@
 """The `commitlogfs` command: puts the verbs together and turns every error into one line and an exit status."""
 
+import io
 import logging
 import os
 import sys
@@ -65,6 +66,9 @@ def options(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; the exit status (docs/operating.md)."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A path may have bytes or letters that the locale has not.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         result = app(arguments, standalone_mode=False)
     except UserError as error:

@@ -1,6 +1,9 @@
 """Whatever is typed: one line that says what is wrong, the documented exit status, never a traceback."""
 
 import errno
+import os
+import subprocess
+import sys
 
 import pytest
 from support.in_process import CommandLine
@@ -137,3 +140,13 @@ def test_a_system_error_that_no_command_foresees_is_one_line(monkeypatch, capsys
     monkeypatch.setattr(cli_module, "app", failing)
     assert cli_module.main(["status"]) == 1
     assert capsys.readouterr().err == "commitlogfs: /data1/x: Input/output error\n"
+
+
+def test_letters_that_the_locale_has_not_are_escaped(tmp_path):
+    disk = tmp_path / "gr\u00fcn"
+    disk.mkdir()
+    command = [sys.executable, "-m", "commitlogfs.mount.cli", "init", "--disks", str(disk), "--dry-run"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii:strict"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"gr\xfcn" in done.stdout

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support import faults
 from support.faults import FaultPlan
-from support.filling import used_percent
+from support.filling import FOREIGN, fill_to, used_percent
 from support.kept import KeptMount
 from support.loop_disks import DiskFarm
 from support.pools import MIB, segment_bytes
@@ -25,6 +25,8 @@ pytestmark = [
 AT_ONCE = {"interval": '"1s"', "force_after": '"0s"', "grace": '"0s"'}
 STEPS = 9
 """From the decision over the removal to its record on both disks, and some more."""
+PUNCH_STEPS = 6
+"""Of a removal that comes first, and of two punches."""
 
 
 class Pressed:
@@ -114,3 +116,30 @@ def test_between_two_steps_of_a_removal_while_somebody_has_it_mapped(pressed: Pr
     eventually(lambda: pressed.level() < 84, 20)
     pressed.listed()
     eventually(lambda: not any((Path(disk) / ".commitlogfs").exists() for disk in pressed.pool.disks), 20)
+
+
+def test_between_two_steps_of_a_punch(pressed: Pressed) -> None:
+    """Who has it mapped sees what was there or zeros, the next daemon goes on, and no other segment is touched."""
+    with a_reader() as reader:
+        while pressed.level() < 84:
+            reader.hold(pressed.pool.path(pressed.add()))
+        punched = 0
+        for step in range(1, PUNCH_STEPS + 1):
+            former = pressed.kept.newest_daemon()
+            pressed.plan.die_at(former, step)
+            for disk in pressed.pool.disks:
+                fill_to(Path(disk).parent, 92)
+            eventually(lambda step=step: pressed.plan.steps >= step, 20)
+            pressed.plan.disarm()
+            pressed.kept.await_successor()
+            eventually(lambda: pressed.level() < 90, 20)
+            seen = reader.look()
+            assert all(bytes_seen in (segment_bytes(index, 64), bytes(64)) for index, bytes_seen in enumerate(seen))
+            assert seen.count(bytes(64)) >= punched
+            punched = seen.count(bytes(64))
+            assert seen.index(segment_bytes(pressed.listed()[0], 64)) >= punched
+        assert punched > 0
+        for disk in pressed.pool.disks:
+            (Path(disk).parent / FOREIGN).unlink()
+    eventually(lambda: not any((Path(disk) / ".commitlogfs").exists() for disk in pressed.pool.disks), 20)
+    pressed.listed()

@@ -122,7 +122,7 @@ def test_rename_of_a_finished_copy(mortal: Mortal) -> None:
         published.append(index)
         assert mortal.listed() == published
         assert path.read_bytes() == segment_bytes(index, MIB)
-    assert mortal.beneath() == sorted(mortal.pool.path(index).name for index in published)
+    eventually(lambda: mortal.beneath() == sorted(mortal.pool.path(index).name for index in published))
 
 
 def test_attributes(mortal: Mortal) -> None:
