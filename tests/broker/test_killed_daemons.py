@@ -61,6 +61,7 @@ class Ends:
         else:
             self._plan.die_at(pid, self._random.randint(1, STEPS))
         self._kept.await_successor()
+        self._kept.newest_daemon()
         self._plan.disarm()
         self.done += 1
 
