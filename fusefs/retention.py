@@ -53,7 +53,7 @@ class Retention:
         self._alerts: tuple[Alert, ...] = ()
         """Of the last cycle."""
         self.cycles = 0
-        """Since the daemon started."""
+        """Since the daemon started, those that failed included."""
         self._commitlog = commitlog
         self._namespace = namespace
         self._usage = usage
@@ -70,6 +70,7 @@ class Retention:
                 await self.cycle()
             except (DiskError, OSError) as error:
                 log_event(log, logging.WARNING, "retention_failed", reason=str(error))
+            self.cycles += 1
             await trio.sleep_until(next_cycle)
 
     async def cycle(self) -> None:
@@ -82,7 +83,6 @@ class Retention:
                 break
             await trio.sleep(PAUSE_S)
         await self._punch()
-        self.cycles += 1
 
     async def make_room(self) -> bool:
         """For a create that found no disk: with all names locked. Whether something was removed."""
