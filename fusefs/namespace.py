@@ -20,7 +20,7 @@ from commitlogfs.fusefs.disk_threads import DiskThreads
 from commitlogfs.fusefs.handles import Handle, Handles
 from commitlogfs.fusefs.observer import Observer
 from commitlogfs.fusefs.usage_monitor import UsageMonitor
-from commitlogfs.store import allocate, beneath, durable, remove
+from commitlogfs.store import allocate, beneath, durable, inuse, remove
 from commitlogfs.store.allocate import Owner
 from commitlogfs.store.attributes import PackedAttributes, ino_of, size_of, stat_fd, stat_name
 from commitlogfs.store.catalog import Segment
@@ -401,14 +401,26 @@ class Namespace:
             return remove.remove_file(dirfd, file_name)
 
         async with self.handles.first_opens_held(file):
-            # A mapping outlives its descriptor, and passed through, nobody asks us to release it. Only where the
-            # space is needed at once that is not waited for: the kernel remembers every name for a while.
-            mapped = reason == UNLINK and self._backing.is_passed_through(file)
-            if mapped or self.handles.is_open(file) or self._backing.is_inherited(file):
+            if await self._is_held(file, disk):
                 self._commitlog.note_retired(file, await self._on_disk(disk, "retire", retire), reason)
             else:
                 self._backing.note_gone(file)  # before: what it pins is not free
                 self._commitlog.note_removed(file, await self._on_disk(disk, "unlink", unlink), reason)
+
+    async def _is_held(self, file: Segment, disk: Disk) -> bool:
+        """Whether anybody has a file open or mapped that is about to be removed; no first open is under way."""
+        if self.handles.is_open(file) or self._backing.is_inherited(file):
+            return True
+        if not self._backing.is_passed_through(file):
+            return False
+        # A mapping outlives its descriptor, and passed through, nobody asks us to release it. The disk's own file
+        # tells, once our id does not keep it open any longer.
+        self._backing.note_gone(file)
+        dirfd, name = disk.dirfd, file.name
+        try:
+            return await self._on_disk(disk, "lease", lambda: inuse.is_open_elsewhere(dirfd, name)) is not False
+        except FileNotFoundError:
+            return False
 
     async def punch(self, file: Segment) -> None:
         """Free the blocks of a retired segment although it is open. Raises DiskError, OSError; FileNotFoundError if

@@ -151,10 +151,11 @@ def test_foreign_data_everywhere_refuses_creates_and_deletes_nothing(start_pool:
     pool.make_segments([4])
 
 
-def test_held_open_by_a_reader_there_is_no_cascade(start_pool: StartPool) -> None:
+@pytest.mark.parametrize("keeps_descriptors", [True, False], ids=["open", "mapped"])
+def test_held_by_a_reader_there_is_no_cascade(start_pool: StartPool, keeps_descriptors: bool) -> None:
     pool = start_pool()
     count = fill_with_segments(pool, 82)
-    with a_reader() as reader:
+    with a_reader(keeps_descriptors=keeps_descriptors) as reader:
         for index in range(count):
             reader.hold(pool.path(index))
         count = fill_with_segments(pool, 86, start=count)

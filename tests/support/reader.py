@@ -7,15 +7,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _PROGRAM = """
-import mmap, os, sys
-maps = []
+import ctypes, mmap, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+keeps_descriptors = sys.argv[1] == "True"
+addresses = []
 for line in sys.stdin:
     path = line.rstrip("\\n")
     if path:
         fd = os.open(path, os.O_RDWR)
-        maps.append(mmap.mmap(fd, 0))
-        os.close(fd)
-    print(",".join(m[:64].hex() for m in maps), flush=True)
+        addresses.append(libc.mmap(None, os.fstat(fd).st_size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0))
+        assert addresses[-1] != ctypes.c_void_p(-1).value
+        if not keeps_descriptors:
+            os.close(fd)
+    print(",".join(ctypes.string_at(address, 64).hex() for address in addresses), flush=True)
 """
 
 
@@ -42,10 +48,13 @@ class Reader:
 
 
 @contextmanager
-def a_reader() -> Iterator[Reader]:
-    """It must not have died of anything in between."""
+def a_reader(*, keeps_descriptors: bool = False) -> Iterator[Reader]:
+    """It must not have died of anything in between. A mapping needs no descriptor, but many programs keep it."""
     with subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", _PROGRAM, str(keeps_descriptors)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         try:
             yield Reader(process)
