@@ -31,7 +31,7 @@ CLEANS_AFTER_S = 62.0
 also keeps what was removed under it."""
 RATE = 320
 """Messages per second: 10 MiB. From `force` to `full` the two disks have room for two seconds of it."""
-EAGER = {"cleanResourceInterval": 1000, "flushDiskType": "ASYNC_FLUSH"}
+EAGER = {"cleanResourceInterval": 1000, "flushDiskType": "ASYNC_FLUSH", "diskMaxUsedSpaceRatio": 75}
 """A broker that cleans each second: the disks are so small that ten seconds would fill one."""
 
 
