@@ -435,7 +435,7 @@ class CommitLogOperations(pyfuse3.Operations):
         await self.usage.refresh(STATFS_AGE_S)
         shares = tuple(
             DiskShare(
-                disk.state,
+                disk.present_state,
                 self.commitlog.usage(disk.number),
                 self.commitlog.catalog.count_on_disk(disk.number) * self.commitlog.segment_size,
                 disk.thresholds,

@@ -118,7 +118,8 @@ def run(config: Config, on_ready: Callable[[], None]) -> ExitCode:
                     log_event(log, logging.INFO, "unmounted_meanwhile", path=config.mountpoint)
                     return ExitCode.OK
             check_mountpoint(config)
-        runtime.record_mountpoint(lock_fd, config.mountpoint)
+        with contextlib.suppress(OSError):  # no room: a note for those who come when nobody answers
+            runtime.record_mountpoint(lock_fd, config.mountpoint)
         started = time.perf_counter()
         with _long_lived_objects():
             pool = _open(config, kept)
@@ -133,7 +134,10 @@ def run(config: Config, on_ready: Callable[[], None]) -> ExitCode:
             log_event(log, logging.INFO, "guarded", path=config.mountpoint, protection=standing.protection.value)
         warn_of_time_limits(read_request_timeouts())
         daemon = _Daemon(config, pool, kept, sight)
-        listener = control.bind(socket_path)
+        try:
+            listener = control.bind(socket_path)
+        except OSError as error:
+            raise RefusedError(f"{socket_path}: cannot listen there ({error.strerror})") from error
         stack.callback(socket_path.unlink, missing_ok=True)
         stack.callback(listener.close)
         daemon.mount()
@@ -249,7 +253,11 @@ def _tidy_after_takeover(pool: Pool) -> None:
 def _single_daemon(name: str) -> Iterator[int]:
     """The name's open lock file, held for the life of the process. Raises RefusedError if a daemon has it."""
     runtime.ensure_runtime_folder()
-    fd = os.open(runtime.lock_path(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    path = runtime.lock_path(name)
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise RefusedError(f"{path}: cannot be made ({error.strerror})") from error
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -258,6 +266,14 @@ def _single_daemon(name: str) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def _refusal_in(group: ExceptionGroup[Exception]) -> RefusedError | None:
+    """What a nursery has wrapped."""
+    found: BaseException | None = group.subgroup(RefusedError)
+    while isinstance(found, ExceptionGroup):
+        found = found.exceptions[0]
+    return found if isinstance(found, RefusedError) else None
 
 
 class _Daemon:
@@ -356,6 +372,8 @@ class _Daemon:
                 nursery.start_soon(self._announce, on_ready)
                 await connection.serve(self._operations)
                 nursery.cancel_scope.cancel()
+        except ExceptionGroup as group:
+            raise _refusal_in(group) or group from None
         finally:
             if not self._handing_over:
                 notify.stopping()
@@ -513,6 +531,9 @@ class _Daemon:
         """Requests in hand are answered; those that a hung disk holds are sent again to the successor."""
         log_event(log, logging.INFO, "restart_requested")
         await trio.sleep(ANSWER_TIME_S)
+        if not self._survives:
+            log_event(log, logging.ERROR, "restart_given_up", reason=self._why_mortal())
+            return
         self._handing_over = True
         connection.step_back()
         await trio.sleep(HAND_OVER_TIMEOUT_S)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from commitlogfs.mount import fuse_device, keeper_policy, mountinfo, notify, runtime
-from commitlogfs.mount.errors import UserError
+from commitlogfs.mount.errors import RefusedError, UserError
 from commitlogfs.mount.exit_codes import ExitCode
 from commitlogfs.mount.keeper_descriptors import KeptDescriptors
 from commitlogfs.mount.keeper_environment import for_daemon
@@ -347,11 +347,13 @@ class Keeper:
     def _watchdog_s(self) -> float:
         return self._options.watchdog_s or math.inf
 
+    def _fuse_devices(self) -> list[int]:
+        return [fd for _, fd in self._descriptors.items() if fuse_device.is_fuse_device(fd)]
+
     def _is_mounted(self) -> bool:
         """Whether anybody may have files of the mount open, wherever it is by now; else whether a dead one of this
         name is there to be cleared away, other views of the path stacked above it or not. Asked of /proc alone."""
-        devices = [fd for _, fd in self._descriptors.items() if fuse_device.is_fuse_device(fd)]
-        return any(fuse_device.is_connected(fd) for fd in devices) or any(
+        return any(map(fuse_device.is_connected, self._fuse_devices())) or any(
             entry.mountpoint == self._options.mountpoint
             and mountinfo.is_commitlogfs(entry)
             and entry.source == self._options.name
@@ -371,12 +373,21 @@ class Keeper:
         from commitlogfs.mount.unmount import unmount  # its libraries are needed here only
 
         try:
+            self._demand_in_sight()
             unmount(self._options.mountpoint)
         except (UserError, OSError) as error:
             log_event(log, logging.ERROR, "stop_refused", reason=str(error))
         else:
             log_event(log, logging.INFO, "unmounted", path=self._options.mountpoint)
         self._signals.wake()
+
+    def _demand_in_sight(self) -> None:
+        """Raises RefusedError if what one sees at the mountpoint is something else."""
+        entry = mountinfo.find_mount(self._options.mountpoint)
+        kept = {fuse_device.mount_device(fd) for fd in self._fuse_devices()} or {None}
+        ours = entry is not None and mountinfo.is_commitlogfs(entry) and entry.source == self._options.name
+        if entry is None or not ours or not kept & {None, entry.device}:
+            raise RefusedError(f"{self._options.mountpoint}: not to be seen there, so it is not unmounted")
 
     def _pass_on(self, fields: dict[str, str]) -> None:
         if not fields:

@@ -41,8 +41,9 @@ def ready(text: str = "") -> bool:
 
 
 def status(text: str) -> bool:
-    """Show `text` as our one-line state."""
-    return _tell(_status_line(text))
+    """Show `text` as our one-line state. Only of a mount that answers: says READY once more, which may have got
+    lost."""
+    return _tell("READY=1\n" + _status_line(text))
 
 
 def stopping() -> bool:

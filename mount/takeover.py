@@ -74,5 +74,7 @@ def _entries(device: int, name: str | None) -> list[mountinfo.MountEntry]:
     return [
         entry
         for entry in mountinfo.read_mounts()
-        if mountinfo.is_commitlogfs(entry) and (entry.source == name if number is None else entry.device == number)
+        if mountinfo.is_commitlogfs(entry)
+        and entry.root == "/"  # else a view of one file
+        and (entry.source == name if number is None else entry.device == number)
     ]

@@ -53,6 +53,13 @@ class Disk:
     def last_error(self) -> str:
         return "" if self.last_failure is None else str(self.last_failure)
 
+    @property
+    def present_state(self) -> DiskState:
+        """FAILED from a create that failed for another reason than space until one succeeds: such a disk may look
+        writable, and empty, to statvfs."""
+        failed = self.last_failure is not None and not isinstance(self.last_failure, DiskFullError)
+        return DiskState.FAILED if failed and self.state is DiskState.RW else self.state
+
     def close(self) -> None:
         if self.dirfd >= 0:
             os.close(self.dirfd)

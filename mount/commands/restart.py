@@ -5,6 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Annotated, Any
 
 import typer
@@ -14,11 +15,14 @@ from commitlogfs.mount import control, settings
 from commitlogfs.mount.config import Config, load_config
 from commitlogfs.mount.errors import AbsentError, RefusedError, UnreachableError
 from commitlogfs.mount.mountinfo import resolve_path
-from commitlogfs.mount.mounting import configured_segment_size
+from commitlogfs.mount.mounting import configured_segment_size, disk_specs
 from commitlogfs.mount.target import Target, find_target
+from commitlogfs.store.errors import PoolError
+from commitlogfs.store.pool import OnMissing, PoolRefusedError, demand_mountable, open_pool
 
 _ASK_TIMEOUT_S = 1.0
 _PAUSE_S = 0.02
+_SHOWN_REASONS = 3
 
 
 def register(app: typer.Typer) -> None:
@@ -42,7 +46,7 @@ def restart(
 
     EXIT STATUS: 0 the successor answers; 1 it does not within the timeout; 2 the configuration is not usable: the
     daemon goes on with the former one; 3 no daemon answers; 4 refused: nobody keeps the descriptors, so the mount
-    would end, or the configuration has another mountpoint or segment size, which needs an unmount.
+    would end, or the configuration has another mountpoint or segment size, or disks that do not do.
     """
     target = find_target(which)
     wants_json = settings.wants_json(as_json)
@@ -93,11 +97,26 @@ def _demand_same_mount(name: str, config: Config, status: dict[str, Any]) -> Non
         changed.append(f"mountpoint from {status['mountpoint']} to {config.mountpoint}")
     if size is not None and size != status["segments"]["size"]:
         changed.append(f"segment_size from {status['segments']['size']} to {size}")
+    if not changed and {disk.path for disk in config.disks} != {disk["path"] for disk in status["disks"]}:
+        changed = _why_disks_do_not_do(config)
     if changed:
         raise RefusedError(
             f"{name}: not restarted: {config.file} changes {' and '.join(changed)}, which a running mount cannot "
             "follow: put it back, or stop the broker, unmount and mount again"
         )
+
+
+def _why_disks_do_not_do(config: Config) -> list[str]:
+    """Why a successor could not take over with these disks; empty if it could."""
+    size = configured_segment_size(config)
+    try:
+        with closing(open_pool(disk_specs(config), size, lock=False, check_in_use=False)) as pool:
+            demand_mountable(pool, OnMissing.DEGRADED)
+    except PoolRefusedError as error:
+        return [f"its disks ({'; '.join(map(str, error.blocking[:_SHOWN_REASONS]))})"]
+    except PoolError as error:
+        return [f"its disks ({error})"]
+    return []
 
 
 def _wait_for_successor(target: Target, former: int, deadline: float) -> int | None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from commitlogfs.store.disk import DiskState
 from commitlogfs.store.retention.facts import Snapshot
 
 
@@ -11,6 +12,8 @@ class AlertCode(Enum):
     """A disk is above `force`, and would be without our segments, too."""
     ALL_FULL = "all-full"
     NO_WRITABLE_DISK = "no-writable-disk"
+    DISK_FAILED = "disk-failed"
+    """It has no say until a segment can be made there again."""
     HELD_OPEN = "held-open"
     """Removed segments keep a disk at `full`, because somebody has them open."""
     IN_VAIN = "in-vain"
@@ -44,6 +47,10 @@ def disk_alerts(snapshot: Snapshot, incurable: frozenset[int]) -> list[Alert]:
                 AlertCode.NO_WRITABLE_DISK, "", "no disk takes segments: see the state of each, add or repair one"
             )
         )
+    for disk in snapshot.disks:
+        if disk.state is DiskState.FAILED:
+            text = "new segments fail there, and it is tried again now and then: see its last error, repair it"
+            alerts.append(Alert(AlertCode.DISK_FAILED, disk.path, text))
     for disk in writable:
         assert disk.measured is not None  # noqa: S101 - narrowing: writable disks answer
         if disk.number in incurable:

@@ -42,7 +42,7 @@ def observe(log: CommitLog, moment: Moment, held_since_s: Callable[[Segment], fl
         DiskFacts(
             disk.number,
             disk.path,
-            disk.state,
+            disk.present_state,
             log.measured(disk.number),
             log.pending_bytes(disk.number),
             disk.thresholds,

@@ -30,7 +30,7 @@ def test_the_helpers_send_what_systemd_reads(manager: socket.socket):
     got = [manager.recv(4096).decode() for _ in range(4)]
     assert got == [
         "READY=1\nSTATUS=3 disks",
-        "STATUS=70 %",
+        "READY=1\nSTATUS=70 %",
         "STOPPING=1",
         "WATCHDOG=1",
     ]
@@ -50,7 +50,7 @@ def test_descriptors_arrive_as_working_copies(manager: socket.socket):
 
 def test_a_status_cannot_carry_a_second_assignment(manager: socket.socket):
     notify.status("a\nMAINPID=1\0b")
-    assert manager.recv(4096) == b"STATUS=a MAINPID=1 b"
+    assert manager.recv(4096) == b"READY=1\nSTATUS=a MAINPID=1 b"
 
 
 @pytest.mark.parametrize("name", [None, "", "relative", "vsock:2:1234"])

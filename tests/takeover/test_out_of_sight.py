@@ -127,6 +127,44 @@ def test_a_segment_size_that_is_configured_anew_is_refused(keep: Callable[..., K
     assert pool.status()["daemon"]["pid"] == former
 
 
+def test_disks_that_do_not_do_are_refused(keep: Callable[..., KeptMount]) -> None:
+    """Their successor would be refused again and again, and every request would wait."""
+    kept = keep(3)
+    pool = kept.pool
+    pool.make_segments(range(3))
+    newest = pool.disks[pool.disk_of(2)]
+    for latter in (str(newest) + "-mistyped", str(pool.disks[pool.disk_of(0)])):
+        undo = change(pool, f'"{newest}"', f'"{latter}"')
+        refused = pool.cli("restart", pool.name, "--dry-run")
+        undo()
+        assert refused.status in (2, 4), latter
+        assert latter in refused.err
+    assert pool.cli("restart", pool.name, "--dry-run").status == 0
+    assert pool.status()["daemon"]["pid"] == kept.daemon
+
+
+def test_a_stop_between_two_daemons_leaves_what_covers_it(held: tuple[KeptMount, mmap.mmap, int]) -> None:
+    kept, mapped, fd = held
+    pool = kept.pool
+    keeper = pool.daemon
+    assert keeper is not None
+    undo = change(pool, "segment_size", "nonsense = 1\nsegment_size")  # no successor comes
+    cover(pool.mountpoint)
+    os.kill(kept.daemon, signal.SIGKILL)
+    try:
+        eventually(lambda: "event=successor_refused" in pool.log_since_start(), 20)
+        os.kill(keeper.pid, signal.SIGTERM)
+        eventually(lambda: "event=stop_refused" in pool.log_since_start(), 20)
+        covering = mountinfo.find_mount(pool.mountpoint)
+        assert covering is not None
+        assert covering.fstype == "tmpfs"
+    finally:
+        unmount(pool.mountpoint)
+        undo()
+    kept.await_successor()
+    assert is_served(mapped, fd)
+
+
 def test_unmounted_while_the_successor_is_on_its_way(keep_versions: Callable[..., VersionedMount]) -> None:
     """It was to go on with a mount that somebody wanted to end: it does not mount anew."""
     mount = keep_versions(2)
