@@ -243,6 +243,23 @@ def test_a_segment_that_cannot_be_removed_keeps_all_later_ones(start_pool: Start
     assert indexes(pool)[0] > 0
 
 
+def test_a_disk_that_fails_has_no_say(disk_farm: DiskFarm, make_pool: Callable[..., PoolMount]) -> None:
+    """ext4 that has aborted its journal looks writable, and here nearly empty, to statvfs."""
+    disks = [disk_farm.add("ext4") for _ in range(2)]
+    for disk in disks:
+        (disk.path / "commitlog").mkdir(mode=0o700)
+    pool = make_pool(disks=[disk.path / "commitlog" for disk in disks], retention=QUICK)
+    pool.start()
+    pool.make_segments(range(4))
+    fill_and_await(pool, 1, 80)
+    disks[0].vanish()
+    pool.make_segments(range(4, 6))
+    assert {pool.disk_of(index) for index in (4, 5)} == {1}
+    eventually(lambda: "disk-failed" in {alert["code"] for alert in status(pool)["retention"]["alerts"]})
+    st = os.statvfs(pool.mountpoint)
+    assert 100 * (st.f_blocks - st.f_bfree) / st.f_blocks > 70  # of the other one
+
+
 def test_a_disk_that_vanishes_during_a_cycle_ends_it(
     disk_farm: DiskFarm, make_pool: Callable[..., PoolMount]
 ) -> None:
