@@ -31,8 +31,8 @@ CLEANS_AFTER_S = 62.0
 """A broker cleans for the first time a minute after its start (DefaultMessageStore#addScheduleTask); until then it
 also keeps what was removed under it."""
 FAST, SLOW = 320, 160
-"""Messages per second: 10 and 5 MiB. From `force` to `full` the two disks have room for 22 MiB, and a broker lets go of
-what was removed under it within one of its cycles."""
+"""Messages per second: 10 and 5 MiB. From `force` to `full` the two disks have room for 22 MiB, and a broker lets
+go of what was removed under it within one of its cycles."""
 EAGER = {"cleanResourceInterval": 1000, "flushDiskType": "ASYNC_FLUSH", "diskMaxUsedSpaceRatio": 75}
 """A broker that cleans each second: the disks are so small that ten seconds would fill one."""
 
