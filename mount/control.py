@@ -65,8 +65,9 @@ class _Peer:
     """Its request has arrived."""
 
 
-async def serve(listener: socket.socket, verbs: dict[str, Answer]) -> None:
-    """Answer until cancelled, at the listener's path even if somebody clears its folder away."""
+async def serve(listener: socket.socket, verbs: dict[str, Answer], on_bound_anew: Callable[[], None]) -> None:
+    """Answer until cancelled, at the listener's path even if somebody clears its folder away: `on_bound_anew` is
+    called each time."""
     path = Path(listener.getsockname())
     while True:
         async with trio.open_nursery() as nursery:
@@ -83,6 +84,7 @@ async def serve(listener: socket.socket, verbs: dict[str, Answer]) -> None:
                 log_event(log, logging.WARNING, "control_not_bound", path=path, reason=str(error))
             await trio.sleep(LOOK_INTERVAL_S)
         log_event(log, logging.WARNING, "control_bound_anew", path=path)
+        on_bound_anew()
 
 
 async def _until_unreachable(path: Path) -> None:

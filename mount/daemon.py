@@ -101,7 +101,8 @@ def run(config: Config, on_ready: Callable[[], None]) -> ExitCode:
     received = descriptor_store.take_received()
     with ExitStack() as stack:
         socket_path = runtime.socket_path(config.name)
-        lock_fd = stack.enter_context(_single_daemon(config.name))
+        lock_fd = _hold_name(config.name)
+        stack.callback(os.close, lock_fd)
         log_event(log, logging.INFO, "limits", open_files=raise_descriptor_limit())
         kept = takeover.find_kept(config.mountpoint, config.name, received)
         sight = None
@@ -249,9 +250,8 @@ def _tidy_after_takeover(pool: Pool) -> None:
     _tell_tidied(finish_renames(pool), reserve_newest(pool))
 
 
-@contextlib.contextmanager
-def _single_daemon(name: str) -> Iterator[int]:
-    """The name's open lock file, held for the life of the process. Raises RefusedError if a daemon has it."""
+def _hold_name(name: str) -> int:
+    """The name's open lock file, held until it is closed. Raises RefusedError if another daemon has it."""
     runtime.ensure_runtime_folder()
     path = runtime.lock_path(name)
     try:
@@ -259,13 +259,11 @@ def _single_daemon(name: str) -> Iterator[int]:
     except OSError as error:
         raise RefusedError(f"{path}: cannot be made ({error.strerror})") from error
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RefusedError(f"{name}: its daemon is running already: see `commitlogfs status {name}`") from None
-        yield fd
-    finally:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         os.close(fd)
+        raise RefusedError(f"{name}: its daemon is running already: see `commitlogfs status {name}`") from None
+    return fd
 
 
 def _refusal_in(group: ExceptionGroup[Exception]) -> RefusedError | None:
@@ -305,6 +303,7 @@ class _Daemon:
         self._failure: RefusedError | None = None
         self._is_kept = False
         self._keeper = KeeperWatch()
+        self._names_held: list[int] = []
         self._device: int | None = None
         """Of the mount, as mountinfo shows it."""
 
@@ -368,7 +367,7 @@ class _Daemon:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch_signals)
-                nursery.start_soon(control.serve, listener, verbs)
+                nursery.start_soon(control.serve, listener, verbs, self._hold_name_anew)
                 nursery.start_soon(self._announce, on_ready)
                 await connection.serve(self._operations)
                 nursery.cancel_scope.cancel()
@@ -390,6 +389,14 @@ class _Daemon:
         if self._failure is not None:
             raise self._failure
         return ExitCode.FINDINGS if aborted else ExitCode.OK
+
+    def _hold_name_anew(self) -> None:
+        """The lock file has gone with its folder: another one, held as long as this process lives."""
+        try:
+            self._names_held.append(_hold_name(self._config.name))
+            runtime.record_mountpoint(self._names_held[-1], self._config.mountpoint)
+        except (RefusedError, OSError) as error:
+            log_event(log, logging.WARNING, "name_not_held", reason=str(error))
 
     def _is_attached(self) -> bool:
         """Whether the mount is still to be seen somewhere; asked of /proc alone."""

@@ -225,6 +225,7 @@ def test_the_runtime_folder_is_cleared_away(make_pool: Callable[..., PoolMount])
     eventually(lambda: "event=listening_anew" in pool.log_since_start(), 20)
     eventually(lambda: "event=control_bound_anew" in pool.log_since_start(), 20)
     assert pool.status()["daemon"]["pid"] == daemon
+    assert pool.cli("status", pool.mountpoint).status == 0
     assert "event=daemon_hung" not in pool.log_since_start()
     assert pool.cli("restart", pool.name).status == 0
     assert pool.status()["daemon"]["pid"] != daemon
