@@ -19,7 +19,7 @@ from support.pools import MIB
 from commitlogfs.bench import rocketmq
 from commitlogfs.bench.rocketmq import Broker, ConsumeResult, Distribution
 
-pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.soak]
 
 SEGMENT = 4 * MIB
 BODY = 32 * 1024
@@ -85,7 +85,8 @@ def write_much(
     """A producer until `times` the total size was written, with a consumer that keeps up. Afterwards no send has
     failed, what the consumer has seen is all of it, and the log is whole; the broker is stopped cleanly."""
     capacity = sum(map(size_of, stand.folders())) // BODY
-    first, count = round(0.7 * capacity), round(times * capacity)
+    # Half of it at once, which leaves a consumer that begins now the time to catch up before anything is removed.
+    first, count = capacity // 2, round(times * capacity)
     names, topic = stand.names.address, "Much"
     acked = workdir / "acked"
     with stand.broker(distribution, {**EAGER, **config}) as broker:
@@ -178,18 +179,15 @@ def make(new_stand: Callable[..., Stand]) -> Callable[..., Stand]:
     ("retention", "settings", "config", "by"),
     [
         pytest.param(QUICK, {}, {}, "broker", id="cooperative"),
-        pytest.param(BY_FILESYSTEM, {}, {}, "filesystem", id="filesystem", marks=pytest.mark.soak),
-        pytest.param(QUICK, {"trigger": '"any"'}, {}, "broker", id="cooperative-any", marks=pytest.mark.soak),
-        pytest.param(
-            BY_FILESYSTEM, {"trigger": '"any"'}, {}, "filesystem", id="filesystem-any", marks=pytest.mark.soak
-        ),
+        pytest.param(BY_FILESYSTEM, {}, {}, "filesystem", id="filesystem"),
+        pytest.param(QUICK, {"trigger": '"any"'}, {}, "broker", id="cooperative-any"),
+        pytest.param(BY_FILESYSTEM, {"trigger": '"any"'}, {}, "filesystem", id="filesystem-any"),
         pytest.param(
             AT_ONCE,
             {},
             {"cleanFileForciblyEnable": "false"},
             "filesystem",
             id="broker-that-does-not",
-            marks=pytest.mark.soak,
         ),
     ],
 )
@@ -224,7 +222,6 @@ def removals_asked_for(stand: Stand) -> int:
     return sum(" event=removed " in line and " reason=unlink" in line for line in lines)
 
 
-@pytest.mark.soak
 def test_one_disk_is_full_of_other_data(make: Callable[..., Stand], newest: Distribution, workdir: Path) -> None:
     """It takes no segment, it is told, and the log on the other one is not emptied because of it."""
     stand = make(QUICK, {"trigger": '"all"'})
@@ -238,7 +235,6 @@ def test_one_disk_is_full_of_other_data(make: Callable[..., Stand], newest: Dist
     stand.pool.stop()
 
 
-@pytest.mark.soak
 def test_a_hung_broker_is_no_reason_to_wait(
     make: Callable[..., Stand], newest: Distribution, workdir: Path
 ) -> None:
