@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.tiny_fuse import tiny_fuse
+from support.waiting import eventually
 
 from commitlogfs.bench import sweep
 from commitlogfs.mount import guard, mountinfo
@@ -54,7 +55,8 @@ def _abort_a_run(parent: Path) -> tuple[Path, int]:
 def test_an_aborted_run_is_swept(workdir: Path, monkeypatch: pytest.MonkeyPatch):
     base, sleeper = _abort_a_run(workdir)
     assert base.parent == workdir
-    assert Path(f"/proc/{sleeper}").exists()
+    # It has been started, but the kernel shows its environment a moment later only.
+    eventually(lambda: os.fsencode(base) in Path(f"/proc/{sleeper}/environ").read_bytes())
     monkeypatch.setenv("TMPDIR", str(workdir))
 
     found = "\n".join(sweep.sweep_stale())

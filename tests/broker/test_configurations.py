@@ -31,7 +31,7 @@ NEWEST, *OLDER = rocketmq.VERSIONS
 
 
 @pytest.mark.parametrize(
-    ("version", "names"),
+    ("version", "walk"),
     [
         pytest.param(NEWEST, [*CONFIGURATIONS], id=NEWEST),
         *(pytest.param(version, ["sync"], id=version) for version in OLDER),
@@ -41,7 +41,7 @@ NEWEST, *OLDER = rocketmq.VERSIONS
         ),
     ],
 )
-def test_every_configuration_serves_after_a_restart(version, names, new_stand):
+def test_every_configuration_serves_after_a_restart(version, walk, new_stand):
     distribution = rocketmq.fetch(version)
     stand = new_stand(("ext4", "xfs"), segment_size=2 * MIB, disk_bytes=512 * MIB)
     stand.pool.init()
@@ -49,7 +49,7 @@ def test_every_configuration_serves_after_a_restart(version, names, new_stand):
     broker = stand.broker(distribution)
     plain = dict(broker.config)
     sent: dict[str, rocketmq.SendResult] = {}
-    for name in names:
+    for name in walk:
         if name in SINCE_5_5 and version != NEWEST:
             continue
         broker.config = {**plain, **CONFIGURATIONS[name]}
