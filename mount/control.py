@@ -19,7 +19,7 @@ from typing import Any
 import trio
 
 from commitlogfs.mount.errors import UnreachableError, UserError
-from commitlogfs.mount.runtime import ensure_runtime_folder, identity
+from commitlogfs.mount.runtime import bind_private, ensure_runtime_folder, identity
 from commitlogfs.store.events import log_event
 
 log = logging.getLogger(__name__)
@@ -45,12 +45,7 @@ def bind(path: Path) -> socket.socket:
     """The listening socket, mode 0600. The caller has made sure that no other daemon uses the path."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
-        path.unlink(missing_ok=True)
-        former = os.umask(0o177)
-        try:
-            listener.bind(os.fspath(path))
-        finally:
-            os.umask(former)
+        bind_private(listener, path)
         listener.listen(BACKLOG)
     except BaseException:
         listener.close()

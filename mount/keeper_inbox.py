@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from commitlogfs.mount.runtime import identity
+from commitlogfs.mount.runtime import bind_private, identity
 
 _MAX_BYTES = 4096
 _MAX_FDS = 253
@@ -76,12 +76,7 @@ def _listen(path: Path) -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        path.unlink(missing_ok=True)
-        former = os.umask(0o177)
-        try:
-            made.bind(os.fspath(path))
-        finally:
-            os.umask(former)
+        bind_private(made, path)
     except BaseException:
         made.close()
         raise

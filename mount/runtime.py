@@ -6,6 +6,7 @@ folder that somebody else could have made, such as one in /tmp. $COMMITLOGFS_RUN
 
 import os
 import re
+import socket
 import stat
 from pathlib import Path
 
@@ -104,6 +105,16 @@ def recorded_mountpoint(name: str) -> str | None:
     except OSError:
         return None
     return os.fsdecode(text[:-1]) if text.endswith(b"\n") else None
+
+
+def bind_private(unbound: socket.socket, path: Path) -> None:
+    """Bind a socket there with mode 0600, in place of what was left behind. Raises OSError."""
+    path.unlink(missing_ok=True)
+    former = os.umask(0o177)
+    try:
+        unbound.bind(os.fspath(path))
+    finally:
+        os.umask(former)
 
 
 def identity(path: Path) -> tuple[int, int] | None:

@@ -28,6 +28,11 @@ SCHEMA_VERSION = 1
 _STORE_ROOT_TIMEOUT_S = 1.0
 
 
+def _share(rate: float, eligibility: Eligibility) -> float:
+    """What each eligible disk takes of this ingest."""
+    return rate / len(eligibility.eligible) if eligibility.eligible else 0.0
+
+
 class StatusReport:
     """Composes the document from the live objects; a call costs one pass over the catalog."""
 
@@ -41,14 +46,14 @@ class StatusReport:
     async def retention(self) -> dict[str, Any]:
         """Its part of the document."""
         await self._operations.statfs_figures()  # measures the disks
-        return self._retention(self._share(self._log.evaluate(time.monotonic())))
+        return self._retention(_share(self._ingest_rate(), self._log.evaluate(time.monotonic())))
 
     async def compose(self) -> dict[str, Any]:
         figures = await self._operations.statfs_figures()
         log = self._log
         eligibility = log.evaluate(time.monotonic())
         rate = self._ingest_rate()
-        share = self._share(eligibility)
+        share = _share(rate, eligibility)
         whole = list(log.listed())
         per_disk = Counter(segment.disk for segment in whole)
         return {
@@ -95,10 +100,6 @@ class StatusReport:
             "missing_disks": list(log.missing),
             "findings": [finding.as_json() for finding in log.findings],
         }
-
-    def _share(self, eligibility: Eligibility) -> float:
-        """Bytes per second that each eligible disk takes."""
-        return self._ingest_rate() / len(eligibility.eligible) if eligibility.eligible else 0.0
 
     def _retention(self, share: float) -> dict[str, Any]:
         return retention_report(self._operations.retention, self._log, share)

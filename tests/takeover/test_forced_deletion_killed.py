@@ -55,6 +55,10 @@ class Pressed:
         """Until nothing more is to go."""
         eventually(lambda: self.pool.status()["retention"]["force_in_seconds"] is None, 20)
 
+    def await_freed(self) -> None:
+        """Until no removed segment is left on any disk."""
+        eventually(lambda: not any((Path(disk) / ".commitlogfs").exists() for disk in self.pool.disks), 20)
+
     def add(self) -> int:
         self.pool.make_segments([self.end])
         self.end += 1
@@ -87,7 +91,7 @@ def test_between_two_steps_of_a_removal(pressed: Pressed) -> None:
         eventually(lambda: pressed.level() < 85, 20)  # the next daemon begins only at `force`
         pressed.settle()
         pressed.listed()
-    eventually(lambda: not any((Path(disk) / ".commitlogfs").exists() for disk in pressed.pool.disks), 20)
+    pressed.await_freed()
     assert len(pressed.listed()) > 70  # of some 100 that fit: no more has gone than had to
 
 
@@ -115,7 +119,7 @@ def test_between_two_steps_of_a_removal_while_somebody_has_it_mapped(pressed: Pr
                 break
     eventually(lambda: pressed.level() < 84, 20)
     pressed.listed()
-    eventually(lambda: not any((Path(disk) / ".commitlogfs").exists() for disk in pressed.pool.disks), 20)
+    pressed.await_freed()
 
 
 def test_between_two_steps_of_a_punch(pressed: Pressed) -> None:
@@ -141,5 +145,5 @@ def test_between_two_steps_of_a_punch(pressed: Pressed) -> None:
         assert punched > 0
         for disk in pressed.pool.disks:
             (Path(disk).parent / FOREIGN).unlink()
-    eventually(lambda: not any((Path(disk) / ".commitlogfs").exists() for disk in pressed.pool.disks), 20)
+    pressed.await_freed()
     pressed.listed()
