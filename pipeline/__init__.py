@@ -1,0 +1,1 @@
+"""The log as a table: decoding, the Spark data source, and the jobs that rebuild, audit and export."""

@@ -1,0 +1,18 @@
+"""How the pipeline compiles its inner loops: numba, kept on disk so that only the first run ever pays for it.
+
+A compiled function may call compiled functions of its own file only: numba's cache looks at the time of the
+file of the function that is called from outside, and would keep a stale copy of what that inlines from elsewhere
+(tests/pipeline/test_compiled.py). None of them raises and none of them is bounds-checked: each proves its indices.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def compiled(function: _Function) -> _Function:
+    """`function` as machine code, without the interpreter lock."""
+    return cast("_Function", numba.njit(cache=True, nogil=True)(function))
