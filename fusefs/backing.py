@@ -37,6 +37,7 @@ class Backing:
         self._refused: dict[int, str] = {}
         self._inherited: set[int] = set()
         self._inherits_all = False
+        self._set_aside: dict[int, int] = {}
         self._known: set[int] = set()
         self._newest = 0
         """Backing ids recorded at a takeover, and the last one that the kernel had given out; for
@@ -110,20 +111,35 @@ class Backing:
         self._known.clear()
         return freed
 
-    def note_open(self, file: Segment, fd: int, *, writable: bool, first: bool) -> None:
+    def note_open(self, file: Segment, fd: int, *, writable: bool, first: bool, to_write: bool) -> None:
         """Before the reply to an open. `fd` is open for reading and writing if `writable`; `first` if this daemon
-        knows of no other open."""
+        knows of no other open; `to_write` is what the caller wants."""
         inode = int(inodes.encode(file))
         known = self._table.get(inode)
         if known is not None:
             # A disk that has turned read-only: the kernel would open the file for writing as its caller asks, and
             # fail, where a broker that starts again has to be let in. Possible while nobody holds the file.
-            if known == PLAIN or writable or not first or inode in self._inherited:
+            if known == PLAIN or writable or not first:
+                return
+            if inode in self._inherited:
+                # Only the kernel knows whether somebody does. If so, it refuses this open and releases it at once.
+                if to_write:
+                    self._serve_plain_meanwhile(inode, known)
                 return
             self.note_gone(file)
         backing_id = self._obtain(file, fd, writable)
         self._table.put(inode, backing_id)
         if backing_id != PLAIN and self._kernel is not None:
+            self._kernel.bind(inode, backing_id)
+
+    def note_last_close(self, file: Segment) -> None:
+        """This daemon knows of no open any more. Whether the kernel has taken or refused the plain ones: nobody has
+        the file open plain, so its backing id is right again, for whoever held it all the time and for all others.
+        """
+        inode = int(inodes.encode(file))
+        backing_id = self._set_aside.pop(inode, None)
+        if backing_id is not None and self._kernel is not None:
+            self._table.put(inode, backing_id)
             self._kernel.bind(inode, backing_id)
 
     def is_inherited(self, file: Segment) -> bool:
@@ -137,6 +153,7 @@ class Backing:
         """The file is gone for good: the kernel holds it no longer, and neither may its backing id."""
         inode = int(inodes.encode(file))
         self._inherited.discard(inode)
+        self._give_back(self._set_aside.pop(inode, PLAIN))
         backing_id = self._table.get(inode)
         if backing_id is None:
             return
@@ -158,6 +175,13 @@ class Backing:
         """Files passed through, files served plain."""
         passed = sum(1 for _, backing_id in self._table if backing_id != PLAIN)
         return passed, len(self._table) - passed
+
+    def _serve_plain_meanwhile(self, inode: int, backing_id: int) -> None:
+        """Until `note_last_close`. Recorded: a daemon that takes over has to know what is open plain."""
+        if self._kernel is not None:
+            self._kernel.unbind(inode)
+        self._set_aside[inode] = backing_id
+        self._table.put(inode, PLAIN)
 
     def _obtain(self, file: Segment, fd: int, writable: bool) -> int:
         if self._kernel is None or self.why_plain:

@@ -57,16 +57,19 @@ class Handles:
         self._handles: dict[int, Handle] = {}
         self._opening: dict[int, trio.Lock] = {}
 
-    async def open(self, file: Segment) -> Handle:
-        """One more open. Raises DiskError, OSError, SegmentNotFoundError (removed meanwhile)."""
+    async def open(self, file: Segment, *, to_write: bool = False) -> Handle:
+        """One more open; `to_write` is what its caller wants. Raises DiskError, OSError, SegmentNotFoundError
+        (removed meanwhile)."""
         async with self._using(file) as handle:
-            self._backing.note_open(file, handle.fd, writable=handle.writable, first=not handle.opens)
+            self._backing.note_open(
+                file, handle.fd, writable=handle.writable, first=not handle.opens, to_write=to_write
+            )
             handle.opens += 1
             return handle
 
     def adopt(self, file: Segment, fd: int) -> Handle:
         """The first open of a file just created, with the descriptor that made it."""
-        self._backing.note_open(file, fd, writable=True, first=True)
+        self._backing.note_open(file, fd, writable=True, first=True, to_write=True)
         handle = Handle(file, fd, writable=True, opens=1)
         self._handles[inodes.encode(file)] = handle
         return handle
@@ -158,6 +161,7 @@ class Handles:
         if self._handles.get(inode) is not handle:
             return
         del self._handles[inode]
+        self._backing.note_last_close(handle.file)
         await self._threads.run(handle.file.disk, lambda: os.close(handle.fd))
         await self._on_last_close(handle.file)
 

@@ -357,12 +357,19 @@ class CommitLogOperations(pyfuse3.Operations):
     async def flush(self, fh: FileHandleT) -> None:
         """Of a file that was written longer, a copy: it is durable when its writer's close returns. Without that, a
         power cut would leave an empty segment in the middle of the log, as cp and rsync sync nothing. Other files
-        have their size already, and are synced when whoever writes them says so, as on any disk."""
-        if fh in self._grown:
+        have their size already, and are synced when whoever writes them says so, as on any disk. That its disk has
+        turned read-only is told once: no later close will find it otherwise."""
+        if fh not in self._grown:
+            return
+        try:
             async with self.handles.use(fh) as handle:
                 fd = handle.fd
                 await self.threads.run(handle.file.disk, lambda: os.fsync(fd))
-            self._grown.discard(fh)
+        except OSError as error:
+            if error.errno == errno.EROFS:
+                self._grown.discard(fh)
+            raise
+        self._grown.discard(fh)
 
     @handler
     async def fsync(self, fh: FileHandleT, datasync: bool) -> None:
@@ -502,8 +509,9 @@ class CommitLogOperations(pyfuse3.Operations):
         them: what it appended to another would stay in memory, acknowledged, and be lost. Refused this, it does
         not start. Raises DiskReadOnlyError."""
         await self._check_truncation(file, flags)
-        handle = await self.handles.open(file)
-        if handle.writable or flags & os.O_ACCMODE == os.O_RDONLY:
+        to_write = flags & os.O_ACCMODE != os.O_RDONLY
+        handle = await self.handles.open(file, to_write=to_write)
+        if handle.writable or not to_write:
             return handle
         try:
             if await self.segment_state(file) is not SegmentState.SEALED:

@@ -51,12 +51,6 @@ def created_elsewhere(pool: PoolMount) -> int:
     return pool.log_since_start().count("event=create_moved_on")
 
 
-def make_read_only(disk: LoopDisk) -> None:
-    """ext4's own reaction to an error. By hand it cannot be done while segments are open."""
-    subprocess.run(["mount", "-o", "remount,errors=remount-ro", str(disk.path)], check=True)
-    Path(f"/sys/fs/ext4/{Path(disk.device).name}/trigger_fs_error").write_text("1")
-
-
 def test_no_inodes_left(disk_farm: DiskFarm, make_pool: MakePool) -> None:
     bad, good = disk_farm.add(), disk_farm.add()
     bad.unmount()
@@ -78,7 +72,7 @@ def test_remounted_read_only_under_the_mount(disk_farm: DiskFarm, make_pool: Mak
     bad, good = disk_farm.add(), disk_farm.add()
     pool = pool_on(make_pool, [bad, good])
     pool.make_segments(range(2))
-    make_read_only(bad)
+    bad.turn_read_only()
     assert_next_create_lands_elsewhere(pool, 2, bad=0, good=1)
     assert pool.path(0).read_bytes().startswith(segment_bytes(0, 4096))
     fd = os.open(pool.path(0), os.O_RDWR)  # as the broker opens everything
@@ -98,7 +92,7 @@ def test_all_disks_read_only_is_erofs(disk_farm: DiskFarm, make_pool: MakePool) 
     disk = disk_farm.add()
     pool = pool_on(make_pool, [disk])
     pool.make_segments([0])
-    make_read_only(disk)
+    disk.turn_read_only()
     with pytest.raises(OSError) as refused:  # noqa: PT011
         pool.make_segments([1])
     assert refused.value.errno == errno.EROFS

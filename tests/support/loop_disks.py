@@ -120,6 +120,11 @@ class LoopDisk:
         """Make its filesystem read-only under the feet of its users (fails while files are open to write)."""
         _run("mount", "-o", "remount,ro", str(self.path))
 
+    def turn_read_only(self) -> None:
+        """ext4's own reaction to an error, which no open file holds up. Only a new mount makes it writable."""
+        _run("mount", "-o", "remount,errors=remount-ro", str(self.path))
+        Path(f"/sys/fs/ext4/{Path(self.device).name}/trigger_fs_error").write_text("1")
+
     def remount_rw(self) -> None:
         _run("mount", "-o", "remount,rw", str(self.path))
 
