@@ -17,10 +17,11 @@ class Target:
         return runtime.socket_path(self.name)
 
 
-def find_target(which: str | None) -> Target:
-    """The mount meant by `[NAME|FILE|MOUNTPOINT]`; None means that of --config, else the only one running.
+def find_target(which: str | None, *, reads_file: bool = True) -> Target:
+    """The mount meant by `[NAME|FILE|MOUNTPOINT]`; None means that of --config, else the only one running. A FILE is
+    read, and has to be usable, if `reads_file`; which mount is meant tells its name.
 
-    Raises UsageError, UnreachableError.
+    Raises ConfigError, UsageError, UnreachableError.
     """
     which = settings.or_default(which)
     if which is None:
@@ -32,7 +33,8 @@ def find_target(which: str | None) -> Target:
             raise UsageError(f"{len(names)} mounts are running: name one of {', '.join(names)}")
         return Target(names[0])
     if which.endswith(".toml"):
-        return Target(load_config(config_path(which)).name)
+        file = config_path(which)
+        return Target(load_config(file).name if reads_file else file.stem)
     if _is_mountpoint(which):
         entry = mountinfo.find_mount(which)
         if entry is None or not mountinfo.is_commitlogfs(entry):

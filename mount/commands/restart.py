@@ -48,7 +48,7 @@ def restart(
     daemon goes on with the former one; 3 no daemon answers; 4 refused: nobody keeps the descriptors, so the mount
     would end, or the configuration has another mountpoint or segment size, or disks that do not do.
     """
-    target = find_target(which)
+    target = find_target(which, reads_file=not force)
     wants_json = settings.wants_json(as_json)
     if not force:
         _check_configuration(target)

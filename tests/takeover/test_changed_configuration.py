@@ -49,7 +49,8 @@ def test_a_configuration_that_is_not_usable_leaves_the_daemon_alone(
     assert status["daemon"]["pid"] == kept.daemon
 
 
-def test_forced_it_steps_back_all_the_same(keep: Callable[..., KeptMount]) -> None:
+@pytest.mark.parametrize("by", ["name", "file"])
+def test_forced_it_steps_back_all_the_same(keep: Callable[..., KeptMount], by: str) -> None:
     """As systemd's units have to: requests wait, and the next try after it is put right goes on."""
     kept = keep(2)
     pool = kept.pool
@@ -57,7 +58,7 @@ def test_forced_it_steps_back_all_the_same(keep: Callable[..., KeptMount]) -> No
     pool.retention["reserved"] = '"72h"'
     pool.write_config()
     former = kept.daemon
-    ran = pool.cli("restart", pool.name, "--timeout", "1", "--force")
+    ran = pool.cli("restart", pool.name if by == "name" else pool.config, "--timeout", "1", "--force")
     pool.config.write_text(usable)
     assert ran.status == 1, ran.err
     eventually(lambda: pool.cli("status", pool.name).status == 0, 30)
