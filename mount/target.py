@@ -18,8 +18,8 @@ class Target:
 
 
 def find_target(which: str | None, *, reads_file: bool = True) -> Target:
-    """The mount meant by `[NAME|FILE|MOUNTPOINT]`; None means that of --config, else the only one running. A FILE is
-    read, and has to be usable, if `reads_file`; which mount is meant tells its name.
+    """The mount meant by `[NAME|FILE|MOUNTPOINT]`; None means that of --config, else the only one running. Its name
+    tells which mount a FILE means; it has to be usable, too, if `reads_file`.
 
     Raises ConfigError, UsageError, UnreachableError.
     """
