@@ -11,11 +11,11 @@ from typing import Final, NamedTuple
 import tomlkit
 from tomlkit.items import Table
 
-from commitlogfs.mount.broker_conf import CONTROL, BrokerConf, PropertiesError, parse_properties
 from commitlogfs.mount.config import DEFAULT_SEGMENT_SIZE, LARGEST_SEGMENT_SIZE, SEGMENT_SIZE_UNIT, is_within
 from commitlogfs.mount.errors import UsageError
 from commitlogfs.mount.import_retention import RETENTION_KEYS, read_retention
 from commitlogfs.mount.units import format_size
+from commitlogfs.store.broker_conf import CONTROL, BrokerConf, PropertiesError, parse_properties
 from commitlogfs.store.thresholds import Thresholds, clamp
 
 USUAL_MOUNTPOINT: Final = "/var/rocketmq/store/commitlog"

@@ -11,7 +11,6 @@ from typing import Final
 import tomlkit
 from tomlkit.items import Table
 
-from commitlogfs.mount.broker_conf import BrokerConf
 from commitlogfs.mount.config_retention import (
     LONGEST_INTERVAL_MS,
     SHORTEST_INTERVAL_MS,
@@ -19,6 +18,7 @@ from commitlogfs.mount.config_retention import (
     format_hours,
 )
 from commitlogfs.mount.units import format_duration_ms
+from commitlogfs.store.broker_conf import BrokerConf
 from commitlogfs.store.retention import PAUSE_S, RetentionRules
 
 _RESERVED: Final = "fileReservedTime"

@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlogfs.mount.broker_conf import PropertiesError, parse_properties
 from commitlogfs.mount.config import parse_config
 from commitlogfs.mount.config_errors import ConfigError
 from commitlogfs.mount.errors import UsageError
 from commitlogfs.mount.import_broker import USUAL_MOUNTPOINT, import_broker_conf
+from commitlogfs.store.broker_conf import PropertiesError, parse_properties
 from commitlogfs.store.retention import Mode, RetentionRules
 from commitlogfs.store.thresholds import Thresholds
 
