@@ -1,0 +1,136 @@
+"""Text as a Java broker sees it: UTF-8 decoded by Java's rules, and String.hashCode of it. Compiled.
+
+Valid UTF-8 means the same everywhere. What is malformed, Java replaces by U+FFFD piece by piece, in pieces of its
+own cut (java.lang.String#decodeUTF8_UTF16 with malformed3 and malformed4, JDK 17): an encoded surrogate is one
+piece of three bytes, while Python sees three of one. Tag and key hashes depend on it.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from commitlogfs.pipeline.compiled import compiled
+from commitlogfs.pipeline.walk import Bytes, Longs
+
+Ints = npt.NDArray[np.int32]
+
+_REPLACEMENT = 0xFFFD
+
+
+def java_hashes(data: Bytes, starts: Longs, lengths: Longs, seeds: Ints | None = None) -> Ints:
+    """String.hashCode of each text; `seeds`: hashes of prefixes, to be continued. A length below 0 is empty."""
+    hashes = np.zeros(len(starts), np.int32) if seeds is None else seeds.astype(np.int32)
+    _hash(data, starts, lengths, hashes)
+    return hashes
+
+
+def well_formed(data: Bytes, starts: Longs, lengths: Longs) -> tuple[Bytes, Longs]:
+    """The texts one after the other as valid UTF-8, and len + 1 offsets into that; what Java replaces, is."""
+    total = int(np.maximum(lengths, 0).sum())
+    out = np.empty(3 * total, np.uint8)  # one malformed byte becomes three
+    offsets = np.zeros(len(starts) + 1, np.int64)
+    _rewrite(data, starts, lengths, out, offsets)
+    return out[: offsets[-1]], offsets
+
+
+@compiled
+def _continues(byte: int) -> bool:
+    return (byte & 0xC0) == 0x80
+
+
+@compiled
+def _next(data: Bytes, at: int, end: int) -> tuple[int, int]:
+    """The code point at `at` (< end) and where the next one begins."""
+    first = np.int64(data[at])
+    left = end - at - 1
+    if first < 0x80:
+        return first, at + 1
+    if 0xC2 <= first <= 0xDF:
+        if left < 1:
+            return _REPLACEMENT, end
+        second = np.int64(data[at + 1])
+        if not _continues(second):
+            return _REPLACEMENT, at + 1
+        return ((first & 0x1F) << 6) | (second & 0x3F), at + 2
+    if 0xE0 <= first <= 0xEF:
+        if left >= 1:
+            second = np.int64(data[at + 1])
+            if (first == 0xE0 and (second & 0xE0) == 0x80) or not _continues(second):
+                return _REPLACEMENT, at + 1
+        if left < 2:
+            return _REPLACEMENT, end
+        third = np.int64(data[at + 2])
+        if not _continues(third):
+            return _REPLACEMENT, at + 2
+        point = ((first & 0x0F) << 12) | ((second & 0x3F) << 6) | (third & 0x3F)
+        if 0xD800 <= point <= 0xDFFF:
+            return _REPLACEMENT, at + 3
+        return point, at + 3
+    if 0xF0 <= first <= 0xF4:
+        if left >= 1:
+            second = np.int64(data[at + 1])
+            if (
+                (first == 0xF0 and (second < 0x90 or second > 0xBF))
+                or (first == 0xF4 and (second & 0xF0) != 0x80)
+                or not _continues(second)
+            ):
+                return _REPLACEMENT, at + 1
+        if left >= 2 and not _continues(np.int64(data[at + 2])):
+            return _REPLACEMENT, at + 2
+        if left < 3:
+            return _REPLACEMENT, end
+        third, fourth = np.int64(data[at + 2]), np.int64(data[at + 3])
+        if not _continues(fourth):
+            return _REPLACEMENT, at + 3
+        return ((first & 0x07) << 18) | ((second & 0x3F) << 12) | ((third & 0x3F) << 6) | (fourth & 0x3F), at + 4
+    return _REPLACEMENT, at + 1
+
+
+@compiled
+def _hash(data: Bytes, starts: Longs, lengths: Longs, hashes: Ints) -> None:
+    for row in range(starts.size):
+        value = np.int64(hashes[row])
+        at = starts[row]
+        end = at + max(lengths[row], 0)
+        while at < end:
+            byte = np.int64(data[at])
+            if byte < 0x80:
+                value = (value * 31 + byte) & 0xFFFFFFFF
+                at += 1
+                continue
+            point, at = _next(data, at, end)
+            if point >= 0x10000:
+                point -= 0x10000
+                value = (value * 31 + 0xD800 + (point >> 10)) & 0xFFFFFFFF
+                value = (value * 31 + 0xDC00 + (point & 0x3FF)) & 0xFFFFFFFF
+            else:
+                value = (value * 31 + point) & 0xFFFFFFFF
+        hashes[row] = value - 0x100000000 if value >= 0x80000000 else value
+
+
+@compiled
+def _rewrite(data: Bytes, starts: Longs, lengths: Longs, out: Bytes, offsets: Longs) -> None:
+    done = 0
+    for row in range(starts.size):
+        at = starts[row]
+        end = at + max(lengths[row], 0)
+        while at < end:
+            if data[at] < 0x80:
+                out[done] = data[at]
+                done += 1
+                at += 1
+                continue
+            point, at = _next(data, at, end)
+            if point < 0x800:
+                out[done] = 0xC0 | (point >> 6)
+            elif point < 0x10000:
+                out[done] = 0xE0 | (point >> 12)
+                done += 1
+                out[done] = 0x80 | ((point >> 6) & 0x3F)
+            else:
+                out[done] = 0xF0 | (point >> 18)
+                out[done + 1] = 0x80 | ((point >> 12) & 0x3F)
+                done += 2
+                out[done] = 0x80 | ((point >> 6) & 0x3F)
+            out[done + 1] = 0x80 | (point & 0x3F)
+            done += 2
+        offsets[row + 1] = done

@@ -1,0 +1,232 @@
+"""The files of a log, wherever they lie: a mount, bare disk folders, or a URI that pyarrow.fs understands."""
+
+import errno
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import numpy.typing as npt
+
+from commitlogfs.pipeline.errors import DuplicateSegmentError, LocationError, SegmentGoneError
+from commitlogfs.store.segment import format_segment_name, looks_like_segment
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """One segment: log offset of its first byte, bytes of its file, local path or URI."""
+
+    base_offset: int
+    size: int
+    uri: str
+
+    @property
+    def name(self) -> str:
+        return format_segment_name(self.base_offset).decode()
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class LogListing:
+    """The segments of a log in ascending order, each base offset once."""
+
+    segment_size: int
+    segments: tuple[SegmentFile, ...]
+
+    @property
+    def gaps(self) -> tuple[tuple[int, int], ...]:
+        """(end of a segment, begin of the next one listed), where these differ."""
+        pairs = zip(self.segments, self.segments[1:], strict=False)
+        return tuple(
+            (one.end_offset, other.base_offset) for one, other in pairs if one.end_offset != other.base_offset
+        )
+
+
+class SegmentReader(Protocol):
+    """An open segment. Context manager."""
+
+    def read_into(self, buffer: npt.NDArray[np.uint8], position: int) -> int:
+        """Fill `buffer` from `position` on; the bytes read, fewer than asked for at the end of the file only."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def read_at(reader: SegmentReader, position: int, length: int) -> npt.NDArray[np.uint8]:
+    """`length` bytes from `position` on, fewer at the end of the file."""
+    buffer = np.empty(length, np.uint8)
+    return buffer[: reader.read_into(buffer, position)]
+
+
+# --- listing ---------------------------------------------------------------------------------------------
+
+
+def list_segments(path: str, segment_size: int | None = None) -> LogListing:
+    """The log in `path`: a folder, several (bare disks, separated by commas), or a URI.
+
+    Files that are no segment (another name, nothing in them yet) are not part of a log. Without
+    `segment_size` it is the largest file's. Raises LocationError, DuplicateSegmentError.
+    """
+    places = [place.strip() for place in path.split(",") if place.strip()]
+    if not places:
+        raise LocationError("no path: name the commitlog folder, a comma list of disk folders, or a URI")
+    found: dict[int, SegmentFile] = {}
+    for place in places:
+        for segment in _list_uri(place) if _is_uri(place) else _list_folder(place):
+            other = found.setdefault(segment.base_offset, segment)
+            if other is not segment:
+                raise DuplicateSegmentError(
+                    f"segment {segment.name} lies at {other.uri} and at {segment.uri}: `commitlogfs check` tells "
+                    "which to keep"
+                )
+    segments = tuple(found[offset] for offset in sorted(found))
+    return _checked(LogListing(segment_size or max((one.size for one in segments), default=0), segments), path)
+
+
+def _checked(listing: LogListing, path: str) -> LogListing:
+    for segment in listing.segments:
+        if segment.size > listing.segment_size or segment.base_offset % listing.segment_size:
+            raise LocationError(
+                f"{path}: segment {segment.name} has {segment.size} bytes, which does not go with a segment size "
+                f"of {listing.segment_size}: give the right segmentSize"
+            )
+    return listing
+
+
+def _list_folder(folder: str) -> Iterable[SegmentFile]:
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if looks_like_segment(os.fsencode(entry.name)) and entry.is_file():
+                    try:
+                        size = entry.stat().st_size
+                    except FileNotFoundError:
+                        continue  # deleted while we look
+                    if size:
+                        yield SegmentFile(int(entry.name), size, entry.path)
+    except OSError as error:
+        raise LocationError(
+            f"{folder}: {os.strerror(error.errno or errno.EIO)}: is the log mounted there?"
+        ) from error
+
+
+def _list_uri(uri: str) -> Iterable[SegmentFile]:
+    from pyarrow import fs
+
+    filesystem, root = _resolve(uri)
+    try:
+        infos = filesystem.get_file_info(fs.FileSelector(root))
+    except OSError as error:
+        raise LocationError(f"{uri}: {str(error).splitlines()[0]}") from error
+    query = urlsplit(uri).query
+    for info in infos:
+        if info.is_file and info.size and looks_like_segment(os.fsencode(info.base_name)):
+            base = uri.partition("?")[0].rstrip("/")
+            yield SegmentFile(
+                int(info.base_name), info.size, f"{base}/{info.base_name}" + (f"?{query}" if query else "")
+            )
+
+
+# --- reading ---------------------------------------------------------------------------------------------
+
+
+def open_segment(segment: SegmentFile) -> SegmentReader:
+    """Raises SegmentGoneError, LocationError."""
+    try:
+        if _is_uri(segment.uri) and not segment.uri.startswith("file:"):
+            return _RemoteSegment(segment)
+        return _LocalSegment(segment)
+    except FileNotFoundError:
+        raise SegmentGoneError(
+            f"segment {segment.name} was deleted since the log was listed ({segment.uri})"
+        ) from None
+    except OSError as error:
+        raise LocationError(f"segment {segment.name} ({segment.uri}): {str(error).splitlines()[0]}") from error
+
+
+class _LocalSegment:
+    """Positional reads, not a mapping: a disk's error is then an exception in this thread, not a SIGBUS."""
+
+    def __init__(self, segment: SegmentFile) -> None:
+        self._segment = segment
+        self._fd = os.open(_local_path(segment.uri), os.O_RDONLY | os.O_CLOEXEC)
+        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
+    def read_into(self, buffer: npt.NDArray[np.uint8], position: int) -> int:
+        view, done = memoryview(buffer), 0
+        while done < len(view):
+            try:
+                got = os.preadv(self._fd, [view[done:]], position + done)
+            except OSError as error:
+                where = f"segment {self._segment.name}, byte {position + done} ({self._segment.uri})"
+                raise LocationError(f"{where}: {os.strerror(error.errno or errno.EIO)}") from error
+            if not got:
+                break
+            done += got
+        return done
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+
+
+class _RemoteSegment:
+    """Ranges of an object: one request per window."""
+
+    def __init__(self, segment: SegmentFile) -> None:
+        filesystem, path = _resolve(segment.uri)
+        self._segment = segment
+        self._file = filesystem.open_input_file(path)
+
+    def read_into(self, buffer: npt.NDArray[np.uint8], position: int) -> int:
+        length = max(0, min(len(buffer), self._segment.size - position))
+        if length:
+            try:
+                data = np.frombuffer(self._file.read_at(length, position), np.uint8)
+            except OSError as error:
+                where = f"segment {self._segment.name}, byte {position} ({self._segment.uri})"
+                raise LocationError(f"{where}: {str(error).splitlines()[0]}") from error
+            length = len(data)
+            buffer[:length] = data
+        return length
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def _is_uri(place: str) -> bool:
+    return "://" in place or place.startswith("file:")
+
+
+def _local_path(uri: str) -> Path:
+    return Path(unquote(urlsplit(uri).path)) if uri.startswith("file:") else Path(uri)
+
+
+def _resolve(uri: str) -> tuple[Any, str]:
+    """pyarrow's filesystem for `uri`, and the path in it. Raises LocationError."""
+    from pyarrow import ArrowInvalid, fs
+
+    try:
+        filesystem, path = fs.FileSystem.from_uri(uri)
+    except (ArrowInvalid, OSError, ImportError) as error:
+        raise LocationError(f"{uri}: {str(error).splitlines()[0]}") from error
+    return filesystem, path

@@ -1,0 +1,40 @@
+"""Dividing a log into ranges that are read independently: whole segments, or parts of them."""
+
+from dataclasses import dataclass
+
+from commitlogfs.pipeline.segments import LogListing, SegmentFile
+
+DEFAULT_SPLIT_BYTES = 128 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Positions [start, stop) of one segment. A record belongs to the split in which it begins."""
+
+    segment: SegmentFile
+    start: int
+    stop: int
+
+    @property
+    def start_offset(self) -> int:
+        return self.segment.base_offset + self.start
+
+    @property
+    def stop_offset(self) -> int:
+        return self.segment.base_offset + self.stop
+
+
+def plan_splits(
+    listing: LogListing, end_offset: int, *, start_offset: int = 0, split_size: int = DEFAULT_SPLIT_BYTES
+) -> list[Split]:
+    """The splits of the records that begin in [start_offset, end_offset) of the log, in its order.
+
+    `end_offset`: where the log ends (`tail.find_end`) or an earlier place; nothing before it may be unwritten.
+    No I/O: whatever is outside is never opened.
+    """
+    splits = []
+    for segment in listing.segments:
+        start = max(0, start_offset - segment.base_offset)
+        stop = min(segment.size, end_offset - segment.base_offset)
+        splits += [Split(segment, begin, min(begin + split_size, stop)) for begin in range(start, stop, split_size)]
+    return splits

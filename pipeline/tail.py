@@ -1,0 +1,101 @@
+"""Where a log ends that a broker may be writing at this moment.
+
+Past the last record there may be anything: zeros, or bytes of an earlier use, records of a log that a broker
+cut back after a crash among them. So the end is found by walking forward, in the one segment where it must be.
+"""
+
+import time
+
+import numpy as np
+
+from commitlogfs.pipeline.segments import LogListing, SegmentFile, SegmentReader, open_segment, read_at
+from commitlogfs.pipeline.walk import REASONS, Ended
+from commitlogfs.pipeline.window import Window
+from commitlogfs.store.record import MAGIC_BLANK, SysFlag
+
+SETTLE_S = 0.2
+_STORE_TIMESTAMP_AT = 56
+_HEADER_BYTES = 88
+
+
+def find_end(listing: LogListing, *, known: int = 0, settle_s: float = SETTLE_S) -> int:
+    """The log offset after the last whole record, 0 for a log without any.
+
+    `known`: a place where a record is known to begin or the log ended earlier; what is before it is not
+    looked at. A record with nothing behind it counts once it has not changed for `settle_s`: it may be in
+    the making, and its header is there first. Damage inside the segment does not end the log; whoever reads
+    it will say so. Raises SegmentGoneError, LocationError.
+    """
+    segments = [segment for segment in listing.segments if segment.end_offset > known]
+    index = len(segments) - 1
+    while index > 0 and not _is_begun(segments[index]):
+        index -= 1
+    if index < 0:
+        return known
+    segment = segments[index]
+    with open_segment(segment) as reader:
+        tail = _Tail(segment, reader, settle_s)
+        return segment.base_offset + tail.find(max(0, known - segment.base_offset))
+
+
+class _Tail:
+    """Positions are the segment's."""
+
+    def __init__(self, segment: SegmentFile, reader: SegmentReader, settle_s: float) -> None:
+        self._segment, self._reader, self._settle_s = segment, reader, settle_s
+        self._window = Window(segment, reader)
+
+    def find(self, at: int) -> int:
+        size, newest, needed = self._segment.size, -1, 0
+        while True:
+            self._window.load(at, needed)
+            positions, walked = self._window.walk(at, size)
+            if len(positions):
+                newest = self._window.begin + int(positions[-1])
+            at, needed = walked.position, walked.needed
+            if walked.ended in (Ended.MORE, Ended.FULL):
+                continue
+            if walked.ended not in REASONS:
+                return size
+            following = self._follows(at, newest)
+            if following is None:
+                return self._settled(newest, at) if newest >= 0 else at
+            at, needed = following, 0
+
+    def _follows(self, at: int, newest: int) -> int | None:
+        """Where the log goes on behind `at`, which is no record; None if it does not."""
+        size = self._segment.size
+        following = self._window.find(at, size)
+        if following is None:
+            return None
+        # A record that is seen proves that all before it are written: `at` may have become one meanwhile.
+        if self._window.find(at, at + 1) == at:
+            return at
+        stored_ms = self._stored_ms(following)
+        if newest >= 0 and (stored_ms is None or stored_ms < (self._stored_ms(newest) or 0)):
+            return None  # left over from before a broker cut the log back
+        return following
+
+    def _settled(self, newest: int, end: int) -> int:
+        """`end`, once the record before it does not change any more."""
+        before = read_at(self._reader, newest, end - newest)
+        while True:
+            time.sleep(self._settle_s)
+            now = read_at(self._reader, newest, end - newest)
+            if np.array_equal(before, now) or self._window.find(end, end + 1) == end:
+                return end
+            before = now
+
+    def _stored_ms(self, at: int) -> int | None:
+        """STORETIMESTAMP of the record at `at`; None for the blank record, which has none."""
+        header = read_at(self._reader, at, _HEADER_BYTES).tobytes()
+        if int.from_bytes(header[4:8], "big") == MAGIC_BLANK:
+            return None
+        flags = int.from_bytes(header[36:40], "big")
+        start = _STORE_TIMESTAMP_AT + (12 if flags & SysFlag.BORN_HOST_V6 else 0)
+        return int.from_bytes(header[start : start + 8], "big", signed=True)
+
+
+def _is_begun(segment: SegmentFile) -> bool:
+    with open_segment(segment) as reader:
+        return bool(np.any(read_at(reader, 0, 8)))
