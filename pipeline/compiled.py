@@ -7,9 +7,12 @@ indices. An array given to another compiled function is counted in and out, so a
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numba
+
+Scalar: TypeAlias = Any
+"""A number inside compiled code: an int to Python, a machine word to the compiler."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -24,7 +24,7 @@ def _tables() -> npt.NDArray[np.uint32]:
 _TABLES = _tables()
 
 
-def crc_of(data: Bytes, starts: Longs, lengths: Longs) -> Longs:
+def crcs(data: Bytes, starts: Longs, lengths: Longs) -> Longs:
     """One CRC per range, 31 bits."""
     values = np.empty(len(starts), np.int64)
     _fill(data, starts, lengths, values)

@@ -4,7 +4,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from commitlogfs.pipeline.compiled import compiled
+from commitlogfs.pipeline.compiled import Scalar, compiled
 from commitlogfs.pipeline.raw_bytes import Bytes, i16, i32, i64, u32
 from commitlogfs.pipeline.walk import Longs
 
@@ -52,7 +52,7 @@ def _fill(data: Bytes, positions: Longs, values: Longs) -> None:
         body_length = i32(data, after_hosts + 12)
         topic_at = after_hosts + 16 + body_length
         if is_v2:
-            topic_length = i16(data, topic_at)
+            topic_length: Scalar = i16(data, topic_at)
             topic_at += 2
         else:
             topic_length = np.int64(data[topic_at])

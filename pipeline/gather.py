@@ -1,13 +1,14 @@
 """Copying many short ranges out of one buffer into another. Compiled."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from commitlogfs.pipeline.compiled import compiled
+from commitlogfs.pipeline.compiled import Scalar, compiled
 from commitlogfs.pipeline.walk import Bytes, Longs
 
 
@@ -20,10 +21,7 @@ def gather(data: Bytes, starts: Longs, lengths: Longs) -> tuple[Bytes, Longs]:
     return out, offsets
 
 
-@intrinsic
-def _copy(typingctx: Any, target: Any, target_at: Any, source: Any, source_at: Any, length: Any) -> Any:
-    """memcpy: a loop over a few dozen bytes costs several times as much."""
-
+def _memcpy(typingctx: Any, target: Any, target_at: Any, source: Any, source_at: Any, length: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         target, target_at, source, source_at, length = arguments
         to = context.make_array(signature.args[0])(context, builder, target).data
@@ -34,8 +32,12 @@ def _copy(typingctx: Any, target: Any, target_at: Any, source: Any, source_at: A
     return types.void(target, types.int64, source, types.int64, types.int64), generate
 
 
+_copy = cast("Callable[[Bytes, int, Bytes, int, int], None]", intrinsic(_memcpy))
+"""A loop over a few dozen bytes costs several times as much."""
+
+
 @compiled
-def _offsets(lengths: Longs, offsets: Longs) -> int:
+def _offsets(lengths: Longs, offsets: Longs) -> Scalar:
     total = 0
     offsets[0] = 0
     for row in range(lengths.size):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from commitlogfs.pipeline.compiled import compiled
+from commitlogfs.pipeline.compiled import Scalar, compiled
 from commitlogfs.pipeline.raw_bytes import is_same
 from commitlogfs.pipeline.walk import Bytes, Longs
 
@@ -23,7 +23,7 @@ def group_spans(data: Bytes, starts: Longs, lengths: Longs, also: Longs | None =
 @compiled
 def _group(
     data: Bytes, starts: Longs, lengths: Longs, also: Longs, groups: Longs, firsts: Longs, slots: Longs
-) -> int:
+) -> Scalar:
     count = 0
     mask = slots.size - 1
     for row in range(starts.size):

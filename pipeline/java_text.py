@@ -8,7 +8,7 @@ piece of three bytes, while Python sees three of one. Tag and key hashes depend 
 import numpy as np
 import numpy.typing as npt
 
-from commitlogfs.pipeline.compiled import compiled
+from commitlogfs.pipeline.compiled import Scalar, compiled
 from commitlogfs.pipeline.walk import Bytes, Longs
 
 Ints = npt.NDArray[np.int32]
@@ -33,12 +33,12 @@ def well_formed(data: Bytes, starts: Longs, lengths: Longs) -> tuple[Bytes, Long
 
 
 @compiled
-def _continues(byte: int) -> bool:
+def _continues(byte: Scalar) -> Scalar:
     return (byte & 0xC0) == 0x80
 
 
 @compiled
-def _next(data: Bytes, at: int, end: int) -> tuple[int, int]:
+def _next(data: Bytes, at: Scalar, end: Scalar) -> tuple[Scalar, Scalar]:
     """The code point at `at` (< end) and where the next one begins."""
     first = np.int64(data[at])
     left = end - at - 1

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from commitlogfs.pipeline.compiled import compiled
+from commitlogfs.pipeline.compiled import Scalar, compiled
 from commitlogfs.pipeline.raw_bytes import is_same, lowest_bit, word
 from commitlogfs.pipeline.walk import Bytes, Longs
 
@@ -50,7 +50,7 @@ def find_property(data: Bytes, starts: Longs, lengths: Longs, name: bytes) -> tu
 
 
 @compiled
-def _next_mark(data: Bytes, at: int, end: int) -> int:
+def _next_mark(data: Bytes, at: Scalar, end: Scalar) -> Scalar:
     """Where the next 0x01 or 0x02 is, from `at` on; `end` if there is none."""
     while at + 8 <= end:
         eight = word(data, at)
@@ -69,7 +69,7 @@ def _next_mark(data: Bytes, at: int, end: int) -> int:
 
 
 @compiled
-def _end_of_piece(data: Bytes, at: int, end: int) -> int:
+def _end_of_piece(data: Bytes, at: Scalar, end: Scalar) -> Scalar:
     """Where the next 0x02 is, from `at` on; `end` if there is none."""
     at = _next_mark(data, at, end)
     while at < end and data[at] == 1:
@@ -101,7 +101,9 @@ def _find(
 
 
 @compiled
-def _known_of_many(data: Bytes, spans: Longs, begin: int, length: int, count: int, table: Longs, stamp: int) -> int:
+def _known_of_many(
+    data: Bytes, spans: Longs, begin: Scalar, length: Scalar, count: Scalar, table: Longs, stamp: Scalar
+) -> Scalar:
     """Which property of this record has the name at `begin`; `count`, entered as such, where it is new.
 
     table[0]: stamps, so that nothing has to be cleared between records; table[1]: indices.

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from commitlogfs.pipeline.compiled import compiled
+from commitlogfs.pipeline.compiled import Scalar, compiled
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -33,7 +33,7 @@ def _loader(bits: int, *, swapped: bool, signed: bool) -> Callable[[Bytes, int],
 
         return (types.int64 if swapped else types.uint64)(data, types.int64), generate
 
-    return intrinsic(load)  # type: ignore[no-any-return]
+    return cast("Callable[[Bytes, int], int]", intrinsic(load))
 
 
 i16 = _loader(16, swapped=True, signed=True)
@@ -44,18 +44,19 @@ word = _loader(64, swapped=False, signed=False)
 """Eight bytes as they lie, the first one lowest."""
 
 
-@intrinsic
-def lowest_bit(typingctx: Any, value: Any) -> Any:
-    """Index of the lowest bit that is set in a number other than 0."""
-
+def _lowest_bit(typingctx: Any, value: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
 
     return types.int64(types.uint64), generate
 
 
+lowest_bit = cast("Callable[[Any], int]", intrinsic(_lowest_bit))
+"""Index of the lowest bit that is set in a number other than 0."""
+
+
 @compiled
-def is_same(data: Bytes, one: int, other: int, length: int) -> bool:
+def is_same(data: Bytes, one: Scalar, other: Scalar, length: Scalar) -> bool:
     """Whether the `length` bytes at `one` and at `other` are equal."""
     done = 0
     while length - done >= 8:
@@ -70,7 +71,7 @@ def is_same(data: Bytes, one: int, other: int, length: int) -> bool:
 
 
 @compiled
-def put(data: Bytes, at: int, value: int, width: int) -> None:
+def put(data: Bytes, at: Scalar, value: Scalar, width: Scalar) -> None:
     """The lowest `width` bytes of `value`, big-endian."""
     for index in range(width):
         data[at + index] = (value >> (8 * (width - 1 - index))) & 0xFF

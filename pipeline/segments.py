@@ -163,7 +163,7 @@ class _LocalSegment:
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def read_into(self, buffer: npt.NDArray[np.uint8], position: int) -> int:
-        view, done = memoryview(buffer), 0
+        view, done = buffer.data, 0
         while done < len(view):
             try:
                 got = os.preadv(self._fd, [view[done:]], position + done)

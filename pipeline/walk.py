@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from commitlogfs.pipeline.compiled import compiled
+from commitlogfs.pipeline.compiled import Scalar, compiled
 from commitlogfs.pipeline.raw_bytes import i16, i32, i64, u32
 
 Bytes = npt.NDArray[np.uint8]
@@ -66,9 +66,9 @@ _RECORD = -1
 
 
 class Walk(NamedTuple):
-    """`count` records were found; the walk ended at `position`, where `needed` bytes must be at hand to go on."""
+    """So many `records` were found; the walk ended at `position`, where `needed` bytes must be at hand to go on."""
 
-    count: int
+    records: int
     ended: Ended
     position: int
     needed: int
@@ -100,7 +100,7 @@ def find(data: Bytes, offset: int, start: int, stop: int, room: int) -> Found:
 
 
 @compiled
-def _judge(data: Bytes, offset: int, at: int, room: int) -> tuple[int, int]:
+def _judge(data: Bytes, offset: Scalar, at: Scalar, room: Scalar) -> tuple[Scalar, Scalar]:
     """What lies at `at`: (_RECORD, its size), (Ended.MORE, bytes needed), or (another Ended, 0)."""
     left = room - at
     if left == 0:
@@ -138,7 +138,7 @@ def _judge(data: Bytes, offset: int, at: int, room: int) -> tuple[int, int]:
         return 1, size
     topic_at = at + before_body + body
     if topic_bytes == 1:
-        topic = np.int64(data[topic_at])
+        topic: Scalar = np.int64(data[topic_at])
         if topic > 127:
             return 6, 0
     else:
@@ -155,8 +155,8 @@ def _judge(data: Bytes, offset: int, at: int, room: int) -> tuple[int, int]:
 
 @compiled
 def _walk(
-    data: Bytes, offset: int, start: int, stop: int, room: int, positions: Longs
-) -> tuple[int, int, int, int]:
+    data: Bytes, offset: Scalar, start: Scalar, stop: Scalar, room: Scalar, positions: Longs
+) -> tuple[Scalar, Scalar, Scalar, Scalar]:
     count = 0
     at = start
     while at < stop:
@@ -172,8 +172,8 @@ def _walk(
 
 
 @compiled
-def _find(data: Bytes, offset: int, start: int, stop: int, room: int) -> tuple[int, int, int]:
-    at = start
+def _find(data: Bytes, offset: Scalar, start: Scalar, stop: Scalar, room: Scalar) -> tuple[Scalar, Scalar, Scalar]:
+    at: Scalar = start
     last = min(stop, room - 7, data.size - 7)
     while at < last:
         shift = _SHIFTS[data[at + 7]]

@@ -39,7 +39,7 @@ class Window:
         """Where records begin, counted from data[0], and how the walk ended, as the segment's position."""
         begin = self.begin
         result = walk(self.data, self._offset, position - begin, stop - begin, self._room, self._positions)
-        return self._positions[: result.count], result._replace(position=result.position + begin)
+        return self._positions[: result.records], result._replace(position=result.position + begin)
 
     def find(self, start: int, stop: int) -> int | None:
         """The first place in [start, stop) where a record or the blank record lies. Loads what it looks at."""
