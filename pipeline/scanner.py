@@ -41,46 +41,69 @@ class Chunk:
 def scan_split(split: Split, mode: DamageMode = DamageMode.FAILFAST) -> Iterator[Chunk | Damage]:
     """The records that begin in `split`, in their order.
 
-    A split in the middle of a segment begins at the first place that proves to be a record. That is only
-    right where no record holds another one at its own place in its body; the split before it, which knows
-    where records begin, looks for that at its end. The memory used is a window or one record, whichever is
-    larger. Raises DamagedLogError (FAILFAST), AmbiguousSplitError, SegmentGoneError, LocationError.
+    A split in the middle of a segment begins at the first place that proves to be a record. That is right
+    because the split before it, which knows where records begin, proves it at its own end: nothing that looks
+    like a record lies inside its last one, and the next one begins where that ends. So a damage belongs to the
+    split of the last record before it. The memory used is a window or one record, whichever is larger.
+
+    Raises DamagedLogError (FAILFAST), AmbiguousSplitError, SegmentGoneError, LocationError.
     """
-    segment = split.segment
-    with open_segment(segment) as reader:
-        window = Window(segment, reader)
-        at = split.start if split.start == 0 else window.find(split.start, split.stop)
+    with open_segment(split.segment) as reader:
+        yield from _Scan(split, mode, Window(split.segment, reader)).run()
+
+
+class _Scan:
+    """Positions are the segment's."""
+
+    def __init__(self, split: Split, mode: DamageMode, window: Window) -> None:
+        self._split, self._mode, self._window = split, mode, window
+        self._segment = split.segment
+
+    def run(self) -> Iterator[Chunk | Damage]:
+        split, window = self._split, self._window
+        at = split.start if split.exact else window.find(split.start, split.stop)
         needed = 0
         while at is not None and at < split.stop:
             window.load(at, needed)
             positions, walked = window.walk(at, split.stop)
             end, needed = walked.position, walked.needed
             if len(positions):
-                yield Chunk(window.data, segment.base_offset + window.begin, positions, segment)
+                yield Chunk(window.data, self._segment.base_offset + window.begin, positions, self._segment)
             if walked.ended in (Ended.MORE, Ended.FULL):
                 at = end
             elif walked.ended in REASONS:
-                at = window.find(end, segment.size)
-                yield _skip(split, end, segment.size if at is None else at, REASONS[walked.ended], mode)
+                at = window.find(end, split.limit)
+                yield self._skip(end, at, REASONS[walked.ended])
                 needed = 0
             else:
-                _verify_border(split, window, end, blank=walked.ended is Ended.BLANK)
-                at = None
+                if walked.ended is Ended.BLANK:
+                    self._refuse_seeming(max(split.stop, end + 1), self._segment.size)
+                else:
+                    self._refuse_seeming(split.stop, end)
+                    yield from self._check_next(end)
+                return
 
+    def _refuse_seeming(self, start: int, stop: int) -> None:
+        """What lies in [start, stop) is inside a record: no later split may take something there for one."""
+        seeming = self._window.find(start, stop)
+        if seeming is not None:
+            raise AmbiguousSplitError(
+                f"segment {self._segment.name}, log offset {self._segment.base_offset + seeming}: what looks like a "
+                f"record lies inside another one: read whole segments, with splitSize={self._segment.size}"
+            )
 
-def _skip(split: Split, start: int, stop: int, reason: str, mode: DamageMode) -> Damage:
-    offset = split.segment.base_offset + start
-    if mode is DamageMode.FAILFAST:
-        raise DamagedLogError(split.segment.name, offset, reason)
-    return Damage(offset, stop - start, reason, split.segment.name)
+    def _check_next(self, end: int) -> Iterator[Damage]:
+        """The next split looks for its first record only; what it passes over is told here."""
+        if end < self._split.limit:
+            following = self._window.find(end, self._split.limit)
+            if following != end:
+                self._window.load(end)
+                _, walked = self._window.walk(end, end + 1)
+                yield self._skip(end, following, REASONS.get(walked.ended, REASONS[Ended.OTHER]))
 
-
-def _verify_border(split: Split, window: Window, end: int, *, blank: bool) -> None:
-    """No later split may begin inside the record, or the blank record, that reaches over this one's stop."""
-    size = split.segment.size
-    seeming = window.find(max(split.stop, end + 1), size) if blank else window.find(split.stop, end)
-    if seeming is not None and seeming < size:
-        raise AmbiguousSplitError(
-            f"segment {split.segment.name}, log offset {split.segment.base_offset + seeming}: what looks like a "
-            f"record lies inside another one: read whole segments, with splitSize={size}"
-        )
+    def _skip(self, start: int, stop: int | None, reason: str) -> Damage:
+        """[start, stop) holds no record, to the limit for a `stop` of None."""
+        offset = self._segment.base_offset + start
+        if self._mode is DamageMode.FAILFAST:
+            raise DamagedLogError(self._segment.name, offset, reason)
+        return Damage(offset, (stop or self._split.limit) - start, reason, self._segment.name)

@@ -14,6 +14,10 @@ class Split:
     segment: SegmentFile
     start: int
     stop: int
+    exact: bool
+    """A record must begin at `start`; else the first one from there on is meant."""
+    limit: int
+    """Where what is asked for ends in this segment: at or behind `stop`."""
 
     @property
     def start_offset(self) -> int:
@@ -25,16 +29,31 @@ class Split:
 
 
 def plan_splits(
-    listing: LogListing, end_offset: int, *, start_offset: int = 0, split_size: int = DEFAULT_SPLIT_BYTES
+    listing: LogListing,
+    end_offset: int,
+    *,
+    start_offset: int = 0,
+    exact_start: bool = False,
+    split_size: int = DEFAULT_SPLIT_BYTES,
 ) -> list[Split]:
     """The splits of the records that begin in [start_offset, end_offset) of the log, in its order.
 
     `end_offset`: where the log ends (`tail.find_end`) or an earlier place; nothing before it may be unwritten.
-    No I/O: whatever is outside is never opened.
+    `exact_start`: a record is known to begin at `start_offset`, so that it is damage if there is none. No I/O:
+    whatever is outside is never opened.
     """
     splits = []
     for segment in listing.segments:
-        start = max(0, start_offset - segment.base_offset)
-        stop = min(segment.size, end_offset - segment.base_offset)
-        splits += [Split(segment, begin, min(begin + split_size, stop)) for begin in range(start, stop, split_size)]
+        first = max(0, start_offset - segment.base_offset)
+        end = min(segment.size, end_offset - segment.base_offset)
+        splits += [
+            Split(
+                segment,
+                start,
+                min(start + split_size, end),
+                exact=start == 0 or (start == first and exact_start),
+                limit=end,
+            )
+            for start in range(first, end, split_size)
+        ]
     return splits

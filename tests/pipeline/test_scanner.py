@@ -1,0 +1,293 @@
+"""Records found split by split: each exactly once, damage never silently, nothing read out of bounds."""
+
+import random
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.records import BLANK, V1, V2, make_blank, make_record
+from support.written_logs import WrittenLog, sized, write_log
+
+from commitlogfs.pipeline.errors import AmbiguousSplitError, DamagedLogError, LocationError, SegmentGoneError
+from commitlogfs.pipeline.fields import record_fields
+from commitlogfs.pipeline.scanner import Chunk, Damage, DamageMode, scan_split
+from commitlogfs.pipeline.segments import list_segments
+from commitlogfs.pipeline.splits import plan_splits
+from commitlogfs.pipeline.tail import find_end
+from commitlogfs.pipeline.walk import Ended, find, walk
+from commitlogfs.store import record as reference
+
+SEGMENT = 1 << 16
+
+
+def read(
+    log: WrittenLog, mode: DamageMode = DamageMode.FAILFAST, split_size: int = SEGMENT, end: int | None = None
+) -> tuple[list[int], list[Damage]]:
+    """Log offsets of all records, and what was skipped."""
+    listing = list_segments(str(log.folder))
+    end = find_end(listing, settle_s=0) if end is None else end
+    offsets: list[int] = []
+    damages: list[Damage] = []
+    for split in plan_splits(listing, end, split_size=split_size):
+        for part in scan_split(split, mode):
+            if isinstance(part, Damage):
+                damages.append(part)
+            else:
+                assert all(part.positions[:-1] < part.positions[1:])
+                offsets += (part.positions + part.offset).tolist()
+    return offsets, damages
+
+
+@pytest.mark.parametrize("split_size", [100, 999, 4096, SEGMENT - 1, SEGMENT, 10 * SEGMENT])
+def test_every_record_is_found_exactly_once_whatever_the_splits(tmp_path: Path, split_size: int) -> None:
+    bodies = random.Random(1).choices([0, 1, 40, 300, 5000, 20000], k=200)  # noqa: S311
+    log = write_log(tmp_path, SEGMENT, [sized(size) for size in bodies])
+    assert read(log, split_size=split_size) == (log.offsets, [])
+
+
+def test_the_kinds_of_records_are_all_walked(tmp_path: Path) -> None:
+    kinds = [
+        sized(10),
+        sized(10, magic=V2, topic=b"t" * 300),
+        sized(10, born=("2001:db8::1", 1)),
+        sized(10, stored=("2001:db8::2", 1)),
+        sized(10, born=("2001:db8::1", 1), stored=("2001:db8::2", 1), magic=V2),
+        sized(0, topic=b"", properties=b""),
+        sized(5, property_crc=True),
+    ]
+    log = write_log(tmp_path, SEGMENT, kinds * 30)
+    assert read(log)[0] == log.offsets
+
+
+def test_a_record_larger_than_a_window(tmp_path: Path) -> None:
+    size = 8 << 20
+    log = write_log(tmp_path, size, [sized(100), sized(5 << 20), sized(100), sized(7 << 20), sized(1)])
+    for split_size in (size, 1 << 20):
+        assert read(log, split_size=split_size)[0] == log.offsets
+
+
+def test_a_log_need_not_begin_at_zero(tmp_path: Path) -> None:
+    log = write_log(tmp_path, SEGMENT, [sized(500)] * 300, first=7 * SEGMENT)
+    assert read(log)[0] == log.offsets
+
+
+def test_a_range_begins_and_ends_where_it_is_told(tmp_path: Path) -> None:
+    log = write_log(tmp_path, SEGMENT, [sized(700)] * 300)
+    listing = list_segments(str(log.folder))
+    first, last = log.offsets[37], log.offsets[211]
+    for split_size in (1000, SEGMENT):
+        found = [
+            offset
+            for split in plan_splits(listing, last, start_offset=first, split_size=split_size)
+            for chunk in scan_split(split)
+            if isinstance(chunk, Chunk)
+            for offset in (chunk.positions + chunk.offset).tolist()
+        ]
+        assert found == log.offsets[37:211]
+
+
+# --- damage ----------------------------------------------------------------------------------------------
+
+
+def broken_log(folder: Path, *, at: int = 100, count: int = 200) -> WrittenLog:
+    """One record of many has lost its magic."""
+    log = write_log(folder, SEGMENT, [sized(400)] * count)
+    log.write_at(log.offsets[at] + 4, b"\0\0\0\0")
+    return log
+
+
+def test_damage_is_named_with_segment_and_offset(tmp_path: Path) -> None:
+    log = broken_log(tmp_path)
+    with pytest.raises(DamagedLogError) as raised:
+        read(log)
+    assert (raised.value.segment, raised.value.offset) == (log.segment_at(log.offsets[100]).name, log.offsets[100])
+    assert str(log.offsets[100]) in str(raised.value)
+
+
+@pytest.mark.parametrize("split_size", [100, 1000, SEGMENT])
+def test_permissive_goes_on_at_the_next_record_and_reports_the_rest(tmp_path: Path, split_size: int) -> None:
+    log = broken_log(tmp_path)
+    offsets, damages = read(log, DamageMode.PERMISSIVE, split_size)
+    assert offsets == log.offsets[:100] + log.offsets[101:]
+    lengths = {damage.offset: damage.length for damage in damages}
+    assert lengths == {log.offsets[100]: log.offsets[101] - log.offsets[100]}
+
+
+@pytest.mark.parametrize(
+    ("at", "data"),
+    [
+        (0, struct.pack(">i", -5)),
+        (0, struct.pack(">i", 2**31 - 1)),
+        (0, struct.pack(">i", 90)),
+        (4, struct.pack(">I", BLANK)),
+        (28, struct.pack(">q", 12345)),
+        (36, struct.pack(">i", 0x30)),
+        (84, struct.pack(">i", -1)),
+        (84, struct.pack(">i", 2**31 - 1)),
+        (84, struct.pack(">i", 399)),
+    ],
+)
+def test_any_field_that_does_not_fit_is_damage(tmp_path: Path, at: int, data: bytes) -> None:
+    log = write_log(tmp_path, SEGMENT, [sized(400)] * 50)
+    log.write_at(log.offsets[20] + at, data)
+    offsets, damages = read(log, DamageMode.PERMISSIVE)
+    assert offsets == log.offsets[:20] + log.offsets[21:]
+    assert [damage.offset for damage in damages] == [log.offsets[20]]
+
+
+def test_a_hole_in_a_finished_segment_is_damage(tmp_path: Path) -> None:
+    log = write_log(tmp_path, SEGMENT, [sized(400)] * 300)
+    log.write_at(log.offsets[10], bytes(SEGMENT - log.offsets[10]))
+    offsets, damages = read(log, DamageMode.PERMISSIVE)
+    assert offsets == log.offsets[:10] + [offset for offset in log.offsets if offset >= SEGMENT]
+    assert [(damage.offset, damage.length) for damage in damages] == [(log.offsets[10], SEGMENT - log.offsets[10])]
+    assert "nothing is written" in damages[0].reason
+
+
+def test_bytes_after_the_blank_record_do_not_matter(tmp_path: Path) -> None:
+    log = write_log(tmp_path, SEGMENT, [sized(3000)] * 40)
+    left = (
+        SEGMENT - max(offset for offset in log.offsets if offset < SEGMENT) - len(make_record(0, body=b"x" * 3000))
+    )
+    log.write_at(SEGMENT - left + 8, random.Random(2).randbytes(left - 8))  # noqa: S311
+    assert read(log)[0] == log.offsets
+    assert read(log, split_size=512)[0] == log.offsets
+
+
+@pytest.mark.parametrize("where", ["body", "blank"])
+def test_what_looks_like_a_record_inside_another_is_never_taken_for_one(tmp_path: Path, where: str) -> None:
+    log = write_log(tmp_path, SEGMENT, [sized(9000)] * 12)
+    # 7 records of 9 kB in a segment of 64 kB; the body of the sixth and the blank lie across a border of splits.
+    inner = log.offsets[5] + 4000 if where == "body" else SEGMENT - 300
+    log.write_at(inner, make_record(inner, body=b"trap"))
+    assert read(log)[0] == log.offsets, "whole segments are walked from their beginning"
+    split_size = inner - 64
+    with pytest.raises(AmbiguousSplitError, match="splitSize"):
+        read(log, DamageMode.PERMISSIVE, split_size)
+
+
+def test_a_segment_that_is_gone_or_shorter_than_listed(tmp_path: Path) -> None:
+    log = write_log(tmp_path, SEGMENT, [sized(400)] * 300)
+    splits = plan_splits(list_segments(str(log.folder)), log.end)
+    with log.segment_at(0).open("r+b") as file:
+        file.truncate(1000)
+    with pytest.raises(LocationError, match="although it had 65536"):
+        list(scan_split(splits[0]))
+    log.segment_at(0).unlink()
+    with pytest.raises(SegmentGoneError):
+        list(scan_split(splits[0]))
+
+
+# --- hostile bytes ---------------------------------------------------------------------------------------
+
+
+def reference_walk(data: bytes, offset: int, room: int) -> list[int]:
+    """What `store.record`, which decodes one record for people, finds from the beginning on."""
+    found, at = [], 0
+    while room - at >= 8:
+        try:
+            one = reference.decode(data[at:room], offset + at)
+        except reference.RecordError:
+            break
+        if one.total_size > room - at - 8:
+            break
+        found.append(at)
+        at += one.total_size
+    return found
+
+
+@st.composite
+def damaged_bytes(draw: st.DrawFn) -> tuple[bytes, int]:
+    """A few records, then bytes of them changed at random."""
+    offset = draw(st.sampled_from([0, 1 << 30, (1 << 62) - (1 << 62) % 4096]))
+    data = b""
+    for _ in range(draw(st.integers(1, 5))):
+        data += make_record(
+            offset + len(data),
+            body=draw(st.binary(max_size=60)),
+            topic=draw(st.binary(max_size=127)),
+            properties=draw(st.binary(max_size=60)),
+            magic=draw(st.sampled_from([V1, V2])),
+            born=draw(st.sampled_from([("1.2.3.4", 5), ("::1", 5)])),
+            stored=draw(st.sampled_from([("1.2.3.4", 5), ("::1", 5)])),
+        )
+    data += draw(st.sampled_from([b"", make_blank(50)[:8] + bytes(42), bytes(100)]))
+    changed = bytearray(data)
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(data) - 1))
+        changed[at : at + 4] = draw(st.sampled_from([b"\xff", b"\0", b"\x7f\xff\xff\xff", b"\xda\xa3\x20\xa7"]))
+    return bytes(changed[: len(data)]), offset
+
+
+@given(damaged_bytes(), st.integers(0, 300))
+def test_the_walk_agrees_with_the_reference_decoder_on_any_bytes(case: tuple[bytes, int], cut: int) -> None:
+    data, offset = case
+    room = len(data)
+    positions = np.empty(room // 91 + 1, np.int64)
+    array = np.frombuffer(data, np.uint8)
+    walked = walk(array, offset, 0, room, room, positions)
+    assert positions[: walked.records].tolist() == reference_walk(data, offset, room)
+    # Of a shorter buffer, the same records as far as they are in it, and then the need for more or the same end.
+    part = walk(array[: max(0, room - cut)].copy(), offset, 0, room, room, positions)
+    assert part.records <= walked.records
+    assert part.ended is Ended.MORE or part[1:3] == walked[1:3]
+
+
+@given(st.binary(max_size=400), st.integers(0, 50))
+def test_random_bytes_are_searched_without_a_find(data: bytes, start: int) -> None:
+    array = np.frombuffer(data, np.uint8)
+    result = find(array, 1 << 40, min(start, len(data)), len(data), len(data))
+    assert not result.found
+
+
+@given(damaged_bytes(), st.integers(0, 600), st.integers(0, 200))
+def test_a_search_finds_the_first_place_that_proves_to_be_a_record(
+    case: tuple[bytes, int], start: int, cut: int
+) -> None:
+    data, offset = case
+    start = min(start, len(data))
+    expected = next((at for at in range(start, len(data)) if begins_at(data, offset, at)), None)
+    array = np.frombuffer(data, np.uint8)
+    result = find(array, offset, start, len(data), len(data))
+    assert (result.position if result.found else None) == expected
+    short = find(array[: max(0, len(data) - cut)].copy(), offset, start, len(data), len(data))
+    assert short.found or expected is None or short.position <= expected
+
+
+def begins_at(data: bytes, offset: int, at: int) -> bool:
+    left = len(data) - at
+    if left < 8:
+        return False
+    if struct.unpack_from(">II", data, at) == (left, BLANK):
+        return True
+    return bool(reference_walk(data[at:], offset + at, left))
+
+
+@given(damaged_bytes())
+def test_fields_are_those_of_the_reference_decoder(case: tuple[bytes, int]) -> None:
+    data, offset = case
+    array = np.frombuffer(data, np.uint8)
+    places = reference_walk(data, offset, len(data))
+    fields = record_fields(array, np.array(places, np.int64))
+    for row, at in enumerate(places):
+        one = reference.decode(data[at:], offset + at)
+        span = {
+            name: data[getattr(fields, f"{name}_start")[row] :][: getattr(fields, f"{name}_length")[row]]
+            for name in ("body", "topic", "properties")
+        }
+        assert span == {"body": one.body, "topic": one.topic_bytes, "properties": one.properties_bytes}
+        assert fields.total_size[row] == one.total_size
+        assert fields.version[row] == one.version
+        assert fields.body_crc[row] == one.body_crc
+        assert fields.queue_id[row] == one.queue_id
+        assert fields.flag[row] == one.flag
+        assert fields.queue_offset[row] == one.queue_offset
+        assert fields.physical_offset[row] == one.physical_offset
+        assert fields.sys_flag[row] == one.sys_flag
+        assert fields.born_ms[row] == one.born_timestamp_ms
+        assert fields.store_ms[row] == one.store_timestamp_ms
+        assert fields.reconsume_times[row] == one.reconsume_times
+        assert fields.prepared_offset[row] == one.prepared_transaction_offset

@@ -1,0 +1,115 @@
+"""The end of a log that is being written: never inside a record, never before a whole one."""
+
+import threading
+from pathlib import Path
+
+from support.records import make_record
+from support.written_logs import sized, write_log
+
+from commitlogfs.pipeline.segments import list_segments
+from commitlogfs.pipeline.tail import find_end
+
+SEGMENT = 1 << 16
+
+
+def end_of(folder: Path, known: int = 0, settle_s: float = 0.0) -> int:
+    return find_end(list_segments(str(folder)), known=known, settle_s=settle_s)
+
+
+def test_the_end_is_behind_the_last_record(tmp_path: Path) -> None:
+    log = write_log(tmp_path, SEGMENT, [sized(400)] * 300)
+    assert end_of(tmp_path) == log.end
+    assert end_of(tmp_path, known=log.offsets[250]) == log.end
+    assert end_of(tmp_path, known=log.end) == log.end
+
+
+def test_segments_made_ahead_do_not_matter(tmp_path: Path) -> None:
+    log = write_log(tmp_path, SEGMENT, [sized(400)] * 200)
+    for ahead in (1, 2):
+        path = log.segment_at(log.end + ahead * SEGMENT)
+        path.touch()
+        with path.open("r+b") as file:
+            file.truncate(SEGMENT)
+    assert end_of(tmp_path) == log.end
+
+
+def test_an_empty_log_ends_where_it_begins(tmp_path: Path) -> None:
+    assert end_of(tmp_path) == 0
+    log = write_log(tmp_path, SEGMENT, [], first=3 * SEGMENT)
+    assert end_of(tmp_path) == log.end == 3 * SEGMENT
+
+
+def test_a_finished_segment_ends_the_log_at_its_edge(tmp_path: Path) -> None:
+    log = write_log(tmp_path, SEGMENT, [sized(3000)] * 30)
+    log.segment_at(log.end).unlink()
+    assert end_of(tmp_path) == SEGMENT
+
+
+def test_half_a_record_is_not_the_log_yet(tmp_path: Path) -> None:
+    log = write_log(tmp_path, SEGMENT, [sized(400)] * 5)
+    record = make_record(log.end, body=b"y" * 500)
+    for there in (4, 8, 40, 90, 300, len(record) - 30):
+        log.write_at(log.end, record[:there])
+        assert end_of(tmp_path) == log.end
+
+
+def test_the_last_record_counts_once_it_does_not_change(tmp_path: Path) -> None:
+    """Its lengths may be there before its last bytes are."""
+    log = write_log(tmp_path, SEGMENT, [sized(400)] * 5)
+    newest = log.offsets[-1]
+    stop = threading.Event()
+
+    def keep_writing() -> None:
+        number = 0
+        while not stop.wait(0.005):
+            number += 1
+            log.write_at(newest + 100, number.to_bytes(4, "big"))
+
+    writer = threading.Thread(target=keep_writing)
+    writer.start()
+    ended: list[int] = []
+    reader = threading.Thread(target=lambda: ended.append(end_of(tmp_path, settle_s=0.05)))
+    reader.start()
+    reader.join(0.5)
+    try:
+        assert reader.is_alive(), "a record that still changes was taken for whole"
+    finally:
+        stop.set()
+        writer.join()
+        reader.join(10)
+    assert ended == [log.end]
+
+
+def test_a_broker_that_writes_on_and_on_does_not_hold_us_up(tmp_path: Path) -> None:
+    log = write_log(tmp_path, 1 << 22, [sized(400)] * 5)
+    stop = threading.Event()
+
+    def keep_appending() -> None:
+        while not stop.wait(0.001) and log.end < (1 << 22) - 2000:
+            log.append(sized(400))
+
+    writer = threading.Thread(target=keep_appending)
+    writer.start()
+    try:
+        end = end_of(tmp_path, settle_s=0.05)
+    finally:
+        stop.set()
+        writer.join()
+    assert end in {*log.offsets, log.end}
+    assert end > log.offsets[4]
+
+
+def test_records_left_over_behind_the_end_are_not_the_log(tmp_path: Path) -> None:
+    """A broker that was cut short goes back to its last good record and writes on from there, over old ones."""
+    log = write_log(tmp_path, SEGMENT, [sized(400)] * 100)
+    cut = log.offsets[50]
+    stamped = bytearray(make_record(cut, body=b"new" * 50))
+    stamped[56:64] = (1_800_000_000_000).to_bytes(8, "big")
+    log.write_at(cut, bytes(stamped))
+    assert end_of(tmp_path) == cut + len(stamped)
+
+
+def test_damage_before_the_end_does_not_end_the_log(tmp_path: Path) -> None:
+    log = write_log(tmp_path, SEGMENT, [sized(400)] * 100)
+    log.write_at(log.offsets[50], bytes(300))
+    assert end_of(tmp_path) == log.end
