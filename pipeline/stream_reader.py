@@ -1,0 +1,134 @@
+"""Reading the log as a stream: from where to where each trigger reads, and the splits of that.
+
+An offset is {"offset": log offset of the next record}. It is always a place where a record begins, or where the
+log ended: the broker begins its next record just there. So the same range gives the same rows whenever it is read.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from commitlogfs.pipeline.losses import DataLossError, demand_complete
+from commitlogfs.pipeline.options import Edge, ReadOptions
+from commitlogfs.pipeline.places import advance, first_place, offset_of_time, survey
+from commitlogfs.pipeline.reader import LogPartition, read_partition, split_bytes
+from commitlogfs.pipeline.rows import RowReader
+from commitlogfs.pipeline.segments import LogListing, list_segments
+from commitlogfs.pipeline.splits import plan_splits
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_KEY: Final = "offset"
+
+_logger = logging.getLogger(__name__)
+
+
+class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives on the driver as long as its query; only `read` runs elsewhere, on a copy."""
+
+    def __init__(self, options: ReadOptions, rows: RowReader) -> None:
+        self._options, self._rows = options, rows
+        self._known_end = 0
+        """Where the log ended when it was looked at last."""
+        self._target: int | None = None
+        """Trigger.AvailableNow: what comes after it is not for this run."""
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {_KEY: self._initial()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        options = self._options
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: Mapping[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        begin = start[_KEY]
+        listing, end = self._survey(begin)
+        if self._target is not None:
+            end = min(end, self._target)
+        if end <= begin:
+            return {_KEY: begin}
+        demand_complete(listing, begin, end, fail=self._options.fail_on_data_loss, warn=False)
+        reached = advance(listing, max(begin, _begin(listing)), end, **self._limits(limit))
+        return {_KEY: max(begin, reached)}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        _, self._target = survey(self._options.path, self._options.segment_size, self._known_end)
+
+    def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802
+        return {_KEY: self._known_end} if self._known_end else None
+
+    def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
+        begin, stop = start[_KEY], end[_KEY]
+        if begin >= stop:
+            return []
+        listing = list_segments(self._options.path, self._options.segment_size)
+        demand_complete(listing, begin, stop, fail=self._options.fail_on_data_loss)
+        size = split_bytes(self._options, listing, stop - begin)
+        splits = plan_splits(listing, stop, start_offset=begin, exact_start=True, split_size=size)
+        return [LogPartition(split) for split in splits]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        return read_partition(self._rows, partition)
+
+    # --- places --------------------------------------------------------------------------------------
+
+    def _initial(self) -> int:
+        options = self._options
+        listing, end = survey(options.path, options.segment_size)
+        match options.start:
+            case Edge.LATEST:
+                return end
+            case int(start) if start > end:
+                raise DataLossError(f"{options.path}: startingOffsets is {start}, but the log ends at {end}")
+            case int(start):
+                demand_complete(listing, start, end, fail=options.fail_on_data_loss)
+                return first_place(listing, start, end)
+        if options.start_ms is not None:
+            return offset_of_time(listing, _begin(listing), end, options.start_ms)
+        return _begin(listing)
+
+    def _survey(self, begin: int) -> tuple[LogListing, int]:
+        """The log from `begin` on. A log that ends before `begin` is not the one this query has read."""
+        options = self._options
+        listing, end = survey(options.path, options.segment_size, max(begin, self._known_end))
+        written = listing.segments[-1].end_offset if listing.segments else 0
+        if begin > written:
+            text = (
+                f"{options.path}: this query has read up to log offset {begin}, but the log ends at {written}: "
+                "it is another log, or was cut back"
+            )
+            if options.fail_on_data_loss:
+                raise DataLossError(f"{text}; give the right path, or start anew with an empty checkpoint")
+            if end != self._known_end:
+                _logger.warning("%s; waiting until it has grown beyond that", text)
+            end = begin
+        self._known_end = end
+        return listing, end
+
+    def _limits(self, limit: ReadLimit) -> dict[str, Any]:
+        """What `limit` allows; with it both options hold, of which Spark is told only one."""
+        options = self._options
+        match limit:
+            case ReadMaxBytes():
+                return {"max_bytes": limit.max_bytes, "max_records": options.max_offsets_per_trigger}
+            case ReadMaxRows():
+                return {"max_records": limit.max_rows, "max_bytes": options.max_bytes_per_trigger}
+        return {}
+
+
+def _begin(listing: LogListing) -> int:
+    return listing.segments[0].base_offset if listing.segments else 0
