@@ -1,0 +1,249 @@
+"""Consume queues and index, rebuilt from the log in parallel, with the very bytes that the broker writes.
+
+    decode     every split, once: per queue a run of ready entries, and the index keys; kept on the workers' disks
+    plan       the keys are counted, which tells the file of each
+    write      shuffled to one writer per queue and per index file, each in the order of the log
+
+The output appears under its name when all of it is whole; whatever becomes of a run, nothing else is left of it
+but a folder `OUTPUT.building-...`. What is written belongs on a disk that all workers share.
+"""
+
+import os
+import shutil
+from collections import Counter
+from dataclasses import dataclass
+from datetime import tzinfo
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+
+from pyspark import RDD, StorageLevel
+from pyspark.sql import SparkSession
+
+from commitlogfs.pipeline.broker_settings import BrokerSettings
+from commitlogfs.pipeline.consumequeue import ENTRY_BYTES
+from commitlogfs.pipeline.errors import PipelineError
+from commitlogfs.pipeline.index_file import IndexFileWriter, Share, file_names, plan_files
+from commitlogfs.pipeline.jobs import rebuild_tasks as tasks
+from commitlogfs.pipeline.jobs.progress import OnProgress, show_progress
+from commitlogfs.pipeline.jobs.rebuild_tasks import IndexFileWritten, Item, Place, SplitSummary
+from commitlogfs.pipeline.jobs.worker_errors import worker_errors
+from commitlogfs.pipeline.scanner import Damage, DamageMode
+from commitlogfs.pipeline.segments import LogListing, list_segments
+from commitlogfs.pipeline.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
+from commitlogfs.pipeline.tail import find_end
+
+_TASKS_AT_MOST = 20_000
+_QUEUE_BYTES_PER_TASK = 512 << 20
+
+
+class RebuildRefusedError(PipelineError):
+    """Nothing was begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildResult:
+    """What was read and written."""
+
+    output: Path
+    segments: int
+    end_offset: int
+    """The log was read up to here."""
+    records: int
+    queues: int
+    queue_files: int
+    queue_entries: int
+    left_out: int
+    """Entries that the broker, too, leaves out of its queues."""
+    misplaced: int
+    """Entries that the broker, too, puts in a wrong place: not 0 only after a gap or a deleted topic."""
+    index_files: tuple[str, ...]
+    index_entries: int
+    damages: tuple[Damage, ...]
+    """Skipped, in the order of the log; always empty with FAILFAST."""
+
+
+def rebuild(
+    spark: SparkSession,
+    log: str,
+    output: Path,
+    *,
+    consumequeue: bool = True,
+    index: bool = True,
+    settings: BrokerSettings | None = None,
+    mode: DamageMode = DamageMode.FAILFAST,
+    split_size: int = DEFAULT_SPLIT_BYTES,
+    zone: tzinfo | None = None,
+    on_progress: OnProgress | None = None,
+) -> RebuildResult:
+    """Make `output`, which must not exist, with folders consumequeue, batchconsumequeue (if any) and index.
+
+    `log`: as `list_segments` takes it. `zone`: of the names of index files, the machine's own by default; the
+    broker must be in the same. Raises RebuildRefusedError, LocationError, DamagedLogError and other PipelineErrors.
+    """
+    settings = settings or BrokerSettings()
+    listing = list_segments(log, settings.segment_size)
+    _demand_possible(listing, log, output, settings, mode, consumequeue=consumequeue, index=index)
+    end_offset = find_end(listing)
+    splits = plan_splits(listing, end_offset, split_size=split_size)
+    building = output.with_name(f"{output.name}.building-{os.urandom(4).hex()}")
+    building.mkdir(parents=True)
+    try:
+        run = _Run(spark, building, settings, index=index and settings.index_enabled, queues=consumequeue)
+        with show_progress(spark, on_progress), worker_errors():
+            run.run(splits, mode)
+        names = run.finish(zone)
+        (building / "out").rename(output)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return RebuildResult(
+        output=output,
+        segments=len({split.segment.base_offset for split in splits}),
+        end_offset=end_offset,
+        records=run.records,
+        queues=run.queue_figures["queues"],
+        queue_files=run.queue_figures["files"],
+        queue_entries=run.queue_figures["written"],
+        left_out=run.queue_figures["left_out"],
+        misplaced=run.queue_figures["misplaced"],
+        index_files=tuple(names),
+        index_entries=sum(written.summary.entries for written in run.index_files),
+        damages=tuple(run.damages),
+    )
+
+
+def _demand_possible(
+    listing: LogListing,
+    log: str,
+    output: Path,
+    settings: BrokerSettings,
+    mode: DamageMode,
+    *,
+    consumequeue: bool,
+    index: bool,
+) -> None:
+    if not (consumequeue or index):
+        raise RebuildRefusedError("nothing to rebuild: ask for the consume queues, the index, or both")
+    if output.exists():
+        raise RebuildRefusedError(f"{output} is there already: remove it, or name another output")
+    if consumequeue and settings.queues_refused:
+        raise RebuildRefusedError(settings.queues_refused)
+    if not listing.segments:
+        raise RebuildRefusedError(f"{log} holds no segments: is the log mounted there?")
+    if listing.gaps and mode is DamageMode.FAILFAST:
+        end, begin = listing.gaps[0]
+        raise RebuildRefusedError(
+            f"{log}: no segment holds log offset {end}, the next one begins at {begin}: behind a gap entries "
+            "come to stand in wrong places: mount the missing disk, or rebuild what is there with mode=PERMISSIVE"
+        )
+
+
+class _Run:
+    """One rebuild under way: what it has found out so far."""
+
+    def __init__(
+        self, spark: SparkSession, building: Path, settings: BrokerSettings, *, queues: bool, index: bool
+    ) -> None:
+        self._context, self._building, self._settings = spark.sparkContext, building, settings
+        self._queues, self._index = queues, index
+        self._key_pieces: list[tuple[Place, int]] = []
+        """Where the keys are, and how many, in the order of the log."""
+        self._last_record = (-1, 0)
+        """Log offset and store time."""
+        self._last_key = -1
+        self.records = 0
+        self.damages: list[Damage] = []
+        self.queue_figures: Counter[str] = Counter()
+        self.index_files: list[IndexFileWritten] = []
+
+    def run(self, splits: list[Split], mode: DamageMode) -> None:
+        if not splits:
+            return
+        decode = partial(
+            tasks.decode_splits,
+            splits=splits,
+            rules=self._settings.rules,
+            mode=mode,
+            queues=self._queues,
+            index=self._index,
+        )
+        numbers = self._context.parallelize(range(len(splits)), min(len(splits), _TASKS_AT_MOST))
+        # Kept, since it is looked at twice: reading a log again costs more than keeping what is made of it.
+        decoded = numbers.mapPartitions(decode).persist(StorageLevel.DISK_ONLY)
+        try:
+            for summary in decoded.mapPartitions(tasks.only_summaries).collect():
+                self._note(summary)
+            self._key_pieces.sort()
+            self.damages.sort(key=lambda damage: damage.offset)
+            self._write(decoded)
+        finally:
+            decoded.unpersist()
+
+    def _note(self, summary: SplitSummary) -> None:
+        self.records += summary.records
+        self._last_record = max(self._last_record, (summary.last_offset, summary.last_ms))
+        self._last_key = max(self._last_key, summary.last_key)
+        self._key_pieces += summary.key_pieces
+        self.damages += summary.damages
+
+    def _write(self, decoded: "RDD[Item]") -> None:
+        plan = plan_files((count for _, count in self._key_pieces), self._settings.index_capacity)
+        shares: dict[Place, list[Share]] = {}
+        for share in plan:
+            shares.setdefault(self._key_pieces[share.block][0], []).append(share)
+        index_files = plan[-1].file + 1 if plan else 0
+        queue_writers = self._queue_writers()
+        route = partial(tasks.route, shares=shares, index_files=index_files, queue_writers=queue_writers)
+        write = partial(tasks.write, index_files=index_files, building=self._building, settings=self._settings)
+        sorted_items = decoded.mapPartitions(route).repartitionAndSortWithinPartitions(
+            index_files + queue_writers, itemgetter(0)
+        )
+        for written in sorted_items.mapPartitionsWithIndex(write).collect():
+            if isinstance(written, Counter):
+                self.queue_figures += written
+            else:
+                self.index_files.append(written)
+        self.index_files.sort()
+
+    def _queue_writers(self) -> int:
+        if not self._queues:
+            return 1  # without work: Spark wants a partition
+        by_size = min(_TASKS_AT_MOST, self.records * ENTRY_BYTES // _QUEUE_BYTES_PER_TASK)
+        return max(2 * self._context.defaultParallelism, by_size)
+
+    # --- finish -----------------------------------------------------------------------------------------
+
+    def finish(self, zone: tzinfo | None) -> list[str]:
+        """Everything in place under `out`; the names of the index files."""
+        out = self._building / "out"
+        out.mkdir(exist_ok=True)
+        if self._queues:
+            (out / "consumequeue").mkdir(exist_ok=True)
+        if not self._index:
+            return []
+        (out / "index").mkdir()
+        numbers = [str(written.file) for written in self.index_files]
+        times = [written.summary.begin_ms for written in self.index_files]
+        if self._has_empty_file():
+            numbers.append("empty")
+            times.append(self._last_record[1])
+            self._write_empty_file()
+        names = file_names(times, zone)
+        for number, name in zip(numbers, names, strict=True):
+            (self._building / "index" / number).rename(out / "index" / name)
+        return names
+
+    def _has_empty_file(self) -> bool:
+        """A broker looks for a file with room at each record, whether that has a key or not."""
+        room = self._settings.index_capacity - 1
+        full = not self.index_files or self.index_files[-1].summary.entries == room
+        return full and self._last_record[0] > self._last_key
+
+    def _write_empty_file(self) -> None:
+        last = self.index_files[-1].summary if self.index_files else None
+        before = None if last is None else (last.end_offset, last.end_ms)
+        folder = self._building / "index"
+        folder.mkdir(exist_ok=True)
+        slots, capacity = self._settings.index_slots, self._settings.index_capacity
+        with IndexFileWriter(folder / "empty", slots, capacity, before) as writer:
+            writer.close()

@@ -1,0 +1,347 @@
+"""What Spark workers do in a rebuild: decode splits into runs and key blocks, write queues, write index files.
+
+Between the steps travels one item per queue, split and piece, with all its entries packed into one value, never
+one per message. The items of a split are numbered, so that their order in the log is known after any shuffle.
+"""
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from commitlogfs.pipeline.broker_settings import BrokerSettings
+from commitlogfs.pipeline.consumequeue import (
+    BATCH_ENTRY_BYTES,
+    ENTRY_BYTES,
+    BatchConsumeQueueFiles,
+    ConsumeQueueFiles,
+    QueueSummary,
+)
+from commitlogfs.pipeline.dispatch import Dispatcher, DispatchRules, Entries, Keys, QueueKey
+from commitlogfs.pipeline.index_file import (
+    KEY,
+    IndexFileWriter,
+    IndexSummary,
+    KeyBlock,
+    Share,
+    pack_keys,
+)
+from commitlogfs.pipeline.queue_runs import Run, collect_runs
+from commitlogfs.pipeline.scanner import Damage, DamageMode, scan_split
+from commitlogfs.pipeline.splits import Split
+
+_HELD_AT_MOST = 1_000_000
+"""Entries and keys that are gathered before they are sorted and sent on, some 40 bytes each."""
+_VALUE_BYTES = 256 << 10
+"""Largest value of an item: Spark and its sort hold some hundreds of items at a time."""
+
+
+class Place(NamedTuple):
+    """Where in the log an item comes from: sorts by it."""
+
+    split: int
+    piece: int
+
+
+class RunItem(NamedTuple):
+    """Entries of one queue."""
+
+    place: Place
+    queue: QueueKey
+    first: int
+    """Queue offset of the first entry, where they follow one another."""
+    queue_offsets: bytes
+    """Of each entry as int64, where they do not; else empty."""
+    entries: bytes
+
+
+class KeysItem(NamedTuple):
+    """Keys for the index."""
+
+    place: Place
+    base_offset: int
+    base_ms: int
+    keys: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.keys) // KEY.itemsize
+
+    def block(self) -> KeyBlock:
+        return KeyBlock(np.frombuffer(self.keys, KEY), self.base_offset, self.base_ms)
+
+    def part(self, share: Share) -> "KeysItem":
+        return self._replace(keys=self.keys[share.start * KEY.itemsize : share.stop * KEY.itemsize])
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSummary:
+    """What one split was found to hold."""
+
+    records: int
+    last_offset: int
+    """Of its last record, -1 without any."""
+    last_ms: int
+    last_key: int
+    """Log offset of its last record with a key, -1 without any."""
+    key_pieces: tuple[tuple[Place, int], ...]
+    """Where its keys are, and how many."""
+    damages: tuple[Damage, ...]
+
+
+Item = RunItem | KeysItem | SplitSummary
+
+
+# --- decoding --------------------------------------------------------------------------------------------
+
+
+def decode_splits(
+    numbers: Iterable[int],
+    *,
+    splits: Sequence[Split],
+    rules: DispatchRules,
+    mode: DamageMode,
+    queues: bool,
+    index: bool,
+) -> Iterator[Item]:
+    """What is in these splits, each split's summary last."""
+    for number in numbers:
+        yield from _SplitDecoder(number, splits[number], rules, mode, queues=queues, index=index).items()
+
+
+class _SplitDecoder:
+    def __init__(
+        self, number: int, split: Split, rules: DispatchRules, mode: DamageMode, *, queues: bool, index: bool
+    ) -> None:
+        self._number, self._split, self._mode = number, split, mode
+        self._with_queues, self._with_index = queues, index
+        self._dispatcher = Dispatcher(rules)
+        self._entries: list[Entries] = []
+        self._keys: list[Keys] = []
+        self._held = 0
+        self._pieces = 0
+        self._key_pieces: list[tuple[Place, int]] = []
+
+    def items(self) -> Iterator[Item]:
+        records, last_offset, last_ms, last_key = 0, -1, 0, -1
+        damages = []
+        for chunk in scan_split(self._split, self._mode):
+            if isinstance(chunk, Damage):
+                damages.append(chunk)
+                continue
+            dispatched = self._dispatcher.dispatch(chunk.data, chunk.positions)
+            records += len(chunk.positions)
+            last_offset, last_ms = dispatched.last_offset, dispatched.last_ms
+            if dispatched.keys.offsets.size:
+                last_key = int(dispatched.keys.offsets[-1])
+            self._hold(dispatched.entries, dispatched.keys)
+            if self._held >= _HELD_AT_MOST:
+                yield from self._flush()
+        yield from self._flush()
+        yield SplitSummary(records, last_offset, last_ms, last_key, tuple(self._key_pieces), tuple(damages))
+
+    def _hold(self, entries: Entries, keys: Keys) -> None:
+        if self._with_queues:
+            self._entries.append(entries)
+            self._held += entries.queues.size
+        if self._with_index:
+            self._keys.append(keys)
+            self._held += keys.offsets.size
+
+    def _flush(self) -> Iterator[Item]:
+        queues = self._dispatcher.queue_keys
+        for run in collect_runs(self._entries, np.array([queue.batch for queue in queues], np.bool_)):
+            yield from self._run_items(queues[run.queue], run)
+        for block in pack_keys(*_join(self._keys)) if self._keys else ():
+            size = _VALUE_BYTES // KEY.itemsize
+            for start in range(0, block.keys.size, size):
+                part = block.keys[start : start + size]
+                item = KeysItem(self._next_place(), block.base_offset, block.base_ms, part.tobytes())
+                self._key_pieces.append((item.place, item.size))
+                yield item
+        self._entries, self._keys, self._held = [], [], 0
+
+    def _run_items(self, queue: QueueKey, run: Run) -> Iterator[RunItem]:
+        width = BATCH_ENTRY_BYTES if queue.batch else ENTRY_BYTES
+        size = _VALUE_BYTES // width
+        for start in range(0, run.entries.size // width, size):
+            entries = run.entries[start * width : (start + size) * width].tobytes()
+            if isinstance(run.queue_offsets, int):
+                yield RunItem(self._next_place(), queue, run.queue_offsets + start, b"", entries)
+            else:
+                queue_offsets = run.queue_offsets[start : start + size].tobytes()
+                yield RunItem(self._next_place(), queue, -1, queue_offsets, entries)
+
+    def _next_place(self) -> Place:
+        self._pieces += 1
+        return Place(self._number, self._pieces)
+
+
+def _join(keys: Sequence[Keys]) -> Keys:
+    return Keys(*(np.concatenate(column) for column in zip(*keys, strict=True)))
+
+
+# --- routing ---------------------------------------------------------------------------------------------
+
+
+def only_summaries(items: Iterable[Item]) -> Iterator[SplitSummary]:
+    return (item for item in items if isinstance(item, SplitSummary))
+
+
+class IndexKey(NamedTuple):
+    """Sorts what goes into one index file."""
+
+    writer: int
+    place: Place
+    start: int
+    before: bool
+    """As in Share."""
+
+
+class RunKey(NamedTuple):
+    """Sorts what goes into the queues of one writer."""
+
+    writer: int
+    queue: QueueKey
+    place: Place
+
+
+Pair = tuple[IndexKey | RunKey, Item]
+
+
+def route(
+    items: Iterable[Item], *, shares: Mapping[Place, Sequence[Share]], index_files: int, queue_writers: int
+) -> Iterator[Pair]:
+    """Each item with the number of its writer: those of the index files first, then those of queues."""
+    for item in items:
+        if isinstance(item, RunItem):
+            writer = index_files + _spread(item.queue) % queue_writers
+            yield RunKey(writer, item.queue, item.place), item
+        elif isinstance(item, KeysItem):
+            for share in shares[item.place]:
+                yield IndexKey(share.file, item.place, share.start, share.before), item.part(share)
+
+
+def _spread(queue: QueueKey) -> int:
+    """The same in every process, and neighbouring queues of a topic to different writers."""
+    return sum(queue.topic.encode()) + queue.queue_id
+
+
+# --- writing ---------------------------------------------------------------------------------------------
+
+
+class IndexFileWritten(NamedTuple):
+    file: int
+    summary: IndexSummary
+
+
+Written = IndexFileWritten | Counter[str]
+"""What a writer has done: an index file, or queues (sums of QueueSummary, and their number under "queues")."""
+
+
+def write(
+    number: int, pairs: Iterable[Pair], *, index_files: int, building: Path, settings: BrokerSettings
+) -> Iterator[Written]:
+    """For the sorted items of writer `number`: its files, each queue's folder whole when it appears."""
+    with _Attempt(building) as attempt:
+        if number < index_files:
+            yield _write_index_file(number, cast("Iterable[tuple[IndexKey, KeysItem]]", pairs), attempt, settings)
+        else:
+            runs = (item for _, item in cast("Iterable[tuple[RunKey, RunItem]]", pairs))
+            yield _write_queues(runs, attempt, settings)
+
+
+def _write_queues(items: Iterable[RunItem], attempt: "_Attempt", settings: BrokerSettings) -> Counter[str]:
+    totals: Counter[str] = Counter()
+    for queue, of_queue in groupby(items, lambda item: item.queue):
+        totals.update(asdict(_write_queue(queue, of_queue, attempt.path, settings)), queues=1)
+        kind = "batchconsumequeue" if queue.batch else "consumequeue"
+        attempt.publish(Path("out", kind, queue.topic, str(queue.queue_id)))
+    return totals
+
+
+def _write_queue(queue: QueueKey, items: Iterable[RunItem], folder: Path, settings: BrokerSettings) -> QueueSummary:
+    if queue.batch:
+        with BatchConsumeQueueFiles(folder, settings.batch_queue_file_size) as batch_files:
+            for item in items:
+                batch_files.feed(_bytes(item.entries))
+            return batch_files.close()
+    with ConsumeQueueFiles(folder, settings.queue_file_size) as files:
+        for item in items:
+            each = np.frombuffer(item.queue_offsets, np.int64)
+            files.feed(_bytes(item.entries), each if each.size else item.first)
+        return files.close()
+
+
+def _write_index_file(
+    number: int, pairs: Iterable[tuple[IndexKey, KeysItem]], attempt: "_Attempt", settings: BrokerSettings
+) -> IndexFileWritten:
+    before = None
+    writer: IndexFileWriter | None = None
+    try:
+        for key, item in pairs:
+            block = item.block()
+            if key.before:
+                before = block.last
+                continue
+            if writer is None:
+                writer = IndexFileWriter(attempt.path, settings.index_slots, settings.index_capacity, before)
+            writer.feed(block)
+        if writer is None:
+            raise ValueError(f"no keys for index file {number}")
+        summary = writer.close()
+    finally:
+        if writer is not None:
+            writer.release()
+    attempt.publish(Path("index", str(number)))
+    return IndexFileWritten(number, summary)
+
+
+def _bytes(raw: bytes) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(raw, np.uint8)
+
+
+class _Attempt:
+    """A place of its own for what one try of a task writes; what is whole is moved to where it belongs.
+
+    Two tries of a task, one after the other or side by side, write the same bytes: whoever is first is right.
+    """
+
+    def __init__(self, building: Path) -> None:
+        self._building = building
+        # Unique among all tries on all machines that share the folder.
+        self._folder = building / "attempts" / os.urandom(8).hex()
+        self._count = 0
+
+    @property
+    def path(self) -> Path:
+        """What to write next: does not exist yet."""
+        return self._folder / str(self._count)
+
+    def publish(self, to: Path) -> None:
+        target = self._building / to
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.exists():
+            try:
+                self.path.rename(target)
+            except OSError:
+                if not target.exists():
+                    raise
+        self._count += 1
+
+    def __enter__(self) -> Self:
+        self._folder.mkdir(parents=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
