@@ -27,6 +27,7 @@ def make_record(
     stored: tuple[str, int] = ("127.0.0.1", 10911),
     crc: int | None = None,
     property_crc: bool = False,
+    store_ms: int = 1_700_000_000_456,
 ) -> bytes:
     """One whole record that lies at log offset `offset`. An address with a colon makes it IPv6."""
     sys_flag |= (BORN_V6 if ":" in born[0] else 0) | (STORE_V6 if ":" in stored[0] else 0)
@@ -37,7 +38,7 @@ def make_record(
     record += struct.pack(">q", queue_offset) + struct.pack(">q", offset)
     record += struct.pack(">i", sys_flag)
     record += struct.pack(">q", 1_700_000_000_123) + _host(born)
-    record += struct.pack(">q", 1_700_000_000_456) + _host(stored)
+    record += struct.pack(">q", store_ms) + _host(stored)
     record += struct.pack(">i", 2) + struct.pack(">q", 99)
     record += struct.pack(">i", len(body)) + body
     record += struct.pack(">b" if magic == V1 else ">h", len(topic)) + topic
