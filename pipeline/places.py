@@ -30,18 +30,18 @@ _LISTINGS = 5
 FirstTime = Callable[[Split], int | None]
 
 
-def survey(path: str, segment_size: int | None, known: int = 0) -> tuple[LogListing, int]:
-    """The log's segments and where it ends, looking at nothing before the place `known`.
-
-    Raises LocationError, DuplicateSegmentError, SegmentGoneError.
-    """
+def survey(
+    path: str, segment_size: int | None, known: int = 0, *, search_bytes: int | None = None
+) -> tuple[LogListing, int]:
+    """The log's segments and where it ends, looking at nothing before the place `known`; `search_bytes` as in
+    `find_end`. Raises LocationError, DuplicateSegmentError, SegmentGoneError."""
     for _ in range(_LISTINGS - 1):
         listing = list_segments(path, segment_size)
         # A broker that stops unlinks the segment it has made ahead: just that one may go while we look.
         with suppress(SegmentGoneError):
-            return listing, find_end(listing, known=known)
+            return listing, find_end(listing, known=known, search_bytes=search_bytes)
     listing = list_segments(path, segment_size)
-    return listing, find_end(listing, known=known)
+    return listing, find_end(listing, known=known, search_bytes=search_bytes)
 
 
 # --- by store time ---------------------------------------------------------------------------------------

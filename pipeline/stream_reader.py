@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _KEY: Final = "offset"
+_SEARCH_BYTES: Final = 1 << 20
+"""How far each trigger looks for damage in what seems unwritten. What lies behind more is found with a later
+segment, and is then said."""
 
 _logger = logging.getLogger(__name__)
 
@@ -66,7 +69,8 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return {_KEY: max(begin, reached)}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        _, self._target = survey(self._options.path, self._options.segment_size, self._known_end)
+        options = self._options
+        _, self._target = survey(options.path, options.segment_size, self._known_end, search_bytes=_SEARCH_BYTES)
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802
         return {_KEY: self._known_end} if self._known_end else None
@@ -104,7 +108,8 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _survey(self, begin: int) -> tuple[LogListing, int]:
         """The log from `begin` on. A log that ends before `begin` is not the one this query has read."""
         options = self._options
-        listing, end = survey(options.path, options.segment_size, max(begin, self._known_end))
+        known = max(begin, self._known_end)
+        listing, end = survey(options.path, options.segment_size, known, search_bytes=_SEARCH_BYTES)
         written = listing.segments[-1].end_offset if listing.segments else 0
         if begin > written:
             text = (

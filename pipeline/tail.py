@@ -8,8 +8,9 @@ import time
 
 import numpy as np
 
+from commitlogfs.pipeline.fields import record_fields
 from commitlogfs.pipeline.segments import LogListing, SegmentFile, SegmentReader, open_segment, read_at
-from commitlogfs.pipeline.walk import REASONS, Ended
+from commitlogfs.pipeline.walk import REASONS, Bytes, Ended
 from commitlogfs.pipeline.window import Window
 from commitlogfs.store.record import MAGIC_BLANK, SysFlag
 
@@ -18,13 +19,16 @@ _STORE_TIMESTAMP_AT = 56
 _HEADER_BYTES = 88
 
 
-def find_end(listing: LogListing, *, known: int = 0, settle_s: float = SETTLE_S) -> int:
+def find_end(
+    listing: LogListing, *, known: int = 0, settle_s: float = SETTLE_S, search_bytes: int | None = None
+) -> int:
     """The log offset after the last whole record, 0 for a log without any.
 
     `known`: a place where a record is known to begin or the log ended earlier; what is before it is not
-    looked at. A record with nothing behind it counts once it has not changed for `settle_s`: it may be in
-    the making, and its header is there first. Damage inside the segment does not end the log; whoever reads
-    it will say so. Raises SegmentGoneError, LocationError.
+    looked at. A record with nothing behind it counts once it has not changed for `settle_s` and does not end in
+    zero: it may be in the making, and its header is there first. Damage inside the segment does not end the log;
+    whoever reads it will say so. That is looked for to the segment's end, most of which may be zeros, or within
+    `search_bytes`: who asks again and again will come to the rest. Raises SegmentGoneError, LocationError.
     """
     segments = [segment for segment in listing.segments if segment.end_offset > known]
     index = len(segments) - 1
@@ -34,15 +38,18 @@ def find_end(listing: LogListing, *, known: int = 0, settle_s: float = SETTLE_S)
         return known
     segment = segments[index]
     with open_segment(segment) as reader:
-        tail = _Tail(segment, reader, settle_s)
+        tail = _Tail(segment, reader, settle_s, search_bytes)
         return segment.base_offset + tail.find(max(0, known - segment.base_offset))
 
 
 class _Tail:
     """Positions are the segment's."""
 
-    def __init__(self, segment: SegmentFile, reader: SegmentReader, settle_s: float) -> None:
+    def __init__(
+        self, segment: SegmentFile, reader: SegmentReader, settle_s: float, search_bytes: int | None
+    ) -> None:
         self._segment, self._reader, self._settle_s = segment, reader, settle_s
+        self._search_bytes = segment.size if search_bytes is None else search_bytes
         self._window = Window(segment, reader)
 
     def find(self, at: int) -> int:
@@ -64,8 +71,7 @@ class _Tail:
 
     def _follows(self, at: int, newest: int) -> int | None:
         """Where the log goes on behind `at`, which is no record; None if it does not."""
-        size = self._segment.size
-        following = self._window.find(at, size)
+        following = self._window.find(at, min(self._segment.size, at + self._search_bytes))
         if following is None:
             return None
         # A record that is seen proves that all before it are written: `at` may have become one meanwhile.
@@ -82,8 +88,10 @@ class _Tail:
         while True:
             time.sleep(self._settle_s)
             now = read_at(self._reader, newest, end - newest)
-            if np.array_equal(before, now) or self._window.find(end, end + 1) == end:
+            if self._window.find(end, end + 1) == end:
                 return end
+            if np.array_equal(before, now):
+                return end if _ends_well(now) else newest
             before = now
 
     def _stored_ms(self, at: int) -> int | None:
@@ -94,6 +102,13 @@ class _Tail:
         flags = int.from_bytes(header[36:40], "big")
         start = _STORE_TIMESTAMP_AT + (12 if flags & SysFlag.BORN_HOST_V6 else 0)
         return int.from_bytes(header[start : start + 8], "big", signed=True)
+
+
+def _ends_well(record: Bytes) -> bool:
+    """Whether its last bytes are there: a broker copies a record front to back, and a slow disk may hold it up in
+    between for any time. The last field are the properties, a text, so it does not end in zero."""
+    fields = record_fields(record, np.zeros(1, np.int64))
+    return bool(record[-1]) or not fields.properties_length[0]
 
 
 def _is_begun(segment: SegmentFile) -> bool:
