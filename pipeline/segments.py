@@ -77,20 +77,32 @@ def list_segments(path: str, segment_size: int | None = None) -> LogListing:
     Files that are no segment (another name, nothing in them yet) are not part of a log. Without
     `segment_size` it is the largest file's. Raises LocationError, DuplicateSegmentError.
     """
+    listing, twins = list_with_twins(path, segment_size)
+    if twins:
+        one, other = twins[0]
+        raise DuplicateSegmentError(
+            f"segment {one.name} lies at {one.uri} and at {other.uri}: `commitlogfs check` tells which to keep"
+        )
+    return listing
+
+
+def list_with_twins(
+    path: str, segment_size: int | None = None
+) -> tuple[LogListing, list[tuple[SegmentFile, SegmentFile]]]:
+    """The same, and each segment that lies in two places, of which the listing has the first. Raises LocationError."""
     places = [place.strip() for place in path.split(",") if place.strip()]
     if not places:
         raise LocationError("no path: name the commitlog folder, a comma list of disk folders, or a URI")
     found: dict[int, SegmentFile] = {}
+    twins = []
     for place in places:
         for segment in _list_uri(place) if _is_uri(place) else _list_folder(place):
             other = found.setdefault(segment.base_offset, segment)
             if other is not segment:
-                raise DuplicateSegmentError(
-                    f"segment {segment.name} lies at {other.uri} and at {segment.uri}: `commitlogfs check` tells "
-                    "which to keep"
-                )
+                twins.append((other, segment))
     segments = tuple(found[offset] for offset in sorted(found))
-    return _checked(LogListing(segment_size or max((one.size for one in segments), default=0), segments), path)
+    listing = LogListing(segment_size or max((one.size for one in segments), default=0), segments)
+    return _checked(listing, path), twins
 
 
 def _checked(listing: LogListing, path: str) -> LogListing:

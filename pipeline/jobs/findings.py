@@ -75,7 +75,7 @@ class Findings:
         return self.counts.total()
 
     def all_shown(self) -> list[Finding]:
-        return [finding for kind in Kind for finding in sorted(self.shown.get(kind, []))]
+        return [finding for kind in Kind for finding in sorted(self.shown.get(kind, []))[:SHOWN_PER_KIND]]
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -1,0 +1,29 @@
+"""Whether a broker has a store open: it holds a lock on the file `lock` in the store's root as long as it lives.
+
+A record lock (fcntl) of one byte for writing (DefaultMessageStore#start, FileChannel#tryLock). It belongs to the
+process, so it is seen on this machine only.
+"""
+
+import fcntl
+import os
+import struct
+from pathlib import Path
+
+_FLOCK = struct.Struct("@hhqqi4x")
+"""struct flock on 64-bit Linux: type, whence, start, length, pid."""
+
+
+def broker_pid(store_root: Path) -> int | None:
+    """The process that holds the store's lock; None if none does. Raises OSError if that cannot be told."""
+    try:
+        fd = os.open(store_root / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except PermissionError:
+        fd = os.open(store_root / "lock", os.O_RDONLY | os.O_CLOEXEC)  # to ask needs no right to write
+    try:
+        answer = fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+    finally:
+        os.close(fd)
+    kind, _, _, _, pid = _FLOCK.unpack(answer)
+    return None if kind == fcntl.F_UNLCK else pid

@@ -1,0 +1,229 @@
+"""Is a store whole? Every record of the log, every entry of its consume queues and of its index, compared.
+
+    log     records follow one another, bodies and records match their CRCs, queue offsets have no jumps
+    queues  each record has its entry, in its place, with its offset, size and tags code; no entry is left over
+    index   each key is there, no key is left over, and every chain leads to its entries
+
+One pass over the log; of the queues and the index, what belongs to a split is read beside it. Nothing is changed.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from commitlogfs.pipeline.broker_lock import broker_pid
+from commitlogfs.pipeline.broker_settings import BrokerSettings
+from commitlogfs.pipeline.dispatch import QueueKey
+from commitlogfs.pipeline.errors import LocationError
+from commitlogfs.pipeline.index_reader import IndexFile, IndexFileError, list_index
+from commitlogfs.pipeline.jobs import audit_tasks as tasks
+from commitlogfs.pipeline.jobs.audit_tasks import AuditPlan, QueueTally, SplitReport
+from commitlogfs.pipeline.jobs.findings import Findings, Kind
+from commitlogfs.pipeline.jobs.progress import OnProgress, show_progress
+from commitlogfs.pipeline.jobs.worker_errors import worker_errors
+from commitlogfs.pipeline.segments import LogListing, SegmentFile, list_with_twins
+from commitlogfs.pipeline.splits import DEFAULT_SPLIT_BYTES, plan_splits
+from commitlogfs.pipeline.tail import find_end
+
+_TASKS_AT_MOST = 20_000
+
+
+@dataclass(slots=True)
+class AuditReport:
+    """What was read and what was found; `notes` are no findings, but explain numbers that may surprise."""
+
+    log: str
+    store_root: Path | None
+    begin_offset: int
+    end_offset: int
+    segments: int
+    seconds: float = 0.0
+    queues: int = 0
+    queue_entries: int = 0
+    """That match their records."""
+    index_files: int = 0
+    compared: tuple[str, ...] = ("log",)
+    found: SplitReport = field(default_factory=SplitReport)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def findings(self) -> Findings:
+        return self.found.findings
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.findings.total
+
+    def to_json(self) -> dict[str, Any]:
+        """A stable schema."""
+        return {
+            "log": self.log,
+            "storeRoot": None if self.store_root is None else str(self.store_root),
+            "compared": list(self.compared),
+            "beginOffset": self.begin_offset,
+            "endOffset": self.end_offset,
+            "segments": self.segments,
+            "records": self.found.records,
+            "recordBytes": self.found.record_bytes,
+            "queues": self.queues,
+            "queueEntries": self.queue_entries,
+            "keys": self.found.keys,
+            "indexFiles": self.index_files,
+            "seconds": round(self.seconds, 3),
+            "bytesByTopic": dict(self.found.topics.most_common()),
+            "recordsByHour": dict(sorted(self.found.hours.items())),
+            "whole": self.is_whole,
+            "findings": self.findings.to_json(),
+            "notes": self.notes,
+        }
+
+
+def audit(
+    spark: SparkSession,
+    log: str,
+    *,
+    store_root: Path | None = None,
+    settings: BrokerSettings | None = None,
+    known_topics: frozenset[str] | None = None,
+    split_size: int = DEFAULT_SPLIT_BYTES,
+    on_progress: OnProgress | None = None,
+) -> AuditReport:
+    """Audit the log at `log` (as `list_segments` takes it) and, with `store_root`, what lies beside it there.
+
+    `known_topics`: those that exist; records of any other may be of a deleted topic and need no queue. A broker
+    may be running: what it has not got to yet is a note. Raises LocationError, IndexFileError, PipelineErrors.
+    """
+    started = time.monotonic()
+    settings = settings or BrokerSettings()
+    listing, twins = list_with_twins(log, settings.segment_size)
+    if not listing.segments:
+        raise LocationError(f"{log} holds no segments: is the log mounted there?")
+    plan = AuditPlan(
+        listing,
+        find_end(listing),
+        settings.rules,
+        queues=store_root if store_root is not None and not settings.queues_refused else None,
+        index=_index_of(store_root, settings),
+        known_topics=known_topics,
+        live=store_root is not None and broker_pid(store_root) is not None,
+    )
+    begin = listing.segments[0].base_offset
+    report = AuditReport(log, store_root, begin, plan.end_offset, len(listing.segments))
+    _add_listing_findings(listing, twins, report.findings)
+    with show_progress(spark, on_progress), worker_errors():
+        _Run(spark, plan, report).run(split_size)
+    _add_notes(report, plan, settings)
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def _index_of(store_root: Path | None, settings: BrokerSettings) -> tuple[IndexFile, ...] | None:
+    """None: the index is not compared."""
+    if store_root is None or not settings.index_enabled:
+        return None
+    try:
+        return tuple(list_index(store_root / "index", settings.index_slots, settings.index_capacity))
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise IndexFileError(f"{store_root}/index cannot be read ({error.strerror})") from error
+
+
+def _add_listing_findings(
+    listing: LogListing, twins: Sequence[tuple[SegmentFile, SegmentFile]], findings: Findings
+) -> None:
+    for end, begin in listing.gaps:
+        findings.add(Kind.GAP, end, f"{end:020d}", f"{begin - end:,} bytes, up to log offset {begin}")
+    for one, other in twins:
+        findings.add(Kind.DUPLICATE_SEGMENT, one.base_offset, one.name, f"{one.uri} (read) and {other.uri}")
+
+
+class _Run:
+    def __init__(self, spark: SparkSession, plan: AuditPlan, report: AuditReport) -> None:
+        self._context, self._plan, self._report = spark.sparkContext, plan, report
+
+    def run(self, split_size: int) -> None:
+        tallies = self._audit_log(split_size)
+        self._report.queues = len(tallies)
+        self._report.queue_entries = sum(tally.matched for tally in tallies.values())
+        for queue, tally in tallies.items():
+            self._judge_jumps(queue, tally)
+        if self._plan.queues is not None:
+            self._audit_queues(tallies)
+        if self._plan.index:
+            self._report.index_files = len(self._plan.index)
+            of_files = self._context.parallelize(self._plan.index, len(self._plan.index))
+            for findings in of_files.mapPartitions(
+                partial(tasks.audit_index_files, live=self._plan.live)
+            ).collect():
+                self._report.findings.merge(findings)
+
+    def _audit_log(self, split_size: int) -> dict[QueueKey, QueueTally]:
+        splits = plan_splits(self._plan.listing, self._plan.end_offset, split_size=split_size)
+        if not splits:
+            return {}
+        numbers = self._context.parallelize(range(len(splits)), min(len(splits), _TASKS_AT_MOST))
+        audited = numbers.mapPartitions(partial(tasks.audit_splits, splits=splits, plan=self._plan))
+        # One pair for the report, one per queue: added up on the way, so that the driver sees each once.
+        pairs = audited.map(lambda item: (None, item) if isinstance(item, SplitReport) else item)
+        added: list[tuple[Any, Any]] = pairs.reduceByKey(_merged, self._context.defaultParallelism).collect()
+        for queue, report in added:
+            if queue is None:
+                self._report.found.merge(report)
+        return {queue: tally for queue, tally in added if queue is not None}
+
+    def _judge_jumps(self, queue: QueueKey, tally: QueueTally) -> None:
+        runs = sorted(tally.runs, key=lambda run: run[0])
+        for (_, _, expected), (_, first, _) in pairwise(runs):
+            if first > expected:
+                detail = f"queue offset {expected} is followed by {first}: {first - expected:,} are missing"
+                self._report.findings.add(Kind.QUEUE_JUMP, -1, tasks.queue_name(queue), detail)
+            elif first < expected:
+                self._report.notes.append(
+                    f"queue {tasks.queue_name(queue)} begins again at queue offset {first} after {expected - 1}: "
+                    "its topic was deleted and made again, or a broker was cut back"
+                )
+
+    def _audit_queues(self, tallies: dict[QueueKey, QueueTally]) -> None:
+        queues = sorted({*tallies, *self._queues_on_disk()})
+        if not queues:
+            return
+        tasks_wanted = min(len(queues), 4 * self._context.defaultParallelism)
+        work = partial(tasks.audit_queues, plan=self._plan, tallies=tallies)
+        for findings in self._context.parallelize(queues, tasks_wanted).mapPartitions(work).collect():
+            self._report.findings.merge(findings)
+
+    def _queues_on_disk(self) -> Iterator[QueueKey]:
+        for folder, batch in (("consumequeue", False), ("batchconsumequeue", True)):
+            for path in (self._plan.queues or Path()).glob(f"{folder}/*/*"):
+                if path.name.isdecimal():
+                    yield QueueKey(path.parent.name, int(path.name), batch)
+
+
+def _merged(one: Any, other: Any) -> Any:
+    """Two reports, or two tallies of one queue."""
+    return one.merge(other)
+
+
+def _add_notes(report: AuditReport, plan: AuditPlan, settings: BrokerSettings) -> None:
+    if plan.queues is not None:
+        report.compared += ("queues",)
+    elif settings.queues_refused:
+        report.notes.append(f"the consume queues were not compared: {settings.queues_refused}")
+    if plan.index is not None:
+        report.compared += ("index",)
+    if plan.live:
+        report.notes.append("a broker has the store open: what is not in its queues and index yet is left out")
+    if report.found.keys_behind:
+        report.notes.append(f"{report.found.keys_behind:,} keys are not in the index yet")
+    if report.found.deleted_topic_records:
+        report.notes.append(
+            f"{report.found.deleted_topic_records:,} records belong to topics that are not in topics.json and "
+            "have no queues: they were deleted"
+        )

@@ -1,0 +1,373 @@
+"""What Spark workers do in an audit: each split of the log against the consume queues and the index, each queue
+against what was found of it in the log, each index file in itself. Nothing is written."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from commitlogfs.pipeline.crc import crcs
+from commitlogfs.pipeline.dispatch import Dispatcher, DispatchRules, Entries, Keys, QueueKey
+from commitlogfs.pipeline.fields import record_fields
+from commitlogfs.pipeline.groups import group_spans
+from commitlogfs.pipeline.index_reader import IndexFile, broken_chains, first_descent, keys_between
+from commitlogfs.pipeline.jobs.findings import Findings, Kind
+from commitlogfs.pipeline.lookup import LogLookup
+from commitlogfs.pipeline.property_crc import wrong_property_crcs
+from commitlogfs.pipeline.queue_reader import QueueEntries, QueueReader
+from commitlogfs.pipeline.scanner import Chunk, Damage, DamageMode, scan_split
+from commitlogfs.pipeline.segments import LogListing
+from commitlogfs.pipeline.splits import Split
+
+Longs = npt.NDArray[np.int64]
+
+_HELD_AT_MOST = 1_000_000
+_WIDEST_JUMP = 1 << 16
+"""Queue offsets further apart than this are read separately."""
+_LOOKED_UP_AT_MOST = 1000
+_HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPlan:
+    """What every task knows. Picklable."""
+
+    listing: LogListing
+    end_offset: int
+    rules: DispatchRules
+    queues: Path | None
+    """The store's root, whose consume queues are compared; None: they are not."""
+    index: tuple[IndexFile, ...] | None
+    known_topics: frozenset[str] | None
+    """Those of topics.json; a queue of another topic may well have been deleted."""
+    live: bool
+    """A broker has the store open: what it has not got to yet is no finding."""
+
+
+class QueueTally(NamedTuple):
+    """What the log says of one queue. `runs`: (split, first, last queue offset), in the order of the log."""
+
+    matched: int
+    wrong: int
+    behind: int
+    """Records that the queue does not have yet."""
+    superseded: int
+    """Records of a topic that was deleted and made again since."""
+    runs: tuple[tuple[int, int, int], ...]
+
+    def merge(self, other: "QueueTally") -> "QueueTally":
+        return QueueTally(
+            self.matched + other.matched,
+            self.wrong + other.wrong,
+            self.behind + other.behind,
+            self.superseded + other.superseded,
+            self.runs + other.runs,
+        )
+
+
+@dataclass(slots=True)
+class SplitReport:
+    """What one split was found to hold."""
+
+    records: int = 0
+    record_bytes: int = 0
+    keys: int = 0
+    keys_behind: int = 0
+    deleted_topic_records: int = 0
+    topics: Counter[str] = field(default_factory=Counter)
+    """Bytes of records."""
+    hours: Counter[int] = field(default_factory=Counter)
+    """Records by hour of their store time, since the epoch."""
+    findings: Findings = field(default_factory=Findings)
+
+    def merge(self, other: "SplitReport") -> "SplitReport":
+        self.records += other.records
+        self.record_bytes += other.record_bytes
+        self.keys += other.keys
+        self.keys_behind += other.keys_behind
+        self.deleted_topic_records += other.deleted_topic_records
+        self.topics.update(other.topics)
+        self.hours.update(other.hours)
+        self.findings.merge(other.findings)
+        return self
+
+
+Audited = SplitReport | tuple[QueueKey, QueueTally]
+
+
+def queue_folder(root: Path, queue: QueueKey) -> Path:
+    return root / ("batchconsumequeue" if queue.batch else "consumequeue") / queue.topic / str(queue.queue_id)
+
+
+def queue_name(queue: QueueKey) -> str:
+    return f"{queue.topic}/{queue.queue_id}"
+
+
+# --- the log ---------------------------------------------------------------------------------------------
+
+
+def audit_splits(numbers: Iterable[int], *, splits: Sequence[Split], plan: AuditPlan) -> Iterator[Audited]:
+    """One report per split, and one tally per split and queue."""
+    for number in numbers:
+        audit = _SplitAudit(number, splits[number], plan)
+        audit.run()
+        yield audit.report
+        yield from audit.tallies.items()
+
+
+class _SplitAudit:
+    def __init__(self, number: int, split: Split, plan: AuditPlan) -> None:
+        self._number, self._split, self._plan = number, split, plan
+        self._dispatcher = Dispatcher(plan.rules)
+        self._entries: list[Entries] = []
+        self._keys: list[Keys] = []
+        self._held = 0
+        self.report = SplitReport()
+        self.tallies: dict[QueueKey, QueueTally] = {}
+
+    def run(self) -> None:
+        for part in scan_split(self._split, DamageMode.PERMISSIVE):
+            if isinstance(part, Damage):
+                detail = f"{part.length:,} bytes: {part.reason}"
+                self.report.findings.add(Kind.DAMAGE, part.offset, part.segment, detail)
+            else:
+                self._look_at(part)
+                if self._held >= _HELD_AT_MOST:
+                    self._compare_queues()
+        self._compare_queues()
+        if self._plan.index is not None:
+            self._compare_index(self._plan.index)
+
+    def _look_at(self, chunk: Chunk) -> None:
+        data, positions, report = chunk.data, chunk.positions, self.report
+        fields = record_fields(data, positions)
+        report.records += len(positions)
+        report.record_bytes += int(fields.total_size.sum())
+        groups, firsts = group_spans(data, fields.topic_start, fields.topic_length)
+        for row, size in zip(firsts, np.bincount(groups, fields.total_size), strict=True):
+            start = fields.topic_start[row]
+            topic = data[start : start + fields.topic_length[row]].tobytes().decode(errors="replace")
+            report.topics[topic] += int(size)
+        for hour, count in zip(*np.unique(fields.store_ms // _HOUR_MS, return_counts=True), strict=True):
+            report.hours[int(hour)] += int(count)
+
+        wrong = crcs(data, fields.body_start, fields.body_length) != fields.body_crc
+        # The broker does not look at the CRC of an empty body either (CommitLog#checkMessageAndReturnSize).
+        for row in np.flatnonzero(wrong & (fields.body_length > 0)):
+            detail = f"a body of {fields.body_length[row]:,} bytes"
+            report.findings.add(Kind.BODY_CRC, int(fields.physical_offset[row]), chunk.segment.name, detail)
+        for row in wrong_property_crcs(data, positions, fields):
+            detail = f"a record of {fields.total_size[row]:,} bytes"
+            report.findings.add(Kind.PROPERTY_CRC, int(fields.physical_offset[row]), chunk.segment.name, detail)
+
+        dispatched = self._dispatcher.dispatch(data, positions)
+        self._entries.append(dispatched.entries)
+        self._held += len(dispatched.entries.queues)
+        if self._plan.index is not None:
+            self._keys.append(dispatched.keys)
+            self._held += len(dispatched.keys.hashes)
+        report.keys += len(dispatched.keys.hashes)
+
+    # --- consume queues ---------------------------------------------------------------------------------
+
+    def _compare_queues(self) -> None:
+        if not self._entries:
+            return
+        entries = Entries(*(np.concatenate(column) for column in zip(*self._entries, strict=True)))
+        self._entries, self._held = [], 0
+        order = np.argsort(entries.queues, kind="stable")
+        entries = Entries(*(column[order] for column in entries))
+        cuts = np.flatnonzero(np.diff(entries.queues)) + 1
+        keys = self._dispatcher.queue_keys
+        for rows in np.split(np.arange(len(order)), cuts):
+            if len(rows):
+                queue = keys[int(entries.queues[rows[0]])]
+                self._compare_queue(queue, Entries(*(column[rows] for column in entries)))
+
+    def _compare_queue(self, queue: QueueKey, entries: Entries) -> None:
+        runs = self._note_jumps(queue, entries)
+        tally = QueueTally(0, 0, 0, 0, runs)
+        if self._plan.queues is not None:
+            reader = QueueReader(queue_folder(self._plan.queues, queue), batch=queue.batch)
+            if reader.exists:
+                figures = self._compare_entries(queue, reader, entries)
+                tally = QueueTally(
+                    figures["matched"], figures["wrong"], figures["behind"], figures["superseded"], runs
+                )
+            elif self._plan.known_topics is not None and queue.topic not in self._plan.known_topics:
+                self.report.deleted_topic_records += len(entries.offsets)
+            else:
+                self.report.findings.add(
+                    *(Kind.QUEUE_MISSING, int(entries.offsets[0]), queue_name(queue)),
+                    f"{len(entries.offsets):,} records in split {self._number} alone",
+                )
+        before = self.tallies.get(queue)
+        self.tallies[queue] = tally if before is None else before.merge(tally)
+
+    def _note_jumps(self, queue: QueueKey, entries: Entries) -> tuple[tuple[int, int, int], ...]:
+        """Runs of queue offsets that follow one another; between two there is a jump, judged by the driver."""
+        steps = entries.counts if queue.batch else 1
+        expected = entries.queue_offsets + steps
+        cuts = np.flatnonzero(entries.queue_offsets[1:] != expected[:-1]) + 1
+        bounds = [0, *cuts.tolist(), len(expected)]
+        return tuple(
+            (self._number, int(entries.queue_offsets[first]), int(expected[last - 1]))
+            for first, last in pairwise(bounds)
+        )
+
+    def _compare_entries(self, queue: QueueKey, reader: QueueReader, entries: Entries) -> Counter[str]:
+        live = reader.find_batches(entries.offsets) if queue.batch else _read_places(reader, entries.queue_offsets)
+        same = (live.offsets == entries.offsets) & (live.sizes == entries.sizes)
+        same &= live.tags_codes == entries.tags_codes
+        figures: Counter[str] = Counter(matched=int(same.sum()))
+        unlike = np.flatnonzero(~same)
+        if len(unlike):
+            used = live.used
+            with LogLookup(self._plan.listing) as lookup:
+                for number, row in enumerate(unlike.tolist()):
+                    figures[self._judge(queue, entries, live, row, bool(used[row]), lookup, number)] += 1
+        return figures
+
+    def _judge(
+        self,
+        queue: QueueKey,
+        entries: Entries,
+        live: QueueEntries,
+        row: int,
+        used: bool,
+        lookup: LogLookup,
+        number: int,
+    ) -> str:
+        """What it means that the entry of `row` is not as the log asks for; a field of QueueTally, or "missing"."""
+        offset, place = int(entries.offsets[row]), int(entries.queue_offsets[row])
+        where = queue_name(queue)
+        if not used:
+            if self._plan.live:
+                return "behind"
+            self.report.findings.add(Kind.QUEUE_ENTRY_MISSING, offset, where, f"queue offset {place}")
+            return "behind"
+        other = int(live.offsets[row])
+        if number < _LOOKED_UP_AT_MOST and other > offset:
+            found = lookup.record_at(other)
+            if found is not None and (found.topic, found.queue_offset) == (queue.topic, place):
+                return "superseded"
+        says = f"({other}, {live.sizes[row]}, {live.tags_codes[row]})"
+        wants = f"({offset}, {entries.sizes[row]}, {entries.tags_codes[row]})"
+        detail = f"queue offset {place} has {says} for log offset, size and tags code, instead of {wants}"
+        self.report.findings.add(Kind.QUEUE_ENTRY_WRONG, offset, where, detail)
+        return "wrong"
+
+    # --- index ------------------------------------------------------------------------------------------
+
+    def _compare_index(self, index: Sequence[IndexFile]) -> None:
+        start, stop = self._split.start_offset, self._split.stop_offset
+        asked = [_pair(keys.hashes, keys.offsets, start) for keys in self._keys]
+        held = [
+            _pair(*keys_between(file, start, stop), start)
+            for file in index
+            if file.entries and file.begin_offset < stop and file.end_offset >= start
+        ]
+        wanted, there = (
+            np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64) for parts in (asked, held)
+        )
+        reached = max((file.end_offset for file in index if file.entries), default=-1)
+        for pair in np.setdiff1d(wanted, there, assume_unique=True).tolist():
+            offset, code = start + (pair >> 31), pair & 0x7FFFFFFF
+            if self._plan.live and offset > reached:
+                self.report.keys_behind += 1
+            else:
+                self.report.findings.add(
+                    Kind.INDEX_ENTRY_MISSING, offset, self._split.segment.name, f"a key with hash {code}"
+                )
+        for pair in np.setdiff1d(there, wanted, assume_unique=True).tolist():
+            offset, code = start + (pair >> 31), pair & 0x7FFFFFFF
+            self.report.findings.add(
+                Kind.INDEX_ENTRY_STRAY, offset, self._split.segment.name, f"a key with hash {code}"
+            )
+
+
+def _read_places(reader: QueueReader, places: Longs) -> QueueEntries:
+    """The entries at these queue offsets, in the order given."""
+    order = np.argsort(places, kind="stable")
+    wanted = places[order]
+    table = np.zeros((3, len(places)), np.int64)
+    for rows in np.split(np.arange(len(wanted)), np.flatnonzero(np.diff(wanted) > _WIDEST_JUMP) + 1):
+        rows = rows[wanted[rows] >= 0]  # no queue has a place below 0
+        if len(rows):
+            first = int(wanted[rows[0]])
+            entries = reader.read(first, int(wanted[rows[-1]]) - first + 1)
+            for column, values in zip(table, entries[1:], strict=True):
+                column[order[rows]] = values[wanted[rows] - first]
+    return QueueEntries(0, *table)
+
+
+def _pair(hashes: npt.NDArray[np.int32], offsets: Longs, start: int) -> Longs:
+    """Offset and hash, as the index keeps it, in one number that sorts by the offset."""
+    codes = np.abs(hashes.astype(np.int64))
+    codes[codes > 0x7FFFFFFF] = 0  # of the one number whose absolute value Java cannot say
+    pairs: Longs = ((offsets - start) << 31) | codes
+    return pairs
+
+
+# --- queues and index files ------------------------------------------------------------------------------
+
+
+def audit_queues(
+    queues: Iterable[QueueKey], *, plan: AuditPlan, tallies: Mapping[QueueKey, QueueTally]
+) -> Iterator[Findings]:
+    """Entries for which the log has no record. `tallies`: of all queues with records in the log."""
+    for queue in queues:
+        findings = Findings()
+        _audit_queue(queue, plan, tallies.get(queue, QueueTally(0, 0, 0, 0, ())), findings)
+        yield findings
+
+
+def _audit_queue(queue: QueueKey, plan: AuditPlan, tally: QueueTally, findings: Findings) -> None:
+    if plan.queues is None:
+        return
+    reader = QueueReader(queue_folder(plan.queues, queue), batch=queue.batch)
+    begin = plan.listing.segments[0].base_offset
+    pointing = sum(int(_points_between(part, begin, plan.end_offset).sum()) for part in reader.scan())
+    # Each of the others was reached from its record. A superseded record shares its entry with another one.
+    stray = pointing - tally.matched - tally.wrong
+    if stray <= 0:
+        return
+    with LogLookup(plan.listing) as lookup:
+        for part in reader.scan():
+            for row in np.flatnonzero(_points_between(part, begin, plan.end_offset)).tolist():
+                found = lookup.record_at(int(part.offsets[row]))
+                place = part.first + row
+                if (
+                    found is None
+                    or found.total_size != part.sizes[row]
+                    or (not queue.batch and found.queue_offset != place)
+                ):
+                    findings.add(
+                        *(Kind.QUEUE_ENTRY_STRAY, int(part.offsets[row]), queue_name(queue)),
+                        f"queue offset {place}, {part.sizes[row]} bytes",
+                        count=stray,
+                    )
+                    return
+    findings.add(Kind.QUEUE_ENTRY_STRAY, -1, queue_name(queue), "entries that no record asks for", count=stray)
+
+
+def _points_between(part: QueueEntries, begin: int, end: int) -> npt.NDArray[np.bool_]:
+    points: npt.NDArray[np.bool_] = part.used & (part.offsets >= begin) & (part.offsets < end)
+    return points
+
+
+def audit_index_files(files: Iterable[IndexFile], *, live: bool) -> Iterator[Findings]:
+    for file in files:
+        findings = Findings()
+        falls = first_descent(file)
+        if falls is not None:
+            findings.add(Kind.INDEX_BROKEN, -1, file.path.name, f"entry {falls} lies before the one before it")
+        broken = broken_chains(file, growing=live)
+        if broken:
+            findings.add(Kind.INDEX_BROKEN, -1, file.path.name, f"{broken:,} entries and slots point wrong")
+        yield findings

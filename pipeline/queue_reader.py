@@ -1,0 +1,100 @@
+"""Consume queues as a broker left them: entries by queue offset, and by file."""
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from commitlogfs.pipeline.consumequeue import BATCH_ENTRY_BYTES, ENTRY_BYTES
+from commitlogfs.store.segment import looks_like_segment
+
+Longs = npt.NDArray[np.int64]
+
+ENTRY = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+BATCH_ENTRY = np.dtype(
+    [
+        *(("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8"), ("time_ms", ">i8")),
+        *(("queue_offset", ">i8"), ("count", ">i2"), ("rest", "V8")),
+    ]
+)
+_BLANK_SIZE = 0x7FFFFFFF
+_AT_ONCE = 1 << 20
+
+
+class QueueEntries(NamedTuple):
+    """Entries one after the other, zero and blank ones too; `first` is the queue offset of the first."""
+
+    first: int
+    offsets: Longs
+    sizes: Longs
+    tags_codes: Longs
+
+    @property
+    def used(self) -> npt.NDArray[np.bool_]:
+        """Which of them point at a record."""
+        used: npt.NDArray[np.bool_] = (self.sizes > 0) & (self.sizes != _BLANK_SIZE)
+        return used
+
+
+class QueueReader:
+    """The files in `folder`, which need not exist. Raises OSError for what cannot be read."""
+
+    def __init__(self, folder: Path, *, batch: bool = False) -> None:
+        self._dtype = BATCH_ENTRY if batch else ENTRY
+        self._width = BATCH_ENTRY_BYTES if batch else ENTRY_BYTES
+        try:
+            paths = sorted(path for path in folder.iterdir() if looks_like_segment(os.fsencode(path.name)))
+        except FileNotFoundError:
+            paths = []
+        self._files = [(int(path.name), path) for path in paths]
+        self._bases = [base for base, _ in self._files]
+
+    @property
+    def exists(self) -> bool:
+        return bool(self._files)
+
+    def read(self, first: int, count: int) -> QueueEntries:
+        """Those with queue offsets from `first` on; zero where there is no file."""
+        out = np.zeros(count, self._dtype)
+        raw = out.view(np.uint8).reshape(-1)
+        at, end = first * self._width, (first + count) * self._width
+        while at < end:
+            index = bisect_right(self._bases, at) - 1
+            following = self._bases[index + 1] if index + 1 < len(self._bases) else end
+            stop = min(end, following)
+            if index >= 0:
+                base, path = self._files[index]
+                with path.open("rb") as file:
+                    file.seek(at - base)
+                    data = file.read(stop - at)
+                raw[at - first * self._width :][: len(data)] = np.frombuffer(data, np.uint8)
+            at = stop
+        return _entries(first, out)
+
+    def find_batches(self, offsets: Longs) -> QueueEntries:
+        """Of a queue of batches: entries that point at these log offsets, which rise; zero where there is none."""
+        table = np.zeros((3, len(offsets)), np.int64)
+        for part in self.scan():
+            used = part.used
+            at = np.searchsorted(offsets, part.offsets[used])
+            at = np.minimum(at, len(offsets) - 1)
+            same = offsets[at] == part.offsets[used]
+            for column, values in zip(table, part[1:], strict=True):
+                column[at[same]] = values[used][same]
+        return QueueEntries(0, *table)
+
+    def scan(self) -> Iterator[QueueEntries]:
+        """All there are, some at a time, in their order."""
+        for base, path in self._files:
+            size = path.stat().st_size // self._width
+            for start in range(0, size, _AT_ONCE):
+                yield self.read(base // self._width + start, min(_AT_ONCE, size - start))
+
+
+def _entries(first: int, table: npt.NDArray[np.void]) -> QueueEntries:
+    columns = (table[name].astype(np.int64) for name in ("offset", "size", "tags_code"))
+    return QueueEntries(first, *columns)

@@ -1,0 +1,278 @@
+"""One thing broken at a time in a whole store: found, named with its place, and nothing else with it."""
+
+import json
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from support.rebuilding import rebuild_in_process
+from support.records import make_record
+from support.written_logs import WrittenLog, write_log
+
+from commitlogfs.pipeline.broker_settings import BrokerSettings
+from commitlogfs.pipeline.errors import LocationError
+from commitlogfs.pipeline.index_file import HEADER_BYTES, SLOT_BYTES
+from commitlogfs.pipeline.index_reader import IndexFileError
+from commitlogfs.pipeline.jobs.audit import AuditReport, audit
+from commitlogfs.pipeline.jobs.audit_page import write_page
+from commitlogfs.pipeline.jobs.findings import Kind
+
+pytestmark = pytest.mark.slow
+
+SEGMENT = 1 << 16
+SPLIT = 20_000
+MESSAGES = 1000
+SETTINGS = BrokerSettings(queue_file_size=20 * 50, index_slots=100, index_capacity=400, segment_size=SEGMENT)
+QUEUES = 3
+
+
+@dataclass(frozen=True)
+class Store:
+    root: Path
+    log: WrittenLog
+
+    def queue_entry(self, number: int) -> tuple[Path, int]:
+        """File and position of the entry of message `number`."""
+        at = number // QUEUES * 20
+        base = at - at % SETTINGS.queue_file_size
+        return self.root / f"consumequeue/T/{number % QUEUES}/{base:020d}", at - base
+
+    def index_files(self) -> list[Path]:
+        return sorted((self.root / "index").iterdir())
+
+
+def patch(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def message(number: int, *, crc: bool = False) -> Callable[[int], bytes]:
+    return lambda offset: make_record(
+        offset,
+        topic=b"T",
+        queue_id=number % QUEUES,
+        queue_offset=number // QUEUES,
+        body=b"body %d" % number,
+        properties=b"KEYS\x01k%d\x02UNIQ_KEY\x01u%d\x02TAGS\x01t%d\x02" % (number, number, number % 5),
+        property_crc=crc,
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    root = tmp_path / "store"
+    log = write_log(root / "commitlog", SEGMENT, [message(n, crc=n % 2 == 0) for n in range(MESSAGES)])
+    building = tmp_path / "building"
+    rebuild_in_process(log.folder, building, SETTINGS, SPLIT)
+    (building / "out/consumequeue").rename(root / "consumequeue")
+    (building / "index").rename(root / "index")
+    for file in list((root / "index").iterdir()):
+        file.rename(file.with_name(f"{int(file.name):017d}"))
+    return Store(root, log)
+
+
+def audited(spark: SparkSession, store: Store, log: str | None = None) -> AuditReport:
+    return audit(spark, log or str(store.log.folder), store_root=store.root, settings=SETTINGS, split_size=SPLIT)
+
+
+def kinds(report: AuditReport) -> dict[str, int]:
+    return {str(kind): count for kind, count in report.findings.counts.items()}
+
+
+def test_a_whole_store_has_no_findings(spark: SparkSession, store: Store) -> None:
+    report = audited(spark, store)
+    assert kinds(report) == {}
+    assert report.is_whole
+    assert (report.found.records, report.queue_entries, report.queues) == (MESSAGES, MESSAGES, QUEUES)
+    assert report.found.keys == 3 * MESSAGES
+    assert report.compared == ("log", "queues", "index")
+
+
+def test_a_flipped_byte_of_a_body(spark: SparkSession, store: Store) -> None:
+    offset = store.log.offsets[201]
+    store.log.write_at(offset + 90, b"X")
+    report = audited(spark, store)
+    assert kinds(report) == {"body-crc": 1}
+    (finding,) = report.findings.all_shown()
+    assert (finding.kind, finding.offset) == (Kind.BODY_CRC, offset)
+
+
+def test_a_flipped_byte_of_a_record_with_a_crc_of_its_own(spark: SparkSession, store: Store) -> None:
+    offset = store.log.offsets[200]
+    store.log.write_at(offset + 41, b"\x01")  # the birth time: neither queue nor index know it
+    report = audited(spark, store)
+    assert kinds(report) == {"property-crc": 1}
+    assert report.findings.all_shown()[0].offset == offset
+
+
+def test_a_wrong_physical_offset(spark: SparkSession, store: Store) -> None:
+    offset = store.log.offsets[333]
+    store.log.write_at(offset + 28, struct.pack(">q", offset + 1))
+    report = audited(spark, store)
+    assert kinds(report) == {"damage": 1, "queue-jump": 1, "queue-entry-stray": 1, "index-entry-stray": 3}
+    assert report.findings.shown[Kind.DAMAGE][0].offset == offset
+    assert "another log offset" in report.findings.shown[Kind.DAMAGE][0].detail
+
+
+def test_a_truncated_record(spark: SparkSession, store: Store) -> None:
+    offset = store.log.offsets[100]
+    store.log.write_at(offset + 60, bytes(len(message(100)(offset)) - 60))
+    report = audited(spark, store)
+    assert report.findings.shown[Kind.DAMAGE][0].offset == offset
+    assert kinds(report)["queue-entry-stray"] == 1
+
+
+def test_an_entry_that_points_elsewhere(spark: SparkSession, store: Store) -> None:
+    path, at = store.queue_entry(50)
+    patch(path, at, struct.pack(">q", store.log.offsets[51]))
+    report = audited(spark, store)
+    assert kinds(report) == {"queue-entry-wrong": 1}
+    (finding,) = report.findings.all_shown()
+    assert (finding.offset, finding.where) == (store.log.offsets[50], f"T/{50 % QUEUES}")
+
+
+@pytest.mark.parametrize(("at", "what"), [(8, "size"), (12, "tags code")])
+def test_an_entry_that_says_something_else(spark: SparkSession, store: Store, at: int, what: str) -> None:
+    path, place = store.queue_entry(70)
+    patch(path, place + at, b"\x01")
+    assert kinds(audited(spark, store)) == {"queue-entry-wrong": 1}
+
+
+def test_an_entry_that_is_missing(spark: SparkSession, store: Store) -> None:
+    path, at = store.queue_entry(MESSAGES - 1)
+    patch(path, at, bytes(20))
+    report = audited(spark, store)
+    assert kinds(report) == {"queue-entry-missing": 1}
+    assert report.findings.all_shown()[0].offset == store.log.offsets[-1]
+
+
+def test_an_entry_too_many(spark: SparkSession, store: Store) -> None:
+    path, at = store.queue_entry(MESSAGES - 1)
+    patch(path, at + 20, struct.pack(">qiq", store.log.offsets[5] + 3, 99, 0))
+    assert kinds(audited(spark, store)) == {"queue-entry-stray": 1}
+
+
+def test_a_queue_that_is_missing(spark: SparkSession, store: Store) -> None:
+    (store.root / "consumequeue/T/1").rename(store.root / "elsewhere")
+    report = audited(spark, store)
+    assert set(kinds(report)) == {"queue-missing"}
+    deleted = audit(
+        spark,
+        str(store.log.folder),
+        store_root=store.root,
+        settings=SETTINGS,
+        split_size=SPLIT,
+        known_topics=frozenset({"Other"}),
+    )
+    assert deleted.is_whole
+    assert any("were deleted" in note for note in deleted.notes)
+
+
+def test_a_missing_index_entry(spark: SparkSession, store: Store) -> None:
+    """The key of another record stands where one ought to be."""
+    entry = HEADER_BYTES + SETTINGS.index_slots * SLOT_BYTES + 20 * 7
+    patch(store.index_files()[0], entry, struct.pack(">i", 12345))
+    report = audited(spark, store)
+    found = kinds(report)
+    assert found.pop("index-broken") == 1
+    assert found == {"index-entry-missing": 1, "index-entry-stray": 1}
+
+
+def test_an_index_file_that_is_missing(spark: SparkSession, store: Store) -> None:
+    store.index_files()[1].unlink()
+    report = audited(spark, store)
+    assert kinds(report) == {"index-entry-missing": SETTINGS.index_capacity - 1}
+
+
+def test_a_chain_that_leads_nowhere(spark: SparkSession, store: Store) -> None:
+    patch(store.index_files()[0], HEADER_BYTES + 4 * 17, struct.pack(">i", 1))
+    assert set(kinds(audited(spark, store))) == {"index-broken"}
+
+
+def test_an_index_of_another_size_is_refused(spark: SparkSession, store: Store) -> None:
+    with store.index_files()[0].open("r+b") as file:
+        file.truncate(1000)
+    with pytest.raises(IndexFileError, match="maxHashSlotNum=100"):
+        audited(spark, store)
+
+
+def test_a_segment_in_two_places(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+    twin = tmp_path / "disk2"
+    twin.mkdir()
+    name = store.log.segment_at(SEGMENT).name
+    (twin / name).write_bytes((store.log.folder / name).read_bytes())
+    report = audited(spark, store, f"{store.log.folder},{twin}")
+    assert kinds(report) == {"duplicate-segment": 1}
+    assert report.findings.all_shown()[0].where == name
+
+
+def test_a_hole_in_the_log(spark: SparkSession, store: Store) -> None:
+    gone = store.log.segment_at(SEGMENT)
+    lost = sum(1 for offset in store.log.offsets if SEGMENT <= offset < 2 * SEGMENT)
+    gone.unlink()
+    report = audited(spark, store)
+    found = kinds(report)
+    assert found["gap"] == 1
+    assert report.findings.shown[Kind.GAP][0].offset == SEGMENT
+    assert found["queue-entry-stray"] == lost
+    assert found["queue-jump"] == QUEUES
+
+
+def test_damage_at_every_border_of_splits_is_told_once(spark: SparkSession, store: Store) -> None:
+    broken = [next(offset for offset in store.log.offsets if offset >= at) for at in range(SPLIT, 3 * SPLIT, SPLIT)]
+    for offset in broken:
+        store.log.write_at(offset + 4, b"\0\0\0\0")
+    assert [finding.offset for finding in audited(spark, store).findings.shown[Kind.DAMAGE]] == broken
+
+
+def test_a_topic_that_was_deleted_and_made_again_is_no_finding(spark: SparkSession, tmp_path: Path) -> None:
+    """The old records are in the log still; the queue has the new ones, by the broker's rules in their places."""
+    root = tmp_path / "store"
+    log = write_log(root / "commitlog", SEGMENT, [message(n) for n in [*range(60), *range(90)]])
+    fresh = write_log(tmp_path / "fresh", SEGMENT, [message(n) for n in range(60)])
+    building = tmp_path / "building"
+    settings = BrokerSettings(
+        rules=SETTINGS.rules.__class__(topic_starts={"T": log.offsets[60]}),
+        queue_file_size=SETTINGS.queue_file_size,
+        index_enabled=False,
+    )
+    assert fresh.end == log.offsets[60]
+    rebuild_in_process(log.folder, building, settings, SPLIT)
+    (building / "out/consumequeue").rename(root / "consumequeue")
+    report = audit(
+        spark,
+        str(log.folder),
+        store_root=root,
+        settings=BrokerSettings(queue_file_size=SETTINGS.queue_file_size, index_enabled=False),
+        split_size=SPLIT,
+    )
+    assert kinds(report) == {}
+    assert any("begins again at queue offset 0" in note for note in report.notes)
+
+
+def test_the_report_as_json_and_as_a_page(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+    store.log.write_at(store.log.offsets[7] + 90, b"X")
+    report = audited(spark, store)
+    shown = json.loads(json.dumps(report.to_json()))
+    assert shown["findings"]["counts"] == {"body-crc": 1}
+    assert shown["whole"] is False
+    page = tmp_path / "audit.html"
+    write_page(report, page)
+    text = page.read_text()
+    assert "body-crc" in text
+    assert str(store.log.offsets[7]) in text
+    assert text.count("<svg") >= 2
+    assert "<script" not in text
+    assert set(re.findall(r"https?://[^/\"]+", text)) <= {"http://www.w3.org"}, "names of namespaces only"
+
+
+def test_nothing_to_audit_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(LocationError, match="holds no segments"):
+        audit(spark, str(tmp_path))
+    with pytest.raises(LocationError, match="No such file"):
+        audit(spark, str(tmp_path / "absent"))
