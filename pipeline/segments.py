@@ -89,7 +89,7 @@ def list_segments(path: str, segment_size: int | None = None) -> LogListing:
 def list_with_twins(
     path: str, segment_size: int | None = None
 ) -> tuple[LogListing, list[tuple[SegmentFile, SegmentFile]]]:
-    """The same, and each segment that lies in two places, of which the listing has the first. Raises LocationError."""
+    """The same, and each segment that lies in two places: the listing has its first one. Raises LocationError."""
     places = [place.strip() for place in path.split(",") if place.strip()]
     if not places:
         raise LocationError("no path: name the commitlog folder, a comma list of disk folders, or a URI")
