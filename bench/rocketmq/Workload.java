@@ -1,34 +1,41 @@
 package commitlogfs;
 
-/** Entry point of the helper: {@code send OPTIONS} or {@code consume OPTIONS}; results are JSON lines on stdout. */
+/** Entry point of the helper: {@code send}, {@code consume} or {@code mixed}, and OPTIONS; results are JSON on stdout. */
 public final class Workload {
     private Workload() {
     }
 
-    public static void main(String[] args) throws Exception {
+    public static void main(String[] args) {
         if (args.length == 0) {
             usage();
         }
-        Options options = Options.parse(args, 1);
-        boolean asAsked;
-        switch (args[0]) {
-            case "send":
-                asAsked = new Sender(options).run();
-                break;
-            case "consume":
-                asAsked = new Consumer(options).run();
-                break;
-            default:
-                usage();
-                return;
+        int status = 1;
+        try {
+            status = run(args[0], Options.parse(args, 1)) ? 0 : 1;
+        } catch (Exception e) {
+            e.printStackTrace();
         }
         System.out.flush();
         // The client leaves threads behind that are no daemons.
-        System.exit(asAsked ? 0 : 1);
+        System.exit(status);
+    }
+
+    private static boolean run(String verb, Options options) throws Exception {
+        switch (verb) {
+            case "send":
+                return new Sender(options).run();
+            case "consume":
+                return new Consumer(options).run();
+            case "mixed":
+                return new MixedSender(options).run();
+            default:
+                usage();
+                return false;
+        }
     }
 
     private static void usage() {
-        System.err.println("usage: Workload send|consume --namesrv ADDRESS --topic TOPIC ...");
+        System.err.println("usage: Workload send|consume|mixed --namesrv ADDRESS ...");
         System.exit(2);
     }
 }

@@ -19,9 +19,11 @@ from commitlogfs.bench.rocketmq.errors import (
     StopTimeoutError,
     WorkloadFailedError,
 )
+from commitlogfs.bench.rocketmq.mixed import MULTI_DISPATCH, MixedResult, make_inner_topic, send_mixed
 from commitlogfs.bench.rocketmq.mqadmin import QueriedMessage, mqadmin, query_by_id, query_by_key
 from commitlogfs.bench.rocketmq.multipath import MultiPathOracle, PathChoice
 from commitlogfs.bench.rocketmq.nameserver import NameServer
+from commitlogfs.bench.rocketmq.store_writer import write_store
 from commitlogfs.bench.rocketmq.workload import (
     AckedMessage,
     ConsumeResult,
@@ -37,6 +39,7 @@ from commitlogfs.bench.rocketmq.workload import (
 )
 
 __all__ = [
+    "MULTI_DISPATCH",
     "VERSIONS",
     "AckedMessage",
     "ArtifactsUnavailableError",
@@ -44,6 +47,7 @@ __all__ = [
     "ConsumeResult",
     "Distribution",
     "FirstMessage",
+    "MixedResult",
     "MultiPathOracle",
     "NameServer",
     "PathChoice",
@@ -58,11 +62,14 @@ __all__ = [
     "consume",
     "fetch",
     "make_body",
+    "make_inner_topic",
     "mqadmin",
     "query_by_id",
     "query_by_key",
     "read_acked",
     "read_received",
     "send",
+    "send_mixed",
     "start_sender",
+    "write_store",
 ]

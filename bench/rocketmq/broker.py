@@ -87,7 +87,8 @@ class Broker(JavaServer):
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        """As it registers itself; brokerIP1 may be another address of this machine's loopback interface."""
+        return f"{self.config['brokerIP1']}:{self.port}"
 
     @property
     def store_root(self) -> Path:
@@ -102,8 +103,12 @@ class Broker(JavaServer):
 
         4.9.7 has none in its first second: its statistics need a sample.
         """
-        table: dict[str, str] = json.loads(request(self.port, GET_BROKER_RUNTIME_INFO))["table"]
+        table: dict[str, str] = json.loads(request(self.port, GET_BROKER_RUNTIME_INFO, host=self._host))["table"]
         return table
+
+    @property
+    def _host(self) -> str:
+        return str(self.config["bindAddress"])
 
     def _arguments(self) -> list[str]:
         conf = self.home / "broker.conf"
@@ -113,7 +118,7 @@ class Broker(JavaServer):
     def _is_ready(self) -> bool:
         if not self.name_server.knows(self.address):
             return False
-        request(self.port, GET_ALL_TOPIC_CONFIG)
+        request(self.port, GET_ALL_TOPIC_CONFIG, host=self._host)
         return True
 
 

@@ -9,7 +9,7 @@ from commitlogfs.bench.rocketmq.errors import ArtifactsUnavailableError
 
 _SOURCES = Path(__file__).parent
 # What the oracles ask has other constructors before 5.5: they exist for that version only.
-_ORACLES = ("CleaningOracle.java", "MultiPathOracle.java")
+_ORACLES = ("CleaningOracle.java", "MultiPathOracle.java", "StoreWriter.java")
 _ORACLE_VERSION = "5.5.0"
 
 

@@ -190,7 +190,7 @@ def send(
         retry,
         acked,
     )
-    return _send_result(_run("send", command, timeout_s), acked)
+    return _send_result(run_helper("send", command, timeout_s), acked)
 
 
 def start_sender(
@@ -248,7 +248,7 @@ def consume(
     command += ["--group", group, "--expect", str(expect), "--idle-timeout", str(idle_timeout_s)]
     if received is not None:
         command += ["--received", str(received)]
-    fields = _run("consume", command, timeout_s, check=check)
+    fields = run_helper("consume", command, timeout_s, check=check)
     first = fields["first"]
     return ConsumeResult(
         distinct=fields["distinct"],
@@ -336,7 +336,8 @@ def _send_result(fields: dict[str, Any], acked: Path | None) -> SendResult:
     )
 
 
-def _run(verb: str, command: list[str], timeout_s: float, *, check: bool = True) -> dict[str, Any]:
+def run_helper(verb: str, command: list[str], timeout_s: float, *, check: bool = True) -> dict[str, Any]:
+    """The result of one run of the Java helper; WorkloadFailedError without one or, with `check`, for a bad one."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:
