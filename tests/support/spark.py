@@ -1,0 +1,46 @@
+"""A local Spark session for tests, whose JVM and workers are gone when it is."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from commitlogfs.pipeline.spark import session
+
+MASTER = "local[2]"
+_END_S = 30.0
+
+
+@contextmanager
+def local_session(
+    folder: Path, *, master: str = MASTER, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """One for this process, small, with everything it writes below `folder`."""
+    small = {
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.default.parallelism": "2",
+        "spark.local.dir": str(folder / "spark"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder} -XX:-UsePerfData",
+    }
+    spark = session("tests", master=master, settings={**small, **(settings or {})})
+    try:
+        yield spark
+    finally:
+        spark.stop()
+        _end_jvm()
+
+
+def _end_jvm() -> None:
+    """PySpark leaves the JVM to the end of the process, to which it listens on its standard input."""
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    gateway.shutdown()
+    jvm = gateway.proc
+    jvm.stdin.close()
+    jvm.wait(_END_S)
+    SparkContext._gateway = None
+    SparkContext._jvm = None
