@@ -1,0 +1,1 @@
+"""One module per verb of `commitlogfs-pipeline`. None loads Spark before it is called."""

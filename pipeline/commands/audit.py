@@ -1,0 +1,102 @@
+"""`commitlogfs-pipeline audit`: is a store whole?"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from commitlogfs.pipeline.commands import common
+from commitlogfs.pipeline.commands.rebuild import broker_settings
+from commitlogfs.pipeline.exit_codes import ExitCode
+from commitlogfs.pipeline.words import count_of
+
+if TYPE_CHECKING:
+    from commitlogfs.pipeline.jobs.audit import AuditReport
+
+_SHOWN = 20
+"""Findings, beyond which only their number is told; --json and --html have more."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(audit)
+
+
+def audit(
+    log: Annotated[
+        str | None,
+        typer.Argument(metavar="LOG", help="As for the other verbs.", show_default="STORE/commitlog"),
+    ] = None,
+    store_root: Annotated[
+        Path | None,
+        typer.Option("--store-root", metavar="STORE", help="Compare its consume queues and its index, too."),
+    ] = None,
+    broker_conf: Annotated[
+        Path | None, typer.Option("--broker-conf", metavar="FILE", help="Sizes, delays and what else it says.")
+    ] = None,
+    broker_version: Annotated[
+        str | None,
+        typer.Option(metavar="X.Y.Z", help="Whose index it is: tags are in it since 5.4.", show_default="5.5.0"),
+    ] = None,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also as a page with plots.")] = None,
+    segment_size: common.SegmentSize = None,
+    split_size: common.SplitSize = common.DEFAULT_SPLIT,
+    master: common.Master = None,
+    as_json: common.Json = False,
+) -> None:
+    """Read every record and compare it with its CRCs, with its consume queue and with the index, both ways.
+
+    Changes nothing; a broker may be running.
+
+    EXIT STATUS: 0 the store is whole; 1 findings; 2 bad options; 3 no log there, or no Spark; 4 refused.
+    """
+    from commitlogfs.pipeline.jobs.audit import audit as run
+
+    split_bytes = common.parse_size("--split-size", split_size)
+    settings = broker_settings(broker_conf, store_root, broker_version, segment_size)
+    place = log or settings.commitlog
+    if place is None:
+        raise common.UserError("audit: which log? Give LOG, --store-root or --broker-conf")
+    if html is not None and not html.absolute().parent.is_dir():
+        raise common.UserError(f"--html: {html.absolute().parent}: no such folder")
+    log_bytes = _size(place, segment_size)
+    with common.spark_session("audit", master) as spark, common.progress_bar("audit", log_bytes) as on_progress:
+        report = run(
+            spark, place, store_root=store_root, settings=settings, split_size=split_bytes, on_progress=on_progress
+        )
+    if html is not None:
+        from commitlogfs.pipeline.jobs.audit_page import write_page
+
+        write_page(report, html)
+    if common.wants_json(as_json):
+        common.show_json(report.to_json())
+    else:
+        _show(report)
+    if not report.is_whole:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _size(place: str, segment_size: str | None) -> int:
+    from commitlogfs.pipeline.errors import DuplicateSegmentError
+
+    try:
+        return sum(segment.size for segment in common.look_at(place, segment_size).segments)
+    except DuplicateSegmentError:
+        return 0  # a finding
+
+
+def _show(report: "AuditReport") -> None:
+    from commitlogfs.pipeline.jobs.findings import MEANINGS
+
+    common.say(
+        f"{count_of(report.found.records, 'message')} in {count_of(report.segments, 'segment')}, log offsets "
+        f"{report.begin_offset:,} to {report.end_offset:,}; compared: {', '.join(report.compared)}"
+    )
+    for note in report.notes:
+        common.say(f"note: {note}")
+    shown = report.findings.all_shown()
+    for finding in shown[:_SHOWN]:
+        typer.echo(f"{finding.kind}: {finding.where}, log offset {finding.offset}: {finding.detail}")
+    for kind, count in sorted(report.findings.counts.items()):
+        typer.echo(f"{count:,} x {kind}: {MEANINGS[kind]}")
+    if report.is_whole:
+        common.say("whole: nothing found")

@@ -1,0 +1,207 @@
+"""What all verbs share: the options before the verb, errors, the Spark session, the progress bar."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from commitlogfs.pipeline.commands.spark_noise import quiet_children
+from commitlogfs.pipeline.errors import LocationError
+from commitlogfs.pipeline.exit_codes import ExitCode
+from commitlogfs.pipeline.options import OptionError, parse_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from commitlogfs.pipeline.segments import LogListing
+
+
+class UserError(Exception):
+    """One line: what is wrong and what to do."""
+
+    def __init__(self, message: str, exit_code: ExitCode = ExitCode.USAGE) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+# --- options ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options that stand before the verb, for the length of one command."""
+
+    verbose: bool = False
+    quiet: bool = False
+    json: bool = False
+
+
+_current = Settings()
+
+
+def use(settings: Settings) -> None:
+    global _current
+    _current = settings
+
+
+def wants_json(option: bool) -> bool:
+    """Whether --json stands behind or before the verb."""
+    return option or _current.json
+
+
+Log = Annotated[
+    str,
+    typer.Argument(
+        metavar="LOG",
+        show_default=False,
+        help="The mounted commitlog folder, a broker's own, a comma list of bare disk folders, or a URI.",
+    ),
+]
+Master = Annotated[
+    str | None, typer.Option("--master", metavar="URL", help="Spark master.", show_default="local[*]")
+]
+SegmentSize = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="mappedFileSizeCommitLog.", show_default="that of the largest file"),
+]
+SplitSize = Annotated[str, typer.Option(metavar="SIZE", help="What one task reads at a time.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+Mode = Annotated[
+    str, typer.Option("--mode", metavar="FAILFAST|PERMISSIVE", help="PERMISSIVE skips damage and reports it.")
+]
+DEFAULT_SPLIT: Final = "128m"
+
+
+def parse_mode(text: str) -> Any:
+    """A DamageMode."""
+    from commitlogfs.pipeline.scanner import DamageMode
+
+    return DamageMode.PERMISSIVE if _parse("mode", text).permissive else DamageMode.FAILFAST
+
+
+def parse_split_size(text: str) -> int:
+    size = _parse("splitSize", text).split_size
+    return 0 if size is None else size
+
+
+def parse_size(option: str, text: str) -> int:
+    """Bytes of 1073741824, 1g or 1GiB."""
+    try:
+        return parse_split_size(text)
+    except OptionError as error:
+        raise UserError(f"{option}: {str(error).partition(' = ')[2]}") from None
+
+
+def _parse(name: str, text: str) -> Any:
+    return parse_options({"path": "-", name: text})
+
+
+def look_at(log: str, segment_size: str | None) -> "LogListing":
+    """The segments there are, before Spark is started for nothing. Raises LocationError, UserError."""
+    from commitlogfs.pipeline.segments import list_segments
+
+    size = None if segment_size is None else parse_size("--segment-size", segment_size)
+    try:
+        listing = list_segments(log, size)
+    except LocationError as error:
+        if size is not None:
+            list_segments(log)  # the place is wrong, or else the size is
+            raise UserError(f"--segment-size: {error}") from None
+        raise
+    if not listing.segments:
+        raise LocationError(f"{log} holds no segments: is the log mounted there?")
+    return listing
+
+
+# --- Spark -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def spark_session(verb: str, master: str | None) -> "Iterator[SparkSession]":
+    """Stopped at the end, however that comes."""
+    from commitlogfs.pipeline.spark import session
+
+    name = f"commitlogfs-pipeline {verb}"
+    try:
+        if _current.verbose:
+            spark = session(name, master=master, log_level="WARN")
+        else:
+            with quiet_children():
+                spark = session(name, master=master, log_level="OFF")
+    except Exception as error:
+        if _current.verbose:
+            raise
+        where = f" with master {master}" if master else ""
+        raise UserError(f"Spark does not start{where}: {spark_reason(error)}", ExitCode.UNREACHABLE) from error
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def spark_reason(error: BaseException) -> str:
+    """The line of Spark's pages that says most."""
+    java = getattr(error, "java_exception", None)
+    text = str(java.getMessage() or java) if java is not None else str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+# --- output ----------------------------------------------------------------------------------------------
+
+
+def say(text: str) -> None:
+    """What is pleasant to know, and no result."""
+    if not _current.quiet:
+        typer.echo(text)
+
+
+def complain(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def show_json(document: dict[str, Any]) -> None:
+    typer.echo(json.dumps(document, indent=2))
+
+
+@contextmanager
+def progress_bar(verb: str, log_bytes: int) -> Iterator[Callable[[int, int], None] | None]:
+    """An OnProgress that shows how much of the log is done, at what rate and how long it will take; None where
+    nobody looks. Works on any unit: only the ratio of its two numbers counts."""
+    console = Console(stderr=True)
+    if _current.quiet or not console.is_terminal:
+        yield None
+        return
+    columns = (
+        *(TextColumn(verb), BarColumn(), DownloadColumn(binary_units=True)),
+        *(TransferSpeedColumn(), TimeRemainingColumn()),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=log_bytes)
+        reached = 0
+
+        def show(done: int, known: int) -> None:
+            nonlocal reached
+            # What is known grows while a job runs: the bar waits then, it does not go back.
+            reached = max(reached, log_bytes * done // known if known else 0)
+            progress.update(task, completed=reached)
+
+        yield show
+
+
+def data_console() -> Console:
+    """For tables on standard output: as wide as they are in a pipe."""
+    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=200)

@@ -1,0 +1,215 @@
+"""`commitlogfs-pipeline export`: the log as Parquet."""
+
+import signal
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from commitlogfs.pipeline.commands import common
+from commitlogfs.pipeline.exit_codes import ExitCode
+from commitlogfs.pipeline.words import approximate_size, count_of
+
+if TYPE_CHECKING:
+    from commitlogfs.pipeline.jobs.export import ExportPlan, ExportRequest, ExportResult
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(export)
+
+
+def export(
+    log: common.Log,
+    output: Annotated[
+        str, typer.Argument(metavar="OUTPUT", help="A folder that all workers share, or a URI.", show_default=False)
+    ],
+    columns: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME,...", help="Only these.", show_default="all")
+    ] = None,
+    partition_by: Annotated[
+        str, typer.Option(metavar="NAMES", help='What folders are made by: "topic,date", one of them, or "none".')
+    ] = "topic,date",
+    topic: Annotated[str | None, typer.Option(metavar="NAME,NAME,...", help="Only these topics.")] = None,
+    topic_pattern: Annotated[str | None, typer.Option(metavar="REGEX", help="Only topics like this.")] = None,
+    starting_offsets: Annotated[
+        str | None, typer.Option(metavar="OFFSET", help="earliest, latest or a log offset.")
+    ] = None,
+    ending_offsets: Annotated[str | None, typer.Option(metavar="OFFSET", help="latest or a log offset.")] = None,
+    starting_timestamp: Annotated[str | None, typer.Option(metavar="MS", help="Stored then or later.")] = None,
+    ending_timestamp: Annotated[str | None, typer.Option(metavar="MS", help="Stored before.")] = None,
+    system_topics: Annotated[bool, typer.Option("--include-system-topics", help="The broker's own, too.")] = False,
+    half_messages: Annotated[
+        bool, typer.Option("--include-half-messages", help="Transactions that are not decided, too.")
+    ] = False,
+    mode: common.Mode = "FAILFAST",
+    check_crc: Annotated[bool, typer.Option(help="Bodies must match their CRC.")] = True,
+    fail_on_data_loss: Annotated[
+        bool, typer.Option(help="Refuse if a part of the log is gone that was not exported.")
+    ] = True,
+    compression: Annotated[str, typer.Option(metavar="NAME", help="zstd, snappy, gzip, lz4 or none.")] = "zstd",
+    file_size: Annotated[
+        str, typer.Option(metavar="SIZE", help="Of the log in one file, about; at most, not at least.")
+    ] = "512m",
+    range_size: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Of the log committed together.", show_default="8g, more for many cores"),
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Export finished ranges anew.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Stream: go on until interrupted. Makes an output of its own kind.")
+    ] = False,
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="Stream: up to the log's end, then stop.")
+    ] = False,
+    interval: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Of --follow.")] = 60.0,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Of a stream.", show_default="OUTPUT/_checkpoint")
+    ] = None,
+    segment_size: common.SegmentSize = None,
+    split_size: common.SplitSize = common.DEFAULT_SPLIT,
+    master: common.Master = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be exported.")] = False,
+    as_json: common.Json = False,
+) -> None:
+    """Write the messages as Parquet files, in folders by topic and by day (UTC) of the store time.
+
+    The same call again exports only what is new; after a kill it goes on behind the last finished range. No row
+    is ever there twice.
+
+    EXIT STATUS: 0 ok; 1 damage was skipped, parts of the log are gone, or the log is damaged (FAILFAST); 2 bad
+    options; 3 no log there, or no Spark; 4 refused: the output holds something else or cannot be written.
+    """
+    from commitlogfs.pipeline.jobs.export import ExportRequest, plan_export
+
+    given = {
+        "topic": topic,
+        "topicPattern": topic_pattern,
+        "startingOffsets": starting_offsets,
+        "endingOffsets": ending_offsets,
+        "startingTimestamp": starting_timestamp,
+        "endingTimestamp": ending_timestamp,
+        "includeSystemTopics": str(system_topics),
+        "includeHalfMessages": str(half_messages),
+        "mode": mode,
+        "checkCrc": str(check_crc),
+        "failOnDataLoss": str(fail_on_data_loss),
+        "segmentSize": segment_size,
+        "splitSize": split_size,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    request = ExportRequest(
+        log,
+        output,
+        **({} if columns is None else {"columns": _names(columns)}),
+        partition_by=() if partition_by == "none" else _names(partition_by),
+        compression=compression,
+        file_size=common.parse_size("--file-size", file_size),
+        range_size=None if range_size is None else common.parse_size("--range-size", range_size),
+        replace=replace,
+    )
+    common.look_at(log, segment_size)
+    if follow or available_now:
+        if replace or dry_run or common.wants_json(as_json):
+            raise common.UserError("export: a stream knows neither --replace nor --dry-run nor --json")
+        _stream(request, options, master, checkpoint, interval, available_now=available_now)
+        return
+    if checkpoint is not None:
+        raise common.UserError("export: --checkpoint is for --follow and --available-now")
+    plan = plan_export(request, options)
+    if dry_run:
+        _show_plan(plan)
+        return
+    result = _run(request, options, master, plan)
+    if common.wants_json(as_json):
+        common.show_json(result.as_json())
+    else:
+        _show(result)
+    if result.damages or result.lost:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(","))
+
+
+def _run(
+    request: "ExportRequest", options: dict[str, str], master: str | None, plan: "ExportPlan"
+) -> "ExportResult":
+    from commitlogfs.pipeline.jobs.export import export as run
+    from commitlogfs.pipeline.jobs.export_folder import ExportFolder
+
+    ExportFolder(request.output).open(plan.settings).close()  # refused now, or not at all
+    with (
+        common.spark_session("export", master) as spark,
+        common.progress_bar("export", plan.todo_bytes) as on_progress,
+    ):
+        return run(spark, request, options, on_progress=on_progress)
+
+
+def _show_plan(plan: "ExportPlan") -> None:
+    common.say(
+        f"{count_of(len(plan.before), 'range')} finished before; {approximate_size(plan.todo_bytes)} of the log to "
+        f"export in {count_of(len(plan.todo), 'range')}"
+    )
+    for start, end in plan.todo:
+        typer.echo(f"{start}-{end}")
+
+
+def _show(result: "ExportResult") -> None:
+    files = [file for one in result.ranges for file in one.files]
+    if result.ranges:
+        common.say(
+            f"{count_of(result.rows, 'message')} in {count_of(len(files), 'file')}, "
+            f"{approximate_size(sum(file.size for file in files))}; the log is exported up to {result.end_offset:,}"
+        )
+    else:
+        common.say(f"Nothing new: the log is exported up to {result.end_offset:,}.")
+    for start, end in result.lost:
+        common.complain(f"lost: log offsets {start} to {end} are not in the log")
+    for damage in result.damages:
+        common.complain(
+            f"damage: segment {damage.segment}, log offset {damage.offset}, {damage.length} bytes skipped: "
+            f"{damage.reason}"
+        )
+
+
+def _stream(
+    request: "ExportRequest",
+    options: dict[str, str],
+    master: str | None,
+    checkpoint: str | None,
+    interval: float,
+    *,
+    available_now: bool,
+) -> None:
+    from commitlogfs.pipeline.jobs.export_stream import follow, wait
+
+    if "endingOffsets" in options or "endingTimestamp" in options:
+        raise common.UserError("export: a stream has no end: leave out --ending-offsets and --ending-timestamp")
+    with common.spark_session("export", master) as spark:
+        query = follow(
+            spark,
+            request.log,
+            request.output,
+            columns=request.columns,
+            partition_by=request.partition_by,
+            compression=request.compression,
+            checkpoint=checkpoint,
+            interval_s=interval,
+            available_now=available_now,
+            options=options,
+        )
+        # SIGTERM, too, lets the micro-batch under way end.
+        before = signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            wait(query)
+        except KeyboardInterrupt:
+            if available_now:
+                raise  # not all of it was read
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            query.stop()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

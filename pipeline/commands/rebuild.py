@@ -1,0 +1,149 @@
+"""`commitlogfs-pipeline rebuild`: consume queues and index from the log."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from commitlogfs.pipeline.commands import common
+from commitlogfs.pipeline.exit_codes import ExitCode
+from commitlogfs.pipeline.words import approximate_size, count_of
+
+if TYPE_CHECKING:
+    from commitlogfs.pipeline.broker_settings import BrokerSettings
+    from commitlogfs.pipeline.jobs.rebuild import RebuildResult
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(rebuild)
+
+
+def rebuild(
+    log: Annotated[
+        str | None,
+        typer.Argument(metavar="LOG", help="As for the other verbs.", show_default="STORE/commitlog"),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="DIR", help="Is made; on a disk that all workers share."),
+    ] = None,
+    consumequeue: Annotated[bool, typer.Option("--consumequeue", help="Only the consume queues.")] = False,
+    index: Annotated[bool, typer.Option("--index", help="Only the index.")] = False,
+    store_root: Annotated[
+        Path | None,
+        typer.Option("--store-root", metavar="STORE", help="The broker's storePathRootDir: its topics, its log."),
+    ] = None,
+    broker_conf: Annotated[
+        Path | None, typer.Option("--broker-conf", metavar="FILE", help="Sizes, delays and what else it says.")
+    ] = None,
+    broker_version: Annotated[
+        str | None,
+        typer.Option(
+            metavar="X.Y.Z", help="Whose index it is to be: tags are in it since 5.4.", show_default="5.5.0"
+        ),
+    ] = None,
+    mode: common.Mode = "FAILFAST",
+    segment_size: common.SegmentSize = None,
+    split_size: common.SplitSize = common.DEFAULT_SPLIT,
+    master: common.Master = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be read and written.")] = False,
+    as_json: common.Json = False,
+) -> None:
+    """Make the consume queues and the index that the broker would make of this log, in a folder of their own.
+
+    With neither --consumequeue nor --index both are made. The broker's own files are not touched.
+
+    EXIT STATUS: 0 ok; 1 damage was skipped, or the log is damaged (FAILFAST); 2 bad options; 3 no log there, or
+    no Spark; 4 refused: the output exists, the log has a gap, or these queues cannot be rebuilt.
+    """
+    from commitlogfs.pipeline.jobs.rebuild import RebuildRefusedError
+    from commitlogfs.pipeline.jobs.rebuild import rebuild as run
+
+    damage_mode, split_bytes = common.parse_mode(mode), common.parse_size("--split-size", split_size)
+    settings = broker_settings(broker_conf, store_root, broker_version, segment_size)
+    place = log or settings.commitlog
+    if place is None:
+        raise common.UserError("rebuild: which log? Give LOG, --store-root or --broker-conf")
+    if output is None:
+        raise common.UserError("rebuild: --output DIR: where to?")
+    listing = common.look_at(place, segment_size)
+    queues, keys = consumequeue or not index, index or not consumequeue
+    if output.exists():
+        raise RebuildRefusedError(f"{output} is there already: remove it, or name another output")
+    log_bytes = sum(segment.size for segment in listing.segments)
+    for warning in settings.warnings:
+        common.complain(f"warning: {warning}")
+    if dry_run:
+        parts = " and ".join(name for name, wanted in (("consume queues", queues), ("index", keys)) if wanted)
+        count = count_of(len(listing.segments), "segment")
+        common.say(
+            f"Would read {count}, {approximate_size(log_bytes)}, from {place}, and write {parts} to {output}."
+        )
+        return
+    with (
+        common.spark_session("rebuild", master) as spark,
+        common.progress_bar("rebuild", log_bytes) as on_progress,
+    ):
+        result = run(
+            spark,
+            place,
+            output,
+            consumequeue=queues,
+            index=keys,
+            settings=settings,
+            mode=damage_mode,
+            split_size=split_bytes,
+            on_progress=on_progress,
+        )
+    if common.wants_json(as_json):
+        common.show_json(_as_json(result))
+    else:
+        _show(result)
+    if result.damages:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def broker_settings(
+    broker_conf: Path | None, store_root: Path | None, broker_version: str | None, segment_size: str | None
+) -> "BrokerSettings":
+    """What is known of the broker. The segment size is that of the files unless something says otherwise."""
+    from dataclasses import replace
+
+    from commitlogfs.pipeline.broker_settings import NEWEST_VERSION, load_broker_settings
+
+    if store_root is not None and not store_root.is_dir():
+        raise common.UserError(f"--store-root: {store_root}: no such folder: name the broker's storePathRootDir")
+    settings = load_broker_settings(broker_conf, store_root, broker_version=broker_version or NEWEST_VERSION)
+    if segment_size is not None:
+        return replace(settings, segment_size=common.parse_size("--segment-size", segment_size))
+    return settings if broker_conf is not None else replace(settings, segment_size=None)
+
+
+def _as_json(result: "RebuildResult") -> dict[str, Any]:
+    document = asdict(result)
+    return document | {"output": str(result.output)}
+
+
+def _show(result: "RebuildResult") -> None:
+    common.say(f"{count_of(result.records, 'message')} read, up to log offset {result.end_offset:,}")
+    if result.queues:
+        common.say(
+            f"consume queues: {count_of(result.queues, 'queue')}, {result.queue_entries:,} entries in "
+            f"{count_of(result.queue_files, 'file')}"
+        )
+    if result.index_files:
+        common.say(f"index: {count_of(result.index_entries, 'key')} in {count_of(len(result.index_files), 'file')}")
+    if result.left_out:
+        common.say(f"{result.left_out:,} entries are left out, as the broker leaves them out")
+    if result.misplaced:
+        common.complain(
+            f"{result.misplaced:,} entries lie in a wrong place, as the broker would put them: a gap in the log, "
+            "or a topic that was deleted and made again"
+        )
+    common.say(f"written to {result.output}")
+    for damage in result.damages:
+        common.complain(
+            f"damage: segment {damage.segment}, log offset {damage.offset}, {damage.length} bytes skipped: "
+            f"{damage.reason}"
+        )

@@ -1,0 +1,63 @@
+"""What Spark's JVM and its Python workers print on standard error, without what means nothing to anybody.
+
+A JVM that is being started cannot be told to be quiet yet, and prints half a dozen lines each time. Everything else
+passes: what a worker has to say is often the only trace of it.
+"""
+
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+_NOISE: Final = re.compile(
+    r"WARNING: Using incubator modules"
+    r"|Using Spark's default log4j profile"
+    r"|Setting default log level to"
+    r"|To adjust logging level use"
+    r"|\d\d/\d\d/\d\d \d\d:\d\d:\d\d (WARN|INFO) "
+)
+_TRACE: Final = "Traceback (most recent call last):"
+_IDLE_WORKER: Final = re.compile(r"(Traceback .*\n(  .*\n)+)BrokenPipeError: .*")
+
+
+def without_noise(lines: Iterable[str]) -> Iterator[str]:
+    """`lines`, each with its end, but for the noise; a trace of an idle worker that was dismissed is noise."""
+    trace: list[str] = []
+    for line in lines:
+        if trace or line.startswith(_TRACE):
+            trace.append(line)
+            if line.startswith((" ", _TRACE)):
+                continue
+            text = "".join(trace).strip()
+            if not (_IDLE_WORKER.fullmatch(text) and text.count("  File ") == text.count("/pyspark/daemon.py")):
+                yield from trace
+            trace = []
+        elif not _NOISE.match(line):
+            yield line
+    yield from trace
+
+
+@contextmanager
+def quiet_children() -> Iterator[None]:
+    """Whatever is started inside, and what that starts, has its standard error filtered as long as it lives."""
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    sys.stderr.flush()
+    ours = os.dup(2)
+    os.dup2(writing, 2)
+    os.close(writing)
+    threading.Thread(target=_pass_on, args=(reading,), daemon=True).start()
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(ours, 2)
+        os.close(ours)
+
+
+def _pass_on(reading: int) -> None:
+    with os.fdopen(reading, errors="backslashreplace") as lines:
+        for line in without_noise(lines):
+            os.write(2, line.encode(errors="backslashreplace"))

@@ -1,0 +1,89 @@
+"""`commitlogfs-pipeline stats`: what is in a log, by topic."""
+
+from typing import TYPE_CHECKING
+
+import typer
+from rich.table import Table
+
+from commitlogfs.pipeline.commands import common
+from commitlogfs.pipeline.exit_codes import ExitCode
+from commitlogfs.pipeline.words import approximate_size, count_of, moment, rate
+
+if TYPE_CHECKING:
+    from commitlogfs.pipeline.jobs.stats import LogStats, TopicStats
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(stats)
+
+
+def stats(
+    log: common.Log,
+    mode: common.Mode = "FAILFAST",
+    segment_size: common.SegmentSize = None,
+    split_size: common.SplitSize = common.DEFAULT_SPLIT,
+    master: common.Master = None,
+    as_json: common.Json = False,
+) -> None:
+    """Count the messages of a log by topic: bytes, times, rates, queues, the largest.
+
+    All messages count, those of system topics and of transactions, too.
+
+    EXIT STATUS: 0 ok; 1 damage or a missing part of the log; 2 bad options; 3 no log there, or no Spark.
+    """
+    from commitlogfs.pipeline.jobs.stats import stats as count
+
+    damage_mode, split_bytes = common.parse_mode(mode), common.parse_size("--split-size", split_size)
+    listing = common.look_at(log, segment_size)
+    size = None if segment_size is None else listing.segment_size
+    log_bytes = sum(segment.size for segment in listing.segments)
+    with common.spark_session("stats", master) as spark, common.progress_bar("stats", log_bytes) as on_progress:
+        found = count(
+            spark, log, segment_size=size, mode=damage_mode, split_size=split_bytes, on_progress=on_progress
+        )
+    if common.wants_json(as_json):
+        common.show_json(found.as_json())
+    else:
+        _show(found)
+    if found.damages or found.missing:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _show(found: "LogStats") -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("topic", "messages", "stored", "bodies", "largest", "queues", "messages", "bytes"):
+        table.add_column(heading, justify="left" if heading == "topic" else "right", no_wrap=True)
+    table.add_column("first (UTC)", no_wrap=True)
+    table.add_column("last (UTC)", no_wrap=True)
+    for topic, of_topic in found.topics.items():
+        table.add_row(topic, *_cells(of_topic))
+    if found.total is not None and len(found.topics) > 1:
+        table.add_section()
+        table.add_row("total", *_cells(found.total), style="bold")
+    common.data_console().print(table)
+    common.say(
+        f"{count_of(found.segments, 'segment')}, log offsets {found.start_offset:,} to {found.end_offset:,}, "
+        f"{count_of(len(found.topics), 'topic')}"
+    )
+    for start, end in found.missing:
+        common.complain(f"missing: log offsets {start} to {end}: no segment holds them")
+    for damage in found.damages:
+        common.complain(
+            f"damage: segment {damage.segment}, log offset {damage.offset}, {damage.length} bytes skipped: "
+            f"{damage.reason}"
+        )
+
+
+def _cells(of_topic: "TopicStats") -> list[str]:
+    per_second = of_topic.bytes_per_s
+    return [
+        f"{of_topic.messages:,}",
+        approximate_size(of_topic.stored_bytes),
+        approximate_size(of_topic.body_bytes),
+        approximate_size(of_topic.largest_bytes),
+        f"{of_topic.queues:,}",
+        rate(of_topic.messages_per_s),
+        "-" if per_second is None else f"{approximate_size(per_second)}/s",
+        moment(of_topic.first_ms),
+        moment(of_topic.last_ms),
+    ]

@@ -1,0 +1,440 @@
+"""The log as Parquet files, by topic and date: incremental, resumable, never twice.
+
+    count      a look at the headers of a range of the log: which files it makes, and how large they get
+    pack       every split decoded once, its rows packed by file
+    write      shuffled to one writer per file
+    commit     all files of the range appear together; only then is it finished
+
+What is finished is told by manifests in the output (`export_folder`): the same call again exports only what the log
+has got since, and after a kill goes on behind the last finished range.
+
+Rows do not pass through the JVM as rows: what is shuffled are packed Arrow batches, and workers write the files
+with pyarrow. Measured with 200,000 messages of 570 bytes, all columns, zstd, 86 files either way: 5.3 s of CPU,
+against 17 s for `df.repartition("topic", "date").write.partitionBy("topic", "date").parquet` on the same source.
+"""
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from commitlogfs.pipeline.columns import COLUMNS, Projection
+from commitlogfs.pipeline.errors import LocationError, PipelineError, SegmentGoneError
+from commitlogfs.pipeline.jobs import export_tasks as tasks
+from commitlogfs.pipeline.jobs.export_folder import (
+    ExportFolder,
+    ExportInterruptedError,
+    FinishedFile,
+    FinishedRange,
+    partition_folder,
+)
+from commitlogfs.pipeline.jobs.export_tasks import FilePlan, FileWritten, Layout, Partition, Reading
+from commitlogfs.pipeline.jobs.tally import Tally, store_days, tally_splits, topic_text
+from commitlogfs.pipeline.losses import demand_complete, missing_ranges
+from commitlogfs.pipeline.options import Edge, OptionError, ReadOptions, parse_options
+from commitlogfs.pipeline.places import first_place, narrow_by_time, survey
+from commitlogfs.pipeline.scanner import Damage, DamageMode
+from commitlogfs.pipeline.segments import LogListing
+from commitlogfs.pipeline.selection import RecordFilter
+from commitlogfs.pipeline.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from commitlogfs.pipeline.jobs.progress import OnProgress
+
+DEFAULT_FILE_BYTES: Final = 512 << 20
+DEFAULT_RANGE_BYTES: Final = 8 << 30
+_SPLITS_PER_CORE: Final = 4
+"""In one range, at least."""
+COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
+_COUNTING: Final = 0.2
+"""The part of a range's time that counting takes, for the progress shown."""
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRequest:
+    """What is to be exported, and how."""
+
+    log: str
+    output: str
+    """A folder that all workers share, or a URI that pyarrow.fs understands."""
+    columns: tuple[str, ...] = tuple(COLUMNS.names)
+    partition_by: tuple[str, ...] = tasks.PARTITION_COLUMNS
+    """Of `topic` and `date` (UTC day of the store time): what folders are made by."""
+    compression: str = "zstd"
+    range_size: int | None = None
+    """Bytes of the log that are committed together; 8 GiB, more for many cores."""
+    file_size: int = DEFAULT_FILE_BYTES
+    """A partition with more of a range, counted as in the log, gets several files."""
+    replace: bool = False
+    """Ranges that are finished are exported anew; the new files take the place of the old ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportPlan:
+    """What there is to do, found without Spark."""
+
+    request: ExportRequest
+    options: ReadOptions
+    layout: Layout
+    settings: dict[str, Any]
+    """What cannot change from run to run of one output."""
+    listing: LogListing
+    end_offset: int
+    todo: tuple[Range, ...]
+    """Log offsets."""
+    before: tuple[FinishedRange, ...]
+    lost: tuple[Range, ...]
+    """Not exported and not there; empty with failOnDataLoss."""
+
+    @property
+    def todo_bytes(self) -> int:
+        return sum(end - start for start, end in self.todo)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportResult:
+    output: str
+    ranges: tuple[FinishedRange, ...]
+    """Finished by this run."""
+    finished_before: int
+    """Ranges."""
+    end_offset: int
+    lost: tuple[Range, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(one.rows for one in self.ranges)
+
+    @property
+    def damages(self) -> tuple[Damage, ...]:
+        return tuple(damage for one in self.ranges for damage in one.damages)
+
+    def as_json(self) -> dict[str, Any]:
+        """Stable schema (docs/pipeline.md)."""
+        return {
+            "output": self.output,
+            "end_offset": self.end_offset,
+            "rows": self.rows,
+            "files": sum(len(one.files) for one in self.ranges),
+            "bytes": sum(file.size for one in self.ranges for file in one.files),
+            "ranges": [
+                {"start_offset": one.start, "end_offset": one.end, "rows": one.rows, "files": len(one.files)}
+                for one in self.ranges
+            ],
+            "ranges_finished_before": self.finished_before,
+            "damages": [asdict(damage) for damage in self.damages],
+            "lost": [{"start_offset": start, "end_offset": end} for start, end in self.lost],
+        }
+
+
+def plan_export(request: ExportRequest, options: Mapping[str, str] | None = None, *, cores: int = 1) -> ExportPlan:
+    """What `export` would do; changes nothing, and needs no Spark.
+
+    `options`: those of `format("commitlog")`: topic, startingOffsets, mode, splitSize, ... Raises OptionError,
+    LocationError, DataLossError, ExportRefusedError.
+    """
+    read = parse_options({"path": request.log, **(options or {})}, streaming=False)
+    layout = _layout(request)
+    settings = _settings(layout, read)
+    folder = ExportFolder(request.output)
+    folder.check(settings)
+    listing, log_end = survey(read.path, read.segment_size)
+    if not listing.segments:
+        raise LocationError(f"{request.log} holds no segments: is the log mounted there?")
+    start, end = _bounds(read, listing, log_end)
+    before = tuple(folder.finished())
+    asked = _uncovered(start, end, before)
+    if read.start is Edge.EARLIEST and before and max(one.end for one in before) < start:
+        asked.insert(0, (max(one.end for one in before), start))
+    lost = []
+    for one in asked:
+        demand_complete(listing, *one, fail=read.fail_on_data_loss, warn=False)
+        lost += missing_ranges(listing, *one)
+    size = request.range_size or max(DEFAULT_RANGE_BYTES, cores * _SPLITS_PER_CORE * _split_bytes(read))
+    todo = [piece for one in asked for piece in _cut(listing, *one, size)]
+    if request.replace:
+        todo += [(one.start, one.end) for one in before if start <= one.start and one.end <= end]
+    return ExportPlan(request, read, layout, settings, listing, end, tuple(sorted(todo)), before, tuple(lost))
+
+
+def export(
+    spark: "SparkSession",
+    request: ExportRequest,
+    options: Mapping[str, str] | None = None,
+    *,
+    on_progress: "OnProgress | None" = None,
+) -> ExportResult:
+    """Bring the output up to the log's end. `on_progress` is told bytes of the log: done, and in all.
+
+    Raises as `plan_export`, DamagedLogError (FAILFAST), ExportInterruptedError; what was finished stays finished.
+    """
+    plan = plan_export(request, options, cores=spark.sparkContext.defaultParallelism)
+    with ExportFolder(request.output).open(plan.settings) as folder:
+        # Planned before the lock was held: somebody else may have been faster.
+        if folder.finished() != list(plan.before):
+            plan = plan_export(request, options, cores=spark.sparkContext.defaultParallelism)
+        run = _Run(spark, plan, folder, on_progress)
+        ranges = tuple(run.export_range(*one) for one in plan.todo)
+    return ExportResult(
+        output=folder.place,
+        ranges=ranges,
+        finished_before=len(plan.before),
+        end_offset=plan.end_offset,
+        lost=(*plan.lost, *run.lost),
+    )
+
+
+# --- planning --------------------------------------------------------------------------------------------
+
+
+def _layout(request: ExportRequest) -> Layout:
+    try:
+        Projection(request.columns)
+    except PipelineError as error:
+        raise OptionError(str(error)) from None
+    unknown = [name for name in request.partition_by if name not in tasks.PARTITION_COLUMNS]
+    if unknown:
+        raise OptionError(f"no partition by {', '.join(unknown)}: there are {', '.join(tasks.PARTITION_COLUMNS)}")
+    if len({*request.columns}) < len(request.columns):
+        raise OptionError("a column is named twice: name each once")
+    layout = Layout(request.columns, request.partition_by, request.compression)
+    if not layout.file_schema.names:
+        raise OptionError("nothing is left for the files: name a column that folders are not made by")
+    if request.compression not in COMPRESSIONS:
+        raise OptionError(f"no compression {request.compression}: there are {', '.join(COMPRESSIONS)}")
+    return layout
+
+
+def _settings(layout: Layout, read: ReadOptions) -> dict[str, Any]:
+    return {
+        "format": 1,
+        "columns": list(layout.columns),
+        "partition_by": list(layout.partition_by),
+        "topic": None if read.topics is None else sorted(read.topics),
+        "topicPattern": read.topic_pattern,
+        "queueId": None if read.queue_ids is None else sorted(read.queue_ids),
+        "startingTimestamp": read.start_ms,
+        "endingTimestamp": read.end_ms,
+        "includeSystemTopics": read.include_system_topics,
+        "includeHalfMessages": read.include_half_messages,
+    }
+
+
+def _bounds(read: ReadOptions, listing: LogListing, log_end: int) -> Range:
+    """Places where records begin, so that a range never begins inside one."""
+    begin = listing.segments[0].base_offset
+    if isinstance(read.start, int) and read.start > log_end:
+        raise LocationError(f"{read.path}: startingOffsets is {read.start}, but the log ends at {log_end}")
+    end = first_place(listing, read.end, log_end) if isinstance(read.end, int) and read.end < log_end else log_end
+    match read.start:
+        case Edge.EARLIEST:
+            return begin, end
+        case Edge.LATEST:
+            return end, end
+        case start:
+            return min(first_place(listing, max(start, begin), log_end), end), end
+
+
+def _uncovered(start: int, end: int, finished: Iterable[FinishedRange]) -> list[Range]:
+    """The parts of [start, end) that are in none of the ranges, which are in order."""
+    rest, at = [], start
+    for one in finished:
+        if one.start >= end:
+            break
+        if one.start > at:
+            rest.append((at, one.start))
+        at = max(at, one.end)
+    if at < end:
+        rest.append((at, end))
+    return rest
+
+
+def _cut(listing: LogListing, start: int, end: int, size: int) -> list[Range]:
+    """[start, end) without what is not there, in pieces of about `size` that end where segments do."""
+    pieces: list[Range] = []
+    for segment in listing.segments:
+        first, last = max(start, segment.base_offset), min(end, segment.end_offset)
+        if first >= last:
+            continue
+        if pieces and pieces[-1][1] == first and pieces[-1][1] - pieces[-1][0] < size:
+            pieces[-1] = (pieces[-1][0], last)
+        else:
+            pieces.append((first, last))
+    return pieces
+
+
+def _split_bytes(read: ReadOptions) -> int:
+    return read.split_size or DEFAULT_SPLIT_BYTES
+
+
+# --- one range -------------------------------------------------------------------------------------------
+
+
+class _Run:
+    def __init__(
+        self, spark: "SparkSession", plan: ExportPlan, folder: ExportFolder, on_progress: "OnProgress | None"
+    ) -> None:
+        read = plan.options
+        self._spark, self._plan, self._folder, self._on_progress = spark, plan, folder, on_progress
+        self._before = {(one.start, one.end): one for one in plan.before}
+        self._reading = Reading(
+            plan.layout,
+            RecordFilter.of(read),
+            DamageMode.PERMISSIVE if read.permissive else DamageMode.FAILFAST,
+            read.check_crc,
+            read.fail_on_data_loss,
+        )
+        self._done_bytes = 0
+        self.lost: list[Range] = []
+
+    def export_range(self, start: int, end: int) -> FinishedRange:
+        from commitlogfs.pipeline.jobs.worker_errors import worker_errors
+
+        with worker_errors():
+            splits = self._splits(start, end)
+            tally, plans = self._planned(splits)
+            written = self._written(splits, plans)
+        rows = self._checked(tally, written) if plans else 0
+        finished, made = self._finished(start, end, rows, plans, written, tally)
+        self._folder.commit(finished, made, self._before.get((start, end)))
+        self._folder.clear_building()
+        self._done_bytes += end - start
+        return finished
+
+    def _splits(self, start: int, end: int) -> Sequence[Split]:
+        read = self._plan.options
+        splits = plan_splits(
+            self._plan.listing, end, start_offset=start, exact_start=True, split_size=_split_bytes(read)
+        )
+        return narrow_by_time(splits, read.start_ms, read.end_ms)
+
+    def _planned(self, splits: Sequence[Split]) -> tuple[Tally, list[FilePlan]]:
+        """What the range comes to, and the files it is to be written into."""
+        layout = self._plan.layout
+        whole = Tally()
+        sizes: dict[Partition, dict[int, int]] = {}
+        count = partial(_count, splits=splits, reading=self._reading)
+        for number, tally in self._run_tasks(splits, count, 0.0, _COUNTING):
+            if tally is None:
+                self.lost.append((splits[number].start_offset, splits[number].stop_offset))
+                continue
+            whole.merge(tally)
+            for (raw, day), figures in tally.figures.items():
+                of_split = sizes.setdefault(layout.partition_of(topic_text(raw), day), {})
+                of_split[number] = of_split.get(number, 0) + figures.stored_bytes
+        for partition in sizes:
+            partition_folder(layout.folder_parts(partition))  # refused before anything is written
+        cores = self._spark.sparkContext.defaultParallelism
+        return whole, plan_files(sizes, self._plan.request.file_size, cores)
+
+    def _written(self, splits: Sequence[Split], plans: Sequence[FilePlan]) -> list[tasks.Written]:
+        if not plans:
+            return []
+        writers = 1 + max(plan.writer for plan in plans)
+        pack = partial(tasks.pack_splits, splits=splits, reading=self._reading, plans=plans)
+        write = partial(tasks.write_files, output=self._folder.place, layout=self._plan.layout)
+        context = self._spark.sparkContext
+        packed = context.parallelize(range(len(splits)), len(splits)).mapPartitions(pack)
+        shuffled = packed.repartitionAndSortWithinPartitions(writers, tasks.writer_of)
+        with self._progress(_COUNTING, 1.0, len(splits) + writers):
+            return list(shuffled.mapPartitions(write).collect())
+
+    def _run_tasks(
+        self, splits: Sequence[Split], work: Any, progress_from: float, progress_to: float
+    ) -> list[tuple[int, Tally | None]]:
+        if not splits:
+            return []
+        numbers = self._spark.sparkContext.parallelize(range(len(splits)), len(splits))
+        with self._progress(progress_from, progress_to, len(splits)):
+            return list(numbers.mapPartitions(work).collect())
+
+    def _progress(self, from_part: float, to_part: float, tasks_in_all: int) -> Any:
+        from commitlogfs.pipeline.jobs.progress import show_progress
+
+        on_progress, done_bytes, plan = self._on_progress, self._done_bytes, self._plan
+        if on_progress is None:
+            return show_progress(self._spark, None)
+        start, end = next(one for one in plan.todo if sum(e - s for s, e in plan.todo if s < one[0]) == done_bytes)
+
+        def tell(tasks_done: int, _: int) -> None:
+            part = from_part + (to_part - from_part) * min(1.0, tasks_done / tasks_in_all)
+            on_progress(done_bytes + int(part * (end - start)), plan.todo_bytes)
+
+        return show_progress(self._spark, tell)
+
+    def _checked(self, tally: Tally, written: Sequence[tasks.Written]) -> int:
+        """The rows in all files: as many as were counted, without those whose bodies were found wrong since."""
+        rows = sum(one.rows for one in written if isinstance(one, FileWritten))
+        skipped = sum(isinstance(one, Damage) for one in written)
+        counted = sum(figures.messages for figures in tally.figures.values())
+        if self._reading.fail_on_data_loss and rows != counted - max(0, skipped - len(tally.damages)):
+            raise ExportInterruptedError(
+                f"{self._plan.request.log}: {counted} messages were counted, but {rows} exported: the log has "
+                "changed meanwhile: run the same again"
+            )
+        return rows
+
+    def _finished(
+        self,
+        start: int,
+        end: int,
+        rows: int,
+        plans: Sequence[FilePlan],
+        written: Sequence[tasks.Written],
+        tally: Tally,
+    ) -> tuple[FinishedRange, dict[str, str]]:
+        by_number = {plan.number: plan for plan in plans}
+        files, made, counts = [], {}, dict[Partition, int]()
+        damages = [one for one in written if isinstance(one, Damage)] or tally.damages
+        for one in sorted(one for one in written if isinstance(one, FileWritten)):
+            partition = by_number[one.number].partition
+            number = counts[partition] = counts.get(partition, -1) + 1
+            folder = partition_folder(self._plan.layout.folder_parts(partition))
+            path = f"{folder}/{start:020d}-{end:020d}-{number:03d}.parquet".lstrip("/")
+            files.append(FinishedFile(path, one.rows, one.size))
+            made[path] = one.path
+        ordered = tuple(sorted(damages, key=lambda damage: damage.offset))
+        return FinishedRange(start, end, rows, tuple(files), ordered), made
+
+
+def _count(
+    numbers: Iterable[int], *, splits: Sequence[Split], reading: Reading
+) -> Iterator[tuple[int, Tally | None]]:
+    for number in numbers:
+        try:
+            yield number, tally_splits([splits[number]], reading.mode, store_days, reading.wanted)
+        except SegmentGoneError:
+            if reading.fail_on_data_loss:
+                raise
+            yield number, None
+
+
+def plan_files(sizes: Mapping[Partition, Mapping[int, int]], file_size: int, cores: int) -> list[FilePlan]:
+    """The files for so many bytes per partition and split, and who writes which: each partition's in the order of
+    the log, a new one once the last has `file_size`; the largest are dealt first, to who has least."""
+    cuts: list[tuple[Partition, int, int]] = []  # partition, first split, bytes
+    for partition in sorted(sizes, key=str):
+        of_partition = sorted(sizes[partition].items())
+        first, held = of_partition[0][0], 0
+        for split, size in of_partition:
+            if held >= file_size:
+                cuts.append((partition, first, held))
+                first, held = split, 0
+            held += size
+        cuts.append((partition, first, held))
+    total = sum(size for _, _, size in cuts)
+    loads = [(0, writer) for writer in range(min(len(cuts), max(cores, total // file_size)))]
+    writers = {}
+    for number in sorted(range(len(cuts)), key=lambda number: -cuts[number][2]):
+        load, writer = heapq.heappop(loads)
+        writers[number] = writer
+        heapq.heappush(loads, (load + cuts[number][2], writer))
+    return [FilePlan(partition, first, n, writers[n]) for n, (partition, first, _) in enumerate(cuts)]
+
+
+__all__ = ["ExportPlan", "ExportRequest", "ExportResult", "export", "plan_export"]

@@ -1,0 +1,323 @@
+"""The folder that an export writes into: what is finished is told by manifests, and survives a kill at any moment.
+
+    topic=T/date=D/START-END-NNN.parquet    the rows of one range of the log: START and END are log offsets
+    _commitlogfs/export.json                what all of it was made with
+    _commitlogfs/ranges/START-END.json      one finished range: its files and their rows
+    _commitlogfs/building/                  files in the making
+
+Readers of Parquet (Spark, pyarrow) pass over names that begin with `_`. A range is committed in three steps: its
+files are whole and synced in `building`; a manifest `START-END.committing` lists them; they are renamed into place,
+and the manifest is, last. Whoever opens the folder next finishes a commit that was cut short, so a range is never
+there twice; until then a part of its files may be missing. Everything else in `building` is thrown away.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from pyarrow import ArrowInvalid, fs
+
+from commitlogfs.pipeline.errors import LocationError, PipelineError
+from commitlogfs.pipeline.scanner import Damage
+
+OWN: Final = "_commitlogfs"
+_COMMITTING: Final = ".committing"
+_LONGEST_NAME: Final = 255
+_DEFAULT_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
+_ESCAPED: Final = frozenset({*map(chr, range(32)), *"\"#%'*/:=?\\\x7f{[]^"})
+"""What Spark escapes in the name of a partition's folder (ExternalCatalogUtils)."""
+
+
+class ExportRefusedError(PipelineError):
+    """Nothing was written."""
+
+
+class ExportInterruptedError(PipelineError):
+    """It cannot go on; what was finished before stays, and the same again goes on behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedFile:
+    path: str
+    """Below the output folder."""
+    rows: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRange:
+    """Log offsets [start, end), exported."""
+
+    start: int
+    end: int
+    rows: int
+    files: tuple[FinishedFile, ...]
+    damages: tuple[Damage, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.start:020d}-{self.end:020d}"
+
+    @classmethod
+    def of_json(cls, document: Mapping[str, Any]) -> Self:
+        return cls(
+            start=document["start"],
+            end=document["end"],
+            rows=document["rows"],
+            files=tuple(FinishedFile(**file) for file in document["files"]),
+            damages=tuple(Damage(**damage) for damage in document["damages"]),
+        )
+
+
+def partition_folder(partition: Iterable[tuple[str, str | None]]) -> str:
+    """`topic=T/date=D`, as Spark names it. Raises ExportRefusedError for a name that no filesystem takes."""
+    names = [f"{column}={_escape(value)}" for column, value in partition]
+    for name in names:
+        if len(name.encode()) > _LONGEST_NAME:
+            raise ExportRefusedError(
+                f"{name[:40]}...: too long for the name of a folder: export it by itself, or partition by date only"
+            )
+    return "/".join(names)
+
+
+def _escape(value: str | None) -> str:
+    if not value:
+        return _DEFAULT_PARTITION
+    return "".join(f"%{ord(letter):02X}" if letter in _ESCAPED else letter for letter in value)
+
+
+class ExportFolder:
+    """Context manager; holds a lock while it is open, where the output is a local folder.
+
+    `place`: a folder, or a URI that pyarrow.fs understands. All paths are below it, with `/`.
+    """
+
+    def __init__(self, place: str) -> None:
+        is_uri = "://" in place or place.startswith("file:")
+        self.place = place if is_uri else str(Path(place).absolute())
+        """Means the same to every process on this machine."""
+        try:
+            self._fs, root = fs.FileSystem.from_uri(place) if is_uri else (fs.LocalFileSystem(), self.place)
+        except (ArrowInvalid, OSError) as error:
+            raise LocationError(f"{place}: {str(error).splitlines()[0]}") from error
+        self._root: str = root.rstrip("/")
+        self._is_local = isinstance(self._fs, fs.LocalFileSystem)
+        self._lock: int | None = None
+
+    # --- opening ----------------------------------------------------------------------------------------
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Whether an export with these settings may be made, or go on, here. Changes nothing.
+
+        Raises ExportRefusedError, LocationError.
+        """
+        info = self._info("")
+        if info.type == fs.FileType.File:
+            raise ExportRefusedError(f"{self.place} is a file: name a folder")
+        if info.type == fs.FileType.NotFound:
+            return
+        before = self._read_json(f"{OWN}/export.json")
+        if before is None:
+            self._demand_empty()
+            return
+        for key in sorted({*before, *settings}):
+            if before.get(key) != settings.get(key):
+                raise ExportRefusedError(
+                    f"{self.place} was exported with {key} = {_shown(before.get(key))}, not "
+                    f"{_shown(settings.get(key))}: ask for the same again, or name another output"
+                )
+
+    def open(self, settings: Mapping[str, Any]) -> Self:
+        """Make the folder or go on with it; a commit that was cut short is finished. Raises as `check`."""
+        self.check(settings)
+        try:
+            self._fs.create_dir(self._path(f"{OWN}/ranges"), recursive=True)
+            self._take_lock()
+            self._fs.create_dir(self._path(f"{OWN}/building"))
+            if self._read_json(f"{OWN}/export.json") is None:
+                self._write_json(f"{OWN}/export.json", settings)
+            self.check(settings)
+            self._recover()
+        except OSError as error:
+            self.close()
+            raise ExportRefusedError(f"{self.place} cannot be written: {os_reason(error)}") from error
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _demand_empty(self) -> None:
+        names = [info.base_name for info in self._list("")]
+        # A first run may have been killed before it wrote anything else.
+        if any(name != OWN for name in names):
+            raise ExportRefusedError(
+                f"{self.place} holds something else ({sorted(names)[0]}): name an empty folder, or one that an "
+                "export has made"
+            )
+
+    def _take_lock(self) -> None:
+        if not self._is_local:
+            return
+        lock = os.open(self._path(f"{OWN}/lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise ExportRefusedError(
+                f"{self.place}: another export is writing into it: wait until it has ended"
+            ) from None
+        self._lock = lock
+
+    def close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- what is there ----------------------------------------------------------------------------------
+
+    def finished(self) -> list[FinishedRange]:
+        """In the order of the log."""
+        if self._info(f"{OWN}/ranges").type != fs.FileType.Directory:
+            return []
+        names = [info.base_name for info in self._list(f"{OWN}/ranges")]
+        documents = [self._read_json(f"{OWN}/ranges/{name}") for name in names if name.endswith(".json")]
+        ranges = [FinishedRange.of_json(document) for document in documents if document is not None]
+        return sorted(ranges, key=lambda one: one.start)
+
+    # --- writing ----------------------------------------------------------------------------------------
+
+    def new_file(self, name: str) -> tuple[str, Any]:
+        """Path and open stream of a file in the making; any process may ask."""
+        path = f"{OWN}/building/{name}-{os.urandom(6).hex()}"
+        return path, self._fs.open_output_stream(self._path(path))
+
+    def finish_file(self, path: str) -> int:
+        """On the disk, and its size."""
+        if self._is_local:
+            _sync(self._path(path))
+        return int(self._info(path).size)
+
+    def commit(self, new: FinishedRange, made: Mapping[str, str], before: FinishedRange | None = None) -> None:
+        """Bring the files of `new` from where they were `made` (final path -> path in building) to where they
+        belong. `before`: the same range as it was exported before; what it has beyond the new files goes."""
+        kept = {file.path for file in new.files}
+        gone = {file.path for file in before.files} - kept if before is not None else set()
+        document = asdict(new) | {"made": dict(made), "remove": sorted(gone)}
+        self._write_json(f"{OWN}/ranges/{new.name}{_COMMITTING}", document)
+        self._carry_out(document)
+
+    def clear_building(self) -> None:
+        for info in self._list(f"{OWN}/building"):
+            self._fs.delete_file(info.path)
+
+    def _recover(self) -> None:
+        for info in self._list(f"{OWN}/ranges"):
+            if info.base_name.endswith(_COMMITTING):
+                document = self._read_json(f"{OWN}/ranges/{info.base_name}")
+                if document is not None:
+                    self._carry_out(document)
+        self.clear_building()
+
+    def _carry_out(self, document: Mapping[str, Any]) -> None:
+        """Each step may have been done before."""
+        folders = set()
+        for final, made in document["made"].items():
+            folder = final.rpartition("/")[0]
+            if folder not in folders:
+                self._fs.create_dir(self._path(folder), recursive=True)
+                folders.add(folder)
+            if self._info(made).type == fs.FileType.File:
+                self._fs.move(self._path(made), self._path(final))
+            elif self._info(final).type != fs.FileType.File:
+                raise ExportRefusedError(f"{self.place}: {final} was removed before it was finished: export anew")
+        for path in document["remove"]:
+            if self._info(path).type == fs.FileType.File:
+                self._fs.delete_file(self._path(path))
+        self._sync_folders(folders)
+        finished = {key: document[key] for key in ("start", "end", "rows", "files", "damages")}
+        name = FinishedRange.of_json(finished).name
+        self._write_json(f"{OWN}/ranges/{name}.json", finished)
+        self._fs.delete_file(self._path(f"{OWN}/ranges/{name}{_COMMITTING}"))
+
+    # --- files ------------------------------------------------------------------------------------------
+
+    def _path(self, below: str) -> str:
+        return f"{self._root}/{below}" if below else self._root
+
+    def _info(self, below: str) -> fs.FileInfo:
+        try:
+            return self._fs.get_file_info(self._path(below))
+        except OSError as error:
+            raise LocationError(f"{self.place}: {os_reason(error)}") from error
+
+    def _list(self, below: str) -> list[fs.FileInfo]:
+        try:
+            return list(self._fs.get_file_info(fs.FileSelector(self._path(below), allow_not_found=True)))
+        except OSError as error:
+            raise LocationError(f"{self.place}: {os_reason(error)}") from error
+
+    def _read_json(self, below: str) -> dict[str, Any] | None:
+        """None where there is no such file."""
+        if self._info(below).type != fs.FileType.File:
+            return None
+        with self._fs.open_input_stream(self._path(below)) as stream:
+            text = stream.readall().decode()
+        try:
+            document: dict[str, Any] = json.loads(text)
+        except ValueError as error:
+            raise ExportRefusedError(f"{self.place}/{below} is damaged ({error}): export anew") from error
+        return document
+
+    def _write_json(self, below: str, document: Mapping[str, Any]) -> None:
+        path = self._path(below)
+        with self._fs.open_output_stream(f"{path}.tmp") as stream:
+            stream.write(json.dumps(document, indent=1).encode())
+        if self._is_local:
+            _sync(f"{path}.tmp")
+        self._fs.move(f"{path}.tmp", path)
+        self._sync_folders([below.rpartition("/")[0]])
+
+    def _sync_folders(self, folders: Iterable[str]) -> None:
+        """With those above them, up to ours: they may be new."""
+        if not self._is_local:
+            return
+        wanted = set()
+        for folder in folders:
+            parts = folder.split("/")
+            wanted |= {"/".join(parts[:depth]) for depth in range(len(parts) + 1)}
+        for folder in sorted(wanted):
+            _sync(self._path(folder))
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def os_reason(error: OSError) -> str:
+    """What happened, without Arrow's or Python's detail."""
+    with suppress(TypeError, ValueError):
+        if error.errno:
+            return os.strerror(error.errno)
+    return str(error).splitlines()[0]
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else json.dumps(value)

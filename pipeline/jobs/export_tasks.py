@@ -1,0 +1,279 @@
+"""What Spark workers do in an export: rows of a split packed by file, and files written from them.
+
+A row becomes neither a Python nor a JVM object: between the steps travel Arrow batches as bytes, some 100 KiB each.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from commitlogfs.pipeline.columns import COLUMNS
+from commitlogfs.pipeline.jobs.export_folder import ExportFolder, ExportInterruptedError, os_reason
+from commitlogfs.pipeline.jobs.tally import DAY_MS
+from commitlogfs.pipeline.rows import DAMAGE_COLUMN, RowReader
+from commitlogfs.pipeline.scanner import Damage, DamageMode
+from commitlogfs.pipeline.selection import RecordFilter
+from commitlogfs.pipeline.splits import Split
+from commitlogfs.pipeline.walk import Longs
+
+PARTITION_COLUMNS: Final = ("topic", "date")
+_PACKED_BYTES: Final = 256 << 10
+"""Largest item: Spark and its sort hold some hundreds of them at a time."""
+_HELD_BYTES: Final = 32 << 20
+"""Rows of a split that are gathered before they are packed and sent on."""
+_ROW_GROUP_BYTES: Final = 64 << 20
+_NO_FILE: Final = -1
+_REPEATING: Final = (
+    *("topic", "queueId", "tags", "flag", "sysFlag", "bornHost", "storeHost", "reconsumeTimes"),
+    *("preparedTransactionOffset", "magicCode", "segment"),
+)
+"""Columns whose values are worth a dictionary: trying one on bodies and keys only costs time."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+Partition = tuple[str | None, int | None]
+"""Topic and day since 1970; None where files are not partitioned by it, or there is none that can be said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What goes into the files. Picklable."""
+
+    columns: tuple[str, ...]
+    """As asked for; those of `partition_by` are in the names of folders, not in the files."""
+    partition_by: tuple[str, ...]
+    compression: str
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        return pa.schema([COLUMNS.field(name) for name in self.columns if name not in self.partition_by])
+
+    def read_schema(self, mode: DamageMode) -> pa.Schema:
+        """What must be decoded for it, and, where damage is told in rows, what says where it is."""
+        wanted = [name for name, by in (("topic", "topic"), ("storeTimestamp", "date")) if by in self.partition_by]
+        if mode is DamageMode.PERMISSIVE:
+            wanted += ["commitLogOffset", "storeSize", "segment"]
+        names = self.file_schema.names
+        names += [name for name in wanted if name not in names]
+        damage = [pa.field(DAMAGE_COLUMN, pa.string())] if mode is DamageMode.PERMISSIVE else []
+        return pa.schema([*(COLUMNS.field(name) for name in names), *damage])
+
+    def partition_of(self, topic: str, day: int) -> Partition:
+        return (
+            topic if "topic" in self.partition_by else None,
+            day if "date" in self.partition_by and date_text(day) is not None else None,
+        )
+
+    def folder_parts(self, partition: Partition) -> list[tuple[str, str | None]]:
+        values = {"topic": partition[0], "date": date_text(partition[1])}
+        return [(column, values[column]) for column in self.partition_by]
+
+
+def date_text(day: int | None) -> str | None:
+    """None for a day beyond the calendar: only damage has such times."""
+    try:
+        return None if day is None else (_EPOCH + timedelta(days=day)).date().isoformat()
+    except OverflowError:
+        return None
+
+
+class FilePlan(NamedTuple):
+    """One file to be: the rows of a partition from the splits `first_split` up to the next file's."""
+
+    partition: Partition
+    first_split: int
+    number: int
+    writer: int
+
+
+class RowsKey(NamedTuple):
+    """Sorts what one writer gets: by file, then in the order of the log."""
+
+    writer: int
+    file: int
+    split: int
+    piece: int
+
+
+Pair = tuple[RowsKey, "bytes | Damage"]
+
+
+def writer_of(key: RowsKey) -> int:
+    return key.writer
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the splits of one export are read. Picklable."""
+
+    layout: Layout
+    wanted: RecordFilter
+    mode: DamageMode
+    check_crc: bool
+    fail_on_data_loss: bool
+
+    def rows_of(self, split: Split) -> Iterator[pa.RecordBatch]:
+        schema = self.layout.read_schema(self.mode)
+        return RowReader(schema, self.wanted, self.mode, self.check_crc, self.fail_on_data_loss).read(split)
+
+
+# --- decoding --------------------------------------------------------------------------------------------
+
+
+def pack_splits(
+    numbers: Iterable[int], *, splits: Sequence[Split], reading: Reading, plans: Sequence[FilePlan]
+) -> Iterator[Pair]:
+    """The rows of these splits, each with the writer and the file that it is for."""
+    routes: dict[Partition, list[FilePlan]] = {}
+    for plan in plans:
+        routes.setdefault(plan.partition, []).append(plan)
+    for number in numbers:
+        yield from _Packer(number, reading, routes).pack(splits[number])
+
+
+class _Packer:
+    def __init__(self, number: int, reading: Reading, routes: Mapping[Partition, Sequence[FilePlan]]) -> None:
+        self._number, self._reading, self._routes = number, reading, routes
+        self._layout = reading.layout
+        self._file_names = self._layout.file_schema.names
+        self._held: dict[Partition, list[pa.RecordBatch]] = {}
+        self._held_bytes = 0
+        self._pieces = 0
+
+    def pack(self, split: Split) -> Iterator[Pair]:
+        for batch in self._reading.rows_of(split):
+            damages, rows = _parted(batch)
+            for damage in damages:
+                yield RowsKey(0, _NO_FILE, self._number, self._next_piece()), damage
+            self._hold(rows)
+            if self._held_bytes >= _HELD_BYTES:
+                yield from self._flush()
+        yield from self._flush()
+
+    def _hold(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        groups, partitions = self._partitions(batch)
+        of_file = batch.select(self._file_names)
+        self._held_bytes += of_file.nbytes
+        if len(partitions) == 1:
+            self._held.setdefault(partitions[0], []).append(of_file)
+            return
+        order = np.argsort(groups, kind="stable")
+        ends = np.cumsum(np.bincount(groups, minlength=len(partitions)))
+        of_file = of_file.take(pa.array(order))
+        for partition, start, end in zip(partitions, (0, *ends[:-1].tolist()), ends.tolist(), strict=True):
+            self._held.setdefault(partition, []).append(of_file.slice(start, end - start))
+
+    def _partitions(self, batch: pa.RecordBatch) -> tuple[Longs, list[Partition]]:
+        """Which group each row is in, and the groups' partitions."""
+        topics: list[str | None] = [None]
+        codes = np.zeros(batch.num_rows, np.int64)
+        if "topic" in self._layout.partition_by:
+            encoded = batch.column("topic").dictionary_encode()
+            topics, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
+        days: list[int | None] = [None]
+        if "date" in self._layout.partition_by:
+            numbers, day_codes = np.unique(_days(batch.column("storeTimestamp")), return_inverse=True)
+            days = numbers.tolist()
+            codes = codes * len(days) + day_codes
+        used, groups = np.unique(codes, return_inverse=True)
+        pairs = [(topics[code // len(days)], days[code % len(days)]) for code in used.tolist()]
+        return groups, [(topic, day if date_text(day) is not None else None) for topic, day in pairs]
+
+    def _flush(self) -> Iterator[Pair]:
+        for partition, batches in self._held.items():
+            whole = pa.concat_batches(batches)
+            rows = max(1, whole.num_rows * _PACKED_BYTES // max(whole.nbytes, 1))
+            plan = self._plan_of(partition)
+            for start in range(0, whole.num_rows, rows):
+                key = RowsKey(plan.writer, plan.number, self._number, self._next_piece())
+                yield key, whole.slice(start, rows).serialize().to_pybytes()
+        self._held, self._held_bytes = {}, 0
+
+    def _plan_of(self, partition: Partition) -> FilePlan:
+        plans = self._routes[partition]
+        return plans[bisect_right(plans, self._number, key=lambda plan: plan.first_split) - 1]
+
+    def _next_piece(self) -> int:
+        self._pieces += 1
+        return self._pieces
+
+
+def _days(times: pa.Array) -> Longs:
+    """Days since 1970; an impossible one where there is no time."""
+    # The storage of a timestamp is its microseconds.
+    microseconds = times.cast(pa.int64()).fill_null(np.iinfo(np.int64).max)
+    days: Longs = microseconds.to_numpy(zero_copy_only=False) // (DAY_MS * 1000)
+    return days
+
+
+def _parted(batch: pa.RecordBatch) -> tuple[list[Damage], pa.RecordBatch]:
+    """What was skipped, and the rows of messages."""
+    if DAMAGE_COLUMN not in batch.schema.names or batch.column(DAMAGE_COLUMN).null_count == batch.num_rows:
+        return [], batch
+    damage = batch.column(DAMAGE_COLUMN)
+    skipped = batch.filter(damage.is_valid()).to_pylist()
+    found = [
+        Damage(row["commitLogOffset"], row["storeSize"], row[DAMAGE_COLUMN], row["segment"]) for row in skipped
+    ]
+    return found, batch.filter(damage.is_null())
+
+
+# --- writing ---------------------------------------------------------------------------------------------
+
+
+class FileWritten(NamedTuple):
+    number: int
+    path: str
+    """In the making, below the output folder."""
+    rows: int
+    size: int
+
+
+Written = FileWritten | Damage
+
+
+def write_files(pairs: Iterable[Pair], *, output: str, layout: Layout) -> Iterator[Written]:
+    """For the sorted items of one writer: its files, each whole and on the disk; nothing of them is seen yet.
+
+    Two tries of a task write two files: the driver takes the one it is told of. Raises ExportInterruptedError.
+    """
+    for number, of_file in groupby(pairs, lambda pair: pair[0].file):
+        if number == _NO_FILE:
+            yield from (item for _, item in of_file if isinstance(item, Damage))
+        else:
+            packed = (item for _, item in of_file if isinstance(item, bytes))
+            folder = ExportFolder(output)
+            try:
+                yield _write_file(number, packed, folder, layout)
+            except OSError as error:
+                raise ExportInterruptedError(f"{folder.place} cannot be written: {os_reason(error)}") from error
+
+
+def _write_file(number: int, packed: Iterable[bytes], folder: ExportFolder, layout: Layout) -> FileWritten:
+    schema = layout.file_schema
+    path, stream = folder.new_file(str(number))
+    rows = size = 0
+    waiting: list[pa.RecordBatch] = []
+    repeating = [name for name in schema.names if name in _REPEATING]
+    with (
+        stream,
+        parquet.ParquetWriter(stream, schema, compression=layout.compression, use_dictionary=repeating) as writer,
+    ):
+        for data in packed:
+            batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)
+            waiting.append(batch)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            if size >= _ROW_GROUP_BYTES:
+                writer.write_table(pa.Table.from_batches(waiting))
+                waiting, size = [], 0
+        if waiting:
+            writer.write_table(pa.Table.from_batches(waiting))
+    return FileWritten(number, path, rows, folder.finish_file(path))

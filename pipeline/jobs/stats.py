@@ -1,0 +1,178 @@
+"""Statistics of a log by topic: messages, bytes, times, rates. Counted in the workers; the driver sees no row."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from commitlogfs.pipeline.errors import LocationError
+from commitlogfs.pipeline.jobs.tally import Figures, Tally, queue_ids, tally_splits, topic_text
+from commitlogfs.pipeline.losses import missing_ranges
+from commitlogfs.pipeline.places import survey
+from commitlogfs.pipeline.scanner import Damage, DamageMode
+from commitlogfs.pipeline.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from commitlogfs.pipeline.jobs.progress import OnProgress
+
+_TASKS_AT_MOST = 2_000
+"""Each sends a row per topic and queue of its splits."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStats:
+    """Of one topic, or of the whole log."""
+
+    messages: int
+    stored_bytes: int
+    """Records as they are in the log."""
+    body_bytes: int
+    largest_bytes: int
+    """The largest record."""
+    queues: int
+    """In which there are messages; of the whole log: of all its topics."""
+    first_ms: int
+    """Store times, milliseconds since 1970."""
+    last_ms: int
+
+    @property
+    def seconds(self) -> float:
+        return (self.last_ms - self.first_ms) / 1000
+
+    @property
+    def messages_per_s(self) -> float | None:
+        """Between the first and the last message; None without any time between them."""
+        return self.messages / self.seconds if self.seconds > 0 else None
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        return self.stored_bytes / self.seconds if self.seconds > 0 else None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "messages": self.messages,
+            "stored_bytes": self.stored_bytes,
+            "body_bytes": self.body_bytes,
+            "largest_bytes": self.largest_bytes,
+            "queues": self.queues,
+            "first_stored": time_text(self.first_ms),
+            "last_stored": time_text(self.last_ms),
+            "messages_per_second": _rounded(self.messages_per_s),
+            "bytes_per_second": _rounded(self.bytes_per_s),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LogStats:
+    log: str
+    segments: int
+    start_offset: int
+    end_offset: int
+    """Where the log ends; what is written later is not counted."""
+    total: TopicStats | None
+    """None for a log without messages."""
+    topics: dict[str, TopicStats]
+    """The one with most bytes first."""
+    damages: tuple[Damage, ...]
+    """Skipped; empty with FAILFAST."""
+    missing: tuple[tuple[int, int], ...]
+    """Log offsets between the segments that are in none."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Stable schema (docs/pipeline.md)."""
+        return {
+            "log": self.log,
+            "segments": self.segments,
+            "start_offset": self.start_offset,
+            "end_offset": self.end_offset,
+            "total": None if self.total is None else self.total.as_json(),
+            "topics": [{"topic": name, **topic.as_json()} for name, topic in self.topics.items()],
+            "damages": [asdict(damage) for damage in self.damages],
+            "missing": [{"start_offset": start, "end_offset": end} for start, end in self.missing],
+        }
+
+
+def stats(
+    spark: "SparkSession",
+    log: str,
+    *,
+    segment_size: int | None = None,
+    mode: DamageMode = DamageMode.FAILFAST,
+    split_size: int = DEFAULT_SPLIT_BYTES,
+    on_progress: "OnProgress | None" = None,
+) -> LogStats:
+    """Every record of the log counts, those of system topics and of transactions, too. `log`: as `list_segments`
+    takes it. Raises LocationError, DamagedLogError (FAILFAST) and other PipelineErrors."""
+    from commitlogfs.pipeline.jobs.progress import show_progress
+    from commitlogfs.pipeline.jobs.worker_errors import worker_errors
+
+    listing, end = survey(log, segment_size)
+    if not listing.segments:
+        raise LocationError(f"{log} holds no segments: is the log mounted there?")
+    splits = plan_splits(listing, end, split_size=split_size)
+    tally = Tally()
+    if splits:
+        tasks = min(len(splits), _TASKS_AT_MOST)
+        numbers = spark.sparkContext.parallelize(range(len(splits)), tasks)
+        count = partial(_count, splits=splits, mode=mode)
+        with show_progress(spark, on_progress), worker_errors():
+            for part in numbers.mapPartitions(count).collect():
+                tally.merge(part)
+    begin = listing.segments[0].base_offset
+    total, topics = _summed(tally)
+    return LogStats(
+        log=log,
+        segments=len({split.segment.base_offset for split in splits}),
+        start_offset=begin,
+        end_offset=end,
+        total=total,
+        topics=topics,
+        damages=tuple(sorted(tally.damages, key=lambda damage: damage.offset)),
+        missing=tuple(missing_ranges(listing, begin, end)),
+    )
+
+
+def time_text(milliseconds: int) -> str | None:
+    """ISO 8601 in UTC; None for what is beyond any calendar."""
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError):
+        return None
+
+
+def _count(numbers: Iterable[int], *, splits: Sequence[Split], mode: DamageMode) -> Iterator[Tally]:
+    yield tally_splits((splits[number] for number in numbers), mode, queue_ids, None)
+
+
+def _summed(tally: Tally) -> tuple[TopicStats | None, dict[str, TopicStats]]:
+    queues: dict[str, set[int]] = {}
+    figures: dict[str, Figures] = {}
+    for (raw, queue), of_queue in tally.figures.items():
+        topic = topic_text(raw)
+        queues.setdefault(topic, set()).add(queue)
+        figures[topic] = figures[topic] | of_queue if topic in figures else of_queue
+    topics = {topic: _as_stats(figures[topic], len(queues[topic])) for topic in figures}
+    ordered = dict(sorted(topics.items(), key=lambda item: (-item[1].stored_bytes, item[0])))
+    whole: Figures | None = None
+    for of_topic in figures.values():
+        whole = of_topic if whole is None else whole | of_topic
+    return None if whole is None else _as_stats(whole, sum(map(len, queues.values()))), ordered
+
+
+def _as_stats(figures: Figures, queues: int) -> TopicStats:
+    return TopicStats(
+        messages=figures.messages,
+        stored_bytes=figures.stored_bytes,
+        body_bytes=figures.body_bytes,
+        largest_bytes=figures.largest_bytes,
+        queues=queues,
+        first_ms=figures.first_ms,
+        last_ms=figures.last_ms,
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

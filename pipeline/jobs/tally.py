@@ -1,0 +1,129 @@
+"""What the records of a split come to, by topic and one more number: counted over whole buffers, no row is made.
+
+The other number is a queue id or a day; a compiled loop adds up, and only distinct topics become Python texts.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from commitlogfs.pipeline.compiled import compiled
+from commitlogfs.pipeline.fields import RecordFields, record_fields
+from commitlogfs.pipeline.groups import group_spans
+from commitlogfs.pipeline.java_text import well_formed
+from commitlogfs.pipeline.scanner import Chunk, Damage, DamageMode, scan_split
+from commitlogfs.pipeline.selection import RecordFilter
+from commitlogfs.pipeline.splits import Split
+from commitlogfs.pipeline.walk import Longs
+
+DAY_MS: Final = 86_400_000
+
+Second = Callable[[RecordFields], Longs]
+"""The number by which records are counted beside their topic."""
+
+
+class Figures(NamedTuple):
+    """Of at least one message."""
+
+    messages: int
+    stored_bytes: int
+    body_bytes: int
+    largest_bytes: int
+    """Of a message, as stored."""
+    first_ms: int
+    """Earliest store time."""
+    last_ms: int
+
+    def __or__(self, other: "Figures") -> "Figures":
+        """Both together."""
+        return Figures(
+            self.messages + other.messages,
+            self.stored_bytes + other.stored_bytes,
+            self.body_bytes + other.body_bytes,
+            max(self.largest_bytes, other.largest_bytes),
+            min(self.first_ms, other.first_ms),
+            max(self.last_ms, other.last_ms),
+        )
+
+
+Key = tuple[bytes, int]
+"""Topic as stored, and the other number."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Picklable."""
+
+    figures: dict[Key, Figures] = field(default_factory=dict)
+    damages: list[Damage] = field(default_factory=list)
+
+    def add(self, key: Key, figures: Figures) -> None:
+        known = self.figures.get(key)
+        self.figures[key] = figures if known is None else known | figures
+
+    def merge(self, other: "Tally") -> None:
+        for key, figures in other.figures.items():
+            self.add(key, figures)
+        self.damages += other.damages
+
+
+def topic_text(raw: bytes) -> str:
+    """As the topic column has it."""
+    text, _ = well_formed(np.frombuffer(raw, np.uint8), np.zeros(1, np.int64), np.array([len(raw)]))
+    return text.tobytes().decode()
+
+
+def queue_ids(fields: RecordFields) -> Longs:
+    return fields.queue_id
+
+
+def store_days(fields: RecordFields) -> Longs:
+    """Days since 1970 (UTC) of the store time."""
+    return fields.store_ms // DAY_MS
+
+
+def tally_splits(splits: Iterable[Split], mode: DamageMode, second: Second, wanted: RecordFilter | None) -> Tally:
+    """All records of `splits`, or those that are `wanted`. Raises what `scan_split` raises."""
+    tally = Tally()
+    for split in splits:
+        for part in scan_split(split, mode):
+            if isinstance(part, Damage):
+                tally.damages.append(part)
+            else:
+                _count(part, second, wanted, tally)
+    return tally
+
+
+def _count(chunk: Chunk, second: Second, wanted: RecordFilter | None, tally: Tally) -> None:
+    fields = record_fields(chunk.data, chunk.positions)
+    selection = None if wanted is None else wanted.select(chunk.data, fields)
+    if selection is not None:
+        if not len(selection):
+            return
+        fields = RecordFields(*(values[selection] for values in fields))
+    also = second(fields)
+    groups, firsts = group_spans(chunk.data, fields.topic_start, fields.topic_length, also)
+    sums = np.zeros((len(firsts), len(Figures._fields)), np.int64)
+    _add_up(groups, fields.total_size, fields.body_length, fields.store_ms, sums)
+    starts, lengths = fields.topic_start[firsts].tolist(), fields.topic_length[firsts].tolist()
+    for start, length, number, row in zip(starts, lengths, also[firsts].tolist(), sums.tolist(), strict=True):
+        tally.add((chunk.data[start : start + length].tobytes(), number), Figures(*row))
+
+
+@compiled
+def _add_up(groups: Longs, sizes: Longs, bodies: Longs, stored_ms: Longs, sums: Longs) -> None:
+    """`groups` number the rows of `sums`."""
+    for row in range(groups.size):
+        group = groups[row]
+        time = stored_ms[row]
+        if sums[group, 0] == 0:
+            sums[group, 4] = time
+            sums[group, 5] = time
+        sums[group, 0] += 1
+        sums[group, 1] += sizes[row]
+        sums[group, 2] += bodies[row]
+        sums[group, 3] = max(sums[group, 3], sizes[row])
+        sums[group, 4] = min(sums[group, 4], time)
+        sums[group, 5] = max(sums[group, 5], time)
