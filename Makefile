@@ -7,7 +7,7 @@ WORKERS ?= 2
 # Files in their order: the long ones (bench, broker) come first, so that no worker is left with one at the end.
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup demo test test-fast soak lint bench bench-metadata clean
+.PHONY: setup demo test test-fast soak lint bench bench-metadata bench-pipeline clean
 
 setup: ## system packages, virtual environment, editable install
 	@scripts/setup $(VENV)
@@ -29,6 +29,9 @@ lint: setup ## ruff and mypy strict
 
 bench-metadata: setup ## 60,000 segments: mount, list, memory; create latency on ext4 and xfs
 	@$(PY) -m commitlogfs.bench.metadata
+
+bench-pipeline: setup ## decoding, counting and rebuilding 5,000,000 messages beside RocketMQ (some 5 minutes)
+	@$(PY) -m commitlogfs.bench.pipeline
 
 bench: ## data path and broker beside the bare disks and mergerfs: figures, table, plot (some 20 minutes)
 	@scripts/setup $(VENV) bench

@@ -15,7 +15,7 @@ ALLOWED = {
     "fusefs": {"fusefs", "store"},
     "mount": {"mount", "fusefs", "store"},
     "pipeline": {"pipeline", "store"},
-    "bench": {"bench", "mount", "fusefs", "store"},
+    "bench": {"bench", "mount", "fusefs", "pipeline", "store"},
 }
 """package -> the packages of commitlogfs it may import."""
 
