@@ -92,7 +92,7 @@ class _Rows:
         starts, lengths = find_property(
             self.data, self.fields.properties_start, self.fields.properties_length, name
         )
-        return _texts(self.data, starts, lengths)
+        return _texts(self.data, starts, lengths, some_absent=True)
 
 
 def _int32(field: str) -> Callable[[_Rows], pa.Array]:
@@ -121,15 +121,18 @@ def _property(name: bytes) -> Callable[[_Rows], pa.Array]:
     return lambda rows: rows.value_of(name)
 
 
-def _texts(data: Bytes, starts: Longs, lengths: Longs) -> pa.Array:
-    """Strings; null where the length is below 0."""
+def _texts(data: Bytes, starts: Longs, lengths: Longs, *, some_absent: bool = False) -> pa.Array:
+    """Strings; with `some_absent` null where the length is below 0."""
     values, offsets = gather(data, starts, lengths)
     if values.max(initial=0) >= 0x80:
-        values, offsets = well_formed(data, starts, lengths)
-    absent = lengths < 0
-    nulls = int(absent.sum())
-    validity = pa.py_buffer(np.packbits(~absent, bitorder="little")) if nulls else None
-    buffers = [validity, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(values)]
+        values, long_offsets = well_formed(data, starts, lengths)
+        offsets = long_offsets.astype(np.int32)
+    validity, nulls = None, 0
+    if some_absent:
+        absent = lengths < 0
+        nulls = int(np.count_nonzero(absent))
+        validity = pa.py_buffer(np.packbits(~absent, bitorder="little")) if nulls else None
+    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(values)]
     return pa.Array.from_buffers(pa.string(), len(starts), buffers, nulls)
 
 
@@ -139,9 +142,7 @@ def _topic(rows: _Rows) -> pa.Array:
 
 def _body(rows: _Rows) -> pa.Array:
     values, offsets = gather(rows.data, rows.fields.body_start, rows.fields.body_length)
-    return pa.Array.from_buffers(
-        pa.binary(), rows.count, [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(values)]
-    )
+    return pa.Array.from_buffers(pa.binary(), rows.count, [None, pa.py_buffer(offsets), pa.py_buffer(values)])
 
 
 def _properties(rows: _Rows) -> pa.Array:
@@ -159,7 +160,9 @@ def _host(start_field: str, v6_flag: int) -> Callable[[_Rows], pa.Array]:
         lengths = np.where(rows.fields.sys_flag & v6_flag, _V6_HOST_BYTES, _V4_HOST_BYTES)
         groups, firsts = group_spans(rows.data, starts, lengths)
         texts = [_host_text(rows.data[starts[row] : starts[row] + lengths[row]].tobytes()) for row in firsts]
-        return pa.array(texts, pa.string()).take(pa.array(groups))
+        sizes = np.array([len(text) for text in texts], np.int64)
+        all_texts = np.frombuffer("".join(texts).encode(), np.uint8)
+        return _texts(all_texts, (np.cumsum(sizes) - sizes)[groups], sizes[groups])
 
     return build
 

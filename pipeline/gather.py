@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -11,11 +12,20 @@ from numba.extending import intrinsic
 from commitlogfs.pipeline.compiled import Scalar, compiled
 from commitlogfs.pipeline.walk import Bytes, Longs
 
+Ints = npt.NDArray[np.int32]
 
-def gather(data: Bytes, starts: Longs, lengths: Longs) -> tuple[Bytes, Longs]:
-    """The ranges one after the other, and len + 1 offsets into that. A length below 0 counts as 0."""
-    offsets = np.empty(len(starts) + 1, np.int64)
+_MOST_BYTES = 2**31 - 1
+
+
+def gather(data: Bytes, starts: Longs, lengths: Longs) -> tuple[Bytes, Ints]:
+    """The ranges one after the other, and len + 1 offsets into that, as Arrow has them. A length below 0 is one of 0.
+
+    Raises ValueError for 2 GiB and more, which no chunk of a segment has.
+    """
+    offsets = np.empty(len(starts) + 1, np.int32)
     total = _offsets(lengths, offsets)
+    if total > _MOST_BYTES:
+        raise ValueError(f"{total:,} bytes are too many for one Arrow array")
     out = np.empty(total, np.uint8)
     _copy_all(data, starts, out, offsets)
     return out, offsets
@@ -37,7 +47,7 @@ _copy = cast("Callable[[Bytes, int, Bytes, int, int], None]", intrinsic(_memcpy)
 
 
 @compiled
-def _offsets(lengths: Longs, offsets: Longs) -> Scalar:
+def _offsets(lengths: Longs, offsets: Ints) -> Scalar:
     total = 0
     offsets[0] = 0
     for row in range(lengths.size):
@@ -47,6 +57,7 @@ def _offsets(lengths: Longs, offsets: Longs) -> Scalar:
 
 
 @compiled
-def _copy_all(data: Bytes, starts: Longs, out: Bytes, offsets: Longs) -> None:
+def _copy_all(data: Bytes, starts: Longs, out: Bytes, offsets: Ints) -> None:
     for row in range(starts.size):
-        _copy(out, offsets[row], data, starts[row], offsets[row + 1] - offsets[row])
+        at: Scalar = np.int64(offsets[row])
+        _copy(out, at, data, starts[row], offsets[row + 1] - at)
