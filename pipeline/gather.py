@@ -18,7 +18,7 @@ _MOST_BYTES = 2**31 - 1
 
 
 def gather(data: Bytes, starts: Longs, lengths: Longs) -> tuple[Bytes, Ints]:
-    """The ranges one after the other, and len + 1 offsets into that, as Arrow has them. A length below 0 is one of 0.
+    """The ranges one after the other, and len + 1 offsets into that, as Arrow has them. Below 0 counts as 0.
 
     Raises ValueError for 2 GiB and more, which no chunk of a segment has.
     """
