@@ -26,7 +26,12 @@ def rebuild(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", metavar="DIR", help="Is made; on a disk that all workers share."),
+        typer.Option(
+            "--output",
+            metavar="DIR",
+            help="Is made; on a disk that all workers share.",
+            show_default="with --apply: STORE/rebuilt",
+        ),
     ] = None,
     consumequeue: Annotated[bool, typer.Option("--consumequeue", help="Only the consume queues.")] = False,
     index: Annotated[bool, typer.Option("--index", help="Only the index.")] = False,
@@ -47,26 +52,40 @@ def rebuild(
     segment_size: common.SegmentSize = None,
     split_size: common.SplitSize = common.DEFAULT_SPLIT,
     master: common.Master = None,
+    apply: Annotated[
+        bool,
+        typer.Option("--apply", help="Install it in STORE, whose broker must be stopped; the old files are kept."),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be read and written.")] = False,
     as_json: common.Json = False,
 ) -> None:
     """Make the consume queues and the index that the broker would make of this log, in a folder of their own.
 
-    With neither --consumequeue nor --index both are made. The broker's own files are not touched.
+    With neither --consumequeue nor --index both are made. The broker's own files are touched by --apply alone,
+    which also installs what an earlier call has made in DIR.
 
     EXIT STATUS: 0 ok; 1 damage was skipped, or the log is damaged (FAILFAST); 2 bad options; 3 no log there, or
-    no Spark; 4 refused: the output exists, the log has a gap, or these queues cannot be rebuilt.
+    no Spark; 4 refused: the output exists, the log has a gap, these queues cannot be rebuilt, a broker runs.
     """
     from commitlogfs.pipeline.jobs.rebuild import RebuildRefusedError
     from commitlogfs.pipeline.jobs.rebuild import rebuild as run
 
+    if apply and store_root is None:
+        raise common.UserError("rebuild: --apply needs --store-root: where to?")
     damage_mode, split_bytes = common.parse_mode(mode), common.parse_size("--split-size", split_size)
     settings = broker_settings(broker_conf, store_root, broker_version, segment_size)
     place = log or settings.commitlog
     if place is None:
         raise common.UserError("rebuild: which log? Give LOG, --store-root or --broker-conf")
     if output is None:
-        raise common.UserError("rebuild: --output DIR: where to?")
+        if not apply or store_root is None:
+            raise common.UserError("rebuild: --output DIR: where to?")
+        output = store_root / "rebuilt"
+    if apply and store_root is not None:
+        _refuse_running_broker(store_root)
+        if _is_made(output, store_root):
+            _apply(output, store_root, dry_run=dry_run)
+            return
     listing = common.look_at(place, segment_size)
     queues, keys = consumequeue or not index, index or not consumequeue
     if output.exists():
@@ -100,8 +119,46 @@ def rebuild(
         common.show_json(_as_json(result))
     else:
         _show(result)
+    if result.damages and apply:
+        common.complain(f"not installed: damage was skipped; look at {output}, then give --apply again")
+    elif apply and store_root is not None:
+        _apply(output, store_root, dry_run=False)
     if result.damages:
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _refuse_running_broker(store_root: Path) -> None:
+    """Now, rather than after a long run; `apply_rebuilt` looks again, and holds the lock."""
+    from commitlogfs.pipeline.broker_lock import broker_pid
+
+    pid = broker_pid(store_root)
+    if pid is not None:
+        raise common.UserError(
+            f"{store_root}: a broker is running on this store (process {pid}): stop it first", ExitCode.REFUSED
+        )
+
+
+def _is_made(output: Path, store_root: Path) -> bool:
+    """By an earlier call, whole; or it is half installed."""
+    from commitlogfs.pipeline.jobs.apply import JOURNAL, MANIFEST
+
+    return (output / MANIFEST).exists() or (store_root / JOURNAL).exists()
+
+
+def _apply(output: Path, store_root: Path, *, dry_run: bool) -> None:
+    from commitlogfs.pipeline.jobs.apply import apply_rebuilt
+
+    if dry_run:
+        common.say(f"Would install {output} in {store_root}.")
+        return
+    result = apply_rebuilt(output, store_root)
+    for warning in result.warnings:
+        common.complain(f"warning: {warning}")
+    if not common.wants_json(False):
+        for path in result.installed:
+            common.say(f"installed: {path}")
+        for path in result.kept:
+            common.say(f"kept: {path}")
 
 
 def broker_settings(

@@ -9,12 +9,14 @@ What is finished is told by manifests in the output (`export_folder`): the same 
 has got since, and after a kill goes on behind the last finished range.
 
 Rows do not pass through the JVM as rows: what is shuffled are packed Arrow batches, and workers write the files
-with pyarrow. Measured with 200,000 messages of 570 bytes, all columns, zstd, 86 files either way: 5.3 s of CPU,
-against 17 s for `df.repartition("topic", "date").write.partitionBy("topic", "date").parquet` on the same source.
+with pyarrow. Measured with 200,000 messages of 570 bytes, all columns, zstd and snappy, 43 files, six interleaved
+pairs on a busy machine: 1.4 to 4.6 times as fast (median 2.5) as the same source through
+`df.repartition("topic", "date").write.partitionBy("topic", "date").parquet`.
 """
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -179,7 +181,12 @@ def export(
         if folder.finished() != list(plan.before):
             plan = plan_export(request, options, cores=spark.sparkContext.defaultParallelism)
         run = _Run(spark, plan, folder, on_progress)
-        ranges = tuple(run.export_range(*one) for one in plan.todo)
+        try:
+            ranges = tuple(run.export_range(*one) for one in plan.todo)
+        except BaseException:
+            with suppress(OSError, PipelineError):
+                folder.clear_building()  # else the next run does
+            raise
     return ExportResult(
         output=folder.place,
         ranges=ranges,
@@ -290,11 +297,14 @@ class _Run:
             read.fail_on_data_loss,
         )
         self._done_bytes = 0
+        self._range_bytes = 0
+        """Of the range that is being exported."""
         self.lost: list[Range] = []
 
     def export_range(self, start: int, end: int) -> FinishedRange:
         from commitlogfs.pipeline.jobs.worker_errors import worker_errors
 
+        self._range_bytes = end - start
         with worker_errors():
             splits = self._splits(start, end)
             tally, plans = self._planned(splits)
@@ -353,17 +363,16 @@ class _Run:
         with self._progress(progress_from, progress_to, len(splits)):
             return list(numbers.mapPartitions(work).collect())
 
-    def _progress(self, from_part: float, to_part: float, tasks_in_all: int) -> Any:
+    def _progress(self, from_part: float, to_part: float, tasks_in_all: int) -> AbstractContextManager[None]:
         from commitlogfs.pipeline.jobs.progress import show_progress
 
-        on_progress, done_bytes, plan = self._on_progress, self._done_bytes, self._plan
+        on_progress = self._on_progress
         if on_progress is None:
             return show_progress(self._spark, None)
-        start, end = next(one for one in plan.todo if sum(e - s for s, e in plan.todo if s < one[0]) == done_bytes)
 
         def tell(tasks_done: int, _: int) -> None:
             part = from_part + (to_part - from_part) * min(1.0, tasks_done / tasks_in_all)
-            on_progress(done_bytes + int(part * (end - start)), plan.todo_bytes)
+            on_progress(self._done_bytes + int(part * self._range_bytes), self._plan.todo_bytes)
 
         return show_progress(self._spark, tell)
 

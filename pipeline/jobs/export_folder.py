@@ -28,6 +28,7 @@ from commitlogfs.pipeline.scanner import Damage
 
 OWN: Final = "_commitlogfs"
 _COMMITTING: Final = ".committing"
+_UNFINISHED: Final = ".tmp"
 _LONGEST_NAME: Final = 255
 _DEFAULT_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED: Final = frozenset({*map(chr, range(32)), *"\"#%'*/:=?\\\x7f{[]^"})
@@ -230,6 +231,8 @@ class ExportFolder:
                 document = self._read_json(f"{OWN}/ranges/{info.base_name}")
                 if document is not None:
                     self._carry_out(document)
+            elif info.base_name.endswith(_UNFINISHED):
+                self._fs.delete_file(info.path)
         self.clear_building()
 
     def _carry_out(self, document: Mapping[str, Any]) -> None:
@@ -284,11 +287,11 @@ class ExportFolder:
 
     def _write_json(self, below: str, document: Mapping[str, Any]) -> None:
         path = self._path(below)
-        with self._fs.open_output_stream(f"{path}.tmp") as stream:
+        with self._fs.open_output_stream(f"{path}{_UNFINISHED}") as stream:
             stream.write(json.dumps(document, indent=1).encode())
         if self._is_local:
-            _sync(f"{path}.tmp")
-        self._fs.move(f"{path}.tmp", path)
+            _sync(f"{path}{_UNFINISHED}")
+        self._fs.move(f"{path}{_UNFINISHED}", path)
         self._sync_folders([below.rpartition("/")[0]])
 
     def _sync_folders(self, folders: Iterable[str]) -> None:

@@ -1,0 +1,267 @@
+"""Whatever is typed: one line that says what is wrong, the documented exit status, never a traceback.
+
+Hardly any of these starts Spark: what can be refused is refused before its seconds are spent.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support.messages import messages
+from support.waiting import eventually
+from support.written_logs import write_log
+
+from commitlogfs.pipeline import cli
+from commitlogfs.pipeline.commands.spark_noise import without_noise
+
+VERBS = ["rebuild", "audit", "export", "stats"]
+USAGE, UNREACHABLE, REFUSED = 2, 3, 4
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`commitlogfs-pipeline ARGUMENTS` beside a log, an empty folder, a file and a store."""
+    write_log(tmp_path / "log", 1 << 16, messages(100))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "something").touch()
+    (tmp_path / "bad.conf").write_text("messageDelayLevel=soon\n")
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        status = cli.main(list(arguments))
+        said = capfd.readouterr()
+        return status, said.out, said.err
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "said"),
+    [
+        ("nonsense", USAGE, "No such command 'nonsense'"),
+        ("--nonsense", USAGE, "No such option"),
+        ("stats", USAGE, "Missing argument 'LOG'"),
+        ("stats nowhere", UNREACHABLE, "nowhere: No such file or directory: is the log mounted there?"),
+        ("stats file", UNREACHABLE, "file: Not a directory"),
+        ("stats empty", UNREACHABLE, "empty holds no segments: is the log mounted there?"),
+        ("stats other", UNREACHABLE, "other holds no segments"),
+        ("stats log,empty,log", REFUSED, "lies at"),
+        ("stats foo://bar/log", UNREACHABLE, "foo://bar/log: "),
+        ("stats log --segment-size 4096", USAGE, "--segment-size: log: segment"),
+        ("stats log --segment-size none", USAGE, "--segment-size: 'none': a number of bytes above 0"),
+        ("stats log --split-size 0", USAGE, "--split-size: '0': a number of bytes above 0"),
+        ("stats log --mode loose", USAGE, "FAILFAST or PERMISSIVE is wanted"),
+        ("export log", USAGE, "Missing argument 'OUTPUT'"),
+        ("export nowhere out", UNREACHABLE, "nowhere: No such file"),
+        ("export empty out", UNREACHABLE, "empty holds no segments"),
+        ("export log file", REFUSED, "/file is a file: name a folder"),
+        ("export log other", REFUSED, "/other holds something else (something)"),
+        ("export log /proc/out", REFUSED, "/proc/out cannot be written: No such file or directory"),
+        ("export log foo://bar", UNREACHABLE, "foo://bar: "),
+        ("export log out --columns topics", USAGE, "no column topics: there are topic, queueId"),
+        ("export log out --columns topic", USAGE, "nothing is left for the files"),
+        ("export log out --columns body,body", USAGE, "named twice"),
+        ("export log out --partition-by hour", USAGE, "no partition by hour: there are topic, date"),
+        ("export log out --compression rar", USAGE, "no compression rar: there are zstd"),
+        ("export log out --starting-offsets soon", USAGE, "startingOffsets = 'soon'"),
+        ("export log out --starting-offsets 99999999", UNREACHABLE, "but the log ends at"),
+        ("export log out --topic a --topic-pattern b", USAGE, "exclude each other"),
+        ("export log out --topic-pattern (", USAGE, "not a regular expression"),
+        ("export log out --file-size much", USAGE, "--file-size: 'much'"),
+        ("export log out --range-size much", USAGE, "--range-size: 'much'"),
+        ("export log out --checkpoint cp", USAGE, "--checkpoint is for --follow"),
+        ("export log out --follow --replace", USAGE, "a stream knows neither"),
+        ("export log out --follow --ending-offsets 5", USAGE, "a stream has no end"),
+        ("rebuild", USAGE, "which log? Give LOG, --store-root or --broker-conf"),
+        ("rebuild log", USAGE, "--output DIR: where to?"),
+        ("rebuild log --apply", USAGE, "--apply needs --store-root"),
+        ("rebuild log --output other", REFUSED, "other is there already: remove it"),
+        ("rebuild nowhere --output out", UNREACHABLE, "nowhere: No such file"),
+        ("rebuild --store-root nowhere --output out", USAGE, "--store-root: nowhere: no such folder"),
+        ("rebuild --store-root empty --output out", UNREACHABLE, "empty/commitlog: No such file"),
+        ("rebuild log --broker-conf nowhere --output out", USAGE, "nowhere cannot be read"),
+        ("rebuild log --broker-conf bad.conf --output out", USAGE, "messageDelayLevel = 'soon'"),
+        ("rebuild log --broker-version new --output out", USAGE, "broker version 'new' is not like"),
+        ("audit", USAGE, "which log?"),
+        ("audit nowhere", UNREACHABLE, "nowhere: No such file"),
+        ("audit log --html nowhere/page.html", USAGE, "/nowhere: no such folder"),
+    ],
+)
+def test_bad_input(run: Run, tmp_path: Path, line: str, status: int, said: str) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    got, out, err = run(*line.split())
+    assert (got, out) == (status, ""), err
+    assert err.startswith("commitlogfs-pipeline: ")
+    assert said in err
+    assert err.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself(run: Run, verb: str) -> None:
+    status, out, err = run(verb, "--help")
+    assert (status, err) == (0, "")
+    assert "EXIT STATUS: 0 " in out
+
+
+def test_the_table_of_verbs_is_complete(run: Run) -> None:
+    commands = {command.callback.__name__ for command in cli.app.registered_commands if command.callback}
+    assert commands == set(VERBS)
+    assert run("--version")[1].startswith("commitlogfs-pipeline ")
+
+
+@pytest.mark.parametrize("line", ["export log out", "rebuild log --output out"])
+def test_a_dry_run_says_what_would_be_done(run: Run, tmp_path: Path, line: str) -> None:
+    status, out, err = run(*line.split(), "--dry-run")
+    assert (status, err) == (0, "")
+    assert "1 range" in out or "Would read 1 segment" in out
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("verb", "library"),
+    [
+        ("stats log", "pyspark"),
+        ("stats log", "numba"),
+        ("export log out", "pyspark"),
+        ("export log out", "pyarrow"),
+        ("rebuild log --output out", "pyspark"),
+        ("audit log", "pyspark"),
+    ],
+)
+def test_without_the_extra_one_line_says_what_to_install(verb: str, library: str, tmp_path: Path) -> None:
+    write_log(tmp_path / "log", 1 << 16, messages(3))
+    program = (
+        f"import sys; sys.modules[{library!r}] = None\n"
+        "from commitlogfs.pipeline.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program, *verb.split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (REFUSED, "")
+    assert done.stderr == f"commitlogfs-pipeline: {library} is not installed: pip install 'commitlogfs[spark]'\n"
+
+
+def test_help_needs_no_extra() -> None:
+    program = (
+        "import sys\n"
+        "from commitlogfs.pipeline.cli import main; main(['export', '--help'])\n"
+        "print(sorted({'pyspark', 'numba', 'numpy', 'pyarrow'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "[]\n")
+
+
+# --- what Spark prints -----------------------------------------------------------------------------------
+
+_IDLE = """Traceback (most recent call last):
+  File "/x/pyspark.zip/pyspark/daemon.py", line 264, in manager
+  File "/x/pyspark.zip/pyspark/daemon.py", line 95, in worker
+BrokenPipeError: [Errno 32] Broken pipe
+"""
+_REAL = """Traceback (most recent call last):
+  File "/x/pyspark.zip/pyspark/daemon.py", line 264, in manager
+  File "/x/ours.py", line 95, in work
+BrokenPipeError: [Errno 32] Broken pipe
+"""
+_START = """WARNING: Using incubator modules: jdk.incubator.vector
+Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties
+26/11/21 23:37:42 WARN Utils: Set SPARK_LOCAL_IP if you need to bind to another address
+Setting default log level to "WARN".
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (_START, ""),
+        (_IDLE, ""),
+        (_REAL, _REAL),
+        (f"one\n{_START}lost: this\n{_IDLE}{_REAL}two\n", f"one\nlost: this\n{_REAL}two\n"),
+        ("Traceback (most recent call last):\n  File", "Traceback (most recent call last):\n  File"),
+    ],
+)
+def test_only_noise_is_kept_back(text: str, left: str) -> None:
+    assert "".join(without_noise(text.splitlines(keepends=True))) == left
+
+
+# --- whole commands --------------------------------------------------------------------------------------
+
+
+def command(*arguments: object, **options: Any) -> "subprocess.CompletedProcess[str]":
+    line = [sys.executable, "-m", "commitlogfs.pipeline", *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=300, check=False, **options)
+
+
+@pytest.mark.slow
+def test_verbs_with_spark_print_their_result_and_nothing_else(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log", 1 << 16, messages(1000))
+    options = {"env": {**os.environ, "MASTER": "local[2]"}, "cwd": tmp_path}
+    counted = command("--json", "stats", "log", **options)
+    assert (counted.returncode, counted.stderr) == (0, "")
+    assert json.loads(counted.stdout)["total"]["messages"] == 1000
+    first = command("export", "log", "out", **options)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert first.stdout.startswith("1,000 messages in 3 files, ")
+    assert command("-q", "export", "log", "out", **options).stdout == ""
+    log.write_at(log.offsets[500] + 4, b"\0\0\0\0")
+    damaged = command("stats", "log", **options)
+    assert (damaged.returncode, damaged.stdout) == (1, "")
+    assert damaged.stderr.count("\n") == 1
+    assert f"log offset {log.offsets[500]}: no record begins here" in damaged.stderr
+    told = command("stats", "log", "--mode", "permissive", **options)
+    assert told.returncode == 1
+    assert f"damage: segment {log.segment_at(log.offsets[500]).name}" in told.stderr
+    found = command("audit", "log", "--html", "page.html", **options)
+    assert (found.returncode, found.stderr) == (1, "")
+    assert "1 x damage" in found.stdout
+    assert "<html" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_master_that_is_none(tmp_path: Path) -> None:
+    write_log(tmp_path / "log", 1 << 16, messages(10))
+    failed = command("stats", tmp_path / "log", "--master", "nonsense")
+    assert (failed.returncode, failed.stdout) == (UNREACHABLE, "")
+    assert failed.stderr.startswith("commitlogfs-pipeline: Spark does not start with master nonsense: ")
+    assert failed.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_a_stream_cleanly_and_nothing_is_left(tmp_path: Path) -> None:
+    write_log(tmp_path / "log", 1 << 16, messages(100))
+    line = [sys.executable, "-m", "commitlogfs.pipeline", "export", "log", "out", "--follow", "--interval", "1"]
+    with subprocess.Popen(
+        line, cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as stream:
+        deadline = time.monotonic() + 240
+        while not list((tmp_path / "out").glob("_spark_metadata/0")):
+            assert stream.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        stream.send_signal(signal.SIGINT)
+        out, err = stream.communicate(timeout=120)
+    assert (stream.returncode, out, err) == (0, "", "")
+    eventually(lambda: not _session_members(stream.pid))
+
+
+def _session_members(session: int) -> list[int]:
+    return [process.pid for process in psutil.process_iter() if _session_of(process.pid) == session]
+
+
+def _session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None

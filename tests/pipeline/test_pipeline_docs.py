@@ -1,0 +1,60 @@
+"""docs/pipeline.md names every option, column and verb; its defaults are those in effect."""
+
+import re
+from pathlib import Path
+
+from commitlogfs.pipeline import cli
+from commitlogfs.pipeline.columns import COLUMNS
+from commitlogfs.pipeline.exit_codes import ExitCode
+from commitlogfs.pipeline.jobs.export import DEFAULT_FILE_BYTES, DEFAULT_RANGE_BYTES, ExportResult
+from commitlogfs.pipeline.jobs.stats import LogStats, TopicStats
+from commitlogfs.pipeline.options import OPTION_NAMES
+from commitlogfs.pipeline.source import COLUMN_TYPES
+from commitlogfs.pipeline.splits import DEFAULT_SPLIT_BYTES
+
+TEXT = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
+
+
+def section(heading: str) -> str:
+    return re.split(r"\n##+ ", TEXT.split(f"{heading}\n", maxsplit=1)[1], maxsplit=1)[0]
+
+
+def first_cells(text: str) -> list[str]:
+    return [
+        name
+        for line in text.splitlines()
+        if line.startswith("|")
+        for name in re.findall(r"`(\w+)`", line.split("|")[1])
+    ]
+
+
+def test_every_option_and_column_is_there() -> None:
+    assert first_cells(section('## Options of `format("commitlog")`')) == list(OPTION_NAMES)
+    words = " ".join(section("## Columns").split())
+    described = [f"`{name}` {kind.simpleString()}" for name, kind in COLUMN_TYPES.items()]
+    shown = words.replace(" long", " bigint")
+    assert all(text in shown for text in described)
+    assert list(COLUMN_TYPES) == COLUMNS.names
+
+
+def test_every_verb_status_and_default_is_there() -> None:
+    for command in cli.app.registered_commands:
+        assert command.callback is not None
+        assert f"\n### {command.callback.__name__}\n" in TEXT
+    rows = re.findall(r"^\| (\d) \|", section("## Jobs"), re.MULTILINE)
+    assert rows == [str(int(code)) for code in ExitCode if code is not ExitCode.INTERRUPTED]
+    assert (DEFAULT_SPLIT_BYTES, DEFAULT_FILE_BYTES, DEFAULT_RANGE_BYTES) == (128 << 20, 512 << 20, 8 << 30)
+    assert "`128m`" in TEXT
+    assert "8 GiB of the log" in TEXT
+    assert "512 MiB of the log" in TEXT
+
+
+def test_every_key_of_the_json_is_there() -> None:
+    topic = TopicStats(1, 1, 1, 1, 1, 0, 0)
+    counted = LogStats("log", 1, 0, 1, topic, {"t": topic}, (), ()).as_json()
+    exported = ExportResult("out", (), 0, 0, ()).as_json()
+    for text, document in (
+        (section("### stats"), {**counted, **topic.as_json()}),
+        (section("### export"), exported),
+    ):
+        assert [key for key in document if f"`{key}`" not in text] == []
