@@ -32,6 +32,7 @@ topics belong to consumer groups, not to the broker."""
 _SYSTEM_PREFIX: Final = b"rmq_sys_"
 
 _MOST_VERDICTS: Final = 100_000
+_LONGEST: Final = 255
 _TRANSACTION_BITS: Final = 0b1100
 _PREPARED, _ROLLBACK = 0b0100, 0b1100
 
@@ -80,6 +81,7 @@ class RecordFilter:
     only_topics: frozenset[bytes] | None = None
     """Narrows, without meaning a topic by name."""
     _verdicts: dict[bytes, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _doubtful: Selection | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, options: ReadOptions) -> Self:
@@ -126,10 +128,31 @@ class RecordFilter:
         return not chosen and self.include_system_topics and self.include_half_messages
 
     def _of_wanted_topics(self, data: Bytes, fields: RecordFields) -> Selection:
-        """Few topics come in many records, so each distinct one is judged once."""
-        groups, firsts = group_spans(data, fields.topic_start, fields.topic_length)
-        starts, lengths = fields.topic_start[firsts], fields.topic_length[firsts]
-        spans = zip(starts.tolist(), lengths.tolist(), strict=True)
+        """Few topics come in many records, so each distinct one is judged once; and most records need no judge."""
+        starts, lengths = fields.topic_start, fields.topic_length
+        if self.topic_pattern is not None:
+            return self._judged(data, starts, lengths)
+        if self._doubtful is None:
+            self._doubtful = _table_of(self._names_of_doubt(), b"" if self._is_by_name else _SYSTEM_PREFIX)
+        doubtful = np.flatnonzero(self._doubtful[data[starts], np.minimum(lengths, _LONGEST)])
+        wanted = np.full(len(starts), not self._is_by_name)
+        if len(doubtful):
+            wanted[doubtful] = self._judged(data, starts[doubtful], lengths[doubtful])
+        return wanted
+
+    @property
+    def _is_by_name(self) -> bool:
+        return self.topics is not None or self.only_topics is not None
+
+    def _names_of_doubt(self) -> frozenset[bytes]:
+        """All but these topics are wanted, or, where topics are chosen by name, none but these."""
+        if self.topics is not None:
+            return self.topics
+        return HALF_TOPICS | SYSTEM_TOPICS if self.only_topics is None else self.only_topics
+
+    def _judged(self, data: Bytes, starts: Longs, lengths: Longs) -> Selection:
+        groups, firsts = group_spans(data, starts, lengths)
+        spans = zip(starts[firsts].tolist(), lengths[firsts].tolist(), strict=True)
         verdicts = [self._wants(data[start : start + length].tobytes()) for start, length in spans]
         return np.array(verdicts, np.bool_)[groups]
 
@@ -153,6 +176,19 @@ class RecordFilter:
         if topic in HALF_TOPICS:
             return self.include_half_messages
         return self.include_system_topics or not (topic in SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIX))
+
+
+def _table_of(names: frozenset[bytes], prefix: bytes) -> Selection:
+    """By a topic's first byte and its length: whether it may be one of `names`, or begin with `prefix`."""
+    table = np.zeros((256, _LONGEST + 1), np.bool_)
+    for name in names:
+        if name:
+            table[name[0], min(len(name), _LONGEST)] = True
+        else:
+            table[:, 0] = True
+    if prefix:
+        table[prefix[0], len(prefix) :] = True
+    return table
 
 
 def _common(one: frozenset[int] | None, other: frozenset[int] | None) -> frozenset[int] | None:

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 from support.messages import FIRST_MS, STEP_MS, message
-from support.records import make_record
+from support.records import V2, make_record
 
 from commitlogfs.pipeline.fields import RecordFields, record_fields
 from commitlogfs.pipeline.options import parse_options
@@ -80,6 +80,34 @@ def test_half_messages_are_left_out() -> None:
     assert selected(of(includeSystemTopics="true"), *records) == [0, 4]
     assert selected(of(includeHalfMessages="true"), *records) == [0, 1, 2, 3, 4, 5]
     assert selected(of(topic="RMQ_SYS_TRANS_HALF_TOPIC"), *records) == [1]
+
+
+LONG = b"%RETRY%" + b"g" * 290
+NAMES = [
+    b"",
+    b"A",
+    b"B",
+    b"AB",
+    b"BA",
+    LONG,
+    LONG + b"g",
+    b"TBW102",
+    b"TBW103",
+    b"rmq_sys_",
+    b"rmq_sys_x",
+    b"rmq_sys",
+]
+
+
+@pytest.mark.parametrize("wanted", [(b"",), (b"A", b"BA"), (LONG,), (b"TBW102", b"rmq_sys_x"), ()])
+def test_topics_by_name(wanted: tuple[bytes, ...]) -> None:
+    """Told by first byte and length alone where these suffice, which must not be seen."""
+    records = tuple(make_record(0, topic=name, magic=V2) for name in NAMES)
+    named = [number for number, name in enumerate(NAMES) if name in wanted]
+    assert selected(RecordFilter(topics=frozenset(wanted)), *records) == named
+    unsystematic = [number for number in named if NAMES[number] not in (b"TBW102", b"rmq_sys_", b"rmq_sys_x")]
+    assert selected(RecordFilter(only_topics=frozenset(wanted)), *records) == unsystematic
+    assert selected(RecordFilter(), *records) == [0, 1, 2, 3, 4, 5, 6, 8, 11]
 
 
 def test_a_querys_conditions_only_narrow() -> None:
