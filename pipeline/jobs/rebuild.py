@@ -1,11 +1,11 @@
 """Consume queues and index, rebuilt from the log in parallel, with the very bytes that the broker writes.
 
-    decode     every split, once: per queue a run of ready entries, and the index keys; kept on the workers' disks
+    decode     every split, once: per queue a run of ready entries, and the index keys, into a file of the split
     plan       the keys are counted, which tells the file of each
-    write      shuffled to one writer per queue and per index file, each in the order of the log
+    write      where they are is shuffled to one writer per queue and per index file, in the order of the log
 
 The output appears under its name when all of it is whole; whatever becomes of a run, nothing else is left of it
-but a folder `OUTPUT.building-...`. What is written belongs on a disk that all workers share.
+but a folder `OUTPUT.building-...`. It belongs on a disk that all workers share, with room for it twice.
 """
 
 import os
@@ -167,12 +167,13 @@ class _Run:
             splits=splits,
             rules=self._settings.rules,
             mode=mode,
+            building=self._building,
             queues=self._queues,
             index=self._index,
         )
         numbers = self._context.parallelize(range(len(splits)), min(len(splits), _TASKS_AT_MOST))
-        # Kept, since it is looked at twice: reading a log again costs more than keeping what is made of it.
-        decoded = numbers.mapPartitions(decode).persist(StorageLevel.DISK_ONLY)
+        # Kept, since it is looked at twice, and the log is to be read only once.
+        decoded = numbers.mapPartitions(decode).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             for summary in decoded.mapPartitions(tasks.only_summaries).collect():
                 self._note(summary)

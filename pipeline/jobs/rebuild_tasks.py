@@ -1,7 +1,8 @@
 """What Spark workers do in a rebuild: decode splits into runs and key blocks, write queues, write index files.
 
-Between the steps travels one item per queue, split and piece, with all its entries packed into one value, never
-one per message. The items of a split are numbered, so that their order in the log is known after any shuffle.
+Each split's entries and keys go, packed, into one file of the folder in which the output is built. What travels
+through Spark is where they are in it: one item per queue, split and piece, never one per message. The items of a
+split are numbered, so that their order in the log is known after any shuffle.
 """
 
 import os
@@ -9,10 +10,11 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from io import FileIO
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +42,9 @@ from commitlogfs.pipeline.splits import Split
 
 _HELD_AT_MOST = 1_000_000
 """Entries and keys that are gathered before they are sorted and sent on, some 40 bytes each."""
-_VALUE_BYTES = 256 << 10
-"""Largest value of an item: Spark and its sort hold some hundreds of items at a time."""
+_PIECE_BYTES = 4 << 20
+"""What a writer reads at a time."""
+_SPILL = "spill"
 
 
 class Place(NamedTuple):
@@ -51,6 +54,13 @@ class Place(NamedTuple):
     piece: int
 
 
+class Span(NamedTuple):
+    """Bytes in the file of a split."""
+
+    position: int
+    length: int
+
+
 class RunItem(NamedTuple):
     """Entries of one queue."""
 
@@ -58,9 +68,9 @@ class RunItem(NamedTuple):
     queue: QueueKey
     first: int
     """Queue offset of the first entry, where they follow one another."""
-    queue_offsets: bytes
-    """Of each entry as int64, where they do not; else empty."""
-    entries: bytes
+    queue_offsets: Span | None
+    """Of each entry as int64, where they do not."""
+    entries: Span
 
 
 class KeysItem(NamedTuple):
@@ -69,17 +79,15 @@ class KeysItem(NamedTuple):
     place: Place
     base_offset: int
     base_ms: int
-    keys: bytes
+    keys: Span
 
     @property
     def size(self) -> int:
-        return len(self.keys) // KEY.itemsize
-
-    def block(self) -> KeyBlock:
-        return KeyBlock(np.frombuffer(self.keys, KEY), self.base_offset, self.base_ms)
+        return self.keys.length // KEY.itemsize
 
     def part(self, share: Share) -> "KeysItem":
-        return self._replace(keys=self.keys[share.start * KEY.itemsize : share.stop * KEY.itemsize])
+        position = self.keys.position + share.start * KEY.itemsize
+        return self._replace(keys=Span(position, (share.stop - share.start) * KEY.itemsize))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,25 +117,40 @@ def decode_splits(
     splits: Sequence[Split],
     rules: DispatchRules,
     mode: DamageMode,
+    building: Path,
     queues: bool,
     index: bool,
 ) -> Iterator[Item]:
-    """What is in these splits, each split's summary last."""
-    for number in numbers:
-        yield from _SplitDecoder(number, splits[number], rules, mode, queues=queues, index=index).items()
+    """What is in these splits, each split's summary last; by then its file is there."""
+    with _Attempt(building) as attempt:
+        for number in numbers:
+            with attempt.path.open("wb", buffering=0) as spill:
+                decoder = _SplitDecoder(number, splits[number], rules, mode, spill, queues=queues, index=index)
+                items = list(decoder.items())
+            attempt.publish(Path(_SPILL, str(number)))
+            yield from items
 
 
 class _SplitDecoder:
     def __init__(
-        self, number: int, split: Split, rules: DispatchRules, mode: DamageMode, *, queues: bool, index: bool
+        self,
+        number: int,
+        split: Split,
+        rules: DispatchRules,
+        mode: DamageMode,
+        spill: FileIO,
+        *,
+        queues: bool,
+        index: bool,
     ) -> None:
-        self._number, self._split, self._mode = number, split, mode
+        self._number, self._split, self._mode, self._spill = number, split, mode, spill
         self._with_queues, self._with_index = queues, index
         self._dispatcher = Dispatcher(rules)
         self._entries: list[Entries] = []
         self._keys: list[Keys] = []
         self._held = 0
         self._pieces = 0
+        self._position = 0
         self._key_pieces: list[tuple[Place, int]] = []
 
     def items(self) -> Iterator[Item]:
@@ -161,24 +184,32 @@ class _SplitDecoder:
         for run in collect_runs(self._entries, np.array([queue.batch for queue in queues], np.bool_)):
             yield from self._run_items(queues[run.queue], run)
         for block in pack_keys(*_join(self._keys)) if self._keys else ():
-            size = _VALUE_BYTES // KEY.itemsize
+            size = _PIECE_BYTES // KEY.itemsize
             for start in range(0, block.keys.size, size):
-                part = block.keys[start : start + size]
-                item = KeysItem(self._next_place(), block.base_offset, block.base_ms, part.tobytes())
+                span = self._append(block.keys[start : start + size])
+                item = KeysItem(self._next_place(), block.base_offset, block.base_ms, span)
                 self._key_pieces.append((item.place, item.size))
                 yield item
         self._entries, self._keys, self._held = [], [], 0
 
     def _run_items(self, queue: QueueKey, run: Run) -> Iterator[RunItem]:
         width = BATCH_ENTRY_BYTES if queue.batch else ENTRY_BYTES
-        size = _VALUE_BYTES // width
+        size = _PIECE_BYTES // width
         for start in range(0, run.entries.size // width, size):
-            entries = run.entries[start * width : (start + size) * width].tobytes()
+            entries = self._append(run.entries[start * width : (start + size) * width])
             if isinstance(run.queue_offsets, int):
-                yield RunItem(self._next_place(), queue, run.queue_offsets + start, b"", entries)
+                yield RunItem(self._next_place(), queue, run.queue_offsets + start, None, entries)
             else:
-                queue_offsets = run.queue_offsets[start : start + size].tobytes()
+                queue_offsets = self._append(run.queue_offsets[start : start + size])
                 yield RunItem(self._next_place(), queue, -1, queue_offsets, entries)
+
+    def _append(self, values: npt.NDArray[Any]) -> Span:
+        span = Span(self._position, values.nbytes)
+        view = values.view(np.uint8).data
+        while view:
+            view = view[self._spill.write(view) :]
+        self._position += span.length
+        return span
 
     def _next_place(self) -> Place:
         self._pieces += 1
@@ -251,44 +282,56 @@ def write(
     number: int, pairs: Iterable[Pair], *, index_files: int, building: Path, settings: BrokerSettings
 ) -> Iterator[Written]:
     """For the sorted items of writer `number`: its files, each queue's folder whole when it appears."""
-    with _Attempt(building) as attempt:
+    with _Attempt(building) as attempt, _Spills(building) as spills:
         if number < index_files:
-            yield _write_index_file(number, cast("Iterable[tuple[IndexKey, KeysItem]]", pairs), attempt, settings)
+            keys = cast("Iterable[tuple[IndexKey, KeysItem]]", pairs)
+            yield _write_index_file(number, keys, attempt, spills, settings)
         else:
             runs = (item for _, item in cast("Iterable[tuple[RunKey, RunItem]]", pairs))
-            yield _write_queues(runs, attempt, settings)
+            yield _write_queues(runs, attempt, spills, settings)
 
 
-def _write_queues(items: Iterable[RunItem], attempt: "_Attempt", settings: BrokerSettings) -> Counter[str]:
+def _write_queues(
+    items: Iterable[RunItem], attempt: "_Attempt", spills: "_Spills", settings: BrokerSettings
+) -> Counter[str]:
     totals: Counter[str] = Counter()
     for queue, of_queue in groupby(items, lambda item: item.queue):
-        totals.update(asdict(_write_queue(queue, of_queue, attempt.path, settings)), queues=1)
+        totals.update(asdict(_write_queue(queue, of_queue, attempt.path, spills, settings)), queues=1)
         kind = "batchconsumequeue" if queue.batch else "consumequeue"
         attempt.publish(Path("out", kind, queue.topic, str(queue.queue_id)))
     return totals
 
 
-def _write_queue(queue: QueueKey, items: Iterable[RunItem], folder: Path, settings: BrokerSettings) -> QueueSummary:
+def _write_queue(
+    queue: QueueKey, items: Iterable[RunItem], folder: Path, spills: "_Spills", settings: BrokerSettings
+) -> QueueSummary:
     if queue.batch:
         with BatchConsumeQueueFiles(folder, settings.batch_queue_file_size) as batch_files:
             for item in items:
-                batch_files.feed(_bytes(item.entries))
+                batch_files.feed(spills.read(item.place, item.entries))
             return batch_files.close()
     with ConsumeQueueFiles(folder, settings.queue_file_size) as files:
         for item in items:
-            each = np.frombuffer(item.queue_offsets, np.int64)
-            files.feed(_bytes(item.entries), each if each.size else item.first)
+            entries = spills.read(item.place, item.entries)
+            if item.queue_offsets is None:
+                files.feed(entries, item.first)
+            else:
+                files.feed(entries, spills.read(item.place, item.queue_offsets).view(np.int64))
         return files.close()
 
 
 def _write_index_file(
-    number: int, pairs: Iterable[tuple[IndexKey, KeysItem]], attempt: "_Attempt", settings: BrokerSettings
+    number: int,
+    pairs: Iterable[tuple[IndexKey, KeysItem]],
+    attempt: "_Attempt",
+    spills: "_Spills",
+    settings: BrokerSettings,
 ) -> IndexFileWritten:
     before = None
     writer: IndexFileWriter | None = None
     try:
         for key, item in pairs:
-            block = item.block()
+            block = KeyBlock(spills.read(item.place, item.keys).view(KEY), item.base_offset, item.base_ms)
             if key.before:
                 before = block.last
                 continue
@@ -305,8 +348,39 @@ def _write_index_file(
     return IndexFileWritten(number, summary)
 
 
-def _bytes(raw: bytes) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(raw, np.uint8)
+class _Spills:
+    """The files of the splits, one open at a time: items come split by split."""
+
+    def __init__(self, building: Path) -> None:
+        self._folder = building / _SPILL
+        self._split = -1
+        self._file: FileIO | None = None
+
+    def read(self, place: Place, span: Span) -> npt.NDArray[np.uint8]:
+        if self._file is None or place.split != self._split:
+            self.close()
+            self._file = FileIO(self._folder / str(place.split))
+            self._split = place.split
+        values = np.empty(span.length, np.uint8)
+        done = 0
+        while done < span.length:
+            got = os.preadv(self._file.fileno(), [values[done:].data], span.position + done)
+            if not got:
+                raise EOFError(f"{self._file.name} ends at {span.position + done}")
+            done += got
+        return values
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class _Attempt:

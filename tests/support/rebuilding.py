@@ -24,7 +24,13 @@ def rebuild_in_process(
     splits = plan_splits(listing, find_end(listing, settle_s=0), split_size=split_size)
     items = list(
         tasks.decode_splits(
-            range(len(splits)), splits=splits, rules=settings.rules, mode=mode, queues=True, index=True
+            range(len(splits)),
+            splits=splits,
+            rules=settings.rules,
+            mode=mode,
+            building=building,
+            queues=True,
+            index=True,
         )
     )
     pieces = sorted(piece for item in tasks.only_summaries(items) for piece in item.key_pieces)
