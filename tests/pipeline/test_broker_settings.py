@@ -1,0 +1,122 @@
+"""What a rebuild takes from broker.conf and topics.json: as the broker takes it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from commitlogfs.pipeline.broker_settings import BrokerSettings, BrokerSettingsError, load_broker_settings
+from commitlogfs.pipeline.dispatch import DEFAULT_DELAYS_MS, DispatchRules
+
+
+def conf(folder: Path, text: str) -> Path:
+    path = folder / "broker.conf"
+    path.write_text(text)
+    return path
+
+
+def store(folder: Path, topics: dict[str, object], name: str = "topics.json") -> Path:
+    (folder / "store/config").mkdir(parents=True, exist_ok=True)
+    (folder / "store/config" / name).write_text(json.dumps({"topicConfigTable": topics}))
+    return folder / "store"
+
+
+def test_without_anything_it_is_the_brokers_default() -> None:
+    assert load_broker_settings() == BrokerSettings()
+    assert load_broker_settings().rules == DispatchRules(delays_ms=DEFAULT_DELAYS_MS)
+
+
+def test_the_values_of_a_broker_conf(tmp_path: Path) -> None:
+    root = store(tmp_path, {"Plain": {}, "Batch": {"attributes": {"queue.type": "BatchCQ"}}})
+    path = conf(
+        tmp_path,
+        f"storePathRootDir={root}\nstorePathCommitLog=/data1/commitlog,/data2/commitlog\n"
+        "mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=333\nmapperFileSizeBatchConsumeQueue=92\n"
+        "maxHashSlotNum=7\nmaxIndexNum=70\nmessageDelayLevel=5s 2m 1h 1d\nmessageIndexEnable=false\n"
+        "enableMultiDispatch=true\nenableLmq=true\n",
+    )
+    assert load_broker_settings(path) == BrokerSettings(
+        DispatchRules(
+            delays_ms=(5_000, 120_000, 3_600_000, 86_400_000),
+            batch_topics=frozenset({"Batch"}),
+            multi_dispatch=True,
+            lmq=True,
+        ),
+        queue_file_size=333,
+        batch_queue_file_size=92,
+        index_slots=7,
+        index_capacity=70,
+        index_enabled=False,
+        store_root=root,
+        commitlog="/data1/commitlog,/data2/commitlog",
+        segment_size=65536,
+    )
+
+
+def test_an_int_that_the_broker_ignores_is_its_default_and_told(tmp_path: Path) -> None:
+    settings = load_broker_settings(conf(tmp_path, "maxIndexNum=70 \nmaxHashSlotNums=3\n"))
+    assert (settings.index_capacity, settings.index_slots) == (20_000_000, 5_000_000)
+    assert any("maxIndexNum = '70 ' is ignored by the broker" in warning for warning in settings.warnings)
+    assert any("did you mean maxHashSlotNum" in warning for warning in settings.warnings)
+
+
+@pytest.mark.parametrize(
+    ("version", "tags"), [("5.5.0", True), ("5.4.0", True), ("5.3.3", False), ("4.9.7", False), ("10.0.0", True)]
+)
+def test_tags_are_in_the_index_from_5_4_on(version: str, tags: bool) -> None:
+    assert load_broker_settings(broker_version=version).rules.index_tags == tags
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("enableConsumeQueueExt=true", "live subscriptions"),
+        ("storeType=defaultRocksDB", "in a RocksDB database"),
+        ("enableDLegerCommitLog=true", "a log of its own"),
+    ],
+)
+def test_queues_that_cannot_be_rebuilt(tmp_path: Path, line: str, why: str) -> None:
+    assert why in load_broker_settings(conf(tmp_path, line)).queues_refused
+
+
+def test_light_queues_in_rocksdb_are_no_files(tmp_path: Path) -> None:
+    text = "enableMultiDispatch=true\nrocksdbCQDoubleWriteEnable=true\ncombineCQUseRocksdbForLmq=true\n"
+    assert not load_broker_settings(conf(tmp_path, text)).rules.multi_dispatch
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("messageDelayLevel=1s soon", "'soon' is no time"),
+        ("messageDelayLevel=1s  2s", "'' is no time"),
+        ("maxIndexNum=1", "holds no key"),
+        ("maxHashSlotNum=0", "maxHashSlotNum = 0"),
+        ("storePathRootDir=\\u12", "line 1"),
+    ],
+)
+def test_what_no_broker_works_with_is_one_line(tmp_path: Path, line: str, said: str) -> None:
+    with pytest.raises(BrokerSettingsError, match=r"^[^\n]+$") as caught:
+        load_broker_settings(conf(tmp_path, line))
+    assert said in str(caught.value)
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BrokerSettingsError, match=r"absent\.conf cannot be read"):
+        load_broker_settings(tmp_path / "absent.conf")
+    with pytest.raises(BrokerSettingsError, match="which topics live is not known"):
+        load_broker_settings(store_root=tmp_path, live_topics_only=True)
+    with pytest.raises(BrokerSettingsError, match="broker version 'new'"):
+        load_broker_settings(broker_version="new")
+
+
+def test_the_copy_of_topics_json_counts_where_the_file_is_broken(tmp_path: Path) -> None:
+    root = store(tmp_path, {"Live": {}}, "topics.json.bak")
+    (root / "config/topics.json").write_text('{"topicConfigTable": ')
+    settings = load_broker_settings(store_root=root, live_topics_only=True)
+    assert settings.rules.topics == frozenset({"Live"})
+    assert len(settings.warnings) == 1
+    assert settings.commitlog == str(root / "commitlog")
+
+
+def test_where_deleted_topics_ended(tmp_path: Path) -> None:
+    assert load_broker_settings(topic_starts={"Again": 777}).rules.topic_starts == {"Again": 777}
