@@ -1,0 +1,54 @@
+"""An S3-compatible server on loopback (moto, from PyPI), with nothing in it and nothing kept."""
+
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.waiting import eventually
+
+from commitlogfs.bench.rocketmq.ports import free_port
+
+HOST = "127.0.0.1"
+_START_S = 90.0
+
+
+def lack() -> str:
+    """Why there is none; "" if there is."""
+    return "" if importlib.util.find_spec("moto") and importlib.util.find_spec("flask_cors") else "no moto[s3]"
+
+
+@contextmanager
+def s3_server(folder: Path) -> Iterator[str]:
+    """Its HOST:PORT."""
+    port = free_port((0,))
+    with (folder / "s3.log").open("wb") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(port)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "MOTO_CALL_RESET_API": "false"},
+        )
+    try:
+
+        def answers() -> bool:
+            assert server.poll() is None, (folder / "s3.log").read_text()
+            with socket.socket() as probe:
+                return probe.connect_ex((HOST, port)) == 0
+
+        eventually(answers, _START_S)
+        yield f"{HOST}:{port}"
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def uri(endpoint: str, bucket: str, path: str = "") -> str:
+    """As a user writes it, the credentials included that moto does not look at."""
+    query = f"scheme=http&endpoint_override={endpoint.replace(':', '%3A')}&region=us-east-1"
+    return f"s3://key:secret@{bucket}/{path}?{query}"
