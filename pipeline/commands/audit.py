@@ -1,5 +1,6 @@
 """`commitlogfs-pipeline audit`: is a store whole?"""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,9 +61,10 @@ def audit(
         raise common.UserError(f"--html: {html.absolute().parent}: no such folder")
     log_bytes = _size(place, segment_size)
     with common.spark_session("audit", master) as spark, common.progress_bar("audit", log_bytes) as on_progress:
-        report = run(
-            spark, place, store_root=store_root, settings=settings, split_size=split_bytes, on_progress=on_progress
+        job = partial(
+            run, store_root=store_root, settings=settings, split_size=split_bytes, on_progress=on_progress
         )
+        report = common.run_job(spark, partial(job, spark, place))
     if html is not None:
         from commitlogfs.pipeline.jobs.audit_page import write_page
 

@@ -1,11 +1,15 @@
 """What all verbs share: the options before the verb, errors, the Spark session, the progress bar."""
 
 import json
+import re
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 from rich.console import Console
@@ -18,7 +22,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from commitlogfs.pipeline.commands.spark_noise import quiet_children
+from commitlogfs.pipeline.commands.spark_noise import StartFailedError, quiet_children
 from commitlogfs.pipeline.errors import LocationError
 from commitlogfs.pipeline.exit_codes import ExitCode
 from commitlogfs.pipeline.options import OptionError, parse_options
@@ -27,6 +31,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from commitlogfs.pipeline.segments import LogListing
+
+_Result = TypeVar("_Result")
+_JAVA_EXCEPTION: Final = re.compile(r"^Exception in thread .*?: (.*)")
+_LOOK_EVERY_S: Final = 0.2
+_END_S: Final = 60.0
 
 
 class UserError(Exception):
@@ -131,25 +140,87 @@ def look_at(log: str, segment_size: str | None) -> "LogListing":
 
 @contextmanager
 def spark_session(verb: str, master: str | None) -> "Iterator[SparkSession]":
-    """Stopped at the end, however that comes."""
+    """Stopped at the end, however that comes. SIGTERM, too, is an interrupt inside."""
     from commitlogfs.pipeline.spark import session
 
     name = f"commitlogfs-pipeline {verb}"
-    try:
-        if _current.verbose:
-            spark = session(name, master=master, log_level="WARN")
-        else:
+    if _current.verbose:
+        spark = _started(partial(session, name, master=master, log_level="WARN"))
+    else:
+        try:
             with quiet_children():
-                spark = session(name, master=master, log_level="OFF")
-    except Exception as error:
-        if _current.verbose:
-            raise
-        where = f" with master {master}" if master else ""
-        raise UserError(f"Spark does not start{where}: {spark_reason(error)}", ExitCode.UNREACHABLE) from error
+                spark = _started(partial(session, name, master=master, log_level="OFF"))
+        except StartFailedError as error:
+            if isinstance(error.__cause__, ModuleNotFoundError):
+                raise error.__cause__ from None
+            where = f" with master {master}" if master else ""
+            reason = _start_reason(error)
+            raise UserError(f"Spark does not start{where}: {reason}", ExitCode.UNREACHABLE) from error
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield spark
     finally:
         spark.stop()
+
+
+def _started(start: "Callable[[], SparkSession]") -> "SparkSession":
+    """Started as a whole or not at all: interrupted half-way, PySpark would leave a JVM that waits for ever.
+
+    In a thread, where PySpark sets no handler of its own for SIGINT: that one talks to the JVM in the middle of a
+    call, and so garbles the connection.
+    """
+    from pyspark import SparkContext
+
+    try:
+        return interruptible(start, lambda: None)
+    except KeyboardInterrupt:
+        context = SparkContext._active_spark_context
+        if context is not None:
+            context.stop()
+        raise
+
+
+def interruptible(work: Callable[[], _Result], cancel: Callable[[], object]) -> _Result:
+    """What `work` returns or raises. An interrupt calls `cancel`, which ends it soon, and is raised then.
+
+    `work` runs in a thread of its own: an interrupt in the middle of a call to the JVM would garble the connection,
+    of which each thread has one.
+    """
+    done: list[_Result] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_LOOK_EVERY_S)
+    except KeyboardInterrupt:
+        cancel()
+        thread.join(_END_S)
+        raise
+    if failed:
+        raise failed[0]
+    return done[0]
+
+
+def run_job(spark: "SparkSession", work: Callable[[], _Result]) -> _Result:
+    """`work` with Spark jobs in it, which an interrupt cancels."""
+    return interruptible(work, spark.sparkContext.cancelAllJobs)
+
+
+def _start_reason(error: StartFailedError) -> str:
+    """The JVM's own words, where it has died of them."""
+    for line in error.said:
+        match = _JAVA_EXCEPTION.search(line)
+        if match is not None:
+            return match[1].strip()
+    return spark_reason(error.__cause__ or error)
 
 
 def spark_reason(error: BaseException) -> str:

@@ -1,7 +1,6 @@
 """`commitlogfs-pipeline export`: the log as Parquet."""
 
-import signal
-from types import FrameType
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -143,7 +142,7 @@ def _run(
         common.spark_session("export", master) as spark,
         common.progress_bar("export", plan.todo_bytes) as on_progress,
     ):
-        return run(spark, request, options, on_progress=on_progress)
+        return common.run_job(spark, partial(run, spark, request, options, on_progress=on_progress))
 
 
 def _show_plan(plan: "ExportPlan") -> None:
@@ -199,17 +198,8 @@ def _stream(
             available_now=available_now,
             options=options,
         )
-        # SIGTERM, too, lets the micro-batch under way end.
-        before = signal.signal(signal.SIGTERM, _interrupt)
         try:
-            wait(query)
+            common.interruptible(partial(wait, query), query.stop)
         except KeyboardInterrupt:
             if available_now:
                 raise  # not all of it was read
-        finally:
-            signal.signal(signal.SIGTERM, before)
-            query.stop()
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

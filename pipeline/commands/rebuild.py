@@ -1,6 +1,7 @@
 """`commitlogfs-pipeline rebuild`: consume queues and index from the log."""
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -104,10 +105,8 @@ def rebuild(
         common.spark_session("rebuild", master) as spark,
         common.progress_bar("rebuild", log_bytes) as on_progress,
     ):
-        result = run(
-            spark,
-            place,
-            output,
+        job = partial(
+            run,
             consumequeue=queues,
             index=keys,
             settings=settings,
@@ -115,6 +114,7 @@ def rebuild(
             split_size=split_bytes,
             on_progress=on_progress,
         )
+        result = common.run_job(spark, partial(job, spark, place, output))
     if common.wants_json(as_json):
         common.show_json(_as_json(result))
     else:

@@ -19,6 +19,7 @@ _NOISE: Final = re.compile(
     r"|To adjust logging level use"
     r"|\d\d/\d\d/\d\d \d\d:\d\d:\d\d (WARN|INFO) "
 )
+_END_S: Final = 5.0
 _TRACE: Final = "Traceback (most recent call last):"
 _IDLE_WORKER: Final = re.compile(r"(Traceback .*\n(  .*\n)+)BrokenPipeError: .*")
 
@@ -40,24 +41,75 @@ def without_noise(lines: Iterable[str]) -> Iterator[str]:
     yield from trace
 
 
+class _Listener:
+    """The reading end of a pipe. What comes is held back until `release`, or for ever."""
+
+    def __init__(self, reading: int) -> None:
+        self._lines: list[str] = []
+        self._released = False
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._read, args=(reading,), daemon=True)
+        self._thread.start()
+
+    def release(self) -> None:
+        with self._lock:
+            self._released = True
+            for line in self._lines:
+                _write(line)
+
+    def ended(self) -> list[str]:
+        """What was held back, once nobody has the other end any more, which does not take long."""
+        self._thread.join(_END_S)
+        with self._lock:
+            return list(self._lines)
+
+    def _read(self, reading: int) -> None:
+        with os.fdopen(reading, errors="backslashreplace") as lines:
+            for line in without_noise(lines):
+                with self._lock:
+                    if self._released:
+                        _write(line)
+                    else:
+                        self._lines.append(line)
+
+
+class StartFailedError(Exception):
+    """What was started has failed; `said`: its lines on standard error."""
+
+    def __init__(self, said: list[str]) -> None:
+        super().__init__()
+        self.said = said
+
+
 @contextmanager
 def quiet_children() -> Iterator[None]:
-    """Whatever is started inside, and what that starts, has its standard error filtered as long as it lives."""
+    """Whatever is started inside, and what that starts, has its standard error filtered as long as it lives.
+
+    Raises StartFailedError for any exception inside; nothing was printed then.
+    """
     reading, writing = os.pipe2(os.O_CLOEXEC)
     sys.stderr.flush()
     ours = os.dup(2)
     os.dup2(writing, 2)
     os.close(writing)
-    threading.Thread(target=_pass_on, args=(reading,), daemon=True).start()
+    listener = _Listener(reading)
     try:
         yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(ours, 2)
-        os.close(ours)
+    except Exception as error:
+        _restore(ours)
+        raise StartFailedError(listener.ended()) from error
+    except BaseException:
+        _restore(ours)
+        raise
+    _restore(ours)
+    listener.release()
 
 
-def _pass_on(reading: int) -> None:
-    with os.fdopen(reading, errors="backslashreplace") as lines:
-        for line in without_noise(lines):
-            os.write(2, line.encode(errors="backslashreplace"))
+def _restore(ours: int) -> None:
+    sys.stderr.flush()
+    os.dup2(ours, 2)
+    os.close(ours)
+
+
+def _write(line: str) -> None:
+    os.write(2, line.encode(errors="backslashreplace"))

@@ -1,5 +1,6 @@
 """`commitlogfs-pipeline stats`: what is in a log, by topic."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
@@ -38,9 +39,8 @@ def stats(
     size = None if segment_size is None else listing.segment_size
     log_bytes = sum(segment.size for segment in listing.segments)
     with common.spark_session("stats", master) as spark, common.progress_bar("stats", log_bytes) as on_progress:
-        found = count(
-            spark, log, segment_size=size, mode=damage_mode, split_size=split_bytes, on_progress=on_progress
-        )
+        job = partial(count, segment_size=size, mode=damage_mode, split_size=split_bytes, on_progress=on_progress)
+        found = common.run_job(spark, partial(job, spark, log))
     if common.wants_json(as_json):
         common.show_json(found.as_json())
     else:

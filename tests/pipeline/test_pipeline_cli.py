@@ -239,6 +239,23 @@ def test_a_master_that_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("started", ["bin/java", "pyspark.worker"])
+def test_an_interrupted_job_ends_at_once_and_leaves_nothing(tmp_path: Path, started: str) -> None:
+    write_log(tmp_path / "log", 1 << 20, messages(30_000))
+    line = [sys.executable, "-m", "commitlogfs.pipeline", "export", "log", "out", "--split-size", "10k"]
+    environment = {**os.environ, "MASTER": "local[1]"}
+    with subprocess.Popen(
+        line, cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE, text=True, env=environment
+    ) as job:
+        eventually(lambda: any(started in line for line in _session_members(job.pid)), 240)
+        job.send_signal(signal.SIGINT)
+        _, err = job.communicate(timeout=120)
+    assert (job.returncode, err) == (130, "")
+    assert list((tmp_path / "out").rglob("*.parquet")) == []
+    eventually(lambda: not _session_members(job.pid))
+
+
+@pytest.mark.slow
 def test_an_interrupt_ends_a_stream_cleanly_and_nothing_is_left(tmp_path: Path) -> None:
     write_log(tmp_path / "log", 1 << 16, messages(100))
     line = [sys.executable, "-m", "commitlogfs.pipeline", "export", "log", "out", "--follow", "--interval", "1"]
@@ -256,8 +273,15 @@ def test_an_interrupt_ends_a_stream_cleanly_and_nothing_is_left(tmp_path: Path) 
     eventually(lambda: not _session_members(stream.pid))
 
 
-def _session_members(session: int) -> list[int]:
-    return [process.pid for process in psutil.process_iter() if _session_of(process.pid) == session]
+def _session_members(session: int) -> list[str]:
+    return [_command(process) for process in psutil.process_iter() if _session_of(process.pid) == session]
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
 
 
 def _session_of(pid: int) -> int | None:
