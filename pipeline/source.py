@@ -2,6 +2,8 @@
 
 import difflib
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
@@ -129,14 +131,14 @@ class CommitlogDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         from commitlogfs.pipeline.reader import CommitlogReader, PushingReader
 
-        options = parse_options(self.options, streaming=False)
+        options = _located(parse_options(self.options, streaming=False))
         kind = PushingReader if _is_pushing() else CommitlogReader
         return kind(options, _row_reader(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from commitlogfs.pipeline.stream_reader import CommitlogStreamReader
 
-        options = parse_options(self.options, streaming=True)
+        options = _located(parse_options(self.options, streaming=True))
         return CommitlogStreamReader(options, _row_reader(options, schema))
 
 
@@ -144,6 +146,15 @@ def _is_pushing() -> bool:
     """Whether Spark asks for a reader to push conditions into: it does so in a worker of its own, and refuses a
     reader that takes conditions everywhere else."""
     return _PUSHDOWN_WORKER in sys.modules
+
+
+def _located(options: ReadOptions) -> ReadOptions:
+    """Folders as the driver means them: an executor may work in another one."""
+    places = [place.strip() for place in options.path.split(",") if place.strip()]
+    absolute = [
+        place if "://" in place or place.startswith("file:") else str(Path(place).absolute()) for place in places
+    ]
+    return replace(options, path=",".join(absolute))
 
 
 def _row_reader(options: ReadOptions, schema: StructType) -> "RowReader":

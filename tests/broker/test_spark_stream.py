@@ -1,7 +1,5 @@
 """A Spark stream beside a live broker: exactly the sent messages, once each, whatever happens to its driver."""
 
-import os
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,10 +17,9 @@ from support.waiting import eventually
 from commitlogfs.bench import rocketmq
 from commitlogfs.bench.rocketmq import Broker, Distribution, NameServer
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 SEGMENT = MIB
-BUSY_S = 240.0
 
 
 @contextmanager
@@ -32,8 +29,7 @@ def streaming(log: Path, folder: Path, *options: str) -> Iterator[Any]:
     try:
         yield driver
     finally:
-        os.killpg(driver.pid, signal.SIGKILL)
-        driver.communicate()
+        spark_driver.kill(driver)
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -87,7 +83,7 @@ def kill_drivers_while_sending(
                     spark_driver.demand_running(driver)
                     return committed_batches(workdir) > before + 1
 
-                eventually(gone_on, BUSY_S)
+                eventually(gone_on, spark_driver.BUSY_S)
                 time.sleep(0.3)  # into the middle of some batch
         sent = sender.stop()
     assert (sent.failed, sent.abandoned) == (0, 0), sent.last_error
@@ -100,7 +96,7 @@ def test_each_message_once_although_the_driver_is_killed(
     (log,) = broker.commitlog_dirs
     sent = kill_drivers_while_sending(log, workdir, newest, names, "Killed")
     assert len(list(log.iterdir())) > 3
-    spark_driver.run("drain", log, workdir, timeout_s=BUSY_S)
+    spark_driver.run("drain", log, workdir)
     demand_each_once(rows_of(workdir), "Killed", sent)
 
 
@@ -111,7 +107,7 @@ def test_each_message_once_on_a_mount(
     pool.start()
     with make_broker(pool, names, newest) as running:
         sent = kill_drivers_while_sending(pool.mountpoint, workdir, newest, names, "Mounted", kills=1)
-        spark_driver.run("drain", pool.mountpoint, workdir, timeout_s=BUSY_S)
+        spark_driver.run("drain", pool.mountpoint, workdir)
         demand_each_once(rows_of(workdir), "Mounted", sent)
         assert running.is_running
 
@@ -123,7 +119,7 @@ def test_segments_deleted_in_between(
     (log,) = broker.commitlog_dirs
     topic = "Deleted"
     send_all(newest, names, topic, 2000, size_bytes=700)
-    spark_driver.run("drain", log, workdir, timeout_s=BUSY_S)
+    spark_driver.run("drain", log, workdir)
     demand_each_once(rows_of(workdir), topic, 2000)
     read_to = max(row["commitLogOffset"] for row in rows_of(workdir))
 
@@ -136,12 +132,12 @@ def test_segments_deleted_in_between(
     begin = int(doomed[-1].name) + SEGMENT
 
     refused = spark_driver.start("drain", log, workdir)
-    _, err = refused.communicate(timeout=BUSY_S)
+    _, err = refused.communicate(timeout=spark_driver.BUSY_S)
     assert refused.returncode != 0
     assert "DataLossError: log offsets" in err
     assert f"are not in the log: it begins at {begin}" in err
 
-    spark_driver.run("drain", log, workdir, "failOnDataLoss=false", timeout_s=BUSY_S)
+    spark_driver.run("drain", log, workdir, "failOnDataLoss=false")
     rows = rows_of(workdir)
     assert max(Counter(row["commitLogOffset"] for row in rows).values()) == 1
     mine = [row for row in rows if row["topic"] == topic]

@@ -16,6 +16,7 @@ from support.written_logs import WrittenLog, write_log
 
 from commitlogfs.pipeline.columns import COLUMNS
 from commitlogfs.pipeline.options import OPTION_NAMES
+from commitlogfs.pipeline.reader import CommitlogReader
 from commitlogfs.pipeline.source import COLUMN_TYPES, CommitlogDataSource
 
 SEGMENT = 1 << 16
@@ -87,6 +88,14 @@ def test_refused_before_any_task(
     with pytest.raises(PySparkException) as refusal:
         (reader if schema is None else reader.schema(schema)).load(str(log.folder)).count()
     assert told in str(refusal.value)
+
+
+def test_folders_are_those_of_the_driver(monkeypatch: pytest.MonkeyPatch, own_log: WrittenLog) -> None:
+    """An executor, on another machine or not, works in another folder."""
+    monkeypatch.chdir(own_log.folder.parent)
+    reader = CommitlogDataSource({"path": "log, ,file:/x,s3://bucket/log"}).reader(StructType([ALL["topic"]]))
+    assert isinstance(reader, CommitlogReader)
+    assert reader._options.path == f"{own_log.folder},file:/x,s3://bucket/log"
 
 
 def test_a_log_that_is_not_there_is_said(spark: SparkSession, workdir: Path) -> None:
