@@ -97,7 +97,10 @@ def _show(report: "AuditReport") -> None:
         common.say(f"note: {note}")
     shown = report.findings.all_shown()
     for finding in shown[:_SHOWN]:
-        typer.echo(f"{finding.kind}: {finding.where}, log offset {finding.offset}: {finding.detail}")
+        place = finding.where if finding.offset < 0 else f"{finding.where}, log offset {finding.offset}"
+        typer.echo(f"{finding.kind}: {place}: {finding.detail}")
+    if len(shown) > _SHOWN:
+        typer.echo(f"... (--json has the first of each kind, {len(shown)} in all)")
     for kind, count in sorted(report.findings.counts.items()):
         typer.echo(f"{count:,} x {kind}: {MEANINGS[kind]}")
     if report.is_whole:
