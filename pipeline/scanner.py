@@ -88,8 +88,8 @@ class _Scan:
         seeming = self._window.find(start, stop)
         if seeming is not None:
             raise AmbiguousSplitError(
-                f"segment {self._segment.name}, log offset {self._segment.base_offset + seeming}: what looks like a "
-                f"record lies inside another one: read whole segments, with splitSize={self._segment.size}"
+                f"segment {self._segment.name}, log offset {self._segment.base_offset + seeming}: what looks like "
+                f"a record lies inside another one: read whole segments, with splitSize={self._segment.size}"
             )
 
     def _check_next(self, end: int) -> Iterator[Damage]:
