@@ -1,4 +1,4 @@
-"""`make demo`: three small disks, one mount, an unmodified broker, 20,000 messages, and everything gone again.
+"""`make demo`: three small disks, one mount, an unmodified broker, 20,000 messages, Spark, and everything gone.
 
 Each step says what it shows and which command a user would type for it. Needs root and /dev/fuse.
 Exit status: 0 all shown; 1 a step failed, or something could not be cleared away; 128 + signal interrupted.
@@ -27,8 +27,9 @@ SEGMENT_SIZE = "2MiB"
 """Instead of 1 GiB, so that 20,000 messages make stripes that can be seen."""
 SEGMENT_BYTES = 2 << 20
 TOPIC = "Demo"
-STEPS = 10
+STEPS = 12
 LINES_SHOWN = 24
+_PIPELINE = "commitlogfs-pipeline"
 _SEND_TIMEOUT_S = 120.0
 _CONSUME_IDLE_S = 30.0
 _BODY_LENGTH_AT = 84
@@ -99,6 +100,8 @@ class Demo:
         self._show_map()
         self._read_back(received)
         self._show_status()
+        self._count()
+        self._rebuild(root, work)
         self._stop(broker)
         return time.monotonic() - started
 
@@ -226,6 +229,30 @@ class Demo:
         self._show.step("The state, and what happens next, in words")
         self._type("status", str(self._site.mountpoint))
 
+    def _count(self) -> None:
+        self._show.step("The same log as a table: Spark reads the segments and counts by topic")
+        arguments = ("stats", str(self._site.mountpoint))
+        self._show.command(_PIPELINE, *arguments)
+        table = self._site.run(*arguments, script=_PIPELINE)
+        self._show.output(table)
+        row = next((line.split() for line in table.splitlines() if line.startswith(f"{TOPIC} ")), ["", "0"])
+        if int(row[1].replace(",", "")) < MESSAGES:
+            raise DemoFailedError(f"Spark counted {row[1]} messages of {TOPIC} instead of {MESSAGES:,}")
+
+    def _rebuild(self, root: Path, work: Path) -> None:
+        self._show.step("The broker's consume queues, rebuilt from the log and compared with its own")
+        arguments = ["rebuild", "--consumequeue", "--store-root", str(root / "store")]
+        arguments += ["--segment-size", SEGMENT_SIZE, "--output", str(work / "rebuilt")]
+        self._show.command(_PIPELINE, *arguments)
+        self._show.output(self._site.run(*arguments, script=_PIPELINE))
+        rebuilt, own = work / "rebuilt/consumequeue" / TOPIC, root / "store/consumequeue" / TOPIC
+        files = sorted(path.relative_to(rebuilt) for path in rebuilt.rglob("*") if path.is_file())
+        unlike = [path for path in files if (rebuilt / path).read_bytes() != (own / path).read_bytes()]
+        if unlike or not files:
+            raise DemoFailedError(f"{len(unlike)} of {len(files)} rebuilt files differ from the broker's: {unlike}")
+        self._show.command(f"diff -r {rebuilt} {own}")
+        self._show.output(f"{len(files)} files, not one byte differs")
+
     def _stop(self, broker: Broker) -> None:
         self._show.step("Stopping and removing everything")
         self._show.command("sh bin/mqshutdown broker && sh bin/mqshutdown namesrv")
@@ -261,7 +288,7 @@ def main() -> int:
         show.say(f"could not be cleared away: {line}", "red")
     if not status and not left:
         show.say(
-            f"\n{MESSAGES:,} messages striped over three disks, consumed, and read back by offset, in "
+            f"\n{MESSAGES:,} messages striped over three disks, consumed, read back by offset and counted, in "
             f"{seconds:.0f} s after the downloads. Everything is removed again.",
             "bold",
         )

@@ -16,7 +16,7 @@ PREFERRED_ROOT = Path("/var/rocketmq")
 DISK_BYTES = 1 << 30
 FSTYPES = ("ext4", "xfs", "ext4")
 _LOG_FOLDER = Path("/var/log/commitlogfs")
-_COMMAND_TIMEOUT_S = 60
+_COMMAND_TIMEOUT_S = 180.0
 
 
 class Site:
@@ -96,23 +96,27 @@ class Site:
         self.run(*arguments)
         return arguments
 
-    def run(self, *arguments: str) -> str:
+    def run(self, *arguments: str, script: str = "commitlogfs") -> str:
         """Run one command to its end and return what it prints. Raises CommandFailedError with its words.
 
         In a session of its own: an interrupt at the terminal is for the demo alone.
         """
         width = str(shutil.get_terminal_size().columns)
-        done = subprocess.run(
-            cli_command(*arguments),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_COMMAND_TIMEOUT_S,
-            env={**os.environ, "COLUMNS": width},
-            start_new_session=True,
-        )
+        command = cli_command(*arguments, script=script)
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_COMMAND_TIMEOUT_S,
+                env={**os.environ, "COLUMNS": width},
+                start_new_session=True,
+            )
+        except subprocess.TimeoutExpired:
+            raise CommandFailedError(f"{script} {arguments[0]}: not done after {_COMMAND_TIMEOUT_S:g} s") from None
         if done.returncode != 0:
-            raise CommandFailedError(done.stderr.strip() or f"commitlogfs {arguments[0]}: {done.returncode}")
+            raise CommandFailedError(done.stderr.strip() or f"{script} {arguments[0]}: {done.returncode}")
         return done.stdout
 
     def _unmount(self) -> None:

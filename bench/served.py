@@ -24,9 +24,9 @@ class CommandFailedError(Exception):
     """`commitlogfs` ended with another status than 0; its own words."""
 
 
-def cli_command(*arguments: object) -> list[str]:
+def cli_command(*arguments: object, script: str = "commitlogfs") -> list[str]:
     """The installed console script of this environment."""
-    return [str(Path(sys.executable).with_name("commitlogfs")), *map(str, arguments)]
+    return [str(Path(sys.executable).with_name(script)), *map(str, arguments)]
 
 
 class ServedPool:
