@@ -6,6 +6,7 @@ All offsets are log offsets. A place is where a record begins, or where the log 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
@@ -78,7 +79,7 @@ def narrow_by_time(
     if start_ms is not None:
         # The one before the first that begins at or after it may reach into it.
         splits = splits[max(0, bisect_left(times, start_ms - _CLOCK_SLACK_MS, hi=len(splits)) - 1) :]
-    return splits
+    return [replace(split, alone=split.alone or not index) for index, split in enumerate(splits)]
 
 
 class _Times(Sequence[int]):

@@ -44,7 +44,8 @@ def scan_split(split: Split, mode: DamageMode = DamageMode.FAILFAST) -> Iterator
     A split in the middle of a segment begins at the first place that proves to be a record. That is right
     because the split before it, which knows where records begin, proves it at its own end: nothing that looks
     like a record lies inside its last one, and the next one begins where that ends. So a damage belongs to the
-    split of the last record before it. The memory used is a window or one record, whichever is larger.
+    split of the last record before it. A split without one before it is walked to from the segment's begin.
+    The memory used is a window or one record, whichever is larger.
 
     Raises DamagedLogError (FAILFAST), AmbiguousSplitError, SegmentGoneError, LocationError.
     """
@@ -61,7 +62,7 @@ class _Scan:
 
     def run(self) -> Iterator[Chunk | Damage]:
         split, window = self._split, self._window
-        at = split.start if split.exact else window.find(split.start, split.stop)
+        at = self._first_place()
         needed = 0
         while at is not None and at < split.stop:
             window.load(at, needed)
@@ -82,6 +83,24 @@ class _Scan:
                     self._refuse_seeming(split.stop, end)
                     yield from self._check_next(end)
                 return
+
+    def _first_place(self) -> int | None:
+        split, window = self._split, self._window
+        if split.exact:
+            return split.start
+        if not split.alone:
+            return window.find(split.start, split.stop)
+        at: int | None = 0
+        needed = 0
+        while at is not None and at < split.start:
+            window.load(at, needed)
+            _, walked = window.walk(at, split.start)
+            at, needed = walked.position, walked.needed
+            if walked.ended is Ended.BLANK:
+                return None
+            if walked.ended in REASONS:
+                at, needed = window.find(at, split.limit), 0
+        return at
 
     def _refuse_seeming(self, start: int, stop: int) -> None:
         """What lies in [start, stop) is inside a record: no later split may take something there for one."""

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commitlogfs.pipeline.errors import DuplicateSegmentError, LocationError, SegmentGoneError
-from commitlogfs.store.segment import format_segment_name, looks_like_segment
+from commitlogfs.store.segment import LARGEST_OFFSET, format_segment_name, looks_like_segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def _list_folder(folder: str) -> Iterable[SegmentFile]:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                if looks_like_segment(os.fsencode(entry.name)) and entry.is_file():
+                if _is_segment_name(entry.name) and entry.is_file():
                     try:
                         size = entry.stat().st_size
                     except FileNotFoundError:
@@ -132,6 +132,10 @@ def _list_folder(folder: str) -> Iterable[SegmentFile]:
         ) from error
 
 
+def _is_segment_name(name: str) -> bool:
+    return looks_like_segment(os.fsencode(name)) and int(name) <= LARGEST_OFFSET
+
+
 def _list_uri(uri: str) -> Iterable[SegmentFile]:
     from pyarrow import fs
 
@@ -142,7 +146,7 @@ def _list_uri(uri: str) -> Iterable[SegmentFile]:
         raise LocationError(f"{uri}: {str(error).splitlines()[0]}") from error
     query = urlsplit(uri).query
     for info in infos:
-        if info.is_file and info.size and looks_like_segment(os.fsencode(info.base_name)):
+        if info.is_file and info.size and _is_segment_name(info.base_name):
             base = uri.partition("?")[0].rstrip("/")
             yield SegmentFile(
                 int(info.base_name), info.size, f"{base}/{info.base_name}" + (f"?{query}" if query else "")

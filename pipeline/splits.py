@@ -16,6 +16,8 @@ class Split:
     stop: int
     exact: bool
     """A record must begin at `start`; else the first one from there on is meant."""
+    alone: bool
+    """The split before it is not read: nobody proves where this one begins, so that it has to do so itself."""
     limit: int
     """Where what is asked for ends in this segment: at or behind `stop`."""
 
@@ -52,6 +54,7 @@ def plan_splits(
                 start,
                 min(start + split_size, end),
                 exact=start == 0 or (start == first and exact_start),
+                alone=start == first,
                 limit=end,
             )
             for start in range(first, end, split_size)

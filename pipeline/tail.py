@@ -5,18 +5,20 @@ cut back after a crash among them. So the end is found by walking forward, in th
 """
 
 import time
+from functools import lru_cache
 
 import numpy as np
 
 from commitlogfs.pipeline.fields import record_fields
 from commitlogfs.pipeline.segments import LogListing, SegmentFile, SegmentReader, open_segment, read_at
-from commitlogfs.pipeline.walk import REASONS, Bytes, Ended
+from commitlogfs.pipeline.walk import REASONS, Bytes, Ended, walk
 from commitlogfs.pipeline.window import Window
 from commitlogfs.store.record import MAGIC_BLANK, SysFlag
 
 SETTLE_S = 0.2
 _STORE_TIMESTAMP_AT = 56
 _HEADER_BYTES = 88
+_BEGIN_BYTES = 1 << 20
 
 
 def find_end(
@@ -77,8 +79,11 @@ class _Tail:
         # A record that is seen proves that all before it are written: `at` may have become one meanwhile.
         if self._window.find(at, at + 1) == at:
             return at
-        stored_ms = self._stored_ms(following)
-        if newest >= 0 and (stored_ms is None or stored_ms < (self._stored_ms(newest) or 0)):
+        stored_ms = _stored_ms(self._reader, following)
+        if stored_ms is None:
+            return following  # the blank record: had the log been cut back, older records would lie before it
+        newest_ms = _newest_ms(self._segment, at) if newest < 0 else _stored_ms(self._reader, newest)
+        if newest_ms is not None and stored_ms < newest_ms:
             return None  # left over from before a broker cut the log back
         return following
 
@@ -91,26 +96,54 @@ class _Tail:
             if self._window.find(end, end + 1) == end:
                 return end
             if np.array_equal(before, now):
-                return end if _ends_well(now) else newest
+                return end if self._ends_well(now, newest) else newest
             before = now
 
-    def _stored_ms(self, at: int) -> int | None:
-        """STORETIMESTAMP of the record at `at`; None for the blank record, which has none."""
-        header = read_at(self._reader, at, _HEADER_BYTES).tobytes()
-        if int.from_bytes(header[4:8], "big") == MAGIC_BLANK:
-            return None
-        flags = int.from_bytes(header[36:40], "big")
-        start = _STORE_TIMESTAMP_AT + (12 if flags & SysFlag.BORN_HOST_V6 else 0)
-        return int.from_bytes(header[start : start + 8], "big", signed=True)
+    def _ends_well(self, record: Bytes, at: int) -> bool:
+        """Whether its last bytes are there: a broker copies a record front to back, and a slow disk may hold it up
+        in between for any time. The last field are the properties, a text, so it does not end in zero."""
+        place = np.empty(1, np.int64)
+        # Read again, so proven again.
+        walked = walk(record, self._segment.base_offset + at, 0, 1, self._segment.size - at, place)
+        if (walked.records, walked.position) != (1, len(record)):
+            return False
+        return bool(record[-1]) or not record_fields(record, place).properties_length[0]
 
 
-def _ends_well(record: Bytes) -> bool:
-    """Whether its last bytes are there: a broker copies a record front to back, and a slow disk may hold it up in
-    between for any time. The last field are the properties, a text, so it does not end in zero."""
-    fields = record_fields(record, np.zeros(1, np.int64))
-    return bool(record[-1]) or not fields.properties_length[0]
+def _stored_ms(reader: SegmentReader, at: int) -> int | None:
+    """STORETIMESTAMP of the record at `at`; None for the blank record, which has none."""
+    header = read_at(reader, at, _HEADER_BYTES).tobytes()
+    if int.from_bytes(header[4:8], "big") == MAGIC_BLANK:
+        return None
+    flags = int.from_bytes(header[36:40], "big")
+    start = _STORE_TIMESTAMP_AT + (12 if flags & SysFlag.BORN_HOST_V6 else 0)
+    return int.from_bytes(header[start : start + 8], "big", signed=True)
+
+
+@lru_cache(maxsize=16)
+def _newest_ms(segment: SegmentFile, end: int) -> int | None:
+    """Store time of the last record before `end`, which does not change any more; None without one."""
+    newest = -1
+    with open_segment(segment) as reader:
+        window = Window(segment, reader)
+        at: int | None = 0
+        needed = 0
+        while at is not None and at < end:
+            window.load(at, needed)
+            positions, walked = window.walk(at, end)
+            if len(positions):
+                newest = window.begin + int(positions[-1])
+            at, needed = walked.position, walked.needed
+            if walked.ended in REASONS:
+                at, needed = window.find(at, end), 0
+            elif walked.ended is Ended.BLANK:
+                break
+        return None if newest < 0 else _stored_ms(reader, newest)
 
 
 def _is_begun(segment: SegmentFile) -> bool:
     with open_segment(segment) as reader:
-        return bool(np.any(read_at(reader, 0, 8)))
+        if np.any(read_at(reader, 0, 8)):
+            return True
+        # Its first record may be the one that is damaged.
+        return Window(segment, reader).find(0, min(segment.size, _BEGIN_BYTES)) is not None

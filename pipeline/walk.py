@@ -47,13 +47,13 @@ REASONS = {
     Ended.BROKEN: "a record whose lengths contradict each other",
 }
 
+SMALLEST_HEADER = 88
+"""Bytes before the body, for two IPv4 hosts; each IPv6 host adds 12."""
 SMALLEST_RECORD = 91
 END_BLANK = 8
 """A record leaves at least these bytes for the blank record (CommitLog.END_FILE_MIN_BLANK_LENGTH)."""
 
 _V1, _V2, _BLANK = 0xDAA320A7, 0xDAA320AB, 0xCBD43194
-_FIXED = 88
-"""Bytes before the body, for two IPv4 hosts; each IPv6 host adds 12."""
 
 _SHIFTS = np.full(256, 4, np.uint8)
 """By the byte where a magic would end: how far the next magic may be (the search of Boyer, Moore and Horspool)."""
@@ -125,7 +125,7 @@ def _judge(data: Bytes, offset: Scalar, at: Scalar, room: Scalar) -> tuple[Scala
     if size < SMALLEST_RECORD or size > left - END_BLANK:
         return 6, 0
     flags = i32(data, at + 36)
-    before_body = _FIXED + 12 * ((flags >> 4) & 1) + 12 * ((flags >> 5) & 1)
+    before_body = SMALLEST_HEADER + 12 * ((flags >> 4) & 1) + 12 * ((flags >> 5) & 1)
     topic_bytes = 1 if magic == _V1 else 2
     if before_body + topic_bytes + 2 > size:
         return 6, 0

@@ -3,11 +3,14 @@
 import numpy as np
 
 from commitlogfs.pipeline.errors import LocationError
-from commitlogfs.pipeline.segments import SegmentFile, SegmentReader
-from commitlogfs.pipeline.walk import SMALLEST_RECORD, Bytes, Longs, Walk, find, walk
+from commitlogfs.pipeline.segments import SegmentFile, SegmentReader, read_at
+from commitlogfs.pipeline.walk import SMALLEST_HEADER, SMALLEST_RECORD, Bytes, Longs, Walk, find, walk
+from commitlogfs.store.record import MAGIC_V1
 
 WINDOW_BYTES = 2 << 20
 """Small enough to stay in a core's cache between reading and decoding."""
+_LARGEST_HEADER = SMALLEST_HEADER + 2 * 12
+"""With two IPv6 hosts: what lies before the body."""
 
 
 class Window:
@@ -42,15 +45,46 @@ class Window:
         return self._positions[: result.records], result._replace(position=result.position + begin)
 
     def find(self, start: int, stop: int) -> int | None:
-        """The first place in [start, stop) where a record or the blank record lies. Loads what it looks at."""
-        needed = 0
-        while start < stop:
-            self.load(start, needed)
-            result = find(self.data, self._offset, 0, stop - start, self._room)
+        """The first place in [start, stop) where a record or the blank record lies. Loads what it looks at.
+
+        What claims to be large is proven by its few lengths, not read: bytes that only look like records must
+        cost neither memory nor time in proportion to what they claim.
+        """
+        self.load(start)
+        at = start
+        while at < stop:
+            result = find(self.data, self._offset, at - self.begin, stop - self.begin, self._room)
+            at = self.begin + result.position
             if result.found:
-                return start + result.position
-            start, needed = start + result.position, result.needed
+                return at
+            if at >= stop:
+                return None
+            if result.needed <= len(self._buffer):
+                self.load(at, result.needed)
+            elif self._is_record(at):
+                return at
+            else:
+                at += 1
         return None
+
+    def _is_record(self, at: int) -> bool:
+        """Whether the lengths of the record at `at`, whose own header claims it, add up to its size."""
+        header = read_at(self._reader, at, _LARGEST_HEADER)
+        if len(header) < _LARGEST_HEADER:
+            return False
+        size, magic, flags = (int.from_bytes(header[place : place + 4].tobytes(), "big") for place in (0, 4, 36))
+        before_body = SMALLEST_HEADER + 12 * ((flags >> 4 & 1) + (flags >> 5 & 1))
+        body = int.from_bytes(header[before_body - 4 : before_body].tobytes(), "big", signed=True)
+        topic_bytes = 1 if magic == MAGIC_V1 else 2
+        topic_at = before_body + body
+        if body < 0 or topic_at + topic_bytes > size:
+            return False
+        topic = int.from_bytes(read_at(self._reader, at + topic_at, topic_bytes).tobytes(), "big", signed=True)
+        properties_at = topic_at + topic_bytes + topic
+        if topic < 0 or properties_at + 2 > size:
+            return False
+        properties = int.from_bytes(read_at(self._reader, at + properties_at, 2).tobytes(), "big", signed=True)
+        return properties >= 0 and properties_at + 2 + properties == size
 
     @property
     def _offset(self) -> int:

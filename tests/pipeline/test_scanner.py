@@ -2,6 +2,7 @@
 
 import random
 import struct
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -167,6 +168,52 @@ def test_what_looks_like_a_record_inside_another_is_never_taken_for_one(tmp_path
     split_size = inner - 64
     with pytest.raises(AmbiguousSplitError, match="splitSize"):
         read(log, DamageMode.PERMISSIVE, split_size)
+
+
+def test_a_reader_that_begins_inside_the_log_is_not_led_astray(tmp_path: Path) -> None:
+    """Nobody has read what lies before, so it walks there itself."""
+    log = write_log(tmp_path, SEGMENT, [sized(9000)] * 12)
+    inner = log.offsets[5] + 4000
+    log.write_at(inner, make_record(inner, body=b"trap"))
+    listing = list_segments(str(log.folder))
+    for start in (inner, inner - 100, log.offsets[5] + 1):
+        found = [
+            offset
+            for split in plan_splits(listing, log.end, start_offset=start, split_size=SEGMENT)
+            for chunk in scan_split(split)
+            if isinstance(chunk, Chunk)
+            for offset in (chunk.positions + chunk.offset).tolist()
+        ]
+        assert found == log.offsets[6:]
+
+
+def test_bytes_that_claim_to_be_huge_records_cost_nothing(tmp_path: Path) -> None:
+    size = 64 << 20
+    log = write_log(tmp_path, size, [sized(400), sized(3 << 20), sized(400)])
+    inside = log.offsets[1] + 1000
+    for number in range(2000):
+        at = inside + 200 * number
+        seeming = make_record(at, body=b"")
+        log.write_at(at, struct.pack(">I", size - 1000 - at) + seeming[4:84] + struct.pack(">i", size - 1200 - at))
+    listing = list_segments(str(log.folder))
+    tracemalloc.start()
+    found = [
+        offset
+        for split in plan_splits(listing, log.end, split_size=inside)
+        for chunk in scan_split(split)
+        if isinstance(chunk, Chunk)
+        for offset in (chunk.positions + chunk.offset).tolist()
+    ]
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found == log.offsets
+    assert most < 16 << 20
+
+
+def test_a_name_beyond_what_a_log_can_have_is_no_segment(tmp_path: Path) -> None:
+    log = write_log(tmp_path, SEGMENT, [sized(400)] * 3)
+    (tmp_path / "10000000000000000000").write_bytes(b"junk")
+    assert len(list_segments(str(log.folder)).segments) == 1
 
 
 def test_a_segment_that_is_gone_or_shorter_than_listed(tmp_path: Path) -> None:

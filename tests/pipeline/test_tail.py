@@ -109,6 +109,39 @@ def test_records_left_over_behind_the_end_are_not_the_log(tmp_path: Path) -> Non
     assert end_of(tmp_path) == cut + len(stamped)
 
 
+def test_records_left_over_are_not_the_log_for_one_who_asks_again_either(tmp_path: Path) -> None:
+    log = write_log(tmp_path, SEGMENT, [sized(400)] * 100)
+    cut = log.offsets[50]
+    stamped = bytearray(make_record(cut, body=b"new" * 50))
+    stamped[56:64] = (1_800_000_000_000).to_bytes(8, "big")
+    log.write_at(cut, bytes(stamped))
+    end = cut + len(stamped)
+    assert end_of(tmp_path, known=end) == end
+    assert end_of(tmp_path, known=cut) == end
+
+
+def test_a_record_that_is_rewritten_while_it_settles_is_not_read_by_its_new_lengths(tmp_path: Path) -> None:
+    log = write_log(tmp_path, SEGMENT, [sized(400)] * 5)
+    newest = log.offsets[-1]
+    writer = threading.Timer(0.1, lambda: log.write_at(newest + 84, (0x7F000000).to_bytes(4, "big")))
+    writer.start()
+    assert end_of(tmp_path, settle_s=0.3) == newest
+    writer.join()
+
+
+def test_a_segment_whose_first_record_is_damaged_belongs_to_the_log(tmp_path: Path) -> None:
+    log = write_log(tmp_path, SEGMENT, [sized(400)] * 200)
+    log.write_at(SEGMENT, bytes(8))
+    assert end_of(tmp_path) == log.end > SEGMENT
+
+
+def test_damage_just_before_a_segments_end_does_not_end_the_log(tmp_path: Path) -> None:
+    log = write_log(tmp_path, SEGMENT, [sized(400)] * 200)
+    log.segment_at(SEGMENT).unlink()
+    log.write_at(max(offset for offset in log.offsets if offset < SEGMENT) + 4, b"\0\0\0\0")
+    assert end_of(tmp_path) == SEGMENT
+
+
 def test_damage_before_the_end_does_not_end_the_log(tmp_path: Path) -> None:
     log = write_log(tmp_path, SEGMENT, [sized(400)] * 100)
     log.write_at(log.offsets[50], bytes(300))
