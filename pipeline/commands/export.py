@@ -10,7 +10,7 @@ from commitlogfs.pipeline.exit_codes import ExitCode
 from commitlogfs.pipeline.words import approximate_size, count_of
 
 if TYPE_CHECKING:
-    from commitlogfs.pipeline.jobs.export import ExportPlan, ExportRequest, ExportResult
+    from commitlogfs.pipeline.jobs.export import ExportPlan, ExportRequest, ExportResult, Kept
 
 
 def register(app: typer.Typer) -> None:
@@ -75,8 +75,9 @@ def export(
     The same call again exports only what is new; after a kill it goes on behind the last finished range. No row
     is ever there twice.
 
-    EXIT STATUS: 0 ok; 1 damage was skipped, parts of the log are gone, or the log is damaged (FAILFAST); 2 bad
-    options; 3 no log there, or no Spark; 4 refused: the output holds something else or cannot be written.
+    EXIT STATUS: 0 ok; 1 damage was skipped, parts of the log are gone, a range was not replaced, or the log is
+    damaged (FAILFAST); 2 bad options; 3 no log there, or no Spark; 4 refused: the output holds something else or
+    cannot be written.
     """
     from commitlogfs.pipeline.jobs.export import ExportRequest, plan_export
 
@@ -123,7 +124,7 @@ def export(
         common.show_json(result.as_json())
     else:
         _show(result)
-    if result.damages or result.lost:
+    if result.damages or result.lost or result.kept:
         raise typer.Exit(ExitCode.FINDINGS)
 
 
@@ -152,6 +153,12 @@ def _show_plan(plan: "ExportPlan") -> None:
     )
     for start, end in plan.todo:
         typer.echo(f"{start}-{end}")
+    for one in plan.kept:
+        common.complain(f"would not be replaced: {_kept(one)}")
+
+
+def _kept(one: "Kept") -> str:
+    return f"log offsets {one.start} to {one.end}: {one.reason}"
 
 
 def _show(result: "ExportResult") -> None:
@@ -161,10 +168,12 @@ def _show(result: "ExportResult") -> None:
             f"{count_of(result.rows, 'message')} in {count_of(len(files), 'file')}, "
             f"{approximate_size(sum(file.size for file in files))}; the log is exported up to {result.end_offset:,}"
         )
-    else:
+    elif not result.kept:
         common.say(f"Nothing new: the log is exported up to {result.end_offset:,}.")
     for start, end in result.lost:
         common.complain(f"lost: log offsets {start} to {end} are not in the log")
+    for one in result.kept:
+        common.complain(f"not replaced: {_kept(one)}")
     for damage in result.damages:
         common.complain(
             f"damage: segment {damage.segment}, log offset {damage.offset}, {damage.length} bytes skipped: "

@@ -19,10 +19,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from commitlogfs.pipeline.columns import COLUMNS, Projection
-from commitlogfs.pipeline.errors import LocationError, PipelineError, SegmentGoneError
+from commitlogfs.pipeline.errors import LocationError, PipelineError
 from commitlogfs.pipeline.jobs import export_tasks as tasks
 from commitlogfs.pipeline.jobs.export_folder import (
     ExportFolder,
@@ -37,7 +38,7 @@ from commitlogfs.pipeline.losses import demand_complete, missing_ranges
 from commitlogfs.pipeline.options import Edge, OptionError, ReadOptions, parse_options
 from commitlogfs.pipeline.places import first_place, narrow_by_time, survey
 from commitlogfs.pipeline.scanner import Damage, DamageMode
-from commitlogfs.pipeline.segments import LogListing
+from commitlogfs.pipeline.segments import LogListing, list_segments
 from commitlogfs.pipeline.selection import RecordFilter
 from commitlogfs.pipeline.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
 
@@ -77,6 +78,15 @@ class ExportRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """A finished range that is left as it is: what would replace it is less than what is there."""
+
+    start: int
+    end: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ExportPlan:
     """What there is to do, found without Spark."""
 
@@ -92,6 +102,8 @@ class ExportPlan:
     before: tuple[FinishedRange, ...]
     lost: tuple[Range, ...]
     """Not exported and not there; empty with failOnDataLoss."""
+    kept: tuple[Kept, ...]
+    """Asked to be replaced, but not whole in the log."""
 
     @property
     def todo_bytes(self) -> int:
@@ -107,6 +119,7 @@ class ExportResult:
     """Ranges."""
     end_offset: int
     lost: tuple[Range, ...]
+    kept: tuple[Kept, ...]
 
     @property
     def rows(self) -> int:
@@ -131,6 +144,7 @@ class ExportResult:
             "ranges_finished_before": self.finished_before,
             "damages": [asdict(damage) for damage in self.damages],
             "lost": [{"start_offset": start, "end_offset": end} for start, end in self.lost],
+            "kept": [{"start_offset": one.start, "end_offset": one.end, "reason": one.reason} for one in self.kept],
         }
 
 
@@ -159,9 +173,13 @@ def plan_export(request: ExportRequest, options: Mapping[str, str] | None = None
         lost += missing_ranges(listing, *one)
     size = request.range_size or max(DEFAULT_RANGE_BYTES, cores * _SPLITS_PER_CORE * _split_bytes(read))
     todo = [piece for one in asked for piece in _cut(listing, *one, size)]
+    kept: list[Kept] = []
     if request.replace:
-        todo += [(one.start, one.end) for one in before if start <= one.start and one.end <= end]
-    return ExportPlan(request, read, layout, settings, listing, end, tuple(sorted(todo)), before, tuple(lost))
+        whole, kept = _replaceable(before, _asked(read, start), listing, log_end)
+        todo += [(one.start, one.end) for one in whole if start <= one.start and one.end <= end]
+    return ExportPlan(
+        *(request, read, layout, settings, listing, end, tuple(sorted(todo)), before, tuple(lost), tuple(kept))
+    )
 
 
 def export(
@@ -182,7 +200,7 @@ def export(
             plan = plan_export(request, options, cores=spark.sparkContext.defaultParallelism)
         run = _Run(spark, plan, folder, on_progress)
         try:
-            ranges = tuple(run.export_range(*one) for one in plan.todo)
+            ranges = tuple(finished for one in plan.todo for finished in run.export_range(*one))
         except BaseException:
             with suppress(OSError, PipelineError):
                 folder.clear_building()  # else the next run does
@@ -193,6 +211,7 @@ def export(
         finished_before=len(plan.before),
         end_offset=plan.end_offset,
         lost=(*plan.lost, *run.lost),
+        kept=(*plan.kept, *run.kept),
     )
 
 
@@ -261,6 +280,28 @@ def _uncovered(start: int, end: int, finished: Iterable[FinishedRange]) -> list[
     return rest
 
 
+def _asked(read: ReadOptions, start: int) -> tuple[int, float]:
+    """The log offsets that are meant, whether they are in the log or not."""
+    first = min(start, read.start) if isinstance(read.start, int) else start
+    return first, read.end if isinstance(read.end, int) else inf
+
+
+def _replaceable(
+    finished: Iterable[FinishedRange], asked: tuple[int, float], listing: LogListing, log_end: int
+) -> tuple[list[FinishedRange], list[Kept]]:
+    """Those of which the log has all, and those asked for of which it has not."""
+    whole, kept = [], []
+    for one in finished:
+        missing = missing_ranges(listing, one.start, one.end)
+        if not missing and one.end <= log_end:
+            whole.append(one)
+        elif one.start < asked[1] and one.end > asked[0]:
+            where = ", ".join(f"{start} to {end}" for start, end in missing)
+            reason = f"log offsets {where} are not in the log" if missing else f"the log ends at {log_end}"
+            kept.append(Kept(one.start, one.end, reason))
+    return whole, kept
+
+
 def _cut(listing: LogListing, start: int, end: int, size: int) -> list[Range]:
     """[start, end) without what is not there, in pieces of about `size` that end where segments do."""
     pieces: list[Range] = []
@@ -294,32 +335,71 @@ class _Run:
             RecordFilter.of(read),
             DamageMode.PERMISSIVE if read.permissive else DamageMode.FAILFAST,
             read.check_crc,
-            read.fail_on_data_loss,
         )
+        self._listing = plan.listing
         self._done_bytes = 0
         self._range_bytes = 0
         """Of the range that is being exported."""
         self.lost: list[Range] = []
+        self.kept: list[Kept] = []
 
-    def export_range(self, start: int, end: int) -> FinishedRange:
+    def export_range(self, start: int, end: int) -> list[FinishedRange]:
+        """What of it was finished: more than one where a part of it went meanwhile, none if the one that is there
+        is better."""
+        self._range_bytes = end - start
+        before = self._before.get((start, end))
+        try:
+            finished, made = self._made(start, end)
+        except PipelineError:
+            missing = self._gone(start, end)
+            if not missing:
+                raise
+            self._folder.clear_building()
+            if before is None:
+                return self._without(missing, start, end)
+            where = ", ".join(f"{first} to {last}" for first, last in missing)
+            return self._keep(before, f"log offsets {where} are not in the log")
+        if before is not None and finished.rows < before.rows:
+            self._folder.clear_building()
+            return self._keep(before, f"{before.rows} rows are there, {finished.rows} would take their place")
+        self._folder.commit(finished, made, before)
+        self._folder.clear_building()
+        self._done_bytes += end - start
+        return [finished]
+
+    def _made(self, start: int, end: int) -> tuple[FinishedRange, dict[str, str]]:
         from commitlogfs.pipeline.jobs.worker_errors import worker_errors
 
-        self._range_bytes = end - start
         with worker_errors():
             splits = self._splits(start, end)
             tally, plans = self._planned(splits)
             written = self._written(splits, plans)
         rows = self._checked(tally, written) if plans else 0
-        finished, made = self._finished(start, end, rows, plans, written, tally)
-        self._folder.commit(finished, made, self._before.get((start, end)))
-        self._folder.clear_building()
-        self._done_bytes += end - start
-        return finished
+        return self._finished(start, end, rows, plans, written, tally)
+
+    def _gone(self, start: int, end: int) -> list[Range]:
+        """What of a range was there when it was planned, and is not now; nothing with failOnDataLoss."""
+        read = self._plan.options
+        if read.fail_on_data_loss:
+            return []
+        self._listing = list_segments(read.path, read.segment_size)
+        return missing_ranges(self._listing, start, end)
+
+    def _without(self, missing: Sequence[Range], start: int, end: int) -> list[FinishedRange]:
+        self.lost += missing
+        self._done_bytes += sum(last - first for first, last in missing)
+        rest = _cut(self._listing, start, end, end - start)
+        return [finished for piece in rest for finished in self.export_range(*piece)]
+
+    def _keep(self, before: FinishedRange, reason: str) -> list[FinishedRange]:
+        self.kept.append(Kept(before.start, before.end, reason))
+        self._done_bytes += before.end - before.start
+        return []
 
     def _splits(self, start: int, end: int) -> Sequence[Split]:
         read = self._plan.options
         splits = plan_splits(
-            self._plan.listing, end, start_offset=start, exact_start=True, split_size=_split_bytes(read)
+            self._listing, end, start_offset=start, exact_start=True, split_size=_split_bytes(read)
         )
         return narrow_by_time(splits, read.start_ms, read.end_ms)
 
@@ -330,9 +410,6 @@ class _Run:
         sizes: dict[Partition, dict[int, int]] = {}
         count = partial(_count, splits=splits, reading=self._reading)
         for number, tally in self._run_tasks(splits, count, 0.0, _COUNTING):
-            if tally is None:
-                self.lost.append((splits[number].start_offset, splits[number].stop_offset))
-                continue
             whole.merge(tally)
             for (raw, day), figures in tally.figures.items():
                 of_split = sizes.setdefault(layout.partition_of(topic_text(raw), day), {})
@@ -356,7 +433,7 @@ class _Run:
 
     def _run_tasks(
         self, splits: Sequence[Split], work: Any, progress_from: float, progress_to: float
-    ) -> list[tuple[int, Tally | None]]:
+    ) -> list[tuple[int, Tally]]:
         if not splits:
             return []
         numbers = self._spark.sparkContext.parallelize(range(len(splits)), len(splits))
@@ -381,7 +458,7 @@ class _Run:
         rows = sum(one.rows for one in written if isinstance(one, FileWritten))
         skipped = sum(isinstance(one, Damage) for one in written)
         counted = sum(figures.messages for figures in tally.figures.values())
-        if self._reading.fail_on_data_loss and rows != counted - max(0, skipped - len(tally.damages)):
+        if rows != counted - max(0, skipped - len(tally.damages)):
             raise ExportInterruptedError(
                 f"{self._plan.request.log}: {counted} messages were counted, but {rows} exported: the log has "
                 "changed meanwhile: run the same again"
@@ -411,16 +488,9 @@ class _Run:
         return FinishedRange(start, end, rows, tuple(files), ordered), made
 
 
-def _count(
-    numbers: Iterable[int], *, splits: Sequence[Split], reading: Reading
-) -> Iterator[tuple[int, Tally | None]]:
+def _count(numbers: Iterable[int], *, splits: Sequence[Split], reading: Reading) -> Iterator[tuple[int, Tally]]:
     for number in numbers:
-        try:
-            yield number, tally_splits([splits[number]], reading.mode, store_days, reading.wanted)
-        except SegmentGoneError:
-            if reading.fail_on_data_loss:
-                raise
-            yield number, None
+        yield number, tally_splits([splits[number]], reading.mode, store_days, reading.wanted)
 
 
 def plan_files(sizes: Mapping[Partition, Mapping[int, int]], file_size: int, cores: int) -> list[FilePlan]:
@@ -446,4 +516,4 @@ def plan_files(sizes: Mapping[Partition, Mapping[int, int]], file_size: int, cor
     return [FilePlan(partition, first, n, writers[n]) for n, (partition, first, _) in enumerate(cuts)]
 
 
-__all__ = ["ExportPlan", "ExportRequest", "ExportResult", "export", "plan_export"]
+__all__ = ["ExportPlan", "ExportRequest", "ExportResult", "Kept", "export", "plan_export"]

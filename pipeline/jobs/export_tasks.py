@@ -116,11 +116,11 @@ class Reading:
     wanted: RecordFilter
     mode: DamageMode
     check_crc: bool
-    fail_on_data_loss: bool
 
     def rows_of(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """Raises SegmentGoneError whatever failOnDataLoss says: the driver has to know."""
         schema = self.layout.read_schema(self.mode)
-        return RowReader(schema, self.wanted, self.mode, self.check_crc, self.fail_on_data_loss).read(split)
+        return RowReader(schema, self.wanted, self.mode, self.check_crc, fail_on_data_loss=True).read(split)
 
 
 # --- decoding --------------------------------------------------------------------------------------------
