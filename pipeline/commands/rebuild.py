@@ -1,5 +1,7 @@
 """`commitlogfs-pipeline rebuild`: consume queues and index from the log."""
 
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -49,6 +51,17 @@ def rebuild(
             metavar="X.Y.Z", help="Whose index it is to be: tags are in it since 5.4.", show_default="5.5.0"
         ),
     ] = None,
+    live_topics_only: Annotated[
+        bool, typer.Option("--live-topics-only", help="No queues for topics that STORE/config/topics.json lacks.")
+    ] = False,
+    topic_start: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic-start",
+            metavar="TOPIC=OFFSET",
+            help="TOPIC was deleted and made again: what is before this log offset was the old one's. Repeatable.",
+        ),
+    ] = None,
     mode: common.Mode = "FAILFAST",
     segment_size: common.SegmentSize = None,
     split_size: common.SplitSize = common.DEFAULT_SPLIT,
@@ -56,6 +69,9 @@ def rebuild(
     apply: Annotated[
         bool,
         typer.Option("--apply", help="Install it in STORE, whose broker must be stopped; the old files are kept."),
+    ] = False,
+    accept_misplaced: Annotated[
+        bool, typer.Option("--accept-misplaced", help="Install queues with entries in wrong places, too.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be read and written.")] = False,
     as_json: common.Json = False,
@@ -66,7 +82,8 @@ def rebuild(
     which also installs what an earlier call has made in DIR.
 
     EXIT STATUS: 0 ok; 1 damage was skipped, or the log is damaged (FAILFAST); 2 bad options; 3 no log there, or
-    no Spark; 4 refused: the output exists, the log has a gap, these queues cannot be rebuilt, a broker runs.
+    no Spark; 4 refused: the output exists, the log has a gap, these queues cannot be rebuilt or have entries in
+    wrong places, a broker runs.
     """
     from commitlogfs.pipeline.jobs.rebuild import RebuildRefusedError
     from commitlogfs.pipeline.jobs.rebuild import rebuild as run
@@ -74,7 +91,14 @@ def rebuild(
     if apply and store_root is None:
         raise common.UserError("rebuild: --apply needs --store-root: where to?")
     damage_mode, split_bytes = common.parse_mode(mode), common.parse_size("--split-size", split_size)
-    settings = broker_settings(broker_conf, store_root, broker_version, segment_size)
+    settings = broker_settings(
+        broker_conf,
+        store_root,
+        broker_version,
+        segment_size,
+        live_topics_only=live_topics_only,
+        topic_starts=_topic_starts(topic_start or ()),
+    )
     place = log or settings.commitlog
     if place is None:
         raise common.UserError("rebuild: which log? Give LOG, --store-root or --broker-conf")
@@ -85,7 +109,7 @@ def rebuild(
     if apply and store_root is not None:
         _refuse_running_broker(store_root)
         if _is_made(output, store_root):
-            _apply(output, store_root, dry_run=dry_run)
+            _apply(output, store_root, accept_misplaced=accept_misplaced, dry_run=dry_run)
             return
     listing = common.look_at(place, segment_size)
     queues, keys = consumequeue or not index, index or not consumequeue
@@ -122,7 +146,7 @@ def rebuild(
     if result.damages and apply:
         common.complain(f"not installed: damage was skipped; look at {output}, then give --apply again")
     elif apply and store_root is not None:
-        _apply(output, store_root, dry_run=False)
+        _apply(output, store_root, accept_misplaced=accept_misplaced, dry_run=False)
     if result.damages:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -145,13 +169,13 @@ def _is_made(output: Path, store_root: Path) -> bool:
     return (output / MANIFEST).exists() or (store_root / JOURNAL).exists()
 
 
-def _apply(output: Path, store_root: Path, *, dry_run: bool) -> None:
+def _apply(output: Path, store_root: Path, *, accept_misplaced: bool, dry_run: bool) -> None:
     from commitlogfs.pipeline.jobs.apply import apply_rebuilt
 
     if dry_run:
         common.say(f"Would install {output} in {store_root}.")
         return
-    result = apply_rebuilt(output, store_root)
+    result = apply_rebuilt(output, store_root, accept_misplaced=accept_misplaced)
     for warning in result.warnings:
         common.complain(f"warning: {warning}")
     if not common.wants_json(False):
@@ -162,7 +186,13 @@ def _apply(output: Path, store_root: Path, *, dry_run: bool) -> None:
 
 
 def broker_settings(
-    broker_conf: Path | None, store_root: Path | None, broker_version: str | None, segment_size: str | None
+    broker_conf: Path | None,
+    store_root: Path | None,
+    broker_version: str | None,
+    segment_size: str | None,
+    *,
+    live_topics_only: bool = False,
+    topic_starts: Mapping[str, int] | None = None,
 ) -> "BrokerSettings":
     """What is known of the broker. The segment size is that of the files unless something says otherwise."""
     from dataclasses import replace
@@ -171,10 +201,28 @@ def broker_settings(
 
     if store_root is not None and not store_root.is_dir():
         raise common.UserError(f"--store-root: {store_root}: no such folder: name the broker's storePathRootDir")
-    settings = load_broker_settings(broker_conf, store_root, broker_version=broker_version or NEWEST_VERSION)
+    if live_topics_only and store_root is None and broker_conf is None:
+        raise common.UserError("--live-topics-only needs --store-root or --broker-conf: which topics live?")
+    settings = load_broker_settings(
+        broker_conf,
+        store_root,
+        broker_version=broker_version or NEWEST_VERSION,
+        live_topics_only=live_topics_only,
+        topic_starts=topic_starts,
+    )
     if segment_size is not None:
         return replace(settings, segment_size=common.parse_size("--segment-size", segment_size))
     return settings if broker_conf is not None else replace(settings, segment_size=None)
+
+
+def _topic_starts(texts: Iterable[str]) -> dict[str, int]:
+    starts = {}
+    for text in texts:
+        topic, _, offset = text.rpartition("=")
+        if not topic or not re.fullmatch("[0-9]{1,18}", offset):
+            raise common.UserError(f"--topic-start: {text!r}: TOPIC=OFFSET is wanted, a log offset")
+        starts[topic] = int(offset)
+    return starts
 
 
 def _as_json(result: "RebuildResult") -> dict[str, Any]:

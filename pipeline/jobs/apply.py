@@ -42,6 +42,8 @@ class Manifest:
     log: str
     segment_size: int
     end_offset: int
+    misplaced: int = 0
+    """Entries in wrong places (RebuildResult)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +75,18 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     (folder / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1) + "\n")
 
 
-def apply_rebuilt(output: Path, store_root: Path) -> ApplyResult:
+def apply_rebuilt(output: Path, store_root: Path, *, accept_misplaced: bool = False) -> ApplyResult:
     """Install what `rebuild` has made in `output`; afterwards `output` is gone.
 
+    Queues with entries in wrong places are installed with `accept_misplaced` only: whoever reads them by queue
+    offset gets other messages than from the queues that are there.
     Goes on with an earlier call that did not come to its end. Raises ApplyRefusedError, LocationError; an OSError
     in the middle leaves the journal, and the next call goes on.
     """
     with _broker_kept_out(store_root):
         journal = _read_journal(store_root)
         if journal is None:
-            journal = _begin(output, store_root)
+            journal = _begin(output, store_root, accept_misplaced=accept_misplaced)
         elif Path(journal.output) != output.resolve():
             raise ApplyRefusedError(
                 f"{store_root}: an earlier apply of {journal.output} did not come to its end: apply that one again"
@@ -121,7 +125,14 @@ def _broker_kept_out(store_root: Path) -> Iterator[None]:
         yield
 
 
-def _begin(output: Path, store_root: Path) -> _Journal:
+def _begin(output: Path, store_root: Path, *, accept_misplaced: bool) -> _Journal:
+    manifest = _read_manifest(output)
+    if manifest.misplaced and not accept_misplaced:
+        raise ApplyRefusedError(
+            f"{output}: {manifest.misplaced:,} entries lie in wrong places: a gap in the log, or a topic that was "
+            "deleted and made again: remove it and rebuild with --topic-start TOPIC=OFFSET or --live-topics-only; "
+            "--accept-misplaced installs it as it is"
+        )
     if not _is_current(output):
         raise ApplyRefusedError(f"{output}: the log has grown since this was made of it: rebuild again")
     names = [name for name in _PARTS if (output / name).is_dir()]
@@ -146,12 +157,16 @@ def _begin(output: Path, store_root: Path) -> _Journal:
     return journal
 
 
-def _is_current(output: Path) -> bool:
-    """Whether the log still ends where it ended."""
+def _read_manifest(output: Path) -> Manifest:
     try:
-        manifest = Manifest(**json.loads((output / MANIFEST).read_text()))
+        return Manifest(**json.loads((output / MANIFEST).read_text()))
     except (OSError, ValueError, TypeError) as error:
         raise ApplyRefusedError(f"{output} is no whole output of a rebuild ({MANIFEST}: {error})") from error
+
+
+def _is_current(output: Path) -> bool:
+    """Whether the log still ends where it ended."""
+    manifest = _read_manifest(output)
     return find_end(list_segments(manifest.log, manifest.segment_size)) == manifest.end_offset
 
 

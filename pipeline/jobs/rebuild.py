@@ -95,7 +95,9 @@ def rebuild(
             run.run(splits, mode)
         names = run.finish(zone)
         place = log if "://" in log else ",".join(os.path.abspath(folder) for folder in log.split(","))  # noqa: PTH100
-        write_manifest(building / "out", Manifest(place, listing.segment_size, end_offset))
+        write_manifest(
+            building / "out", Manifest(place, listing.segment_size, end_offset, run.queue_figures["misplaced"])
+        )
         (building / "out").rename(output)
     finally:
         shutil.rmtree(building, ignore_errors=True)

@@ -118,6 +118,18 @@ def test_a_log_that_has_grown_since_is_refused(store: Store) -> None:
     assert [store.content(part) for part in PARTS] == ["old", "old"]
 
 
+def test_queues_with_misplaced_entries_are_installed_on_demand_only(store: Store) -> None:
+    manifest = json.loads((store.output / "rebuild.json").read_text())
+    write_manifest(store.output, Manifest(**(manifest | {"misplaced": 1234})))
+    with pytest.raises(ApplyRefusedError, match=r"1,234 entries lie in wrong places.*--topic-start") as caught:
+        apply_rebuilt(store.output, store.root)
+    assert "\n" not in str(caught.value)
+    assert [store.content(part) for part in PARTS] == ["old", "old"]
+    assert not (store.root / "rebuild-apply.json").exists()
+    apply_rebuilt(store.output, store.root, accept_misplaced=True)
+    assert [store.content(part) for part in PARTS] == ["new", "new"]
+
+
 def test_what_is_no_output_is_refused(store: Store, tmp_path: Path) -> None:
     (store.output / "rebuild.json").unlink()
     with pytest.raises(ApplyRefusedError, match=r"no whole output of a rebuild \(rebuild.json"):

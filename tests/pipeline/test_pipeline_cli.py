@@ -20,7 +20,9 @@ from support.waiting import eventually
 from support.written_logs import write_log
 
 from commitlogfs.pipeline import cli
+from commitlogfs.pipeline.broker_settings import BrokerSettings, load_broker_settings
 from commitlogfs.pipeline.commands.spark_noise import without_noise
+from commitlogfs.pipeline.jobs.apply import Manifest, write_manifest
 
 VERBS = ["rebuild", "audit", "export", "stats"]
 USAGE, UNREACHABLE, REFUSED = 2, 3, 4
@@ -94,6 +96,11 @@ def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.M
         ("rebuild log --broker-conf nowhere --output out", USAGE, "nowhere cannot be read"),
         ("rebuild log --broker-conf bad.conf --output out", USAGE, "messageDelayLevel = 'soon'"),
         ("rebuild log --broker-version new --output out", USAGE, "broker version 'new' is not like"),
+        ("rebuild log --topic-start T --output out", USAGE, "--topic-start: 'T': TOPIC=OFFSET is wanted"),
+        ("rebuild log --topic-start T=-1 --output out", USAGE, "--topic-start: 'T=-1': TOPIC=OFFSET"),
+        ("rebuild log --topic-start =5 --output out", USAGE, "--topic-start: '=5': TOPIC=OFFSET"),
+        ("rebuild log --live-topics-only --output out", USAGE, "--live-topics-only needs --store-root"),
+        ("rebuild log --store-root empty --live-topics-only --output out", USAGE, "no config/topics.json under"),
         ("audit", USAGE, "which log?"),
         ("audit nowhere", UNREACHABLE, "nowhere: No such file"),
         ("audit log --html nowhere/page.html", USAGE, "/nowhere: no such folder"),
@@ -107,6 +114,46 @@ def test_bad_input(run: Run, tmp_path: Path, line: str, status: int, said: str) 
     assert said in err
     assert err.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_is_told_of_deleted_topics_reaches_the_rules(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty/config").mkdir()
+    (tmp_path / "empty/config/topics.json").write_text('{"topicConfigTable": {"A": {}, "B=C": {}}}')
+    found: list[BrokerSettings] = []
+
+    def load(*arguments: Any, **options: Any) -> BrokerSettings:
+        found.append(load_broker_settings(*arguments, **options))
+        return found[-1]
+
+    monkeypatch.setattr("commitlogfs.pipeline.broker_settings.load_broker_settings", load)
+    line = "rebuild log --store-root empty --output out --dry-run"
+    told = "--live-topics-only --topic-start A=77 --topic-start B=C=1234567890123"
+    status, _, err = run(*line.split(), *told.split())
+    assert (status, err) == (0, "")
+    assert found[0].rules.topics == {"A", "B=C"}
+    assert found[0].rules.topic_starts == {"A": 77, "B=C": 1234567890123}
+    assert run(*line.split())[0] == 0
+    assert (found[1].rules.topics, found[1].rules.topic_starts) == (None, {})
+
+
+def test_queues_with_misplaced_entries_are_not_installed(run: Run, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    log = write_log(store / "commitlog", 1 << 16, messages(10))
+    for place in store / "rebuilt/index", store / "index":
+        place.mkdir(parents=True)
+        (place / "file").write_text(str(place))
+    (store / "lock").touch()
+    write_manifest(store / "rebuilt", Manifest(str(log.folder), 1 << 16, log.end, misplaced=5))
+    line = "rebuild --store-root store --apply"
+    status, out, err = run(*line.split())
+    assert (status, out) == (REFUSED, "")
+    assert "5 entries lie in wrong places" in err
+    assert err.count("\n") == 1
+    status, out, err = run(*line.split(), "--accept-misplaced")
+    assert (status, err) == (0, "")
+    assert "installed: store/index" in out
 
 
 @pytest.mark.parametrize("verb", VERBS)
