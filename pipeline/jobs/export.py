@@ -475,12 +475,12 @@ class _Run:
         tally: Tally,
     ) -> tuple[FinishedRange, dict[str, str]]:
         by_number = {plan.number: plan for plan in plans}
-        files, made, counts = [], {}, dict[Partition, int]()
+        files, made, counts = [], {}, dict[str, int]()
         damages = [one for one in written if isinstance(one, Damage)] or tally.damages
         for one in sorted(one for one in written if isinstance(one, FileWritten)):
-            partition = by_number[one.number].partition
-            number = counts[partition] = counts.get(partition, -1) + 1
-            folder = partition_folder(self._plan.layout.folder_parts(partition))
+            folder = partition_folder(self._plan.layout.folder_parts(by_number[one.number].partition))
+            # By folder: two partitions may share one (Spark's name for "" is a name that a topic may have).
+            number = counts[folder] = counts.get(folder, -1) + 1
             path = f"{folder}/{start:020d}-{end:020d}-{number:03d}.parquet".lstrip("/")
             files.append(FinishedFile(path, one.rows, one.size))
             made[path] = one.path

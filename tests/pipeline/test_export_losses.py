@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.in_process_spark import InProcessSpark
-from support.messages import messages
+from support.messages import message, messages
 from support.written_logs import WrittenLog, write_log
 
 from commitlogfs.pipeline.errors import PipelineError
@@ -165,3 +165,13 @@ def test_rows_that_are_missing_without_a_reason_finish_nothing(
     with pytest.raises(PipelineError, match=f"{COUNT} messages were counted, but 0 exported"):
         run(tmp_path, GO_ON)
     assert plan_export(request(tmp_path)).before == ()
+
+
+# --- folders ---------------------------------------------------------------------------------------------
+
+
+def test_topics_that_share_a_folder_share_no_file(tmp_path: Path) -> None:
+    topics = [b"", b"__HIVE_DEFAULT_PARTITION__", b"Topic"]
+    log = write_log(tmp_path / "log", SEGMENT, [message(n, topic=topics[n % 3]) for n in range(30)])
+    assert run(tmp_path).rows == len(log.offsets)
+    assert exported(tmp_path) == log.offsets
