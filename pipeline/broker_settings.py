@@ -59,6 +59,8 @@ class BrokerSettings:
     queues_refused: str = ""
     """Why consume queues cannot be rebuilt for this broker, in one line; empty where they can."""
     store_root: Path | None = None
+    topics: frozenset[str] | None = None
+    """All that exist; None where that is not known."""
     commitlog: str | None = None
     """As `segments.list_segments` takes it."""
     segment_size: int | None = None
@@ -103,6 +105,7 @@ def load_broker_settings(
         index_enabled=conf.boolean("messageIndexEnable", True),
         queues_refused=_refusal(conf),
         store_root=root,
+        topics=None if topics is None else frozenset(topics),
         commitlog=_commitlog(conf, root),
         segment_size=conf.integer("mappedFileSizeCommitLog", 1 << 30),
         warnings=tuple(conf.warnings),

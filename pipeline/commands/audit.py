@@ -62,7 +62,12 @@ def audit(
     log_bytes = _size(place, segment_size)
     with common.spark_session("audit", master) as spark, common.progress_bar("audit", log_bytes) as on_progress:
         job = partial(
-            run, store_root=store_root, settings=settings, split_size=split_bytes, on_progress=on_progress
+            run,
+            store_root=store_root,
+            settings=settings,
+            known_topics=settings.topics,
+            split_size=split_bytes,
+            on_progress=on_progress,
         )
         report = common.run_job(spark, partial(job, spark, place))
     if html is not None:

@@ -26,6 +26,11 @@ def test_without_anything_it_is_the_brokers_default() -> None:
     assert load_broker_settings().rules == DispatchRules(delays_ms=DEFAULT_DELAYS_MS)
 
 
+def test_without_a_topics_json_nobody_knows_which_topics_there_are(tmp_path: Path) -> None:
+    assert load_broker_settings(store_root=tmp_path).topics is None
+    assert load_broker_settings(store_root=store(tmp_path, {})).topics == frozenset()
+
+
 def test_the_values_of_a_broker_conf(tmp_path: Path) -> None:
     root = store(tmp_path, {"Plain": {}, "Batch": {"attributes": {"queue.type": "BatchCQ"}}})
     path = conf(
@@ -48,6 +53,7 @@ def test_the_values_of_a_broker_conf(tmp_path: Path) -> None:
         index_capacity=70,
         index_enabled=False,
         store_root=root,
+        topics=frozenset({"Plain", "Batch"}),
         commitlog="/data1/commitlog,/data2/commitlog",
         segment_size=65536,
     )
