@@ -13,6 +13,7 @@ from commitlogfs.pipeline.commands import audit, export, rebuild, stats
 from commitlogfs.pipeline.commands.common import Settings, UserError, spark_reason, use
 from commitlogfs.pipeline.errors import PipelineError
 from commitlogfs.pipeline.exit_codes import ExitCode
+from commitlogfs.pipeline.words import plain
 
 _NAME: Final = "commitlogfs-pipeline"
 _EXTRA: Final = {"pyspark", "py4j", "numba", "llvmlite", "numpy", "pyarrow", "matplotlib"}
@@ -104,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _failed(message: str, status: ExitCode) -> int:
-    print(f"{_NAME}: {message}", file=sys.stderr)
+    print(f"{_NAME}: {plain(message)}", file=sys.stderr)
     return int(status)
 
 

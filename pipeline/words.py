@@ -1,4 +1,4 @@
-"""Numbers as people read them. Pure; the same manners as `commitlogfs`."""
+"""Numbers, times and names as people read them. Pure; the same manners as `commitlogfs`."""
 
 from datetime import UTC, datetime
 
@@ -30,3 +30,8 @@ def moment(milliseconds: int) -> str:
         return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (OverflowError, ValueError):
         return "-"
+
+
+def plain(text: str) -> str:
+    """In one line. Names come from producers: nothing in them may steer a terminal or begin a line."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

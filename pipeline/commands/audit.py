@@ -103,10 +103,10 @@ def _show(report: "AuditReport") -> None:
     shown = report.findings.all_shown()
     for finding in shown[:_SHOWN]:
         place = finding.where if finding.offset < 0 else f"{finding.where}, log offset {finding.offset}"
-        typer.echo(f"{finding.kind}: {place}: {finding.detail}")
+        common.show(f"{finding.kind}: {place}: {finding.detail}")
     if len(shown) > _SHOWN:
-        typer.echo(f"... (--json has the first of each kind, {len(shown)} in all)")
+        common.show(f"... (--json has the first of each kind, {len(shown)} in all)")
     for kind, count in sorted(report.findings.counts.items()):
-        typer.echo(f"{count:,} x {kind}: {MEANINGS[kind]}")
+        common.show(f"{count:,} x {kind}: {MEANINGS[kind]}")
     if report.is_whole:
         common.say("whole: nothing found")

@@ -26,6 +26,7 @@ from commitlogfs.pipeline.commands.spark_noise import StartFailedError, quiet_ch
 from commitlogfs.pipeline.errors import LocationError
 from commitlogfs.pipeline.exit_codes import ExitCode
 from commitlogfs.pipeline.options import OptionError, parse_options
+from commitlogfs.pipeline.words import plain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -237,11 +238,16 @@ def spark_reason(error: BaseException) -> str:
 def say(text: str) -> None:
     """What is pleasant to know, and no result."""
     if not _current.quiet:
-        typer.echo(text)
+        show(text)
+
+
+def show(line: str) -> None:
+    """A result."""
+    typer.echo(plain(line))
 
 
 def complain(text: str) -> None:
-    typer.echo(text, err=True)
+    typer.echo(plain(text), err=True)
 
 
 def show_json(document: dict[str, Any]) -> None:

@@ -152,7 +152,7 @@ def _show_plan(plan: "ExportPlan") -> None:
         f"export in {count_of(len(plan.todo), 'range')}"
     )
     for start, end in plan.todo:
-        typer.echo(f"{start}-{end}")
+        common.show(f"{start}-{end}")
     for one in plan.kept:
         common.complain(f"would not be replaced: {_kept(one)}")
 

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from commitlogfs.pipeline.commands import common
 from commitlogfs.pipeline.exit_codes import ExitCode
-from commitlogfs.pipeline.words import approximate_size, count_of, moment, rate
+from commitlogfs.pipeline.words import approximate_size, count_of, moment, plain, rate
 
 if TYPE_CHECKING:
     from commitlogfs.pipeline.jobs.stats import LogStats, TopicStats
@@ -56,7 +57,7 @@ def _show(found: "LogStats") -> None:
     table.add_column("first (UTC)", no_wrap=True)
     table.add_column("last (UTC)", no_wrap=True)
     for topic, of_topic in found.topics.items():
-        table.add_row(topic, *_cells(of_topic))
+        table.add_row(Text(plain(topic)), *_cells(of_topic))
     if found.total is not None and len(found.topics) > 1:
         table.add_section()
         table.add_row("total", *_cells(found.total), style="bold")
