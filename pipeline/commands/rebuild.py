@@ -109,7 +109,7 @@ def rebuild(
     if apply and store_root is not None:
         _refuse_running_broker(store_root)
         if _is_made(output, store_root):
-            _apply(output, store_root, accept_misplaced=accept_misplaced, dry_run=dry_run)
+            _apply(output, store_root, settings, log, accept_misplaced=accept_misplaced, dry_run=dry_run)
             return
     listing = common.look_at(place, segment_size)
     queues, keys = consumequeue or not index, index or not consumequeue
@@ -146,7 +146,7 @@ def rebuild(
     if result.damages and apply:
         common.complain(f"not installed: damage was skipped; look at {output}, then give --apply again")
     elif apply and store_root is not None:
-        _apply(output, store_root, accept_misplaced=accept_misplaced, dry_run=False)
+        _apply(output, store_root, settings, log, accept_misplaced=accept_misplaced, dry_run=False)
     if result.damages:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -169,13 +169,23 @@ def _is_made(output: Path, store_root: Path) -> bool:
     return (output / MANIFEST).exists() or (store_root / JOURNAL).exists()
 
 
-def _apply(output: Path, store_root: Path, *, accept_misplaced: bool, dry_run: bool) -> None:
+def _apply(
+    output: Path,
+    store_root: Path,
+    settings: "BrokerSettings",
+    log: str | None,
+    *,
+    accept_misplaced: bool,
+    dry_run: bool,
+) -> None:
     from commitlogfs.pipeline.jobs.apply import apply_rebuilt
 
     if dry_run:
         common.say(f"Would install {output} in {store_root}.")
         return
-    result = apply_rebuilt(output, store_root, accept_misplaced=accept_misplaced)
+    result = apply_rebuilt(
+        output, store_root, own_log=settings.commitlog, given_log=log, accept_misplaced=accept_misplaced
+    )
     for warning in result.warnings:
         common.complain(f"warning: {warning}")
     if not common.wants_json(False):

@@ -1,10 +1,11 @@
 """Rebuilt consume queues and index, put in the place of a store's own.
 
     lock      the store's `lock` is taken, which a broker holds as long as it runs
-    check     the log ends where the rebuild has read it to; all is on one filesystem; all of it is on the disk
+    check     the log is the one that was read, and ends where it ended; all is on one filesystem, which can
+              exchange names; all of it is on the disk
     journal   STORE/rebuild-apply.json: which folders are to be exchanged, known by their inodes
     exchange  each folder with its predecessor, in one step; the predecessor becomes NAME.bak-TIME
-    done      the journal is removed
+    done      what is left of the output is removed, under a name that says that it is done; then the journal
 
 Whatever the moment of a crash, each folder is there as a whole, the old one or the new one. The same call again
 goes on where it ended; until then the journal says that there is something to be done. To go back, stop the
@@ -12,18 +13,19 @@ broker and give the .bak folders their names again.
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from commitlogfs.pipeline.errors import PipelineError
-from commitlogfs.pipeline.exchange import exchange
-from commitlogfs.pipeline.segments import list_segments
+from commitlogfs.pipeline.errors import LocationError, PipelineError
+from commitlogfs.pipeline.exchange import demand_exchange, exchange, mount_points
+from commitlogfs.pipeline.segments import LogListing, SegmentFile, list_segments, open_segment, read_at
 from commitlogfs.pipeline.tail import find_end
 
 MANIFEST = "rebuild.json"
@@ -31,6 +33,7 @@ MANIFEST = "rebuild.json"
 JOURNAL = "rebuild-apply.json"
 """In the store's root while folders are being exchanged."""
 _PARTS = ("consumequeue", "batchconsumequeue", "index")
+_HEADS, _HEAD_BYTES = 2, 256
 
 
 class ApplyRefusedError(PipelineError):
@@ -42,6 +45,9 @@ class Manifest:
     log: str
     segment_size: int
     end_offset: int
+    heads: Mapping[str, str]
+    """Base offset of a segment -> digest of its first bytes: the last segments that were read. They tell the log
+    from any other; older ones may be cleaned."""
     misplaced: int = 0
     """Entries in wrong places (RebuildResult)."""
 
@@ -51,8 +57,6 @@ class _Part:
     name: str
     new: int
     """Inode of the rebuilt folder."""
-    old: int | None
-    """Inode of the store's own; None where it had none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,44 +68,89 @@ class _Journal:
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """`installed`: the store's folders that are new; `kept`: their predecessors."""
+    """`installed`: the store's folders that are new; `kept`: what was there before them."""
 
     installed: tuple[Path, ...]
     kept: tuple[Path, ...]
     warnings: tuple[str, ...]
 
 
+def make_manifest(log: str, listing: LogListing, end_offset: int, *, misplaced: int = 0) -> Manifest:
+    """For what was made of `listing` up to `end_offset`. Raises SegmentGoneError, LocationError."""
+    begun = [segment for segment in listing.segments if segment.base_offset < end_offset]
+    heads = {segment.name: _head(segment, end_offset) for segment in begun[-_HEADS:]}
+    return Manifest(absolute_places(log), listing.segment_size, end_offset, heads, misplaced)
+
+
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     (folder / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1) + "\n")
 
 
-def apply_rebuilt(output: Path, store_root: Path, *, accept_misplaced: bool = False) -> ApplyResult:
+def absolute_places(log: str) -> str:
+    """The same log (as `list_segments` takes it), whatever the working directory."""
+    places = [place.strip() for place in log.split(",") if place.strip()]
+    return ",".join(
+        place if "://" in place or place.startswith("file:") else os.path.abspath(place)  # noqa: PTH100
+        for place in places
+    )
+
+
+def apply_rebuilt(
+    output: Path,
+    store_root: Path,
+    *,
+    own_log: str | None = None,
+    given_log: str | None = None,
+    accept_misplaced: bool = False,
+) -> ApplyResult:
     """Install what `rebuild` has made in `output`; afterwards `output` is gone.
 
-    Queues with entries in wrong places are installed with `accept_misplaced` only: whoever reads them by queue
-    offset gets other messages than from the queues that are there.
+    It must have been made of the store's own log: that in `own_log` (None: STORE/commitlog), or in `given_log`
+    where that holds no segments. Queues with entries in wrong places are installed with `accept_misplaced` only:
+    whoever reads them by queue offset gets other messages than from the queues that are there.
     Goes on with an earlier call that did not come to its end. Raises ApplyRefusedError, LocationError; an OSError
     in the middle leaves the journal, and the next call goes on.
     """
     with _broker_kept_out(store_root):
         journal = _read_journal(store_root)
-        if journal is None:
-            journal = _begin(output, store_root, accept_misplaced=accept_misplaced)
-        elif Path(journal.output) != output.resolve():
+        if journal is not None and Path(journal.output) != output.resolve():
             raise ApplyRefusedError(
                 f"{store_root}: an earlier apply of {journal.output} did not come to its end: apply that one again"
             )
+        if journal is not None and _is_done(journal, store_root):
+            _finish(journal, store_root)
+            if not output.exists():
+                return _result(journal, store_root)
+            journal = None
+        log = _StoreLog(own_log or str(store_root / "commitlog"), given_log)
+        if journal is None:
+            journal = _begin(output, store_root, log, accept_misplaced=accept_misplaced)
+        elif not output.exists():
+            raise ApplyRefusedError(
+                f"{output} is gone, of which an earlier apply has not installed all: what is installed may stay; "
+                f"remove {store_root / JOURNAL} and rebuild again"
+            )
         # A broker that ran in between has gone on with what it found, the new folders and the old ones.
-        parts = journal.parts if _is_current(output) else _already_in(journal, store_root)
-        for part in parts:
-            _bring_in(part, output, store_root, journal.stamp)
+        goes_on = log.is_as_read(_read_manifest(output))
+        try:
+            for part in journal.parts:
+                _bring_in(part, output, store_root, journal.stamp, goes_on=goes_on)
+        except OSError as error:
+            if any(_inode(output / part.name) != part.new for part in journal.parts):
+                raise
+            (store_root / JOURNAL).unlink()
+            raise ApplyRefusedError(f"{store_root}: nothing was installed: {error}") from error
         os.sync()
-        (store_root / JOURNAL).unlink()
-        shutil.rmtree(output)
-    left = [part.name for part in journal.parts if part not in parts]
+        _finish(journal, store_root)
+    return _result(journal, store_root)
+
+
+def _result(journal: _Journal, store_root: Path) -> ApplyResult:
+    installed = [part.name for part in journal.parts if _inode(store_root / part.name) == part.new]
+    left = [part.name for part in journal.parts if part.name not in installed]
     return ApplyResult(
-        tuple(store_root / part.name for part in parts),
-        tuple(_kept_as(part, store_root, journal.stamp) for part in parts if part.old is not None),
+        tuple(store_root / name for name in installed),
+        tuple(path for part in journal.parts for path in _all_kept(part.name, store_root, journal.stamp)),
         tuple(_warnings(store_root, left)),
     )
 
@@ -109,13 +158,17 @@ def apply_rebuilt(output: Path, store_root: Path, *, accept_misplaced: bool = Fa
 @contextmanager
 def _broker_kept_out(store_root: Path) -> Iterator[None]:
     """The very lock that a broker takes (DefaultMessageStore#start): byte 0 of `lock`, for writing."""
+    lock = store_root / "lock"
     try:
-        file = (store_root / "lock").open("a+b")
+        is_new = not lock.exists()
+        file = lock.open("a+b")
     except OSError as error:
         raise ApplyRefusedError(
             f"{store_root}/lock: {error.strerror}: is this the broker's storePathRootDir?"
         ) from error
     with file:
+        if is_new:
+            _give_to_owner([lock], store_root)
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
         except OSError as error:
@@ -125,7 +178,53 @@ def _broker_kept_out(store_root: Path) -> Iterator[None]:
         yield
 
 
-def _begin(output: Path, store_root: Path, *, accept_misplaced: bool) -> _Journal:
+# --- check -----------------------------------------------------------------------------------------------
+
+
+class _StoreLog:
+    """The log that the queues must have been made of."""
+
+    def __init__(self, own: str, given: str | None) -> None:
+        self._own, self._given = own, given
+
+    def is_as_read(self, manifest: Manifest) -> bool:
+        """Whether it still ends where it ended."""
+        return find_end(self._listing(manifest)) == manifest.end_offset
+
+    def demand_same(self, manifest: Manifest, output: Path) -> None:
+        listing = self._listing(manifest)
+        there = {segment.name: segment for segment in listing.segments}
+        for name, head in manifest.heads.items():
+            if name not in there or _head(there[name], manifest.end_offset) != head:
+                raise ApplyRefusedError(
+                    f"{output} was not made of the log in {listing.segments[0].uri.rpartition('/')[0]} but of "
+                    f"{manifest.log}: segment {name} is another one: rebuild from this store's own log"
+                )
+
+    def _listing(self, manifest: Manifest) -> LogListing:
+        for place in self._own, self._given:
+            if place is not None and (listing := _listing(place, manifest.segment_size)).segments:
+                return listing
+        raise ApplyRefusedError(
+            f"{self._own} holds no segments: whether the output was made of this store's log cannot be told: "
+            "mount the log there, or name the log"
+        )
+
+
+def _listing(place: str, segment_size: int) -> LogListing:
+    try:
+        return list_segments(place, segment_size)
+    except LocationError:
+        return LogListing(segment_size, ())
+
+
+def _head(segment: SegmentFile, end_offset: int) -> str:
+    length = min(_HEAD_BYTES, end_offset - segment.base_offset)
+    with open_segment(segment) as reader:
+        return hashlib.sha256(read_at(reader, 0, length).tobytes()).hexdigest()
+
+
+def _begin(output: Path, store_root: Path, log: _StoreLog, *, accept_misplaced: bool) -> _Journal:
     manifest = _read_manifest(output)
     if manifest.misplaced and not accept_misplaced:
         raise ApplyRefusedError(
@@ -133,20 +232,17 @@ def _begin(output: Path, store_root: Path, *, accept_misplaced: bool) -> _Journa
             "deleted and made again: remove it and rebuild with --topic-start TOPIC=OFFSET or --live-topics-only; "
             "--accept-misplaced installs it as it is"
         )
-    if not _is_current(output):
+    log.demand_same(manifest, output)
+    if not log.is_as_read(manifest):
         raise ApplyRefusedError(f"{output}: the log has grown since this was made of it: rebuild again")
     names = [name for name in _PARTS if (output / name).is_dir()]
     if not names:
         raise ApplyRefusedError(f"{output} holds no {' or '.join(_PARTS)}: name the output of a rebuild")
-    if output.stat().st_dev != store_root.stat().st_dev:
-        raise ApplyRefusedError(
-            f"{output} is on another filesystem than {store_root}: rebuild into a folder beside the store, from "
-            "where it can be moved in one step"
-        )
-    _give_to_owner(output, store_root)
+    _demand_exchangeable(output, store_root, names)
+    _give_to_owner([output, *output.rglob("*")], store_root)
     os.sync()  # the rebuilt files, before they replace what was there
-    parts = tuple(_Part(name, (output / name).stat().st_ino, _inode(store_root / name)) for name in names)
-    journal = _Journal(str(output.resolve()), f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}", parts)
+    parts = tuple(_Part(name, (output / name).stat().st_ino) for name in names)
+    journal = _Journal(str(output.resolve()), f"{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}", parts)
     temporary = store_root / f".{JOURNAL}"
     with temporary.open("w") as file:
         json.dump(asdict(journal), file)
@@ -157,6 +253,30 @@ def _begin(output: Path, store_root: Path, *, accept_misplaced: bool) -> _Journa
     return journal
 
 
+def _demand_exchangeable(output: Path, store_root: Path, names: Sequence[str]) -> None:
+    device = store_root.stat().st_dev
+    mounted = mount_points()
+    for path in output, *(output / name for name in names), *(store_root / name for name in names):
+        try:
+            found = path.stat(follow_symlinks=path.parent != store_root)
+        except FileNotFoundError:
+            continue
+        if found.st_dev != device:
+            raise ApplyRefusedError(
+                f"{path} is on another filesystem than {store_root}: rebuild into a folder beside the store, from "
+                "where it can be moved in one step, and keep the store's folders on its own filesystem"
+            )
+        if path != output and str(path.parent.resolve() / path.name) in mounted:
+            raise ApplyRefusedError(f"{path} is a mount point, which cannot be exchanged: unmount it first")
+    try:
+        demand_exchange(store_root)
+    except OSError as error:
+        raise ApplyRefusedError(
+            f"{store_root}: this filesystem cannot exchange two names in one step ({error.strerror}): move the "
+            f"store's {' and '.join(names)} away and those of {output} in by hand"
+        ) from error
+
+
 def _read_manifest(output: Path) -> Manifest:
     try:
         return Manifest(**json.loads((output / MANIFEST).read_text()))
@@ -164,10 +284,7 @@ def _read_manifest(output: Path) -> Manifest:
         raise ApplyRefusedError(f"{output} is no whole output of a rebuild ({MANIFEST}: {error})") from error
 
 
-def _is_current(output: Path) -> bool:
-    """Whether the log still ends where it ended."""
-    manifest = _read_manifest(output)
-    return find_end(list_segments(manifest.log, manifest.segment_size)) == manifest.end_offset
+# --- journal ---------------------------------------------------------------------------------------------
 
 
 def _read_journal(store_root: Path) -> _Journal | None:
@@ -175,27 +292,63 @@ def _read_journal(store_root: Path) -> _Journal | None:
         fields = json.loads((store_root / JOURNAL).read_text())
     except FileNotFoundError:
         return None
-    return _Journal(fields["output"], fields["stamp"], tuple(_Part(**part) for part in fields["parts"]))
+    return _Journal(
+        fields["output"], fields["stamp"], tuple(_Part(part["name"], part["new"]) for part in fields["parts"])
+    )
 
 
-def _already_in(journal: _Journal, store_root: Path) -> tuple[_Part, ...]:
-    return tuple(part for part in journal.parts if _inode(store_root / part.name) == part.new)
+def _done_name(journal: _Journal) -> Path:
+    output = Path(journal.output)
+    return output.with_name(f"{output.name}.applied-{journal.stamp}")
 
 
-def _bring_in(part: _Part, output: Path, store_root: Path, stamp: str) -> None:
-    """However far it came before: what is where is told by the inodes."""
+def _is_done(journal: _Journal, store_root: Path) -> bool:
+    """Whether nothing is left to be done but to remove the output and the journal."""
+    if _done_name(journal).exists():
+        return True
+    return not Path(journal.output).exists() and all(
+        _inode(store_root / part.name) == part.new for part in journal.parts
+    )
+
+
+def _finish(journal: _Journal, store_root: Path) -> None:
+    done = _done_name(journal)
+    if not done.exists() and Path(journal.output).exists():
+        Path(journal.output).rename(done)
+    if done.exists():
+        shutil.rmtree(done)
+    (store_root / JOURNAL).unlink()
+
+
+# --- exchange --------------------------------------------------------------------------------------------
+
+
+def _bring_in(part: _Part, output: Path, store_root: Path, stamp: str, *, goes_on: bool) -> None:
+    """However far it came before: what is where is told by the inode of the rebuilt folder.
+
+    All that is not the rebuilt folder is kept, whoever made it. Without `goes_on` only what is in stays in.
+    """
     source, target = output / part.name, store_root / part.name
-    if _inode(target) != part.new:
-        if part.old is None:
-            _move(source, target)
-        else:
+    if goes_on and _inode(source) == part.new:
+        if os.path.lexists(target):
             exchange(source, target)
-    if part.old is not None and _inode(source) == part.old:
-        _move(source, _kept_as(part, store_root, stamp))
+        else:
+            _move(source, target)
+    if _inode(source) != part.new and os.path.lexists(source):
+        _move(source, _free_name(part.name, store_root, stamp))
 
 
-def _kept_as(part: _Part, store_root: Path, stamp: str) -> Path:
-    return store_root / f"{part.name}.bak-{stamp}"
+def _free_name(name: str, store_root: Path, stamp: str) -> Path:
+    path = store_root / f"{name}.bak-{stamp}"
+    count = 1
+    while os.path.lexists(path):
+        count += 1
+        path = path.with_name(f"{name}.bak-{stamp}-{count}")
+    return path
+
+
+def _all_kept(name: str, store_root: Path, stamp: str) -> Iterable[Path]:
+    return sorted(store_root.glob(f"{name}.bak-{stamp}*"))
 
 
 def _move(source: Path, target: Path) -> None:
@@ -209,12 +362,12 @@ def _inode(path: Path) -> int | None:
         return None
 
 
-def _give_to_owner(output: Path, store_root: Path) -> None:
+def _give_to_owner(paths: Iterable[Path], store_root: Path) -> None:
     """A broker must be able to write what it did not make."""
     owner = store_root.stat()
     if os.geteuid() != 0 or (owner.st_uid, owner.st_gid) == (0, 0):
         return
-    for path in output, *output.rglob("*"):
+    for path in paths:
         os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 

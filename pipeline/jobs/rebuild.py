@@ -25,7 +25,7 @@ from commitlogfs.pipeline.consumequeue import ENTRY_BYTES
 from commitlogfs.pipeline.errors import PipelineError
 from commitlogfs.pipeline.index_file import IndexFileWriter, Share, file_names, plan_files
 from commitlogfs.pipeline.jobs import rebuild_tasks as tasks
-from commitlogfs.pipeline.jobs.apply import Manifest, write_manifest
+from commitlogfs.pipeline.jobs.apply import make_manifest, write_manifest
 from commitlogfs.pipeline.jobs.progress import OnProgress, show_progress
 from commitlogfs.pipeline.jobs.rebuild_tasks import IndexFileWritten, Item, Place, SplitSummary
 from commitlogfs.pipeline.jobs.worker_errors import worker_errors
@@ -94,10 +94,8 @@ def rebuild(
         with show_progress(spark, on_progress), worker_errors():
             run.run(splits, mode)
         names = run.finish(zone)
-        place = log if "://" in log else ",".join(os.path.abspath(folder) for folder in log.split(","))  # noqa: PTH100
-        write_manifest(
-            building / "out", Manifest(place, listing.segment_size, end_offset, run.queue_figures["misplaced"])
-        )
+        misplaced = run.queue_figures["misplaced"]
+        write_manifest(building / "out", make_manifest(log, listing, end_offset, misplaced=misplaced))
         (building / "out").rename(output)
     finally:
         shutil.rmtree(building, ignore_errors=True)

@@ -22,7 +22,8 @@ from support.written_logs import write_log
 from commitlogfs.pipeline import cli
 from commitlogfs.pipeline.broker_settings import BrokerSettings, load_broker_settings
 from commitlogfs.pipeline.commands.spark_noise import without_noise
-from commitlogfs.pipeline.jobs.apply import Manifest, write_manifest
+from commitlogfs.pipeline.jobs.apply import make_manifest, write_manifest
+from commitlogfs.pipeline.segments import list_segments
 
 VERBS = ["rebuild", "audit", "export", "stats"]
 USAGE, UNREACHABLE, REFUSED = 2, 3, 4
@@ -145,7 +146,8 @@ def test_queues_with_misplaced_entries_are_not_installed(run: Run, tmp_path: Pat
         place.mkdir(parents=True)
         (place / "file").write_text(str(place))
     (store / "lock").touch()
-    write_manifest(store / "rebuilt", Manifest(str(log.folder), 1 << 16, log.end, misplaced=5))
+    listing = list_segments(str(log.folder))
+    write_manifest(store / "rebuilt", make_manifest(str(log.folder), listing, log.end, misplaced=5))
     line = "rebuild --store-root store --apply"
     status, out, err = run(*line.split())
     assert (status, out) == (REFUSED, "")
