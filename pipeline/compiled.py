@@ -6,7 +6,9 @@ elsewhere (tests/pipeline/test_compiled.py). None of them raises and none of the
 indices. An array given to another compiled function is counted in and out, so a loop hands on few of them.
 """
 
+import logging
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numba
@@ -17,6 +19,25 @@ Scalar: TypeAlias = Any
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
+_NO_PLACE = "no locator available"
+"""In what numba raises where it can write neither beside the source nor below the user's home."""
+
+_logger = logging.getLogger(__name__)
+
+
 def compiled(function: _Function) -> _Function:
     """`function` as machine code, without the interpreter lock."""
-    return cast("_Function", numba.njit(cache=True, nogil=True)(function))
+    try:
+        return cast("_Function", numba.njit(cache=True, nogil=True)(function))
+    except RuntimeError as error:
+        if _NO_PLACE not in str(error):
+            raise
+    _warn_of_no_cache()
+    return cast("_Function", numba.njit(nogil=True)(function))
+
+
+@cache
+def _warn_of_no_cache() -> None:
+    _logger.warning(
+        "no folder for compiled code can be written: every process compiles anew: set NUMBA_CACHE_DIR to one that can"
+    )
