@@ -69,11 +69,22 @@ class QueueReader:
             if index >= 0:
                 base, path = self._files[index]
                 with path.open("rb") as file:
-                    file.seek(at - base)
-                    data = file.read(stop - at)
-                raw[at - first * self._width :][: len(data)] = np.frombuffer(data, np.uint8)
+                    if at - base < os.fstat(file.fileno()).st_size:
+                        file.seek(at - base)
+                        data = file.read(stop - at)
+                        raw[at - first * self._width :][: len(data)] = np.frombuffer(data, np.uint8)
             at = stop
         return _entries(first, out)
+
+    def end(self) -> int:
+        """The place after the last entry that points at a record; 0 without any."""
+        for base, path in reversed(self._files):
+            first, size = base // self._width, path.stat().st_size // self._width
+            for start in reversed(range(0, size, _AT_ONCE)):
+                used = np.flatnonzero(self.read(first + start, min(_AT_ONCE, size - start)).used)
+                if len(used):
+                    return first + start + int(used[-1]) + 1
+        return 0
 
     def find_batches(self, offsets: Longs) -> QueueEntries:
         """Of a queue of batches: entries that point at these log offsets, which rise; zero where there is none."""

@@ -21,15 +21,17 @@ from commitlogfs.pipeline.broker_lock import broker_pid
 from commitlogfs.pipeline.broker_settings import BrokerSettings
 from commitlogfs.pipeline.dispatch import QueueKey
 from commitlogfs.pipeline.errors import LocationError
-from commitlogfs.pipeline.index_reader import IndexFile, IndexFileError, list_index
+from commitlogfs.pipeline.index_reader import IndexFile, IndexFileError, keys_between, list_index
 from commitlogfs.pipeline.jobs import audit_tasks as tasks
 from commitlogfs.pipeline.jobs.audit_tasks import AuditPlan, QueueTally, SplitReport
 from commitlogfs.pipeline.jobs.findings import Findings, Kind
 from commitlogfs.pipeline.jobs.progress import OnProgress, show_progress
 from commitlogfs.pipeline.jobs.worker_errors import worker_errors
+from commitlogfs.pipeline.queue_reader import QueueReader
 from commitlogfs.pipeline.segments import LogListing, SegmentFile, list_with_twins
 from commitlogfs.pipeline.splits import DEFAULT_SPLIT_BYTES, plan_splits
 from commitlogfs.pipeline.tail import find_end
+from commitlogfs.store.segment import LARGEST_OFFSET
 
 _TASKS_AT_MOST = 20_000
 
@@ -47,6 +49,8 @@ class AuditReport:
     queues: int = 0
     queue_entries: int = 0
     """That match their records."""
+    queue_entries_behind: int = 0
+    """That a running broker has not written yet."""
     index_files: int = 0
     compared: tuple[str, ...] = ("log",)
     found: SplitReport = field(default_factory=SplitReport)
@@ -73,6 +77,7 @@ class AuditReport:
             "recordBytes": self.found.record_bytes,
             "queues": self.queues,
             "queueEntries": self.queue_entries,
+            "queueEntriesBehind": self.queue_entries_behind,
             "keys": self.found.keys,
             "indexFiles": self.index_files,
             "seconds": round(self.seconds, 3),
@@ -110,14 +115,13 @@ def audit(
         settings.rules,
         queues=store_root if store_root is not None and not settings.queues_refused else None,
         index=_index_of(store_root, settings),
-        known_topics=known_topics,
         live=store_root is not None and broker_pid(store_root) is not None,
     )
     begin = listing.segments[0].base_offset
     report = AuditReport(log, store_root, begin, plan.end_offset, len(listing.segments))
     _add_listing_findings(listing, twins, report.findings)
     with show_progress(spark, on_progress), worker_errors():
-        _Run(spark, plan, report).run(split_size)
+        _Run(spark, plan, report, known_topics).run(split_size)
     _add_notes(report, plan, settings)
     report.seconds = time.monotonic() - started
     return report
@@ -145,18 +149,21 @@ def _add_listing_findings(
 
 
 class _Run:
-    def __init__(self, spark: SparkSession, plan: AuditPlan, report: AuditReport) -> None:
+    def __init__(
+        self, spark: SparkSession, plan: AuditPlan, report: AuditReport, known_topics: frozenset[str] | None
+    ) -> None:
         self._context, self._plan, self._report = spark.sparkContext, plan, report
+        self._known_topics = known_topics
 
     def run(self, split_size: int) -> None:
         tallies = self._audit_log(split_size)
         self._report.queues = len(tallies)
-        self._report.queue_entries = sum(tally.matched for tally in tallies.values())
-        for queue, tally in tallies.items():
-            self._judge_jumps(queue, tally)
+        for queue, tally in sorted(tallies.items()):
+            self._judge_queue(queue, tally)
         if self._plan.queues is not None:
             self._audit_queues(tallies)
         if self._plan.index:
+            self._find_keys_behind_the_end(self._plan.index)
             self._report.index_files = len(self._plan.index)
             of_files = self._context.parallelize(self._plan.index, len(self._plan.index))
             for findings in of_files.mapPartitions(
@@ -178,17 +185,34 @@ class _Run:
                 self._report.found.merge(report)
         return {queue: tally for queue, tally in added if queue is not None}
 
-    def _judge_jumps(self, queue: QueueKey, tally: QueueTally) -> None:
-        runs = sorted(tally.runs, key=lambda run: run[0])
-        for (_, _, expected), (_, first, _) in pairwise(runs):
-            if first > expected:
-                detail = f"queue offset {expected} is followed by {first}: {first - expected:,} are missing"
-                self._report.findings.add(Kind.QUEUE_JUMP, -1, tasks.queue_name(queue), detail)
-            elif first < expected:
-                self._report.notes.append(
-                    f"queue {tasks.queue_name(queue)} begins again at queue offset {first} after {expected - 1}: "
-                    "its topic was deleted and made again, or a broker was cut back"
+    def _judge_queue(self, queue: QueueKey, tally: QueueTally) -> None:
+        report, name = self._report, tasks.queue_name(queue)
+        older, runs = tally.of_now()
+        for one, following in pairwise(runs):
+            lack = following.first - one.after
+            if lack:
+                detail = f"queue offset {one.after} is followed by {following.first}: {lack:,} are not in the log"
+                report.findings.add(Kind.QUEUE_JUMP, following.offset, name, detail)
+        if older:
+            report.notes.append(
+                f"queue {name} begins again at queue offset {runs[0].first}, log offset {runs[0].offset}: its "
+                "topic was deleted and made again, or a broker was cut back; nothing before it has entries any more"
+            )
+        if self._plan.queues is None:
+            return
+        if not QueueReader(tasks.queue_folder(self._plan.queues, queue), batch=queue.batch).exists:
+            records = sum(run.records for run in runs)
+            if self._known_topics is not None and queue.topic not in self._known_topics:
+                report.notes.append(
+                    f"topic {queue.topic} is not in topics.json, and queue {name} has no files: deleted"
                 )
+            elif not self._plan.live:
+                report.findings.add(Kind.QUEUE_MISSING, runs[0].offset, name, f"{records:,} records")
+            return
+        for run in runs:
+            report.findings.merge(run.findings)
+            report.queue_entries += run.records - run.unlike - run.behind
+            report.queue_entries_behind += run.behind
 
     def _audit_queues(self, tallies: dict[QueueKey, QueueTally]) -> None:
         queues = sorted({*tallies, *self._queues_on_disk()})
@@ -198,6 +222,18 @@ class _Run:
         work = partial(tasks.audit_queues, plan=self._plan, tallies=tallies)
         for findings in self._context.parallelize(queues, tasks_wanted).mapPartitions(work).collect():
             self._report.findings.merge(findings)
+
+    def _find_keys_behind_the_end(self, index: Sequence[IndexFile]) -> None:
+        if self._plan.live:
+            return
+        end = self._plan.end_offset
+        for file in index:
+            _, offsets = keys_between(file, end, LARGEST_OFFSET)
+            if len(offsets):
+                detail = f"keys that point behind the log's end, {end}"
+                self._report.findings.add(
+                    Kind.INDEX_ENTRY_STRAY, int(offsets[0]), file.path.name, detail, count=len(offsets)
+                )
 
     def _queues_on_disk(self) -> Iterator[QueueKey]:
         for folder, batch in (("consumequeue", False), ("batchconsumequeue", True)):
@@ -222,8 +258,9 @@ def _add_notes(report: AuditReport, plan: AuditPlan, settings: BrokerSettings) -
         report.notes.append("a broker has the store open: what is not in its queues and index yet is left out")
     if report.found.keys_behind:
         report.notes.append(f"{report.found.keys_behind:,} keys are not in the index yet")
-    if report.found.deleted_topic_records:
+    if report.queue_entries_behind:
+        report.notes.append(f"{report.queue_entries_behind:,} records are not in their queues yet")
+    if report.found.splits_gone:
         report.notes.append(
-            f"{report.found.deleted_topic_records:,} records belong to topics that are not in topics.json and "
-            "have no queues: they were deleted"
+            f"{report.found.splits_gone:,} parts were deleted by the broker before they were compared"
         )

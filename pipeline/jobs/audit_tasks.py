@@ -4,7 +4,6 @@ against what was found of it in the log, each index file in itself. Nothing is w
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from commitlogfs.pipeline.crc import crcs
 from commitlogfs.pipeline.dispatch import Dispatcher, DispatchRules, Entries, Keys, QueueKey
+from commitlogfs.pipeline.errors import SegmentGoneError
 from commitlogfs.pipeline.fields import record_fields
 from commitlogfs.pipeline.groups import group_spans
 from commitlogfs.pipeline.index_reader import IndexFile, broken_chains, first_descent, keys_between
@@ -29,7 +29,7 @@ Longs = npt.NDArray[np.int64]
 _HELD_AT_MOST = 1_000_000
 _WIDEST_JUMP = 1 << 16
 """Queue offsets further apart than this are read separately."""
-_LOOKED_UP_AT_MOST = 1000
+_BEYOND_ALL = 2**63 - 1
 _HOUR_MS = 3_600_000
 
 
@@ -43,31 +43,49 @@ class AuditPlan:
     queues: Path | None
     """The store's root, whose consume queues are compared; None: they are not."""
     index: tuple[IndexFile, ...] | None
-    known_topics: frozenset[str] | None
-    """Those of topics.json; a queue of another topic may well have been deleted."""
     live: bool
     """A broker has the store open: what it has not got to yet is no finding."""
 
 
-class QueueTally(NamedTuple):
-    """What the log says of one queue. `runs`: (split, first, last queue offset), in the order of the log."""
+class QueueRun(NamedTuple):
+    """Records of one queue, in the order of the log, whose queue offsets follow one another."""
 
-    matched: int
-    wrong: int
+    offset: int
+    """In the log, of the first of them."""
+    first: int
+    after: int
+    """The queue offset that comes next."""
+    records: int
+    unlike: int
+    """Whose entries are missing or say something else."""
     behind: int
-    """Records that the queue does not have yet."""
-    superseded: int
-    """Records of a topic that was deleted and made again since."""
-    runs: tuple[tuple[int, int, int], ...]
+    """That a running broker has not entered yet."""
+    findings: Findings
+
+
+class QueueTally(NamedTuple):
+    """What the log says of one queue."""
+
+    runs: tuple[QueueRun, ...]
 
     def merge(self, other: "QueueTally") -> "QueueTally":
-        return QueueTally(
-            self.matched + other.matched,
-            self.wrong + other.wrong,
-            self.behind + other.behind,
-            self.superseded + other.superseded,
-            self.runs + other.runs,
-        )
+        return QueueTally(self.runs + other.runs)
+
+    def of_now(self) -> tuple[list[QueueRun], list[QueueRun]]:
+        """The runs in the order of the log: those before and those since queue offsets last fell.
+
+        They fall where a topic was deleted and made again, or a broker was cut back: the queue then has the newer
+        records in the places of the older ones.
+        """
+        runs = sorted(self.runs, key=lambda run: run.offset)
+        start = 0
+        for index in range(1, len(runs)):
+            # Back to where a single wrong number had led away from is no fall.
+            one, other, run = runs[max(0, index - 2)], runs[index - 1], runs[index]
+            is_back = index > 1 and one.after < other.first and one.after <= run.first
+            if run.first < other.after and not is_back:
+                start = index
+        return runs[:start], runs[start:]
 
 
 @dataclass(slots=True)
@@ -78,7 +96,8 @@ class SplitReport:
     record_bytes: int = 0
     keys: int = 0
     keys_behind: int = 0
-    deleted_topic_records: int = 0
+    splits_gone: int = 0
+    """Deleted by a running broker before they could be read."""
     topics: Counter[str] = field(default_factory=Counter)
     """Bytes of records."""
     hours: Counter[int] = field(default_factory=Counter)
@@ -90,7 +109,7 @@ class SplitReport:
         self.record_bytes += other.record_bytes
         self.keys += other.keys
         self.keys_behind += other.keys_behind
-        self.deleted_topic_records += other.deleted_topic_records
+        self.splits_gone += other.splits_gone
         self.topics.update(other.topics)
         self.hours.update(other.hours)
         self.findings.merge(other.findings)
@@ -131,6 +150,18 @@ class _SplitAudit:
         self.tallies: dict[QueueKey, QueueTally] = {}
 
     def run(self) -> None:
+        try:
+            self._read()
+        except SegmentGoneError:
+            if not self._plan.live:
+                raise
+            self.report.splits_gone += 1
+            return
+        self._compare_queues()
+        if self._plan.index is not None:
+            self._compare_index(self._plan.index)
+
+    def _read(self) -> None:
         for part in scan_split(self._split, DamageMode.PERMISSIVE):
             if isinstance(part, Damage):
                 detail = f"{part.length:,} bytes: {part.reason}"
@@ -139,9 +170,6 @@ class _SplitAudit:
                 self._look_at(part)
                 if self._held >= _HELD_AT_MOST:
                     self._compare_queues()
-        self._compare_queues()
-        if self._plan.index is not None:
-            self._compare_index(self._plan.index)
 
     def _look_at(self, chunk: Chunk) -> None:
         data, positions, report = chunk.data, chunk.positions, self.report
@@ -190,88 +218,53 @@ class _SplitAudit:
                 self._compare_queue(queue, Entries(*(column[rows] for column in entries)))
 
     def _compare_queue(self, queue: QueueKey, entries: Entries) -> None:
-        runs = self._note_jumps(queue, entries)
-        tally = QueueTally(0, 0, 0, 0, runs)
+        live = end = None
         if self._plan.queues is not None:
             reader = QueueReader(queue_folder(self._plan.queues, queue), batch=queue.batch)
             if reader.exists:
-                figures = self._compare_entries(queue, reader, entries)
-                tally = QueueTally(
-                    figures["matched"], figures["wrong"], figures["behind"], figures["superseded"], runs
+                live = (
+                    reader.find_batches(entries.offsets)
+                    if queue.batch
+                    else _read_places(reader, entries.queue_offsets)
                 )
-            elif self._plan.known_topics is not None and queue.topic not in self._plan.known_topics:
-                self.report.deleted_topic_records += len(entries.offsets)
-            else:
-                self.report.findings.add(
-                    *(Kind.QUEUE_MISSING, int(entries.offsets[0]), queue_name(queue)),
-                    f"{len(entries.offsets):,} records in split {self._number} alone",
+                end = reader.end() if self._plan.live and not queue.batch else None
+        after = entries.queue_offsets + (entries.counts if queue.batch else 1)
+        cuts = np.flatnonzero(entries.queue_offsets[1:] != after[:-1]) + 1
+        runs = []
+        for rows in np.split(np.arange(len(after)), cuts):
+            findings, behind, unlike = Findings(), 0, 0
+            if live is not None:
+                unlike, behind = _compare_entries(queue, entries, live, rows, end, findings)
+            first = int(rows[0])
+            runs.append(
+                QueueRun(
+                    int(entries.offsets[first]),
+                    int(entries.queue_offsets[first]),
+                    int(after[rows[-1]]),
+                    len(rows),
+                    unlike,
+                    behind,
+                    findings,
                 )
-        before = self.tallies.get(queue)
-        self.tallies[queue] = tally if before is None else before.merge(tally)
-
-    def _note_jumps(self, queue: QueueKey, entries: Entries) -> tuple[tuple[int, int, int], ...]:
-        """Runs of queue offsets that follow one another; between two there is a jump, judged by the driver."""
-        steps = entries.counts if queue.batch else 1
-        expected = entries.queue_offsets + steps
-        cuts = np.flatnonzero(entries.queue_offsets[1:] != expected[:-1]) + 1
-        bounds = [0, *cuts.tolist(), len(expected)]
-        return tuple(
-            (self._number, int(entries.queue_offsets[first]), int(expected[last - 1]))
-            for first, last in pairwise(bounds)
-        )
-
-    def _compare_entries(self, queue: QueueKey, reader: QueueReader, entries: Entries) -> Counter[str]:
-        live = reader.find_batches(entries.offsets) if queue.batch else _read_places(reader, entries.queue_offsets)
-        same = (live.offsets == entries.offsets) & (live.sizes == entries.sizes)
-        same &= live.tags_codes == entries.tags_codes
-        figures: Counter[str] = Counter(matched=int(same.sum()))
-        unlike = np.flatnonzero(~same)
-        if len(unlike):
-            used = live.used
-            with LogLookup(self._plan.listing) as lookup:
-                for number, row in enumerate(unlike.tolist()):
-                    figures[self._judge(queue, entries, live, row, bool(used[row]), lookup, number)] += 1
-        return figures
-
-    def _judge(
-        self,
-        queue: QueueKey,
-        entries: Entries,
-        live: QueueEntries,
-        row: int,
-        used: bool,
-        lookup: LogLookup,
-        number: int,
-    ) -> str:
-        """What it means that the entry of `row` is not as the log asks for; a field of QueueTally, or "missing"."""
-        offset, place = int(entries.offsets[row]), int(entries.queue_offsets[row])
-        where = queue_name(queue)
-        if not used:
-            if self._plan.live:
-                return "behind"
-            self.report.findings.add(Kind.QUEUE_ENTRY_MISSING, offset, where, f"queue offset {place}")
-            return "behind"
-        other = int(live.offsets[row])
-        if number < _LOOKED_UP_AT_MOST and other > offset:
-            found = lookup.record_at(other)
-            if found is not None and (found.topic, found.queue_offset) == (queue.topic, place):
-                return "superseded"
-        says = f"({other}, {live.sizes[row]}, {live.tags_codes[row]})"
-        wants = f"({offset}, {entries.sizes[row]}, {entries.tags_codes[row]})"
-        detail = f"queue offset {place} has {says} for log offset, size and tags code, instead of {wants}"
-        self.report.findings.add(Kind.QUEUE_ENTRY_WRONG, offset, where, detail)
-        return "wrong"
+            )
+        before = self.tallies.get(queue, QueueTally(()))
+        self.tallies[queue] = before.merge(QueueTally(tuple(runs)))
 
     # --- index ------------------------------------------------------------------------------------------
 
     def _compare_index(self, index: Sequence[IndexFile]) -> None:
         start, stop = self._split.start_offset, self._split.stop_offset
         asked = [_pair(keys.hashes, keys.offsets, start) for keys in self._keys]
-        held = [
-            _pair(*keys_between(file, start, stop), start)
-            for file in index
-            if file.entries and file.begin_offset < stop and file.end_offset >= start
-        ]
+        held = []
+        for file in index:
+            if file.entries and file.begin_offset < stop and file.end_offset >= start:
+                try:
+                    held.append(_pair(*keys_between(file, start, stop), start))
+                except FileNotFoundError:
+                    if not self._plan.live:
+                        raise
+                    self.report.splits_gone += 1
+                    return
         wanted, there = (
             np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64) for parts in (asked, held)
         )
@@ -289,6 +282,29 @@ class _SplitAudit:
             self.report.findings.add(
                 Kind.INDEX_ENTRY_STRAY, offset, self._split.segment.name, f"a key with hash {code}"
             )
+
+
+def _compare_entries(
+    queue: QueueKey, entries: Entries, live: QueueEntries, rows: Longs, end: int | None, findings: Findings
+) -> tuple[int, int]:
+    """How many of `rows` have no entry like the log asks for, and how many more will have: from `end` on, the place
+    up to which a running broker has come."""
+    same = (live.offsets[rows] == entries.offsets[rows]) & (live.sizes[rows] == entries.sizes[rows])
+    same &= live.tags_codes[rows] == entries.tags_codes[rows]
+    used, behind = live.used, 0
+    unlike = rows[~same]
+    for row in unlike.tolist():
+        offset, place = int(entries.offsets[row]), int(entries.queue_offsets[row])
+        if used[row]:
+            says = f"({live.offsets[row]}, {live.sizes[row]}, {live.tags_codes[row]})"
+            wants = f"({offset}, {entries.sizes[row]}, {entries.tags_codes[row]})"
+            detail = f"queue offset {place} has {says} for log offset, size and tags code, instead of {wants}"
+            findings.add(Kind.QUEUE_ENTRY_WRONG, offset, queue_name(queue), detail)
+        elif end is not None and place >= end:
+            behind += 1
+        else:
+            findings.add(Kind.QUEUE_ENTRY_MISSING, offset, queue_name(queue), f"queue offset {place}")
+    return len(unlike) - behind, behind
 
 
 def _read_places(reader: QueueReader, places: Longs) -> QueueEntries:
@@ -323,7 +339,7 @@ def audit_queues(
     """Entries for which the log has no record. `tallies`: of all queues with records in the log."""
     for queue in queues:
         findings = Findings()
-        _audit_queue(queue, plan, tallies.get(queue, QueueTally(0, 0, 0, 0, ())), findings)
+        _audit_queue(queue, plan, tallies.get(queue, QueueTally(())), findings)
         yield findings
 
 
@@ -331,15 +347,26 @@ def _audit_queue(queue: QueueKey, plan: AuditPlan, tally: QueueTally, findings: 
     if plan.queues is None:
         return
     reader = QueueReader(queue_folder(plan.queues, queue), batch=queue.batch)
-    begin = plan.listing.segments[0].base_offset
-    pointing = sum(int(_points_between(part, begin, plan.end_offset).sum()) for part in reader.scan())
-    # Each of the others was reached from its record. A superseded record shares its entry with another one.
-    stray = pointing - tally.matched - tally.wrong
-    if stray <= 0:
+    begin, end = plan.listing.segments[0].base_offset, plan.end_offset
+    pointing = beyond = 0
+    for part in reader.scan():
+        pointing += int(_points_between(part, begin, end).sum())
+        beyond += int(_points_between(part, end, _BEYOND_ALL).sum())
+    if beyond and not plan.live:
+        findings.add(
+            *(Kind.QUEUE_ENTRY_STRAY, end, queue_name(queue), f"entries that point behind the log's end, {end}"),
+            count=beyond,
+        )
+    _, runs = tally.of_now()
+    # Each of the others was reached from its record. An entry that is wrong may point anywhere.
+    asked = sum(run.records - run.behind for run in runs)
+    missing = sum(run.findings.counts[Kind.QUEUE_ENTRY_MISSING] for run in runs)
+    stray = pointing - (asked - missing)
+    if stray <= 0 or (plan.live and stray <= sum(run.behind for run in runs)):
         return
     with LogLookup(plan.listing) as lookup:
         for part in reader.scan():
-            for row in np.flatnonzero(_points_between(part, begin, plan.end_offset)).tolist():
+            for row in np.flatnonzero(_points_between(part, begin, end)).tolist():
                 found = lookup.record_at(int(part.offsets[row]))
                 place = part.first + row
                 if (

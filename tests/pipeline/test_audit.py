@@ -3,6 +3,8 @@
 import json
 import re
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,6 +153,47 @@ def test_an_entry_that_is_missing(spark: SparkSession, store: Store) -> None:
     assert report.findings.all_shown()[0].offset == store.log.offsets[-1]
 
 
+def test_the_last_record_is_truncated(spark: SparkSession, store: Store) -> None:
+    """Where the log ends then, the queue and the index know better."""
+    offset = store.log.offsets[-1]
+    store.log.write_at(offset + 40, bytes(store.log.end - offset - 40))
+    assert kinds(audited(spark, store)) == {"queue-entry-stray": 1, "index-entry-stray": 3}
+
+
+@pytest.mark.parametrize("bit", [41, 61])
+def test_a_queue_offset_beyond_all_files(spark: SparkSession, store: Store, bit: int) -> None:
+    offset = store.log.offsets[30]
+    store.log.write_at(offset + 20, struct.pack(">q", 30 // QUEUES + (1 << bit)))
+    assert kinds(audited(spark, store))["queue-jump"] >= 1
+
+
+def test_beside_a_running_broker_only_what_is_new_may_be_missing(spark: SparkSession, store: Store) -> None:
+    lock = store.root / "lock"
+    lock.touch()
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"import fcntl; f = open({str(lock)!r}, 'r+b'); fcntl.lockf(f, 2, 1, 0); print(); input()",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        path, at = store.queue_entry(MESSAGES - 1)
+        patch(path, at, bytes(20))
+        report = audited(spark, store)
+        assert report.is_whole
+        assert report.queue_entries_behind == 1
+        path, at = store.queue_entry(9)
+        patch(path, at, bytes(20))
+        assert kinds(audited(spark, store)) == {"queue-entry-missing": 1}
+    finally:
+        holder.communicate(b"\n", timeout=10)
+
+
 def test_an_entry_too_many(spark: SparkSession, store: Store) -> None:
     path, at = store.queue_entry(MESSAGES - 1)
     patch(path, at + 20, struct.pack(">qiq", store.log.offsets[5] + 3, 99, 0))
@@ -170,7 +213,7 @@ def test_a_queue_that_is_missing(spark: SparkSession, store: Store) -> None:
         known_topics=frozenset({"Other"}),
     )
     assert deleted.is_whole
-    assert any("were deleted" in note for note in deleted.notes)
+    assert any("deleted" in note for note in deleted.notes)
 
 
 def test_a_missing_index_entry(spark: SparkSession, store: Store) -> None:
@@ -230,18 +273,21 @@ def test_damage_at_every_border_of_splits_is_told_once(spark: SparkSession, stor
     assert [finding.offset for finding in audited(spark, store).findings.shown[Kind.DAMAGE]] == broken
 
 
-def test_a_topic_that_was_deleted_and_made_again_is_no_finding(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("old", "new"), [(60, 90), (900, 60)])
+def test_a_topic_that_was_deleted_and_made_again_is_no_finding(
+    spark: SparkSession, tmp_path: Path, old: int, new: int
+) -> None:
     """The old records are in the log still; the queue has the new ones, by the broker's rules in their places."""
     root = tmp_path / "store"
-    log = write_log(root / "commitlog", SEGMENT, [message(n) for n in [*range(60), *range(90)]])
-    fresh = write_log(tmp_path / "fresh", SEGMENT, [message(n) for n in range(60)])
+    log = write_log(root / "commitlog", SEGMENT, [message(n) for n in [*range(old), *range(new)]])
+    fresh = write_log(tmp_path / "fresh", SEGMENT, [message(n) for n in range(old)])
     building = tmp_path / "building"
     settings = BrokerSettings(
-        rules=SETTINGS.rules.__class__(topic_starts={"T": log.offsets[60]}),
+        rules=SETTINGS.rules.__class__(topic_starts={"T": log.offsets[old]}),
         queue_file_size=SETTINGS.queue_file_size,
         index_enabled=False,
     )
-    assert fresh.end == log.offsets[60]
+    assert fresh.end == log.offsets[old]
     rebuild_in_process(log.folder, building, settings, SPLIT)
     (building / "out/consumequeue").rename(root / "consumequeue")
     report = audit(
