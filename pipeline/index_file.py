@@ -109,10 +109,12 @@ def file_names(begin_ms: Sequence[int], zone: tzinfo | None = None) -> list[str]
 
     The broker names a file by the wall clock at which it makes it, a moment after its first message was stored,
     and takes the files in the order of their names. So the name is that store time in `zone` (None: this
-    machine's), moved on by as many milliseconds as it takes for the names to rise.
+    machine's), moved on by as many milliseconds as it takes for the names to rise. A damaged store time may be
+    beyond any calendar: it counts as the calendar's begin or end.
     """
     names: list[str] = []
-    for ms in begin_ms:
+    for found_ms in begin_ms:
+        ms = max(0, min(found_ms, _LATEST_MS))
         name = _format_time(ms, zone)
         while names and name <= names[-1]:
             ms += max(1, _lag_ms(names[-1], name))
@@ -121,9 +123,13 @@ def file_names(begin_ms: Sequence[int], zone: tzinfo | None = None) -> list[str]
     return names
 
 
+_LATEST_MS = 253_370_764_800_000
+"""The begin of 9999: names that must rise have a year left, in any zone."""
+
+
 def _format_time(ms: int, zone: tzinfo | None) -> str:
     # From the epoch, as fromtimestamp refuses times below 0 on some systems and rounds by way of a float.
-    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=max(0, ms))
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
     local = moment.astimezone(zone)
     return f"{local:%Y%m%d%H%M%S}{local.microsecond // 1000:03d}".rjust(17, "0")
 

@@ -134,3 +134,12 @@ def test_names_are_the_times_of_the_first_entries_and_rise() -> None:
     ]
     assert file_names([0, -5], UTC) == ["19700101000000000", "19700101000000001"]
     assert file_names([second], timezone(timedelta(hours=-8))) == ["20231114141320456"]
+
+
+def test_a_store_time_beyond_the_calendar_has_a_name_and_those_behind_it_rise() -> None:
+    for zone in (UTC, timezone(timedelta(hours=14)), timezone(timedelta(hours=-12)), None):
+        names = file_names([2**60, 300_000_000_000_000, 2**63 - 1, MS, -(2**63)], zone)
+        assert names == sorted(set(names))
+        assert all(len(name) == 17 and name.isdigit() for name in names)
+    assert file_names([2**60, MS], UTC) == ["99990101000000000", "99990101000000001"]
+    assert file_names([-(2**63)], timezone(timedelta(hours=-8))) == ["19691231160000000"]
