@@ -39,5 +39,6 @@ def compiled(function: _Function) -> _Function:
 @cache
 def _warn_of_no_cache() -> None:
     _logger.warning(
-        "no folder for compiled code can be written: every process compiles anew: set NUMBA_CACHE_DIR to one that can"
+        "no folder for compiled code can be written, so every process compiles anew: let NUMBA_CACHE_DIR name one "
+        "that can"
     )

@@ -52,7 +52,7 @@ def test_every_verb_status_and_default_is_there() -> None:
 def test_every_key_of_the_json_is_there() -> None:
     topic = TopicStats(1, 1, 1, 1, 1, 0, 0)
     counted = LogStats("log", 1, 0, 1, topic, {"t": topic}, (), ()).as_json()
-    exported = ExportResult("out", (), 0, 0, ()).as_json()
+    exported = ExportResult("out", (), 0, 0, (), ()).as_json()
     for text, document in (
         (section("### stats"), {**counted, **topic.as_json()}),
         (section("### export"), exported),
