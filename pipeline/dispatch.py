@@ -10,6 +10,7 @@ Follows CommitLog#checkMessageAndReturnSize and the dispatchers behind it (Defau
   the roll-back of a transaction has none.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -43,6 +44,14 @@ _TRANSACTION, _PREPARED, _ROLLBACK = 0b1100, 4, 12
 
 class UndispatchableRecordError(PipelineError):
     """A record at which the broker's own dispatch stops, or for which there can be no queue."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(f"log offset {offset}: {reason}")
+        self.offset, self.reason = offset, reason
+
+    def __reduce__(self) -> tuple[type["UndispatchableRecordError"], tuple[int, str]]:
+        """Spark pickles what a worker raises."""
+        return type(self), (self.offset, self.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +190,8 @@ class Dispatcher:
     def _number(self, key: QueueKey, offset: int) -> int:
         if key.topic in ("", ".", "..") or "/" in key.topic or "\0" in key.topic:
             raise UndispatchableRecordError(
-                f"log offset {offset}: a record of topic {key.topic!r}, for which there can be no folder: "
-                "name the topics to rebuild"
+                offset,
+                f"a record of topic {key.topic!r}, for which there can be no folder: name the topics to rebuild",
             )
         return self._numbers.setdefault(key, len(self._numbers))
 
@@ -317,8 +326,8 @@ def _numbers_in(
     if not valid.all():
         row = rows[np.flatnonzero(~valid)[0]]
         raise UndispatchableRecordError(
-            f"log offset {records.physical_offset[row]}: property {shown} is {found.text(data, name, row)!r}, no "
-            "number: a broker's dispatch stops here, too"
+            int(records.physical_offset[row]),
+            f"property {shown} is {found.text(data, name, row)!r}, no number: a broker's dispatch stops here, too",
         )
     return values
 
@@ -333,10 +342,20 @@ def _pairs(names: str, queue_offsets: str, offset: int) -> Iterator[tuple[str, i
     for name, queue_offset in zip(name_list, offset_list, strict=True):
         if "/" in name:
             continue
-        try:
-            yield name, int(queue_offset)
-        except ValueError:
+        value = _java_long(queue_offset)
+        if value is None:
             raise UndispatchableRecordError(
-                f"log offset {offset}: property INNER_MULTI_QUEUE_OFFSET is {queue_offsets!r}, which is no list of "
-                "numbers: a broker's dispatch stops here, too"
-            ) from None
+                offset,
+                f"property INNER_MULTI_QUEUE_OFFSET is {queue_offsets!r}, which is no list of numbers: a broker's "
+                "dispatch stops here, too",
+            )
+        yield name, value
+
+
+def _java_long(text: str) -> int | None:
+    """As Long#parseLong; None where that fails."""
+    found = re.fullmatch(r"([+-]?)0*([0-9]{0,19})", text)
+    if found is None or not text[-1:].isdigit():
+        return None
+    value = int(f"{found[1]}{found[2] or 0}")
+    return value if -(1 << 63) <= value < 1 << 63 else None

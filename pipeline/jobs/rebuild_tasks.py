@@ -27,7 +27,15 @@ from commitlogfs.pipeline.consumequeue import (
     ConsumeQueueFiles,
     QueueSummary,
 )
-from commitlogfs.pipeline.dispatch import Dispatcher, DispatchRules, Entries, Keys, QueueKey
+from commitlogfs.pipeline.dispatch import (
+    Dispatched,
+    Dispatcher,
+    DispatchRules,
+    Entries,
+    Keys,
+    QueueKey,
+    UndispatchableRecordError,
+)
 from commitlogfs.pipeline.index_file import (
     KEY,
     IndexFileWriter,
@@ -37,7 +45,7 @@ from commitlogfs.pipeline.index_file import (
     pack_keys,
 )
 from commitlogfs.pipeline.queue_runs import Run, collect_runs
-from commitlogfs.pipeline.scanner import Damage, DamageMode, scan_split
+from commitlogfs.pipeline.scanner import Chunk, Damage, DamageMode, scan_split
 from commitlogfs.pipeline.splits import Split
 
 _HELD_AT_MOST = 1_000_000
@@ -160,16 +168,36 @@ class _SplitDecoder:
             if isinstance(chunk, Damage):
                 damages.append(chunk)
                 continue
-            dispatched = self._dispatcher.dispatch(chunk.data, chunk.positions)
             records += len(chunk.positions)
-            last_offset, last_ms = dispatched.last_offset, dispatched.last_ms
-            if dispatched.keys.offsets.size:
-                last_key = int(dispatched.keys.offsets[-1])
-            self._hold(dispatched.entries, dispatched.keys)
+            for dispatched in self._dispatch(chunk, chunk.positions):
+                if isinstance(dispatched, Damage):
+                    damages.append(dispatched)
+                    records -= 1
+                    continue
+                last_offset, last_ms = dispatched.last_offset, dispatched.last_ms
+                if dispatched.keys.offsets.size:
+                    last_key = int(dispatched.keys.offsets[-1])
+                self._hold(dispatched.entries, dispatched.keys)
             if self._held >= _HELD_AT_MOST:
                 yield from self._flush()
         yield from self._flush()
         yield SplitSummary(records, last_offset, last_ms, last_key, tuple(self._key_pieces), tuple(damages))
+
+    def _dispatch(self, chunk: Chunk, positions: npt.NDArray[np.int64]) -> Iterator[Dispatched | Damage]:
+        """In the order of the log. A record that cannot be dispatched is found by halving what it is among."""
+        try:
+            yield self._dispatcher.dispatch(chunk.data, positions)
+        except UndispatchableRecordError as error:
+            if self._mode is DamageMode.FAILFAST:
+                raise
+            if len(positions) > 1:
+                half = len(positions) // 2
+                yield from self._dispatch(chunk, positions[:half])
+                yield from self._dispatch(chunk, positions[half:])
+                return
+            at = int(positions[0])
+            length = int.from_bytes(chunk.data[at : at + 4].tobytes(), "big")
+            yield Damage(chunk.offset + at, length, error.reason, chunk.segment.name)
 
     def _hold(self, entries: Entries, keys: Keys) -> None:
         if self._with_queues:

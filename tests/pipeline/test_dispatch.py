@@ -1,7 +1,9 @@
 """What the records of a log ask for, against RocketMQ's dispatch written down in plain Python."""
 
+import pickle
 import random
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,11 @@ from support.rocketmq_store import RocketmqStore
 from support.written_logs import Maker, WrittenLog, write_log
 
 from commitlogfs.pipeline.broker_settings import BrokerSettings
-from commitlogfs.pipeline.dispatch import Dispatcher, DispatchRules, QueueKey, UndispatchableRecordError
+from commitlogfs.pipeline.dispatch import Dispatcher, DispatchRules, Entries, QueueKey, UndispatchableRecordError
+from commitlogfs.pipeline.jobs.rebuild_tasks import decode_splits, only_summaries
+from commitlogfs.pipeline.scanner import DamageMode
+from commitlogfs.pipeline.segments import list_segments
+from commitlogfs.pipeline.splits import plan_splits
 from commitlogfs.store.record import decode
 
 SEGMENT = 1 << 14
@@ -91,6 +97,60 @@ def test_a_level_that_is_no_number_stops_the_rebuild_as_it_stops_the_broker(tmp_
     log = write_log(tmp_path / "log", SEGMENT, makers)
     with pytest.raises(UndispatchableRecordError, match="log offset 0: property DELAY is 'soon', no number"):
         rebuild_in_process(log.folder, tmp_path / "building", SETTINGS, SEGMENT)
+
+
+def test_what_cannot_be_dispatched_is_damage_that_permissive_mode_skips(tmp_path: Path) -> None:
+    schedule = b"SCHEDULE_TOPIC_XXXX"
+    bad = [
+        message(topic=schedule, properties=props(DELAY="soon")),
+        message(topic=b"a/b"),
+        message(topic=b".."),
+        message(properties=props(INNER_MULTI_DISPATCH="a,b", INNER_MULTI_QUEUE_OFFSET="1,x")),
+    ]
+    good = [message(properties=props(KEYS=f"k{n}"), queue_offset=n) for n in range(9)]
+    log = write_log(tmp_path / "log", SEGMENT, [*good[:4], bad[0], *good[4:6], bad[1], bad[2], *good[6:], bad[3]])
+    wrong = [log.offsets[n] for n in (4, 7, 8, 12)]
+    ends = dict(zip(log.offsets, [*log.offsets[1:], log.end], strict=True))
+    settings = replace(SETTINGS, rules=DispatchRules(multi_dispatch=True), queue_file_size=1000)
+    with pytest.raises(UndispatchableRecordError, match=f"log offset {wrong[1]}: a record of topic"):
+        rebuild_in_process(log.folder, tmp_path / "failfast", settings, SEGMENT)
+    for split_size in (300, SEGMENT):
+        splits = plan_splits(list_segments(str(log.folder)), log.end, split_size=split_size)
+        decode_all = partial(decode_splits, range(len(splits)), splits=splits, rules=settings.rules)
+        items = decode_all(
+            mode=DamageMode.PERMISSIVE, building=tmp_path / f"d{split_size}", queues=True, index=True
+        )
+        summaries = list(only_summaries(items))
+        damages = [damage for summary in summaries for damage in summary.damages]
+        assert [(damage.offset, damage.length) for damage in damages] == [(at, ends[at] - at) for at in wrong]
+        assert {damage.segment for damage in damages} == {"0" * 20}
+        assert [damage.reason[:21] for damage in damages[:2]] == ["property DELAY is 'so", "a record of topic 'a/"]
+        assert sum(summary.records for summary in summaries) == len(good)
+        assert max(summary.last_offset for summary in summaries) == log.offsets[-2]
+        building = tmp_path / f"p{split_size}"
+        found, figures = rebuild_in_process(log.folder, building, settings, split_size, DamageMode.PERMISSIVE)
+        assert figures["written"] == len(good)
+        assert [name for name in found if "consumequeue" in name] == ["consumequeue/TopicTest/3/" + "0" * 20]
+
+
+def test_the_error_travels_between_processes() -> None:
+    error = pickle.loads(pickle.dumps(UndispatchableRecordError(5, "no number")))  # noqa: S301
+    assert (error.offset, error.reason, str(error)) == (5, "no number", "log offset 5: no number")
+
+
+@pytest.mark.parametrize("text", ["1_0", " 1", "1 ", "", "+", "-", "0x1", "9223372036854775808", "9" * 5000])
+def test_other_queue_offsets_are_numbers_as_java_reads_them(text: str) -> None:
+    def dispatch(offset: str) -> Entries:
+        record = make_record(
+            0, properties=props(INNER_MULTI_DISPATCH="a,b", INNER_MULTI_QUEUE_OFFSET=f"{offset},7")
+        )
+        data = np.frombuffer(record, np.uint8)
+        return Dispatcher(DispatchRules(multi_dispatch=True)).dispatch(data, np.zeros(1, np.int64)).entries
+
+    with pytest.raises(UndispatchableRecordError, match="log offset 0: property INNER_MULTI_QUEUE_OFFSET is"):
+        dispatch(text)
+    for good in ("+5", "-0", "0007", "9223372036854775807", "-9223372036854775808"):
+        assert dispatch(good).queue_offsets.tolist() == [42, int(good), 7]
 
 
 @pytest.mark.parametrize(
