@@ -37,7 +37,7 @@ DEFAULT_DELAYS_MS = tuple(
 
 _SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _NO_MULTI_DISPATCH = ("%RETRY%", "rmq_sys_")
-_LMQ_PREFIX = "%LMQ%"
+LMQ_PREFIX = "%LMQ%"
 
 _TRANSACTION, _PREPARED, _ROLLBACK = 0b1100, 4, 12
 
@@ -272,7 +272,7 @@ class Dispatcher:
             queue_offsets = found.text(data, props.MULTI_OFFSETS, row)
             for name, queue_offset in _pairs(names, queue_offsets, offset):
                 queue_id = int(records.queue_id[row])
-                if self._rules.lmq and name.startswith(_LMQ_PREFIX):
+                if self._rules.lmq and name.startswith(LMQ_PREFIX):
                     queue_id = 0
                 more.append((row, self._number(QueueKey(name, queue_id, False), offset), queue_offset))
         if not more:

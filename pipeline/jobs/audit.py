@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from commitlogfs.pipeline.broker_lock import broker_pid
 from commitlogfs.pipeline.broker_settings import BrokerSettings
-from commitlogfs.pipeline.dispatch import QueueKey
+from commitlogfs.pipeline.dispatch import LMQ_PREFIX, QueueKey
 from commitlogfs.pipeline.errors import LocationError
 from commitlogfs.pipeline.index_reader import IndexFile, IndexFileError, keys_between, list_index
 from commitlogfs.pipeline.jobs import audit_tasks as tasks
@@ -202,7 +202,7 @@ class _Run:
             return
         if not QueueReader(tasks.queue_folder(self._plan.queues, queue), batch=queue.batch).exists:
             records = sum(run.records for run in runs)
-            if self._known_topics is not None and queue.topic not in self._known_topics:
+            if self._known_topics is not None and not self._is_known(queue.topic):
                 report.notes.append(
                     f"topic {queue.topic} is not in topics.json, and queue {name} has no files: deleted"
                 )
@@ -213,6 +213,10 @@ class _Run:
             report.findings.merge(run.findings)
             report.queue_entries += run.records - run.unlike - run.behind
             report.queue_entries_behind += run.behind
+
+    def _is_known(self, topic: str) -> bool:
+        # Queues of the light kind come with the first message for them and are in no list of topics.
+        return topic.startswith(LMQ_PREFIX) or topic in (self._known_topics or ())
 
     def _audit_queues(self, tallies: dict[QueueKey, QueueTally]) -> None:
         queues = sorted({*tallies, *self._queues_on_disk()})
