@@ -212,10 +212,13 @@ class _StoreLog:
 
 
 def _listing(place: str, segment_size: int) -> LogListing:
+    """Without segments where there is no such place; of one that cannot be read that is not said."""
     try:
         return list_segments(place, segment_size)
-    except LocationError:
-        return LogListing(segment_size, ())
+    except LocationError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return LogListing(segment_size, ())
+        raise
 
 
 def _head(segment: SegmentFile, end_offset: int) -> str:

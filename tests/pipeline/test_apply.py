@@ -16,6 +16,7 @@ from support.records import make_record
 from support.written_logs import WrittenLog, write_log
 
 from commitlogfs.pipeline import exchange as exchanging
+from commitlogfs.pipeline.errors import LocationError
 from commitlogfs.pipeline.exchange import exchange, mount_points
 from commitlogfs.pipeline.jobs import apply
 from commitlogfs.pipeline.jobs.apply import (
@@ -282,6 +283,20 @@ def test_the_output_of_another_log_is_refused(store: Store, tmp_path: Path) -> N
     assert not (other.root / "rebuild-apply.json").exists()
     with pytest.raises(ApplyRefusedError, match="was not made of the log"):
         apply_rebuilt(store.output, other.root, own_log=str(other.log.folder), given_log=str(store.log.folder))
+
+
+def test_a_store_whose_own_log_cannot_be_read_is_not_taken_for_one_without(store: Store, tmp_path: Path) -> None:
+    """Nor does the log that was read stand for it."""
+    other = Store(tmp_path / "other")
+    shutil.rmtree(other.log.folder)
+    write_log(other.log.folder, 3 * SEGMENT, [make_record] * 5)
+    with pytest.raises(LocationError, match="does not go with a segment size of 4096"):
+        apply_rebuilt(store.output, other.root, given_log=str(store.log.folder))
+    shutil.rmtree(other.log.folder)
+    other.log.folder.touch()
+    with pytest.raises(LocationError, match="Not a directory"):
+        apply_rebuilt(store.output, other.root, given_log=str(store.log.folder))
+    assert [other.content(part) for part in PARTS] == ["old", "old"]
 
 
 def test_a_log_elsewhere_is_found_where_it_is_said_to_be(store: Store, tmp_path: Path) -> None:
