@@ -151,6 +151,18 @@ class Dispatcher:
         keys = self._keys(data, records, found, groups, queues, transaction != _ROLLBACK)
         return Dispatched(entries, keys, int(records.physical_offset[-1]), int(records.store_ms[-1]))
 
+    def dispatch_around(self, data: Bytes, positions: Longs) -> "Iterator[Dispatched | tuple[int, str]]":
+        """The same in the order of the log; what cannot be dispatched, found by halving, as (position, reason)."""
+        try:
+            yield self.dispatch(data, positions)
+        except UndispatchableRecordError as error:
+            if len(positions) == 1:
+                yield int(positions[0]), error.reason
+                return
+            half = len(positions) // 2
+            yield from self.dispatch_around(data, positions[:half])
+            yield from self.dispatch_around(data, positions[half:])
+
     # --- queues -----------------------------------------------------------------------------------------
 
     def _group(self, data: Bytes, records: RecordFields) -> tuple[Longs, list[_Queue]]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commitlogfs.pipeline.crc import crcs
-from commitlogfs.pipeline.dispatch import Dispatcher, DispatchRules, Entries, Keys, QueueKey
+from commitlogfs.pipeline.dispatch import Dispatched, Dispatcher, DispatchRules, Entries, Keys, QueueKey
 from commitlogfs.pipeline.errors import SegmentGoneError
 from commitlogfs.pipeline.fields import record_fields
 from commitlogfs.pipeline.groups import group_spans
@@ -193,13 +193,17 @@ class _SplitAudit:
             detail = f"a record of {fields.total_size[row]:,} bytes"
             report.findings.add(Kind.PROPERTY_CRC, int(fields.physical_offset[row]), chunk.segment.name, detail)
 
-        dispatched = self._dispatcher.dispatch(data, positions)
-        self._entries.append(dispatched.entries)
-        self._held += len(dispatched.entries.queues)
-        if self._plan.index is not None:
-            self._keys.append(dispatched.keys)
-            self._held += len(dispatched.keys.hashes)
-        report.keys += len(dispatched.keys.hashes)
+        for dispatched in self._dispatcher.dispatch_around(data, positions):
+            if not isinstance(dispatched, Dispatched):
+                at, reason = dispatched
+                report.findings.add(Kind.DAMAGE, chunk.offset + at, chunk.segment.name, reason)
+                continue
+            self._entries.append(dispatched.entries)
+            self._held += len(dispatched.entries.queues)
+            if self._plan.index is not None:
+                self._keys.append(dispatched.keys)
+                self._held += len(dispatched.keys.hashes)
+            report.keys += len(dispatched.keys.hashes)
 
     # --- consume queues ---------------------------------------------------------------------------------
 

@@ -34,7 +34,6 @@ from commitlogfs.pipeline.dispatch import (
     Entries,
     Keys,
     QueueKey,
-    UndispatchableRecordError,
 )
 from commitlogfs.pipeline.index_file import (
     KEY,
@@ -169,7 +168,7 @@ class _SplitDecoder:
                 damages.append(chunk)
                 continue
             records += len(chunk.positions)
-            for dispatched in self._dispatch(chunk, chunk.positions):
+            for dispatched in self._dispatch(chunk):
                 if isinstance(dispatched, Damage):
                     damages.append(dispatched)
                     records -= 1
@@ -183,21 +182,19 @@ class _SplitDecoder:
         yield from self._flush()
         yield SplitSummary(records, last_offset, last_ms, last_key, tuple(self._key_pieces), tuple(damages))
 
-    def _dispatch(self, chunk: Chunk, positions: npt.NDArray[np.int64]) -> Iterator[Dispatched | Damage]:
-        """In the order of the log. A record that cannot be dispatched is found by halving what it is among."""
-        try:
+    def _dispatch(self, chunk: Chunk) -> Iterator[Dispatched | Damage]:
+        """In the order of the log; a record that cannot be dispatched is damage. Raises UndispatchableRecordError
+        in FAILFAST."""
+        if self._mode is DamageMode.FAILFAST:
             yield self._dispatcher.dispatch(chunk.data, positions)
-        except UndispatchableRecordError as error:
-            if self._mode is DamageMode.FAILFAST:
-                raise
-            if len(positions) > 1:
-                half = len(positions) // 2
-                yield from self._dispatch(chunk, positions[:half])
-                yield from self._dispatch(chunk, positions[half:])
-                return
-            at = int(positions[0])
-            length = int.from_bytes(chunk.data[at : at + 4].tobytes(), "big")
-            yield Damage(chunk.offset + at, length, error.reason, chunk.segment.name)
+            return
+        for part in self._dispatcher.dispatch_around(chunk.data, positions):
+            if isinstance(part, Dispatched):
+                yield part
+            else:
+                at, reason = part
+                length = int.from_bytes(chunk.data[at : at + 4].tobytes(), "big")
+                yield Damage(chunk.offset + at, length, reason, chunk.segment.name)
 
     def _hold(self, entries: Entries, keys: Keys) -> None:
         if self._with_queues:

@@ -129,6 +129,13 @@ def test_a_truncated_record(spark: SparkSession, store: Store) -> None:
     assert kinds(report)["queue-entry-stray"] == 1
 
 
+def test_a_topic_for_which_there_can_be_no_folder(spark: SparkSession, store: Store) -> None:
+    offset = store.log.offsets[41]
+    store.log.write_at(offset + 88 + len(b"body 41") + 1, b"/")
+    report = audited(spark, store)
+    assert [one.offset for one in report.findings.shown[Kind.DAMAGE]] == [offset]
+
+
 def test_an_entry_that_points_elsewhere(spark: SparkSession, store: Store) -> None:
     path, at = store.queue_entry(50)
     patch(path, at, struct.pack(">q", store.log.offsets[51]))
