@@ -186,9 +186,9 @@ class _SplitDecoder:
         """In the order of the log; a record that cannot be dispatched is damage. Raises UndispatchableRecordError
         in FAILFAST."""
         if self._mode is DamageMode.FAILFAST:
-            yield self._dispatcher.dispatch(chunk.data, positions)
+            yield self._dispatcher.dispatch(chunk.data, chunk.positions)
             return
-        for part in self._dispatcher.dispatch_around(chunk.data, positions):
+        for part in self._dispatcher.dispatch_around(chunk.data, chunk.positions):
             if isinstance(part, Dispatched):
                 yield part
             else:
