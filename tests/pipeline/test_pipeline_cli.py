@@ -293,24 +293,29 @@ def test_an_interrupted_job_ends_at_once_and_leaves_nothing(tmp_path: Path, star
     write_log(tmp_path / "log", 1 << 20, messages(30_000))
     line = [sys.executable, "-m", "commitlogfs.pipeline", "export", "log", "out", "--split-size", "10k"]
     environment = {**os.environ, "MASTER": "local[1]"}
-    with subprocess.Popen(
+    job = subprocess.Popen(
         line, cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE, text=True, env=environment
-    ) as job:
+    )
+    try:
         eventually(lambda: any(started in line for line in _session_members(job.pid)), 240)
         job.send_signal(signal.SIGINT)
         _, err = job.communicate(timeout=120)
+        eventually(lambda: not _session_members(job.pid))
+    finally:
+        _kill_session(job.pid)
+        job.wait(30)
     assert (job.returncode, err) == (130, "")
     assert list((tmp_path / "out").rglob("*.parquet")) == []
-    eventually(lambda: not _session_members(job.pid))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_an_interrupt_ends_a_stream_cleanly_and_nothing_is_left(tmp_path: Path) -> None:
     write_log(tmp_path / "log", 1 << 16, messages(100))
     line = [sys.executable, "-m", "commitlogfs.pipeline", "export", "log", "out", "--follow", "--interval", "1"]
-    with subprocess.Popen(
+    stream = subprocess.Popen(
         line, cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as stream:
+    )
+    try:
         deadline = time.monotonic() + 240
         while not list((tmp_path / "out").glob("_spark_metadata/0")):
             assert stream.poll() is None
@@ -318,8 +323,17 @@ def test_an_interrupt_ends_a_stream_cleanly_and_nothing_is_left(tmp_path: Path) 
             time.sleep(0.1)
         stream.send_signal(signal.SIGINT)
         out, err = stream.communicate(timeout=120)
+        eventually(lambda: not _session_members(stream.pid))
+    finally:
+        _kill_session(stream.pid)
+        stream.wait(30)
     assert (stream.returncode, out, err) == (0, "", "")
-    eventually(lambda: not _session_members(stream.pid))
+
+
+def _kill_session(session: int) -> None:
+    for process in psutil.process_iter():
+        if _session_of(process.pid) == session:
+            process.kill()
 
 
 def _session_members(session: int) -> list[str]:
