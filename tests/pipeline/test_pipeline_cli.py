@@ -308,7 +308,7 @@ def test_an_interrupted_job_ends_at_once_and_leaves_nothing(tmp_path: Path, star
     assert list((tmp_path / "out").rglob("*.parquet")) == []
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_an_interrupt_ends_a_stream_cleanly_and_nothing_is_left(tmp_path: Path) -> None:
     write_log(tmp_path / "log", 1 << 16, messages(100))
     line = [sys.executable, "-m", "commitlogfs.pipeline", "export", "log", "out", "--follow", "--interval", "1"]
