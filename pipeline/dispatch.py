@@ -22,7 +22,7 @@ from commitlogfs.pipeline import dispatch_properties as props
 from commitlogfs.pipeline.errors import PipelineError
 from commitlogfs.pipeline.fields import RecordFields, record_fields
 from commitlogfs.pipeline.groups import group_spans
-from commitlogfs.pipeline.java_text import java_hashes, well_formed
+from commitlogfs.pipeline.java_text import java_hashes, well_formed_text
 
 Bytes = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
@@ -179,8 +179,7 @@ class Dispatcher:
         return groups, queues
 
     def _meet(self, raw_topic: bytes, queue_id: int, offset: int) -> _Queue:
-        text, _ = well_formed(np.frombuffer(raw_topic, np.uint8), np.zeros(1, np.int64), np.array([len(raw_topic)]))
-        topic = text.tobytes().decode()
+        topic = well_formed_text(raw_topic)
         batch = topic in self._rules.batch_topics
         wanted = self._rules.topics is None or topic in self._rules.topics
         prefix = _hash(raw_topic + b"#")

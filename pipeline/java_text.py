@@ -32,6 +32,12 @@ def well_formed(data: Bytes, starts: Longs, lengths: Longs) -> tuple[Bytes, Long
     return out[: offsets[-1]], offsets
 
 
+def well_formed_text(raw: bytes) -> str:
+    """One text, as a Java broker sees it."""
+    text, _ = well_formed(np.frombuffer(raw, np.uint8), np.zeros(1, np.int64), np.array([len(raw)]))
+    return text.tobytes().decode()
+
+
 @compiled
 def _continues(byte: Scalar) -> Scalar:
     return (byte & 0xC0) == 0x80

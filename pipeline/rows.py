@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from commitlogfs.pipeline.columns import Projection
-from commitlogfs.pipeline.crc import crcs
 from commitlogfs.pipeline.errors import DamagedLogError, SegmentGoneError
 from commitlogfs.pipeline.fields import RecordFields, record_fields
+from commitlogfs.pipeline.record_crcs import wrong_body_crcs
 from commitlogfs.pipeline.scanner import Chunk, Damage, DamageMode, scan_split
 from commitlogfs.pipeline.selection import RecordFilter
 from commitlogfs.pipeline.splits import Split
@@ -114,11 +114,9 @@ class RowReader:
 
 
 def _wrong_bodies(chunk: Chunk, fields: RecordFields, selection: Longs | None) -> Longs:
-    rows = np.arange(len(chunk.positions)) if selection is None else selection
-    actual = crcs(chunk.data, fields.body_start[rows], fields.body_length[rows])
-    # The broker does not look at the CRC of an empty body either (CommitLog#checkMessageAndReturnSize).
-    wrong: Longs = rows[(actual != fields.body_crc[rows]) & (fields.body_length[rows] > 0)]
-    return wrong
+    if selection is None:
+        return wrong_body_crcs(chunk.data, fields)
+    return selection[wrong_body_crcs(chunk.data, RecordFields(*(values[selection] for values in fields)))]
 
 
 def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -90,16 +90,7 @@ class _Scan:
             return split.start
         if not split.alone:
             return window.find(split.start, split.stop)
-        at: int | None = 0
-        needed = 0
-        while at is not None and at < split.start:
-            window.load(at, needed)
-            _, walked = window.walk(at, split.start)
-            at, needed = walked.position, walked.needed
-            if walked.ended is Ended.BLANK:
-                return None
-            if walked.ended in REASONS:
-                at, needed = window.find(at, split.limit), 0
+        at, _ = window.walk_to(split.start, split.limit)
         return at
 
     def _refuse_seeming(self, start: int, stop: int) -> None:

@@ -123,21 +123,8 @@ def _stored_ms(reader: SegmentReader, at: int) -> int | None:
 @lru_cache(maxsize=16)
 def _newest_ms(segment: SegmentFile, end: int) -> int | None:
     """Store time of the last record before `end`, which does not change any more; None without one."""
-    newest = -1
     with open_segment(segment) as reader:
-        window = Window(segment, reader)
-        at: int | None = 0
-        needed = 0
-        while at is not None and at < end:
-            window.load(at, needed)
-            positions, walked = window.walk(at, end)
-            if len(positions):
-                newest = window.begin + int(positions[-1])
-            at, needed = walked.position, walked.needed
-            if walked.ended in REASONS:
-                at, needed = window.find(at, end), 0
-            elif walked.ended is Ended.BLANK:
-                break
+        _, newest = Window(segment, reader).walk_to(end, end)
         return None if newest < 0 else _stored_ms(reader, newest)
 
 

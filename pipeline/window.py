@@ -4,7 +4,17 @@ import numpy as np
 
 from commitlogfs.pipeline.errors import LocationError
 from commitlogfs.pipeline.segments import SegmentFile, SegmentReader, read_at
-from commitlogfs.pipeline.walk import SMALLEST_HEADER, SMALLEST_RECORD, Bytes, Longs, Walk, find, walk
+from commitlogfs.pipeline.walk import (
+    REASONS,
+    SMALLEST_HEADER,
+    SMALLEST_RECORD,
+    Bytes,
+    Ended,
+    Longs,
+    Walk,
+    find,
+    walk,
+)
 from commitlogfs.store.record import MAGIC_V1
 
 WINDOW_BYTES = 2 << 20
@@ -66,6 +76,24 @@ class Window:
             else:
                 at += 1
         return None
+
+    def walk_to(self, stop: int, limit: int) -> tuple[int | None, int]:
+        """From the segment's begin over all that lies before `stop`: where the first record from there on begins,
+        and the last one before it (-1: none). None where the segment's records end before `stop`, or where after
+        damage none is found before `limit`."""
+        at: int | None = 0
+        needed, newest = 0, -1
+        while at is not None and at < stop:
+            self.load(at, needed)
+            positions, walked = self.walk(at, stop)
+            if len(positions):
+                newest = self.begin + int(positions[-1])
+            at, needed = walked.position, walked.needed
+            if walked.ended is Ended.BLANK:
+                return None, newest
+            if walked.ended in REASONS:
+                at, needed = self.find(at, limit), 0
+        return at, newest
 
     def _is_record(self, at: int) -> bool:
         """Whether the lengths of the record at `at`, whose own header claims it, add up to its size."""

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from commitlogfs.pipeline.crc import crcs
 from commitlogfs.pipeline.dispatch import Dispatched, Dispatcher, DispatchRules, Entries, Keys, QueueKey
 from commitlogfs.pipeline.errors import SegmentGoneError
 from commitlogfs.pipeline.fields import record_fields
@@ -18,8 +17,8 @@ from commitlogfs.pipeline.groups import group_spans
 from commitlogfs.pipeline.index_reader import IndexFile, broken_chains, first_descent, keys_between
 from commitlogfs.pipeline.jobs.findings import Findings, Kind
 from commitlogfs.pipeline.lookup import LogLookup
-from commitlogfs.pipeline.property_crc import wrong_property_crcs
 from commitlogfs.pipeline.queue_reader import QueueEntries, QueueReader
+from commitlogfs.pipeline.record_crcs import wrong_body_crcs, wrong_property_crcs
 from commitlogfs.pipeline.scanner import Chunk, Damage, DamageMode, scan_split
 from commitlogfs.pipeline.segments import LogListing
 from commitlogfs.pipeline.splits import Split
@@ -133,15 +132,15 @@ def queue_name(queue: QueueKey) -> str:
 def audit_splits(numbers: Iterable[int], *, splits: Sequence[Split], plan: AuditPlan) -> Iterator[Audited]:
     """One report per split, and one tally per split and queue."""
     for number in numbers:
-        audit = _SplitAudit(number, splits[number], plan)
+        audit = _SplitAudit(splits[number], plan)
         audit.run()
         yield audit.report
         yield from audit.tallies.items()
 
 
 class _SplitAudit:
-    def __init__(self, number: int, split: Split, plan: AuditPlan) -> None:
-        self._number, self._split, self._plan = number, split, plan
+    def __init__(self, split: Split, plan: AuditPlan) -> None:
+        self._split, self._plan = split, plan
         self._dispatcher = Dispatcher(plan.rules)
         self._entries: list[Entries] = []
         self._keys: list[Keys] = []
@@ -184,9 +183,7 @@ class _SplitAudit:
         for hour, count in zip(*np.unique(fields.store_ms // _HOUR_MS, return_counts=True), strict=True):
             report.hours[int(hour)] += int(count)
 
-        wrong = crcs(data, fields.body_start, fields.body_length) != fields.body_crc
-        # The broker does not look at the CRC of an empty body either (CommitLog#checkMessageAndReturnSize).
-        for row in np.flatnonzero(wrong & (fields.body_length > 0)):
+        for row in wrong_body_crcs(data, fields):
             detail = f"a body of {fields.body_length[row]:,} bytes"
             report.findings.add(Kind.BODY_CRC, int(fields.physical_offset[row]), chunk.segment.name, detail)
         for row in wrong_property_crcs(data, positions, fields):

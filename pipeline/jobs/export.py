@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from commitlogfs.pipeline.columns import COLUMNS, Projection
 from commitlogfs.pipeline.errors import LocationError, PipelineError
+from commitlogfs.pipeline.java_text import well_formed_text
 from commitlogfs.pipeline.jobs import export_tasks as tasks
 from commitlogfs.pipeline.jobs.export_folder import (
     ExportFolder,
@@ -33,7 +34,7 @@ from commitlogfs.pipeline.jobs.export_folder import (
     partition_folder,
 )
 from commitlogfs.pipeline.jobs.export_tasks import FilePlan, FileWritten, Layout, Partition, Reading
-from commitlogfs.pipeline.jobs.tally import Tally, store_days, tally_splits, topic_text
+from commitlogfs.pipeline.jobs.tally import Tally, store_days, tally_splits
 from commitlogfs.pipeline.losses import demand_complete, missing_ranges
 from commitlogfs.pipeline.options import Edge, OptionError, ReadOptions, parse_options
 from commitlogfs.pipeline.places import first_place, narrow_by_time, survey
@@ -412,7 +413,7 @@ class _Run:
         for number, tally in self._run_tasks(splits, count, 0.0, _COUNTING):
             whole.merge(tally)
             for (raw, day), figures in tally.figures.items():
-                of_split = sizes.setdefault(layout.partition_of(topic_text(raw), day), {})
+                of_split = sizes.setdefault(layout.partition_of(well_formed_text(raw), day), {})
                 of_split[number] = of_split.get(number, 0) + figures.stored_bytes
         for partition in sizes:
             partition_folder(layout.folder_parts(partition))  # refused before anything is written

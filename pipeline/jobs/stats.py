@@ -7,7 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from commitlogfs.pipeline.errors import LocationError
-from commitlogfs.pipeline.jobs.tally import Figures, Tally, queue_ids, tally_splits, topic_text
+from commitlogfs.pipeline.java_text import well_formed_text
+from commitlogfs.pipeline.jobs.tally import Figures, Tally, queue_ids, tally_splits
 from commitlogfs.pipeline.losses import missing_ranges
 from commitlogfs.pipeline.places import survey
 from commitlogfs.pipeline.scanner import Damage, DamageMode
@@ -151,7 +152,7 @@ def _summed(tally: Tally) -> tuple[TopicStats | None, dict[str, TopicStats]]:
     queues: dict[str, set[int]] = {}
     figures: dict[str, Figures] = {}
     for (raw, queue), of_queue in tally.figures.items():
-        topic = topic_text(raw)
+        topic = well_formed_text(raw)
         queues.setdefault(topic, set()).add(queue)
         figures[topic] = figures[topic] | of_queue if topic in figures else of_queue
     topics = {topic: _as_stats(figures[topic], len(queues[topic])) for topic in figures}

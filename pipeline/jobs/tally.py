@@ -12,7 +12,6 @@ import numpy as np
 from commitlogfs.pipeline.compiled import compiled
 from commitlogfs.pipeline.fields import RecordFields, record_fields
 from commitlogfs.pipeline.groups import group_spans
-from commitlogfs.pipeline.java_text import well_formed
 from commitlogfs.pipeline.scanner import Chunk, Damage, DamageMode, scan_split
 from commitlogfs.pipeline.selection import RecordFilter
 from commitlogfs.pipeline.splits import Split
@@ -67,12 +66,6 @@ class Tally:
         for key, figures in other.figures.items():
             self.add(key, figures)
         self.damages += other.damages
-
-
-def topic_text(raw: bytes) -> str:
-    """As the topic column has it."""
-    text, _ = well_formed(np.frombuffer(raw, np.uint8), np.zeros(1, np.int64), np.array([len(raw)]))
-    return text.tobytes().decode()
 
 
 def queue_ids(fields: RecordFields) -> Longs:

@@ -156,7 +156,7 @@ def test_a_selection_of_rows(tmp_path: Path) -> None:
 
     log = write_log(tmp_path, SEGMENT, [lambda at, n=n: make_record(at, queue_id=n) for n in range(10)])
     split = plan_splits(list_segments(str(log.folder)), log.end)[0]
-    (chunk,) = scan_split(split)
+    chunk = next(scan_split(split))
     assert isinstance(chunk, Chunk)
     batch = Projection(["queueId"]).to_batch(chunk, selection=np.array([2, 5, 9]))
     assert batch.column(0) == pa.array([2, 5, 9], pa.int32())

@@ -16,6 +16,16 @@ def end_of(folder: Path, known: int = 0, settle_s: float = 0.0) -> int:
     return find_end(list_segments(str(folder)), known=known, settle_s=settle_s)
 
 
+def write_cut_back_log(folder: Path) -> tuple[int, int]:
+    """A log in which old records lie behind the end; where it was cut back to, and where it ends since."""
+    log = write_log(folder, SEGMENT, [sized(400)] * 100)
+    cut = log.offsets[50]
+    stamped = bytearray(make_record(cut, body=b"new" * 50))
+    stamped[56:64] = (1_800_000_000_000).to_bytes(8, "big")
+    log.write_at(cut, bytes(stamped))
+    return cut, cut + len(stamped)
+
+
 def test_the_end_is_behind_the_last_record(tmp_path: Path) -> None:
     log = write_log(tmp_path, SEGMENT, [sized(400)] * 300)
     assert end_of(tmp_path) == log.end
@@ -101,21 +111,12 @@ def test_a_broker_that_writes_on_and_on_does_not_hold_us_up(tmp_path: Path) -> N
 
 def test_records_left_over_behind_the_end_are_not_the_log(tmp_path: Path) -> None:
     """A broker that was cut short goes back to its last good record and writes on from there, over old ones."""
-    log = write_log(tmp_path, SEGMENT, [sized(400)] * 100)
-    cut = log.offsets[50]
-    stamped = bytearray(make_record(cut, body=b"new" * 50))
-    stamped[56:64] = (1_800_000_000_000).to_bytes(8, "big")
-    log.write_at(cut, bytes(stamped))
-    assert end_of(tmp_path) == cut + len(stamped)
+    _, end = write_cut_back_log(tmp_path)
+    assert end_of(tmp_path) == end
 
 
 def test_records_left_over_are_not_the_log_for_one_who_asks_again_either(tmp_path: Path) -> None:
-    log = write_log(tmp_path, SEGMENT, [sized(400)] * 100)
-    cut = log.offsets[50]
-    stamped = bytearray(make_record(cut, body=b"new" * 50))
-    stamped[56:64] = (1_800_000_000_000).to_bytes(8, "big")
-    log.write_at(cut, bytes(stamped))
-    end = cut + len(stamped)
+    cut, end = write_cut_back_log(tmp_path)
     assert end_of(tmp_path, known=end) == end
     assert end_of(tmp_path, known=cut) == end
 

@@ -1,7 +1,7 @@
-"""The CRC that a broker with enabledAppendPropCRC puts at the end of each record's properties.
+"""The CRCs of many records at once: of their bodies, and of the records themselves.
 
-The last 20 bytes of a record are then `__CRC32#`, 0x01, ten decimal digits with the least significant first, 0x02;
-the CRC is of all before them (CommitLog.CRC32_RESERVED_LEN, MessageDecoder#createCrc32).
+With enabledAppendPropCRC the last 20 bytes of a record are `__CRC32#`, 0x01, ten decimal digits with the least
+significant first, 0x02; the CRC is of all before them (CommitLog.CRC32_RESERVED_LEN, MessageDecoder#createCrc32).
 """
 
 import numpy as np
@@ -13,6 +13,14 @@ from commitlogfs.store.record import PROPERTY_CRC_BYTES
 
 _NAME = np.frombuffer(b"__CRC32#\x01", np.uint8)
 _PLACES = 10 ** np.arange(10, dtype=np.int64)
+
+
+def wrong_body_crcs(data: Bytes, fields: RecordFields) -> Longs:
+    """Rows of the records whose bodies do not match. An empty one always does: the broker does not look at its CRC
+    either (CommitLog#checkMessageAndReturnSize)."""
+    wrong = crcs(data, fields.body_start, fields.body_length) != fields.body_crc
+    rows: Longs = np.flatnonzero(wrong & (fields.body_length > 0))
+    return rows
 
 
 def wrong_property_crcs(data: Bytes, positions: Longs, fields: RecordFields) -> Longs:
