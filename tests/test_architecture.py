@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("bench", "fusefs", "mount", "pipeline", "store")
+PACKAGES = ("bench", "fusefs", "mount", "pipeline", "pyspark_commitlog", "store")
 
 ALLOWED = {
     "store": {"store"},
     "fusefs": {"fusefs", "store"},
     "mount": {"mount", "fusefs", "store"},
     "pipeline": {"pipeline", "store"},
+    "pyspark_commitlog": {"pipeline"},
     "bench": {"bench", "mount", "fusefs", "pipeline", "store"},
 }
 """package -> the packages of commitlogfs it may import."""

@@ -3,13 +3,17 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from support import spark_driver
 from support.cluster import SparkCluster
-from support.messages import messages
+from support.messages import message, messages
+from support.rebuilding import read_files
 from support.waiting import eventually
 from support.written_logs import WrittenLog, write_log
 
@@ -69,3 +73,79 @@ def test_a_killed_executor_changes_nothing(cluster: SparkCluster, log: WrittenLo
     finally:
         spark_driver.kill(driver)
     assert victim not in cluster.executors()
+
+
+# --- the jobs ------------------------------------------------------------------------------------------------
+
+
+QUEUES = 6
+LONG_COUNT = 150_000
+
+
+@pytest.fixture(scope="module")
+def store(base_folder: Path) -> Path:
+    """A broker's, whose log takes the executors some seconds."""
+    root = base_folder / "cluster-store"
+    long = [message(number, queue_offset=number // QUEUES) for number in range(LONG_COUNT)]
+    write_log(root / "commitlog", 1 << 22, long)
+    return root
+
+
+def run_verb(*arguments: object) -> None:
+    spark_driver.finish(start_verb(*arguments))
+
+
+def start_verb(*arguments: object) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "commitlogfs.pipeline", *map(str, arguments), "--split-size", "256k"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+        start_new_session=True,
+    )
+
+
+def kill_an_executor(cluster: SparkCluster, job: "subprocess.Popen[str]", begun: Callable[[], bool]) -> None:
+    """Once the job has `begun`; then the job is waited for, which must end well."""
+    try:
+
+        def at_work() -> bool:
+            spark_driver.demand_running(job)
+            return begun()
+
+        eventually(at_work, spark_driver.BUSY_S)
+        os.kill(cluster.executors()[-1], signal.SIGKILL)
+        spark_driver.demand_running(job)
+        spark_driver.finish(job)
+    finally:
+        spark_driver.kill(job)
+
+
+@pytest.mark.soak
+def test_a_rebuild_whose_executor_is_killed(cluster: SparkCluster, store: Path, workdir: Path) -> None:
+    run_verb("rebuild", "--store-root", store, "--output", workdir / "local", "--master", "local[2]")
+    arguments = ("--store-root", store, "--output", workdir / "cluster", "--master", cluster.url)
+    job = start_verb("rebuild", *arguments)
+    kill_an_executor(cluster, job, lambda: any(path.is_file() for path in workdir.glob("cluster.building-*/**/*")))
+    for part in ("consumequeue", "index"):
+        expected = sorted(read_files(workdir / "local" / part).items())
+        found = sorted(read_files(workdir / "cluster" / part).items())
+        if part == "index":  # named by the wall clock
+            assert [data for _, data in found] == [data for _, data in expected]
+        else:
+            assert found == expected
+        assert found
+    assert sum(len(data) for _, data in read_files(workdir / "cluster/consumequeue").items()) >= 20 * LONG_COUNT
+
+
+@pytest.mark.soak
+def test_an_export_whose_executor_is_killed(cluster: SparkCluster, store: Path, workdir: Path) -> None:
+    output = workdir / "out"
+    job = start_verb("export", store / "commitlog", output, "--range-size", "2m", "--master", cluster.url)
+    kill_an_executor(cluster, job, lambda: any(output.rglob("*.parquet")))
+    columns = [pq.ParquetFile(path).read(["body"]).column(0) for path in output.rglob("*.parquet")]
+    assert sorted(body for column in columns for body in column.to_pylist()) == [
+        b"message %08d" % number for number in range(LONG_COUNT)
+    ]

@@ -242,6 +242,35 @@ def test_a_stream_goes_on_from_its_checkpoint(spark: SparkSession, tmp_path: Pat
     assert exported(spark, tmp_path).to_pylist() == in_log(log)
 
 
+@pytest.mark.soak
+def test_a_stream_that_is_killed_exports_each_message_once(
+    spark: SparkSession, tmp_path: Path, base_folder: Path
+) -> None:
+    log = write_log(tmp_path / "log", SEGMENT, messages(300))
+    place = base_folder / "followed"
+    place.mkdir()
+    command = ("export", str(log.folder), str(tmp_path / "out"), "--follow", "--interval", "0.2")
+    for round_number in range(4):
+        seen = len(files(tmp_path))
+        with subprocess.Popen(
+            [sys.executable, "-m", "commitlogfs.pipeline", *command],
+            env={**os.environ, "SPARK_LOCAL_DIRS": str(place)},
+            start_new_session=True,
+        ) as driver:
+            deadline = time.monotonic() + 240
+            # Each time a little later behind the first new file: before, in and after a commit.
+            while len(files(tmp_path)) <= seen + 2 * round_number:
+                assert driver.poll() is None
+                assert time.monotonic() < deadline
+                for more in messages(20, len(log.offsets)):
+                    log.append(more)
+                time.sleep(0.02)
+            os.killpg(driver.pid, signal.SIGKILL)
+    wait(follow(spark, str(log.folder), str(tmp_path / "out"), available_now=True))
+    assert offsets(spark, tmp_path) == log.offsets
+    shutil.rmtree(place)
+
+
 # --- planning --------------------------------------------------------------------------------------------
 
 
