@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from commitlogfs.pipeline.errors import PipelineError
 from commitlogfs.pipeline.fields import RecordFields, record_fields
-from commitlogfs.pipeline.gather import gather
-from commitlogfs.pipeline.groups import group_spans
-from commitlogfs.pipeline.java_text import well_formed
+from commitlogfs.pipeline.gather import Ints, gather
+from commitlogfs.pipeline.groups import all_alike, group_spans
+from commitlogfs.pipeline.java_text import is_ascii, well_formed
 from commitlogfs.pipeline.properties import find_property, parse_all
 from commitlogfs.pipeline.scanner import Chunk
 from commitlogfs.pipeline.walk import Bytes, Longs
@@ -124,16 +124,21 @@ def _property(name: bytes) -> Callable[[_Rows], pa.Array]:
 def _texts(data: Bytes, starts: Longs, lengths: Longs, *, some_absent: bool = False) -> pa.Array:
     """Strings; with `some_absent` null where the length is below 0."""
     values, offsets = gather(data, starts, lengths)
-    if values.max(initial=0) >= 0x80:
-        values, long_offsets = well_formed(data, starts, lengths)
-        offsets = long_offsets.astype(np.int32)
     validity, nulls = None, 0
     if some_absent:
         absent = lengths < 0
         nulls = int(np.count_nonzero(absent))
         validity = pa.py_buffer(np.packbits(~absent, bitorder="little")) if nulls else None
+    return _strings(values, offsets, validity, nulls)
+
+
+def _strings(values: Bytes, offsets: Ints, validity: pa.Buffer | None = None, nulls: int = 0) -> pa.Array:
+    """Texts that lie one after the other, as Java would read them."""
+    if not is_ascii(values):
+        values, long_offsets = well_formed(values, offsets[:-1].astype(np.int64), np.diff(offsets).astype(np.int64))
+        offsets = long_offsets.astype(np.int32)
     buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(values)]
-    return pa.Array.from_buffers(pa.string(), len(starts), buffers, nulls)
+    return pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers, nulls)
 
 
 def _topic(rows: _Rows) -> pa.Array:
@@ -147,22 +152,22 @@ def _body(rows: _Rows) -> pa.Array:
 
 def _properties(rows: _Rows) -> pa.Array:
     parsed = parse_all(rows.data, rows.fields.properties_start, rows.fields.properties_length)
-    names = _texts(rows.data, parsed.name_start, parsed.name_length)
-    values = _texts(rows.data, parsed.value_start, parsed.value_length)
-    return pa.MapArray.from_arrays(pa.array(parsed.offsets.astype(np.int32)), names, values)
+    return pa.MapArray.from_arrays(pa.array(parsed.offsets), _strings(*parsed.names), _strings(*parsed.values))
 
 
-def _host(start_field: str, v6_flag: int) -> Callable[[_Rows], pa.Array]:
+def _host(start_field: str, word_field: str, v6_flag: int) -> Callable[[_Rows], pa.Array]:
     """ADDRESS:PORT. Few clients write most messages, so each distinct host is made into text once."""
 
     def build(rows: _Rows) -> pa.Array:
         starts: Longs = getattr(rows.fields, start_field)
+        words: Longs = getattr(rows.fields, word_field)
+        if rows.count and all_alike(words, rows.fields.sys_flag, v6_flag):
+            text = _host_text(rows.data[starts[0] : starts[0] + _V4_HOST_BYTES].tobytes())
+            return pa.repeat(pa.scalar(text), rows.count)
         lengths = np.where(rows.fields.sys_flag & v6_flag, _V6_HOST_BYTES, _V4_HOST_BYTES)
         groups, firsts = group_spans(rows.data, starts, lengths)
         texts = [_host_text(rows.data[starts[row] : starts[row] + lengths[row]].tobytes()) for row in firsts]
-        sizes = np.array([len(text) for text in texts], np.int64)
-        all_texts = np.frombuffer("".join(texts).encode(), np.uint8)
-        return _texts(all_texts, (np.cumsum(sizes) - sizes)[groups], sizes[groups])
+        return pa.array(texts, pa.string()).take(pa.array(groups))
 
     return build
 
@@ -196,8 +201,8 @@ _BUILDERS: dict[str, Callable[[_Rows], Any]] = {
     "sysFlag": _int32("sys_flag"),
     "bornTimestamp": _time("born_ms"),
     "storeTimestamp": _time("store_ms"),
-    "bornHost": _host("born_host_start", SysFlag.BORN_HOST_V6),
-    "storeHost": _host("store_host_start", SysFlag.STORE_HOST_V6),
+    "bornHost": _host("born_host_start", "born_host_word", SysFlag.BORN_HOST_V6),
+    "storeHost": _host("store_host_start", "store_host_word", SysFlag.STORE_HOST_V6),
     "reconsumeTimes": _int32("reconsume_times"),
     "preparedTransactionOffset": _int64("prepared_offset"),
     "bodyCRC": _int32("body_crc"),

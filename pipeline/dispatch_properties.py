@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from commitlogfs.pipeline.compiled import compiled
+from commitlogfs.pipeline.compiled import Scalar, compiled
+from commitlogfs.pipeline.raw_bytes import MARKS, lowest_bit, marks
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
@@ -106,29 +107,30 @@ def _which(data: Bytes, at: int, length: int) -> int:
 @compiled
 def _find(data: Bytes, starts: Longs, lengths: Longs, start: Longs, length: Longs) -> None:
     for row in range(starts.size):
-        at = starts[row]
-        end = at + lengths[row]
-        while at < end:
-            # The name, up to 0x01; a 0x02 before that ends a piece without one.
-            split = at
-            while split < end and data[split] > 2:
-                split += 1
-            while split < end and data[split] != 1 and data[split] != 2:
-                split += 1
-                while split < end and data[split] > 2:
-                    split += 1
-            if split == end or data[split] == 2:
-                at = split + 1
-                continue
-            stop = split + 1
-            while stop < end and data[stop] != 2:
-                stop += 1
-            if split > at and stop > split + 1:
-                name = _which(data, at, split - at)
+        piece = block = base = starts[row]
+        end = piece + lengths[row]
+        separator: Scalar = np.int64(-1)
+        mask: Scalar = np.uint64(0)
+        while piece < end:
+            while mask == 0 and block < end:
+                mask = marks(data, block, end)
+                base = block
+                block += MARKS
+            at = end
+            if mask != 0:
+                at = base + lowest_bit(mask)
+                mask &= mask - np.uint64(1)
+                if data[at] == 1:
+                    if separator < 0:
+                        separator = at
+                    continue
+            if separator > piece and at > separator + 1:
+                name = _which(data, piece, separator - piece)
                 if name >= 0:
-                    start[name, row] = split + 1
-                    length[name, row] = stop - split - 1
-            at = stop + 1
+                    start[name, row] = separator + 1
+                    length[name, row] = at - separator - 1
+            piece = at + 1
+            separator = np.int64(-1)
 
 
 @compiled

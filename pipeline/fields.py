@@ -32,6 +32,9 @@ class RecordFields(NamedTuple):
     topic_length: Longs
     properties_start: Longs
     properties_length: Longs
+    born_host_word: Longs
+    """Its first eight bytes as one number: all of an IPv4 host."""
+    store_host_word: Longs
 
 
 def record_fields(data: Bytes, positions: Longs) -> RecordFields:
@@ -77,3 +80,5 @@ def _fill(data: Bytes, positions: Longs, values: Longs) -> None:
         values[17, row] = topic_length
         values[18, row] = topic_at + topic_length + 2
         values[19, row] = i16(data, topic_at + topic_length)
+        values[20, row] = i64(data, at + 48)
+        values[21, row] = i64(data, store_at + 8)

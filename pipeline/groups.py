@@ -20,6 +20,19 @@ def group_spans(data: Bytes, starts: Longs, lengths: Longs, also: Longs | None =
     return groups, firsts[:count]
 
 
+def all_alike(numbers: Longs, flags: Longs, unwanted: int) -> bool:
+    """Whether one number is in all rows, of which there is one at least, and no row has a flag of the unwanted."""
+    return bool(_all_alike(numbers, flags, unwanted))
+
+
+@compiled
+def _all_alike(numbers: Longs, flags: Longs, unwanted: Scalar) -> Scalar:
+    differs = numbers[0] & 0
+    for row in range(numbers.size):
+        differs |= (numbers[row] ^ numbers[0]) | (flags[row] & unwanted)
+    return differs == 0
+
+
 @compiled
 def _group(
     data: Bytes, starts: Longs, lengths: Longs, also: Longs, groups: Longs, firsts: Longs, slots: Longs

@@ -55,6 +55,9 @@ class SegmentReader(Protocol):
     def read_into(self, buffer: npt.NDArray[np.uint8], position: int) -> int:
         """Fill `buffer` from `position` on; the bytes read, fewer than asked for at the end of the file only."""
 
+    def next_data(self, position: int) -> int:
+        """From `position` to there nothing was ever written; `position` if that is not known."""
+
     def __enter__(self) -> Self: ...
 
     def __exit__(
@@ -191,6 +194,12 @@ class _LocalSegment:
             done += got
         return done
 
+    def next_data(self, position: int) -> int:
+        try:
+            return os.lseek(self._fd, position, os.SEEK_DATA)
+        except OSError as error:
+            return max(position, self._segment.size) if error.errno == errno.ENXIO else position
+
     def __enter__(self) -> Self:
         return self
 
@@ -219,6 +228,9 @@ class _RemoteSegment:
             length = len(data)
             buffer[:length] = data
         return length
+
+    def next_data(self, position: int) -> int:
+        return position
 
     def __enter__(self) -> Self:
         return self

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commitlogfs.pipeline.compiled import Scalar, compiled
-from commitlogfs.pipeline.raw_bytes import i16, i32, i64, u32
+from commitlogfs.pipeline.raw_bytes import i16, i32, i64, u32, word
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
@@ -179,6 +179,11 @@ def _find(data: Bytes, offset: Scalar, start: Scalar, stop: Scalar, room: Scalar
         shift = _SHIFTS[data[at + 7]]
         if shift:
             at += shift
+            # No magic has a zero in it, and what was never written is long.
+            while at + 32 <= data.size and not (
+                word(data, at) | word(data, at + 8) | word(data, at + 16) | word(data, at + 24)
+            ):
+                at += 28
             continue
         magic = u32(data, at + 4)
         if magic in (_V1, _V2, _BLANK):

@@ -3,11 +3,13 @@
 import threading
 from pathlib import Path
 
+import pytest
 from support.records import make_record
 from support.written_logs import sized, write_log
 
 from commitlogfs.pipeline.segments import list_segments
 from commitlogfs.pipeline.tail import find_end
+from commitlogfs.pipeline.window import WINDOW_BYTES
 
 SEGMENT = 1 << 16
 
@@ -107,6 +109,19 @@ def test_a_broker_that_writes_on_and_on_does_not_hold_us_up(tmp_path: Path) -> N
         writer.join()
     assert end in {*log.offsets, log.end}
     assert end > log.offsets[4]
+
+
+@pytest.mark.parametrize("shift", [0, 1, 7, 4095])
+def test_a_log_that_goes_on_far_behind_a_hole_in_the_file(tmp_path: Path, shift: int) -> None:
+    """What was never written is passed over unread, to the byte."""
+    size = 8 * WINDOW_BYTES
+    log = write_log(tmp_path, size, [sized(400)] * 3)
+    later = (5 * WINDOW_BYTES) - 4096 + shift
+    stamped = bytearray(make_record(later, body=b"later"))
+    stamped[56:64] = (1_900_000_000_000).to_bytes(8, "big")
+    log.write_at(later, bytes(stamped))
+    assert end_of(tmp_path) == later + len(stamped)
+    assert log.segment_at(0).stat().st_blocks * 512 < WINDOW_BYTES, "the file has no hole"
 
 
 def test_records_left_over_behind_the_end_are_not_the_log(tmp_path: Path) -> None:
