@@ -13,6 +13,12 @@ from support.loop_disks import DiskFarm, loop_available, mkfs_available
 from support.pools import PoolMount
 
 from commitlogfs.bench import sweep
+from commitlogfs.bench.rocketmq.process import JVM_FLAGS
+
+# A JVM that lives for seconds spends most of them on compiling what it will never run again.
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1"
+os.environ.setdefault(JVM_FLAGS, _SHORT_LIVED)
+os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{_SHORT_LIVED} -XX:+UseSerialGC")
 
 # The same examples on every machine and in every run; no time limit per example, since machines are busy.
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)

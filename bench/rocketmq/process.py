@@ -17,6 +17,8 @@ from commitlogfs.bench.rocketmq.helper import write_conf
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 40.0
 _KILL_DEADLINE_S = 20.0
+JVM_FLAGS = "COMMITLOGFS_JVM_FLAGS"
+"""An environment variable: flags for every JVM that is started here."""
 _POLL_S = 0.05
 _TAIL_BYTES = 4000
 
@@ -38,6 +40,7 @@ def java_command(
         "-Drocketmq.client.logUseSlf4j=true",
         f"-Drmq.logback.configurationFile={distribution.helper / 'rmq.logback.xml'}",
         f"-Duser.home={user_home}",
+        *os.environ.get(JVM_FLAGS, "").split(),
         *jvm,
         "-cp",
         distribution.class_path,

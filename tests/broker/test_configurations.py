@@ -34,7 +34,7 @@ NEWEST, *OLDER = rocketmq.VERSIONS
     ("version", "walk"),
     [
         pytest.param(NEWEST, [*CONFIGURATIONS], id=NEWEST),
-        *(pytest.param(version, ["sync"], id=version) for version in OLDER),
+        *(pytest.param(version, ["sync"], id=version, marks=pytest.mark.soak) for version in OLDER),
         *(
             pytest.param(version, [*CONFIGURATIONS], id=f"{version}-all", marks=pytest.mark.soak)
             for version in OLDER

@@ -237,7 +237,7 @@ def test_one_disk_is_full_of_other_data(make: Callable[..., Stand], newest: Dist
     stand.pool.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_all_disks_are_full_of_other_data(make: Callable[..., Stand], newest: Distribution, workdir: Path) -> None:
     """Deleting would not help, so nothing is deleted: messages are refused, until there is room again."""
     stand = make(AT_ONCE)

@@ -90,6 +90,7 @@ def kill_drivers_while_sending(
     return sent.sent
 
 
+@pytest.mark.soak
 def test_each_message_once_although_the_driver_is_killed(
     broker: Broker, workdir: Path, newest: Distribution, names: NameServer
 ) -> None:
@@ -112,6 +113,7 @@ def test_each_message_once_on_a_mount(
         assert running.is_running
 
 
+@pytest.mark.soak
 def test_segments_deleted_in_between(
     broker: Broker, workdir: Path, newest: Distribution, names: NameServer
 ) -> None:

@@ -49,6 +49,7 @@ def settings_of(cluster: SparkCluster) -> list[str]:
     return [f"{key}={value}" for key, value in cluster.settings.items()]
 
 
+@pytest.mark.soak
 def test_a_cluster_answers_as_local_mode_does(cluster: SparkCluster, log: WrittenLog) -> None:
     local = json.loads(spark_driver.run("count", "local[2]", log.folder, "splitSize=50000"))
     assert local == expected()

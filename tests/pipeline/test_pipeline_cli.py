@@ -260,15 +260,22 @@ def test_verbs_with_spark_print_their_result_and_nothing_else(tmp_path: Path) ->
     counted = command("--json", "stats", "log", **options)
     assert (counted.returncode, counted.stderr) == (0, "")
     assert json.loads(counted.stdout)["total"]["messages"] == 1000
-    first = command("export", "log", "out", **options)
-    assert (first.returncode, first.stderr) == (0, "")
-    assert first.stdout.startswith("1,000 messages in 3 files, ")
-    assert command("-q", "export", "log", "out", **options).stdout == ""
     log.write_at(log.offsets[500] + 4, b"\0\0\0\0")
     damaged = command("stats", "log", **options)
     assert (damaged.returncode, damaged.stdout) == (1, "")
     assert damaged.stderr.count("\n") == 1
     assert f"log offset {log.offsets[500]}: no record begins here" in damaged.stderr
+
+
+@pytest.mark.soak
+def test_more_verbs_with_spark_print_their_result_and_nothing_else(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log", 1 << 16, messages(1000))
+    options = {"env": {**os.environ, "MASTER": "local[2]"}, "cwd": tmp_path}
+    first = command("export", "log", "out", **options)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert first.stdout.startswith("1,000 messages in 3 files, ")
+    assert command("-q", "export", "log", "out", **options).stdout == ""
+    log.write_at(log.offsets[500] + 4, b"\0\0\0\0")
     told = command("stats", "log", "--mode", "permissive", **options)
     assert told.returncode == 1
     assert f"damage: segment {log.segment_at(log.offsets[500]).name}" in told.stderr

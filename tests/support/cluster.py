@@ -76,7 +76,7 @@ class SparkCluster:
             "SPARK_LOCAL_IP": _HOST,  # its web page, too, is for this machine alone
             "SPARK_LOCAL_DIRS": str(self._folder / "local"),
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": f"-XX:-UsePerfData -Djava.io.tmpdir={self._folder}",
+            "SPARK_DAEMON_JAVA_OPTS": f"-XX:-UsePerfData -XX:TieredStopAtLevel=1 -Djava.io.tmpdir={self._folder}",
             "PYSPARK_PYTHON": sys.executable,
         }
         with self._log(name).open("ab") as log:
