@@ -13,10 +13,12 @@ from commitlogfs.pipeline.jobs.audit import audit
 
 pytestmark = [
     pytest.mark.broker,
-    pytest.mark.slow,
+    pytest.mark.soak,
+    pytest.mark.timeout(3600),
     pytest.mark.skipif(shutil.which("javac") is None, reason="needs a JDK (java, javac)"),
 ]
 
+COUNT = 1_000_000
 MIXED_ROUNDS = 20
 SETTINGS = {
     "mappedFileSizeCommitLog": 64 << 20,
@@ -26,10 +28,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize(
-    "count", [pytest.param(20_000), pytest.param(1_000_000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])]
-)
-def test_a_healthy_store_is_found_healthy(spark: SparkSession, tmp_path: Path, count: int) -> None:
+def test_a_million_messages_are_found_healthy(spark: SparkSession, tmp_path: Path) -> None:
     """With tags and keys, and some of every kind: delayed, transactional, in batches, light, compressed."""
     newest = rocketmq.fetch("5.5.0")
     with NameServer(newest, tmp_path) as names, Broker(newest, names, tmp_path, SETTINGS) as broker:
@@ -38,13 +37,13 @@ def test_a_healthy_store_is_found_healthy(spark: SparkSession, tmp_path: Path, c
                 newest,
                 names.address,
                 f"Topic{topic}",
-                count=count // 4,
+                count=COUNT // 4,
                 size_bytes=200,
                 keys=True,
                 tags="one,two,three",
                 timeout_s=1800,
             )
-            assert sent.sent == count // 4
+            assert sent.sent == COUNT // 4
         rocketmq.send_mixed(newest, names.address, rounds=MIXED_ROUNDS)
         broker.stop()
     settings = load_broker_settings(broker.home / "broker.conf", broker.store_root)
@@ -53,6 +52,6 @@ def test_a_healthy_store_is_found_healthy(spark: SparkSession, tmp_path: Path, c
     assert report.findings.all_shown() == []
     assert report.is_whole
     assert report.compared == ("log", "queues", "index")
-    assert report.found.records > count
+    assert report.found.records > COUNT
     assert report.queue_entries >= report.found.records
     assert report.queue_entries_behind == 0

@@ -14,6 +14,7 @@ from commitlogfs.bench import rocketmq
 from commitlogfs.bench.rocketmq import Broker, Distribution, NameServer
 from commitlogfs.pipeline.broker_settings import BrokerSettings, load_broker_settings
 from commitlogfs.pipeline.jobs.apply import apply_rebuilt
+from commitlogfs.pipeline.jobs.audit import audit
 from commitlogfs.pipeline.jobs.rebuild import rebuild
 
 pytestmark = [
@@ -130,6 +131,12 @@ def test_the_live_brokers_files_byte_for_byte(stopped: Stopped, spark: SparkSess
     assert any(name.startswith("batchconsumequeue/MixedInner/") for name in stopped.live)
     assert (result.misplaced, result.left_out) == (0, 0)
     assert sum(name.startswith("index/") for name in stopped.live) > 3
+
+
+def test_an_audit_has_nothing_to_say_about_it(stopped: Stopped, spark: SparkSession) -> None:
+    report = audit(spark, stopped.log, store_root=stopped.root, settings=stopped.settings, split_size=1 << 14)
+    assert report.findings.all_shown() == []
+    assert report.compared == ("log", "queues", "index")
 
 
 def test_a_broker_starts_on_what_was_rebuilt(
