@@ -18,7 +18,8 @@ COUNT = 3000
 RECIPE = Path(__file__).parents[2] / "docs" / "adopting.md"
 
 
-@pytest.mark.parametrize("version", ["5.5.0", pytest.param("4.9.7", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
 def test_native_multi_path_store_is_adopted_and_given_back(version, new_stand):
     """4.9.7 refuses to load a commitlog folder with any other entry, so it proves that nothing is left."""
     distribution = rocketmq.fetch(version)

@@ -58,6 +58,7 @@ def test_broker_starts_reads_its_segments_and_goes_on_elsewhere(stopped, newest)
     stand.disks[chosen].remount_rw()
 
 
+@pytest.mark.soak
 def test_broker_does_not_start_on_an_active_segment_that_cannot_be_written(stopped, newest):
     """As natively. Were it allowed to, its flushes would fail while it goes on acknowledging messages."""
     stand, broker, before = stopped

@@ -17,7 +17,7 @@ from support.waiting import eventually
 from commitlogfs.bench import rocketmq
 from commitlogfs.bench.rocketmq import Broker, Distribution, NameServer
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.broker, pytest.mark.soak, pytest.mark.timeout(3600)]
 
 SEGMENT = MIB
 
@@ -90,7 +90,6 @@ def kill_drivers_while_sending(
     return sent.sent
 
 
-@pytest.mark.soak
 def test_each_message_once_although_the_driver_is_killed(
     broker: Broker, workdir: Path, newest: Distribution, names: NameServer
 ) -> None:
@@ -113,7 +112,6 @@ def test_each_message_once_on_a_mount(
         assert running.is_running
 
 
-@pytest.mark.soak
 def test_segments_deleted_in_between(
     broker: Broker, workdir: Path, newest: Distribution, names: NameServer
 ) -> None:

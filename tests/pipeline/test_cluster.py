@@ -17,7 +17,7 @@ from support.rebuilding import read_files
 from support.waiting import eventually
 from support.written_logs import WrittenLog, write_log
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 
 COUNT = 20_000
 SEGMENT = 1 << 18
@@ -49,7 +49,6 @@ def settings_of(cluster: SparkCluster) -> list[str]:
     return [f"{key}={value}" for key, value in cluster.settings.items()]
 
 
-@pytest.mark.soak
 def test_a_cluster_answers_as_local_mode_does(cluster: SparkCluster, log: WrittenLog) -> None:
     local = json.loads(spark_driver.run("count", "local[2]", log.folder, "splitSize=50000"))
     assert local == expected()
@@ -124,7 +123,6 @@ def kill_an_executor(cluster: SparkCluster, job: "subprocess.Popen[str]", begun:
         spark_driver.kill(job)
 
 
-@pytest.mark.soak
 def test_a_rebuild_whose_executor_is_killed(cluster: SparkCluster, store: Path, workdir: Path) -> None:
     run_verb("rebuild", "--store-root", store, "--output", workdir / "local", "--master", "local[2]")
     arguments = ("--store-root", store, "--output", workdir / "cluster", "--master", cluster.url)
@@ -141,7 +139,6 @@ def test_a_rebuild_whose_executor_is_killed(cluster: SparkCluster, store: Path, 
     assert sum(len(data) for _, data in read_files(workdir / "cluster/consumequeue").items()) >= 20 * LONG_COUNT
 
 
-@pytest.mark.soak
 def test_an_export_whose_executor_is_killed(cluster: SparkCluster, store: Path, workdir: Path) -> None:
     output = workdir / "out"
     job = start_verb("export", store / "commitlog", output, "--range-size", "2m", "--master", cluster.url)

@@ -35,6 +35,7 @@ def no_process_left() -> Iterator[None]:
     assert [child.cmdline() for child in left] == []
 
 
+@pytest.mark.soak
 def test_acknowledged_messages_survive_kill_and_restart(newest, tmp_path):
     acked_file, received_file = tmp_path / "acked", tmp_path / "received"
     with (
