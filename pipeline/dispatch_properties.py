@@ -111,6 +111,7 @@ def _find(data: Bytes, starts: Longs, lengths: Longs, start: Longs, length: Long
         end = piece + lengths[row]
         separator: Scalar = np.int64(-1)
         mask: Scalar = np.uint64(0)
+        # From mark to mark as in `properties`: as a function of its own it would take twice the time (`compiled`).
         while piece < end:
             while mask == 0 and block < end:
                 mask = marks(data, block, end)

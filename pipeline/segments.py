@@ -198,7 +198,10 @@ class _LocalSegment:
         try:
             return os.lseek(self._fd, position, os.SEEK_DATA)
         except OSError as error:
-            return max(position, self._segment.size) if error.errno == errno.ENXIO else position
+            # ENXIO also means behind the end: a file that was cut short since is for whoever reads there to tell.
+            if error.errno != errno.ENXIO or os.fstat(self._fd).st_size < self._segment.size:
+                return position
+            return max(position, self._segment.size)
 
     def __enter__(self) -> Self:
         return self

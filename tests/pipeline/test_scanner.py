@@ -228,6 +228,19 @@ def test_a_segment_that_is_gone_or_shorter_than_listed(tmp_path: Path) -> None:
         list(scan_split(splits[0]))
 
 
+@pytest.mark.parametrize("mode", DamageMode)
+def test_a_split_behind_the_end_of_a_segment_that_was_cut_short(tmp_path: Path, mode: DamageMode) -> None:
+    """It is not taken for one where nothing was written, whose place the file system knows."""
+    log = write_log(tmp_path, SEGMENT, [sized(400)] * 100)
+    splits = plan_splits(list_segments(str(log.folder)), log.end, split_size=SEGMENT // 8)
+    assert len(splits) > 4
+    with log.segment_at(0).open("r+b") as file:
+        file.truncate(SEGMENT // 8 + 1000)
+    for split in splits[1:]:
+        with pytest.raises(LocationError, match="although it had 65536"):
+            list(scan_split(split, mode))
+
+
 # --- hostile bytes ---------------------------------------------------------------------------------------
 
 
