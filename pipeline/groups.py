@@ -27,7 +27,7 @@ def all_alike(numbers: Longs, flags: Longs, unwanted: int) -> bool:
 
 @compiled
 def _all_alike(numbers: Longs, flags: Longs, unwanted: Scalar) -> Scalar:
-    differs = numbers[0] & 0
+    differs: Scalar = np.int64(0)
     for row in range(numbers.size):
         differs |= (numbers[row] ^ numbers[0]) | (flags[row] & unwanted)
     return differs == 0

@@ -4,6 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from support.messages import message
 from support.records import make_record
 from support.written_logs import sized, write_log
 
@@ -22,10 +23,9 @@ def write_cut_back_log(folder: Path) -> tuple[int, int]:
     """A log in which old records lie behind the end; where it was cut back to, and where it ends since."""
     log = write_log(folder, SEGMENT, [sized(400)] * 100)
     cut = log.offsets[50]
-    stamped = bytearray(make_record(cut, body=b"new" * 50))
-    stamped[56:64] = (1_800_000_000_000).to_bytes(8, "big")
-    log.write_at(cut, bytes(stamped))
-    return cut, cut + len(stamped)
+    newest = message(50, stored_ms=1_800_000_000_000, body=b"new" * 50)(cut)
+    log.write_at(cut, newest)
+    return cut, cut + len(newest)
 
 
 def test_the_end_is_behind_the_last_record(tmp_path: Path) -> None:
@@ -117,10 +117,9 @@ def test_a_log_that_goes_on_far_behind_a_hole_in_the_file(tmp_path: Path, shift:
     size = 8 * WINDOW_BYTES
     log = write_log(tmp_path, size, [sized(400)] * 3)
     later = (5 * WINDOW_BYTES) - 4096 + shift
-    stamped = bytearray(make_record(later, body=b"later"))
-    stamped[56:64] = (1_900_000_000_000).to_bytes(8, "big")
-    log.write_at(later, bytes(stamped))
-    assert end_of(tmp_path) == later + len(stamped)
+    newest = message(3, stored_ms=1_900_000_000_000, body=b"later")(later)
+    log.write_at(later, newest)
+    assert end_of(tmp_path) == later + len(newest)
     assert log.segment_at(0).stat().st_blocks * 512 < WINDOW_BYTES, "the file has no hole"
 
 
