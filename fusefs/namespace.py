@@ -391,13 +391,16 @@ class Namespace:
     async def _remove_from_disk(self, file: Segment, disk: Disk, reason: str) -> None:
         dirfd, file_name = disk.dirfd, file.name
 
+        def demand_own() -> None:
+            with contextlib.suppress(FileNotFoundError):  # gone already: what is asked for has happened
+                beneath.demand_file(dirfd, file_name, file.ino)
+
         def retire() -> bytes:
-            beneath.demand_file(dirfd, file_name, file.ino)
+            demand_own()
             return remove.retire_file(dirfd, file_name, forced=reason != UNLINK)
 
         def unlink() -> DiskUsage:
-            with contextlib.suppress(FileNotFoundError):  # gone already: what is asked for has happened
-                beneath.demand_file(dirfd, file_name, file.ino)
+            demand_own()
             return remove.remove_file(dirfd, file_name)
 
         async with self.handles.first_opens_held(file):

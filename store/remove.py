@@ -11,7 +11,7 @@ close, so that a restarted daemon finds it again. The folder exists only while i
     4 last close: unlink, rmdir            a retired file, swept by the next fresh mount
 
 On a disk without room for the folder an open segment is unlinked where it lies, and lives on by its descriptor
-alone: removing is what makes room, so it must not need any.
+alone: removing is what makes room, so it must not need any. The same where somebody else has unlinked it already.
 All functions block and belong in a worker thread.
 """
 
@@ -49,13 +49,13 @@ def remove_file(dirfd: int, name: bytes) -> DiskUsage:
 
 def retire_file(dirfd: int, name: bytes, *, forced: bool = False) -> bytes:
     """Move an open segment aside; its new name inside the retired folder, where there was room for it. That tells
-    a later daemon whether it was removed by force. Raises OSError."""
+    a later daemon whether it was removed by force. Raises OSError; ENOENT is success (it was removed already)."""
     retired_name = b"%b.%b" % (name.lstrip(b".")[:20], secrets.token_hex(4).encode())
     retired_name += _FORCED if forced else b""
     try:
         _move_aside(dirfd, name, retired_name)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (errno.ENOENT, errno.ENOSPC, errno.EDQUOT):
             raise
         with contextlib.suppress(FileNotFoundError):  # moved already, and only the sync found no room
             os.unlink(name, dir_fd=dirfd)

@@ -169,6 +169,19 @@ def test_a_vanished_file_is_an_error_and_can_be_removed(shared: PoolMount, close
     assert "traceback" not in shared.log_since_start()
 
 
+def test_a_vanished_file_that_is_open_can_be_removed(shared: PoolMount, segment: int) -> None:
+    place = place_of(shared, segment)
+    with open(shared.path(segment), "rb") as file:
+        aside = place.rename(shared.workdir / f"aside{segment}")
+        shared.path(segment).unlink()
+        assert shared.path(segment).name not in os.listdir(shared.mountpoint)
+        assert file.read(4096) == segment_bytes(segment, 4096)
+        assert not (place.parent / ".commitlogfs").exists()
+    eventually(lambda: not shared.has_open(aside))
+    assert aside.read_bytes()[:4096] == segment_bytes(segment, 4096)
+    assert "traceback" not in shared.log_since_start()
+
+
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_planted_where_the_next_segment_would_be_made(
     shared: PoolMount, segment: int, secret: Path, plant: Plant
