@@ -4,6 +4,7 @@ Names and meanings are those of RocketMQ's MessageExt. Everything is as stored: 
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
@@ -97,7 +98,7 @@ class _Rows:
 
 def _int32(field: str) -> Callable[[_Rows], pa.Array]:
     # CRC and magic are unsigned in the log and signed in Java: the bits stay.
-    return lambda rows: pa.array(getattr(rows.fields, field).astype(np.uint32).view(np.int32))
+    return lambda rows: pa.array(getattr(rows.fields, field).astype(np.int32))
 
 
 def _int64(field: str) -> Callable[[_Rows], pa.Array]:
@@ -108,10 +109,10 @@ def _int64(field: str) -> Callable[[_Rows], pa.Array]:
 def _time(field: str) -> Callable[[_Rows], pa.Array]:
     def build(rows: _Rows) -> pa.Array:
         milliseconds: Longs = getattr(rows.fields, field)
-        beyond = (milliseconds > _LARGEST_MS) | (milliseconds < -_LARGEST_MS)
-        if not beyond.any():
+        if milliseconds.max(initial=0) <= _LARGEST_MS and milliseconds.min(initial=0) >= -_LARGEST_MS:
             return pa.Array.from_buffers(_TIME, rows.count, [None, pa.py_buffer(milliseconds * 1000)])
         # Only damage has such times; what cannot be said is null.
+        beyond = (milliseconds > _LARGEST_MS) | (milliseconds < -_LARGEST_MS)
         return pa.array(np.where(beyond, 0, milliseconds) * 1000, mask=beyond, type=pa.int64()).cast(_TIME)
 
     return build
@@ -163,7 +164,7 @@ def _host(start_field: str, word_field: str, v6_flag: int) -> Callable[[_Rows], 
         words: Longs = getattr(rows.fields, word_field)
         if rows.count and all_alike(words, rows.fields.sys_flag, v6_flag):
             text = _host_text(rows.data[starts[0] : starts[0] + _V4_HOST_BYTES].tobytes())
-            return pa.repeat(pa.scalar(text), rows.count)
+            return _repeated(text, rows.count)
         lengths = np.where(rows.fields.sys_flag & v6_flag, _V6_HOST_BYTES, _V4_HOST_BYTES)
         groups, firsts = group_spans(rows.data, starts, lengths)
         texts = [_host_text(rows.data[starts[row] : starts[row] + lengths[row]].tobytes()) for row in firsts]
@@ -172,6 +173,7 @@ def _host(start_field: str, word_field: str, v6_flag: int) -> Callable[[_Rows], 
     return build
 
 
+@lru_cache(maxsize=64)
 def _host_text(raw: bytes) -> str:
     address = IPv4Address(raw[:4]) if len(raw) == _V4_HOST_BYTES else IPv6Address(raw[:16])
     return str(Host(address, int.from_bytes(raw[-4:], "big", signed=True)))
@@ -182,7 +184,17 @@ def _magic(rows: _Rows) -> pa.Array:
 
 
 def _segment(rows: _Rows) -> pa.Array:
-    return pa.repeat(pa.scalar(rows.segment.name), rows.count)
+    return _repeated(rows.segment.name, rows.count)
+
+
+def _repeated(text: str, count: int) -> pa.Array:
+    """Chunk after chunk has the same text in all its rows: a part of one array that is made once."""
+    return _many(text, 1 << count.bit_length()).slice(0, count)
+
+
+@lru_cache(maxsize=8)
+def _many(text: str, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(text), count)
 
 
 _BUILDERS: dict[str, Callable[[_Rows], Any]] = {

@@ -22,7 +22,7 @@ def group_spans(data: Bytes, starts: Longs, lengths: Longs, also: Longs | None =
 
 def all_alike(numbers: Longs, flags: Longs, unwanted: int) -> bool:
     """Whether one number is in all rows, of which there is one at least, and no row has a flag of the unwanted."""
-    return bool(_all_alike(numbers, flags, unwanted))
+    return bool(_all_alike(numbers, flags, int(unwanted)))  # numba takes long to see what an IntFlag is
 
 
 @compiled

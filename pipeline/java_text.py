@@ -39,10 +39,7 @@ def well_formed(data: Bytes, starts: Longs, lengths: Longs) -> tuple[Bytes, Long
 
 def is_ascii(texts: Bytes) -> bool:
     """Whether no byte has its highest bit set: then every text there is well-formed."""
-    whole = len(texts) & ~7
-    if _has_high_bit(texts[:whole].view(np.uint64)):
-        return False
-    return bool((texts[whole:] < 0x80).all())
+    return not _has_high_bit(texts)
 
 
 def well_formed_text(raw: bytes) -> str:
@@ -52,10 +49,13 @@ def well_formed_text(raw: bytes) -> str:
 
 
 @compiled
-def _has_high_bit(words: npt.NDArray[np.uint64]) -> Scalar:
-    found = np.uint64(0)
-    for index in range(words.size):
-        found |= words[index]
+def _has_high_bit(texts: Bytes) -> Scalar:
+    found: Scalar = np.uint64(0)
+    words = texts.size // 8
+    for index in range(words):
+        found |= word(texts, 8 * index)
+    for index in range(8 * words, texts.size):
+        found |= np.uint64(texts[index])
     return (found & _HIGH_BITS) != 0
 
 

@@ -15,6 +15,7 @@ from commitlogfs.pipeline.rows import RowReader
 from commitlogfs.pipeline.segments import LogListing
 from commitlogfs.pipeline.selection import Bounds
 from commitlogfs.pipeline.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
+from commitlogfs.pipeline.worker_task import worker_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,6 +91,7 @@ class PushingReader(CommitlogReader):
         return filters
 
 
+@worker_task
 def read_partition(rows: RowReader, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
     """What both kinds of reader do with a partition of theirs. PySpark makes one of its own where there is none."""
     return rows.read(partition.split) if isinstance(partition, LogPartition) else iter(())

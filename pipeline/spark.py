@@ -26,6 +26,10 @@ _LOCAL_SETTINGS: Final = {
     "spark.driver.bindAddress": _LOOPBACK,
     "spark.driver.host": _LOOPBACK,
 }
+_QUICK_JVM: Final = {
+    # C1 alone: what C2 takes of the cores to make code better that hardly runs, the workers would have used.
+    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
+}
 
 
 def session(
@@ -33,17 +37,22 @@ def session(
     *,
     master: str | None = None,
     settings: Mapping[str, str] | None = None,
+    in_workers: bool = False,
     log_level: str = "ERROR",
 ) -> SparkSession:
     """A session with the source registered; the one that is there already, if there is one.
 
     `master`: what spark-submit says, else all cores of this machine, on loopback alone. `settings` win over ours.
-    Conditions are not pushed down: see CommitlogDataSource for what Spark would do with them.
+    `in_workers`: for jobs whose rows never leave the Python workers, as rebuild, audit, export and stats; a local
+    JVM started so is slow at queries. Conditions are not pushed down: see CommitlogDataSource for what Spark would
+    do with them.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
     chosen = master or os.environ.get("MASTER") or LOCAL
-    ours = _SETTINGS | (_LOCAL_SETTINGS if chosen.startswith("local") else {})
+    ours = dict(_SETTINGS)
+    if chosen.startswith("local"):
+        ours |= _LOCAL_SETTINGS | (_QUICK_JVM if in_workers else {})
     if master is not None or not _is_submitted():
         builder = builder.master(chosen)
     for key, value in (ours | dict(settings or {})).items():

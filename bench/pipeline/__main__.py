@@ -20,7 +20,7 @@ from rich.table import Table
 
 from commitlogfs.bench import rocketmq, sweep
 from commitlogfs.bench.figures import environment, median
-from commitlogfs.bench.pipeline.counting import measure_counting
+from commitlogfs.bench.pipeline.counting import local_session, measure_query, measure_stats
 from commitlogfs.bench.pipeline.decoding import measure_decoding, measure_first_use
 from commitlogfs.bench.pipeline.errors import WrongResultError
 from commitlogfs.bench.pipeline.figures import PipelineFigures
@@ -29,7 +29,6 @@ from commitlogfs.bench.pipeline.synthetic_log import write_log
 from commitlogfs.bench.rocketmq import RocketmqError
 from commitlogfs.mount.units import parse_size
 from commitlogfs.pipeline.errors import PipelineError
-from commitlogfs.pipeline.spark import session
 
 
 def main(
@@ -68,16 +67,17 @@ def _measure(
     log = write_log(work / "log", messages, segment_size, tell)
     tell(f"decoding {log.bytes >> 20:,} MiB on one core, {rounds} rounds")
     decoding = measure_decoding(log, distribution, rounds)
-    settings = {"spark.driver.memory": "1g", "spark.local.dir": str(work / "spark")}
-    spark = session("bench-pipeline", master=f"local[{cores}]", settings=settings)
+    tell(f"counting by topic on {cores} cores, by a query, {rounds} rounds")
+    query = measure_query(log, cores, work / "spark", rounds)
+    spark = local_session(cores, work / "spark", in_workers=True)
     try:
-        tell(f"counting by topic on {cores} cores, {rounds} rounds")
-        counting = measure_counting(spark, log, rounds)
+        tell(f"counting by topic on {cores} cores, by the job, {rounds} rounds")
+        job = measure_stats(spark, log, rounds)
         tell(f"rebuilding consume queues and index on {cores} cores, {rounds} rounds")
         rebuilding = measure_rebuilding(spark, log, distribution, work, rounds)
     finally:
         spark.stop()
-    return PipelineFigures(log, cores, first_use, decoding, counting, rebuilding)
+    return PipelineFigures(log, cores, first_use, decoding, query, job, rebuilding)
 
 
 def _show(console: Console, figures: PipelineFigures) -> None:

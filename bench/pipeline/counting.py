@@ -1,24 +1,84 @@
-"""The whole log counted by topic through Spark, on as many cores as it is given."""
+"""The whole log counted by topic through Spark, on as many cores as it is given: by a query, and by our own job."""
 
+import json
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from commitlogfs.bench.pipeline.errors import WrongResultError
 from commitlogfs.bench.pipeline.synthetic_log import SyntheticLog
+from commitlogfs.pipeline.jobs.stats import stats
+from commitlogfs.pipeline.spark import session
+
+_DEADLINE_S = 900.0
 
 
-def measure_counting(spark: SparkSession, log: SyntheticLog, rounds: int) -> list[float]:
-    """Messages per second of each round; the session has started, and one query has run before."""
-    _count(spark, log)
-    return [log.messages / _count(spark, log) for _ in range(rounds)]
+def measure_query(log: SyntheticLog, cores: int, spark_folder: Path, rounds: int) -> list[float]:
+    """Messages per second of each round of `groupBy("topic").count()` on the table: all rows go to the JVM. The
+    session has started, and one query has run before. In a process of its own, as a JVM is started one way or
+    the other. Raises WrongResultError.
+    """
+    values = (log.folder, spark_folder, log.segment_size, log.messages, log.bytes, cores, rounds)
+    command = [sys.executable, "-m", __name__, *map(str, values)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_DEADLINE_S)
+    if done.returncode:
+        said = done.stderr.strip().rpartition("\n")[2]
+        raise WrongResultError(f"the query failed: {said}")
+    rates: list[float] = json.loads(done.stdout)
+    return rates
 
 
-def _count(spark: SparkSession, log: SyntheticLog) -> float:
+def measure_stats(spark: SparkSession, log: SyntheticLog, rounds: int) -> list[float]:
+    """The same of the job `stats`, which counts in the workers, and bytes and times with it."""
+    _stats(spark, log)
+    return [log.messages / _stats(spark, log) for _ in range(rounds)]
+
+
+def local_session(cores: int, spark_folder: Path, *, in_workers: bool) -> SparkSession:
+    """On this machine."""
+    settings = {"spark.driver.memory": "1g", "spark.local.dir": str(spark_folder)}
+    return session("bench-pipeline", master=f"local[{cores}]", settings=settings, in_workers=in_workers)
+
+
+def _query_rounds(log: SyntheticLog, cores: int, spark_folder: Path, rounds: int) -> list[float]:
+    spark = local_session(cores, spark_folder, in_workers=False)
+    try:
+        _query(spark, log)
+        return [log.messages / _query(spark, log) for _ in range(rounds)]
+    finally:
+        spark.stop()
+
+
+def _query(spark: SparkSession, log: SyntheticLog) -> float:
     started = time.perf_counter()
     table = spark.read.format("commitlog").schema("topic string").load(str(log.folder))
     rows = table.groupBy("topic").count().collect()
     seconds = time.perf_counter() - started
-    if {row["topic"]: row["count"] for row in rows} != log.topics:
-        raise WrongResultError(f"counted {rows}, where {log.topics} were written")
+    _demand({row["topic"]: row["count"] for row in rows}, log)
     return seconds
+
+
+def _stats(spark: SparkSession, log: SyntheticLog) -> float:
+    started = time.perf_counter()
+    found = stats(spark, str(log.folder))
+    seconds = time.perf_counter() - started
+    _demand({name: topic.messages for name, topic in found.topics.items()}, log)
+    return seconds
+
+
+def _demand(counts: dict[str, int], log: SyntheticLog) -> None:
+    if counts != log.topics:
+        raise WrongResultError(f"counted {counts}, where {log.topics} were written")
+
+
+def _main(folder: str, spark_folder: str, *numbers: str) -> None:
+    segment_size, messages, size, cores, rounds = map(int, numbers)
+    log = SyntheticLog(Path(folder), segment_size, messages, size)
+    json.dump(_query_rounds(log, cores, Path(spark_folder), rounds), sys.stdout)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

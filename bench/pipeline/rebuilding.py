@@ -1,5 +1,6 @@
 """Consume queues and index of a log made anew: by our job, and by a broker that starts without them."""
 
+import os
 import re
 import shutil
 import threading
@@ -36,13 +37,15 @@ class RebuildFigures:
 def measure_rebuilding(
     spark: SparkSession, log: SyntheticLog, distribution: Distribution, work: Path, rounds: int
 ) -> RebuildFigures:
-    """Both from the first byte of the log that is read to the last file; neither's start counts. Files compared."""
+    """Both from the first byte of the log that is read to the last file; neither's start counts, nor does what
+    others wrote before. Files compared."""
     settings = BrokerSettings(segment_size=log.segment_size)
     ours, broker, largest = [], [], 0.0
     rebuild(spark, str(log.folder), work / "warm", settings=settings)
     shutil.rmtree(work / "warm")
     for number in range(rounds):
         output, root = work / f"ours-{number}", work / f"broker-{number}"
+        os.sync()
         with _Watch() as watch:
             started = time.perf_counter()
             result = rebuild(spark, str(log.folder), output, settings=settings)
@@ -50,6 +53,7 @@ def measure_rebuilding(
         largest = max(largest, watch.largest_mib)
         if (result.records, result.queue_entries) != (log.messages, log.messages):
             raise WrongResultError(f"the rebuild read {result.records:,} of {log.messages:,} messages")
+        os.sync()
         broker.append(log.messages / _let_broker_rebuild(log, distribution, root))
         _compare(output, root)
         shutil.rmtree(output)

@@ -140,17 +140,17 @@ def look_at(log: str, segment_size: str | None) -> "LogListing":
 
 
 @contextmanager
-def spark_session(verb: str, master: str | None) -> "Iterator[SparkSession]":
-    """Stopped at the end, however that comes. SIGTERM, too, is an interrupt inside."""
+def spark_session(verb: str, master: str | None, *, in_workers: bool = True) -> "Iterator[SparkSession]":
+    """Stopped at the end, however that comes. SIGTERM, too, is an interrupt inside. `in_workers`: as `session`."""
     from commitlogfs.pipeline.spark import session
 
-    name = f"commitlogfs-pipeline {verb}"
+    start = partial(session, f"commitlogfs-pipeline {verb}", master=master, in_workers=in_workers)
     if _current.verbose:
-        spark = _started(partial(session, name, master=master, log_level="WARN"))
+        spark = _started(partial(start, log_level="WARN"))
     else:
         try:
             with quiet_children():
-                spark = _started(partial(session, name, master=master, log_level="OFF"))
+                spark = _started(partial(start, log_level="OFF"))
         except StartFailedError as error:
             if isinstance(error.__cause__, ModuleNotFoundError):
                 raise error.__cause__ from None

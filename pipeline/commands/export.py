@@ -194,7 +194,7 @@ def _stream(
 
     if "endingOffsets" in options or "endingTimestamp" in options:
         raise common.UserError("export: a stream has no end: leave out --ending-offsets and --ending-timestamp")
-    with common.spark_session("export", master) as spark:
+    with common.spark_session("export", master, in_workers=False) as spark:
         query = follow(
             spark,
             request.log,

@@ -22,6 +22,7 @@ from commitlogfs.pipeline.record_crcs import wrong_body_crcs, wrong_property_crc
 from commitlogfs.pipeline.scanner import Chunk, Damage, DamageMode, scan_split
 from commitlogfs.pipeline.segments import LogListing
 from commitlogfs.pipeline.splits import Split
+from commitlogfs.pipeline.worker_task import worker_task
 
 Longs = npt.NDArray[np.int64]
 
@@ -129,6 +130,7 @@ def queue_name(queue: QueueKey) -> str:
 # --- the log ---------------------------------------------------------------------------------------------
 
 
+@worker_task
 def audit_splits(numbers: Iterable[int], *, splits: Sequence[Split], plan: AuditPlan) -> Iterator[Audited]:
     """One report per split, and one tally per split and queue."""
     for number in numbers:
@@ -334,6 +336,7 @@ def _pair(hashes: npt.NDArray[np.int32], offsets: Longs, start: int) -> Longs:
 # --- queues and index files ------------------------------------------------------------------------------
 
 
+@worker_task
 def audit_queues(
     queues: Iterable[QueueKey], *, plan: AuditPlan, tallies: Mapping[QueueKey, QueueTally]
 ) -> Iterator[Findings]:
@@ -389,6 +392,7 @@ def _points_between(part: QueueEntries, begin: int, end: int) -> npt.NDArray[np.
     return points
 
 
+@worker_task
 def audit_index_files(files: Iterable[IndexFile], *, live: bool) -> Iterator[Findings]:
     for file in files:
         findings = Findings()

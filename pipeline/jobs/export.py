@@ -42,6 +42,7 @@ from commitlogfs.pipeline.scanner import Damage, DamageMode
 from commitlogfs.pipeline.segments import LogListing, list_segments
 from commitlogfs.pipeline.selection import RecordFilter
 from commitlogfs.pipeline.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
+from commitlogfs.pipeline.worker_task import worker_task
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -489,6 +490,7 @@ class _Run:
         return FinishedRange(start, end, rows, tuple(files), ordered), made
 
 
+@worker_task
 def _count(numbers: Iterable[int], *, splits: Sequence[Split], reading: Reading) -> Iterator[tuple[int, Tally]]:
     for number in numbers:
         yield number, tally_splits([splits[number]], reading.mode, store_days, reading.wanted)

@@ -22,6 +22,7 @@ from commitlogfs.pipeline.scanner import Damage, DamageMode
 from commitlogfs.pipeline.selection import RecordFilter
 from commitlogfs.pipeline.splits import Split
 from commitlogfs.pipeline.walk import Longs
+from commitlogfs.pipeline.worker_task import worker_task
 
 PARTITION_COLUMNS: Final = ("topic", "date")
 _PACKED_BYTES: Final = 256 << 10
@@ -126,6 +127,7 @@ class Reading:
 # --- decoding --------------------------------------------------------------------------------------------
 
 
+@worker_task
 def pack_splits(
     numbers: Iterable[int], *, splits: Sequence[Split], reading: Reading, plans: Sequence[FilePlan]
 ) -> Iterator[Pair]:
@@ -240,6 +242,7 @@ class FileWritten(NamedTuple):
 Written = FileWritten | Damage
 
 
+@worker_task
 def write_files(pairs: Iterable[Pair], *, output: str, layout: Layout) -> Iterator[Written]:
     """For the sorted items of one writer: its files, each whole and on the disk; nothing of them is seen yet.
 

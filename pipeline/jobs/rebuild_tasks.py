@@ -46,6 +46,7 @@ from commitlogfs.pipeline.index_file import (
 from commitlogfs.pipeline.queue_runs import Run, collect_runs
 from commitlogfs.pipeline.scanner import Chunk, Damage, DamageMode, scan_split
 from commitlogfs.pipeline.splits import Split
+from commitlogfs.pipeline.worker_task import worker_task
 
 _HELD_AT_MOST = 1_000_000
 """Entries and keys that are gathered before they are sorted and sent on, some 40 bytes each."""
@@ -118,6 +119,7 @@ Item = RunItem | KeysItem | SplitSummary
 # --- decoding --------------------------------------------------------------------------------------------
 
 
+@worker_task
 def decode_splits(
     numbers: Iterable[int],
     *,
@@ -303,6 +305,7 @@ Written = IndexFileWritten | Counter[str]
 """What a writer has done: an index file, or queues (sums of QueueSummary, and their number under "queues")."""
 
 
+@worker_task
 def write(
     number: int, pairs: Iterable[Pair], *, index_files: int, building: Path, settings: BrokerSettings
 ) -> Iterator[Written]:

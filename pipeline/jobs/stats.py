@@ -13,6 +13,7 @@ from commitlogfs.pipeline.losses import missing_ranges
 from commitlogfs.pipeline.places import survey
 from commitlogfs.pipeline.scanner import Damage, DamageMode
 from commitlogfs.pipeline.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
+from commitlogfs.pipeline.worker_task import worker_task
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -144,6 +145,7 @@ def time_text(milliseconds: int) -> str | None:
         return None
 
 
+@worker_task
 def _count(numbers: Iterable[int], *, splits: Sequence[Split], mode: DamageMode) -> Iterator[Tally]:
     yield tally_splits((splits[number] for number in numbers), mode, queue_ids, None)
 

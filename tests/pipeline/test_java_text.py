@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commitlogfs.pipeline.java_text import java_hashes, well_formed
+from commitlogfs.pipeline.java_text import is_ascii, java_hashes, well_formed
 
 _PROGRAM = """
 import java.nio.charset.StandardCharsets;
@@ -65,3 +65,13 @@ def test_a_hash_can_be_continued() -> None:
     whole = java_hashes(data, np.array([0]), np.array([len(data)]))
     prefix = java_hashes(data, np.array([0]), np.array([7]))
     assert java_hashes(data, np.array([7]), np.array([len(data) - 7]), prefix).tolist() == whole.tolist()
+
+
+def test_one_high_bit_anywhere_is_seen() -> None:
+    for length in range(40):
+        texts = np.full(length, 0x7F, np.uint8)
+        assert is_ascii(texts)
+        for place in range(length):
+            texts[place] = 0x80
+            assert not is_ascii(texts), (length, place)
+            texts[place] = 0
