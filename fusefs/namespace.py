@@ -22,13 +22,14 @@ from commitlogfs.fusefs.observer import Observer
 from commitlogfs.fusefs.usage_monitor import UsageMonitor
 from commitlogfs.store import allocate, beneath, durable, inuse, remove
 from commitlogfs.store.allocate import Owner
-from commitlogfs.store.attributes import PackedAttributes, ino_of, size_of, stat_fd, stat_name
+from commitlogfs.store.attributes import PackedAttributes, ino_of, nlink_of, size_of, stat_fd, stat_name
 from commitlogfs.store.catalog import Segment
 from commitlogfs.store.commitlog import UNLINK, CommitLog, CreatePlan
 from commitlogfs.store.disk import Disk, DiskState, translate
 from commitlogfs.store.errors import (
     DiskError,
     DiskFailedError,
+    ForeignFileError,
     NoDiskAvailableError,
     SegmentExistsError,
     UncertainPublishError,
@@ -391,24 +392,34 @@ class Namespace:
     async def _remove_from_disk(self, file: Segment, disk: Disk, reason: str) -> None:
         dirfd, file_name = disk.dirfd, file.name
 
-        def demand_own() -> None:
-            with contextlib.suppress(FileNotFoundError):  # gone already: what is asked for has happened
-                beneath.demand_file(dirfd, file_name, file.ino)
-
-        def retire() -> bytes:
-            demand_own()
-            return remove.retire_file(dirfd, file_name, forced=reason != UNLINK)
+        def retire() -> remove.Retired:
+            return remove.retire_file(dirfd, file_name, file.ino, forced=reason != UNLINK)
 
         def unlink() -> DiskUsage:
-            demand_own()
+            with contextlib.suppress(FileNotFoundError):  # gone already: what is asked for has happened
+                beneath.demand_file(dirfd, file_name, file.ino)
             return remove.remove_file(dirfd, file_name)
 
         async with self.handles.first_opens_held(file):
             if await self._is_held(file, disk):
-                self._commitlog.note_retired(file, await self._on_disk(disk, "retire", retire), reason)
+                retired = await self._on_disk(disk, "retire", retire)
+                self._commitlog.note_retired(file, retired.name, reason)
+                if retired.vanished:
+                    await self._note_vanished(file, disk, file_name)
             else:
                 self._backing.note_gone(file)  # before: what it pins is not free
                 self._commitlog.note_removed(file, await self._on_disk(disk, "unlink", unlink), reason)
+
+    async def _note_vanished(self, file: Segment, disk: Disk, name: bytes) -> None:
+        """Somebody has removed or moved an open file on the disk itself: has it another name now?"""
+        links = 1
+        if self.handles.is_open(file):
+            async with self.handles.use(inodes.encode(file)) as handle:
+                fd = handle.fd
+                links = nlink_of(await self._on_disk(disk, "stat", lambda: stat_fd(fd)))
+        if links:
+            self._commitlog.note_kept(file)
+        log_event(log, logging.WARNING, "vanished", segment=name, disk=disk.path, links=links)
 
     async def _is_held(self, file: Segment, disk: Disk) -> bool:
         """Whether anybody has a file open or mapped that is about to be removed; no first open is under way."""
@@ -426,20 +437,25 @@ class Namespace:
             return False
 
     async def punch(self, file: Segment) -> None:
-        """Free the blocks of a retired segment although it is open. Raises DiskError, OSError; FileNotFoundError if
-        it is freed meanwhile, or had no room in the folder of retired ones and is not open here."""
-        disk, size = self._commitlog.disk_of(file), self._commitlog.segment_size
-        dirfd, name, ino = disk.dirfd, file.placed_as, file.ino
-        if self.handles.is_open(file):
-            async with self.handles.use(inodes.encode(file)) as handle:
-                fd = handle.fd
-                attributes, usage = await self._on_disk(disk, "punch", lambda: remove.punch_fd(fd, dirfd, size))
-        else:
-            attributes, usage = await self._on_disk(
-                disk, "punch", lambda: remove.punch_retired(dirfd, name, ino, size)
-            )
+        """Free the blocks of a retired segment although it is open, unless that is all that somebody has kept of
+        it under a name of his own; then it counts as nothing to gain. Raises DiskError, OSError."""
+        disk = self._commitlog.disk_of(file)
+        try:
+            attributes, usage = await self._punched(file, disk)
+        except (FileNotFoundError, ForeignFileError) as error:
+            self._commitlog.note_kept(file)
+            log_event(log, logging.WARNING, "punch_refused", segment=file.name, disk=disk.path, reason=str(error))
+            return
         self._commitlog.note_attributes(file, attributes)
         self._commitlog.note_usage(file.disk, usage)
+
+    async def _punched(self, file: Segment, disk: Disk) -> tuple[PackedAttributes, DiskUsage]:
+        dirfd, name, ino, size = disk.dirfd, file.placed_as, file.ino, self._commitlog.segment_size
+        if not self.handles.is_open(file):
+            return await self._on_disk(disk, "punch", lambda: remove.punch_retired(dirfd, name, ino, size))
+        async with self.handles.use(inodes.encode(file)) as handle:
+            fd = handle.fd
+            return await self._on_disk(disk, "punch", lambda: remove.punch_fd(fd, dirfd, name, size))
 
     def look_at_retired_soon(self) -> None:
         """The kernel has let go of some inode."""

@@ -106,6 +106,7 @@ class CommitLog:
         self._others: dict[tuple[DiskNumber, int], Segment] = {
             (file.disk, file.ino): file for file in self._temporaries.values()
         }
+        self._kept: set[tuple[DiskNumber, int]] = set()
         self._usage: dict[DiskNumber, DiskUsage | None] = dict.fromkeys(self.disks)
         self._no_space: tuple[float, NoDiskAvailableError] | None = None
         self._sealed_floor = self.catalog.last.base_offset if self.catalog.last and self.missing else None
@@ -186,10 +187,14 @@ class CommitLog:
     def pending_bytes(self, number: DiskNumber) -> int:
         """Of removed but still open segments: on their way to being free."""
         return sum(
-            unpack(file.attributes).blocks * 512
+            self.gainable_bytes(file)
             for file in self._others.values()
             if file.role is Role.RETIRED and file.disk == number
         )
+
+    def gainable_bytes(self, file: Segment) -> int:
+        """What the last close of a retired file gives back."""
+        return 0 if (file.disk, file.ino) in self._kept else unpack(file.attributes).blocks * 512
 
     def usage(self, number: DiskNumber) -> DiskUsage | None:
         """The latest measurement, with pending bytes counted as free already."""
@@ -403,6 +408,7 @@ class CommitLog:
         self._forget_name(file, reason)
         if self._others.get((file.disk, file.ino)) is file:  # its inode number may have been given away by now
             del self._others[file.disk, file.ino]
+            self._kept.discard((file.disk, file.ino))
         self.note_usage(file.disk, usage)
         self._no_space = None
 
@@ -413,6 +419,11 @@ class CommitLog:
         file.placed_as = retired_name
         self._others[(file.disk, file.ino)] = file
         self._no_space = None
+
+    def note_kept(self, file: Segment) -> None:
+        """A retired file has a name of somebody else's on its disk: its last close frees nothing."""
+        if self._others.get((file.disk, file.ino)) is file:
+            self._kept.add((file.disk, file.ino))
 
     def note_leaving(self, file: Segment, reason: str = UNLINK) -> None:
         """A removal takes longer than anyone waits for: the file is out of the log already, its name stays

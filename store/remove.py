@@ -21,6 +21,7 @@ import os
 import re
 import secrets
 import time
+from typing import NamedTuple
 
 from commitlogfs.store import _syscalls, beneath, durable, layout
 from commitlogfs.store.attributes import PackedAttributes, stat_fd, stat_name, stat_names, unpack
@@ -47,21 +48,38 @@ def remove_file(dirfd: int, name: bytes) -> DiskUsage:
     return _measure_freed(dirfd, expected)
 
 
-def retire_file(dirfd: int, name: bytes, *, forced: bool = False) -> bytes:
-    """Move an open segment aside; its new name inside the retired folder, where there was room for it. That tells
-    a later daemon whether it was removed by force. Raises OSError; ENOENT is success (it was removed already)."""
+class Retired(NamedTuple):
+    """An open file that has left the log."""
+
+    name: bytes
+    """Inside the retired folder, where it lies in it. Tells a later daemon whether it was removed by force."""
+    vanished: bool
+    """It did not lie in its place any longer: somebody else has removed or moved it."""
+
+
+def retire_file(dirfd: int, name: bytes, ino: int, *, forced: bool = False) -> Retired:
+    """Move the open segment with inode `ino` aside, if it is there, and there is room for it.
+
+    Raises OSError; ELOOP where another file lies there, which stays.
+    """
     retired_name = b"%b.%b" % (name.lstrip(b".")[:20], secrets.token_hex(4).encode())
     retired_name += _FORCED if forced else b""
+    vanished = False
     try:
-        _move_aside(dirfd, name, retired_name)
+        beneath.demand_file(dirfd, name, ino)
+        _move_aside(dirfd, name, ino, retired_name)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOSPC, errno.EDQUOT):
             raise
-        with contextlib.suppress(FileNotFoundError):  # moved already, and only the sync found no room
-            os.unlink(name, dir_fd=dirfd)
+        if error.errno == errno.ENOENT:
+            vanished = True
+        else:
+            with contextlib.suppress(FileNotFoundError):  # moved already, and only the sync found no room
+                beneath.demand_file(dirfd, name, ino)
+                os.unlink(name, dir_fd=dirfd)
         drop_empty_folder(dirfd)
         durable.sync_dir(dirfd)
-    return retired_name
+    return Retired(retired_name, vanished)
 
 
 def is_forced(retired_name: bytes) -> bool:
@@ -69,10 +87,11 @@ def is_forced(retired_name: bytes) -> bool:
     return retired_name.endswith(_FORCED)
 
 
-def punch_fd(fd: int, dirfd: int, segment_size: int) -> tuple[PackedAttributes, DiskUsage]:
+def punch_fd(fd: int, dirfd: int, retired_name: bytes, segment_size: int) -> tuple[PackedAttributes, DiskUsage]:
     """Free all blocks of a retired segment although it is open: who has it mapped reads zeros from now on. Its
     size stays, because a mapping beyond a file's end kills its owner. Its attributes, and the usage without them.
-    Raises OSError."""
+    Raises OSError; ENOENT where the file has a name that is not ours, by which somebody keeps it."""
+    _demand_no_other_name(fd, dirfd, retired_name)
     expected = measure_usage(dirfd).free_bytes + unpack(stat_fd(fd)).blocks * 512
     _syscalls.fallocate(fd, _syscalls.FALLOC_FL_PUNCH_HOLE | _syscalls.FALLOC_FL_KEEP_SIZE, 0, segment_size)
     os.fsync(fd)
@@ -82,19 +101,33 @@ def punch_fd(fd: int, dirfd: int, segment_size: int) -> tuple[PackedAttributes, 
 def punch_retired(
     dirfd: int, retired_name: bytes, ino: int, segment_size: int
 ) -> tuple[PackedAttributes, DiskUsage]:
-    """`punch_fd` of a file in the retired folder. Raises OSError; ENOENT where it is not, or not any longer."""
+    """`punch_fd` of a file in the retired folder. Raises OSError; ENOENT where it is not (any longer), too."""
     folder = beneath.open_folder(dirfd, layout.RETIRED_FOLDER)
     try:
         fd = beneath.open_file(folder, retired_name, os.O_RDWR, ino)
     finally:
         os.close(folder)
     try:
-        return punch_fd(fd, dirfd, segment_size)
+        return punch_fd(fd, dirfd, retired_name, segment_size)
     finally:
         os.close(fd)
 
 
-def _move_aside(dirfd: int, name: bytes, retired_name: bytes) -> None:
+def _demand_no_other_name(fd: int, dirfd: int, retired_name: bytes) -> None:
+    """Raises OSError (ENOENT) where a file has any name but the one in the retired folder."""
+    attributes = unpack(stat_fd(fd))
+    if attributes.nlink == 0:
+        return
+    if attributes.nlink > 1:
+        raise FileNotFoundError(errno.ENOENT, "has another name, too", os.fsdecode(retired_name))
+    folder = beneath.open_folder(dirfd, layout.RETIRED_FOLDER)
+    try:
+        beneath.demand_file(folder, retired_name, attributes.ino)
+    finally:
+        os.close(folder)
+
+
+def _move_aside(dirfd: int, name: bytes, ino: int, retired_name: bytes) -> None:
     while True:
         with contextlib.suppress(FileExistsError):
             os.mkdir(layout.RETIRED_FOLDER, 0o700, dir_fd=dirfd)
@@ -102,7 +135,7 @@ def _move_aside(dirfd: int, name: bytes, retired_name: bytes) -> None:
             _rename_into_retired(dirfd, name, retired_name)
         except FileNotFoundError:
             # The last close of another retired file took the folder away - unless the segment itself is gone.
-            stat_name(dirfd, name)
+            beneath.demand_file(dirfd, name, ino)
         else:
             return
 

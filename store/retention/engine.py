@@ -158,7 +158,7 @@ def _force_in_s(rules: RetentionRules, state: EngineState, snapshot: Snapshot) -
         return 0.0
     if state.pressed_since_s is None:
         return None
-    return max(0.0, state.pressed_since_s + rules.force_after_s - snapshot.moment.steady_s)
+    return max(0.0, rules.force_after_s - (snapshot.moment.steady_s - state.pressed_since_s))
 
 
 # --- FULL ----------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def observe(log: CommitLog, moment: Moment, held_since_s: Callable[[Segment], fl
         for disk in log.disks.values()
     )
     held = tuple(
-        HeldFacts(file.base_offset, file.disk, unpack(file.attributes).blocks * BLOCK_BYTES, held_since_s(file))
+        HeldFacts(file.base_offset, file.disk, log.gainable_bytes(file), held_since_s(file))
         for file in log.retired()
         if is_forced(file.placed_as)
     )

@@ -200,6 +200,43 @@ def test_punched_only_when_every_disk_is_full(start_pool: StartPool, punch: bool
         assert ("event=punching" in pool.log_since_start()) == punch
 
 
+@pytest.mark.parametrize("passthrough", ["auto", "off"])
+def test_what_somebody_has_moved_or_linked_is_neither_punched_nor_counted(
+    start_pool: StartPool, passthrough: str
+) -> None:
+    """The oldest go first: two that lie elsewhere on their disks now, two that have another name besides."""
+    pool = start_pool(settings={"passthrough": f'"{passthrough}"'})
+    count = fill_with_segments(pool, 84)
+    with a_reader() as reader:
+        for index in range(count):
+            reader.hold(pool.path(index))
+        kept = []
+        for index in range(4):
+            folder = Path(pool.disks[pool.disk_of(index)])
+            kept.append(folder.parent / f"kept{index}")
+            place = folder / pool.path(index).name
+            if index < 2:
+                place.rename(kept[index])
+            else:
+                os.link(place, kept[index])
+        for disk in pool.disks:
+            fill_to(Path(disk).parent, 88)
+        eventually(lambda: len(removals(pool)) > 4 or None)
+        eventually(lambda: status(pool)["retention"]["force_in_seconds"] is None or None, 20)
+        for disk in pool.disks:
+            fill_to(Path(disk).parent, 91)
+        eventually(lambda: min(percents(pool)) < 90 or None, 20)
+        assert reader.look()[:4] == [segment_bytes(index, 64) for index in range(4)]
+    for index, path in enumerate(kept):
+        assert path.read_bytes()[:4096] == segment_bytes(index, 4096)
+    told = pool.log_since_start()
+    # What the kernel serves by itself is not open here: it is forgotten, and whoever reads it reads on.
+    assert told.count("event=vanished") == (0 if pool.passes_through else 2)
+    assert told.count("event=punching") > told.count("event=punch_refused") > 0
+    assert "retention_failed" not in told
+    assert "traceback" not in told
+
+
 def test_every_disk_full_to_the_last_block_while_a_segment_is_written(start_pool: StartPool) -> None:
     pool = start_pool(segment_size=8 * MIB, retention={**QUICK, "mode": '"off"'})
     pool.make_segments([0, 1])
