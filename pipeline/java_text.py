@@ -38,7 +38,7 @@ def well_formed(data: Bytes, starts: Longs, lengths: Longs) -> tuple[Bytes, Long
 
 
 def is_ascii(texts: Bytes) -> bool:
-    """Whether no byte has its highest bit set: then every text there is well-formed."""
+    """Whether no byte of a contiguous array has its highest bit set: then every text there is well-formed."""
     return not _has_high_bit(texts)
 
 

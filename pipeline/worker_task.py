@@ -14,8 +14,9 @@ def worker_task(task: Callable[P, Iterable[Item]]) -> Callable[P, Iterator[Item]
     """`task`, after which a worker is soon ready for the next one.
 
     Spark's worker daemon collects garbage after each task (pyspark/daemon.py), and with numba and pyarrow loaded
-    looks through their objects for 40 ms each time, as long as a fifth of a split takes. So at the end of its first
-    task a worker takes what there is out of the collector's sight. In any other process nothing is done.
+    looks through their objects for 40 ms each time, as long as a fifth of a split takes. So at the end of a task
+    that has loaded modules a worker takes what there is out of the collector's sight: mostly code, but also what a
+    query's own functions have in it at that moment. In any other process nothing is done.
     """
 
     @functools.wraps(task)
@@ -23,11 +24,16 @@ def worker_task(task: Callable[P, Iterable[Item]]) -> Callable[P, Iterator[Item]
         try:
             yield from task(*args, **kwargs)
         finally:
-            if _is_in_worker() and not gc.get_freeze_count():
-                gc.collect()
-                gc.freeze()
+            if _is_in_worker():
+                _spare_collector(len(sys.modules))
 
     return run
+
+
+@functools.lru_cache(maxsize=1)
+def _spare_collector(modules: int) -> None:
+    gc.collect()
+    gc.freeze()
 
 
 def _is_in_worker() -> bool:

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import SubprocessError
 from typing import Annotated
 
 import typer
@@ -48,7 +49,7 @@ def main(
     try:
         with sweep.run("bench", tell, folder) as work:
             figures = _measure(work, messages, parse_size(segment_size), rounds, cores, tell)
-    except (WrongResultError, RocketmqError, PipelineError, PySparkException, OSError) as error:
+    except (WrongResultError, RocketmqError, PipelineError, PySparkException, SubprocessError, OSError) as error:
         console.print(f"bench-pipeline: {error}", style="red", markup=False)
         raise typer.Exit(1) from None
     if as_json:
