@@ -437,8 +437,8 @@ class Namespace:
             return False
 
     async def punch(self, file: Segment) -> None:
-        """Free the blocks of a retired segment although it is open, unless that is all that somebody has kept of
-        it under a name of his own; then it counts as nothing to gain. Raises DiskError, OSError."""
+        """Free the blocks of a retired segment although it is open. Where somebody keeps it under a name of his own
+        they stay, and count as nothing to gain from then on. Raises DiskError, OSError."""
         disk = self._commitlog.disk_of(file)
         try:
             attributes, usage = await self._punched(file, disk)
