@@ -11,6 +11,7 @@ from commitlogfs.bench import sweep
 from commitlogfs.bench.disks import DisksUnavailableError, LoopDisk, why_no_loop_disks
 from commitlogfs.bench.served import CommandFailedError, cli_command
 from commitlogfs.mount import daemonize, mountinfo, runtime
+from commitlogfs.mount.mount_arguments import name_from
 
 PREFERRED_ROOT = Path("/var/rocketmq")
 DISK_BYTES = 1 << 30
@@ -88,7 +89,7 @@ class Site:
     def mount(self, segment_size: str) -> list[str]:
         """Make a pool of the disks and mount it; the command's arguments. Raises CommandFailedError."""
         made = [folder for folder in (runtime.runtime_folder(), _LOG_FOLDER) if not folder.exists()]
-        name = str(self.mountpoint).strip("/").replace("/", "-")  # what such a mount is called
+        name = name_from(str(self.mountpoint))
         self.later("service files", lambda: self._forget_service_files(name, made))
         self.later(f"mount {self.mountpoint}", self._unmount)
         arguments = ["mount", "--init", ",".join(map(str, self.disks))]

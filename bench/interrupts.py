@@ -14,6 +14,9 @@ class InterruptedByUserError(BaseException):
         self.number = number
 
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 class Interrupts:
     """Turns SIGINT, SIGTERM and SIGHUP into InterruptedByUserError, at once or at the end of a shielded block."""
 
@@ -22,7 +25,7 @@ class Interrupts:
         self._wanted: int | None = None
 
     def install(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in _SIGNALS:
             signal.signal(number, self._note)
 
     @contextmanager
@@ -33,11 +36,15 @@ class Interrupts:
             yield
         finally:
             self._shields -= 1
-        self._raise_if_wanted()
+            self._raise_if_wanted()  # before the error of a step that the same interrupt has ended
 
     def shield_for_good(self) -> None:
-        """From now on nothing interrupts: for the clearing up at the end."""
+        """From now on nothing interrupts, nor what is started: for the clearing up at the end.
+
+        A process is in our group, and hears Ctrl-C, until it has made a session of its own.
+        """
         self._shields += 1
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._wanted = number

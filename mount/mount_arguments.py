@@ -25,16 +25,16 @@ def configuration_of(which: str | None, init: str | None, segment_size: str | No
         raise UsageError("mount --init: where? Give the mountpoint as the argument")
     mountpoint = str(Path(which).absolute())
     if segment_size is None:
-        return quick_config(_name_from(mountpoint), mountpoint, init)
+        return quick_config(name_from(mountpoint), mountpoint, init)
     try:
         size = parse_size(segment_size)
     except ValueError as error:
         raise UsageError(f"--segment-size: {error}") from None
-    config = quick_config(_name_from(mountpoint), mountpoint, init, size)
+    config = quick_config(name_from(mountpoint), mountpoint, init, size)
     return dataclasses.replace(config, given=frozenset({"segment_size"}))
 
 
-def _name_from(mountpoint: str) -> str:
+def name_from(mountpoint: str) -> str:
     """A mount without a configuration file is called after its mountpoint."""
     name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in mountpoint.strip("/"))
     return name.lstrip(".-")[-64:].lstrip(".-") or "commitlog"

@@ -154,7 +154,7 @@ def test_a_second_interrupt_does_not_cut_the_clearing_short(traces, environment)
     os.killpg(demo.pid, signal.SIGINT)
     rest, _ = demo.communicate(timeout=60)
     assert demo.returncode == 128 + signal.SIGINT, rest
-    assert traces.left() == []
+    assert traces.left() == [], rest
 
 
 def test_a_failing_step_is_explained_and_cleared_up(traces, environment, runtime):

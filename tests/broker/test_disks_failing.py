@@ -47,7 +47,8 @@ def appending(stand, broker, distribution, topic, workdir):
     assert (totals.failed, totals.abandoned) == (0, 0), totals.last_error
     seen = rocketmq.consume(distribution, stand.names.address, topic, expect=totals.sent, idle_timeout_s=IDLE_S)
     assert (seen.distinct, seen.duplicates, seen.corrupted, seen.skipped) == (totals.sent, 0, 0, 0)
-    assert complaints(broker) == []
+    found = complaints(broker)
+    assert not found, "\n".join(found)
 
 
 def roll(stand, count=ROLLS) -> list[int]:
