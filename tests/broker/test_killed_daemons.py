@@ -4,11 +4,8 @@ counts: nobody notices, nothing is lost, nothing leaks."""
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -117,19 +114,6 @@ def site(new_stand: Callable[..., Stand], request: pytest.FixtureRequest, workdi
     return Site(stand, kept, plan)
 
 
-@contextmanager
-def a_bystander(site: Site) -> Iterator[None]:
-    command = [sys.executable, bystander.__file__, str(site.kept.pool.mountpoint), str(site.kept.pool.segment_size)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as other:
-        try:
-            yield
-            out, err = other.communicate(timeout=60)
-        finally:
-            other.kill()
-    assert other.returncode == 0, err.decode()
-    assert int(out) > 0
-
-
 def run(site: Site, distribution: rocketmq.Distribution, workdir: Path, ends: Callable[[], None]) -> None:
     pool, names = site.kept.pool, site.stand.names
     before = site.counts()
@@ -138,7 +122,7 @@ def run(site: Site, distribution: rocketmq.Distribution, workdir: Path, ends: Ca
     with site.stand.broker(distribution, {"flushDiskType": "SYNC_FLUSH"}) as broker:
         send_all(distribution, names, "First", 100)
         sender = rocketmq.start_sender(distribution, names.address, "Kills", size_bytes=4096, rate=600, acked=acked)
-        with sender, a_bystander(site):
+        with sender, bystander.beside(pool.mountpoint, pool.segment_size):
             wait_until(lambda: line_count(acked) >= 200, "sending")
             ends()
             totals = sender.stop()

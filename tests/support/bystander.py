@@ -11,6 +11,7 @@ import mmap
 import os
 import random
 import select
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,6 +108,20 @@ def main(mountpoint: Path, segment_size: int) -> None:
         rounds += 1
     bystander.remove_all()
     print(rounds)
+
+
+@contextlib.contextmanager
+def beside(mountpoint: Path, segment_size: int) -> Iterator[None]:
+    """One that works until the end of the block, and has met no error then."""
+    command = [sys.executable, __file__, str(mountpoint), str(segment_size)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as other:
+        try:
+            yield
+            out, err = other.communicate(timeout=60)
+        finally:
+            other.kill()
+    assert other.returncode == 0, err.decode()
+    assert int(out) > 0
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ import os
 import signal
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from support.pools import PoolMount
+from support.processes import has_ended
 from support.waiting import eventually
 
 _READY_TIMEOUT_S = 30.0
@@ -33,7 +33,7 @@ class KeptMount:
         assert self.pool.daemon is not None
         os.kill(self.pool.daemon.pid, signal.SIGSTOP)
         os.kill(self.daemon, number)
-        eventually(lambda: _has_ended(self.daemon))
+        eventually(lambda: has_ended(self.daemon))
 
     def go_on(self) -> float:
         """Let the keeper start the next daemon; the seconds until that is ready."""
@@ -65,10 +65,3 @@ class KeptMount:
     def _daemon_pid(self) -> int:
         lines = [line for line in self.pool.log_since_start().splitlines() if "event=ready " in line]
         return int(lines[-1].rpartition("pid=")[2].split()[0])
-
-
-def _has_ended(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True

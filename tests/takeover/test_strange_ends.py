@@ -19,6 +19,7 @@ from support.bare_mounts import detach
 from support.kept import KeptMount
 from support.loop_disks import DiskFarm
 from support.pools import MIB, PoolMount, segment_bytes
+from support.processes import has_ended
 from support.versions import VersionedMount, events
 from support.waiting import eventually
 
@@ -48,13 +49,6 @@ def wait_for_end(pool: PoolMount) -> int:
     status = pool.daemon.wait(20)
     pool.daemon = None
     return status
-
-
-def has_ended(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def start_watched(pool: PoolMount) -> int:
