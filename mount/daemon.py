@@ -92,13 +92,13 @@ ANSWER_TIME_S: Final = 0.01
 HAND_OVER_TIMEOUT_S: Final = 3.0
 
 
-def run(config: Config, on_ready: Callable[[], None]) -> ExitCode:
-    """Mount, or take a kept mount over, and serve. `on_ready` is called once the mount answers.
+def run(config: Config, received: dict[str, int], on_ready: Callable[[], None]) -> ExitCode:
+    """Mount, or take a kept mount over, and serve. `received`: what the descriptor store has given this process.
+    `on_ready` is called once the mount answers.
 
     OK when it is unmounted, HANDED_OVER when it goes on without this process. Raises UserError before anything is
     mounted or taken over, and RefusedError if the mount does not come to answer.
     """
-    received = descriptor_store.take_received()
     with ExitStack() as stack:
         socket_path = runtime.socket_path(config.name)
         lock_fd = _hold_name(config.name)

@@ -19,6 +19,7 @@ def for_daemon(options: Options, inbox: Path) -> dict[str, str]:
         "command": options.command,
         "watchdog_s": options.watchdog_s,
         "log_level": options.log_level,
+        "standby": options.standby,
     }
     variables = {"NOTIFY_SOCKET": os.fspath(inbox), VARIABLE: json.dumps(told)}
     if options.watchdog_s:
@@ -45,5 +46,6 @@ def take_told(adopt: int) -> tuple[int, Options] | None:
         told["watchdog_s"],
         told["log_level"],
         adopt=adopt,
+        standby=told.get("standby", False),  # a keeper of an older version does not say
     )
     return told["pid"], options

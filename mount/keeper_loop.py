@@ -26,6 +26,7 @@ from enum import Enum
 from commitlogfs.mount import fuse_device, keeper_policy, mountinfo, notify, runtime
 from commitlogfs.mount.errors import RefusedError, UserError
 from commitlogfs.mount.exit_codes import ExitCode
+from commitlogfs.mount.keeper_call import Call
 from commitlogfs.mount.keeper_descriptors import KeptDescriptors
 from commitlogfs.mount.keeper_environment import for_daemon
 from commitlogfs.mount.keeper_inbox import Inbox, Message
@@ -33,6 +34,7 @@ from commitlogfs.mount.keeper_options import Options
 from commitlogfs.mount.keeper_policy import Restarts
 from commitlogfs.mount.keeper_signals import Signals
 from commitlogfs.mount.keeper_spawn import spawn
+from commitlogfs.mount.keeper_standby import Process, Reserve
 from commitlogfs.store.events import log_event
 
 log = logging.getLogger(__name__)
@@ -95,6 +97,7 @@ class Keeper:
         """For a successor, once it can understand: before, the signal would just end it."""
         self._outcome: Outcome | None = None
         self._poll = select.poll()
+        self._reserve = Reserve(options.command, self._poll)
         self._poll.register(inbox.fileno(), select.POLLIN)
         self._poll.register(signals.fileno(), select.POLLIN)
 
@@ -106,25 +109,27 @@ class Keeper:
             else:
                 self._adopt(self._options.adopt)
             while self._outcome is None:
-                ended = self._wait()
+                readable = self._wait()
+                self._reserve.take_ends(readable)
                 self._take_signals()
                 # Before the end is judged: what the daemon said last has been in the queue since then.
                 self._take_messages()
-                if ended:
-                    self._take_end()
+                if self._daemon is not None and self._daemon.pidfd in readable:
+                    self._take_end(self._daemon)
                 self._run_timers()
             return self._outcome
         finally:
+            self._reserve.dismiss()
             self._descriptors.close()
 
     # --- events -----------------------------------------------------------------------------------------
 
-    def _wait(self) -> bool:
-        """Until something happens; whether the daemon has ended."""
-        due = self._next_start if self._daemon is None else self._daemon.deadline
+    def _wait(self) -> frozenset[int]:
+        """Until something happens; the descriptors that tell of it."""
+        due = min(self._next_start if self._daemon is None else self._daemon.deadline, self._reserve.due)
         remaining = max(0.0, due - time.monotonic())
         events = self._poll.poll(None if math.isinf(remaining) else math.ceil(remaining * 1000))
-        return self._daemon is not None and any(fd == self._daemon.pidfd for fd, _ in events)
+        return frozenset(fd for fd, _ in events)
 
     def _take_signals(self) -> None:
         for number in self._signals.take():
@@ -177,9 +182,7 @@ class Keeper:
         self._pass_on({key: fields[key] for key in PASSED_ON if key in fields})
         # BARRIER=1: its descriptor is closed with the message, when all before it has been worked off.
 
-    def _take_end(self) -> None:
-        daemon = self._daemon
-        assert daemon is not None  # noqa: S101 - narrowing: its pidfd has just been readable
+    def _take_end(self, daemon: _Daemon) -> None:
         self._daemon = None
         self._poll.unregister(daemon.pidfd)
         os.close(daemon.pidfd)
@@ -196,6 +199,8 @@ class Keeper:
                 self._start_successor()
         elif now >= daemon.deadline:
             self._put_an_end_to(daemon)
+        if now >= self._reserve.due:
+            self._reserve.start()
 
     # --- starting and ending ----------------------------------------------------------------------------
 
@@ -207,8 +212,12 @@ class Keeper:
         command += ["--report-fd", str(report_fd)] if report_fd is not None else []
         variables = for_daemon(self._options, self._inbox.path)
         started = time.monotonic()
+        process = self._reserve.call(Call(variables, self._descriptors.items()))
+        stood_by = process is not None
         try:
-            pid = spawn(command, variables, self._descriptors.items(), inherited=report_fd)
+            if process is None:
+                pid = spawn(command, variables, self._descriptors.items(), inherited=report_fd)
+                process = Process(pid, os.pidfd_open(pid))
         except OSError as error:
             log_event(log, logging.ERROR, "daemon_not_started", repeat_key=started, reason=str(error))
             self._judge(1, was_ready=False, pid=0, seconds=0.0)
@@ -217,15 +226,18 @@ class Keeper:
             if report_fd is not None:
                 os.close(report_fd)  # whoever reads it waits for the last copy
         self._daemon = _Daemon(
-            pid,
-            os.pidfd_open(pid),
+            process.pid,
+            process.pidfd,
             is_child=True,
             started=started,
             state=_State.STARTING,
             deadline=started + START_TIMEOUT_S,
         )
-        self._poll.register(self._daemon.pidfd, select.POLLIN)
-        log_event(log, logging.INFO, "daemon_started", repeat_key=pid, pid=pid, descriptors=len(self._descriptors))
+        self._poll.register(process.pidfd, select.POLLIN)
+        pid, count = process.pid, len(self._descriptors)
+        log_event(
+            log, logging.INFO, "daemon_started", repeat_key=pid, pid=pid, descriptors=count, stood_by=stood_by
+        )
 
     def _adopt(self, pid: int) -> None:
         """A daemon adopts a keeper once it is READY, so the mount is in use."""
@@ -241,6 +253,7 @@ class Keeper:
         )
         self._daemon.was_ready = True
         self._poll.register(pidfd, select.POLLIN)
+        self._want_reserve()
         log_event(log, logging.INFO, "daemon_adopted", repeat_key=pid, pid=pid, descriptors=len(self._descriptors))
 
     def _start_successor(self) -> None:
@@ -256,11 +269,16 @@ class Keeper:
         daemon.state, daemon.was_ready, daemon.deadline = _State.READY, True, now + self._watchdog_s
         self._mounted_once = True
         self._restarts.note_ready()
+        self._want_reserve()
         seconds = round(now - daemon.started, 3)
         log_event(log, logging.INFO, "daemon_ready", repeat_key=daemon.pid, pid=daemon.pid, seconds=seconds)
         if self._stop_wanted is not None:
             number, self._stop_wanted = self._stop_wanted, None
             self._send(daemon, number)
+
+    def _want_reserve(self) -> None:
+        if self._options.standby:
+            self._reserve.want()
 
     def _note_alive(self, daemon: _Daemon) -> None:
         if math.isinf(daemon.deadline) and self._options.watchdog_s:
@@ -339,6 +357,8 @@ class Keeper:
             self._pass_on({"STATUS": f"gave up: {reason}"})
             self._outcome = Outcome(ExitCode.FINDINGS, forsaken=True, gave_up=True)
             return
+        if goes_on:
+            self._reserve.dismiss()  # `restart` means what is installed now
         self._next_start = time.monotonic() + delay
 
     # --- small things -----------------------------------------------------------------------------------

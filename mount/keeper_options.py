@@ -23,6 +23,8 @@ class Options:
     """Inherited by the first daemon, which writes its first word there (mount.daemonize)."""
     adopt: int | None = None
     """The pid of a daemon that runs already, and whose mount's descriptors this process is started with."""
+    standby: bool = False
+    """Have a daemon stand by for the present one's end: `command` knows --standby-fd."""
 
     def command_line(self) -> list[str]:
         """Starts such a keeper. Nothing of the current folder gets onto its module path (-P)."""
@@ -30,6 +32,7 @@ class Options:
         line += ["--watchdog", f"{self.watchdog_s:g}", "--log-level", str(self.log_level)]
         line += ["--report-fd", str(self.report_fd)] if self.report_fd is not None else []
         line += ["--adopt", str(self.adopt)] if self.adopt is not None else []
+        line += ["--standby"] if self.standby else []
         return [*line, "--", *self.command]
 
 
@@ -42,6 +45,7 @@ def parse(arguments: list[str]) -> Options:
     parser.add_argument("--log-level", type=int, default=logging.INFO)
     parser.add_argument("--report-fd", type=int)
     parser.add_argument("--adopt", type=int)
+    parser.add_argument("--standby", action="store_true")
     border = arguments.index("--") if "--" in arguments else len(arguments)
     own, command = arguments[:border], arguments[border + 1 :]
     given = parser.parse_args(own)
@@ -55,4 +59,5 @@ def parse(arguments: list[str]) -> Options:
         given.log_level,
         given.report_fd,
         given.adopt,
+        given.standby,
     )

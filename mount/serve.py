@@ -7,8 +7,9 @@ import argparse
 import logging
 import sys
 
-from commitlogfs.mount import daemon, daemonize, logs
+from commitlogfs.mount import daemon, daemonize, descriptor_store, logs, standby
 from commitlogfs.mount.errors import UserError
+from commitlogfs.mount.keeper_call import STANDBY_OPTION
 from commitlogfs.mount.mount_arguments import configuration_of, make_pool_if_none
 
 
@@ -21,7 +22,12 @@ def main() -> int:
     parser.add_argument("-v", dest="verbose", action="store_true")
     parser.add_argument("-q", dest="quiet", action="store_true")
     parser.add_argument("--report-fd", type=int)
+    parser.add_argument(STANDBY_OPTION, dest="standby_fd", type=int)
     chosen = parser.parse_args()
+    if chosen.standby_fd is None:
+        received = descriptor_store.take_received()
+    else:
+        received = standby.wait_until_called(chosen.standby_fd)
     report = daemonize.Report(chosen.report_fd)
     level = logging.DEBUG if chosen.verbose else logging.WARNING if chosen.quiet else logging.INFO
     try:
@@ -29,7 +35,7 @@ def main() -> int:
         with logs.logging_to(level=level):
             if chosen.init is not None:
                 make_pool_if_none(config)
-            return int(daemon.run(config, report.ready))
+            return int(daemon.run(config, received, report.ready))
     except UserError as error:
         report.failed(error)
         print(f"commitlogfs: {error}", file=sys.stderr)

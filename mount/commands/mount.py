@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from commitlogfs.mount import daemon, daemonize, logs, mountinfo, settings
+from commitlogfs.mount import daemon, daemonize, descriptor_store, logs, mountinfo, settings
 from commitlogfs.mount.config import Config
 from commitlogfs.mount.errors import RefusedError, UsageError, UserError
 from commitlogfs.mount.keeper_options import DEFAULT_WATCHDOG_S, Options
@@ -54,6 +54,13 @@ def mount(
         float,
         typer.Option(metavar="SECONDS", help="Replace a daemon that does not answer for so long; 0: never."),
     ] = DEFAULT_WATCHDOG_S,
+    no_standby: Annotated[
+        bool,
+        typer.Option(
+            "--no-standby",
+            help="Load no second daemon in advance: less memory, but a successor comes later.",
+        ),
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every refused request too.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log warnings and errors only.")] = False,
     report_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
@@ -85,7 +92,13 @@ def mount(
                     make_pool_if_none(config)
             serve = _daemon_command(which, init, segment_size, config, ["-v"] * verbose + ["-q"] * quiet)
             keeper = Options(
-                config.name, mountinfo.resolve_path(config.mountpoint), tuple(serve), watchdog, level, report_fd
+                config.name,
+                mountinfo.resolve_path(config.mountpoint),
+                tuple(serve),
+                watchdog,
+                level,
+                report_fd,
+                standby=not no_standby,
             )
             if not background:
                 _become(keeper)
@@ -97,7 +110,7 @@ def mount(
         with logs.logging_to(level=level):
             if init is not None:
                 make_pool_if_none(config)
-            return int(daemon.run(config, report.ready))
+            return int(daemon.run(config, descriptor_store.take_received(), report.ready))
     except UserError as error:
         report.failed(error)
         raise

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.pools import MIB, PoolMount, Ran, run_cli, segment_bytes
+from support.processes import has_ended
 from support.waiting import eventually
 
 from commitlogfs.bench import sweep
@@ -49,6 +50,11 @@ class Kept:
             return pid if pid != former else 0
 
         return eventually(look, 30.0)
+
+    def children(self) -> set[int]:
+        return {
+            int(pid) for pid in Path(f"/proc/{self.keeper.pid}/task/{self.keeper.pid}/children").read_text().split()
+        }
 
     def events(self, name: str, **fields: object) -> list[str]:
         wanted = [f"event={name}", *(f"{key}={value}" for key, value in fields.items())]
@@ -89,6 +95,30 @@ def test_open_files_and_mappings_survive_the_daemon(kept: Kept):
     pool.make_segments([1])
     assert sorted(os.listdir(pool.mountpoint)) == [pool.path(0).name, pool.path(1).name]
     assert kept.mounts() == [mount]
+    pool.stop()
+
+
+@pytest.mark.parametrize("standby", [True, False])
+def test_who_stands_by_is_the_successor(make_pool: Callable[..., PoolMount], standby: bool):
+    pool = make_pool(2)
+    pool.start("--watchdog", "0", *([] if standby else ["--no-standby"]))
+    kept = Kept(pool)
+    pool.make_segments([0])
+    former = kept.daemon_pid()
+    if standby:
+        (waiting,) = eventually(lambda: kept.children() - {former})
+    else:
+        waiting = 0
+    fd = os.open(pool.path(0), os.O_RDWR)
+    kept.kill_daemon()
+    os.fsync(fd)
+    os.close(fd)
+    pid = kept.wait_for_another(former)
+    assert kept.events("daemon_started", pid=pid, stood_by=str(standby).lower())
+    if standby:
+        assert pid == waiting
+    assert pool.path(0).read_bytes()[:4096] == segment_bytes(0, 4096)
+    pool.make_segments([1])
     pool.stop()
 
 
@@ -294,7 +324,7 @@ def test_in_the_background_the_keeper_is_whom_to_signal(make_pool: Callable[...,
     assert b"commitlogfs.mount.keeper" in command
     assert pool.status()["daemon"]["pid"] != keeper
     os.kill(keeper, signal.SIGTERM)
-    eventually(lambda: _state(keeper) == "Z")
+    eventually(lambda: has_ended(keeper))
     os.close(pidfd)
     assert mountinfo.find_mount(pool.mountpoint) is None
 
@@ -317,14 +347,6 @@ def test_a_first_try_under_a_keeper(make_pool: Callable[..., PoolMount]):
         assert ran.json()["former_pid"] == former
         assert cli("status", "--json").json()["daemon"]["pid"] == ran.json()["pid"] != former
         assert cli("umount").status == 0
-
-
-def _state(pid: int) -> str:
-    """Z if the process has ended, waited for or not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "Z"
 
 
 def test_resident_memory(kept: Kept):

@@ -70,6 +70,15 @@ class KeptStub:
         path = self.folder / "runs"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
+    def standbys(self) -> list[int]:
+        """All that ever stood by."""
+        path = self.folder / "standbys"
+        return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+
+    def wait_standby(self, count: int = 1) -> int:
+        """Until `count` have stood by; the latest."""
+        return eventually(lambda: self.standbys()[count - 1 :])[-1]
+
     def events(self, name: str) -> list[str]:
         """The keeper's log lines of one event."""
         return [line for line in self.log.splitlines() if f" event={name} " in f"{line} "]

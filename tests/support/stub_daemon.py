@@ -1,9 +1,10 @@
 """A daemon that does nothing but speak the keeper's protocol over a mount that nobody answers for.
 
-Run as a program: `stub_daemon.py FOLDER MOUNTPOINT NAME`. Each run takes the first line of FOLDER/plan, a list of
-steps, and appends one line of JSON to FOLDER/runs, which says what it was started with. Without a plan it mounts
-(or takes over), is READY and feeds the watchdog until it is killed; a signal that stops it is noted in
-FOLDER/signals and ends it with status 0 after an unmount.
+Run as a program: `stub_daemon.py FOLDER MOUNTPOINT NAME`. Each run takes the first line of FOLDER/plan, a list
+of steps, and appends one line of JSON to FOLDER/runs, which says what it was started with. One that stands by
+notes its pid in FOLDER/standbys, and runs when it is called. Without a plan it mounts (or takes over), is READY
+and feeds the watchdog until it is killed; a signal that stops it is noted in FOLDER/signals and ends it with
+status 0 after an unmount.
 """
 
 import ctypes
@@ -17,12 +18,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 DEFAULT_STEPS = "mount store handle ready serve"
+STANDBY_OPTION = "--standby-fd"
 
 
 class Stub:
     def __init__(self, folder: Path, mountpoint: str, name: str) -> None:
         self.folder, self.mountpoint, self.name = folder, mountpoint, name
-        self.received = self._received()
+        self.received = self._stand_by() if STANDBY_OPTION in sys.argv else self._received()
         self.device = self.received.get("fuse", -1)
 
     def _received(self) -> dict[str, int]:
@@ -30,6 +32,13 @@ class Stub:
             return {}
         names = os.environ.get("LISTEN_FDNAMES", "").split(":")
         return {name: 3 + index for index, name in enumerate(names[: int(os.environ.get("LISTEN_FDS", "0"))])}
+
+    def _stand_by(self) -> dict[str, int]:
+        from commitlogfs.mount.standby import wait_until_called
+
+        with (self.folder / "standbys").open("a") as standbys:
+            standbys.write(f"{os.getpid()}\n")
+        return wait_until_called(int(sys.argv[sys.argv.index(STANDBY_OPTION) + 1]))
 
     def steps(self) -> Sequence[str]:
         path = self.folder / "plan"
