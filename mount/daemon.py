@@ -46,6 +46,7 @@ from commitlogfs.mount import (
     notify,
     read_ahead,
     runtime,
+    successor,
     takeover,
 )
 from commitlogfs.mount.config import Config
@@ -283,6 +284,9 @@ class _Daemon:
         self._kept = kept
         self._sight = sight
         self._session: Session | None = None
+        self._restarting = trio.Lock()
+        self._steps_back = False
+        """A successor is wanted; once nothing else can come between, this is `handing over`."""
         self._handing_over = False
         self._metrics = Metrics()
         self._commitlog = CommitLog(pool, POLICIES[config.placement])
@@ -531,7 +535,13 @@ class _Daemon:
         """Step back for a successor, which whoever keeps the descriptors starts."""
         if not self._survives:
             return {"refused": self._why_mortal()}
-        trio.lowlevel.spawn_system_task(self._hand_over)
+        async with self._restarting:
+            if not self._steps_back:
+                loaded = await trio.to_thread.run_sync(successor.prepare)
+                if loaded is False and not request.get("force"):
+                    return {"refused": "the program as it is installed now does not start: see the daemon's log"}
+                self._steps_back = True
+                trio.lowlevel.spawn_system_task(self._hand_over)
         return {"pid": os.getpid()}
 
     async def _hand_over(self) -> None:
@@ -540,6 +550,7 @@ class _Daemon:
         await trio.sleep(ANSWER_TIME_S)
         if not self._survives:
             log_event(log, logging.ERROR, "restart_given_up", reason=self._why_mortal())
+            self._steps_back = False
             return
         self._handing_over = True
         connection.step_back()

@@ -2,6 +2,7 @@
 otherwise started with, its environment and descriptors."""
 
 import array
+import contextlib
 import json
 import os
 import socket
@@ -12,6 +13,7 @@ STANDBY_OPTION = "--standby-fd"
 """Of a daemon's command line, with the number of its end of the channel."""
 _MAX_BYTES = 1 << 18
 """More than the kernel takes as one message by default: what was sent fits."""
+_LOADED = b"loaded"
 _MAX_FDS = 253
 """SCM_MAX_FD."""
 
@@ -31,6 +33,20 @@ def channel() -> tuple[socket.socket, socket.socket]:
     keepers, daemons = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     keepers.setblocking(False)
     return keepers, daemons
+
+
+def tell_loaded(sock: socket.socket) -> None:
+    """From the daemon: nothing is left to be done before the call. A keeper that has ended is no error."""
+    with contextlib.suppress(ConnectionError):
+        sock.send(_LOADED)
+
+
+def has_loaded(sock: socket.socket) -> bool:
+    """Whether the daemon's word that it has is there to be taken; never waits."""
+    try:
+        return sock.recv(len(_LOADED)) == _LOADED
+    except (BlockingIOError, ConnectionError):
+        return False
 
 
 def send(sock: socket.socket, call: Call) -> None:

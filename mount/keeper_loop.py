@@ -23,7 +23,7 @@ import time
 from dataclasses import dataclass
 from enum import Enum
 
-from commitlogfs.mount import fuse_device, keeper_policy, mountinfo, notify, runtime
+from commitlogfs.mount import fuse_device, keeper_policy, mountinfo, notify, runtime, successor
 from commitlogfs.mount.errors import RefusedError, UserError
 from commitlogfs.mount.exit_codes import ExitCode
 from commitlogfs.mount.keeper_call import Call
@@ -110,7 +110,7 @@ class Keeper:
                 self._adopt(self._options.adopt)
             while self._outcome is None:
                 readable = self._wait()
-                self._reserve.take_ends(readable)
+                self._reserve.take_events(readable)
                 self._take_signals()
                 # Before the end is judged: what the daemon said last has been in the queue since then.
                 self._take_messages()
@@ -179,6 +179,8 @@ class Keeper:
             and daemon.state in (_State.STARTING, _State.STOPPING)
         ):
             daemon.deadline = max(daemon.deadline, time.monotonic() + int(extension) / 1_000_000)
+        if fields.get(successor.PREPARE) == "1" and daemon.state is _State.READY and self._options.standby:
+            self._reserve.renew(message.fds.pop() if message.fds else None)
         self._pass_on({key: fields[key] for key in PASSED_ON if key in fields})
         # BARRIER=1: its descriptor is closed with the message, when all before it has been worked off.
 
@@ -357,7 +359,7 @@ class Keeper:
             self._pass_on({"STATUS": f"gave up: {reason}"})
             self._outcome = Outcome(ExitCode.FINDINGS, forsaken=True, gave_up=True)
             return
-        if goes_on:
+        if goes_on and not self._reserve.is_renewed:
             self._reserve.dismiss()  # `restart` means what is installed now
         self._next_start = time.monotonic() + delay
 

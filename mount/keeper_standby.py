@@ -1,5 +1,6 @@
 """The keeper's daemon in reserve: started while the present one serves, called when that has ended."""
 
+import contextlib
 import logging
 import math
 import os
@@ -13,6 +14,7 @@ from socket import socket
 from commitlogfs.mount import keeper_call
 from commitlogfs.mount.keeper_call import STANDBY_OPTION, Call
 from commitlogfs.mount.keeper_spawn import spawn
+from commitlogfs.mount.successor import FAILED, LOADED
 from commitlogfs.store.events import log_event
 
 log = logging.getLogger(__name__)
@@ -29,18 +31,30 @@ class Process:
     pidfd: int
 
 
+@dataclass(slots=True)
+class _Standby:
+    process: Process
+    channel: socket
+    is_loading: bool = True
+    """Its channel is polled: for its word that it has loaded everything."""
+    asked_by: int | None = None
+    """Whom to tell that it has, or that it never will."""
+
+
 class Reserve:
     """At most one daemon that stands by. One that ends by itself is not replaced before `want` is called again."""
 
     def __init__(self, command: Sequence[str], poll: select.poll) -> None:
-        """`poll` becomes readable when `take_ends` has something to do."""
+        """`poll` becomes readable when `take_events` has something to do."""
         self._command = command
         self._poll = poll
-        self._standby: tuple[Process, socket] | None = None
-        self._dismissed: dict[int, int] = {}
-        """Their pids by pidfd, until they have ended."""
+        self._standby: _Standby | None = None
+        self._ending: dict[int, int] = {}
+        """Of those that are done without, the pids by pidfd, until they have ended."""
         self.due = math.inf
         """When `start` is to be called, as of time.monotonic()."""
+        self.is_renewed = False
+        """Whether what stands by was started by `renew`."""
 
     def want(self) -> None:
         """Have one soon, unless there is one."""
@@ -59,48 +73,81 @@ class Reserve:
             log_event(log, logging.WARNING, "standby_not_started", repeat_key=time.monotonic(), reason=str(error))
             return
         process = Process(pid, os.pidfd_open(pid))
-        self._standby = process, channel
+        self._standby = _Standby(process, channel)
         self._poll.register(process.pidfd, select.POLLIN)
+        self._poll.register(channel, select.POLLIN)
         log_event(log, logging.DEBUG, "standby_started", repeat_key=pid, pid=pid)
+
+    def renew(self, asked_by: int | None) -> None:
+        """Replace what stands by with what is installed now; `asked_by`, a descriptor, is told how that went."""
+        self.dismiss()
+        self.start()
+        self.is_renewed = self._standby is not None
+        if self._standby is not None:
+            self._standby.asked_by = asked_by
+        else:
+            _answer(asked_by, FAILED)
 
     def call(self, call: Call) -> Process | None:
         """Make the standby the daemon; None if there is none that hears it. It is the caller's then, and its
         pidfd is not polled any more."""
         self.due = math.inf
-        if self._standby is None:
+        standby = self._take()
+        if standby is None:
             return None
-        process, channel = self._standby
         try:
-            keeper_call.send(channel, call)
+            keeper_call.send(standby.channel, call)
         except OSError as error:
-            log_event(log, logging.WARNING, "standby_not_called", repeat_key=process.pid, reason=str(error))
-            self.dismiss()
+            pid = standby.process.pid
+            log_event(log, logging.WARNING, "standby_not_called", repeat_key=pid, pid=pid, reason=str(error))
+            self._end(standby.process)
             return None
-        channel.close()
-        self._poll.unregister(process.pidfd)
-        self._standby = None
-        return process
+        finally:
+            standby.channel.close()
+        self._poll.unregister(standby.process.pidfd)
+        return standby.process
 
     def dismiss(self) -> None:
-        """Do without one: it is of another version than the next daemon is to be, or the mount has ended."""
+        """Do without one: the next daemon is to be another version, or none."""
         self.due = math.inf
-        if self._standby is None:
-            return
-        process, channel = self._standby
-        self._standby = None
-        self._dismissed[process.pidfd] = process.pid
-        channel.close()
+        standby = self._take()
+        if standby is not None:
+            standby.channel.close()
+            self._end(standby.process)
+
+    def take_events(self, readable: Container[int]) -> None:
+        """Given what `poll` has found: hear what the standby says, and wait for those that have ended."""
+        standby = self._standby
+        if standby is not None and standby.process.pidfd in readable:
+            pid = standby.process.pid
+            log_event(log, logging.WARNING, "standby_died", repeat_key=pid, pid=pid)
+            self.dismiss()
+        elif standby is not None and standby.channel.fileno() in readable:
+            self._poll.unregister(standby.channel)
+            standby.is_loading = False
+            if keeper_call.has_loaded(standby.channel):  # else it ends, which its pidfd tells
+                asked_by, standby.asked_by = standby.asked_by, None
+                _answer(asked_by, LOADED)
+        for pidfd in [pidfd for pidfd in self._ending if pidfd in readable]:
+            self._poll.unregister(pidfd)
+            os.waitpid(self._ending.pop(pidfd), 0)
+            os.close(pidfd)
+
+    def _take(self) -> _Standby | None:
+        standby, self._standby, self.is_renewed = self._standby, None, False
+        if standby is not None:
+            if standby.is_loading:
+                self._poll.unregister(standby.channel)
+            _answer(standby.asked_by, FAILED)
+        return standby
+
+    def _end(self, process: Process) -> None:
+        self._ending[process.pidfd] = process.pid
         signal.pidfd_send_signal(process.pidfd, signal.SIGKILL)
 
-    def take_ends(self, readable: Container[int]) -> None:
-        """Wait for those that have ended, given what `poll` has found."""
-        if self._standby is not None and self._standby[0].pidfd in readable:
-            process, channel = self._standby
-            self._standby = None
-            channel.close()
-            self._dismissed[process.pidfd] = process.pid
-            log_event(log, logging.WARNING, "standby_died", repeat_key=process.pid, pid=process.pid)
-        for pidfd in [pidfd for pidfd in self._dismissed if pidfd in readable]:
-            self._poll.unregister(pidfd)
-            os.waitpid(self._dismissed.pop(pidfd), 0)
-            os.close(pidfd)
+
+def _answer(asked_by: int | None, word: bytes) -> None:
+    if asked_by is not None:
+        with contextlib.suppress(OSError):  # who has asked has ended
+            os.write(asked_by, word)
+        os.close(asked_by)

@@ -27,6 +27,7 @@ def wait_until_called(fd: int) -> dict[str, int]:
     """
     loaded = _code_files()
     with socket.socket(fileno=fd) as channel:
+        keeper_call.tell_loaded(channel)
         call = keeper_call.receive(channel)
     if call is None:
         sys.exit(0)

@@ -35,7 +35,7 @@ def restart(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen.")] = False,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Also for a configuration that no successor can use until it is put right."),
+        typer.Option("--force", help="Also where none can follow until configuration or program is put right."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as one document.")] = False,
 ) -> None:
@@ -46,7 +46,8 @@ def restart(
 
     EXIT STATUS: 0 the successor answers; 1 it does not within the timeout; 2 the configuration is not usable: the
     daemon goes on with the former one; 3 no daemon answers; 4 refused: nobody keeps the descriptors, so the mount
-    would end, or the configuration has another mountpoint or segment size, or disks that do not do.
+    would end, or the program does not start as it is installed now, or the configuration has another mountpoint or
+    segment size, or disks that do not do.
     """
     target = find_target(which, reads_file=not force)
     wants_json = settings.wants_json(as_json)
@@ -56,7 +57,7 @@ def restart(
         _tell_plan(control.ask(target.socket, "status"), wants_json)
         return
     started = time.monotonic()
-    answer = control.ask(target.socket, "restart")
+    answer = control.ask(target.socket, "restart", force=force)
     if "refused" in answer:
         raise RefusedError(f"{target.name}: not restarted: {answer['refused']}")
     former: int = answer["pid"]

@@ -17,7 +17,7 @@ from support.keeper_stub import KeptStub
 from support.processes import has_ended
 from support.waiting import eventually
 
-from commitlogfs.mount import keeper_call
+from commitlogfs.mount import keeper_call, successor
 from commitlogfs.mount.exit_codes import ExitCode
 from commitlogfs.mount.keeper_call import STANDBY_OPTION, Call
 
@@ -80,6 +80,30 @@ def test_more_than_a_message_takes_is_an_error_of_the_caller(ends: tuple[socket.
         keeper_call.send(ends[0], Call({"A": "x" * (1 << 23)}, []))
 
 
+# --- having one loaded -----------------------------------------------------------------------------------
+
+
+def test_without_a_keeper_nothing_is_prepared(monkeypatch: pytest.MonkeyPatch, workdir: Path) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    assert successor.prepare() is None
+    monkeypatch.setenv("NOTIFY_SOCKET", str(workdir / "gone"))
+    assert successor.prepare() is None
+
+
+def test_a_manager_that_does_not_know_the_word_or_never_answers(
+    monkeypatch: pytest.MonkeyPatch, workdir: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(workdir / "n"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(workdir / "n"))
+        monkeypatch.setattr(successor, "TIMEOUT_S", 0.05)
+        assert successor.prepare() is None  # the message waits in the queue, and with it the descriptor
+        text, fds, _, _ = socket.recv_fds(manager, 4096, 4)
+        assert text == b"X_COMMITLOGFS_PREPARE=1"
+        for fd in fds:
+            os.close(fd)
+
+
 # --- code that is not what it was ------------------------------------------------------------------------
 
 _WAITER = """
@@ -88,7 +112,6 @@ sys.path.insert(0, {folder!r})
 import part
 from commitlogfs.mount import standby
 if {option!r} in sys.argv:
-    print("waits", flush=True)
     received = standby.wait_until_called(int(sys.argv[sys.argv.index({option!r}) + 1]))
     how = "called"
 else:
@@ -114,7 +137,7 @@ class Waiter:
             self.process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, text=True, pass_fds=[theirs.fileno()], start_new_session=True
             )
-        assert self._line() == "waits"
+        eventually(lambda: keeper_call.has_loaded(self._channel))
 
     def call(self) -> tuple[str, bytes]:
         """What it says then, and what comes through the descriptors that it got."""
@@ -272,6 +295,38 @@ class TestWithMount:
         assert started(stub)["stood_by"] == "false"
         eventually(lambda: has_ended(waiting))
         stub.wait_standby(2)
+        self._no_zombies(stub)
+
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_who_steps_back_has_the_next_one_loaded_first(self, stub: KeptStub, fails: bool) -> None:
+        stub.plan(f"mount store ready wait:go prepare exit:{ExitCode.HANDED_OVER.value}")
+        stub.start(standby=True)
+        stub.wait_ready()
+        former = stub.wait_standby()
+        if fails:
+            (stub.folder / "broken").touch()
+        (stub.folder / "go").touch()
+        second = stub.wait_ready(2)
+        renewed = stub.standbys()[1]
+        assert (stub.folder / "prepared").read_text() == f"{not fails}\n"
+        assert second["pid"] == renewed if not fails else second["pid"] not in stub.standbys()
+        assert started(stub)["stood_by"] == str(not fails).lower()
+        eventually(lambda: has_ended(former))
+        self._no_zombies(stub)
+
+    def test_nobody_loads_one_where_none_is_to_stand_by(self, stub: KeptStub) -> None:
+        stub.plan(f"mount store ready prepare exit:{ExitCode.HANDED_OVER.value}")
+        stub.start()
+        stub.wait_ready(2)
+        assert (stub.folder / "prepared").read_text() == "None\n"
+        assert not stub.standbys()
+
+    def test_asked_twice_the_last_one_counts(self, stub: KeptStub) -> None:
+        stub.plan(f"mount store ready prepare prepare exit:{ExitCode.HANDED_OVER.value}")
+        stub.start(standby=True)
+        second = stub.wait_ready(2)
+        assert (stub.folder / "prepared").read_text() == "True\nTrue\n"
+        assert second["pid"] == stub.standbys()[-1]
         self._no_zombies(stub)
 
     def test_it_ends_with_the_mount(self, stub: KeptStub) -> None:

@@ -2,9 +2,9 @@
 
 Run as a program: `stub_daemon.py FOLDER MOUNTPOINT NAME`. Each run takes the first line of FOLDER/plan, a list
 of steps, and appends one line of JSON to FOLDER/runs, which says what it was started with. One that stands by
-notes its pid in FOLDER/standbys, and runs when it is called. Without a plan it mounts (or takes over), is READY
-and feeds the watchdog until it is killed; a signal that stops it is noted in FOLDER/signals and ends it with
-status 0 after an unmount.
+notes its pid in FOLDER/standbys (and cannot be loaded if FOLDER/broken is there), and runs when it is called.
+Without a plan it mounts (or takes over), is READY and feeds the watchdog until it is killed; a signal that
+stops it is noted in FOLDER/signals and ends it with status 0 after an unmount.
 """
 
 import ctypes
@@ -38,6 +38,8 @@ class Stub:
 
         with (self.folder / "standbys").open("a") as standbys:
             standbys.write(f"{os.getpid()}\n")
+        if (self.folder / "broken").exists():
+            sys.exit(1)
         return wait_until_called(int(sys.argv[sys.argv.index(STANDBY_OPTION) + 1]))
 
     def steps(self) -> Sequence[str]:
@@ -99,6 +101,13 @@ class Stub:
         fd = int(sys.argv[sys.argv.index("--report-fd") + 1])
         os.write(fd, text.encode())
         os.close(fd)
+
+    def do_prepare(self, _: str) -> None:
+        """Its result goes to FOLDER/prepared."""
+        from commitlogfs.mount.successor import prepare
+
+        with (self.folder / "prepared").open("a") as prepared:
+            prepared.write(f"{prepare()}\n")
 
     def do_exit(self, status: str) -> None:
         sys.exit(int(status))

@@ -39,6 +39,7 @@ class VersionedMount(KeptMount):
     """`choose` and `before` take effect with the next daemon."""
 
     watchdog_s: float = 0.0
+    standby: bool = False
 
     @property
     def _folder(self) -> Path:
@@ -89,7 +90,7 @@ class VersionedMount(KeptMount):
         self.prepare()
         pool.write_config()
         command = (sys.executable, "-P", str(self._folder / "launch.py"), str(pool.config), "-v")
-        options = Options(pool.name, str(pool.mountpoint), command, self.watchdog_s)
+        options = Options(pool.name, str(pool.mountpoint), command, self.watchdog_s, standby=self.standby)
         with pool.log_path.open("ab") as log:
             self._log_start = log.tell()
             pool._log_start = self._log_start

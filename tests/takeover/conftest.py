@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -32,7 +33,15 @@ def keep_versions(make_pool: Callable[..., PoolMount]) -> Iterator[Callable[...,
     yield from _started(make_pool, VersionedMount)
 
 
-def _started(make_pool: Callable[..., PoolMount], kind: type[Kind]) -> Iterator[Callable[..., Kind]]:
+@pytest.fixture
+def keep_reserved(make_pool: Callable[..., PoolMount]) -> Iterator[Callable[..., VersionedMount]]:
+    """As `keep_versions`; a daemon of the version chosen when it was started stands by."""
+    yield from _started(make_pool, partial(VersionedMount, standby=True))
+
+
+def _started(
+    make_pool: Callable[..., PoolMount], kind: Callable[[PoolMount], Kind]
+) -> Iterator[Callable[..., Kind]]:
     mounts: list[Kind] = []
 
     def make(*arguments: object, **options: object) -> Kind:

@@ -35,6 +35,36 @@ def start_with(mount: VersionedMount) -> tuple[int, mmap.mmap]:
     return fd, mmap.mmap(fd, MIB)
 
 
+def test_a_version_that_cannot_be_loaded_is_not_restarted_to(
+    keep_reserved: Callable[..., VersionedMount],
+) -> None:
+    mount = keep_reserved(2)
+    pool = mount.pool
+    mount.make("broken", {"mount/daemon.py": ("import trio\n", "import trio_that_is_not_installed\n")})
+    fd, mapped = start_with(mount)
+    before = mount.daemon
+    mount.choose("broken")
+    ran = pool.cli("restart", pool.name)
+    assert ran.status == 4
+    assert ran.err.count("\n") == 1
+    assert "the program as it is installed now does not start" in ran.err
+    assert pool.status()["daemon"]["pid"] == before
+    assert "trio_that_is_not_installed" in pool.log_since_start()
+    ran = pool.cli("restart", pool.name, "--force", "--timeout", "1")
+    assert ran.status == 1
+    mapped[:4] = b"goes"
+    mount.choose(None)
+    mount.wait_ready(2)
+    os.fsync(fd)
+    assert mapped[:4] == b"goes"
+    ran = pool.cli("restart", pool.name)
+    assert ran.status == 0, ran.err
+    mount.wait_ready(3)
+    assert mount.events("daemon_started", pid=mount.daemon, stood_by="true")
+    mapped.close()
+    os.close(fd)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_version_with_another_layout_leaves_the_mount_to_the_one_that_knows_it(
     keep_versions: Callable[..., VersionedMount], layout: str

@@ -1,0 +1,33 @@
+"""A daemon that is to step back has its keeper load the successor first: the mount waits for a shorter time, and
+not at all for a version that cannot even be loaded."""
+
+import os
+import select
+
+from commitlogfs.mount import notify
+
+PREPARE = "X_COMMITLOGFS_PREPARE"
+"""Of a notification that brings a descriptor for one of the answers:"""
+LOADED, FAILED = b"1", b"0"
+
+TIMEOUT_S = 3.0
+"""One that takes longer is started as ever, when this process has ended."""
+
+
+def prepare() -> bool | None:
+    """Whether a successor of what is installed now stands by. None if nobody has it so: under systemd, or where no
+    daemon is to stand by. Blocks for TIMEOUT_S at most."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    try:
+        try:
+            notify.notify(f"{PREPARE}=1", [writer])
+        except OSError:
+            return None
+        finally:
+            os.close(writer)
+        poll = select.poll()
+        poll.register(reader, select.POLLIN)
+        word = os.read(reader, 1) if poll.poll(TIMEOUT_S * 1000) else b""
+    finally:
+        os.close(reader)
+    return None if not word else word == LOADED
