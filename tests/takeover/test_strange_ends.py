@@ -240,9 +240,9 @@ CRASHES = {
     "at once": "import os; os._exit(70)",
     "after the takeover": """
 import os
-from commitlogfs.mount import daemon
-mount = daemon._Daemon.mount
-daemon._Daemon.mount = lambda self: (mount(self), os._exit(70))
+from commitlogfs.mount.served_mount import ServedMount
+mount = ServedMount.mount
+ServedMount.mount = lambda self: (mount(self), os._exit(70))
 """,
     "before it is ready": """
 import os

@@ -40,7 +40,7 @@ def test_a_version_that_cannot_be_loaded_is_not_restarted_to(
 ) -> None:
     mount = keep_reserved(2)
     pool = mount.pool
-    mount.make("broken", {"mount/daemon.py": ("import trio\n", "import trio_that_is_not_installed\n")})
+    mount.make("broken", {"mount/served_mount.py": ("import trio\n", "import trio_that_is_not_installed\n")})
     fd, mapped = start_with(mount)
     before = mount.daemon
     mount.choose("broken")

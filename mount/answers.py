@@ -1,0 +1,73 @@
+"""What the daemon answers to the command line's looks: the verbs of the control socket that change nothing."""
+
+import contextlib
+import dataclasses
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from commitlogfs.fusefs.operations import CommitLogOperations
+from commitlogfs.mount import control
+from commitlogfs.mount.locate import locate, parse_target
+from commitlogfs.mount.retention_report import foresee
+from commitlogfs.mount.status import StatusReport
+from commitlogfs.store.commitlog import CommitLog
+
+STATE_TIMEOUT_S: Final = 1.0
+
+
+class Answers:
+    """`compose` gives the status document, `metrics_text` the metrics."""
+
+    def __init__(
+        self,
+        name: str,
+        commitlog: CommitLog,
+        operations: CommitLogOperations,
+        report: StatusReport,
+        compose: Callable[[], Awaitable[dict[str, Any]]],
+        metrics_text: Callable[[], Awaitable[bytes]],
+    ) -> None:
+        self._name = name
+        self._commitlog = commitlog
+        self._operations = operations
+        self._report = report
+        self._compose = compose
+        self._metrics_text = metrics_text
+
+    def verbs(self) -> dict[str, control.Answer]:
+        return {
+            "status": self._status,
+            "segments": self._segments,
+            "locate": self._locate,
+            "metrics": self._metrics,
+            "retention": self._retention,
+        }
+
+    async def _status(self, request: dict[str, Any]) -> dict[str, Any]:
+        return await self._compose()
+
+    async def _segments(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "name": self._name,
+            "segment_size": self._commitlog.segment_size,
+            "missing_disks": list(self._commitlog.missing),
+            "disks": [{"number": disk.number, "path": disk.path} for disk in self._commitlog.disks.values()],
+            "segments": [[segment.base_offset, segment.disk] for segment in self._commitlog.listed()],
+        }
+
+    async def _locate(self, request: dict[str, Any]) -> dict[str, Any]:
+        location = locate(self._commitlog, parse_target(str(request.get("target", ""))))
+        segment = self._commitlog.catalog.find(location.offset)
+        if location.present and segment is not None:
+            with contextlib.suppress(OSError):  # a disk that hangs or fails must not keep back the answer
+                state = await self._operations.segment_state(segment, STATE_TIMEOUT_S)
+                location = dataclasses.replace(location, state=state.value)
+        return dataclasses.asdict(location)
+
+    async def _metrics(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {"text": (await self._metrics_text()).decode()}
+
+    async def _retention(self, request: dict[str, Any]) -> dict[str, Any]:
+        retention = await self._report.retention()
+        foreseen = foresee(self._operations.retention, self._commitlog)
+        return {"name": self._name, "retention": retention, "would_remove": foreseen}
