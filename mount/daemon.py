@@ -61,6 +61,8 @@ from commitlogfs.store.pool import (
 
 log = logging.getLogger(__name__)
 
+LOCK_PATIENCE_S: Final = 1.0
+"""A successor may come while a child of the daemon that died still has copies of its descriptors."""
 _FUSE_DEVICE: Final = "/dev/fuse"
 
 
@@ -73,7 +75,7 @@ def run(config: Config, received: dict[str, int], on_ready: Callable[[], None]) 
     """
     with ExitStack() as stack:
         socket_path = runtime.socket_path(config.name)
-        lock_fd = hold_name(config.name)
+        lock_fd = hold_name(config.name, LOCK_PATIENCE_S if received else 0.0)
         stack.callback(os.close, lock_fd)
         log_event(log, logging.INFO, "limits", open_files=raise_descriptor_limit())
         kept = takeover.find_kept(config.mountpoint, config.name, received)
@@ -192,7 +194,13 @@ def _open(config: Config, kept: Kept | None) -> Pool:
     with ExitStack() as stack:
         try:
             size = mounting.configured_segment_size(config)
-            pool = open_pool(mounting.disk_specs(config), size, check_in_use=not takes_over, opened=opened)
+            pool = open_pool(
+                mounting.disk_specs(config),
+                size,
+                lock_patience_s=LOCK_PATIENCE_S if takes_over else 0.0,
+                check_in_use=not takes_over,
+                opened=opened,
+            )
             stack.callback(pool.close)
             demand_mountable(pool, OnMissing.DEGRADED if takes_over else mounting.on_missing(config))
         except PoolRefusedError as error:

@@ -13,9 +13,15 @@ STANDBY_OPTION = "--standby-fd"
 """Of a daemon's command line, with the number of its end of the channel."""
 _MAX_BYTES = 1 << 18
 """More than the kernel takes as one message by default: what was sent fits."""
+START_TIMEOUT_S = 60.0
+"""A daemon has it from its start, or from its taking the call, to READY."""
 _LOADED = b"loaded"
 _MAX_FDS = 253
 """SCM_MAX_FD."""
+
+
+class BrokenCallError(Exception):
+    """The kernel could not hand over all of it: a limit of open files, no memory, a security module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,8 @@ def send(sock: socket.socket, call: Call) -> None:
 
 
 def receive(sock: socket.socket) -> Call | None:
-    """Waits for the call. None if none comes any more: the keeper has closed its end, or has ended."""
+    """Waits for the call. None if none comes any more: the keeper has closed its end, or has ended. Raises
+    BrokenCallError, and has closed what came, if a part of it is missing."""
     room = socket.CMSG_SPACE(_MAX_FDS * array.array("i").itemsize)
     try:
         text, ancillary, flags, _ = sock.recvmsg(_MAX_BYTES, room, socket.MSG_CMSG_CLOEXEC)
@@ -68,9 +75,11 @@ def receive(sock: socket.socket) -> Call | None:
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-    told = json.loads(text) if text and not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) else None
+    if not text:
+        return None
+    told = json.loads(text) if not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) else None
     if told is None or len(told["names"]) != len(fds):
         for fd in fds:
             os.close(fd)
-        return None
+        raise BrokenCallError("a keeper's call came without all of its descriptors")
     return Call(told["variables"], tuple(zip(told["names"], fds, strict=True)))

@@ -5,6 +5,7 @@ the daemon does well the keeper wakes only for its notifications.
 
 state            the daemon's deadline          when it is up
 starting         READY within 60 s              hung
+called           a first word within 3 s        SIGKILL: it has been stopped, and has done nothing
 ready            WATCHDOG within the interval   hung; told, if nothing of the mount is kept: it would end, too
 stopping         ended within 60 s              hung
 hung             ended 2 s after SIGABRT        SIGKILL
@@ -26,30 +27,33 @@ from enum import Enum
 from commitlogfs.mount import fuse_device, keeper_policy, mountinfo, notify, runtime, successor
 from commitlogfs.mount.errors import RefusedError, UserError
 from commitlogfs.mount.exit_codes import ExitCode
-from commitlogfs.mount.keeper_call import Call
+from commitlogfs.mount.keeper_call import START_TIMEOUT_S, Call
 from commitlogfs.mount.keeper_descriptors import KeptDescriptors
 from commitlogfs.mount.keeper_environment import for_daemon
 from commitlogfs.mount.keeper_inbox import Inbox, Message
 from commitlogfs.mount.keeper_options import Options
 from commitlogfs.mount.keeper_policy import Restarts
 from commitlogfs.mount.keeper_signals import Signals
-from commitlogfs.mount.keeper_spawn import spawn
-from commitlogfs.mount.keeper_standby import Process, Reserve
+from commitlogfs.mount.keeper_spawn import spawn_watched
+from commitlogfs.mount.keeper_standby import Reserve
+from commitlogfs.mount.unmount import unmount
 from commitlogfs.store.events import log_event
 
 log = logging.getLogger(__name__)
 
-START_TIMEOUT_S = 60.0
+CALL_TIMEOUT_S = 3.0
 STOP_TIMEOUT_S = 60.0
 ABORT_TIMEOUT_S = 2.0
 KILL_TIMEOUT_S = 5.0
 _MAX_DIGITS = 18
 
+_SIGNS_OF_LIFE = frozenset({"STATUS", "STOPPING", "WATCHDOG"})
 PASSED_ON = ("READY", "STATUS", "STOPPING")
 """What a service manager of the keeper's own is told, too."""
 
 
 class _State(Enum):
+    CALLED = "called"
     STARTING = "starting"
     READY = "ready"
     STOPPING = "stopping"
@@ -94,7 +98,8 @@ class Keeper:
         self._mounted_once = False
         """A daemon has been READY: from then on the mount is in use."""
         self._stop_wanted: signal.Signals | None = None
-        """For a successor, once it can understand: before, the signal would just end it."""
+        """Until a daemon that serves has shown that it lives after it was sent. So it is also for a successor, once
+        that can understand: before, the signal would just end it."""
         self._outcome: Outcome | None = None
         self._poll = select.poll()
         self._reserve = Reserve(options.command, self._poll)
@@ -111,9 +116,9 @@ class Keeper:
             while self._outcome is None:
                 readable = self._wait()
                 self._reserve.take_events(readable)
-                self._take_signals()
                 # Before the end is judged: what the daemon said last has been in the queue since then.
                 self._take_messages()
+                self._take_signals()
                 if self._daemon is not None and self._daemon.pidfd in readable:
                     self._take_end(self._daemon)
                 self._run_timers()
@@ -140,9 +145,10 @@ class Keeper:
             daemon = self._daemon
             if daemon is None:
                 self._stop_without_daemon(number)
-            elif self._mounted_once and daemon.state is _State.STARTING:
+                continue
+            if self._mounted_once:
                 self._stop_wanted = number
-            else:
+            if not self._mounted_once or daemon.state in (_State.READY, _State.STOPPING):
                 self._send(daemon, number)
 
     def _take_messages(self) -> None:
@@ -158,6 +164,10 @@ class Keeper:
 
     def _take_message(self, daemon: _Daemon, message: Message) -> None:
         fields = message.fields
+        if daemon.state is _State.CALLED:
+            daemon.state = _State.STARTING
+        if daemon.state is not _State.STARTING and fields.keys() & _SIGNS_OF_LIFE:
+            self._stop_wanted = None
         if fields.get("FDSTORE") == "1":
             name = fields.get("FDNAME", "stored")
             fds = message.fds.copy()
@@ -218,8 +228,7 @@ class Keeper:
         stood_by = process is not None
         try:
             if process is None:
-                pid = spawn(command, variables, self._descriptors.items(), inherited=report_fd)
-                process = Process(pid, os.pidfd_open(pid))
+                process = spawn_watched(command, variables, self._descriptors.items(), inherited=report_fd)
         except OSError as error:
             log_event(log, logging.ERROR, "daemon_not_started", repeat_key=started, reason=str(error))
             self._judge(1, was_ready=False, pid=0, seconds=0.0)
@@ -232,8 +241,8 @@ class Keeper:
             process.pidfd,
             is_child=True,
             started=started,
-            state=_State.STARTING,
-            deadline=started + START_TIMEOUT_S,
+            state=_State.CALLED if stood_by else _State.STARTING,
+            deadline=started + (CALL_TIMEOUT_S if stood_by else START_TIMEOUT_S),
         )
         self._poll.register(process.pidfd, select.POLLIN)
         pid, count = process.pid, len(self._descriptors)
@@ -275,8 +284,7 @@ class Keeper:
         seconds = round(now - daemon.started, 3)
         log_event(log, logging.INFO, "daemon_ready", repeat_key=daemon.pid, pid=daemon.pid, seconds=seconds)
         if self._stop_wanted is not None:
-            number, self._stop_wanted = self._stop_wanted, None
-            self._send(daemon, number)
+            self._send(daemon, self._stop_wanted)
 
     def _want_reserve(self) -> None:
         if self._options.standby:
@@ -289,9 +297,9 @@ class Keeper:
 
     def _put_an_end_to(self, daemon: _Daemon) -> None:
         now = time.monotonic()
-        if daemon.state in (_State.STARTING, _State.READY) and self._listened_anew():
+        if daemon.state in (_State.CALLED, _State.STARTING, _State.READY) and self._listened_anew():
             # Silence proves nothing where no word could be heard.
-            daemon.deadline = now + (START_TIMEOUT_S if daemon.state is _State.STARTING else self._watchdog_s)
+            daemon.deadline = now + (self._watchdog_s if daemon.state is _State.READY else START_TIMEOUT_S)
         elif daemon.state is _State.READY and not self._descriptors:
             daemon.deadline = math.inf
             reason = "does not answer, and is not replaced: the mount would end with it"
@@ -300,7 +308,9 @@ class Keeper:
         elif daemon.state is _State.KILLED:
             daemon.deadline = math.inf
             log_event(log, logging.ERROR, "daemon_cannot_be_killed", repeat_key=daemon.pid, pid=daemon.pid)
-        elif daemon.state is _State.HUNG:
+        elif daemon.state in (_State.CALLED, _State.HUNG):
+            if daemon.state is _State.CALLED:
+                log_event(log, logging.ERROR, "standby_not_heard", repeat_key=daemon.pid, pid=daemon.pid)
             daemon.state, daemon.deadline = _State.KILLED, now + KILL_TIMEOUT_S
             self._send(daemon, signal.SIGKILL)
         else:
@@ -362,6 +372,9 @@ class Keeper:
         if goes_on and not self._reserve.is_renewed:
             self._reserve.dismiss()  # `restart` means what is installed now
         self._next_start = time.monotonic() + delay
+        if delay and self._stop_wanted is not None:
+            number, self._stop_wanted = self._stop_wanted, None
+            self._stop_without_daemon(number)
 
     # --- small things -----------------------------------------------------------------------------------
 
@@ -392,12 +405,10 @@ class Keeper:
         threading.Thread(target=self._unmount, name="unmount", daemon=True).start()
 
     def _unmount(self) -> None:
-        from commitlogfs.mount.unmount import unmount  # its libraries are needed here only
-
         try:
             self._demand_in_sight()
             unmount(self._options.mountpoint)
-        except (UserError, OSError) as error:
+        except Exception as error:  # whatever it is, somebody waits for a word
             log_event(log, logging.ERROR, "stop_refused", reason=str(error))
         else:
             log_event(log, logging.INFO, "unmounted", path=self._options.mountpoint)
@@ -422,7 +433,12 @@ class Keeper:
 def _describe(status: int | None) -> str:
     if status is None:
         return "unknown"
-    return f"exit {status}" if status >= 0 else signal.Signals(-status).name
+    if status >= 0:
+        return f"exit {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:  # a real-time one
+        return f"signal {-status}"
 
 
 def _as_shell(status: int | None) -> int:

@@ -4,6 +4,7 @@ import fcntl
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from commitlogfs.mount.descriptor_store import FIRST_FD
 
@@ -18,6 +19,31 @@ _MANAGER_PREFIXES = ("LISTEN_", "WATCHDOG_")
 # threads a fork would not have, in between.
 _SHELL = "/bin/sh"
 _SCRIPT = 'export LISTEN_PID=$$ WATCHDOG_PID=$$; exec "$@"'
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A child of this process. The pidfd is whose the process is."""
+
+    pid: int
+    pidfd: int
+
+
+def spawn_watched(
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    descriptors: Sequence[tuple[str, int]],
+    *,
+    inherited: int | None = None,
+) -> Process:
+    """As `spawn`. Raises OSError, and then no process is left that nobody could watch."""
+    pid = spawn(command, variables, descriptors, inherited=inherited)
+    try:
+        return Process(pid, os.pidfd_open(pid))
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
 
 
 def spawn(

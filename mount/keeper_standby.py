@@ -13,7 +13,7 @@ from socket import socket
 
 from commitlogfs.mount import keeper_call
 from commitlogfs.mount.keeper_call import STANDBY_OPTION, Call
-from commitlogfs.mount.keeper_spawn import spawn
+from commitlogfs.mount.keeper_spawn import Process, spawn_watched
 from commitlogfs.mount.successor import FAILED, LOADED
 from commitlogfs.store.events import log_event
 
@@ -21,14 +21,8 @@ log = logging.getLogger(__name__)
 
 PAUSE_S = 0.2
 """After READY: whatever waited for the present daemon goes first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """A child of this process. The pidfd is whose the process is."""
-
-    pid: int
-    pidfd: int
+ANOTHER_S = 60.0
+"""After the death of one that stood by: where memory is short, it would not be the last."""
 
 
 @dataclass(slots=True)
@@ -42,7 +36,7 @@ class _Standby:
 
 
 class Reserve:
-    """At most one daemon that stands by. One that ends by itself is not replaced before `want` is called again."""
+    """At most one daemon that stands by."""
 
     def __init__(self, command: Sequence[str], poll: select.poll) -> None:
         """`poll` becomes readable when `take_events` has something to do."""
@@ -66,17 +60,18 @@ class Reserve:
         self.due = math.inf
         try:
             channel, theirs = keeper_call.channel()
-            with theirs:
+            with theirs, contextlib.ExitStack() as stack:
+                stack.enter_context(channel)
                 command = [*self._command, STANDBY_OPTION, str(theirs.fileno())]
-                pid = spawn(command, {}, [], inherited=theirs.fileno())
+                process = spawn_watched(command, {}, [], inherited=theirs.fileno())
+                stack.pop_all()
         except OSError as error:
             log_event(log, logging.WARNING, "standby_not_started", repeat_key=time.monotonic(), reason=str(error))
             return
-        process = Process(pid, os.pidfd_open(pid))
         self._standby = _Standby(process, channel)
         self._poll.register(process.pidfd, select.POLLIN)
         self._poll.register(channel, select.POLLIN)
-        log_event(log, logging.DEBUG, "standby_started", repeat_key=pid, pid=pid)
+        log_event(log, logging.DEBUG, "standby_started", repeat_key=process.pid, pid=process.pid)
 
     def renew(self, asked_by: int | None) -> None:
         """Replace what stands by with what is installed now; `asked_by`, a descriptor, is told how that went."""
@@ -122,6 +117,7 @@ class Reserve:
             pid = standby.process.pid
             log_event(log, logging.WARNING, "standby_died", repeat_key=pid, pid=pid)
             self.dismiss()
+            self.due = time.monotonic() + ANOTHER_S
         elif standby is not None and standby.channel.fileno() in readable:
             self._poll.unregister(standby.channel)
             standby.is_loading = False

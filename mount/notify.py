@@ -56,6 +56,11 @@ def watchdog() -> bool:
     return _tell("WATCHDOG=1")
 
 
+def needs_time(seconds: float) -> bool:
+    """A start or stop that is under way may take so long from now on."""
+    return _tell(f"EXTEND_TIMEOUT_USEC={round(seconds * 1_000_000)}")
+
+
 def watch_no_longer() -> bool:
     """Do without `watchdog` from now on (sd_notify(3): WATCHDOG_USEC). Our keeper judges that by itself."""
     return _tell("WATCHDOG_USEC=0")

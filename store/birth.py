@@ -18,7 +18,7 @@ import uuid
 from dataclasses import dataclass, field
 
 from commitlogfs.store import durable, filesystem, identity, layout
-from commitlogfs.store.disk import Disk, is_read_only, lock_folder
+from commitlogfs.store.disk import Disk, is_read_only
 from commitlogfs.store.errors import PoolError, PoolInUseError
 from commitlogfs.store.findings import Finding, FindingCode, Severity
 from commitlogfs.store.identity import (
@@ -30,6 +30,7 @@ from commitlogfs.store.identity import (
 )
 from commitlogfs.store.inuse import is_open_elsewhere
 from commitlogfs.store.inventory import Inventory, take_inventory
+from commitlogfs.store.locks import take_lock
 from commitlogfs.store.membership import DiskSpec, OpenFolder, compare_folders, open_spec
 from commitlogfs.store.scan import DiskScan, scan_folder, sizes_present
 from commitlogfs.store.segment import BaseOffset, show_name
@@ -180,7 +181,7 @@ def _open_all(specs: tuple[DiskSpec, ...], stack: contextlib.ExitStack) -> list[
     for folder in folders:
         # The same folder twice is reported as such, not as a lock conflict with ourselves.
         twin = any((f.device, f.ino) == (folder.device, folder.ino) for f in folders if f is not folder)
-        if not twin and not lock_folder(folder.dirfd):
+        if not twin and not take_lock(folder.dirfd):
             raise PoolInUseError(f"{folder.spec.path}: in use by a running commitlogfs: unmount it first")
     return folders
 

@@ -1,7 +1,6 @@
 """One member disk: a folder on its own filesystem, held by a directory descriptor."""
 
 import errno
-import fcntl
 import os
 from dataclasses import dataclass, field
 from enum import Enum
@@ -81,19 +80,6 @@ def open_folder(path: str) -> int:
         raise FolderError(path, "permission denied", "run as root or as the folder's owner") from None
     except OSError as error:
         raise FolderError(path, f"cannot be opened ({os.strerror(error.errno or 0)})", "check the disk") from None
-
-
-def lock_folder(dirfd: int) -> bool:
-    """Take the daemon's exclusive lock on a disk; False where another process has it.
-
-    An flock on the directory: it lives as long as the descriptor (or a copy of it), needs no file and
-    works on a read-only filesystem.
-    """
-    try:
-        fcntl.flock(dirfd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def is_read_only(dirfd: int) -> bool:

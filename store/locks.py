@@ -1,11 +1,33 @@
-"""Who holds a lock on a folder or file, told from /proc/locks: a look that does not take the lock itself."""
+"""Exclusive locks of daemons on folders and files (flock), and who has one, told from /proc/locks."""
 
+import fcntl
 import os
 import re
+import time
 from pathlib import Path
 
 # 1: FLOCK  ADVISORY  WRITE 6390 07:02:12 0 EOF      (device in hexadecimal, inode number in decimal)
 _LINE = re.compile(r"^\d+: FLOCK +ADVISORY +WRITE +(-?\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ", re.MULTILINE)
+
+_PAUSE_S = 0.01
+
+
+def take_lock(fd: int, patience_s: float = 0.0) -> bool:
+    """Take the lock on what `fd` is; False where another process has it, still after `patience_s`.
+
+    It lives as long as the descriptor or any copy of it: a child that its holder was just starting when it died
+    has one for a moment. Blocks for that time at most.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_PAUSE_S)
+        else:
+            return True
 
 
 def lock_holder(path: str, locks: str | None = None) -> int | None:

@@ -12,12 +12,13 @@ from enum import Enum
 from commitlogfs.store import _syscalls, beneath, durable, identity, layout, remove
 from commitlogfs.store.attributes import unpack
 from commitlogfs.store.catalog import Role, Segment
-from commitlogfs.store.disk import Disk, DiskState, is_read_only, lock_folder
+from commitlogfs.store.disk import Disk, DiskState, is_read_only
 from commitlogfs.store.errors import FolderError, NoIdentityError, PoolError
 from commitlogfs.store.findings import Finding, FindingCode, Severity
 from commitlogfs.store.identity import DiskNumber, RootAttributes
 from commitlogfs.store.inuse import is_open_elsewhere
 from commitlogfs.store.inventory import Inventory, take_inventory
+from commitlogfs.store.locks import take_lock
 from commitlogfs.store.membership import DiskSpec, OpenFolder, compare_folders, open_spec
 from commitlogfs.store.scan import DiskScan, scan_folder
 from commitlogfs.store.segment import BaseOffset, format_segment_name
@@ -78,12 +79,14 @@ def open_pool(
     segment_size: int | None,
     *,
     lock: bool = True,
+    lock_patience_s: float = 0.0,
     check_in_use: bool = True,
     opened: Set[tuple[DiskNumber, int]] = frozenset(),
 ) -> Pool:
     """Open, identify and scan every disk; everything wrong is in the returned pool's findings.
 
-    `segment_size` None takes the pool's own. With `lock`, each disk is locked against a second daemon. `opened` are
+    `segment_size` None takes the pool's own. With `lock`, each disk's folder is locked against a
+    second daemon, which needs no file there and works on a read-only disk. `opened` are
     files of a mount that is gone on with, as for take_inventory.
     Nothing is changed. Raises PoolError where not even a scan is possible: no folder can be opened, no
     identity anywhere (NoIdentityError), identities of different pools, or a disk that cannot be read.
@@ -106,7 +109,7 @@ def open_pool(
                 )
             )
         if lock and not any(finding.code is FindingCode.DISK_TWICE for finding in findings):
-            findings += _lock_all(members)
+            findings += _lock_all(members, lock_patience_s)
         disks = [_make_disk(folder, found) for folder, found in zip(members, identities, strict=True)]
         disks.sort(key=lambda disk: disk.number)
         findings += _read_only_findings(disks)
@@ -275,7 +278,7 @@ def _match_identities(
     return members, identities, findings
 
 
-def _lock_all(members: list[OpenFolder]) -> list[Finding]:
+def _lock_all(members: list[OpenFolder], patience_s: float) -> list[Finding]:
     return [
         Finding(
             FindingCode.POOL_IN_USE,
@@ -286,7 +289,7 @@ def _lock_all(members: list[OpenFolder]) -> list[Finding]:
             "it is mounted already: see `commitlogfs status`, or unmount it first",
         )
         for folder in members
-        if not lock_folder(folder.dirfd)
+        if not take_lock(folder.dirfd, patience_s)
     ]
 
 

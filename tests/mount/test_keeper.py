@@ -354,6 +354,22 @@ class TestWithMount:
         assert len(stub.events("daemon_handed_over")) == 1
         assert not stub.events("daemon_died")
 
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGRTMIN + 3])
+    def test_any_signal_may_end_a_daemon(self, stub: KeptStub, number: int):
+        stub.start()
+        os.kill(stub.wait_ready()["pid"], number)
+        stub.wait_ready(2)
+        (line,) = stub.events("daemon_died")
+        assert ("how=SIGKILL" if number == signal.SIGKILL else f'how="signal {number}"') in line
+
+    def test_a_parent_that_ignores_the_ends_of_children(self, stub: KeptStub):
+        stub.launcher = ("sh", "-c", 'trap "" CHLD; exec "$@"', "sh")
+        stub.start(standby=True)
+        os.kill(stub.wait_ready()["pid"], signal.SIGKILL)
+        os.kill(stub.wait_ready(2)["pid"], signal.SIGKILL)
+        stub.wait_ready(3)
+        assert stub.keeper.poll() is None
+
     def test_back_off_while_successors_do_not_get_ready(self, stub: KeptStub):
         stub.plan("mount store ready exit:1", *["exit:1"] * 4)
         stub.start()
@@ -400,6 +416,51 @@ class TestWithMount:
         os.kill(run["pid"], signal.SIGTERM)
         assert stub.wait() == 0
         assert stub.mounts() == []
+
+    def test_a_stop_is_for_the_successor_of_a_daemon_that_hangs(self, stub: KeptStub):
+        stub.watchdog_s = 1.0
+        stub.start()
+        os.kill(stub.wait_ready()["pid"], signal.SIGSTOP)
+        stub.keeper.terminate()
+        assert stub.wait() == 0
+        assert stub.mounts() == []
+        assert (stub.folder / "signals").read_text() == "SIGTERM\n"
+
+    def test_a_stop_comes_with_the_end_of_a_daemon(self, stub: KeptStub):
+        stub.start()
+        run = stub.wait_ready()
+        os.kill(stub.keeper.pid, signal.SIGSTOP)
+        os.kill(run["pid"], signal.SIGKILL)
+        stub.keeper.terminate()
+        os.kill(stub.keeper.pid, signal.SIGCONT)
+        assert stub.wait() == 0
+        assert stub.mounts() == []
+
+    def test_a_stop_while_a_successor_starts_that_refuses(self, stub: KeptStub):
+        stub.plan("mount store ready exit:1", "wait:go exit:4")
+        stub.start()
+        stub.wait_ready()
+        eventually(lambda: len(stub.runs()) == 2)
+        stub.keeper.terminate()
+        time.sleep(0.2)  # not a condition: whether it was taken in time or not, the end is the same
+        (stub.folder / "go").touch()
+        assert stub.wait(4) == 0  # before the next one, which would come 5 s later
+        assert stub.mounts() == []
+        assert len(stub.runs()) == 2
+
+    def test_a_stop_that_was_refused_is_over(self, stub: KeptStub):
+        """A mount in use stays; a death much later must not end it."""
+        stub.watchdog_s = 1.0
+        stub.start()
+        run = stub.wait_ready()
+        (stub.folder / "busy").touch()
+        stub.keeper.terminate()
+        eventually(lambda: (stub.folder / "signals").exists())
+        time.sleep(1.0)  # three signs of life
+        os.kill(run["pid"], signal.SIGKILL)
+        stub.wait_ready(2)
+        time.sleep(0.5)
+        assert (stub.folder / "signals").read_text() == "SIGTERM\n"
 
     def test_a_connection_that_was_aborted_leaves_the_bare_folder(self, stub: KeptStub):
         """The daemon takes it for an unmount, for all that the dead mount is still there."""

@@ -4,10 +4,12 @@ that is installed."""
 import array
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from support.waiting import eventually
 
 from commitlogfs.mount import keeper_call, successor
 from commitlogfs.mount.exit_codes import ExitCode
-from commitlogfs.mount.keeper_call import STANDBY_OPTION, Call
+from commitlogfs.mount.keeper_call import STANDBY_OPTION, BrokenCallError, Call
 
 
 @pytest.fixture
@@ -63,14 +65,15 @@ def test_a_keeper_that_has_ended_calls_nobody(ends: tuple[socket.socket, socket.
     assert keeper_call.receive(daemons) is None
 
 
-def test_half_a_call_is_none(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_half_a_call_is_an_error(ends: tuple[socket.socket, socket.socket]) -> None:
     """Fewer descriptors than names: one of them would be taken for another."""
     keepers, daemons = ends
     reader, writer = os.pipe()
     text = json.dumps({"variables": {}, "names": ["a", "b"]}).encode()
     keepers.sendmsg([text], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [writer]))])
     os.close(writer)
-    assert keeper_call.receive(daemons) is None
+    with pytest.raises(BrokenCallError):
+        keeper_call.receive(daemons)
     with os.fdopen(reader, "rb") as file:
         assert file.read() == b""  # no copy is left open
 
@@ -112,6 +115,8 @@ sys.path.insert(0, {folder!r})
 import part
 from commitlogfs.mount import standby
 if {option!r} in sys.argv:
+    print("imported", flush=True)
+    sys.stdin.readline()
     received = standby.wait_until_called(int(sys.argv[sys.argv.index({option!r}) + 1]))
     how = "called"
 else:
@@ -131,12 +136,26 @@ class Waiter:
         self.part.write_text("VALUE = 1\n")
         script = folder / "waiter.py"
         script.write_text(_WAITER.format(folder=str(folder), option=STANDBY_OPTION))
+        # Younger than a tick of the clocks it could as well have been changed since.
+        eventually(lambda: time.time_ns() - self.part.stat().st_ctime_ns > 100_000_000)
         self._channel, theirs = keeper_call.channel()
         with theirs:
             command = [sys.executable, "-B", str(script), "one", STANDBY_OPTION, str(theirs.fileno()), "two"]
             self.process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, text=True, pass_fds=[theirs.fileno()], start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
             )
+        assert self._line() == "imported"
+
+    def wait(self) -> None:
+        """Let it stand by."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
         eventually(lambda: keeper_call.has_loaded(self._channel))
 
     def call(self) -> tuple[str, bytes]:
@@ -153,8 +172,9 @@ class Waiter:
         self._channel.close()
         self.process.kill()
         self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
 
     def _line(self) -> str:
         assert self.process.stdout is not None
@@ -169,14 +189,17 @@ def waiter(workdir: Path) -> Iterator[Waiter]:
 
 
 def test_the_process_that_stood_by_goes_on(waiter: Waiter) -> None:
+    waiter.wait()
     said, came = waiter.call()
     assert said.startswith(f"called 1 {waiter.process.pid} now ['a', 'b', 'c'] ['one', '{STANDBY_OPTION}', ")
     assert came == b"bac"
 
 
-@pytest.mark.parametrize("change", ["rewritten", "replaced", "same size and time"])
+@pytest.mark.parametrize("change", ["rewritten", "replaced", "same size and time", "while it was loaded"])
 def test_after_an_upgrade_it_starts_anew_under_its_pid(waiter: Waiter, change: str) -> None:
     before = waiter.part.stat()
+    if change != "while it was loaded":
+        waiter.wait()
     if change == "rewritten":
         waiter.part.write_text("VALUE = 22\n")
     else:
@@ -185,6 +208,8 @@ def test_after_an_upgrade_it_starts_anew_under_its_pid(waiter: Waiter, change: s
         if change == "same size and time":
             os.utime(fresh, ns=(before.st_atime_ns, before.st_mtime_ns))
         fresh.rename(waiter.part)
+    if change == "while it was loaded":
+        waiter.wait()
     value = 22 if change == "rewritten" else 2
     said, came = waiter.call()
     assert said == f"anew {value} {waiter.process.pid} now ['a', 'b', 'c'] ['one', 'two']"
@@ -192,12 +217,14 @@ def test_after_an_upgrade_it_starts_anew_under_its_pid(waiter: Waiter, change: s
 
 
 def test_code_that_is_gone_is_no_version(waiter: Waiter) -> None:
+    waiter.wait()
     waiter.part.unlink()
     assert waiter.call() == ("", b"")
     assert waiter.process.wait(10) == 1
 
 
 def test_without_its_keeper_it_ends(waiter: Waiter) -> None:
+    waiter.wait()
     waiter._channel.close()
     assert waiter.process.wait(10) == 0
 
@@ -259,6 +286,30 @@ class TestWithMount:
         second = stub.wait_ready(2)
         assert started(stub)["stood_by"] == "false"
         assert stub.wait_standby(2) not in (waiting, second["pid"])
+        self._no_zombies(stub)
+
+    def test_one_that_cannot_take_the_call_is_followed_by_a_fresh_one(self, stub: KeptStub) -> None:
+        stub.start(standby=True)
+        first = stub.wait_ready()
+        waiting = stub.wait_standby()
+        resource.prlimit(waiting, resource.RLIMIT_NOFILE, (3, 3))  # no number is left for what it is handed
+        os.kill(first["pid"], signal.SIGKILL)
+        second = stub.wait_ready(2)
+        assert second["pid"] not in (first["pid"], waiting)
+        assert stub.events("successor_failed")
+        assert len(stub.mounts()) == 1
+        self._no_zombies(stub)
+
+    @pytest.mark.slow
+    def test_one_that_does_not_run_is_not_waited_for(self, stub: KeptStub) -> None:
+        stub.start(standby=True)
+        first = stub.wait_ready()
+        waiting = stub.wait_standby()
+        os.kill(waiting, signal.SIGSTOP)
+        os.kill(first["pid"], signal.SIGKILL)
+        second = stub.wait_ready(2)  # within eventually's 10 s
+        assert second["pid"] not in (first["pid"], waiting)
+        assert stub.events("standby_not_heard")
         self._no_zombies(stub)
 
     def test_both_die_at_once(self, stub: KeptStub) -> None:

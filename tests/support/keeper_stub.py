@@ -26,6 +26,8 @@ class KeptStub:
     watchdog_s: float = 0.0
     keeper: subprocess.Popen[bytes] | None = None
     environment: dict[str, str] = field(default_factory=dict)
+    launcher: tuple[str, ...] = ()
+    """What starts the keeper; becomes it."""
 
     @property
     def mountpoint(self) -> Path:
@@ -58,7 +60,7 @@ class KeptStub:
         pass_fds = [told.report_fd] if told.report_fd is not None else []
         with (self.folder / "log").open("ab") as log:
             self.keeper = subprocess.Popen(
-                told.command_line(),
+                [*self.launcher, *told.command_line()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
