@@ -96,7 +96,7 @@ class Namespace:
         self._forget_entry = forget_entry
         self.make_room: Callable[[], Awaitable[bool]] | None = None
         """Called when a create finds every disk full, with all names locked; whether it is worth another try."""
-        self._look_at_retired = trio.Event()
+        self._look_at_retired = {number: trio.Event() for number in commitlog.disks}
         self.handles = Handles(commitlog, threads, backing, self._free_retired)
         self.changed_ns = time.time_ns()
         """When names last changed: the root directory's mtime."""
@@ -107,10 +107,11 @@ class Namespace:
         Raises InvalidNameError, SegmentExistsError, NoDiskAvailableError, OSError.
         """
         started = time.perf_counter()
+        deadline = trio.current_time() + CREATE_DEADLINE_S  # what it waits for another change counts, too
         result = "failed"
         try:
             async with self._lock:
-                handle = await self._create(name, owner)
+                handle = await self._create(name, owner, deadline)
             result = "ok"
         except SegmentExistsError:
             result = "exists"
@@ -241,21 +242,40 @@ class Namespace:
         self._commitlog.note_attributes(file, attributes)
         log_event(log, logging.ERROR, "cut_to_size", segment=file.name, disk=disk.path, bytes=before - size)
 
-    async def _create(self, name: bytes, owner: Owner) -> Handle:
+    async def _create(self, name: bytes, owner: Owner, deadline: float) -> Handle:
         if name in self._in_flight:
             raise SegmentExistsError(f"{name.decode()}: in the hands of a disk that does not answer")
         await self._usage.refresh(USAGE_AGE_S)
         await self._settle(name)
-        last_chance = trio.current_time() + CREATE_DEADLINE_S - PUBLISH_DEADLINE_S
-        plan = await self._plan_create(name)
-        await self._commit_predecessor(plan)
+        last_chance = deadline - PUBLISH_DEADLINE_S
+        refused_before = self._commitlog.refuses_for_now(time.monotonic())
+        try:
+            return await self._create_somewhere(name, owner, last_chance)
+        except NoDiskAvailableError as error:
+            if refused_before or not error.no_space or not await self._made_room(last_chance):
+                raise
+        return await self._create_somewhere(name, owner, last_chance)
+
+    async def _made_room(self, last_chance: float) -> bool:
+        if self.make_room is None:
+            return False
+        with trio.move_on_at(min(trio.current_time() + MAKE_ROOM_DEADLINE_S, last_chance)):
+            return await self.make_room()
+        return trio.current_time() < last_chance  # cut short: something may have been removed
+
+    async def _create_somewhere(self, name: bytes, owner: Owner, last_chance: float) -> Handle:
+        """On the first disk of the plan that takes it. Raises NoDiskAvailableError, SegmentExistsError."""
+        plan = self._commitlog.plan_create(name)
+        await self._commit_predecessor(plan, last_chance)
         for reason in self._skip_reasons(plan):
             self._observer.placement_skipped(reason)
         for number in plan.order:
             disk = self._commitlog.disks[number]
             patience_s = min(RESERVE_DEADLINE_S, last_chance - trio.current_time())
             if patience_s <= 0:
-                break
+                raise NoDiskAvailableError(
+                    f"{name.decode()}: no disk has taken it in time", no_space=False, failing=True
+                )
             try:
                 handle = await self._create_on(disk, plan, owner, patience_s)
             except DiskError as error:
@@ -265,18 +285,6 @@ class Namespace:
                 continue
             return handle
         raise self._commitlog.no_disk_left(plan, time.monotonic())
-
-    async def _plan_create(self, name: bytes) -> CreatePlan:
-        refused_before = self._commitlog.refuses_for_now(time.monotonic())
-        try:
-            return self._commitlog.plan_create(name)
-        except NoDiskAvailableError as error:
-            if refused_before or not error.no_space or self.make_room is None:
-                raise
-            with trio.move_on_after(MAKE_ROOM_DEADLINE_S):
-                if await self.make_room():
-                    return self._commitlog.plan_create(name)
-            raise
 
     async def _create_on(self, disk: Disk, plan: CreatePlan, owner: Owner, patience_s: float) -> Handle:
         dirfd, size = disk.dirfd, self._commitlog.segment_size
@@ -340,13 +348,13 @@ class Namespace:
             self._commitlog.note_copy_published(file, new_name, attributes)
         self._changed(disk)
 
-    async def _commit_predecessor(self, plan: CreatePlan) -> None:
+    async def _commit_predecessor(self, plan: CreatePlan, last_chance: float) -> None:
         """So that no power cut leaves a segment without the one before it. A disk that does not answer in time
         goes without: the broker gives up after 5 s."""
         predecessor = self._commitlog.catalog.predecessor(plan.base_offset)
         if predecessor is None:
             return
-        with trio.move_on_after(COMMIT_DEADLINE_S) as scope:
+        with trio.move_on_at(min(trio.current_time() + COMMIT_DEADLINE_S, last_chance)) as scope:
             await self._background.committed(predecessor.disk)
         if scope.cancelled_caught:
             disk = self._commitlog.disk_of(predecessor)
@@ -366,15 +374,29 @@ class Namespace:
                 self._commitlog.note_denied(name)
 
     async def _remove_in_time(self, file: Segment, reason: str, why: str | None = None) -> None:
-        disk, name = self._commitlog.disk_of(file), file.name
+        disk, name, inode = self._commitlog.disk_of(file), file.name, int(inodes.encode(file))
         self._demand_at_rest(disk, name)
+        has_ended = is_late = False
+
+        async def work() -> None:
+            nonlocal has_ended
+            try:
+                await self._remove(file, reason, why)
+            finally:
+                has_ended = True
+            if is_late:
+                # The kernel has been told nothing, or that it failed: it would keep the name, and with it the file.
+                self._forget_entry(name, inode)
+
         try:
-            await self._finish(
-                file.disk, "unlink", (name,), partial(self._remove, file, reason, why), REMOVE_DEADLINE_S
-            )
-        except TimeoutError as error:
-            self._commitlog.note_leaving(file, reason)
-            raise DiskFailedError(disk.path, f"unlink: {error}") from error
+            await self._finish(file.disk, "unlink", (name,), work, REMOVE_DEADLINE_S)
+        except (TimeoutError, trio.Cancelled) as error:
+            if not has_ended:
+                is_late = True
+                self._commitlog.note_leaving(file, reason)
+            if isinstance(error, TimeoutError):
+                raise DiskFailedError(disk.path, f"unlink: {error}") from error
+            raise
 
     async def _remove(self, file: Segment, reason: str, why: str | None) -> None:
         """Remove a file from its disk, however long it takes."""
@@ -459,19 +481,25 @@ class Namespace:
 
     def look_at_retired_soon(self) -> None:
         """The kernel has let go of some inode."""
-        self._look_at_retired.set()
+        for look in self._look_at_retired.values():
+            look.set()
 
     async def free_retired_files(self) -> None:
         """Until cancelled. The kernel's own knowledge decides, not a count of opens, which a dead daemon would have
         taken with it. It tells when it forgets an inode, but not twice: so there is a look now and then, too."""
-        for disk in self._commitlog.disks.values():
-            await self._drop_empty_folder(disk)
+        async with trio.open_nursery() as nursery:
+            for disk in self._commitlog.disks.values():
+                nursery.start_soon(self._free_retired_of, disk)  # a disk that hangs holds up its own only
+
+    async def _free_retired_of(self, disk: Disk) -> None:
+        await self._drop_empty_folder(disk)
         while True:
             with trio.move_on_after(RETIRED_INTERVAL_S):
-                await self._look_at_retired.wait()
-            self._look_at_retired = trio.Event()
+                await self._look_at_retired[disk.number].wait()
+            self._look_at_retired[disk.number] = trio.Event()
             for file in self._commitlog.retired():
-                await self._free_retired(file)
+                if file.disk == disk.number:
+                    await self._free_retired(file)
 
     async def _drop_empty_folder(self, disk: Disk) -> None:
         """That a former daemon has left."""

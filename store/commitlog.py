@@ -303,7 +303,7 @@ class CommitLog:
             )
             return tuple(self.policy.rank(request, candidates)) if candidates else ()
 
-        return ranked(eligibility.eligible) + ranked(eligibility.held_back)
+        return ranked(eligibility.eligible) + ranked(eligibility.last_resort) + ranked(eligibility.held_back)
 
     def _parse_new_name(self, name: bytes) -> tuple[BaseOffset, Role]:
         base = parse_segment_name(name, self.segment_size)

@@ -46,7 +46,9 @@ class Eligibility:
     fallback: bool
     """Every writable disk is skipped, so the ones below `full` are taken all the same."""
     held_back: tuple[DiskNumber, ...] = ()
-    """Failed a moment ago, and may be well again: to be tried when all eligible ones have failed."""
+    """Failed a moment ago, and may be well again: to be tried when all others have failed."""
+    last_resort: tuple[DiskNumber, ...] = ()
+    """Skipped for their fill level, with room all the same: to be tried when all eligible ones have failed."""
 
 
 def next_skipped(view: DiskView, skipped: frozenset[DiskNumber]) -> bool:
@@ -74,7 +76,14 @@ def evaluate(views: tuple[DiskView, ...], segment_size: int, skipped: frozenset[
             eligible.append(view.number)
     held_back = tuple(number for number, reason in refusals.items() if reason is RefusalReason.HELD_BACK)
     if eligible or not last_resort:
-        return Eligibility(tuple(eligible), refusals, now_skipped, fallback=False, held_back=held_back)
+        return Eligibility(
+            tuple(eligible),
+            refusals,
+            now_skipped,
+            fallback=False,
+            held_back=held_back,
+            last_resort=tuple(last_resort),
+        )
     for number in last_resort:
         del refusals[number]
     return Eligibility(tuple(last_resort), refusals, now_skipped, fallback=True, held_back=held_back)

@@ -4,12 +4,12 @@ every millisecond, may put the same segment on another disk before that disk has
 import errno
 import os
 import threading
-from collections.abc import Callable
 
 import pytest
 import trio
 from support.files import names_in
 from support.pooled import Parts, open_parts
+from support.waiting import until
 
 from commitlogfs.fusefs import inodes, namespace
 from commitlogfs.fusefs.errors import errno_of
@@ -174,12 +174,6 @@ def test_a_rename_that_hangs_holds_up_its_own_names_only(parts, monkeypatch):
         assert holders(parts, COPY) == []
 
     trio.run(main)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(10):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens in several tasks
-            await trio.sleep(0.01)
 
 
 def test_every_disk_hung_for_a_moment_and_the_next_create_succeeds(parts, monkeypatch):

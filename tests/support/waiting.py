@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+import trio
+
 T = TypeVar("T")
 
 WAIT_S = 10.0
@@ -23,3 +25,10 @@ def eventually(condition: Callable[[], T], timeout_s: float = WAIT_S) -> T:
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout_s:g} s: {trouble or condition}")
         time.sleep(0.02)
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
+    """As `eventually`, for the tasks of an event loop."""
+    with trio.fail_after(timeout_s):
+        while not condition():  # noqa: ASYNC110 - what is waited for happens in several tasks and threads
+            await trio.sleep(0.01)
