@@ -101,6 +101,7 @@ async def serve(operations: CommitLogOperations) -> None:
         nursery.start_soon(operations.background.run)
         nursery.start_soon(operations.namespace.free_retired_files)
         nursery.start_soon(operations.retention.run)
+        nursery.start_soon(operations.forgetting.run)
         nursery.start_soon(_give_back_unknown, operations)
         if operations.backing.takeovers:
             for disk in _writable_disks(operations):

@@ -38,6 +38,7 @@ from commitlogfs.fusefs.changes import Changes, apply
 from commitlogfs.fusefs.control_files import FOLDER_NAME, ControlContents, ControlFiles
 from commitlogfs.fusefs.disk_threads import DiskThreads
 from commitlogfs.fusefs.errors import errno_of
+from commitlogfs.fusefs.forgetting import Forgetting
 from commitlogfs.fusefs.handles import Handle
 from commitlogfs.fusefs.listing import Listing, readdir_reply
 from commitlogfs.fusefs.namespace import Namespace
@@ -134,8 +135,16 @@ class CommitLogOperations(pyfuse3.Operations):
         self.background = BackgroundSync(commitlog, self.threads)
         self.backing = Backing(observer)
         self.usage = UsageMonitor(commitlog, self.threads, observer)
+        self.forgetting = Forgetting()
         self.namespace = Namespace(
-            commitlog, self.threads, self.usage, self.background, self.backing, observer, kernel_holds, forget_entry
+            commitlog,
+            self.threads,
+            self.usage,
+            self.background,
+            self.backing,
+            observer,
+            kernel_holds,
+            self.forgetting.forget,
         )
         self.retention = Retention(rules, commitlog, self.namespace, self.usage)
         self.handles = self.namespace.handles
@@ -351,7 +360,7 @@ class CommitLogOperations(pyfuse3.Operations):
             bases |= set(range(oldest, first.base_offset, log.segment_size))
         for base in sorted(bases):
             if log.catalog.get(base) is None:
-                forget_entry(format_segment_name(base), 0)
+                self.forgetting.forget(format_segment_name(base), 0)
 
     @handler
     async def flush(self, fh: FileHandleT) -> None:
@@ -587,13 +596,6 @@ def kernel_holds(inode: int) -> bool:
     except OSError as error:
         log_event(log, logging.WARNING, "kernel_not_asked", errno=error.errno)
     return True
-
-
-def forget_entry(name: bytes, inode: int) -> None:
-    """Make the kernel forget a name in the mounted directory, soon: a request under way may have it locked.
-
-    `inode`: of the file that is deleted, 0 if it is not known; who watches it is told."""
-    pyfuse3.invalidate_entry_async(inodes.ROOT, FileNameT(name), InodeT(inode), ignore_enoent=True)
 
 
 def _write_all(fd: int, view: memoryview, offset: int, grows: bool) -> PackedAttributes | None:
