@@ -200,9 +200,24 @@ static void hide_from_libfuse(void *request, size_t size)
         in->flags &= ~(uint32_t)AUTO_INVAL_DATA;
 }
 
+/*
+ * The kernel copies a request into the reader's pages. Where one of them has to be made first and the reader is being
+ * killed, it gives up and answers the request itself, with EIO: a write of somebody's that no successor would ever see.
+ */
+static void have_pages(void *buffer, size_t room)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    volatile char *bytes = buffer;
+    for (size_t at = 0; at < room; at += page)
+        bytes[at] = 0;
+    if (room > 0)
+        bytes[room - 1] = 0;
+}
+
 static ssize_t read_request(int fd, void *buffer, size_t room, void *userdata)
 {
     (void)userdata;
+    have_pages(buffer, room);
     const ssize_t size = read(fd, buffer, room);
     if (size < 0) {
         if (errno == EAGAIN) /* the request was withdrawn; pyfuse3 takes EINTR for "look again" */
