@@ -31,8 +31,8 @@ SEED = 20
 STEPS = 25
 """Of a create with the growth that follows, and some more."""
 PATIENT = {"osPageCacheBusyTimeOutMills": "10000"}
-"""By default a broker refuses messages once one has waited for a second: two processors that other tests use as well
-may take that long to make the next segment, which is asked for every 0.8 s here, slowly, and in the midst of deaths.
+"""By default a broker refuses messages once one has waited for a second. Two processors that other tests use, too,
+may need that long for the next segment, which is wanted every 0.8 s here, made slowly, and in the midst of deaths.
 How long a successor takes is measured by the bench; the long proofs have the default."""
 SLOW_S = 0.02
 """Added before and after each step: an operation takes long enough to be met in its middle."""
