@@ -447,16 +447,22 @@ class Namespace:
         """Whether anybody has a file open or mapped that is about to be removed; no first open is under way."""
         if self.handles.is_open(file) or self._backing.is_inherited(file):
             return True
-        if not self._backing.is_passed_through(file):
-            return False
-        # A mapping outlives its descriptor, and passed through, nobody asks us to release it. The disk's own file
-        # tells, once our id does not keep it open any longer.
+        was_passed_through = self._backing.is_passed_through(file)
         self._backing.note_gone(file)
-        dirfd, name = disk.dirfd, file.name
+        is_open = await self._is_open_on_disk(file, disk)
+        return was_passed_through if is_open is None else is_open
+
+    async def _is_open_on_disk(self, file: Segment, disk: Disk) -> bool | None:
+        """Whether anybody but us has the disk's own file open; None where it cannot be told. A mapping outlives its
+        descriptor, and passed through, nobody asks us to release it; and some read the disks beside the mount. Our
+        backing id must not keep it open any longer."""
+        dirfd, path = disk.dirfd, file.path
         try:
-            return await self._on_disk(disk, "lease", lambda: inuse.is_open_elsewhere(dirfd, name)) is not False
+            return await self._on_disk(disk, "lease", lambda: inuse.is_open_elsewhere(dirfd, path))
         except FileNotFoundError:
             return False
+        except PermissionError:  # of another owner: removing needs no permission of the file's
+            return None
 
     async def punch(self, file: Segment) -> None:
         """Free the blocks of a retired segment although it is open. Where somebody keeps it under a name of his own
@@ -522,6 +528,8 @@ class Namespace:
             self._backing.note_gone(file)  # before: what it pins is not free
             dirfd, name = disk.dirfd, file.name
             try:
+                if await self._is_open_on_disk(file, disk):
+                    return
                 usage = await self._on_disk(disk, "free", lambda: remove.drop_retired(dirfd, name))
             except (DiskError, OSError) as error:
                 log_event(log, logging.WARNING, "free_failed", segment=name, reason=str(error))

@@ -146,9 +146,9 @@ class CommitLogOperations(pyfuse3.Operations):
             kernel_holds,
             self.forgetting.forget,
         )
-        self.retention = Retention(rules, commitlog, self.namespace, self.usage)
         self.handles = self.namespace.handles
         self.listing = Listing(commitlog, self.threads, observer, self.namespace.refresh_attributes)
+        self.retention = Retention(rules, commitlog, self.namespace, self.usage, self.listing.refresh)
         self._grown: set[int] = set()
         """Files that writes have, or may have, made longer since they were last synced: their inode numbers."""
         self._refuse_reads_when_full = refuse_reads_when_full
@@ -453,7 +453,7 @@ class CommitLogOperations(pyfuse3.Operations):
             DiskShare(
                 disk.present_state,
                 self.commitlog.usage(disk.number),
-                self.commitlog.catalog.count_on_disk(disk.number) * self.commitlog.segment_size,
+                self.commitlog.freeable_bytes(disk.number),
                 disk.thresholds,
             )
             for disk in self.commitlog.disks.values()

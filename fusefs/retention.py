@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import trio
@@ -25,6 +25,7 @@ from commitlogfs.store.retention import (
     Snapshot,
     all_full,
     decide,
+    is_pressed,
 )
 from commitlogfs.store.retention.observe import observe
 
@@ -47,8 +48,10 @@ class Retention:
         commitlog: CommitLog,
         namespace: Namespace,
         usage: UsageMonitor,
+        look: Callable[[], Awaitable[None]],
         clocks: Callable[[], Moment] = read_clocks,
     ) -> None:
+        """`look` refreshes the attributes of every segment."""
         self.rules = rules
         self._alerts: tuple[Alert, ...] = ()
         """Of the last cycle."""
@@ -57,6 +60,7 @@ class Retention:
         self._commitlog = commitlog
         self._namespace = namespace
         self._usage = usage
+        self._look = look
         self._clocks = clocks
         self._state = EngineState()
         self._held_since_s: dict[tuple[DiskNumber, int], float] = {}
@@ -76,6 +80,7 @@ class Retention:
     async def cycle(self) -> None:
         """At most a batch of removals. Raises DiskError, OSError when a disk fails at one: the next cycle begins
         with the same segment again."""
+        await self._look_at_links()
         for _ in range(self.rules.batch):
             await self._usage.refresh(FRESH_S)
             await self._look_at_oldest()
@@ -157,6 +162,13 @@ class Retention:
                 reason="every disk is full, and somebody still has this removed segment open",
             )
             await self._namespace.punch(file)
+
+    async def _look_at_links(self) -> None:
+        """Under pressure: what somebody has given another name frees nothing, for the rules nor for a broker."""
+        await self._usage.refresh(FRESH_S)
+        if is_pressed(self._observe()):
+            await self._look()
+            self._commitlog.count_links()
 
     async def _look_at_oldest(self) -> None:
         """Their times of change, which decide about their age: the kernel may have written without asking us."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from commitlogfs.store import health
 from commitlogfs.store.allocate import Published
-from commitlogfs.store.attributes import PackedAttributes, ino_of, unpack
+from commitlogfs.store.attributes import PackedAttributes, ino_of, nlink_of, unpack
 from commitlogfs.store.catalog import Catalog, Role, Segment
 from commitlogfs.store.disk import Disk
 from commitlogfs.store.eligibility import DiskView, Eligibility, RefusalReason, evaluate
@@ -47,7 +47,8 @@ from commitlogfs.store.segment import (
     parse_segment_name,
     parse_temporary_name,
 )
-from commitlogfs.store.usage import DiskUsage
+from commitlogfs.store.usage import DiskUsage, UsageAfter
+from commitlogfs.store.yields import Yields
 
 UNLINK = "unlink"
 """Why a segment is removed, where a caller of the mount asked for it."""
@@ -108,6 +109,8 @@ class CommitLog:
         }
         self._kept: set[tuple[DiskNumber, int]] = set()
         self._usage: dict[DiskNumber, DiskUsage | None] = dict.fromkeys(self.disks)
+        self._yields = Yields(self.segment_size)
+        self._linked: Counter[DiskNumber] = Counter()
         self._no_space: tuple[float, NoDiskAvailableError] | None = None
         self._sealed_floor = self.catalog.last.base_offset if self.catalog.last and self.missing else None
 
@@ -179,6 +182,8 @@ class CommitLog:
     def note_usage(self, number: DiskNumber, usage: DiskUsage | None) -> None:
         """The latest measurement of a disk; None while it does not answer."""
         self._usage[number] = usage
+        if usage is not None:
+            self._yields.note_free(number, usage.free_bytes)
 
     def measured(self, number: DiskNumber) -> DiskUsage | None:
         """The latest measurement, as the disk says."""
@@ -193,8 +198,28 @@ class CommitLog:
         )
 
     def gainable_bytes(self, file: Segment) -> int:
-        """What the last close of a retired file gives back."""
+        """What unlinking this file, and its last close, give back, as far as is known: nothing while somebody keeps
+        it under a name of his own."""
+        return 0 if nlink_of(file.attributes) > 1 else self.punchable_bytes(file)
+
+    def punchable_bytes(self, file: Segment) -> int:
+        """What a hole in a retired file would give back; its other names, which forbid that, may have gone since
+        they were seen."""
         return 0 if (file.disk, file.ino) in self._kept else unpack(file.attributes).blocks * 512
+
+    def count_links(self) -> None:
+        """Walk the log for `freeable_bytes`: which segments have names besides ours."""
+        self._linked = Counter(segment.disk for segment in self.catalog if nlink_of(segment.attributes) > 1)
+
+    def is_barren(self, number: DiskNumber) -> bool:
+        """Whether the latest removals from this disk freed nothing, so that none is to be counted on."""
+        return self._yields.is_barren(number, time.monotonic())
+
+    def freeable_bytes(self, number: DiskNumber) -> int:
+        """What removing all segments of a disk would give back, as far as is known."""
+        if self.is_barren(number):
+            return 0
+        return max(0, self.catalog.count_on_disk(number) - self._linked[number]) * self.segment_size
 
     def usage(self, number: DiskNumber) -> DiskUsage | None:
         """The latest measurement, with pending bytes counted as free already."""
@@ -405,6 +430,9 @@ class CommitLog:
 
     def note_removed(self, file: Segment, usage: DiskUsage, reason: str = UNLINK) -> None:
         """The file is gone from its disk for good."""
+        if isinstance(usage, UsageAfter):
+            promised = self.gainable_bytes(file)
+            self._yields.note_removal(file.disk, promised, usage.gained_bytes, usage.free_bytes, time.monotonic())
         self._forget_name(file, reason)
         if self._others.get((file.disk, file.ino)) is file:  # its inode number may have been given away by now
             del self._others[file.disk, file.ino]

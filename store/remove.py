@@ -26,7 +26,7 @@ from typing import NamedTuple
 from commitlogfs.store import _syscalls, beneath, durable, layout
 from commitlogfs.store.attributes import PackedAttributes, stat_fd, stat_name, stat_names, unpack
 from commitlogfs.store.segment import BaseOffset
-from commitlogfs.store.usage import DiskUsage, measure_usage
+from commitlogfs.store.usage import DiskUsage, UsageAfter, measure_usage
 
 _RETIRED_NAME = re.compile(rb"([0-9]{20})\.[0-9a-f]{8}(\.forced)?")
 _FORCED = b".forced"
@@ -37,15 +37,17 @@ milliseconds, and a broker that measures before that deletes more than it needs.
 _FREE_PAUSE_S = 0.001
 
 
-def remove_file(dirfd: int, name: bytes) -> DiskUsage:
+def remove_file(dirfd: int, name: bytes) -> UsageAfter:
     """Unlink a name nobody has open; the usage without it. Raises OSError; ENOENT is success (a repeated
     request)."""
-    expected = measure_usage(dirfd).free_bytes
+    before = measure_usage(dirfd).free_bytes
+    expected = before
     with contextlib.suppress(FileNotFoundError):
         expected += _freed_bytes(dirfd, name)
         os.unlink(name, dir_fd=dirfd)
+    gained = measure_usage(dirfd).free_bytes - before  # a sync may take long, and others the space meanwhile
     durable.sync_dir(dirfd)
-    return _measure_freed(dirfd, expected)
+    return _measure_freed(dirfd, before, expected, gained)
 
 
 class Retired(NamedTuple):
@@ -92,10 +94,11 @@ def punch_fd(fd: int, dirfd: int, retired_name: bytes, segment_size: int) -> tup
     size stays, because a mapping beyond a file's end kills its owner. Its attributes, and the usage without them.
     Raises OSError; ENOENT where the file has a name that is not ours, by which somebody keeps it."""
     _demand_no_other_name(fd, dirfd, retired_name)
-    expected = measure_usage(dirfd).free_bytes + unpack(stat_fd(fd)).blocks * 512
+    before = measure_usage(dirfd).free_bytes
+    expected = before + unpack(stat_fd(fd)).blocks * 512
     _syscalls.fallocate(fd, _syscalls.FALLOC_FL_PUNCH_HOLE | _syscalls.FALLOC_FL_KEEP_SIZE, 0, segment_size)
     os.fsync(fd)
-    return stat_fd(fd), _measure_freed(dirfd, expected)
+    return stat_fd(fd), _measure_freed(dirfd, before, expected)
 
 
 def punch_retired(
@@ -140,14 +143,16 @@ def _move_aside(dirfd: int, name: bytes, ino: int, retired_name: bytes) -> None:
             return
 
 
-def drop_retired(dirfd: int, retired_name: bytes) -> DiskUsage:
+def drop_retired(dirfd: int, retired_name: bytes) -> UsageAfter:
     """Free a retired segment after its last close, and the folder with the last one; the usage without it.
     Raises OSError."""
     try:
         folder = beneath.open_folder(dirfd, layout.RETIRED_FOLDER)
     except FileNotFoundError:
-        return measure_usage(dirfd)
-    expected = measure_usage(dirfd).free_bytes
+        before = measure_usage(dirfd).free_bytes
+        return _measure_freed(dirfd, before, before)
+    before = measure_usage(dirfd).free_bytes
+    expected = before
     try:
         expected += _freed_bytes(folder, retired_name)
         os.unlink(retired_name, dir_fd=folder)
@@ -156,7 +161,7 @@ def drop_retired(dirfd: int, retired_name: bytes) -> DiskUsage:
     finally:
         os.close(folder)
     drop_empty_folder(dirfd)
-    return _measure_freed(dirfd, expected)
+    return _measure_freed(dirfd, before, expected)
 
 
 def list_retired(dirfd: int) -> list[tuple[bytes, BaseOffset, PackedAttributes]]:
@@ -203,12 +208,13 @@ def _freed_bytes(dirfd: int, name: bytes) -> int:
     return attributes.blocks * 512 if attributes.nlink == 1 else 0
 
 
-def _measure_freed(dirfd: int, expected_free: int) -> DiskUsage:
+def _measure_freed(dirfd: int, free_before: int, expected_free: int, most: int = 0) -> UsageAfter:
     """Measure once the free space has risen as expected, or at the deadline: somebody else may hold the file
-    or may have taken the space meanwhile."""
+    or may have taken the space meanwhile. The gain is the most that was seen; `most` was before."""
     deadline = time.monotonic() + FREE_DEADLINE_S
     while True:
         usage = measure_usage(dirfd)
+        most = max(most, usage.free_bytes - free_before)
         if usage.free_bytes >= expected_free or time.monotonic() >= deadline:
-            return usage
+            return UsageAfter(usage.total_bytes, usage.free_bytes, usage.available_bytes, most)
         time.sleep(_FREE_PAUSE_S)

@@ -46,6 +46,14 @@ class DiskUsage:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class UsageAfter(DiskUsage):
+    """The usage once a file has gone."""
+
+    gained_bytes: int = 0
+    """What became free meanwhile."""
+
+
 def measure_usage(folder: int | str) -> DiskUsage:
     """statvfs of the filesystem behind a directory's descriptor or path. Raises OSError."""
     st = os.statvfs(folder)

@@ -1,7 +1,7 @@
 """Forced deletion: when the oldest segments go, and what the broker is shown. Policy only, without I/O."""
 
 from commitlogfs.store.retention.alerts import Alert, AlertCode, all_full
-from commitlogfs.store.retention.engine import Decision, EngineState, Removal, Rule, decide
+from commitlogfs.store.retention.engine import Decision, EngineState, Removal, Rule, decide, is_pressed
 from commitlogfs.store.retention.facts import (
     DiskFacts,
     HeldFacts,
@@ -32,4 +32,5 @@ __all__ = [
     "Trigger",
     "all_full",
     "decide",
+    "is_pressed",
 ]

@@ -17,7 +17,7 @@ class AlertCode(Enum):
     HELD_OPEN = "held-open"
     """Removed segments keep a disk at `full`, because somebody has them open."""
     IN_VAIN = "in-vain"
-    """There is pressure, but nothing may go, or it would not help."""
+    """There is pressure, but nothing may go, or it would not help, or has not helped."""
     CLOCK_JUMPED = "clock-jumped"
     AGE_UNKNOWN = "age-unknown"
 
@@ -53,7 +53,13 @@ def disk_alerts(snapshot: Snapshot, incurable: frozenset[int]) -> list[Alert]:
             alerts.append(Alert(AlertCode.DISK_FAILED, disk.path, text))
     for disk in writable:
         assert disk.measured is not None  # noqa: S101 - narrowing: writable disks answer
-        if disk.number in incurable:
+        if disk.is_barren:
+            text = (
+                "the latest segments removed there gave no space back, so no more go for its sake: somebody has "
+                "them open on the disk itself (`lsof +L1`), or keeps copies that share their blocks: end that"
+            )
+            alerts.append(Alert(AlertCode.IN_VAIN, disk.path, text))
+        elif disk.number in incurable:
             text = f"{disk.measured.used_percent:.1f} % used, mostly not by segments: free space there"
             alerts.append(Alert(AlertCode.FOREIGN_DATA, disk.path, text))
         if disk.pending_bytes and disk.measured.is_at_or_above(disk.thresholds.full):

@@ -87,7 +87,10 @@ def decide(
             state = replace(state, forcing=frozenset())
         planned = forced or ()
         if forced is None:
-            text = "the pressure is not relieved: what could go would not be enough, or lies on a disk that hangs"
+            text = (
+                "the pressure is not relieved: what could go would not be enough, has other names "
+                "(hard links: `find -links +1`), or lies on a disk that hangs"
+            )
             alerts.append(Alert(AlertCode.IN_VAIN, "", text))
     if rules.mode is Mode.FILESYSTEM:
         jump_s = clock.jumped_by(snapshot.moment)
@@ -240,6 +243,11 @@ def _choose_punch(rules: RetentionRules, snapshot: Snapshot) -> HeldFacts | None
         if not disk.measured.with_pending_free(gain).is_at_or_above(disk.thresholds.full):
             return candidate
     return None
+
+
+def is_pressed(snapshot: Snapshot) -> bool:
+    """Whether a disk is at or above `force`."""
+    return any(_is_at(disk, disk.thresholds.force) for disk in snapshot.writable())
 
 
 def _is_at(disk: DiskFacts, percent: int) -> bool:

@@ -33,6 +33,8 @@ class DiskFacts:
     pending_bytes: int
     """Of segments that are removed, but still open: on their way to being free."""
     thresholds: Thresholds
+    is_barren: bool = False
+    """The latest removals there gave nothing: no more is counted on."""
 
     @property
     def takes_segments(self) -> bool:
@@ -50,7 +52,7 @@ class SegmentFacts:
     base_offset: BaseOffset
     disk: DiskNumber
     allocated_bytes: int
-    """What its removal gives back."""
+    """What its removal gives back, as far as is known: 0 while it has another name."""
     mtime_ns: int
 
 

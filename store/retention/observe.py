@@ -46,11 +46,12 @@ def observe(log: CommitLog, moment: Moment, held_since_s: Callable[[Segment], fl
             log.measured(disk.number),
             log.pending_bytes(disk.number),
             disk.thresholds,
+            is_barren=log.is_barren(disk.number),
         )
         for disk in log.disks.values()
     )
     held = tuple(
-        HeldFacts(file.base_offset, file.disk, log.gainable_bytes(file), held_since_s(file))
+        HeldFacts(file.base_offset, file.disk, log.punchable_bytes(file), held_since_s(file))
         for file in log.retired()
         if is_forced(file.placed_as)
     )
@@ -59,4 +60,5 @@ def observe(log: CommitLog, moment: Moment, held_since_s: Callable[[Segment], fl
 
 def _facts_of(segment: Segment) -> SegmentFacts:
     attributes = unpack(segment.attributes)
-    return SegmentFacts(segment.base_offset, segment.disk, attributes.blocks * BLOCK_BYTES, attributes.mtime_ns)
+    gain = attributes.blocks * BLOCK_BYTES if attributes.nlink <= 1 else 0  # somebody has given it another name
+    return SegmentFacts(segment.base_offset, segment.disk, gain, attributes.mtime_ns)

@@ -24,7 +24,7 @@ class DiskShare:
     state: DiskState
     usage: DiskUsage | None
     segment_bytes: int
-    """What deleting all our segments there would free."""
+    """What deleting all our segments there would free, as far as is known."""
     thresholds: Thresholds
 
 

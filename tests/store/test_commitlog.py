@@ -31,7 +31,7 @@ from commitlogfs.store.placement import POLICIES
 from commitlogfs.store.pool import Pool
 from commitlogfs.store.segment import BaseOffset, format_segment_name
 from commitlogfs.store.thresholds import Thresholds
-from commitlogfs.store.usage import DiskUsage
+from commitlogfs.store.usage import DiskUsage, UsageAfter
 
 SIZE = 4096
 ROOMY = DiskUsage(1 << 30, 1 << 30, 1 << 30)
@@ -315,3 +315,22 @@ def test_only_whole_segments_are_listed():
     assert [segment.base_offset // SIZE for segment in log.listed()] == [0, 3]
     assert [segment.base_offset // SIZE for segment in log.listed_after(0)] == [3]
     assert log.find_name(name(1)) is not None, "but found by name"
+
+
+def test_what_cannot_be_freed_is_not_promised():
+    log = make_log(dict.fromkeys(range(12), SIZE))
+    number = log.catalog.get(0).disk
+    count = log.catalog.count_on_disk(number)
+    assert log.freeable_bytes(number) == count * SIZE
+    first = log.catalog.get(0)
+    log.note_attributes(first, packed_attributes(ino=first.ino, size=SIZE, nlink=2))
+    log.count_links()
+    assert log.freeable_bytes(number) == (count - 1) * SIZE
+    vain = [segment for segment in log.catalog.on_disk(number) if segment is not first]
+    for segment in vain[:3]:
+        log.note_attributes(segment, packed_attributes(ino=segment.ino, size=SIZE, blocks=SIZE // 512))
+        log.note_removed(segment, UsageAfter(100 * SIZE, 10 * SIZE, 10 * SIZE, gained_bytes=0))
+    assert log.is_barren(number)
+    assert log.freeable_bytes(number) == 0
+    log.note_usage(number, DiskUsage(100 * SIZE, 11 * SIZE, 11 * SIZE))
+    assert not log.is_barren(number)

@@ -17,6 +17,7 @@ from commitlogfs.store.inventory import take_inventory
 from commitlogfs.store.pool import Pool, find_retired, reserve_newest, sweep
 from commitlogfs.store.scan import scan_folder
 from commitlogfs.store.segment import format_segment_name
+from commitlogfs.store.usage import DiskUsage
 
 SIZE = 4096
 NAME = format_segment_name(SIZE)
@@ -301,3 +302,12 @@ def test_the_newest_segments_of_an_adopted_log_are_reserved(disk):
     assert min(allocated[2:]) >= size
     inventory = take_inventory([(disk, scan_folder(disk.dirfd, size))], size)
     assert reserve_newest(Pool("pool", size, [disk], inventory, RootAttributes(0o755, 0, 0))) == []
+
+
+def test_a_removal_tells_what_it_gave_whatever_others_take_meanwhile(disk, monkeypatch):
+    make(disk)
+    free = iter([1000, 1050, 900])  # before, right after, and when the folder is synced
+    monkeypatch.setattr(remove, "measure_usage", lambda dirfd: DiskUsage(2000, level := next(free), level))
+    monkeypatch.setattr(remove, "FREE_DEADLINE_S", 0.0)
+    after = remove.remove_file(disk.dirfd, NAME)
+    assert (after.free_bytes, after.gained_bytes) == (900, 50)

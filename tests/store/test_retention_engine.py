@@ -213,6 +213,37 @@ def test_segments_of_a_failed_disk_are_absent_already():
     assert engine.after(30).planned() == [1, 3, 5, 7, 9, 11, 13, 15]
 
 
+@pytest.mark.parametrize("for_create", [False, True], ids=["force", "full"])
+def test_nothing_goes_for_a_disk_where_removals_give_nothing(for_create):
+    world = two_disks(92, 92)
+    for disk in world.disks:
+        disk.is_barren = True
+    engine = Engine(COOPERATIVE, world)
+    engine.planned()
+    assert engine.after(30).planned(for_create=for_create) == []
+    assert [(alert.code, alert.disk) for alert in engine.decide().alerts[:2]] == [
+        (AlertCode.IN_VAIN, "/data1"),
+        (AlertCode.IN_VAIN, "/data2"),
+    ]
+    world.disks[1].is_barren = False
+    engine.planned()
+    engine.after(30)
+    # Three, or ten, of disk 2, and what lies between.
+    assert engine.planned(for_create=for_create) == list(range(6 if for_create else 20))
+
+
+def test_segments_that_free_nothing_are_not_counted_on():
+    """The older half has other names, so it only goes where the rest is enough."""
+    world = two_disks(90, 90)
+    world.linked = set(range(90))
+    engine = Engine(COOPERATIVE, world)
+    engine.planned()
+    assert len(engine.after(30).planned()) == 90 + 15
+    world.linked = set(range(180))
+    assert engine.planned() == []
+    assert AlertCode.IN_VAIN in engine.alerts()
+
+
 def test_a_cordoned_disk_has_no_say_but_its_segments_go():
     world = two_disks(90, 90)
     world.disks[0].state = DiskState.RO

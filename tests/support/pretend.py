@@ -43,6 +43,7 @@ class PretendDisk:
     foreign: int = 0
     state: DiskState = DiskState.RW
     answers: bool = True
+    is_barren: bool = False
     thresholds: Thresholds = field(default_factory=Thresholds)
 
 
@@ -55,6 +56,8 @@ class World:
     first: int = 0
     held: dict[int, tuple[int, float]] = field(default_factory=dict)
     punched: set[int] = field(default_factory=set)
+    linked: set[int] = field(default_factory=set)
+    """Segments by index that have another name, too."""
     ages_s: dict[int, float] = field(default_factory=dict)
     """Of segments by index, at the beginning; 0 where nothing is said. None-like: -1 has no mtime."""
     now: Moment = field(default_factory=lambda: Moment(1_800_000_000 * 10**9, 1000.0, 12))
@@ -78,11 +81,22 @@ class World:
             usage = DiskUsage(disk.size * SIZE, max(0, free), max(0, free)) if disk.answers else None
             pending = sum(SIZE for i, (where, _) in self.held.items() if where == number and i not in self.punched)
             disks.append(
-                DiskFacts(DiskNumber(number), f"/data{number}", disk.state, usage, pending, disk.thresholds)
+                DiskFacts(
+                    DiskNumber(number),
+                    f"/data{number}",
+                    disk.state,
+                    usage,
+                    pending,
+                    disk.thresholds,
+                    is_barren=disk.is_barren,
+                )
             )
         segments = [
             SegmentFacts(
-                BaseOffset((self.first + i) * SIZE), DiskNumber(number), SIZE, self._mtime_ns(self.first + i)
+                BaseOffset((self.first + i) * SIZE),
+                DiskNumber(number),
+                0 if self.first + i in self.linked else SIZE,
+                self._mtime_ns(self.first + i),
             )
             for i, number in enumerate(self.log)
         ]
