@@ -37,6 +37,7 @@ from commitlogfs.fusefs.backing import Backing
 from commitlogfs.fusefs.changes import Changes, apply
 from commitlogfs.fusefs.control_files import FOLDER_NAME, ControlContents, ControlFiles
 from commitlogfs.fusefs.disk_threads import DiskThreads
+from commitlogfs.fusefs.disk_trials import DiskTrials
 from commitlogfs.fusefs.errors import errno_of
 from commitlogfs.fusefs.forgetting import Forgetting
 from commitlogfs.fusefs.handles import Handle
@@ -148,7 +149,14 @@ class CommitLogOperations(pyfuse3.Operations):
         )
         self.handles = self.namespace.handles
         self.listing = Listing(commitlog, self.threads, observer, self.namespace.refresh_attributes)
-        self.retention = Retention(rules, commitlog, self.namespace, self.usage, self.listing.refresh)
+        self.retention = Retention(
+            rules,
+            commitlog,
+            self.namespace,
+            self.usage,
+            self.listing.refresh,
+            DiskTrials(commitlog, self.threads, observer),
+        )
         self._grown: set[int] = set()
         """Files that writes have, or may have, made longer since they were last synced: their inode numbers."""
         self._refuse_reads_when_full = refuse_reads_when_full

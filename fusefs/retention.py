@@ -1,5 +1,7 @@
 """Carries out what the rules of forced deletion decide: one removal at a time, measured after each."""
 
+import errno
+import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -7,6 +9,7 @@ from dataclasses import replace
 
 import trio
 
+from commitlogfs.fusefs.disk_trials import DiskTrials
 from commitlogfs.fusefs.namespace import Chosen, Namespace
 from commitlogfs.fusefs.usage_monitor import UsageMonitor
 from commitlogfs.store.commitlog import CommitLog
@@ -21,6 +24,7 @@ from commitlogfs.store.retention import (
     HeldFacts,
     Mode,
     Moment,
+    RefusedFacts,
     RetentionRules,
     Snapshot,
     all_full,
@@ -28,6 +32,7 @@ from commitlogfs.store.retention import (
     is_pressed,
 )
 from commitlogfs.store.retention.observe import observe
+from commitlogfs.store.retention.plan import removable_prefix
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +54,7 @@ class Retention:
         namespace: Namespace,
         usage: UsageMonitor,
         look: Callable[[], Awaitable[None]],
+        trials: DiskTrials,
         clocks: Callable[[], Moment] = read_clocks,
     ) -> None:
         """`look` refreshes the attributes of every segment."""
@@ -61,6 +67,8 @@ class Retention:
         self._namespace = namespace
         self._usage = usage
         self._look = look
+        self._trials = trials
+        self._refused: RefusedFacts | None = None
         self._clocks = clocks
         self._state = EngineState()
         self._held_since_s: dict[tuple[DiskNumber, int], float] = {}
@@ -78,13 +86,14 @@ class Retention:
             await trio.sleep_until(next_cycle)
 
     async def cycle(self) -> None:
-        """At most a batch of removals. Raises DiskError, OSError when a disk fails at one: the next cycle begins
-        with the same segment again."""
+        """At most a batch of removals. One that fails ends the batch: the next cycle begins with the same segment
+        again."""
+        await self._trials.look(frozenset() if self._refused is None else frozenset({self._refused.disk}))
         await self._look_at_links()
         for _ in range(self.rules.batch):
             await self._usage.refresh(FRESH_S)
             await self._look_at_oldest()
-            if not await self._namespace.remove_by_rule(self._choose):
+            if not await self._remove(self._namespace.remove_by_rule, self._choose):
                 break
             await trio.sleep(PAUSE_S)
         await self._punch()
@@ -92,11 +101,30 @@ class Retention:
     async def make_room(self) -> bool:
         """For a create that found no disk: with all names locked. Whether something was removed."""
         removed = False
+        while await self._remove(self._namespace.remove_by_rule_locked, self._choose_for_create):
+            removed = True
+        return removed
+
+    async def _remove(
+        self, remove: Callable[[Callable[[], Chosen | None]], Awaitable[bool]], choose: Callable[[], Chosen | None]
+    ) -> bool:
+        """Whether a segment went. One that does not is told as long as room is wanted."""
+        chosen: Chosen | None = None
+
+        def noted() -> Chosen | None:
+            nonlocal chosen
+            chosen = choose()
+            return chosen
+
         try:
-            while await self._namespace.remove_by_rule_locked(self._choose_for_create):
-                removed = True
+            removed = await remove(noted)
         except (DiskError, OSError) as error:
             log_event(log, logging.WARNING, "retention_failed", reason=str(error))
+            if chosen is not None:
+                self._refused = RefusedFacts(chosen.file.base_offset, chosen.file.disk, _why(error))
+            return False
+        if removed or not self.is_full:
+            self._refused = None
         return removed
 
     def preview(self) -> Decision:
@@ -148,9 +176,7 @@ class Retention:
             if held is None:
                 return
             file = next(
-                file
-                for file in self._commitlog.retired()
-                if (file.disk, file.base_offset) == (held.disk, held.base_offset)
+                file for file in self._commitlog.retired() if (file.disk, file.ino) == (held.disk, held.ino)
             )
             log_event(
                 log,
@@ -173,14 +199,16 @@ class Retention:
     async def _look_at_oldest(self) -> None:
         """Their times of change, which decide about their age: the kernel may have written without asking us."""
         if self.rules.mode is Mode.FILESYSTEM:
-            for file in self._commitlog.catalog.oldest(self.rules.batch):
-                await self._namespace.refresh_attributes(file)
+            for segment in itertools.islice(removable_prefix(self._observe()), self.rules.batch):
+                file = self._commitlog.catalog.get(segment.base_offset)
+                if file is not None:
+                    await self._namespace.refresh_attributes(file)
 
     def _observe(self) -> Snapshot:
         moment = self._clocks()
         present = {(file.disk, file.ino) for file in self._commitlog.retired()}
         self._held_since_s = {key: self._held_since_s.get(key, moment.steady_s) for key in present}
-        return observe(self._commitlog, moment, lambda file: self._held_since_s[file.disk, file.ino])
+        return observe(self._commitlog, moment, lambda file: self._held_since_s[file.disk, file.ino], self._refused)
 
     def _tell(self, alerts: tuple[Alert, ...]) -> None:
         """What begins and what ends, once."""
@@ -193,3 +221,10 @@ class Retention:
         for ended, path in sorted(before - now, key=str):
             log_event(log, logging.WARNING, "alert_over", code=ended.value, disk=path or None)
         self._alerts = alerts
+
+
+def _why(error: DiskError | OSError) -> str:
+    """With the errno in front, where there is one."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    code = errno.errorcode.get(cause.errno or 0, "") if isinstance(cause, OSError) else ""
+    return f"{code}: {error}" if code else str(error)

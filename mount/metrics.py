@@ -120,7 +120,7 @@ class LogCollector(Collector):
                 available.add_metric([self._pool, disk.path], usage.available_bytes)
                 ratio.add_metric([self._pool, disk.path], float(usage.used_ratio))
             for possible in DiskState:
-                state.add_metric([self._pool, disk.path, possible.value], float(disk.state is possible))
+                state.add_metric([self._pool, disk.path, possible.value], float(disk.present_state is possible))
             segments.add_metric([self._pool, disk.path], log.catalog.count_on_disk(disk.number))
             counters = devices.get(self._devices[disk.number])
             if counters is not None:

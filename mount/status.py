@@ -126,7 +126,7 @@ class StatusReport:
             "number": disk.number,
             "path": disk.path,
             "filesystem": disk.filesystem.name,
-            "state": disk.state.value if usage is not None else DiskState.OFFLINE.value,
+            "state": disk.present_state.value if usage is not None else DiskState.OFFLINE.value,
             "eligible": refusal is None,
             "refusal": None if refusal is None else refusal.name.lower().replace("_", "-"),
             "total_bytes": None if usage is None else usage.total_bytes,

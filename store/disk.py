@@ -47,6 +47,14 @@ class Disk:
     """Why the last attempt to create a segment here failed; None after a success."""
     retry_at_s: float = field(default=0.0)
     """Monotonic time until which a disk that failed a create is passed over; 0 = not held back."""
+    suspected_since_s: float | None = None
+    """Monotonic time of the first failure for another reason than space since it was last known to be well."""
+    is_failing: bool = False
+    """A suspicion that was confirmed (health)."""
+    is_read_only: bool = False
+    """Its filesystem, when last looked at because the disk was in trouble."""
+    unreadable_since_s: float | None = None
+    """Monotonic time since when no segment of it could be read, at every look."""
 
     @property
     def last_error(self) -> str:
@@ -54,10 +62,14 @@ class Disk:
 
     @property
     def present_state(self) -> DiskState:
-        """FAILED from a create that failed for another reason than space until one succeeds: such a disk may look
-        writable, and empty, to statvfs."""
-        failed = self.last_failure is not None and not isinstance(self.last_failure, DiskFullError)
-        return DiskState.FAILED if failed and self.state is DiskState.RW else self.state
+        """FAILED while no segment can be made there: such a disk may look writable, and empty, to statvfs. One
+        create that fails is no proof of that."""
+        return DiskState.FAILED if self.is_failing and self.state is DiskState.RW else self.state
+
+    @property
+    def is_troubled(self) -> bool:
+        """Whether removing a segment there is likely to fail."""
+        return self.is_failing or self.is_read_only or self.suspected_since_s is not None
 
     def close(self) -> None:
         if self.dirfd >= 0:

@@ -51,6 +51,21 @@ class Eligibility:
     """Skipped for their fill level, with room all the same: to be tried when all eligible ones have failed."""
 
 
+def has_room(usage: DiskUsage, thresholds: Thresholds, segment_size: int) -> bool:
+    """Whether a segment fits below `full`, and leaves `min_free`."""
+    left = usage.available_bytes - segment_size
+    return not usage.is_at_or_above(thresholds.full) and left >= thresholds.min_free_bytes
+
+
+def takes_a_segment(usage: DiskUsage, pending_bytes: int, thresholds: Thresholds, segment_size: int) -> bool:
+    """The same now, while `pending_bytes`, which `usage` counts as free, are only on their way: the disk is fuller
+    than its percentage says, and never filled to the brim."""
+    if not has_room(usage, thresholds, segment_size):
+        return False
+    left = usage.available_bytes - pending_bytes - segment_size
+    return not pending_bytes or left >= max(segment_size, thresholds.min_free_bytes)
+
+
 def next_skipped(view: DiskView, skipped: frozenset[DiskNumber]) -> bool:
     """Whether this disk is skipped now, given whether it was before."""
     if view.usage is None:
@@ -95,12 +110,6 @@ def _hard_refusal(view: DiskView, segment_size: int) -> RefusalReason | None:
         return RefusalReason.NOT_WRITABLE
     if view.usage is None:
         return RefusalReason.UNKNOWN_USAGE
-    if view.usage.is_at_or_above(view.thresholds.full):
-        return RefusalReason.NO_ROOM
-    left = view.usage.available_bytes - segment_size
-    if left < view.thresholds.min_free_bytes:
-        return RefusalReason.NO_ROOM
-    # While segments are on their way to being free the disk is fuller than its percentage says: never to the brim.
-    if view.pending_bytes and left - view.pending_bytes < max(segment_size, view.thresholds.min_free_bytes):
+    if not takes_a_segment(view.usage, view.pending_bytes, view.thresholds, segment_size):
         return RefusalReason.NO_ROOM
     return RefusalReason.HELD_BACK if view.held_back else None

@@ -7,6 +7,7 @@ from commitlogfs.store.retention.facts import (
     HeldFacts,
     LogFacts,
     Moment,
+    RefusedFacts,
     SegmentFacts,
     Snapshot,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "LogFacts",
     "Mode",
     "Moment",
+    "RefusedFacts",
     "Removal",
     "RetentionRules",
     "Rule",

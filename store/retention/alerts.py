@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from commitlogfs.store.disk import DiskState
-from commitlogfs.store.retention.facts import Snapshot
+from commitlogfs.store.retention.facts import DiskFacts, Snapshot
+from commitlogfs.store.retention.plan import obstacle
+from commitlogfs.store.segment import BaseOffset, format_segment_name
 
 
 class AlertCode(Enum):
@@ -18,6 +20,8 @@ class AlertCode(Enum):
     """Removed segments keep a disk at `full`, because somebody has them open."""
     IN_VAIN = "in-vain"
     """There is pressure, but nothing may go, or it would not help, or has not helped."""
+    STUCK = "stuck"
+    """The oldest segment cannot be removed, and so none can."""
     CLOCK_JUMPED = "clock-jumped"
     AGE_UNKNOWN = "age-unknown"
 
@@ -32,9 +36,44 @@ class Alert:
 
 
 def all_full(snapshot: Snapshot) -> bool:
-    """Whether every writable disk says itself that it is at `full`; False if there is none."""
-    measured = [(disk.measured, disk.thresholds.full) for disk in snapshot.writable()]
-    return bool(measured) and all(usage is not None and usage.is_at_or_above(full) for usage, full in measured)
+    """Whether every writable disk says itself that it is at `full`, or has only `min_free` left; False if there is
+    none."""
+    writable = snapshot.writable()
+    return bool(writable) and all(_is_full(disk, snapshot.log.segment_size) for disk in writable)
+
+
+def _is_full(disk: DiskFacts, segment_size: int) -> bool:
+    """By itself, whatever is on its way to being free."""
+    if disk.measured is None:
+        return False
+    thresholds, left = disk.thresholds, disk.measured.available_bytes - segment_size
+    return disk.measured.is_at_or_above(thresholds.full) or (
+        thresholds.min_free_bytes > 0 and left < thresholds.min_free_bytes
+    )
+
+
+def stuck_alerts(snapshot: Snapshot) -> list[Alert]:
+    """What lies in the way of every removal: what has been tried in vain, else what need not be tried."""
+    paths = {disk.number: disk.path for disk in snapshot.disks}
+    if snapshot.refused is not None:
+        refused = snapshot.refused
+        return [_stuck(refused.base_offset, paths.get(refused.disk, ""), refused.why)]
+    found = obstacle(snapshot)
+    return [] if found is None else [_stuck(found[0].base_offset, found[1].path, _why_closed(found[1]))]
+
+
+def _stuck(base_offset: int, path: str, why: str) -> Alert:
+    name = format_segment_name(BaseOffset(base_offset)).decode()
+    text = f"segment {name} cannot be removed ({why}), and no later one goes before it: repair or replace that disk"
+    return Alert(AlertCode.STUCK, path, text)
+
+
+def _why_closed(disk: DiskFacts) -> str:
+    if disk.measured is None:
+        return "its disk does not answer"
+    if disk.state is DiskState.RO:
+        return "EROFS: its filesystem is read-only"
+    return "its disk fails: see its last error"
 
 
 def disk_alerts(snapshot: Snapshot, incurable: frozenset[int]) -> list[Alert]:
@@ -62,7 +101,7 @@ def disk_alerts(snapshot: Snapshot, incurable: frozenset[int]) -> list[Alert]:
         elif disk.number in incurable:
             text = f"{disk.measured.used_percent:.1f} % used, mostly not by segments: free space there"
             alerts.append(Alert(AlertCode.FOREIGN_DATA, disk.path, text))
-        if disk.pending_bytes and disk.measured.is_at_or_above(disk.thresholds.full):
+        if disk.pending_bytes and _is_full(disk, snapshot.log.segment_size):
             text = f"removed segments of {disk.pending_bytes:,} bytes are still open: end whoever holds them"
             alerts.append(Alert(AlertCode.HELD_OPEN, disk.path, text))
     if all_full(snapshot):

@@ -15,13 +15,17 @@ import itertools
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from commitlogfs.store.eligibility import has_room, takes_a_segment
 from commitlogfs.store.identity import DiskNumber
-from commitlogfs.store.retention.alerts import Alert, AlertCode, all_full, disk_alerts
+from commitlogfs.store.retention.alerts import Alert, AlertCode, all_full, disk_alerts, stuck_alerts
 from commitlogfs.store.retention.clocks import ClockWatch
 from commitlogfs.store.retention.facts import DiskFacts, HeldFacts, SegmentFacts, Snapshot
 from commitlogfs.store.retention.plan import Usages, best_case, plan_prefix, removable_prefix
 from commitlogfs.store.retention.rules import Mode, RetentionRules, Trigger
+from commitlogfs.store.usage import DiskUsage
 
+_MADE_UP_FOR = 2
+"""Segments on one disk that are removed and held open, for which others go when a create needs room."""
 _FUTURE_NS = 60 * 10**9
 """A time of change further ahead of the clock is a mistake, not an inexact clock."""
 
@@ -76,6 +80,9 @@ def decide(
     curable = _curable(snapshot) if at_force else frozenset()
     state = _follow_pressure(rules, state, snapshot, at_force, curable)
     alerts = disk_alerts(snapshot, at_force - curable)
+
+    if snapshot.refused is not None or state.pressed_since_s is not None or all_full(snapshot):
+        alerts += stuck_alerts(snapshot)
 
     if for_create:
         return Decision(_plan_full(snapshot), None, _force_in_s(rules, state, snapshot), tuple(alerts)), state
@@ -168,15 +175,19 @@ def _force_in_s(rules: RetentionRules, state: EngineState, snapshot: Snapshot) -
 
 
 def _plan_full(snapshot: Snapshot) -> tuple[Removal, ...]:
-    thresholds = {disk.number: disk.thresholds for disk in snapshot.writable()}
+    """A disk that only waits for removed segments to be let go takes none yet: a few that are held by somebody are
+    made up for, but not any number, or a reader of everything would cost the log."""
+    disks = {disk.number: disk for disk in snapshot.writable()}
     size = snapshot.log.segment_size
 
+    def takes_one(number: DiskNumber, usage: DiskUsage) -> bool:
+        disk = disks[number]
+        if disk.pending_bytes > _MADE_UP_FOR * size:
+            return has_room(usage, disk.thresholds, size)
+        return takes_a_segment(usage, disk.pending_bytes, disk.thresholds, size)
+
     def one_takes_a_segment(usages: Usages) -> bool:
-        return any(
-            not usage.is_at_or_above(thresholds[number].full)
-            and usage.available_bytes - size >= thresholds[number].min_free_bytes
-            for number, usage in usages.items()
-        )
+        return any(takes_one(number, usage) for number, usage in usages.items())
 
     reason = "every disk is full and a new segment is asked for: until one takes it"
     return tuple(
@@ -223,7 +234,7 @@ def _above_clean(rules: RetentionRules, snapshot: Snapshot) -> bool:
 
 def _choose_punch(rules: RetentionRules, snapshot: Snapshot) -> HeldFacts | None:
     """Only when the disks say themselves that they are all full: the oldest whose grace is over, on a disk that
-    those with it could bring below `full`."""
+    those with it could bring below `full`, and above `min_free`."""
     if not all_full(snapshot):
         return None
     writable = {disk.number: disk for disk in snapshot.writable()}
@@ -240,7 +251,7 @@ def _choose_punch(rules: RetentionRules, snapshot: Snapshot) -> HeldFacts | None
         if disk is None or disk.measured is None:
             continue
         gain = sum(held.allocated_bytes for held in due if held.disk == candidate.disk)
-        if not disk.measured.with_pending_free(gain).is_at_or_above(disk.thresholds.full):
+        if has_room(disk.measured.with_pending_free(gain), disk.thresholds, snapshot.log.segment_size):
             return candidate
     return None
 

@@ -35,11 +35,21 @@ class DiskFacts:
     thresholds: Thresholds
     is_barren: bool = False
     """The latest removals there gave nothing: no more is counted on."""
+    is_troubled: bool = False
+    """Removing a segment there is likely to fail."""
+    is_lost: bool = False
+    """Its segments cannot be read, and have not been for long: they are absent."""
 
     @property
     def takes_segments(self) -> bool:
         """As far as its state goes."""
         return self.state is DiskState.RW and self.measured is not None
+
+    @property
+    def lets_go(self) -> bool:
+        """Whether its segments can be removed now, as far as is known."""
+        bad = self.is_troubled or self.state in (DiskState.FAILED, DiskState.OFFLINE)
+        return self.measured is not None and not bad
 
     @property
     def usage(self) -> DiskUsage | None:
@@ -66,6 +76,17 @@ class HeldFacts:
     """0: its blocks are freed already."""
     since_s: float
     """Steady time from which its grace counts."""
+    ino: int = 0
+    """On its disk: the same base offset may have been removed, and made again, and removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedFacts:
+    """A segment that was to go, and did not."""
+
+    base_offset: BaseOffset
+    disk: DiskNumber
+    why: str
 
 
 class LogFacts(Protocol):
@@ -93,6 +114,8 @@ class Snapshot:
     held: tuple[HeldFacts, ...] = ()
     is_removing: bool = False
     """A removal has begun and not ended: it may still fail, and what came after it would then lie behind a hole."""
+    refused: RefusedFacts | None = None
+    """The latest removal by rule has failed."""
 
     def writable(self) -> tuple[DiskFacts, ...]:
         """They alone have a say."""

@@ -1,13 +1,15 @@
 """What the rules are told of the open log. Touches memory only."""
 
+import time
 from collections.abc import Callable, Iterator
 
+from commitlogfs.store import health
 from commitlogfs.store.attributes import unpack
 from commitlogfs.store.catalog import Catalog, Segment
 from commitlogfs.store.commitlog import CommitLog
 from commitlogfs.store.identity import DiskNumber
 from commitlogfs.store.remove import is_forced
-from commitlogfs.store.retention.facts import DiskFacts, HeldFacts, Moment, SegmentFacts, Snapshot
+from commitlogfs.store.retention.facts import DiskFacts, HeldFacts, Moment, RefusedFacts, SegmentFacts, Snapshot
 
 BLOCK_BYTES = 512
 """Of st_blocks."""
@@ -36,8 +38,14 @@ class CatalogFacts:
         return self._catalog.count_on_disk(disk)
 
 
-def observe(log: CommitLog, moment: Moment, held_since_s: Callable[[Segment], float]) -> Snapshot:
+def observe(
+    log: CommitLog,
+    moment: Moment,
+    held_since_s: Callable[[Segment], float],
+    refused: RefusedFacts | None = None,
+) -> Snapshot:
     """With the latest measurements. `held_since_s`: since when, in steady time, a retired segment is."""
+    now_s = time.monotonic()
     disks = tuple(
         DiskFacts(
             disk.number,
@@ -47,15 +55,17 @@ def observe(log: CommitLog, moment: Moment, held_since_s: Callable[[Segment], fl
             log.pending_bytes(disk.number),
             disk.thresholds,
             is_barren=log.is_barren(disk.number),
+            is_troubled=disk.is_troubled,
+            is_lost=health.is_lost(disk, now_s),
         )
         for disk in log.disks.values()
     )
     held = tuple(
-        HeldFacts(file.base_offset, file.disk, log.punchable_bytes(file), held_since_s(file))
+        HeldFacts(file.base_offset, file.disk, log.punchable_bytes(file), held_since_s(file), file.ino)
         for file in log.retired()
         if is_forced(file.placed_as)
     )
-    return Snapshot(moment, disks, CatalogFacts(log.catalog), held, log.is_removing)
+    return Snapshot(moment, disks, CatalogFacts(log.catalog), held, log.is_removing, refused)
 
 
 def _facts_of(segment: Segment) -> SegmentFacts:

@@ -4,9 +4,8 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
-from commitlogfs.store.disk import DiskState
 from commitlogfs.store.identity import DiskNumber
-from commitlogfs.store.retention.facts import SegmentFacts, Snapshot
+from commitlogfs.store.retention.facts import DiskFacts, SegmentFacts, Snapshot
 from commitlogfs.store.retention.rules import KEPT_SEGMENTS
 from commitlogfs.store.usage import DiskUsage
 
@@ -17,17 +16,26 @@ Goal = Callable[[Usages], bool]
 
 def removable_prefix(snapshot: Snapshot) -> Iterator[SegmentFacts]:
     """Oldest first; ends before the newest KEPT_SEGMENTS and before the first that cannot be removed now, because a
-    later one without it would leave a hole. What lies on a failed disk is absent already, and passed over."""
+    later one without it would leave a hole. What lies on a lost disk is absent already, and passed over."""
     if snapshot.is_removing:
         return
     disks = {disk.number: disk for disk in snapshot.disks}
     for segment in itertools.islice(snapshot.log, max(0, len(snapshot.log) - KEPT_SEGMENTS)):
         disk = disks.get(segment.disk)
-        if disk is None or disk.state in (DiskState.FAILED, DiskState.OFFLINE):
+        if disk is not None and disk.is_lost:
             continue
-        if disk.measured is None:
+        if disk is None or not disk.lets_go:
             return
         yield segment
+
+
+def obstacle(snapshot: Snapshot) -> tuple[SegmentFacts, DiskFacts] | None:
+    """The oldest segment that cannot be removed for the sake of its disk, if there is one."""
+    closed = {disk.number: disk for disk in snapshot.disks if not disk.lets_go and not disk.is_lost}
+    if not closed:
+        return None
+    older = itertools.islice(snapshot.log, max(0, len(snapshot.log) - KEPT_SEGMENTS))
+    return next(((segment, closed[segment.disk]) for segment in older if segment.disk in closed), None)
 
 
 def plan_prefix(snapshot: Snapshot, goal: Goal) -> tuple[SegmentFacts, ...] | None:

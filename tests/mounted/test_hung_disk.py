@@ -2,16 +2,15 @@
 as it should be."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.filling import status
+from support.freezing import frozen
 from support.loop_disks import DiskFarm, LoopDisk
 from support.pools import MIB, PoolMount, segment_bytes
 from support.waiting import eventually
@@ -20,7 +19,6 @@ pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 
 AT_ONCE_S = 1.5
 """What a listing or a stat may take beside a hung disk: the deadline of one second, and a slow machine."""
-FROZEN_AT_MOST_S = 20
 CREATE_S = 4.0
 """A create gives the hung disk two seconds; the broker gives up after five."""
 
@@ -34,33 +32,6 @@ def farm_pool(disk_farm: DiskFarm, make_pool: Callable[..., PoolMount]) -> tuple
     pool = make_pool(disks=folders)
     pool.start()
     return pool, disks
-
-
-@contextmanager
-def frozen(disk: LoopDisk) -> Iterator[Callable[[], None]]:
-    """Freeze a disk; the value thaws it early. Never leaves it frozen: a watchman of its own process thaws it
-    even when this process hangs in it, beyond the reach of any signal."""
-    thaw_command = ["fsfreeze", "-u", str(disk.path)]
-    watchman = subprocess.Popen(
-        ["sh", "-c", f'sleep {FROZEN_AT_MOST_S}; exec "$@"', "watchman", *thaw_command], start_new_session=True
-    )
-    try:
-        subprocess.run(["fsfreeze", "-f", str(disk.path)], check=True)
-        is_frozen = True
-
-        def thaw() -> None:
-            nonlocal is_frozen
-            if is_frozen:
-                is_frozen = False
-                subprocess.run(thaw_command, check=True)
-
-        try:
-            yield thaw
-        finally:
-            thaw()
-    finally:
-        os.killpg(watchman.pid, signal.SIGKILL)  # its sleep too
-        watchman.wait()
 
 
 def timed(work: Callable[[], object]) -> float:

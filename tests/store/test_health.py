@@ -5,6 +5,8 @@ from commitlogfs.store import health
 from commitlogfs.store.disk import DiskState
 from commitlogfs.store.errors import DiskError, DiskFailedError, DiskFullError, DiskReadOnlyError
 
+FAILED = DiskFailedError("/data1", "trouble")
+
 
 @pytest.fixture
 def disk(workdir):
@@ -53,3 +55,41 @@ def test_a_disk_that_takes_nothing_anyway_is_not_held_back(disk, state):
     health.note_error(disk, DiskFailedError("/data1", "trouble"), 1000.0)
     disk.state = state
     assert not health.is_held_back(disk, 1000.0)
+
+
+def test_one_failure_is_a_suspicion_and_a_second_one_a_proof(disk):
+    health.note_error(disk, FAILED, 1000.0)
+    assert (disk.present_state, disk.is_troubled) == (DiskState.RW, True)
+    health.note_attempt(disk, FAILED, 1001.0)
+    assert (disk.present_state, disk.is_troubled) == (DiskState.FAILED, True)
+
+
+@pytest.mark.parametrize("answer", [None, DiskFullError("/data1", "full")])
+def test_an_attempt_that_succeeds_or_only_lacks_room_ends_it(disk, answer):
+    health.note_error(disk, FAILED, 1000.0)
+    health.note_attempt(disk, FAILED, 1001.0)
+    health.note_look(disk, is_readable=False, now_s=1001.0)
+    health.note_attempt(disk, answer, 1002.0)
+    assert (disk.present_state, disk.is_troubled) == (DiskState.RW, False)
+    assert not health.is_lost(disk, 1e9)
+    assert health.is_held_back(disk, 1003.0), "but it is tried last for its time"
+
+
+def test_a_disk_that_does_not_answer_keeps_its_say_for_a_time_and_is_never_lost(disk):
+    health.note_error(disk, FAILED, 1000.0)
+    health.note_look(disk, is_readable=False, now_s=1000.0)
+    health.note_silence(disk, 1000.0 + health.SUSPECT_S - 1)
+    assert disk.present_state is DiskState.RW
+    health.note_silence(disk, 1000.0 + health.SUSPECT_S)
+    assert disk.present_state is DiskState.FAILED
+    assert not health.is_lost(disk, 1e9)
+
+
+def test_lost_is_what_cannot_be_read_at_any_look_for_long(disk):
+    for seconds in (0.0, health.LOST_AFTER_S - 1):
+        health.note_look(disk, is_readable=False, now_s=1000.0 + seconds)
+    assert not health.is_lost(disk, 1000.0 + health.LOST_AFTER_S - 1)
+    assert health.is_lost(disk, 1000.0 + health.LOST_AFTER_S)
+    health.note_look(disk, is_readable=True, now_s=2000.0)
+    health.note_look(disk, is_readable=False, now_s=2001.0)
+    assert not health.is_lost(disk, 2002.0)

@@ -6,17 +6,22 @@ import pytest
 from support.pretend import SIZE, PretendDisk, World, striped
 
 from commitlogfs.store.disk import DiskState
+from commitlogfs.store.eligibility import DiskView, evaluate
+from commitlogfs.store.identity import DiskNumber
 from commitlogfs.store.retention import (
     AlertCode,
     Decision,
     EngineState,
     Mode,
+    RefusedFacts,
     RetentionRules,
     Rule,
     Trigger,
     decide,
 )
+from commitlogfs.store.segment import BaseOffset
 from commitlogfs.store.thresholds import Thresholds
+from commitlogfs.store.usage import DiskUsage
 
 COOPERATIVE = RetentionRules()
 ANY = RetentionRules(trigger=Trigger.ANY)
@@ -185,6 +190,34 @@ def test_a_create_needs_room_for_a_segment_and_min_free():
     assert engine.world.used(1) == 79
 
 
+def min_free_and_held(count: int) -> Engine:
+    """80 of 100 used where 20 are to stay free; `count` of them are removed, and held open."""
+    disk = PretendDisk(100, thresholds=Thresholds(min_free_bytes=20 * SIZE))
+    world = World([disk], [1] * 80)
+    for _ in range(count):
+        world.remove_oldest(is_open=True)
+    return Engine(COOPERATIVE, world)
+
+
+def test_a_create_that_waits_for_a_reader_of_a_few_gets_room_elsewhere():
+    for count in (1, 2):
+        engine = min_free_and_held(count)
+        assert engine.carry_out(for_create=True) == [count]
+        view = DiskView(DiskNumber(1), DiskState.RW, *seen(engine))
+        assert evaluate((view,), SIZE, frozenset()).eligible == (1,), "and the create has it"
+
+
+def test_a_create_that_waits_for_a_reader_of_everything_costs_no_more_than_a_few():
+    engine = min_free_and_held(1)
+    assert engine.carry_out(for_create=True, is_open=True) == [1, 2]
+    assert {AlertCode.HELD_OPEN, AlertCode.ALL_FULL} <= set(engine.alerts())
+
+
+def seen(engine: Engine) -> tuple[DiskUsage | None, Thresholds, bool, int]:
+    (disk,) = engine.world.snapshot().disks
+    return disk.usage, disk.thresholds, False, disk.pending_bytes
+
+
 def test_removed_but_open_segments_count_as_free_and_start_no_cascade():
     engine = Engine(COOPERATIVE, two_disks(86, 86))
     engine.planned()
@@ -205,12 +238,44 @@ def test_a_disk_that_hangs_ends_the_prefix():
     assert AlertCode.IN_VAIN in engine.alerts()
 
 
-def test_segments_of_a_failed_disk_are_absent_already():
+def test_segments_of_a_lost_disk_are_absent_already():
     world = two_disks(90, 90)
     world.disks[0].state = DiskState.FAILED
+    world.disks[0].is_lost = True
     engine = Engine(COOPERATIVE, world)
     engine.planned()
     assert engine.after(30).planned() == [1, 3, 5, 7, 9, 11, 13, 15]
+
+
+@pytest.mark.parametrize("for_create", [False, True], ids=["force", "full"])
+@pytest.mark.parametrize(("state", "is_troubled"), [(DiskState.FAILED, False), (DiskState.RO, True)])
+def test_a_disk_that_fails_or_is_read_only_ends_the_prefix(state, is_troubled, for_create):
+    """Its segments are served, so that later ones must not go before them."""
+    world = two_disks(92, 92)
+    world.disks[0].state, world.disks[0].is_troubled = state, is_troubled
+    engine = Engine(COOPERATIVE, world)
+    engine.planned()
+    assert engine.after(30).planned(for_create=for_create) == []
+    assert engine.alerts()[AlertCode.STUCK] == "/data1"
+
+
+def test_a_suspected_disk_keeps_its_say():
+    """A hiccup of a disk with much room is no reason to empty a small one."""
+    world = two_disks(90, 40)
+    world.disks[1].is_troubled = True
+    engine = Engine(COOPERATIVE, world)
+    engine.planned()
+    assert engine.after(30).planned() == []
+
+
+def test_a_removal_that_failed_is_told_and_tried_again():
+    world = two_disks(90, 90)
+    world.refused = RefusedFacts(BaseOffset(0), DiskNumber(1), "EPERM: not permitted")
+    engine = Engine(COOPERATIVE, world)
+    engine.planned()
+    assert engine.after(30).planned()[0] == 0
+    (told,) = [alert for alert in engine.decide().alerts if alert.code is AlertCode.STUCK]
+    assert (told.disk, "EPERM" in told.text, "0" * 20 in told.text) == ("/data1", True, True)
 
 
 @pytest.mark.parametrize("for_create", [False, True], ids=["force", "full"])

@@ -40,10 +40,21 @@ disks = st.builds(PretendDisk, st.integers(5, 40), st.integers(0, 12))
 
 
 def is_prefix(planned: tuple[Removal, ...], snapshot: Snapshot) -> bool:
-    """Of what is there: what lies on a failed disk is passed over."""
-    gone = {d.number for d in snapshot.disks if d.state in (DiskState.FAILED, DiskState.OFFLINE)}
+    """Of what is there: what lies on a lost disk is passed over. Nothing else is, whatever states disks take: it
+    may be served, and what goes behind it would leave a hole."""
+    gone = {disk.number for disk in snapshot.disks if disk.is_lost}
     expected = [segment for segment in snapshot.log if segment.disk not in gone]
     return [removal.segment for removal in planned] == expected[: len(planned)]
+
+
+def can_go(planned: tuple[Removal, ...], snapshot: Snapshot) -> bool:
+    """None lies on a disk that is known not to let go of it."""
+    closed = {
+        disk.number
+        for disk in snapshot.disks
+        if disk.is_troubled or disk.measured is None or disk.state in (DiskState.FAILED, DiskState.OFFLINE)
+    }
+    return not closed & {removal.segment.disk for removal in planned}
 
 
 class Histories(RuleBasedStateMachine):
@@ -84,6 +95,11 @@ class Histories(RuleBasedStateMachine):
         disk = self.world.disks[min(number, len(self.world.disks)) - 1]
         disk.state, disk.answers = state, answers
 
+    @rule(number=st.integers(1, 4), troubled=st.booleans(), lost=st.booleans(), barren=st.booleans())
+    def change_health(self, number: int, troubled: bool, lost: bool, barren: bool) -> None:
+        disk = self.world.disks[min(number, len(self.world.disks)) - 1]
+        disk.is_troubled, disk.is_lost, disk.is_barren = troubled, lost, barren
+
     @rule()
     def close_all(self) -> None:
         self.world.held.clear()
@@ -110,12 +126,13 @@ class Histories(RuleBasedStateMachine):
                     assert all(d.measured and d.measured.is_at_or_above(90) for d in snapshot.writable())
                 break
             if decision.planned[0].segment.base_offset != self.world.first * SIZE:
-                break  # on a failed disk lies something older, which this world cannot pass over
+                break  # on a lost disk lies something older, which this world cannot pass over
             self.world.remove_oldest(is_open=is_open)
         assert len(self.world.log) >= min(before, KEPT_SEGMENTS)
 
     def check(self, planned: tuple[Removal, ...], snapshot: Snapshot) -> None:
         assert is_prefix(planned, snapshot)
+        assert can_go(planned, snapshot)
         assert len(planned) <= max(0, len(snapshot.log) - KEPT_SEGMENTS)
         if not planned:
             return
@@ -134,12 +151,20 @@ class Histories(RuleBasedStateMachine):
         left = {}
         for disk in snapshot.writable():
             freed = sum(
-                removal.segment.allocated_bytes for removal in planned if removal.segment.disk == disk.number
+                removal.segment.allocated_bytes
+                for removal in planned
+                if removal.segment.disk == disk.number and not disk.is_barren
             )
             assert disk.usage is not None
             left[disk.number] = (disk.usage.with_pending_free(freed), disk.thresholds)
         if which is Rule.FULL:
-            return any(u.available_bytes >= SIZE and not u.is_at_or_above(t.full) for u, t in left.values())
+            pending = {disk.number: disk.pending_bytes for disk in snapshot.disks}
+            return any(
+                u.available_bytes >= SIZE
+                and not u.is_at_or_above(t.full)
+                and (not 0 < pending[n] <= 2 * SIZE or u.available_bytes - pending[n] >= 2 * SIZE)
+                for n, (u, t) in left.items()
+            )
         if self.rules.trigger is Trigger.ALL:
             return any(not u.is_at_or_above(t.resume) for u, t in left.values())
         return all(not left[n][0].is_at_or_above(left[n][1].resume) for n in self.state.forcing if n in left)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from commitlogfs.store.disk import DiskState
 from commitlogfs.store.identity import DiskNumber
-from commitlogfs.store.retention import DiskFacts, HeldFacts, Moment, SegmentFacts, Snapshot
+from commitlogfs.store.retention import DiskFacts, HeldFacts, Moment, RefusedFacts, SegmentFacts, Snapshot
 from commitlogfs.store.segment import BaseOffset
 from commitlogfs.store.thresholds import Thresholds
 from commitlogfs.store.usage import DiskUsage
@@ -44,6 +44,8 @@ class PretendDisk:
     state: DiskState = DiskState.RW
     answers: bool = True
     is_barren: bool = False
+    is_troubled: bool = False
+    is_lost: bool = False
     thresholds: Thresholds = field(default_factory=Thresholds)
 
 
@@ -58,6 +60,7 @@ class World:
     punched: set[int] = field(default_factory=set)
     linked: set[int] = field(default_factory=set)
     """Segments by index that have another name, too."""
+    refused: RefusedFacts | None = None
     ages_s: dict[int, float] = field(default_factory=dict)
     """Of segments by index, at the beginning; 0 where nothing is said. None-like: -1 has no mtime."""
     now: Moment = field(default_factory=lambda: Moment(1_800_000_000 * 10**9, 1000.0, 12))
@@ -89,6 +92,8 @@ class World:
                     pending,
                     disk.thresholds,
                     is_barren=disk.is_barren,
+                    is_troubled=disk.is_troubled,
+                    is_lost=disk.is_lost,
                 )
             )
         segments = [
@@ -104,7 +109,7 @@ class World:
             HeldFacts(BaseOffset(i * SIZE), DiskNumber(number), 0 if i in self.punched else SIZE, since)
             for i, (number, since) in self.held.items()
         )
-        return Snapshot(self.now, tuple(disks), PretendLog(segments), held)
+        return Snapshot(self.now, tuple(disks), PretendLog(segments), held, refused=self.refused)
 
     def remove_oldest(self, *, is_open: bool = False) -> int:
         number = self.log.pop(0)

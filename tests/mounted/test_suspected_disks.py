@@ -1,0 +1,146 @@
+"""A disk in trouble is judged by evidence: a hiccup costs nothing, and what cannot be removed leaves no hole."""
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.filling import fill_and_await, status
+from support.freezing import frozen
+from support.loop_disks import DiskFarm, LoopDisk
+from support.pools import MIB, PoolMount
+from support.waiting import eventually
+
+from commitlogfs.store.errors import DiskError, DiskReadOnlyError
+from commitlogfs.store.trial import Trial, try_disk
+
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+
+AT_ONCE = {"interval": '"1s"', "force_after": '"0s"', "grace": '"1s"'}
+SEGMENTS = 60
+
+MakePool = Callable[..., PoolMount]
+
+
+def pool_of_two(disk_farm: DiskFarm, make_pool: MakePool) -> tuple[PoolMount, list[LoopDisk]]:
+    disks = [disk_farm.add() for _ in range(2)]
+    folders = [disk.path / "commitlog" for disk in disks]
+    for folder in folders:
+        folder.mkdir(mode=0o700)
+    pool = make_pool(disks=folders, retention=AT_ONCE)
+    pool.start()
+    pool.make_segments(range(SEGMENTS))
+    return pool, disks
+
+
+def alerts(pool: PoolMount) -> dict[str, str]:
+    return {alert["code"]: alert["text"] for alert in status(pool)["retention"]["alerts"]}
+
+
+def await_cycles(pool: PoolMount, count: int) -> None:
+    before = status(pool)["retention"]["cycles"]
+    eventually(lambda: status(pool)["retention"]["cycles"] >= before + count or None, 20)
+
+
+def listed(pool: PoolMount) -> list[int]:
+    return sorted(int(name) // MIB for name in os.listdir(pool.mountpoint))
+
+
+def metric(pool: PoolMount, index: int, state: str) -> bool:
+    text = (pool.mountpoint / ".commitlogfs" / "metrics").read_text()
+    return f'commitlogfs_disk_state{{disk="{pool.disks[index]}",pool="test",state="{state}"}} 1.0' in text
+
+
+def test_a_hiccup_removes_nothing_and_is_forgotten(disk_farm: DiskFarm, make_pool: MakePool) -> None:
+    """One create that hangs on the disk with room, while the other is above `force`."""
+    pool, disks = pool_of_two(disk_farm, make_pool)
+    fill_and_await(pool, 1, 88)
+    with frozen(disks[0]) as thaw:
+        with contextlib.suppress(OSError):
+            pool.make_segments([SEGMENTS])
+        assert status(pool)["disks"][0]["last_error"]
+        await_cycles(pool, 2)
+        thaw()
+    await_cycles(pool, 2)
+    assert listed(pool)[:SEGMENTS] == list(range(SEGMENTS))
+    assert status(pool)["disks"][0]["state"] == "rw"
+    assert "disk-failed" not in alerts(pool)
+    st = os.statvfs(pool.mountpoint)
+    assert 100 * (st.f_blocks - st.f_bfree) < 75 * st.f_blocks  # it has its say
+
+
+def test_a_disk_that_turned_read_only_ends_the_prefix(disk_farm: DiskFarm, make_pool: MakePool) -> None:
+    pool, disks = pool_of_two(disk_farm, make_pool)
+    disks[0].turn_read_only()
+    pool.make_segments([SEGMENTS])
+    fill_and_await(pool, 1, 88)
+    eventually(lambda: {"disk-failed", "stuck"} <= set(alerts(pool)))
+    await_cycles(pool, 2)
+    assert listed(pool) == list(range(SEGMENTS + 1))
+    assert status(pool)["disks"][0]["state"] == "failed"
+    assert metric(pool, 0, "failed")
+    assert not metric(pool, 0, "rw")
+
+
+def test_a_disk_that_was_read_only_from_the_start_is_told(disk_farm: DiskFarm, make_pool: MakePool) -> None:
+    pool, disks = pool_of_two(disk_farm, make_pool)
+    pool.stop()
+    disks[0].remount_ro()
+    pool.start()
+    fill_and_await(pool, 1, 92)
+    with pytest.raises(OSError, match="No space left"):
+        pool.make_segments([SEGMENTS])
+    text = eventually(lambda: alerts(pool).get("stuck"))
+    assert pool.path(0).name in text
+    assert "EROFS" in text
+    await_cycles(pool, 2)
+    assert listed(pool) == list(range(SEGMENTS))
+    assert "retention_failed" not in pool.log_since_start()
+    assert text in pool.cli("status", pool.name).out.replace("\n", " ")
+
+
+def test_a_segment_that_cannot_be_removed_is_named(disk_farm: DiskFarm, make_pool: MakePool) -> None:
+    """By an operator's `chattr +i`; punching and the rest of the cycle go on."""
+    pool, _ = pool_of_two(disk_farm, make_pool)
+    with immutable(Path(pool.disks[0]) / pool.path(0).name):
+        for number in range(2):
+            fill_and_await(pool, number, 88)
+        text = eventually(lambda: alerts(pool).get("stuck"))
+        assert pool.path(0).name in text
+        assert "EPERM" in text
+        assert listed(pool) == list(range(SEGMENTS))
+    eventually(lambda: listed(pool)[0] > 0)
+    eventually(lambda: "stuck" not in alerts(pool))
+
+
+@contextlib.contextmanager
+def immutable(path: Path) -> Iterator[None]:
+    subprocess.run(["chattr", "+i", str(path)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["chattr", "-i", str(path)], check=True)
+
+
+def test_what_a_trial_finds_out(disk_farm: DiskFarm) -> None:
+    disk = disk_farm.add()
+    names = (b"%020d" % 0, b"%020d" % MIB)
+    for name in names:
+        (disk.path / name.decode()).write_bytes(bytes(4096))
+    dirfd = os.open(disk.path, os.O_RDONLY)
+    try:
+        assert try_disk("/d", dirfd, names, MIB) == Trial(None, is_read_only=False, is_readable=True)
+        assert {entry.name for entry in disk.path.iterdir()} == {"lost+found", *(name.decode() for name in names)}
+        assert try_disk("/d", dirfd, (), MIB).is_readable, "nothing lies there, so nothing is lost"
+        disk.turn_read_only()
+        trial = try_disk("/d", dirfd, names, MIB)
+        assert isinstance(trial.error, DiskReadOnlyError)
+        assert (trial.is_read_only, trial.is_readable) == (True, True)
+        disk.vanish()
+        trial = try_disk("/d", dirfd, names, MIB)
+        assert isinstance(trial.error, DiskError)
+        assert not trial.is_readable
+    finally:
+        os.close(dirfd)
