@@ -171,6 +171,15 @@ class Backing:
         """How often another daemon has gone on with this mount."""
         return self._table.takeovers
 
+    @property
+    def clock_lead_s(self) -> float | None:
+        """As the first daemon of this mount has found it; None if it has not yet."""
+        return self._table.clock_lead_s
+
+    def note_clock_lead(self, lead_s: float | None) -> None:
+        """For the daemons to come."""
+        self._table.note_clock_lead(lead_s)
+
     def counts(self) -> tuple[int, int]:
         """Files passed through, files served plain."""
         passed = sum(1 for _, backing_id in self._table if backing_id != PLAIN)

@@ -1,5 +1,5 @@
 """How each opened file is served, in shared memory that survives the daemon: what the kernel remembers of an inode,
-the next daemon has to know.
+the next daemon has to know. And the lead of the wall clock, which it must not take for granted anew.
 
 A memory file: a header, then one record of 16 bytes per file that was opened since the mount was made:
 
@@ -7,6 +7,8 @@ A memory file: a header, then one record of 16 bytes per file that was opened si
     u32       layout         i32   backing id; PLAIN
     u32       epoch          u32   CRC-32 of the first twelve bytes
     u32       takeovers
+    u32       0
+    f64       the wall clock's lead in seconds (retention/clocks.py); 0.0: not known, as older versions leave it
 
 A record is complete before anything depends on it, and a removed one is zero. A daemon that is killed while it
 writes one leaves the beginning of it, which counts as free; whatever else does not fit is damage, and with it the
@@ -29,6 +31,8 @@ _MAGIC = b"clfsBACK"
 _HEADER = struct.Struct("<8sIII")
 _NUMBER = struct.Struct("<I")
 _TAKEOVERS_OFFSET = 16
+_LEAD = struct.Struct("<d")
+_LEAD_OFFSET = 24
 _RECORD_START = 32
 _RECORD = struct.Struct("<QiI")
 _KEY = struct.Struct("<Qi")
@@ -91,6 +95,15 @@ class BackingTable:
 
     def note_takeover(self) -> None:
         _NUMBER.pack_into(self._map, _TAKEOVERS_OFFSET, self.takeovers + 1)
+
+    @property
+    def clock_lead_s(self) -> float | None:
+        lead_s: float = _LEAD.unpack_from(self._map, _LEAD_OFFSET)[0]
+        return lead_s or None
+
+    def note_clock_lead(self, lead_s: float | None) -> None:
+        """None: the next daemon is to look for itself."""
+        _LEAD.pack_into(self._map, _LEAD_OFFSET, lead_s or 0.0)
 
     def get(self, inode: int) -> int | None:
         """The backing id, PLAIN, or None for a file that was not opened yet."""

@@ -156,6 +156,7 @@ class CommitLogOperations(pyfuse3.Operations):
             self.usage,
             self.listing.refresh,
             DiskTrials(commitlog, self.threads, observer),
+            self.backing,
         )
         self._grown: set[int] = set()
         """Files that writes have, or may have, made longer since they were last synced: their inode numbers."""

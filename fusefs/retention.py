@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Protocol
 
 import trio
 
@@ -31,6 +32,7 @@ from commitlogfs.store.retention import (
     decide,
     is_pressed,
 )
+from commitlogfs.store.retention.clocks import ClockWatch
 from commitlogfs.store.retention.observe import observe
 from commitlogfs.store.retention.plan import removable_prefix
 
@@ -44,6 +46,15 @@ def read_clocks() -> Moment:
     return Moment(time.time_ns(), time.clock_gettime(time.CLOCK_BOOTTIME), time.localtime().tm_hour)
 
 
+class ClockMemory(Protocol):
+    """Of the wall clock's lead, as long as the mount lasts, whichever daemon serves it."""
+
+    @property
+    def clock_lead_s(self) -> float | None: ...
+
+    def note_clock_lead(self, lead_s: float | None) -> None: ...
+
+
 class Retention:
     """Owns the rules' memory. All methods run in the event loop."""
 
@@ -55,6 +66,7 @@ class Retention:
         usage: UsageMonitor,
         look: Callable[[], Awaitable[None]],
         trials: DiskTrials,
+        memory: ClockMemory,
         clocks: Callable[[], Moment] = read_clocks,
     ) -> None:
         """`look` refreshes the attributes of every segment."""
@@ -68,6 +80,7 @@ class Retention:
         self._usage = usage
         self._look = look
         self._trials = trials
+        self._memory = memory
         self._refused: RefusedFacts | None = None
         self._clocks = clocks
         self._state = EngineState()
@@ -157,9 +170,24 @@ class Retention:
     def _choose_for_create(self) -> Chosen | None:
         return self._first_of(self._decide(for_create=True))
 
+    def believe_the_clock(self) -> None:
+        """The next daemon is to take the present time for granted: somebody restarts this one on purpose."""
+        self._memory.note_clock_lead(None)
+
     def _decide(self, *, for_create: bool = False) -> Decision:
+        if self._state.clock is None:
+            self._state = replace(self._state, clock=self._known_clock())
         decision, self._state = decide(self.rules, self._state, self._observe(), for_create=for_create)
         return decision
+
+    def _known_clock(self) -> ClockWatch:
+        """What a former daemon of this mount has found, which a jump since then must not change."""
+        lead_s = self._memory.clock_lead_s
+        if lead_s is not None:
+            return ClockWatch(lead_s)
+        clock = ClockWatch.begin(self._clocks())
+        self._memory.note_clock_lead(clock.lead_s)
+        return clock
 
     def _first_of(self, decision: Decision) -> Chosen | None:
         if not decision.planned:

@@ -72,7 +72,9 @@ class ServedMount:
         self._answers = Answers(
             config.name, self._commitlog, self._operations, self._report, self._compose, self._metrics_text
         )
-        self._stepping_back = SteppingBack(config.mountpoint, self._why_mortal)
+        self._stepping_back = SteppingBack(
+            config.mountpoint, self._why_mortal, self._operations.retention.believe_the_clock
+        )
         self._failure: RefusedError | None = None
         self._is_kept = False
         self._keeper = KeeperWatch()

@@ -20,11 +20,13 @@ HAND_OVER_TIMEOUT_S: Final = 3.0
 
 
 class SteppingBack:
-    """`why_mortal`: why nobody would go on with the mount just now; empty if somebody would."""
+    """`why_mortal`: why nobody would go on with the mount just now; empty if somebody would. `prepare` is called
+    before the last step."""
 
-    def __init__(self, mountpoint: str, why_mortal: Callable[[], str]) -> None:
+    def __init__(self, mountpoint: str, why_mortal: Callable[[], str], prepare: Callable[[], None]) -> None:
         self._mountpoint = mountpoint
         self._why_mortal = why_mortal
+        self._prepare = prepare
         self._asking = trio.Lock()
         self._is_decided = False
         self.has_begun = False
@@ -55,6 +57,7 @@ class SteppingBack:
             self._is_decided = False
             return
         self.has_begun = True
+        self._prepare()
         connection.step_back()
         await trio.sleep(HAND_OVER_TIMEOUT_S)
         log_event(log, logging.WARNING, "handed_over_with_requests", path=self._mountpoint)

@@ -12,8 +12,9 @@ TOLERANCE_S: Final = 60.0
 @dataclass(frozen=True, slots=True)
 class ClockWatch:
     """The wall clock's lead over the steady one when it was first seen. Time zones and summer time do not touch
-    it. A jump back to the truth ends the disagreement; a jump to the truth does not: only a new daemon, started by
-    somebody who has looked, takes the present time for granted."""
+    it. A jump back to the truth ends the disagreement; a jump to the truth does not: only a new mount, or a daemon
+    restarted by somebody who has looked, takes the present time for granted. One that follows a dead one does not.
+    """
 
     lead_s: float
 

@@ -171,6 +171,19 @@ def test_a_table_of_another_epoch_or_layout_is_not_used():
     table.close()
 
 
+def test_the_clocks_lead_survives_and_is_not_known_to_a_former_version():
+    table = BackingTable.create(0)
+    assert table.clock_lead_s is None
+    table.note_clock_lead(1_800_000_000.25)
+    table.put(7, 3)
+    successor = reopened(table)
+    assert (successor.clock_lead_s, successor.get(7), successor.takeovers) == (1_800_000_000.25, 3, 0)
+    successor.note_clock_lead(None)
+    assert reopened(successor).clock_lead_s is None
+    table.close()
+    successor.close()
+
+
 def test_takeovers_are_counted():
     table = BackingTable.create(0)
     assert table.takeovers == 0
