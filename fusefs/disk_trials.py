@@ -38,6 +38,7 @@ class DiskTrials:
     async def _look_at(self, disk: Disk) -> None:
         number, path, dirfd = disk.number, disk.path, disk.dirfd
         size, names = self._commitlog.segment_size, self._samples(number)
+        may_write = disk.state is DiskState.RW  # an operator who spares a disk has his reasons
         if number in self._unanswered:
             health.note_silence(disk, time.monotonic())
             return
@@ -45,7 +46,7 @@ class DiskTrials:
 
         def work() -> Trial:
             try:
-                return try_disk(path, dirfd, names, size)
+                return try_disk(path, dirfd, names, size, may_write=may_write)
             finally:
                 self._unanswered.discard(number)
 
@@ -57,9 +58,9 @@ class DiskTrials:
             return
         now_s = time.monotonic()
         disk.is_read_only = trial.is_read_only
-        if disk.state is DiskState.RW:
+        if may_write:
             health.note_attempt(disk, trial.error, now_s)
-        is_well = trial.error is None or isinstance(trial.error, DiskFullError)
+        is_well = may_write and (trial.error is None or isinstance(trial.error, DiskFullError))
         if not is_well and not trial.is_readable:
             self._observer.disk_error(path, "trial", "EIO")
         health.note_look(disk, is_readable=is_well or trial.is_readable, now_s=now_s)

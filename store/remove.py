@@ -37,14 +37,16 @@ milliseconds, and a broker that measures before that deletes more than it needs.
 _FREE_PAUSE_S = 0.001
 
 
-def remove_file(dirfd: int, name: bytes) -> UsageAfter:
-    """Unlink a name nobody has open; the usage without it. Raises OSError; ENOENT is success (a repeated
-    request)."""
+def remove_file(dirfd: int, name: bytes) -> DiskUsage:
+    """Unlink a name nobody has open; the usage without it: UsageAfter, unless it was gone already. Raises OSError;
+    ENOENT is success (a repeated request)."""
     before = measure_usage(dirfd).free_bytes
-    expected = before
-    with contextlib.suppress(FileNotFoundError):
-        expected += _freed_bytes(dirfd, name)
+    try:
+        expected = before + _freed_bytes(dirfd, name)
         os.unlink(name, dir_fd=dirfd)
+    except FileNotFoundError:
+        durable.sync_dir(dirfd)
+        return measure_usage(dirfd)
     gained = measure_usage(dirfd).free_bytes - before  # a sync may take long, and others the space meanwhile
     durable.sync_dir(dirfd)
     return _measure_freed(dirfd, before, expected, gained)
@@ -143,25 +145,24 @@ def _move_aside(dirfd: int, name: bytes, ino: int, retired_name: bytes) -> None:
             return
 
 
-def drop_retired(dirfd: int, retired_name: bytes) -> UsageAfter:
-    """Free a retired segment after its last close, and the folder with the last one; the usage without it.
-    Raises OSError."""
+def drop_retired(dirfd: int, retired_name: bytes) -> DiskUsage:
+    """Free a retired segment after its last close, and the folder with the last one; the usage without it:
+    UsageAfter, unless it had no name any more, so that its last close has freed it. Raises OSError."""
     try:
         folder = beneath.open_folder(dirfd, layout.RETIRED_FOLDER)
     except FileNotFoundError:
-        before = measure_usage(dirfd).free_bytes
-        return _measure_freed(dirfd, before, before)
+        return measure_usage(dirfd)
     before = measure_usage(dirfd).free_bytes
-    expected = before
+    is_there = True
     try:
-        expected += _freed_bytes(folder, retired_name)
+        expected = before + _freed_bytes(folder, retired_name)
         os.unlink(retired_name, dir_fd=folder)
     except FileNotFoundError:
-        pass
+        is_there = False
     finally:
         os.close(folder)
     drop_empty_folder(dirfd)
-    return _measure_freed(dirfd, before, expected)
+    return _measure_freed(dirfd, before, expected) if is_there else measure_usage(dirfd)
 
 
 def list_retired(dirfd: int) -> list[tuple[bytes, BaseOffset, PackedAttributes]]:

@@ -17,21 +17,23 @@ _BLOCK: Final = 4096
 @dataclass(frozen=True, slots=True)
 class Trial:
     error: DiskError | None
-    """Why no segment can be made; None where one can."""
+    """Why no segment can be made; None where one can, or it was not tried."""
     is_read_only: bool
     """Its filesystem."""
     is_readable: bool
     """False where none of the segments tried can be read, for a reason that lies with the disk."""
 
 
-def try_disk(disk_path: str, dirfd: int, segments: tuple[bytes, ...], segment_size: int) -> Trial:
-    """Make a segment without a name, and read of those named. Leaves nothing behind."""
+def try_disk(
+    disk_path: str, dirfd: int, segments: tuple[bytes, ...], segment_size: int, *, may_write: bool = True
+) -> Trial:
+    """Make a segment without a name, if that `may` be, and read of those named. Leaves nothing behind."""
     tried = [_is_readable(disk_path, dirfd, name) for name in segments]
     try:
         read_only = is_read_only(dirfd)
     except OSError:
         read_only = False
-    error = _why_not_made(disk_path, dirfd, segment_size)
+    error = _why_not_made(disk_path, dirfd, segment_size) if may_write else None
     # ext4 that has turned read-only by itself does not show it.
     return Trial(error, read_only or isinstance(error, DiskReadOnlyError), any(tried) or not tried)
 

@@ -134,6 +134,7 @@ def test_what_a_trial_finds_out(disk_farm: DiskFarm) -> None:
         assert try_disk("/d", dirfd, names, MIB) == Trial(None, is_read_only=False, is_readable=True)
         assert {entry.name for entry in disk.path.iterdir()} == {"lost+found", *(name.decode() for name in names)}
         assert try_disk("/d", dirfd, (), MIB).is_readable, "nothing lies there, so nothing is lost"
+        assert try_disk("/d", dirfd, names, MIB, may_write=False).is_readable
         disk.turn_read_only()
         trial = try_disk("/d", dirfd, names, MIB)
         assert isinstance(trial.error, DiskReadOnlyError)
@@ -142,5 +143,6 @@ def test_what_a_trial_finds_out(disk_farm: DiskFarm) -> None:
         trial = try_disk("/d", dirfd, names, MIB)
         assert isinstance(trial.error, DiskError)
         assert not trial.is_readable
+        assert not try_disk("/d", dirfd, names, MIB, may_write=False).is_readable
     finally:
         os.close(dirfd)

@@ -17,7 +17,7 @@ from commitlogfs.store.inventory import take_inventory
 from commitlogfs.store.pool import Pool, find_retired, reserve_newest, sweep
 from commitlogfs.store.scan import scan_folder
 from commitlogfs.store.segment import format_segment_name
-from commitlogfs.store.usage import DiskUsage
+from commitlogfs.store.usage import DiskUsage, UsageAfter
 
 SIZE = 4096
 NAME = format_segment_name(SIZE)
@@ -310,4 +310,13 @@ def test_a_removal_tells_what_it_gave_whatever_others_take_meanwhile(disk, monke
     monkeypatch.setattr(remove, "measure_usage", lambda dirfd: DiskUsage(2000, level := next(free), level))
     monkeypatch.setattr(remove, "FREE_DEADLINE_S", 0.0)
     after = remove.remove_file(disk.dirfd, NAME)
+    assert isinstance(after, UsageAfter)
     assert (after.free_bytes, after.gained_bytes) == (900, 50)
+
+
+def test_what_was_gone_already_proves_nothing_about_its_space(disk):
+    """Its last close has freed it, or somebody else."""
+    assert not isinstance(remove.remove_file(disk.dirfd, NAME), UsageAfter)
+    assert not isinstance(remove.drop_retired(disk.dirfd, b"%b.12345678" % NAME), UsageAfter)
+    make(disk)
+    assert isinstance(remove.remove_file(disk.dirfd, NAME), UsageAfter)
