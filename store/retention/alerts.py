@@ -15,7 +15,7 @@ class AlertCode(Enum):
     ALL_FULL = "all-full"
     NO_WRITABLE_DISK = "no-writable-disk"
     DISK_FAILED = "disk-failed"
-    """It has no say until a segment can be made there again."""
+    """It has no say until a segment can be made there again; or its segments are given up."""
     HELD_OPEN = "held-open"
     """Removed segments keep a disk at `full`, because somebody has them open."""
     IN_VAIN = "in-vain"
@@ -87,7 +87,12 @@ def disk_alerts(snapshot: Snapshot, incurable: frozenset[int]) -> list[Alert]:
             )
         )
     for disk in snapshot.disks:
-        if disk.state is DiskState.FAILED:
+        if disk.is_lost:
+            text = (
+                "none of its segments can be read: they count as absent, and later ones go without them: repair it"
+            )
+            alerts.append(Alert(AlertCode.DISK_FAILED, disk.path, text))
+        elif disk.state is DiskState.FAILED:
             text = "new segments fail there, and it is tried again now and then: see its last error, repair it"
             alerts.append(Alert(AlertCode.DISK_FAILED, disk.path, text))
     for disk in writable:

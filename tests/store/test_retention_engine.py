@@ -245,6 +245,8 @@ def test_segments_of_a_lost_disk_are_absent_already():
     engine = Engine(COOPERATIVE, world)
     engine.planned()
     assert engine.after(30).planned() == [1, 3, 5, 7, 9, 11, 13, 15]
+    (told,) = [alert for alert in engine.decide().alerts if alert.code is AlertCode.DISK_FAILED]
+    assert (told.disk, "absent" in told.text) == ("/data1", True)
 
 
 @pytest.mark.parametrize("for_create", [False, True], ids=["force", "full"])
