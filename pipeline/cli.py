@@ -24,6 +24,8 @@ _STATUS: Final = {
     "ExportRefusedError": ExitCode.REFUSED,
     "RebuildRefusedError": ExitCode.REFUSED,
     "ApplyRefusedError": ExitCode.REFUSED,
+    "OutputError": ExitCode.REFUSED,
+    "ExportInterruptedError": ExitCode.REFUSED,
     "DuplicateSegmentError": ExitCode.REFUSED,
     "DataLossError": ExitCode.REFUSED,
 }

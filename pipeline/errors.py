@@ -1,5 +1,10 @@
 """What can be wrong with a log that is read as a table. Each message is one line: what, where, what to do."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
 from commitlogfs.store.errors import StoreError
 
 
@@ -19,6 +24,10 @@ class SegmentGoneError(PipelineError):
     """A segment that was listed is not there any more: the log was cleaned in between."""
 
 
+class OutputError(PipelineError):
+    """An output cannot be written, or what workers have written into it is not there."""
+
+
 class AmbiguousSplitError(PipelineError):
     """Inside one record lies what a reader that begins at a split's border must take for a record."""
 
@@ -35,3 +44,20 @@ class DamagedLogError(PipelineError):
     def __reduce__(self) -> tuple[type["DamagedLogError"], tuple[str, int, str]]:
         """Spark pickles what a worker raises."""
         return type(self), (self.segment, self.offset, self.reason)
+
+
+def os_reason(error: OSError) -> str:
+    """What happened, without Arrow's or Python's detail."""
+    with suppress(TypeError, ValueError):
+        if error.errno:
+            return os.strerror(error.errno)
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+@contextmanager
+def output_errors(place: Path | str) -> Iterator[None]:
+    """An OSError inside is raised as an OutputError: what is done there is writing into `place`."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"{place} cannot be written: {os_reason(error)}") from error

@@ -104,6 +104,11 @@ def plan_files(counts: Iterable[int], capacity: int = DEFAULT_CAPACITY) -> list[
     return sorted(shares, key=lambda share: (share.file, share.block, share.start))
 
 
+def file_size(slots: int, capacity: int) -> int:
+    """Bytes of each file, whatever it holds."""
+    return HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * capacity
+
+
 def file_names(begin_ms: Sequence[int], zone: tzinfo | None = None) -> list[str]:
     """Names for files whose first entries have these store times: yyyyMMddHHmmssSSS.
 

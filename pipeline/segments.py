@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
 
 from commitlogfs.pipeline.errors import DuplicateSegmentError, LocationError, SegmentGoneError
+from commitlogfs.pipeline.locations import absolute_place, is_uri, local_path, split_places
 from commitlogfs.store.segment import LARGEST_OFFSET, format_segment_name, looks_like_segment
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """One segment: log offset of its first byte, bytes of its file, local path or URI."""
+    """One segment: log offset of its first byte, bytes of its file, absolute local path or URI."""
 
     base_offset: int
     size: int
@@ -93,13 +94,13 @@ def list_with_twins(
     path: str, segment_size: int | None = None
 ) -> tuple[LogListing, list[tuple[SegmentFile, SegmentFile]]]:
     """The same, and each segment that lies in two places: the listing has its first one. Raises LocationError."""
-    places = [place.strip() for place in path.split(",") if place.strip()]
+    places = split_places(path)
     if not places:
         raise LocationError("no path: name the commitlog folder, a comma list of disk folders, or a URI")
     found: dict[int, SegmentFile] = {}
     twins = []
-    for place in places:
-        for segment in _list_uri(place) if _is_uri(place) else _list_folder(place):
+    for place in map(absolute_place, places):
+        for segment in _list_uri(place) if is_uri(place) else _list_folder(place):
             other = found.setdefault(segment.base_offset, segment)
             if other is not segment:
                 twins.append((other, segment))
@@ -162,9 +163,8 @@ def _list_uri(uri: str) -> Iterable[SegmentFile]:
 def open_segment(segment: SegmentFile) -> SegmentReader:
     """Raises SegmentGoneError, LocationError."""
     try:
-        if _is_uri(segment.uri) and not segment.uri.startswith("file:"):
-            return _RemoteSegment(segment)
-        return _LocalSegment(segment)
+        path = local_path(segment.uri)
+        return _RemoteSegment(segment) if path is None else _LocalSegment(segment, path)
     except FileNotFoundError:
         raise SegmentGoneError(
             f"segment {segment.name} was deleted since the log was listed ({segment.uri})"
@@ -176,9 +176,9 @@ def open_segment(segment: SegmentFile) -> SegmentReader:
 class _LocalSegment:
     """Positional reads, not a mapping: a disk's error is then an exception in this thread, not a SIGBUS."""
 
-    def __init__(self, segment: SegmentFile) -> None:
+    def __init__(self, segment: SegmentFile, path: Path) -> None:
         self._segment = segment
-        self._fd = os.open(_local_path(segment.uri), os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def read_into(self, buffer: npt.NDArray[np.uint8], position: int) -> int:
@@ -242,14 +242,6 @@ class _RemoteSegment:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
-
-
-def _is_uri(place: str) -> bool:
-    return "://" in place or place.startswith("file:")
-
-
-def _local_path(uri: str) -> Path:
-    return Path(unquote(urlsplit(uri).path)) if uri.startswith("file:") else Path(uri)
 
 
 def _resolve(uri: str) -> tuple[Any, str]:

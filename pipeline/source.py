@@ -3,7 +3,6 @@
 import difflib
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
@@ -19,6 +18,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from commitlogfs.pipeline.locations import absolute_places
 from commitlogfs.pipeline.options import OptionError, ReadOptions, parse_options
 
 if TYPE_CHECKING:
@@ -150,11 +150,7 @@ def _is_pushing() -> bool:
 
 def _located(options: ReadOptions) -> ReadOptions:
     """Folders as the driver means them: an executor may work in another one."""
-    places = [place.strip() for place in options.path.split(",") if place.strip()]
-    absolute = [
-        place if "://" in place or place.startswith("file:") else str(Path(place).absolute()) for place in places
-    ]
-    return replace(options, path=",".join(absolute))
+    return replace(options, path=absolute_places(options.path))
 
 
 def _row_reader(options: ReadOptions, schema: StructType) -> "RowReader":

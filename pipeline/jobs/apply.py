@@ -25,6 +25,7 @@ from pathlib import Path
 
 from commitlogfs.pipeline.errors import LocationError, PipelineError
 from commitlogfs.pipeline.exchange import demand_exchange, exchange, mount_points
+from commitlogfs.pipeline.locations import absolute_places
 from commitlogfs.pipeline.segments import LogListing, SegmentFile, list_segments, open_segment, read_at
 from commitlogfs.pipeline.tail import find_end
 
@@ -84,15 +85,6 @@ def make_manifest(log: str, listing: LogListing, end_offset: int, *, misplaced: 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     (folder / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1) + "\n")
-
-
-def absolute_places(log: str) -> str:
-    """The same log (as `list_segments` takes it), whatever the working directory."""
-    places = [place.strip() for place in log.split(",") if place.strip()]
-    return ",".join(
-        place if "://" in place or place.startswith("file:") else os.path.abspath(place)  # noqa: PTH100
-        for place in places
-    )
 
 
 def apply_rebuilt(

@@ -193,7 +193,8 @@ def export(
 ) -> ExportResult:
     """Bring the output up to the log's end. `on_progress` is told bytes of the log: done, and in all.
 
-    Raises as `plan_export`, DamagedLogError (FAILFAST), ExportInterruptedError; what was finished stays finished.
+    Raises as `plan_export`, DamagedLogError (FAILFAST), ExportInterruptedError, OutputError; what was finished
+    stays finished.
     """
     plan = plan_export(request, options, cores=spark.sparkContext.defaultParallelism)
     with ExportFolder(request.output).open(plan.settings) as folder:

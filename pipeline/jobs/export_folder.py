@@ -15,7 +15,6 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +22,7 @@ from typing import Any, Final, Self
 
 from pyarrow import ArrowInvalid, fs
 
-from commitlogfs.pipeline.errors import LocationError, PipelineError
+from commitlogfs.pipeline.errors import LocationError, PipelineError, os_reason, output_errors
 from commitlogfs.pipeline.scanner import Damage
 
 OWN: Final = "_commitlogfs"
@@ -40,7 +39,7 @@ class ExportRefusedError(PipelineError):
 
 
 class ExportInterruptedError(PipelineError):
-    """It cannot go on; what was finished before stays, and the same again goes on behind it."""
+    """The log has changed under it; what was finished before stays, and the same again goes on behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +109,8 @@ class ExportFolder:
         self._root: str = root.rstrip("/")
         self._is_local = isinstance(self._fs, fs.LocalFileSystem)
         self._lock: int | None = None
+        self._is_cut_short = False
+        """A commit was begun that has not come to its end: the next `open` finishes it."""
 
     # --- opening ----------------------------------------------------------------------------------------
 
@@ -214,15 +215,20 @@ class ExportFolder:
 
     def commit(self, new: FinishedRange, made: Mapping[str, str], before: FinishedRange | None = None) -> None:
         """Bring the files of `new` from where they were `made` (final path -> path in building) to where they
-        belong. `before`: the same range as it was exported before; what it has beyond the new files goes."""
+        belong. `before`: the same range as it was exported before; what it has beyond the new files goes.
+        Raises OutputError; the next `open` finishes what was begun."""
         kept = {file.path for file in new.files}
         gone = {file.path for file in before.files} - kept if before is not None else set()
         document = asdict(new) | {"made": dict(made), "remove": sorted(gone)}
-        self._write_json(f"{OWN}/ranges/{new.name}{_COMMITTING}", document)
-        self._carry_out(document)
+        with output_errors(self.place):
+            self._is_cut_short = True
+            self._write_json(f"{OWN}/ranges/{new.name}{_COMMITTING}", document)
+            self._carry_out(document)
+            self._is_cut_short = False
 
     def clear_building(self) -> None:
-        for info in self._list(f"{OWN}/building"):
+        """Nothing is thrown away while a commit is cut short, whose files may be there."""
+        for info in self._list(f"{OWN}/building") if not self._is_cut_short else ():
             self._fs.delete_file(info.path)
 
     def _recover(self) -> None:
@@ -312,14 +318,6 @@ def _sync(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def os_reason(error: OSError) -> str:
-    """What happened, without Arrow's or Python's detail."""
-    with suppress(TypeError, ValueError):
-        if error.errno:
-            return os.strerror(error.errno)
-    return str(error).splitlines()[0]
 
 
 def _shown(value: Any) -> str:

@@ -15,7 +15,8 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from commitlogfs.pipeline.columns import COLUMNS
-from commitlogfs.pipeline.jobs.export_folder import ExportFolder, ExportInterruptedError, os_reason
+from commitlogfs.pipeline.errors import output_errors
+from commitlogfs.pipeline.jobs.export_folder import ExportFolder
 from commitlogfs.pipeline.jobs.tally import DAY_MS
 from commitlogfs.pipeline.rows import DAMAGE_COLUMN, RowReader
 from commitlogfs.pipeline.scanner import Damage, DamageMode
@@ -246,7 +247,7 @@ Written = FileWritten | Damage
 def write_files(pairs: Iterable[Pair], *, output: str, layout: Layout) -> Iterator[Written]:
     """For the sorted items of one writer: its files, each whole and on the disk; nothing of them is seen yet.
 
-    Two tries of a task write two files: the driver takes the one it is told of. Raises ExportInterruptedError.
+    Two tries of a task write two files: the driver takes the one it is told of. Raises OutputError.
     """
     for number, of_file in groupby(pairs, lambda pair: pair[0].file):
         if number == _NO_FILE:
@@ -254,10 +255,9 @@ def write_files(pairs: Iterable[Pair], *, output: str, layout: Layout) -> Iterat
         else:
             packed = (item for _, item in of_file if isinstance(item, bytes))
             folder = ExportFolder(output)
-            try:
-                yield _write_file(number, packed, folder, layout)
-            except OSError as error:
-                raise ExportInterruptedError(f"{folder.place} cannot be written: {os_reason(error)}") from error
+            with output_errors(folder.place):
+                written = _write_file(number, packed, folder, layout)
+            yield written
 
 
 def _write_file(number: int, packed: Iterable[bytes], folder: ExportFolder, layout: Layout) -> FileWritten:

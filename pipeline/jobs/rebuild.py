@@ -22,8 +22,8 @@ from pyspark.sql import SparkSession
 
 from commitlogfs.pipeline.broker_settings import BrokerSettings
 from commitlogfs.pipeline.consumequeue import ENTRY_BYTES
-from commitlogfs.pipeline.errors import PipelineError
-from commitlogfs.pipeline.index_file import IndexFileWriter, Share, file_names, plan_files
+from commitlogfs.pipeline.errors import OutputError, PipelineError, output_errors
+from commitlogfs.pipeline.index_file import IndexFileWriter, Share, file_names, file_size, plan_files
 from commitlogfs.pipeline.jobs import rebuild_tasks as tasks
 from commitlogfs.pipeline.jobs.apply import make_manifest, write_manifest
 from commitlogfs.pipeline.jobs.progress import OnProgress, show_progress
@@ -80,23 +80,28 @@ def rebuild(
     """Make `output`, which must not exist, with folders consumequeue, batchconsumequeue (if any) and index.
 
     `log`: as `list_segments` takes it. `zone`: of the names of index files, the machine's own by default; the
-    broker must be in the same. Raises RebuildRefusedError, LocationError, DamagedLogError and other PipelineErrors.
+    broker must be in the same. Raises RebuildRefusedError, LocationError, DamagedLogError, OutputError and other
+    PipelineErrors.
     """
     settings = settings or BrokerSettings()
+    output = output.absolute()  # a worker has a working directory of its own
     listing = list_segments(log, settings.segment_size)
     _demand_possible(listing, log, output, settings, mode, consumequeue=consumequeue, index=index)
     end_offset = find_end(listing)
     splits = plan_splits(listing, end_offset, split_size=split_size)
     building = output.with_name(f"{output.name}.building-{os.urandom(4).hex()}")
-    building.mkdir(parents=True)
+    with output_errors(building):
+        building.mkdir(parents=True)
     try:
         run = _Run(spark, building, settings, index=index and settings.index_enabled, queues=consumequeue)
         with show_progress(spark, on_progress), worker_errors():
             run.run(splits, mode)
-        names = run.finish(zone)
         misplaced = run.queue_figures["misplaced"]
-        write_manifest(building / "out", make_manifest(log, listing, end_offset, misplaced=misplaced))
-        (building / "out").rename(output)
+        manifest = make_manifest(log, listing, end_offset, misplaced=misplaced)
+        with output_errors(building):
+            names = run.finish(zone)
+            write_manifest(building / "out", manifest)
+            (building / "out").rename(output)
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return RebuildResult(
@@ -218,7 +223,8 @@ class _Run:
     # --- finish -----------------------------------------------------------------------------------------
 
     def finish(self, zone: tzinfo | None) -> list[str]:
-        """Everything in place under `out`; the names of the index files."""
+        """Everything in place under `out`; the names of the index files. Raises OutputError, OSError."""
+        self._demand_written()
         out = self._building / "out"
         out.mkdir(exist_ok=True)
         if self._queues:
@@ -238,6 +244,25 @@ class _Run:
         for number, name in zip(numbers, names, strict=True):
             (self._building / "index" / number).rename(out / "index" / name)
         return names
+
+    def _demand_written(self) -> None:
+        """What workers say they have written must be here: a disk that they do not share hides it."""
+        out, figures = self._building / "out", self.queue_figures
+        sizes = [path.stat().st_size for path in out.glob("*/*/*/*")]
+        index = [self._building / "index" / str(written.file) for written in self.index_files]
+        whole = file_size(self._settings.index_slots, self._settings.index_capacity)
+        pairs = (
+            ("queues", sum(1 for _ in out.glob("*/*/*")), figures["queues"]),
+            ("queue files", len(sizes), figures["files"]),
+            ("bytes of queue files", sum(sizes), figures["bytes"]),
+            ("index files", sum(path.exists() and path.stat().st_size == whole for path in index), len(index)),
+        )
+        for what, there, written in pairs:
+            if there != written:
+                raise OutputError(
+                    f"{self._building}: {there:,} {what} are there, but {written:,} were written: name an output "
+                    "on a disk that all workers share"
+                )
 
     def _has_empty_file(self) -> bool:
         """A broker looks for a file with room at each record, whether that has a key or not."""

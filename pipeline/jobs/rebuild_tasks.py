@@ -6,6 +6,7 @@ split are numbered, so that their order in the log is known after any shuffle.
 """
 
 import os
+import platform
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ from commitlogfs.pipeline.dispatch import (
     Keys,
     QueueKey,
 )
+from commitlogfs.pipeline.errors import OutputError, output_errors
 from commitlogfs.pipeline.index_file import (
     KEY,
     IndexFileWriter,
@@ -130,8 +132,8 @@ def decode_splits(
     queues: bool,
     index: bool,
 ) -> Iterator[Item]:
-    """What is in these splits, each split's summary last; by then its file is there."""
-    with _Attempt(building) as attempt:
+    """What is in these splits, each split's summary last; by then its file is there. Raises OutputError."""
+    with output_errors(building), _Attempt(building) as attempt:
         for number in numbers:
             with attempt.path.open("wb", buffering=0) as spill:
                 decoder = _SplitDecoder(number, splits[number], rules, mode, spill, queues=queues, index=index)
@@ -302,15 +304,17 @@ class IndexFileWritten(NamedTuple):
 
 
 Written = IndexFileWritten | Counter[str]
-"""What a writer has done: an index file, or queues (sums of QueueSummary, and their number under "queues")."""
+"""What a writer has done: an index file, or queues (sums of QueueSummary, their number under "queues", and what
+their files come to under "bytes")."""
 
 
 @worker_task
 def write(
     number: int, pairs: Iterable[Pair], *, index_files: int, building: Path, settings: BrokerSettings
 ) -> Iterator[Written]:
-    """For the sorted items of writer `number`: its files, each queue's folder whole when it appears."""
-    with _Attempt(building) as attempt, _Spills(building) as spills:
+    """For the sorted items of writer `number`: its files, each queue's folder whole when it appears. Raises
+    OutputError."""
+    with output_errors(building), _Attempt(building) as attempt, _Spills(building) as spills:
         if number < index_files:
             keys = cast("Iterable[tuple[IndexKey, KeysItem]]", pairs)
             yield _write_index_file(number, keys, attempt, spills, settings)
@@ -325,6 +329,7 @@ def _write_queues(
     totals: Counter[str] = Counter()
     for queue, of_queue in groupby(items, lambda item: item.queue):
         totals.update(asdict(_write_queue(queue, of_queue, attempt.path, spills, settings)), queues=1)
+        totals["bytes"] += sum(path.stat().st_size for path in attempt.path.iterdir())
         kind = "batchconsumequeue" if queue.batch else "consumequeue"
         attempt.publish(Path("out", kind, queue.topic, str(queue.queue_id)))
     return totals
@@ -440,6 +445,12 @@ class _Attempt:
         self._count += 1
 
     def __enter__(self) -> Self:
+        """Raises OutputError where the driver's folder is not seen: made here, its content would be lost."""
+        if not self._building.is_dir():
+            raise OutputError(
+                f"{self._building} is not seen by the worker on {platform.node()}: name an output on a disk that "
+                "all workers share"
+            )
         self._folder.mkdir(parents=True)
         return self
 

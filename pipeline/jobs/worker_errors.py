@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 from pyspark.errors import PySparkException
 
-from commitlogfs.pipeline.errors import PipelineError
+from commitlogfs.pipeline.errors import OutputError, PipelineError
 
-_OURS = re.compile(r"^(?:[\w.]+: )*commitlogfs\.pipeline\.[\w.]+Error: (.+)$", re.MULTILINE)
+_OURS = re.compile(r"^(?:[\w.]+: )*commitlogfs\.pipeline\.(?:\w+\.)*(\w+Error): (.+)$", re.MULTILINE)
 
 
 class WorkerError(PipelineError):
@@ -17,11 +17,13 @@ class WorkerError(PipelineError):
 
 @contextmanager
 def worker_errors() -> Iterator[None]:
-    """Raises WorkerError for what a task raised as a PipelineError; all else passes unchanged."""
+    """Raises WorkerError for what a task raised as a PipelineError, OutputError for just that; all else passes
+    unchanged."""
     try:
         yield
     except PySparkException as error:
         found = _OURS.search(str(error))
         if found is None:
             raise
-        raise WorkerError(found[1]) from error
+        kind = OutputError if found[1] == OutputError.__name__ else WorkerError
+        raise kind(found[2]) from error

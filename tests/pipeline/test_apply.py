@@ -22,11 +22,11 @@ from commitlogfs.pipeline.jobs import apply
 from commitlogfs.pipeline.jobs.apply import (
     ApplyRefusedError,
     Manifest,
-    absolute_places,
     apply_rebuilt,
     make_manifest,
     write_manifest,
 )
+from commitlogfs.pipeline.locations import absolute_places
 from commitlogfs.pipeline.segments import list_segments
 
 SEGMENT = 4096

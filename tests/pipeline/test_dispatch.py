@@ -117,9 +117,9 @@ def test_what_cannot_be_dispatched_is_damage_that_permissive_mode_skips(tmp_path
     for split_size in (300, SEGMENT):
         splits = plan_splits(list_segments(str(log.folder)), log.end, split_size=split_size)
         decode_all = partial(decode_splits, range(len(splits)), splits=splits, rules=settings.rules)
-        items = decode_all(
-            mode=DamageMode.PERMISSIVE, building=tmp_path / f"d{split_size}", queues=True, index=True
-        )
+        decoded = tmp_path / f"d{split_size}"
+        decoded.mkdir()
+        items = decode_all(mode=DamageMode.PERMISSIVE, building=decoded, queues=True, index=True)
         summaries = list(only_summaries(items))
         damages = [damage for summary in summaries for damage in summary.damages]
         assert [(damage.offset, damage.length) for damage in damages] == [(at, ends[at] - at) for at in wrong]

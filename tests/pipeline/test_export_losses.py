@@ -1,5 +1,6 @@
 """An export whose log loses segments meanwhile: no exported row goes, and nothing is passed over unsaid."""
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -11,9 +12,12 @@ from support.in_process_spark import InProcessSpark
 from support.messages import message, messages
 from support.written_logs import WrittenLog, write_log
 
-from commitlogfs.pipeline.errors import PipelineError
+from commitlogfs.pipeline import cli
+from commitlogfs.pipeline.errors import OutputError, PipelineError
+from commitlogfs.pipeline.exit_codes import ExitCode
 from commitlogfs.pipeline.jobs import export_tasks
 from commitlogfs.pipeline.jobs.export import ExportRequest, ExportResult, _Run, export, plan_export
+from commitlogfs.pipeline.jobs.export_folder import ExportFolder, ExportInterruptedError
 
 SEGMENT = 1 << 14
 COUNT = 300
@@ -175,3 +179,25 @@ def test_topics_that_share_a_folder_share_no_file(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log", SEGMENT, [message(n, topic=topics[n % 3]) for n in range(30)])
     assert run(tmp_path).rows == len(log.offsets)
     assert exported(tmp_path) == log.offsets
+
+
+# --- a full disk -----------------------------------------------------------------------------------------
+
+
+def test_an_output_that_cannot_be_written_is_told_and_refused(
+    tmp_path: Path, log: WrittenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "[Errno 28] Error writing bytes to file. Detail: no room")
+
+    monkeypatch.setattr(export_tasks, "_write_file", full)
+    with pytest.raises(OutputError, match="/out cannot be written: No space left on device"):
+        run(tmp_path)
+    monkeypatch.undo()
+    monkeypatch.setattr(ExportFolder, "_carry_out", full)
+    with pytest.raises(OutputError, match="/out cannot be written: No space left on device"):
+        run(tmp_path)
+    monkeypatch.undo()
+    run(tmp_path)
+    assert exported(tmp_path) == log.offsets
+    assert {cli._STATUS[kind.__name__] for kind in (OutputError, ExportInterruptedError)} == {ExitCode.REFUSED}

@@ -1,5 +1,8 @@
 """The rebuild job on a local Spark: the same bytes, all of the output or none, one line for what a worker finds."""
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
@@ -13,10 +16,14 @@ from support.written_logs import Maker, WrittenLog, write_log
 
 from commitlogfs.pipeline.broker_settings import BrokerSettings
 from commitlogfs.pipeline.dispatch import DispatchRules
-from commitlogfs.pipeline.errors import PipelineError
+from commitlogfs.pipeline.errors import OutputError, PipelineError
+from commitlogfs.pipeline.jobs import rebuild as job
 from commitlogfs.pipeline.jobs.apply import apply_rebuilt
 from commitlogfs.pipeline.jobs.rebuild import RebuildRefusedError, rebuild
+from commitlogfs.pipeline.jobs.rebuild_tasks import decode_splits
 from commitlogfs.pipeline.scanner import DamageMode
+from commitlogfs.pipeline.segments import list_segments
+from commitlogfs.pipeline.splits import plan_splits
 from commitlogfs.store.record import decode
 
 pytestmark = pytest.mark.slow
@@ -147,6 +154,61 @@ def test_a_topic_that_is_no_folder_name_never_leaves_the_output(spark: SparkSess
         rebuild(spark, str(log.folder), tmp_path / "out", settings=SETTINGS)
     rules = DispatchRules(topics=frozenset())
     rebuild(spark, str(log.folder), tmp_path / "out", settings=replace(SETTINGS, rules=rules))
+
+
+def test_an_output_named_from_the_working_directory(
+    spark: SparkSession, log: WrittenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers have another one, in which nothing may appear; so has the log's name."""
+    (tmp_path / "log").symlink_to(log.folder)
+    monkeypatch.chdir(tmp_path)
+    result = rebuild(spark, "log", Path("out"), settings=SETTINGS)
+    assert (result.queues, result.output) == (6, tmp_path / "out")
+    assert rebuilt_files(tmp_path / "out") == oracle_files(log)
+
+
+@pytest.mark.parametrize(
+    ("lost", "told"),
+    [
+        ("out/consumequeue/A", "3 queues are there, but 6 were written"),
+        ("out/consumequeue/A/0/*", "files are there, but"),
+        ("index/3", "index files are there, but"),
+    ],
+)
+def test_an_output_that_lacks_what_workers_have_written_is_none(
+    spark: SparkSession, log: WrittenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str, told: str
+) -> None:
+    """As where they wrote it on disks of their own, under the same name."""
+
+    @contextmanager
+    def lose(*_: object) -> Iterator[None]:
+        yield
+        for path in list(tmp_path.glob(f"out.building-*/{lost}")):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    monkeypatch.setattr(job, "show_progress", lose)
+    with pytest.raises(OutputError, match=f"{told}.*: name an output on a disk that all workers share"):
+        rebuild(spark, str(log.folder), tmp_path / "out", settings=SETTINGS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_makes_no_folder_of_its_own_for_an_output_it_does_not_see(log: WrittenLog, tmp_path: Path) -> None:
+    splits = plan_splits(list_segments(str(log.folder)), log.end)
+    with pytest.raises(
+        OutputError, match=r"out is not seen by the worker on .*: name an output on a disk that all"
+    ):
+        list(
+            decode_splits(
+                [0],
+                splits=splits,
+                rules=SETTINGS.rules,
+                mode=DamageMode.FAILFAST,
+                building=tmp_path / "out",
+                queues=True,
+                index=True,
+            )
+        )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_refusals(spark: SparkSession, log: WrittenLog, tmp_path: Path) -> None:

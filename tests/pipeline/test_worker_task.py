@@ -1,14 +1,20 @@
-"""After its first task a Spark worker's garbage collector has little to look through; nobody else's is touched."""
+"""After its first task a Spark worker's garbage collector has little to look through; nobody else's is touched.
+What a task raises on purpose is one line on the driver."""
 
+import errno
 import gc
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from commitlogfs.pipeline import worker_task as module
+from commitlogfs.pipeline.errors import OutputError, PipelineError
+from commitlogfs.pipeline.jobs.worker_errors import WorkerError, worker_errors
 from commitlogfs.pipeline.worker_task import worker_task
 
 
@@ -51,3 +57,31 @@ def test_another_process_is_left_alone(spark: SparkSession) -> None:
     before = gc.get_freeze_count()
     assert list(worker_task(lambda: range(3))()) == [0, 1, 2]
     assert gc.get_freeze_count() == before
+
+
+def test_an_error_of_the_system_is_one_line_of_ours() -> None:
+    @worker_task
+    def full() -> Iterator[int]:
+        yield 1
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/data/out")
+
+    with pytest.raises(PipelineError) as caught:
+        list(full())
+    assert str(caught.value) == "/data/out: No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "line"),
+    [
+        ("commitlogfs.pipeline.errors.OutputError: /out cannot be written: full", OutputError, "/out cannot be"),
+        ("commitlogfs.pipeline.errors.PipelineError: /file: gone", WorkerError, "/file: gone"),
+        ("commitlogfs.pipeline.index_reader.IndexFileError: odd", WorkerError, "odd"),
+    ],
+)
+def test_what_a_worker_raised_keeps_its_line_and_whether_the_output_is_to_blame(
+    raised: str, kind: type[PipelineError], line: str
+) -> None:
+    with pytest.raises(PipelineError) as caught, worker_errors():
+        raise PySparkException(f"Traceback:\n  File x\n{raised}\n\n\tat org.apache.spark")
+    assert type(caught.value) is kind
+    assert str(caught.value).startswith(line)

@@ -22,6 +22,7 @@ def rebuild_in_process(
     """All files (those of the index by number, without a last empty one), and the figures of the queues."""
     listing = list_segments(str(log))
     splits = plan_splits(listing, find_end(listing, settle_s=0), split_size=split_size)
+    building.mkdir(parents=True, exist_ok=True)
     items = list(
         tasks.decode_splits(
             range(len(splits)),
