@@ -43,12 +43,28 @@ def demand_complete(listing: LogListing, start: int, end: int, *, fail: bool, wa
             )
 
 
+def demand_places(listing: LogListing, *, fail: bool) -> None:
+    """With `fail` a DataLossError if one of several places holds no segment, else a line in the log: between those
+    of the others nothing need be missing, but before and behind them."""
+    for place in listing.empty_places:
+        told = f"{place} holds no segments: is its disk mounted?"
+        if fail:
+            raise DataLossError(f"{told} Leave it out, or read with failOnDataLoss=false to go on without it")
+        _logger.warning("%s", told)
+
+
 def _describe(listing: LogListing, lost_from: int, lost_to: int) -> str:
     if not listing.segments:
         return "it has no segments"
     begin = listing.segments[0].base_offset
     if lost_to <= begin:
         return f"it begins at {begin}, what was before it has been deleted"
+    for segment in listing.segments:
+        if segment.end_offset == lost_from and segment.size < listing.segment_size:
+            return (
+                f"the file of segment {segment.name} has only {segment.size} of {listing.segment_size} bytes: it "
+                f"was cut short, or is just being copied ({segment.uri})"
+            )
     if lost_from >= listing.segments[-1].end_offset:
         return f"its last segment ends at {listing.segments[-1].end_offset}"
     return "a hole between its segments, maybe a disk that is not mounted"

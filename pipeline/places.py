@@ -16,6 +16,7 @@ from commitlogfs.pipeline.scanner import Chunk, DamageMode, scan_split
 from commitlogfs.pipeline.segments import LogListing, list_segments, open_segment
 from commitlogfs.pipeline.splits import Split, plan_splits
 from commitlogfs.pipeline.tail import find_end
+from commitlogfs.pipeline.truncation import warn_of_crossing_record
 from commitlogfs.pipeline.walk import Ended, Longs
 from commitlogfs.pipeline.window import Window
 
@@ -35,14 +36,21 @@ def survey(
     path: str, segment_size: int | None, known: int = 0, *, search_bytes: int | None = None
 ) -> tuple[LogListing, int]:
     """The log's segments and where it ends, looking at nothing before the place `known`; `search_bytes` as in
-    `find_end`. Raises LocationError, DuplicateSegmentError, SegmentGoneError."""
+    `find_end`. A file that ends inside a record is warned of. Raises LocationError, DuplicateSegmentError,
+    SegmentGoneError."""
     for _ in range(_LISTINGS - 1):
         listing = list_segments(path, segment_size)
         # A broker that stops unlinks the segment it has made ahead: just that one may go while we look.
         with suppress(SegmentGoneError):
-            return listing, find_end(listing, known=known, search_bytes=search_bytes)
+            return listing, _end_of(listing, known, search_bytes)
     listing = list_segments(path, segment_size)
-    return listing, find_end(listing, known=known, search_bytes=search_bytes)
+    return listing, _end_of(listing, known, search_bytes)
+
+
+def _end_of(listing: LogListing, known: int, search_bytes: int | None) -> int:
+    end = find_end(listing, known=known, search_bytes=search_bytes)
+    warn_of_crossing_record(listing, end)
+    return end
 
 
 # --- by store time ---------------------------------------------------------------------------------------

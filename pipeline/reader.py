@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from commitlogfs.pipeline.errors import LocationError
-from commitlogfs.pipeline.losses import demand_complete
+from commitlogfs.pipeline.losses import demand_complete, demand_places
 from commitlogfs.pipeline.options import Edge, ReadOptions
 from commitlogfs.pipeline.places import narrow_by_time, survey
 from commitlogfs.pipeline.pushdown import bounds_of
@@ -15,6 +15,7 @@ from commitlogfs.pipeline.rows import RowReader
 from commitlogfs.pipeline.segments import LogListing
 from commitlogfs.pipeline.selection import Bounds
 from commitlogfs.pipeline.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
+from commitlogfs.pipeline.truncation import expected_end
 from commitlogfs.pipeline.worker_task import worker_task
 
 if TYPE_CHECKING:
@@ -33,10 +34,12 @@ class LogPartition(InputPartition):
 
 def plan_batch(options: ReadOptions, bounds: Bounds) -> Sequence[Split]:
     """The splits of one query: what cannot hold a row of it is left out, unopened where offsets tell, and after a
-    look at few records where times do. Raises what `survey` raises, and DataLossError."""
+    look at few records where times do. Raises what `survey` raises, and DataLossError: also where a place holds no
+    segment, or the last segment was cut short."""
     listing, log_end = survey(options.path, options.segment_size)
     start, end = _offsets(options, listing, log_end)
-    demand_complete(listing, start, end, fail=options.fail_on_data_loss)
+    demand_places(listing, fail=options.fail_on_data_loss)
+    demand_complete(listing, start, _wanted_end(options, listing, log_end), fail=options.fail_on_data_loss)
     if bounds.start_offset is not None:
         start = max(start, bounds.start_offset)
     if bounds.end_offset is not None:
@@ -64,6 +67,14 @@ def _offsets(options: ReadOptions, listing: LogListing, log_end: int) -> tuple[i
             raise LocationError(f"{options.path}: startingOffsets is {start}, but the log ends at {log_end}")
         case start:
             return start, end
+
+
+def _wanted_end(options: ReadOptions, listing: LogListing, log_end: int) -> int:
+    """Up to where the log ought to be: further than it is if its last segment was cut short."""
+    if options.start is Edge.LATEST:
+        return log_end
+    expected = expected_end(listing, log_end)
+    return expected if isinstance(options.end, Edge) else min(expected, options.end)
 
 
 class CommitlogReader(DataSourceReader):

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from commitlogfs.pipeline.errors import DuplicateSegmentError, LocationError, SegmentGoneError
 from commitlogfs.pipeline.locations import absolute_place, is_uri, local_path, split_places
+from commitlogfs.store.layout import XATTR_IDENTITY
 from commitlogfs.store.segment import LARGEST_OFFSET, format_segment_name, looks_like_segment
 
 
@@ -40,6 +41,8 @@ class LogListing:
 
     segment_size: int
     segments: tuple[SegmentFile, ...]
+    empty_places: tuple[str, ...] = ()
+    """Of several places, those without any segment, which may be disks that are not mounted."""
 
     @property
     def gaps(self) -> tuple[tuple[int, int], ...]:
@@ -98,15 +101,28 @@ def list_with_twins(
     if not places:
         raise LocationError("no path: name the commitlog folder, a comma list of disk folders, or a URI")
     found: dict[int, SegmentFile] = {}
-    twins = []
+    twins: list[tuple[SegmentFile, SegmentFile]] = []
+    empty: list[str] = []
     for place in map(absolute_place, places):
+        before = len(found) + len(twins)
         for segment in _list_uri(place) if is_uri(place) else _list_folder(place):
             other = found.setdefault(segment.base_offset, segment)
             if other is not segment:
                 twins.append((other, segment))
+        if len(places) > 1 and len(found) + len(twins) == before and not _is_pool_disk(place):
+            empty.append(place)
     segments = tuple(found[offset] for offset in sorted(found))
-    listing = LogListing(segment_size or max((one.size for one in segments), default=0), segments)
+    listing = LogListing(segment_size or max((one.size for one in segments), default=0), segments, tuple(empty))
     return _checked(listing, path), twins
+
+
+def _is_pool_disk(place: str) -> bool:
+    """Whether the folder says itself that it is a disk of a pool: mounted, then, and new."""
+    path = local_path(place)
+    try:
+        return path is not None and bool(os.getxattr(path, XATTR_IDENTITY))
+    except OSError:
+        return False
 
 
 def _checked(listing: LogListing, path: str) -> LogListing:

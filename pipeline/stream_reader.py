@@ -17,13 +17,14 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from commitlogfs.pipeline.losses import DataLossError, demand_complete
+from commitlogfs.pipeline.losses import DataLossError, demand_complete, demand_places
 from commitlogfs.pipeline.options import Edge, ReadOptions
 from commitlogfs.pipeline.places import advance, first_place, offset_of_time, survey
 from commitlogfs.pipeline.reader import LogPartition, read_partition, split_bytes
 from commitlogfs.pipeline.rows import RowReader
 from commitlogfs.pipeline.segments import LogListing, list_segments
 from commitlogfs.pipeline.splits import plan_splits
+from commitlogfs.pipeline.truncation import expected_end
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +44,8 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._options, self._rows = options, rows
         self._known_end = 0
         """Where the log ended when it was looked at last."""
+        self._told: tuple[tuple[str, ...], int | None] = ((), None)
+        """What is known to be missing: places, and the end of the last segment."""
         self._target: int | None = None
         """Trigger.AvailableNow: what comes after it is not for this run."""
 
@@ -60,6 +63,7 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def latestOffset(self, start: Mapping[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         begin = start[_KEY]
         listing, end = self._survey(begin)
+        self._demand_whole(listing, end)
         if self._target is not None:
             end = min(end, self._target)
         if end <= begin:
@@ -93,6 +97,7 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _initial(self) -> int:
         options = self._options
         listing, end = survey(options.path, options.segment_size)
+        self._demand_whole(listing, end)
         match options.start:
             case Edge.LATEST:
                 return end
@@ -123,6 +128,15 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             end = begin
         self._known_end = end
         return listing, end
+
+    def _demand_whole(self, listing: LogListing, end: int) -> None:
+        """No place without segments, and a last segment that was not cut short; else an error, or said once."""
+        expected = expected_end(listing, end)
+        lack = (listing.empty_places, expected if expected > end else None)
+        if lack != self._told:
+            demand_places(listing, fail=self._options.fail_on_data_loss)
+            demand_complete(listing, end, expected, fail=self._options.fail_on_data_loss)
+            self._told = lack
 
     def _limits(self, limit: ReadLimit) -> dict[str, Any]:
         """What `limit` allows; with it both options hold, of which Spark is told only one."""

@@ -34,7 +34,7 @@ def find_end(
     """
     segments = [segment for segment in listing.segments if segment.end_offset > known]
     index = len(segments) - 1
-    while index > 0 and not _is_begun(segments[index]):
+    while index > 0 and not is_begun(segments[index]):
         index -= 1
     if index < 0:
         return known
@@ -128,7 +128,8 @@ def _newest_ms(segment: SegmentFile, end: int) -> int | None:
         return None if newest < 0 else _stored_ms(reader, newest)
 
 
-def _is_begun(segment: SegmentFile) -> bool:
+def is_begun(segment: SegmentFile) -> bool:
+    """Whether anything was written into it. Raises SegmentGoneError, LocationError."""
     with open_segment(segment) as reader:
         if np.any(read_at(reader, 0, 8)):
             return True

@@ -27,10 +27,12 @@ from commitlogfs.pipeline.jobs.audit_tasks import AuditPlan, QueueTally, SplitRe
 from commitlogfs.pipeline.jobs.findings import Findings, Kind
 from commitlogfs.pipeline.jobs.progress import OnProgress, show_progress
 from commitlogfs.pipeline.jobs.worker_errors import worker_errors
+from commitlogfs.pipeline.losses import missing_ranges
 from commitlogfs.pipeline.queue_reader import QueueReader
 from commitlogfs.pipeline.segments import LogListing, SegmentFile, list_with_twins
 from commitlogfs.pipeline.splits import DEFAULT_SPLIT_BYTES, plan_splits
 from commitlogfs.pipeline.tail import find_end
+from commitlogfs.pipeline.truncation import crossing_record, expected_end
 from commitlogfs.store.segment import LARGEST_OFFSET
 
 _TASKS_AT_MOST = 20_000
@@ -119,7 +121,7 @@ def audit(
     )
     begin = listing.segments[0].base_offset
     report = AuditReport(log, store_root, begin, plan.end_offset, len(listing.segments))
-    _add_listing_findings(listing, twins, report.findings)
+    _add_listing_findings(listing, plan.end_offset, twins, report.findings)
     with show_progress(spark, on_progress), worker_errors():
         _Run(spark, plan, report, known_topics).run(split_size)
     _add_notes(report, plan, settings)
@@ -140,10 +142,18 @@ def _index_of(store_root: Path | None, settings: BrokerSettings) -> tuple[IndexF
 
 
 def _add_listing_findings(
-    listing: LogListing, twins: Sequence[tuple[SegmentFile, SegmentFile]], findings: Findings
+    listing: LogListing, end_offset: int, twins: Sequence[tuple[SegmentFile, SegmentFile]], findings: Findings
 ) -> None:
     for end, begin in listing.gaps:
         findings.add(Kind.GAP, end, f"{end:020d}", f"{begin - end:,} bytes, up to log offset {begin}")
+    lacking = missing_ranges(listing, end_offset, expected_end(listing, end_offset))
+    for start, stop in lacking:
+        findings.add(Kind.CUT_SHORT, start, f"{start:020d}", f"its last {stop - start:,} bytes are not there")
+    crossing = None if lacking else crossing_record(listing, end_offset)
+    if crossing is not None:
+        findings.add(Kind.CUT_SHORT, end_offset, f"{end_offset:020d}", crossing)
+    for place in listing.empty_places:
+        findings.add(Kind.EMPTY_PLACE, -1, place, "no segment lies in it, but in the others")
     for one, other in twins:
         findings.add(Kind.DUPLICATE_SEGMENT, one.base_offset, one.name, f"{one.uri} (read) and {other.uri}")
 

@@ -35,13 +35,14 @@ from commitlogfs.pipeline.jobs.export_folder import (
 )
 from commitlogfs.pipeline.jobs.export_tasks import FilePlan, FileWritten, Layout, Partition, Reading
 from commitlogfs.pipeline.jobs.tally import Tally, store_days, tally_splits
-from commitlogfs.pipeline.losses import demand_complete, missing_ranges
+from commitlogfs.pipeline.losses import demand_complete, demand_places, missing_ranges
 from commitlogfs.pipeline.options import Edge, OptionError, ReadOptions, parse_options
 from commitlogfs.pipeline.places import first_place, narrow_by_time, survey
 from commitlogfs.pipeline.scanner import Damage, DamageMode
 from commitlogfs.pipeline.segments import LogListing, list_segments
 from commitlogfs.pipeline.selection import RecordFilter
 from commitlogfs.pipeline.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
+from commitlogfs.pipeline.truncation import expected_end
 from commitlogfs.pipeline.worker_task import worker_task
 
 if TYPE_CHECKING:
@@ -164,13 +165,14 @@ def plan_export(request: ExportRequest, options: Mapping[str, str] | None = None
     listing, log_end = survey(read.path, read.segment_size)
     if not listing.segments:
         raise LocationError(f"{request.log} holds no segments: is the log mounted there?")
+    demand_places(listing, fail=read.fail_on_data_loss)
     start, end = _bounds(read, listing, log_end)
     before = tuple(folder.finished())
     asked = _uncovered(start, end, before)
     if read.start is Edge.EARLIEST and before and max(one.end for one in before) < start:
         asked.insert(0, (max(one.end for one in before), start))
     lost = []
-    for one in asked:
+    for one in *asked, *_cut_off(read, listing, log_end):
         demand_complete(listing, *one, fail=read.fail_on_data_loss, warn=False)
         lost += missing_ranges(listing, *one)
     size = request.range_size or max(DEFAULT_RANGE_BYTES, cores * _SPLITS_PER_CORE * _split_bytes(read))
@@ -267,6 +269,13 @@ def _bounds(read: ReadOptions, listing: LogListing, log_end: int) -> Range:
             return end, end
         case start:
             return min(first_place(listing, max(start, begin), log_end), end), end
+
+
+def _cut_off(read: ReadOptions, listing: LogListing, log_end: int) -> list[Range]:
+    """What was asked for of a last segment that was cut short."""
+    expected = expected_end(listing, log_end)
+    end = min(expected, read.end) if isinstance(read.end, int) else expected
+    return [(log_end, end)] if read.start is not Edge.LATEST and end > log_end else []
 
 
 def _uncovered(start: int, end: int, finished: Iterable[FinishedRange]) -> list[Range]:

@@ -13,6 +13,8 @@ class Kind(StrEnum):
     """What can be wrong; each value is a stable name for scripts."""
 
     GAP = "gap"
+    CUT_SHORT = "cut-short"
+    EMPTY_PLACE = "empty-place"
     DUPLICATE_SEGMENT = "duplicate-segment"
     DAMAGE = "damage"
     BODY_CRC = "body-crc"
@@ -29,6 +31,8 @@ class Kind(StrEnum):
 
 MEANINGS = {
     Kind.GAP: "no segment holds this range of the log",
+    Kind.CUT_SHORT: "the file of a segment ends before it ought to",
+    Kind.EMPTY_PLACE: "a folder without any segment: is its disk mounted?",
     Kind.DUPLICATE_SEGMENT: "two folders hold a segment of this name",
     Kind.DAMAGE: "no readable record, although the log goes on behind it",
     Kind.BODY_CRC: "the body does not match its CRC",

@@ -29,10 +29,12 @@ from commitlogfs.pipeline.jobs.apply import make_manifest, write_manifest
 from commitlogfs.pipeline.jobs.progress import OnProgress, show_progress
 from commitlogfs.pipeline.jobs.rebuild_tasks import IndexFileWritten, Item, Place, SplitSummary
 from commitlogfs.pipeline.jobs.worker_errors import worker_errors
+from commitlogfs.pipeline.losses import demand_places, missing_ranges
 from commitlogfs.pipeline.scanner import Damage, DamageMode
 from commitlogfs.pipeline.segments import LogListing, list_segments
 from commitlogfs.pipeline.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
 from commitlogfs.pipeline.tail import find_end
+from commitlogfs.pipeline.truncation import expected_end, warn_of_crossing_record
 
 _TASKS_AT_MOST = 20_000
 _QUEUE_BYTES_PER_TASK = 512 << 20
@@ -88,6 +90,12 @@ def rebuild(
     listing = list_segments(log, settings.segment_size)
     _demand_possible(listing, log, output, settings, mode, consumequeue=consumequeue, index=index)
     end_offset = find_end(listing)
+    cut_off = _cut_off(listing, end_offset)
+    if cut_off is not None and mode is DamageMode.FAILFAST:
+        raise RebuildRefusedError(
+            f"{log}: segment {cut_off.segment}, log offset {cut_off.offset}: {cut_off.reason}"
+        )
+    warn_of_crossing_record(listing, end_offset)
     splits = plan_splits(listing, end_offset, split_size=split_size)
     building = output.with_name(f"{output.name}.building-{os.urandom(4).hex()}")
     with output_errors(building):
@@ -116,8 +124,17 @@ def rebuild(
         misplaced=run.queue_figures["misplaced"],
         index_files=tuple(names),
         index_entries=sum(written.summary.entries for written in run.index_files),
-        damages=tuple(run.damages),
+        damages=tuple(run.damages) if cut_off is None else (*run.damages, cut_off),
     )
+
+
+def _cut_off(listing: LogListing, end_offset: int) -> Damage | None:
+    """What the file of the last segment lacks. What an earlier one lacks is a gap."""
+    for lost_from, lost_to in missing_ranges(listing, end_offset, expected_end(listing, end_offset)):
+        segment = next(one for one in listing.segments if one.end_offset == lost_from)
+        reason = f"the file has only {segment.size} of {listing.segment_size} bytes: it was cut short"
+        return Damage(lost_from, lost_to - lost_from, reason, segment.name)
+    return None
 
 
 def _demand_possible(
@@ -138,6 +155,7 @@ def _demand_possible(
         raise RebuildRefusedError(settings.queues_refused)
     if not listing.segments:
         raise RebuildRefusedError(f"{log} holds no segments: is the log mounted there?")
+    demand_places(listing, fail=mode is DamageMode.FAILFAST)
     if listing.gaps and mode is DamageMode.FAILFAST:
         end, begin = listing.gaps[0]
         raise RebuildRefusedError(

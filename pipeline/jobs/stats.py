@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from commitlogfs.pipeline.errors import LocationError
 from commitlogfs.pipeline.java_text import well_formed_text
 from commitlogfs.pipeline.jobs.tally import Figures, Tally, queue_ids, tally_splits
-from commitlogfs.pipeline.losses import missing_ranges
+from commitlogfs.pipeline.losses import demand_places, missing_ranges
 from commitlogfs.pipeline.places import survey
 from commitlogfs.pipeline.scanner import Damage, DamageMode
 from commitlogfs.pipeline.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
+from commitlogfs.pipeline.truncation import expected_end
 from commitlogfs.pipeline.worker_task import worker_task
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class LogStats:
     damages: tuple[Damage, ...]
     """Skipped; empty with FAILFAST."""
     missing: tuple[tuple[int, int], ...]
-    """Log offsets between the segments that are in none."""
+    """Log offsets between the segments, or behind a last one that was cut short, that are in none."""
 
     def as_json(self) -> dict[str, Any]:
         """Stable schema (docs/pipeline.md)."""
@@ -107,13 +108,15 @@ def stats(
     on_progress: "OnProgress | None" = None,
 ) -> LogStats:
     """Every record of the log counts, those of system topics and of transactions, too. `log`: as `list_segments`
-    takes it. Raises LocationError, DamagedLogError (FAILFAST) and other PipelineErrors."""
+    takes it. Raises LocationError, DamagedLogError and DataLossError (FAILFAST: a place without segments) and
+    other PipelineErrors."""
     from commitlogfs.pipeline.jobs.progress import show_progress
     from commitlogfs.pipeline.jobs.worker_errors import worker_errors
 
     listing, end = survey(log, segment_size)
     if not listing.segments:
         raise LocationError(f"{log} holds no segments: is the log mounted there?")
+    demand_places(listing, fail=mode is DamageMode.FAILFAST)
     splits = plan_splits(listing, end, split_size=split_size)
     tally = Tally()
     if splits:
@@ -133,7 +136,7 @@ def stats(
         total=total,
         topics=topics,
         damages=tuple(sorted(tally.damages, key=lambda damage: damage.offset)),
-        missing=tuple(missing_ranges(listing, begin, end)),
+        missing=tuple(missing_ranges(listing, begin, expected_end(listing, end))),
     )
 
 
