@@ -20,10 +20,10 @@ from pyspark.sql import SparkSession
 from commitlogfs.pipeline.broker_lock import broker_pid
 from commitlogfs.pipeline.broker_settings import BrokerSettings
 from commitlogfs.pipeline.dispatch import LMQ_PREFIX, QueueKey
-from commitlogfs.pipeline.errors import LocationError
+from commitlogfs.pipeline.errors import LocationError, SegmentGoneError
 from commitlogfs.pipeline.index_reader import IndexFile, IndexFileError, keys_between, list_index
 from commitlogfs.pipeline.jobs import audit_tasks as tasks
-from commitlogfs.pipeline.jobs.audit_tasks import AuditPlan, QueueTally, SplitReport
+from commitlogfs.pipeline.jobs.audit_tasks import AuditPlan, QueueTally, SplitReport, UnseenError
 from commitlogfs.pipeline.jobs.findings import Findings, Kind
 from commitlogfs.pipeline.jobs.progress import OnProgress, show_progress
 from commitlogfs.pipeline.jobs.worker_errors import worker_errors
@@ -104,10 +104,12 @@ def audit(
     """Audit the log at `log` (as `list_segments` takes it) and, with `store_root`, what lies beside it there.
 
     `known_topics`: those that exist; records of any other may be of a deleted topic and need no queue. A broker
-    may be running: what it has not got to yet is a note. Raises LocationError, IndexFileError, PipelineErrors.
+    may be running: what it has not got to yet is a note. Raises LocationError, IndexFileError, SegmentGoneError,
+    UnseenError and other PipelineErrors.
     """
     started = time.monotonic()
     settings = settings or BrokerSettings()
+    root = None if store_root is None else store_root.absolute()  # a worker has a working directory of its own
     listing, twins = list_with_twins(log, settings.segment_size)
     if not listing.segments:
         raise LocationError(f"{log} holds no segments: is the log mounted there?")
@@ -115,15 +117,15 @@ def audit(
         listing,
         find_end(listing),
         settings.rules,
-        queues=store_root if store_root is not None and not settings.queues_refused else None,
-        index=_index_of(store_root, settings),
-        live=store_root is not None and broker_pid(store_root) is not None,
+        queues=root if not settings.queues_refused else None,
+        index=_index_of(root, settings),
+        live=root is not None and broker_pid(root) is not None,
     )
     begin = listing.segments[0].base_offset
     report = AuditReport(log, store_root, begin, plan.end_offset, len(listing.segments))
     _add_listing_findings(listing, plan.end_offset, twins, report.findings)
     with show_progress(spark, on_progress), worker_errors():
-        _Run(spark, plan, report, known_topics).run(split_size)
+        _Run(spark, plan, report, known_topics, settings.segment_size).run(split_size)
     _add_notes(report, plan, settings)
     report.seconds = time.monotonic() - started
     return report
@@ -139,6 +141,25 @@ def _index_of(store_root: Path | None, settings: BrokerSettings) -> tuple[IndexF
         return ()
     except OSError as error:
         raise IndexFileError(f"{store_root}/index cannot be read ({error.strerror})") from error
+
+
+def _demand_deleted(report: AuditReport, segment_size: int | None) -> None:
+    """What workers could not find must be what a broker deletes: the log's first segments, and index files."""
+    found, log = report.found, report.log
+    if found.segments_gone:
+        segments = list_with_twins(log, segment_size)[0].segments
+        newest = max(found.segments_gone)
+        if not segments or newest >= segments[0].base_offset:
+            now = (
+                f"the log still begins at {segments[0].base_offset}" if segments else f"{log} holds no segments now"
+            )
+            raise SegmentGoneError(
+                f"segment {newest:020d} was not there when it was to be read, but no broker has deleted it, as "
+                f"{now}: is a disk gone, or does a worker not see the log?"
+            )
+    for path in sorted(found.index_gone):
+        if path.exists():
+            raise UnseenError(path)
 
 
 def _add_listing_findings(
@@ -160,13 +181,19 @@ def _add_listing_findings(
 
 class _Run:
     def __init__(
-        self, spark: SparkSession, plan: AuditPlan, report: AuditReport, known_topics: frozenset[str] | None
+        self,
+        spark: SparkSession,
+        plan: AuditPlan,
+        report: AuditReport,
+        known_topics: frozenset[str] | None,
+        segment_size: int | None,
     ) -> None:
         self._context, self._plan, self._report = spark.sparkContext, plan, report
-        self._known_topics = known_topics
+        self._known_topics, self._segment_size = known_topics, segment_size
 
     def run(self, split_size: int) -> None:
         tallies = self._audit_log(split_size)
+        _demand_deleted(self._report, self._segment_size)
         self._report.queues = len(tallies)
         for queue, tally in sorted(tallies.items()):
             self._judge_queue(queue, tally)
@@ -210,7 +237,8 @@ class _Run:
             )
         if self._plan.queues is None:
             return
-        if not QueueReader(tasks.queue_folder(self._plan.queues, queue), batch=queue.batch).exists:
+        folder = tasks.queue_folder(self._plan.queues, queue)
+        if not QueueReader(folder, batch=queue.batch).exists:
             records = sum(run.records for run in runs)
             if self._known_topics is not None and not self._is_known(queue.topic):
                 report.notes.append(
@@ -220,16 +248,22 @@ class _Run:
                 report.findings.add(Kind.QUEUE_MISSING, runs[0].offset, name, f"{records:,} records")
             return
         for run in runs:
+            if not run.compared and not self._plan.live:
+                raise UnseenError(folder)
+            # A running broker may just have made the files. Whether workers see them `_audit_queues` finds out.
+            behind = run.behind if run.compared else run.records
             report.findings.merge(run.findings)
-            report.queue_entries += run.records - run.unlike - run.behind
-            report.queue_entries_behind += run.behind
+            report.queue_entries += run.records - run.unlike - behind
+            report.queue_entries_behind += behind
 
     def _is_known(self, topic: str) -> bool:
         # Queues of the light kind come with the first message for them and are in no list of topics.
         return topic.startswith(LMQ_PREFIX) or topic in (self._known_topics or ())
 
     def _audit_queues(self, tallies: dict[QueueKey, QueueTally]) -> None:
-        queues = sorted({*tallies, *self._queues_on_disk()})
+        root = self._plan.queues or Path()
+        named = sorted({*tallies, *self._queues_on_disk()})
+        queues = [q for q in named if QueueReader(tasks.queue_folder(root, q), batch=q.batch).exists]
         if not queues:
             return
         tasks_wanted = min(len(queues), 4 * self._context.defaultParallelism)

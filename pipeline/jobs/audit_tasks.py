@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commitlogfs.pipeline.dispatch import Dispatched, Dispatcher, DispatchRules, Entries, Keys, QueueKey
-from commitlogfs.pipeline.errors import SegmentGoneError
+from commitlogfs.pipeline.errors import PipelineError, SegmentGoneError
 from commitlogfs.pipeline.fields import record_fields
 from commitlogfs.pipeline.groups import group_spans
 from commitlogfs.pipeline.index_reader import IndexFile, broken_chains, first_descent, keys_between
@@ -31,6 +31,18 @@ _WIDEST_JUMP = 1 << 16
 """Queue offsets further apart than this are read separately."""
 _BEYOND_ALL = 2**63 - 1
 _HOUR_MS = 3_600_000
+
+
+class UnseenError(PipelineError):
+    """The driver sees what a worker does not."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"{folder} is not seen by every worker: audit where all of them see the store")
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[type["UnseenError"], tuple[Path]]:
+        """Spark pickles what a worker raises."""
+        return type(self), (self.folder,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +72,8 @@ class QueueRun(NamedTuple):
     """Whose entries are missing or say something else."""
     behind: int
     """That a running broker has not entered yet."""
+    compared: bool
+    """With the queue's files: else the worker saw none."""
     findings: Findings
 
 
@@ -97,7 +111,10 @@ class SplitReport:
     keys: int = 0
     keys_behind: int = 0
     splits_gone: int = 0
-    """Deleted by a running broker before they could be read."""
+    """Parts that could not be read although they were listed: a running broker deletes."""
+    segments_gone: set[int] = field(default_factory=set)
+    """Base offsets of the segments that were not there any more."""
+    index_gone: set[Path] = field(default_factory=set)
     topics: Counter[str] = field(default_factory=Counter)
     """Bytes of records."""
     hours: Counter[int] = field(default_factory=Counter)
@@ -110,6 +127,8 @@ class SplitReport:
         self.keys += other.keys
         self.keys_behind += other.keys_behind
         self.splits_gone += other.splits_gone
+        self.segments_gone |= other.segments_gone
+        self.index_gone |= other.index_gone
         self.topics.update(other.topics)
         self.hours.update(other.hours)
         self.findings.merge(other.findings)
@@ -157,6 +176,7 @@ class _SplitAudit:
             if not self._plan.live:
                 raise
             self.report.splits_gone += 1
+            self.report.segments_gone.add(self._split.segment.base_offset)
             return
         self._compare_queues()
         if self._plan.index is not None:
@@ -247,6 +267,7 @@ class _SplitAudit:
                     len(rows),
                     unlike,
                     behind,
+                    live is not None,
                     findings,
                 )
             )
@@ -267,6 +288,7 @@ class _SplitAudit:
                     if not self._plan.live:
                         raise
                     self.report.splits_gone += 1
+                    self.report.index_gone.add(file.path)
                     return
         wanted, there = (
             np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64) for parts in (asked, held)
@@ -340,7 +362,8 @@ def _pair(hashes: npt.NDArray[np.int32], offsets: Longs, start: int) -> Longs:
 def audit_queues(
     queues: Iterable[QueueKey], *, plan: AuditPlan, tallies: Mapping[QueueKey, QueueTally]
 ) -> Iterator[Findings]:
-    """Entries for which the log has no record. `tallies`: of all queues with records in the log."""
+    """Entries for which the log has no record. `queues` have files; `tallies`: of all with records in the log.
+    Raises UnseenError."""
     for queue in queues:
         findings = Findings()
         _audit_queue(queue, plan, tallies.get(queue, QueueTally(())), findings)
@@ -350,7 +373,10 @@ def audit_queues(
 def _audit_queue(queue: QueueKey, plan: AuditPlan, tally: QueueTally, findings: Findings) -> None:
     if plan.queues is None:
         return
-    reader = QueueReader(queue_folder(plan.queues, queue), batch=queue.batch)
+    folder = queue_folder(plan.queues, queue)
+    reader = QueueReader(folder, batch=queue.batch)
+    if not reader.exists:
+        raise UnseenError(folder)
     begin, end = plan.listing.segments[0].base_offset, plan.end_offset
     pointing = beyond = 0
     for part in reader.scan():
@@ -368,6 +394,17 @@ def _audit_queue(queue: QueueKey, plan: AuditPlan, tally: QueueTally, findings: 
     stray = pointing - (asked - missing)
     if stray <= 0 or (plan.live and stray <= sum(run.behind for run in runs)):
         return
+    try:
+        _find_stray(queue, plan, reader, stray, findings)
+    except SegmentGoneError:
+        # Then what was counted above counts records of segments that a broker has deleted since.
+        if not plan.live:
+            raise
+
+
+def _find_stray(queue: QueueKey, plan: AuditPlan, reader: QueueReader, stray: int, findings: Findings) -> None:
+    """The finding of `stray` entries, with the place of the first."""
+    begin, end = plan.listing.segments[0].base_offset, plan.end_offset
     with LogLookup(plan.listing) as lookup:
         for part in reader.scan():
             for row in np.flatnonzero(_points_between(part, begin, end)).tolist():

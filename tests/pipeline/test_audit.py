@@ -5,7 +5,8 @@ import re
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +17,16 @@ from support.records import make_record
 from support.written_logs import WrittenLog, write_log
 
 from commitlogfs.pipeline.broker_settings import BrokerSettings
-from commitlogfs.pipeline.errors import LocationError
+from commitlogfs.pipeline.dispatch import QueueKey
+from commitlogfs.pipeline.errors import LocationError, SegmentGoneError
 from commitlogfs.pipeline.index_file import HEADER_BYTES, SLOT_BYTES
 from commitlogfs.pipeline.index_reader import IndexFileError
+from commitlogfs.pipeline.jobs import audit as job
 from commitlogfs.pipeline.jobs.audit import AuditReport, audit
 from commitlogfs.pipeline.jobs.audit_page import write_page
+from commitlogfs.pipeline.jobs.audit_tasks import AuditPlan, QueueTally, UnseenError, audit_queues
 from commitlogfs.pipeline.jobs.findings import Kind
+from commitlogfs.pipeline.segments import list_segments
 
 pytestmark = pytest.mark.slow
 
@@ -199,6 +204,71 @@ def test_beside_a_running_broker_only_what_is_new_may_be_missing(spark: SparkSes
         assert kinds(audited(spark, store)) == {"queue-entry-missing": 1}
     finally:
         holder.communicate(b"\n", timeout=10)
+
+
+@contextmanager
+def hidden_from_workers(path: Path) -> Iterator[None]:
+    """On the driver under its name, while workers look for it: as on machines that do not share the disk."""
+    aside = path.with_name(f"{path.name}.aside")
+    path.rename(aside)
+    try:
+        yield
+    finally:
+        aside.rename(path)
+
+
+def test_queues_that_only_the_driver_sees_are_not_compared_by_nobody(
+    spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = job._Run._audit_log
+
+    def unseen(run: job._Run, split_size: int) -> dict[QueueKey, QueueTally]:
+        with hidden_from_workers(store.root / "consumequeue"):
+            return real(run, split_size)
+
+    monkeypatch.setattr(job._Run, "_audit_log", unseen)
+    with pytest.raises(UnseenError, match="consumequeue/T/0 is not seen by every worker"):
+        audited(spark, store)
+    plan = AuditPlan(
+        list_segments(str(store.log.folder)), store.log.end, SETTINGS.rules, store.root / "elsewhere", None, True
+    )
+    with pytest.raises(UnseenError, match="elsewhere/consumequeue/T/0 is not seen by every worker"):
+        list(audit_queues([QueueKey("T", 0, False)], plan=plan, tallies={}))
+
+
+def test_what_is_gone_beside_a_running_broker_must_have_been_deleted(
+    spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = job._Run._audit_log
+    hidden = store.log.segment_at(SEGMENT)
+
+    def unseen(run: job._Run, split_size: int) -> dict[QueueKey, QueueTally]:
+        with hidden_from_workers(hidden):
+            return real(run, split_size)
+
+    def deleted(run: job._Run, split_size: int) -> dict[QueueKey, QueueTally]:
+        store.log.segment_at(0).unlink()
+        return real(run, split_size)
+
+    monkeypatch.setattr(job, "broker_pid", lambda _: 1)
+    monkeypatch.setattr(job._Run, "_audit_log", unseen)
+    with pytest.raises(SegmentGoneError, match=f"segment {SEGMENT:020d} was not there .* still begins at 0"):
+        audited(spark, store)
+    hidden = store.index_files()[1]
+    with pytest.raises(UnseenError, match=f"{hidden.name} is not seen by every worker"):
+        audited(spark, store)
+    monkeypatch.setattr(job._Run, "_audit_log", deleted)
+    assert any("parts were deleted by the broker" in note for note in audited(spark, store).notes)
+
+
+def test_a_store_named_from_the_working_directory(
+    spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers have another one."""
+    monkeypatch.chdir(store.root.parent)
+    report = audit(spark, "store/commitlog", store_root=Path("store"), settings=SETTINGS, split_size=SPLIT)
+    assert report.is_whole
+    assert (report.queue_entries, report.found.keys) == (MESSAGES, 3 * MESSAGES)
 
 
 def test_an_entry_too_many(spark: SparkSession, store: Store) -> None:
