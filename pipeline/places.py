@@ -3,8 +3,9 @@
 All offsets are log offsets. A place is where a record begins, or where the log ends.
 """
 
+import logging
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -27,7 +28,17 @@ _NEVER = 2**63
 
 _CLOCK_SLACK_MS = 60_000
 """A clock that was set back by less leads no search astray."""
+_AROUND = (0, 1)
+"""How far from the result of a search, on the side that is left out, times are looked at."""
+_FEW = 64
+"""Of so many splits all times are looked at."""
+_SAMPLES = 8
+"""Of more splits, so many all over the log, and those that a search comes by."""
+_OUTLIERS = 8
+"""With more of them, times say nothing."""
 _LISTINGS = 5
+
+_logger = logging.getLogger(__name__)
 
 FirstTime = Callable[[Split], int | None]
 
@@ -79,35 +90,116 @@ def narrow_by_time(
 ) -> Sequence[Split]:
     """The splits that may hold records stored in [start_ms, end_ms).
 
-    A binary search: store times never fall in a log, unless a clock was set back under its broker.
+    A binary search: store times never fall in a log, unless a clock was set back under its broker, or one is
+    damaged. So the times at its result, and those it came by, are compared: a split whose first time does not fit
+    in between its neighbours' is kept and asked no more; where times fall otherwise, all splits are kept. Either is
+    said in the log. What falls and rises again between the times that are looked at is not seen.
     """
     times = _Times(splits, first_ms)
+    times.look_at(range(0, len(splits), max(1, len(splits) // _SAMPLES) if len(splits) > _FEW else 1))
+    times.look_at([len(splits) - 1])
+    while True:
+        kept = _between(times, start_ms, end_ms)
+        fall = times.first_fall()
+        if fall is None:
+            break
+        doubtful = next((index for index in fall if times.is_outlier(index)), None)
+        if doubtful is None or len(times.distrusted) == _OUTLIERS:
+            _warn_of_fall(splits, times, fall)
+            return splits
+        times.distrusted.add(doubtful)
+    for index in times.distrusted:
+        _warn_of_outlier(splits[index])
+        kept |= {max(0, index - 1), index}  # a clock may have been wrong from somewhere in the one before it
+    return [replace(splits[index], alone=splits[index].alone or index - 1 not in kept) for index in sorted(kept)]
+
+
+def _between(times: "_Times", start_ms: int | None, end_ms: int | None) -> set[int]:
+    """The numbers of the splits of these times, as a binary search finds them."""
+    first, last = 0, len(times)
     if end_ms is not None:
-        splits = splits[: bisect_left(times, end_ms + _CLOCK_SLACK_MS)]
+        last = bisect_left(times, end_ms + _CLOCK_SLACK_MS)
+        times.look_at(last + step for step in _AROUND)
+        if times[last] != _NEVER == times[last + 1]:
+            last = len(times)  # nothing behind the last one would tell that its time is wrong
     if start_ms is not None:
         # The one before the first that begins at or after it may reach into it.
-        splits = splits[max(0, bisect_left(times, start_ms - _CLOCK_SLACK_MS, hi=len(splits)) - 1) :]
-    return [replace(split, alone=split.alone or not index) for index, split in enumerate(splits)]
+        first = max(0, bisect_left(times, start_ms - _CLOCK_SLACK_MS, hi=last) - 1)
+        times.look_at(first - step for step in _AROUND)
+    return set(range(first, last))
+
+
+def _warn_of_outlier(split: Split) -> None:
+    _logger.warning(
+        "segment %s, log offset %d: the store time of the first message from here on does not fit those before and "
+        "behind it: read whatever it says",
+        *(split.segment.name, split.start_offset),
+    )
+
+
+def _warn_of_fall(splits: Sequence[Split], times: "_Times", fall: tuple[int, int]) -> None:
+    before, after = (splits[index].start_offset for index in fall)
+    _logger.warning(
+        "store times fall by %d s between log offsets %d and %d: a clock was set back there, so a time cannot be "
+        "searched for: all of the log is read",
+        *((times[fall[0]] - times[fall[1]]) // 1000, before, after),
+    )
 
 
 class _Times(Sequence[int]):
-    """First store time of each split; one without records counts with the next that has some."""
+    """First store time of each split; one without records counts with the next that has some, and so does one
+    that is `distrusted`."""
 
     def __init__(self, splits: Sequence[Split], first_ms: FirstTime) -> None:
         self._splits, self._first_ms = splits, first_ms
         self._known: dict[int, int | None] = {}
+        self.distrusted: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._splits)
 
     def __getitem__(self, index: int) -> int:  # type: ignore[override]
         for later in range(index, len(self._splits)):
-            if later not in self._known:
-                self._known[later] = self._first_ms(self._splits[later])
-            time = self._known[later]
+            time = self._trusted(later)
             if time is not None:
                 return time
         return _NEVER
+
+    def look_at(self, indexes: Iterable[int]) -> None:
+        """Where there are such."""
+        for index in indexes:
+            if 0 <= index < len(self._splits):
+                self._trusted(index)
+
+    def first_fall(self) -> tuple[int, int] | None:
+        """Two splits, of those that were looked at, of which the later one begins earlier."""
+        highest: tuple[int, int] | None = None
+        for index, time in sorted(self._known.items()):
+            if time is None or index in self.distrusted:
+                continue
+            if highest is not None and time < highest[1] - _CLOCK_SLACK_MS:
+                return highest[0], index
+            if highest is None or time > highest[1]:
+                highest = (index, time)
+        return None
+
+    def is_outlier(self, index: int) -> bool:
+        """Whether the times before and behind it follow one another, but not with its own between them."""
+        time, after = self[index], self[index + 1]
+        before = next((t for i in range(index - 1, -1, -1) if (t := self._trusted(i)) is not None), None)
+        if before is None:
+            return time > after + _CLOCK_SLACK_MS
+        if after == _NEVER:
+            return time < before - _CLOCK_SLACK_MS
+        fits = before - _CLOCK_SLACK_MS <= time <= after + _CLOCK_SLACK_MS
+        return before <= after + _CLOCK_SLACK_MS and not fits
+
+    def _trusted(self, index: int) -> int | None:
+        if index in self.distrusted:
+            return None
+        if index not in self._known:
+            self._known[index] = self._first_ms(self._splits[index])
+        return self._known[index]
 
 
 def offset_of_time(listing: LogListing, start: int, end: int, start_ms: int) -> int:

@@ -103,7 +103,7 @@ class CommitlogDataSource(DataSource):
     checkCrc                 true: a body that is asked for must match its CRC
 
     Partitions are ranges of segments, in the log's order. A time range is found by a binary search, a clock that
-    was set back by up to a minute allowed for.
+    was set back by up to a minute allowed for; where times are seen to fall by more, more is read, with a warning.
 
     Streams: an offset is the log offset of the next message. A message is taken when it is whole: when another
     one follows, or when it has not changed for 0.2 s. Trigger.AvailableNow reads up to where the log ended at the

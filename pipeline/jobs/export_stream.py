@@ -5,13 +5,13 @@ may see the files of a micro-batch that was killed beside those of its repetitio
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from commitlogfs.pipeline.columns import COLUMNS
 from commitlogfs.pipeline.errors import PipelineError
 from commitlogfs.pipeline.jobs.export_folder import OWN, ExportRefusedError
 from commitlogfs.pipeline.jobs.export_tasks import PARTITION_COLUMNS
+from commitlogfs.pipeline.locations import local_path
 from commitlogfs.pipeline.options import OptionError, parse_options
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ def follow(
     unknown = [name for name in partition_by if name not in PARTITION_COLUMNS]
     if unknown:
         raise OptionError(f"no partition by {', '.join(unknown)}: there are {', '.join(PARTITION_COLUMNS)}")
-    if "://" not in output and (Path(output) / OWN).exists():
+    folder = local_path(output)
+    if folder is not None and (folder / OWN).exists():
         raise ExportRefusedError(f"{output} was made by exports of whole ranges: name another output")
     needed = [name for name, by in (("topic", "topic"), ("storeTimestamp", "date")) if by in partition_by]
     names = [*columns, *(name for name in needed if name not in columns)]

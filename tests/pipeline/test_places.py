@@ -9,7 +9,7 @@ from support.messages import FIRST_MS, STEP_MS, message, messages
 from support.written_logs import WrittenLog, write_log
 
 from commitlogfs.pipeline import places
-from commitlogfs.pipeline.places import advance, first_place, narrow_by_time, offset_of_time, survey
+from commitlogfs.pipeline.places import _chunks, advance, first_place, narrow_by_time, offset_of_time, survey
 from commitlogfs.pipeline.segments import LogListing, SegmentFile
 from commitlogfs.pipeline.splits import Split, plan_splits
 
@@ -108,6 +108,74 @@ def test_few_records_are_looked_at() -> None:
     kept = narrow_by_time(fake_splits(60_000), 40_000 * HOUR, 40_002 * HOUR, first_ms=first_ms)
     assert len(kept) == 4
     assert len(asked) < 40
+
+
+def holding(times: Sequence[int], start: int | None, end: int | None) -> set[int]:
+    """The splits with messages of that time, each of which goes on for an hour."""
+    return {
+        number
+        for number, time in enumerate(times)
+        if (end is None or time < end) and (start is None or time + HOUR > start)
+    }
+
+
+RANGES = [(start, start + 2 * HOUR) for start in range(HOUR // 2, 40 * HOUR, 3 * HOUR)]
+RANGES_AND_EDGES = [pair for start, end in RANGES for pair in ((start, end), (start, None), (None, end))]
+
+
+@pytest.mark.parametrize("wrong", [0, 17 * HOUR, 9999 * HOUR])
+def test_one_wrong_store_time_hides_no_split(wrong: int, caplog: pytest.LogCaptureFixture) -> None:
+    right = [n * HOUR for n in range(1, 41)]
+    for flipped in range(40):
+        times = [*right[:flipped], wrong, *right[flipped + 1 :]]
+        for start, end in RANGES_AND_EDGES:
+            kept = set(narrowed(times, start, end))
+            assert kept >= holding(right, start, end), (flipped, start, end)
+            if start is not None and end is not None:
+                assert len(kept) <= 8, "the others tell where the time is"
+    assert {line.rpartition(": ")[2] for line in caplog.messages} == {"read whatever it says"}
+
+
+@pytest.mark.parametrize("back", [2, 5, 20])
+def test_a_clock_that_was_set_back_by_hours_hides_no_split(back: int, caplog: pytest.LogCaptureFixture) -> None:
+    for changed in range(1, 40):
+        times = [(n + 20 - (back if n >= changed else 0)) * HOUR for n in range(40)]
+        for start, end in RANGES_AND_EDGES:
+            assert set(narrowed(times, start, end)) >= holding(times, start, end), (changed, start, end)
+    told = {line.rpartition(": ")[2] for line in caplog.messages}
+    assert told >= ({"all of the log is read"} if back > 2 else {"read whatever it says"})
+
+
+def test_a_fall_that_a_search_among_many_comes_by_is_seen(caplog: pytest.LogCaptureFixture) -> None:
+    times = [(n - (500 if n >= 600 else 0)) * HOUR for n in range(1000)]
+    assert narrowed(times, 450 * HOUR, 460 * HOUR) == list(range(1000))
+    assert "store times fall by" in caplog.text
+
+
+def test_a_split_that_is_kept_for_itself_proves_where_it_begins() -> None:
+    times = [n * HOUR for n in range(1, 41)]
+    times[30] = 0
+    kept = narrow_by_time(fake_splits(40), None, 3 * HOUR, first_ms=lambda split: times[split.start // 100])
+    assert [(split.start // 100, split.alone) for split in kept if split.start >= 500] == [(29, True), (30, False)]
+
+
+def test_messages_of_a_time_are_all_read_although_a_store_time_is_damaged(workdir: Path) -> None:
+    times = [FIRST_MS + n * 600_000 for n in range(200)]
+    log = write_log(workdir / "log", SEGMENT, [message(n, stored_ms=ms) for n, ms in enumerate(times)])
+    listing, end = survey(str(log.folder), None)
+    for base in range(0, end, SEGMENT):
+        offset = next(one for one in log.offsets if one >= base)
+        for wrong in (0, 2**62):
+            log.write_at(offset + 56, wrong.to_bytes(8, "big"))
+            for first in (3, 60, 100, 170):
+                wanted = {log.offsets[n] for n in range(first, first + 12)} - {offset}
+                splits = narrow_by_time(plan_splits(listing, end), times[first], times[first + 12])
+                found = {
+                    at for split in splits for chunk in _chunks(split) for at in chunk.offset + chunk.positions
+                }
+                assert wanted <= found
+                assert offset_of_time(listing, 0, end, times[first]) <= min(wanted)
+        log.write_at(offset + 56, times[log.offsets.index(offset)].to_bytes(8, "big"))
 
 
 @pytest.mark.parametrize("number", [0, 1, 57, 130, 199])
