@@ -117,7 +117,10 @@ def export(
         raise common.UserError("export: --checkpoint is for --follow and --available-now")
     plan = plan_export(request, options)
     if dry_run:
-        _show_plan(plan)
+        if common.wants_json(as_json):
+            common.show_json(plan.as_json())
+        else:
+            _show_plan(plan)
         return
     result = _run(request, options, master, plan)
     if common.wants_json(as_json):

@@ -15,6 +15,7 @@ from commitlogfs.pipeline.words import approximate_size, count_of
 
 if TYPE_CHECKING:
     from commitlogfs.pipeline.broker_settings import BrokerSettings
+    from commitlogfs.pipeline.jobs.apply import ApplyResult
     from commitlogfs.pipeline.jobs.rebuild import RebuildResult
 
 
@@ -109,7 +110,13 @@ def rebuild(
     if apply and store_root is not None:
         _refuse_running_broker(store_root)
         if _is_made(output, store_root):
-            _apply(output, store_root, settings, log, accept_misplaced=accept_misplaced, dry_run=dry_run)
+            if dry_run and common.wants_json(as_json):
+                common.show_json({"output": str(output), "would_install_in": str(store_root)})
+            elif dry_run:
+                common.say(f"Would install {output} in {store_root}.")
+            else:
+                done = _apply(output, store_root, settings, log, accept_misplaced=accept_misplaced)
+                _show_apply({"output": str(output), "warnings": []}, done, as_json=as_json)
             return
     listing = common.look_at(place, segment_size)
     queues, keys = consumequeue or not index, index or not consumequeue
@@ -118,6 +125,19 @@ def rebuild(
     log_bytes = sum(segment.size for segment in listing.segments)
     for warning in settings.warnings:
         common.complain(f"warning: {warning}")
+    if dry_run and common.wants_json(as_json):
+        common.show_json(
+            {
+                "log": place,
+                "output": str(output),
+                "segments": len(listing.segments),
+                "bytes": log_bytes,
+                "consumequeue": queues,
+                "index": keys,
+                "warnings": list(settings.warnings),
+            }
+        )
+        return
     if dry_run:
         parts = " and ".join(name for name, wanted in (("consume queues", queues), ("index", keys)) if wanted)
         count = count_of(len(listing.segments), "segment")
@@ -139,14 +159,19 @@ def rebuild(
             on_progress=on_progress,
         )
         result = common.run_job(spark, partial(job, spark, place, output))
-    if common.wants_json(as_json):
-        common.show_json(_as_json(result))
-    else:
+    warnings = list(settings.warnings)
+    if not common.wants_json(as_json):
         _show(result)
-    if result.damages and apply:
-        common.complain(f"not installed: damage was skipped; look at {output}, then give --apply again")
-    elif apply and store_root is not None:
-        _apply(output, store_root, settings, log, accept_misplaced=accept_misplaced, dry_run=False)
+    installed: ApplyResult | None = None
+    try:
+        if result.damages and apply:
+            left = f"not installed: damage was skipped; look at {output}, then give --apply again"
+            warnings.append(left)
+            common.complain(left)
+        elif apply and store_root is not None:
+            installed = _apply(output, store_root, settings, log, accept_misplaced=accept_misplaced)
+    finally:
+        _show_apply(_as_json(result) | {"warnings": warnings}, installed, as_json=as_json)
     if result.damages:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -176,23 +201,29 @@ def _apply(
     log: str | None,
     *,
     accept_misplaced: bool,
-    dry_run: bool,
-) -> None:
+) -> "ApplyResult":
     from commitlogfs.pipeline.jobs.apply import apply_rebuilt
 
-    if dry_run:
-        common.say(f"Would install {output} in {store_root}.")
-        return
     result = apply_rebuilt(
         output, store_root, own_log=settings.commitlog, given_log=log, accept_misplaced=accept_misplaced
     )
     for warning in result.warnings:
         common.complain(f"warning: {warning}")
-    if not common.wants_json(False):
-        for path in result.installed:
-            common.say(f"installed: {path}")
-        for path in result.kept:
-            common.say(f"kept: {path}")
+    return result
+
+
+def _show_apply(told: dict[str, Any], result: "ApplyResult | None", *, as_json: bool) -> None:
+    """As JSON, with all that is `told` besides: one document."""
+    installed, kept = ([], []) if result is None else (result.installed, result.kept)
+    if common.wants_json(as_json):
+        warnings = [*told["warnings"], *(() if result is None else result.warnings)]
+        paths = {"installed": [str(path) for path in installed], "kept": [str(path) for path in kept]}
+        common.show_json(told | paths | {"warnings": warnings})
+        return
+    for path in installed:
+        common.say(f"installed: {path}")
+    for path in kept:
+        common.say(f"kept: {path}")
 
 
 def broker_settings(

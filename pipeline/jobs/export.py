@@ -88,6 +88,9 @@ class Kept:
     end: int
     reason: str
 
+    def as_json(self) -> dict[str, Any]:
+        return {"start_offset": self.start, "end_offset": self.end, "reason": self.reason}
+
 
 @dataclass(frozen=True, slots=True)
 class ExportPlan:
@@ -111,6 +114,18 @@ class ExportPlan:
     @property
     def todo_bytes(self) -> int:
         return sum(end - start for start, end in self.todo)
+
+    def as_json(self) -> dict[str, Any]:
+        """Stable schema (docs/pipeline.md)."""
+        return {
+            "output": self.request.output,
+            "end_offset": self.end_offset,
+            "bytes": self.todo_bytes,
+            "ranges": [{"start_offset": start, "end_offset": end} for start, end in self.todo],
+            "ranges_finished_before": len(self.before),
+            "lost": [{"start_offset": start, "end_offset": end} for start, end in self.lost],
+            "kept": [one.as_json() for one in self.kept],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +162,7 @@ class ExportResult:
             "ranges_finished_before": self.finished_before,
             "damages": [asdict(damage) for damage in self.damages],
             "lost": [{"start_offset": start, "end_offset": end} for start, end in self.lost],
-            "kept": [{"start_offset": one.start, "end_offset": one.end, "reason": one.reason} for one in self.kept],
+            "kept": [one.as_json() for one in self.kept],
         }
 
 

@@ -147,8 +147,9 @@ def test_other_wishes_for_the_same_output_are_refused(spark: SparkSession, tmp_p
     run(spark, tmp_path)
     with pytest.raises(ExportRefusedError, match=r'with topic = nothing, not \["Topic1"\]: ask for the same'):
         run(spark, tmp_path, {"topic": "Topic1"})
-    with pytest.raises(ExportRefusedError, match="made by exports of whole ranges"):
-        follow(spark, str(tmp_path / "log"), str(tmp_path / "out"))
+    for output in str(tmp_path / "out"), f"file://{tmp_path}/out", f"file:{tmp_path}/out":
+        with pytest.raises(ExportRefusedError, match="made by exports of whole ranges"):
+            follow(spark, str(tmp_path / "log"), output)
 
 
 # --- damage and loss -------------------------------------------------------------------------------------

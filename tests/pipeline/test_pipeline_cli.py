@@ -158,6 +158,45 @@ def test_queues_with_misplaced_entries_are_not_installed(run: Run, tmp_path: Pat
     assert "installed: store/index" in out
 
 
+def test_an_installation_is_one_json_document(run: Run, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    log = write_log(store / "commitlog", 1 << 16, messages(10))
+    for place in store / "rebuilt/index", store / "index":
+        place.mkdir(parents=True)
+    (store / "lock").touch()
+    (store / "abort").touch()
+    listing = list_segments(str(log.folder))
+    write_manifest(store / "rebuilt", make_manifest(str(log.folder), listing, log.end))
+    line = "rebuild --store-root store --apply --json"
+    assert json.loads(run(*line.split(), "--dry-run")[1]) == {
+        "output": "store/rebuilt",
+        "would_install_in": "store",
+    }
+    status, out, err = run(*line.split())
+    told = json.loads(out)
+    assert status == 0
+    assert told["installed"] == ["store/index"]
+    assert [Path(path).name.partition("-")[0] for path in told["kept"]] == ["index.bak"]
+    assert [f"warning: {warning}\n" for warning in told["warnings"]] == [err]
+    assert "the broker was not stopped cleanly" in err
+
+
+def test_plans_are_json_documents(run: Run, tmp_path: Path) -> None:
+    size = (tmp_path / "log" / ("0" * 20)).stat().st_size
+    planned = json.loads(run(*["rebuild", "log", "--output", "out", "--index", "--dry-run", "--json"])[1])
+    assert planned == {
+        **{"log": "log", "output": "out", "segments": 1, "bytes": size},
+        **{"consumequeue": False, "index": True, "warnings": []},
+    }
+    planned = json.loads(run(*["--json", "export", "log", "out", "--dry-run"])[1])
+    end = planned["end_offset"]
+    assert 0 < end < size
+    assert planned == {
+        **{"output": "out", "end_offset": end, "bytes": end, "ranges_finished_before": 0, "lost": [], "kept": []},
+        "ranges": [{"start_offset": 0, "end_offset": end}],
+    }
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_explains_itself(run: Run, verb: str) -> None:
     status, out, err = run(verb, "--help")
