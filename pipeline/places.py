@@ -272,10 +272,15 @@ def _ends(chunk: Chunk) -> Longs:
 
 
 def first_place(listing: LogListing, start: int, end: int) -> int:
-    """The first place in [start, end] that a reader from `start` on comes to: `start` may be inside a record."""
+    """The first place in [start, end] that a reader from `start` on comes to: `start` may be inside a record.
+    Inside damage it is `start` itself, for whoever reads from there to tell."""
     for split in plan_splits(listing, end, start_offset=start, split_size=max(listing.segment_size, 1)):
+        if not split.start:
+            return split.segment.base_offset
         with open_segment(split.segment) as reader:
-            at = Window(split.segment, reader).find(split.start, split.stop) if split.start else 0
-        if at is not None:
-            return split.segment.base_offset + at
+            way = Window(split.segment, reader).walk_to(split.start, split.stop)
+        if way.damage is not None:
+            return start
+        if way.first is not None:
+            return split.segment.base_offset + way.first
     return end

@@ -44,7 +44,8 @@ def scan_split(split: Split, mode: DamageMode = DamageMode.FAILFAST) -> Iterator
     A split in the middle of a segment begins at the first place that proves to be a record. That is right
     because the split before it, which knows where records begin, proves it at its own end: nothing that looks
     like a record lies inside its last one, and the next one begins where that ends. So a damage belongs to the
-    split of the last record before it. A split without one before it is walked to from the segment's begin.
+    split of the last record before it. A split without one before it is walked to from the segment's begin, and
+    tells of the damage in which it begins.
     The memory used is a window or one record, whichever is larger.
 
     Raises DamagedLogError (FAILFAST), AmbiguousSplitError, SegmentGoneError, LocationError.
@@ -62,7 +63,9 @@ class _Scan:
 
     def run(self) -> Iterator[Chunk | Damage]:
         split, window = self._split, self._window
-        at = self._first_place()
+        at, damage = self._first_place()
+        if damage is not None:
+            yield self._skip(damage[0], at, damage[1])
         needed = 0
         while at is not None and at < split.stop:
             window.load(at, needed)
@@ -84,14 +87,16 @@ class _Scan:
                     yield from self._check_next(end)
                 return
 
-    def _first_place(self) -> int | None:
+    def _first_place(self) -> tuple[int | None, tuple[int, str] | None]:
+        """Where to begin; and begin and reason of the damage that was passed over to come there, unless another
+        split tells of it."""
         split, window = self._split, self._window
         if split.exact:
-            return split.start
+            return split.start, None
         if not split.alone:
-            return window.find(split.start, split.stop)
-        at, _ = window.walk_to(split.start, split.limit)
-        return at
+            return window.find(split.start, split.stop), None
+        way = window.walk_to(split.start, split.limit)
+        return way.first, way.damage
 
     def _refuse_seeming(self, start: int, stop: int) -> None:
         """What lies in [start, stop) is inside a record: no later split may take something there for one."""

@@ -124,7 +124,7 @@ def _stored_ms(reader: SegmentReader, at: int) -> int | None:
 def _newest_ms(segment: SegmentFile, end: int) -> int | None:
     """Store time of the last record before `end`, which does not change any more; None without one."""
     with open_segment(segment) as reader:
-        _, newest = Window(segment, reader).walk_to(end, end)
+        newest = Window(segment, reader).walk_to(end, end).newest
         return None if newest < 0 else _stored_ms(reader, newest)
 
 

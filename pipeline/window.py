@@ -1,5 +1,7 @@
 """A window onto one segment: the part of it that is in memory while its records are walked."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from commitlogfs.pipeline.errors import LocationError
@@ -23,6 +25,18 @@ _LARGEST_HEADER = SMALLEST_HEADER + 2 * 12
 """With two IPv6 hosts: what lies before the body."""
 _HEADER_WITH_MAGIC = 8
 """TOTALSIZE and MAGIC: what of a record may lie before the first byte of it that is not zero, and more."""
+
+
+class WayTo(NamedTuple):
+    """What a walk to a place came to."""
+
+    first: int | None
+    """Where the first record from the place on begins; None where the segment's records end before it, or where
+    none is found behind damage."""
+    newest: int
+    """Where the last record before it begins; -1: there is none."""
+    damage: tuple[int, str] | None
+    """Begin of the damage in which the place lies, and what is wrong there; it ends at `first`."""
 
 
 class Window:
@@ -51,10 +65,16 @@ class Window:
             )
 
     def walk(self, position: int, stop: int) -> tuple[Longs, Walk]:
-        """Where records begin, counted from data[0], and how the walk ended, as the segment's position."""
+        """Where records begin, counted from data[0], and how the walk ended, as the segment's position.
+
+        MORE is never said of bytes that only claim to be a record larger than the window: see `find`.
+        """
         begin = self.begin
         result = walk(self.data, self._offset, position - begin, stop - begin, self._room, self._positions)
-        return self._positions[: result.records], result._replace(position=result.position + begin)
+        at = result.position + begin
+        if result.ended is Ended.MORE and result.needed > len(self._buffer) and not self._is_record(at):
+            result = result._replace(ended=Ended.BROKEN, needed=0)
+        return self._positions[: result.records], result._replace(position=at)
 
     def find(self, start: int, stop: int) -> int | None:
         """The first place in [start, stop) where a record or the blank record lies. Loads what it looks at.
@@ -82,12 +102,12 @@ class Window:
                 at += 1
         return None
 
-    def walk_to(self, stop: int, limit: int) -> tuple[int | None, int]:
-        """From the segment's begin over all that lies before `stop`: where the first record from there on begins,
-        and the last one before it (-1: none). None where the segment's records end before `stop`, or where after
-        damage none is found before `limit`."""
+    def walk_to(self, stop: int, limit: int) -> WayTo:
+        """From the segment's begin over all that lies before `stop`; after damage none is looked for from `limit`
+        on."""
         at: int | None = 0
         needed, newest = 0, -1
+        damage: tuple[int, str] | None = None
         while at is not None and at < stop:
             self.load(at, needed)
             positions, walked = self.walk(at, stop)
@@ -95,10 +115,12 @@ class Window:
                 newest = self.begin + int(positions[-1])
             at, needed = walked.position, walked.needed
             if walked.ended is Ended.BLANK:
-                return None, newest
+                return WayTo(None, newest, None)
             if walked.ended in REASONS:
+                damage = (at, REASONS[walked.ended])
                 at, needed = self.find(at, limit), 0
-        return at, newest
+        reaches = damage is not None and (at is None or (at > stop and newest < damage[0]))
+        return WayTo(at, newest, damage if reaches else None)
 
     def _is_record(self, at: int) -> bool:
         """Whether the lengths of the record at `at`, whose own header claims it, add up to its size."""

@@ -9,7 +9,9 @@ from support.messages import FIRST_MS, STEP_MS, message, messages
 from support.written_logs import WrittenLog, write_log
 
 from commitlogfs.pipeline import places
+from commitlogfs.pipeline.errors import DamagedLogError
 from commitlogfs.pipeline.places import _chunks, advance, first_place, narrow_by_time, offset_of_time, survey
+from commitlogfs.pipeline.scanner import scan_split
 from commitlogfs.pipeline.segments import LogListing, SegmentFile
 from commitlogfs.pipeline.splits import Split, plan_splits
 
@@ -251,6 +253,27 @@ def test_a_hole_larger_than_the_limit_is_stepped_over(known: Known) -> None:
     reached = advance(listing, last_before, known.end, max_bytes=500)
     assert reached <= SEGMENT
     assert advance(listing, reached, known.end, max_bytes=500) > 4 * SEGMENT
+
+
+def test_the_first_place_is_never_a_record_inside_another(workdir: Path) -> None:
+    log = write_log(workdir / "log", SEGMENT, [message(n, body=b"x" * 900) for n in range(4)])
+    inner = log.offsets[1] + 300
+    log.write_at(inner, message(77)(inner))
+    listing, end = survey(str(log.folder), None)
+    assert {first_place(listing, start, end) for start in (log.offsets[1] + 1, inner - 5, inner)} == {
+        log.offsets[2]
+    }
+
+
+def test_the_first_place_inside_damage_is_told_by_who_reads_there(workdir: Path) -> None:
+    log = write_log(workdir / "log", SEGMENT, messages(60))
+    log.write_at(log.offsets[40] + 4, bytes(4))
+    listing, end = survey(str(log.folder), None)
+    start = log.offsets[40] + 9
+    assert first_place(listing, start, end) == start
+    (split, *_) = plan_splits(listing, end, start_offset=start, exact_start=True)
+    with pytest.raises(DamagedLogError, match=f"log offset {start}"):
+        list(scan_split(split))
 
 
 def test_the_first_place_from_anywhere(known: Known) -> None:

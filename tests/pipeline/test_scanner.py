@@ -18,7 +18,7 @@ from commitlogfs.pipeline.scanner import Chunk, Damage, DamageMode, scan_split
 from commitlogfs.pipeline.segments import list_segments
 from commitlogfs.pipeline.splits import plan_splits
 from commitlogfs.pipeline.tail import find_end
-from commitlogfs.pipeline.walk import Ended, find, walk
+from commitlogfs.pipeline.walk import REASONS, Ended, find, walk
 from commitlogfs.store import record as reference
 
 SEGMENT = 1 << 16
@@ -208,6 +208,46 @@ def test_bytes_that_claim_to_be_huge_records_cost_nothing(tmp_path: Path) -> Non
     tracemalloc.stop()
     assert found == log.offsets
     assert most < 16 << 20
+
+
+def test_a_header_that_claims_to_be_huge_costs_nothing(tmp_path: Path) -> None:
+    """Where a record must begin, not inside one: in a walk, on the way to a place, and at the log's end."""
+    size = 96 << 20
+    log = write_log(tmp_path, size, [sized(400)] * 20)
+    seeming = make_record(log.offsets[10], body=b"")
+    huge = struct.pack(">I", 80 << 20) + seeming[4:84] + struct.pack(">i", (80 << 20) - 5000)
+    log.write_at(log.offsets[10], huge)
+    tracemalloc.start()
+    offsets, damages = read(log, DamageMode.PERMISSIVE, size)
+    begin = log.offsets[15]
+    (late,) = plan_splits(list_segments(str(log.folder)), log.end, start_offset=begin, split_size=size)
+    found = [part for part in scan_split(late) if isinstance(part, Chunk)]
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert offsets == log.offsets[:10] + log.offsets[11:]
+    assert [(damage.offset, damage.reason) for damage in damages] == [(log.offsets[10], REASONS[Ended.BROKEN])]
+    assert found[0].offset + int(found[0].positions[0]) == begin
+    assert most < 32 << 20
+
+
+@pytest.mark.parametrize("into", [1, 200, 400])
+@pytest.mark.parametrize("broken", [range(30, 31), range(30, 33)])
+def test_damage_in_which_a_range_begins_is_told(tmp_path: Path, into: int, broken: range) -> None:
+    log = write_log(tmp_path, SEGMENT, [sized(400)] * 100)
+    for number in broken:
+        log.write_at(log.offsets[number] + 4, b"\0\0\0\0")
+    listing = list_segments(str(log.folder))
+    begin, end = log.offsets[broken[0]], log.offsets[broken[-1] + 1]
+    for split_size in (300, SEGMENT):
+        splits = plan_splits(listing, log.end, start_offset=begin + into, split_size=split_size)
+        with pytest.raises(DamagedLogError, match=f"log offset {begin}: no record begins here"):
+            list(scan_split(splits[0]))
+        parts = [part for split in splits for part in scan_split(split, DamageMode.PERMISSIVE)]
+        damages = [(part.offset, part.length) for part in parts if isinstance(part, Damage)]
+        assert damages == [(begin, end - begin)]
+    for start in (end, end + 1):  # behind it: it is none of the range's
+        splits = plan_splits(listing, log.end, start_offset=start, split_size=SEGMENT)
+        assert not [part for split in splits for part in scan_split(split) if isinstance(part, Damage)]
 
 
 def test_a_name_beyond_what_a_log_can_have_is_no_segment(tmp_path: Path) -> None:
