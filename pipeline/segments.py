@@ -45,6 +45,11 @@ class LogListing:
     """Of several places, those without any segment, which may be disks that are not mounted."""
 
     @property
+    def begin_offset(self) -> int:
+        """0 without segments."""
+        return self.segments[0].base_offset if self.segments else 0
+
+    @property
     def gaps(self) -> tuple[tuple[int, int], ...]:
         """(end of a segment, begin of the next one listed), where these differ."""
         pairs = zip(self.segments, self.segments[1:], strict=False)

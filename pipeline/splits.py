@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 
+from commitlogfs.pipeline.options import OptionError
 from commitlogfs.pipeline.segments import LogListing, SegmentFile
 
 DEFAULT_SPLIT_BYTES = 128 << 20
+_MOST_SPLITS = 2_000_000
+"""Each costs the driver some hundred bytes and a task; 60 TB are 500,000 of the default size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +45,15 @@ def plan_splits(
 
     `end_offset`: where the log ends (`tail.find_end`) or an earlier place; nothing before it may be unwritten.
     `exact_start`: a record is known to begin at `start_offset`, so that it is damage if there is none. No I/O:
-    whatever is outside is never opened.
+    whatever is outside is never opened. Raises OptionError for more splits than Spark can be told of.
     """
+    wanted = sum(segment.end_offset > start_offset for segment in listing.segments)
+    wanted += max(0, end_offset - max(start_offset, listing.begin_offset)) // split_size
+    if wanted > _MOST_SPLITS:
+        raise OptionError(
+            f"parts of {split_size} bytes would be some {wanted:,}, and more than {_MOST_SPLITS:,} are not "
+            "planned: give a larger splitSize, or a smaller minPartitions"
+        )
     splits = []
     for segment in listing.segments:
         first = max(0, start_offset - segment.base_offset)

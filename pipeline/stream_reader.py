@@ -4,6 +4,7 @@ An offset is {"offset": log offset of the next record}. It is always a place whe
 log ended: the broker begins its next record just there. So the same range gives the same rows whenever it is read.
 """
 
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +18,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from commitlogfs.pipeline.errors import PipelineError
 from commitlogfs.pipeline.losses import DataLossError, demand_complete, demand_places
 from commitlogfs.pipeline.options import Edge, ReadOptions
 from commitlogfs.pipeline.places import advance, first_place, offset_of_time, survey
@@ -61,7 +63,7 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return ReadAllAvailable()
 
     def latestOffset(self, start: Mapping[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        begin = start[_KEY]
+        begin = _offset_in(start)
         listing, end = self._survey(begin)
         self._demand_whole(listing, end)
         if self._target is not None:
@@ -80,7 +82,7 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return {_KEY: self._known_end} if self._known_end else None
 
     def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
-        begin, stop = start[_KEY], end[_KEY]
+        begin, stop = _offset_in(start), _offset_in(end)
         if begin >= stop:
             return []
         listing = list_segments(self._options.path, self._options.segment_size)
@@ -147,6 +149,20 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             case ReadMaxRows():
                 return {"max_records": limit.max_rows, "max_bytes": options.max_bytes_per_trigger}
         return {}
+
+
+class CheckpointError(PipelineError):
+    """What a checkpoint says is none of our offsets."""
+
+
+def _offset_in(position: Mapping[str, int]) -> int:
+    offset = position.get(_KEY)
+    if not isinstance(offset, int):
+        raise CheckpointError(
+            f'the checkpoint says {json.dumps(dict(position))} where {{"{_KEY}": N}} is wanted: it is another '
+            "source's, or damaged: give the right one, or start anew with an empty one"
+        )
+    return offset
 
 
 def _begin(listing: LogListing) -> int:

@@ -57,8 +57,8 @@ def audit(
     place = log or settings.commitlog
     if place is None:
         raise common.UserError("audit: which log? Give LOG, --store-root or --broker-conf")
-    if html is not None and not html.absolute().parent.is_dir():
-        raise common.UserError(f"--html: {html.absolute().parent}: no such folder")
+    if html is not None:
+        _demand_writable(html)
     log_bytes = _size(place, segment_size)
     with common.spark_session("audit", master) as spark, common.progress_bar("audit", log_bytes) as on_progress:
         job = partial(
@@ -70,16 +70,31 @@ def audit(
             on_progress=on_progress,
         )
         report = common.run_job(spark, partial(job, spark, place))
-    if html is not None:
-        from commitlogfs.pipeline.jobs.audit_page import write_page
-
-        write_page(report, html)
     if common.wants_json(as_json):
         common.show_json(report.to_json())
     else:
         _show(report)
+    if html is not None:
+        from commitlogfs.pipeline.errors import output_errors
+        from commitlogfs.pipeline.jobs.audit_page import write_page
+
+        with output_errors(html):
+            write_page(report, html)
     if not report.is_whole:
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _demand_writable(page: Path) -> None:
+    """Now, rather than after a long run. Leaves what is there."""
+    if not page.absolute().parent.is_dir():
+        raise common.UserError(f"--html: {page.absolute().parent}: no such folder")
+    is_new = not page.exists()
+    try:
+        page.open("a").close()
+    except OSError as error:
+        raise common.UserError(f"--html: {page}: {error.strerror}", ExitCode.REFUSED) from error
+    if is_new:
+        page.unlink()
 
 
 def _size(place: str, segment_size: str | None) -> int:

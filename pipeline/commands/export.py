@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from commitlogfs.pipeline.jobs.export import ExportPlan, ExportRequest, ExportResult, Kept
 
 
+_FILE_SIZE = "512m"
+
+
 def register(app: typer.Typer) -> None:
     app.command()(export)
 
@@ -47,8 +50,11 @@ def export(
     ] = True,
     compression: Annotated[str, typer.Option(metavar="NAME", help="zstd, snappy, gzip, lz4 or none.")] = "zstd",
     file_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="Of the log in one file, about; at most, not at least.")
-    ] = "512m",
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Of the log in one file, about; at most, not at least.", show_default=_FILE_SIZE
+        ),
+    ] = None,
     range_size: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="Of the log committed together.", show_default="8g, more for many cores"),
@@ -60,7 +66,9 @@ def export(
     available_now: Annotated[
         bool, typer.Option("--available-now", help="Stream: up to the log's end, then stop.")
     ] = False,
-    interval: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Of --follow.")] = 60.0,
+    interval: Annotated[
+        float | None, typer.Option(min=0.1, metavar="SECONDS", help="Of --follow.", show_default="60")
+    ] = None,
     checkpoint: Annotated[
         str | None, typer.Option(metavar="DIR", help="Of a stream.", show_default="OUTPUT/_checkpoint")
     ] = None,
@@ -103,10 +111,14 @@ def export(
         **({} if columns is None else {"columns": _names(columns)}),
         partition_by=() if partition_by == "none" else _names(partition_by),
         compression=compression,
-        file_size=common.parse_size("--file-size", file_size),
+        file_size=common.parse_size("--file-size", file_size or _FILE_SIZE),
         range_size=None if range_size is None else common.parse_size("--range-size", range_size),
         replace=replace,
     )
+    if interval is not None and (available_now or not follow):
+        raise common.UserError("export: --interval is for --follow")
+    if (follow or available_now) and (file_size is not None or range_size is not None):
+        raise common.UserError("export: --file-size and --range-size are for exports of ranges, not for a stream")
     common.look_at(log, segment_size)
     if follow or available_now:
         if replace or dry_run or common.wants_json(as_json):
@@ -189,11 +201,11 @@ def _stream(
     options: dict[str, str],
     master: str | None,
     checkpoint: str | None,
-    interval: float,
+    interval: float | None,
     *,
     available_now: bool,
 ) -> None:
-    from commitlogfs.pipeline.jobs.export_stream import follow, wait
+    from commitlogfs.pipeline.jobs.export_stream import DEFAULT_INTERVAL_S, follow, wait
 
     if "endingOffsets" in options or "endingTimestamp" in options:
         raise common.UserError("export: a stream has no end: leave out --ending-offsets and --ending-timestamp")
@@ -206,7 +218,7 @@ def _stream(
             partition_by=request.partition_by,
             compression=request.compression,
             checkpoint=checkpoint,
-            interval_s=interval,
+            interval_s=interval or DEFAULT_INTERVAL_S,
             available_now=available_now,
             options=options,
         )

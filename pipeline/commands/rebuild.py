@@ -100,6 +100,9 @@ def rebuild(
         live_topics_only=live_topics_only,
         topic_starts=_topic_starts(topic_start or ()),
     )
+    for topic in settings.rules.topic_starts:
+        if settings.topics is not None and topic not in settings.topics:
+            raise common.UserError(f"--topic-start: there is no topic {topic} in the store's config/topics.json")
     place = log or settings.commitlog
     if place is None:
         raise common.UserError("rebuild: which log? Give LOG, --store-root or --broker-conf")

@@ -5,11 +5,20 @@ import logging
 import pytest
 
 from commitlogfs.pipeline.losses import DataLossError, demand_complete, missing_ranges
+from commitlogfs.pipeline.options import OptionError
 from commitlogfs.pipeline.segments import LogListing, SegmentFile
+from commitlogfs.pipeline.splits import plan_splits
 
 
 def listing(*bases: int) -> LogListing:
     return LogListing(100, tuple(SegmentFile(base, 100, "none") for base in bases))
+
+
+def test_parts_without_number_are_refused() -> None:
+    large = LogListing(1 << 30, tuple(SegmentFile(number << 30, 1 << 30, "none") for number in range(100)))
+    with pytest.raises(OptionError, match=r"some 1,073,741,[0-9]+, .* give a larger splitSize"):
+        plan_splits(large, 100 << 30, split_size=100)
+    assert len(plan_splits(large, 100 << 30, start_offset=(100 << 30) - 1000, split_size=100)) == 10
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 Hardly any of these starts Spark: what can be refused is refused before its seconds are spent.
 """
 
+import errno
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,11 @@ from support.written_logs import write_log
 
 from commitlogfs.pipeline import cli
 from commitlogfs.pipeline.broker_settings import BrokerSettings, load_broker_settings
+from commitlogfs.pipeline.commands import common
 from commitlogfs.pipeline.commands.spark_noise import without_noise
+from commitlogfs.pipeline.jobs import audit_page
 from commitlogfs.pipeline.jobs.apply import make_manifest, write_manifest
+from commitlogfs.pipeline.jobs.audit import AuditReport
 from commitlogfs.pipeline.segments import list_segments
 
 VERBS = ["rebuild", "audit", "export", "stats"]
@@ -105,6 +110,11 @@ def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.M
         ("audit", USAGE, "which log?"),
         ("audit nowhere", UNREACHABLE, "nowhere: No such file"),
         ("audit log --html nowhere/page.html", USAGE, "/nowhere: no such folder"),
+        ("audit log --html empty", REFUSED, "--html: empty: Is a directory"),
+        ("export log out --follow --file-size 1g", USAGE, "--file-size and --range-size are for exports of ranges"),
+        ("export log out --available-now --range-size 1g", USAGE, "--file-size and --range-size are for exports"),
+        ("export log out --interval 5", USAGE, "--interval is for --follow"),
+        ("export log out --available-now --interval 5", USAGE, "--interval is for --follow"),
     ],
 )
 def test_bad_input(run: Run, tmp_path: Path, line: str, status: int, said: str) -> None:
@@ -137,6 +147,25 @@ def test_what_is_told_of_deleted_topics_reaches_the_rules(
     assert found[0].rules.topic_starts == {"A": 77, "B=C": 1234567890123}
     assert run(*line.split())[0] == 0
     assert (found[1].rules.topics, found[1].rules.topic_starts) == (None, {})
+    status, _, err = run(*line.split(), "--topic-start", "Aa=5")
+    assert (status, "--topic-start: there is no topic Aa" in err) == (USAGE, True)
+
+
+def test_a_page_that_cannot_be_written_at_the_end_costs_no_report(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = AuditReport("log", None, 0, 100, 1)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "page.html")
+
+    monkeypatch.setattr(common, "spark_session", lambda *_: nullcontext())
+    monkeypatch.setattr(common, "run_job", lambda *_: report)
+    monkeypatch.setattr(audit_page, "write_page", full)
+    status, out, err = run("audit", "log", "--html", "page.html", "--json")
+    assert (status, json.loads(out)["whole"]) == (REFUSED, True)
+    assert err == "commitlogfs-pipeline: page.html cannot be written: No space left on device\n"
+    assert not Path("page.html").exists()
 
 
 def test_queues_with_misplaced_entries_are_not_installed(run: Run, tmp_path: Path) -> None:

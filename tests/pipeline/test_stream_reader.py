@@ -19,7 +19,7 @@ from commitlogfs.pipeline.options import parse_options
 from commitlogfs.pipeline.rows import RowReader
 from commitlogfs.pipeline.scanner import DamageMode
 from commitlogfs.pipeline.selection import RecordFilter
-from commitlogfs.pipeline.stream_reader import CommitlogStreamReader
+from commitlogfs.pipeline.stream_reader import CheckpointError, CommitlogStreamReader
 
 SEGMENT = 4096
 
@@ -184,6 +184,16 @@ def test_damage_where_the_next_message_must_begin_is_not_passed_over(log: Writte
     end = reader.latestOffset(start, ReadAllAvailable())
     with pytest.raises(DamagedLogError, match=f"log offset {log.offsets[50]}"):
         offsets_between(reader, start, end)
+
+
+@pytest.mark.parametrize("said", [{}, {"offsets": 5}, {"offset": "5"}])
+def test_a_checkpoint_of_something_else_is_one_line(log: WrittenLog, said: dict[str, int]) -> None:
+    for ask in (
+        lambda: stream(log).latestOffset(said, ReadAllAvailable()),
+        lambda: stream(log).partitions({"offset": 0}, said),
+    ):
+        with pytest.raises(CheckpointError, match=r"the checkpoint says .* start anew with an empty one"):
+            ask()
 
 
 # --- what is gone ----------------------------------------------------------------------------------------
