@@ -1,5 +1,6 @@
 """What a daemon leaves to its successor: read back whole, or refused as damaged or unknown."""
 
+import contextlib
 import os
 import random
 import struct
@@ -9,7 +10,7 @@ import pytest
 from commitlogfs.fusefs import handshake
 from commitlogfs.fusefs.backing_table import PLAIN, BackingTable
 from commitlogfs.fusefs.handshake import Handshake
-from commitlogfs.fusefs.kept_state import CorruptStateError, UnknownLayoutError
+from commitlogfs.fusefs.kept_state import CorruptStateError, KeptStateError, UnknownLayoutError
 
 SHAKEN = Handshake(3, b"request" * 9, b"reply" * 12)
 LAYOUT_OFFSET = 8
@@ -85,7 +86,12 @@ def test_epochs_follow_each_other_and_never_return_to_the_first():
 
 
 def reopened(table: BackingTable, epoch: int = 0) -> BackingTable:
-    return BackingTable.open(os.dup(table.fd), epoch)
+    fd = os.dup(table.fd)
+    try:
+        return BackingTable.open(fd, epoch)
+    except KeptStateError:
+        os.close(fd)
+        raise
 
 
 def test_a_table_is_read_by_the_next_daemon_as_the_last_one_left_it():
@@ -179,7 +185,8 @@ def test_the_clocks_lead_survives_and_is_not_known_to_a_former_version():
     successor = reopened(table)
     assert (successor.clock_lead_s, successor.get(7), successor.takeovers) == (1_800_000_000.25, 3, 0)
     successor.note_clock_lead(None)
-    assert reopened(successor).clock_lead_s is None
+    with contextlib.closing(reopened(successor)) as third:
+        assert third.clock_lead_s is None
     table.close()
     successor.close()
 
@@ -189,6 +196,7 @@ def test_takeovers_are_counted():
     assert table.takeovers == 0
     successor = reopened(table)
     successor.note_takeover()
-    assert table.takeovers == reopened(successor).takeovers == 1
+    with contextlib.closing(reopened(successor)) as third:
+        assert table.takeovers == third.takeovers == 1
     table.close()
     successor.close()

@@ -58,7 +58,10 @@ def served(base_folder: Path) -> Iterator[Served]:
         (folders[index % 2] / format_segment_name(index * SIZE).decode()).write_bytes(bytes([index]) * SIZE)
     log = CommitLog(open_pool(specs, None), POLICIES["round-robin"])
     contents = ControlContents(_nothing, _nothing)
-    yield Served(CommitLogOperations(log, RetentionRules(), contents, Metrics()), folders)
+    operations = CommitLogOperations(log, RetentionRules(), contents, Metrics())
+    yield Served(operations, folders)
+    operations.handles.close()
+    operations.backing.close()
     log.close()
 
 
