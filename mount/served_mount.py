@@ -167,8 +167,8 @@ class ServedMount:
             log_event(log, logging.WARNING, "name_not_held", reason=str(error))
 
     def _is_attached(self) -> bool:
-        """Whether the mount is still to be seen somewhere; asked of /proc alone. Its device may be another mount's by
-        now: the kernel gives such numbers out again at once."""
+        """Whether the mount is still to be seen somewhere; asked of /proc alone. Its device may be another mount's
+        by now: the kernel gives such numbers out again at once."""
         return any(
             entry.device == self._device and mountinfo.is_commitlogfs(entry) and entry.source == self._config.name
             for entry in mountinfo.read_mounts()
