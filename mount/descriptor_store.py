@@ -22,14 +22,20 @@ def take_received() -> dict[str, int]:
     names = os.environ.pop("LISTEN_FDNAMES", "").split(":")
     if pid != str(os.getpid()) or not count.isdecimal():
         return {}
-    received: dict[str, int] = {}
-    for index, fd in enumerate(range(FIRST_FD, FIRST_FD + int(count))):
+    fds = range(FIRST_FD, FIRST_FD + int(count))
+    for fd in fds:
         os.set_inheritable(fd, False)
-        name = names[index] if index < len(names) else ""
-        if name in received:
-            os.close(received[name])
-        received[name] = fd
-    return received
+    return by_name((names[index] if index < len(names) else "", fd) for index, fd in enumerate(fds))
+
+
+def by_name(descriptors: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """The later of two with one name counts, the other is closed."""
+    found: dict[str, int] = {}
+    for name, fd in descriptors:
+        if name in found:
+            os.close(found[name])
+        found[name] = fd
+    return found
 
 
 def store(descriptors: Mapping[str, int]) -> bool:

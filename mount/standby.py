@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from commitlogfs.mount import keeper_call, notify
-from commitlogfs.mount.descriptor_store import FIRST_FD
+from commitlogfs.mount.descriptor_store import FIRST_FD, by_name
 from commitlogfs.mount.keeper_call import STANDBY_OPTION, START_TIMEOUT_S, BrokenCallError, Call
 
 _FLOOR = 64
@@ -42,12 +42,7 @@ def wait_until_called(fd: int) -> dict[str, int]:
     notify.needs_time(START_TIMEOUT_S)  # also says that this process runs
     if any(_look(path) != seen for path, seen in loaded.items()):
         _become_fresh(call)
-    received: dict[str, int] = {}
-    for name, descriptor in call.descriptors:
-        if name in received:
-            os.close(received[name])
-        received[name] = descriptor
-    return received
+    return by_name(call.descriptors)
 
 
 Look = tuple[int, int, int, int]
