@@ -2,7 +2,7 @@
 
 import sys
 
-from commitlogfs.pipeline.cli import main
+from commitlogfs.pipeline.entry import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from commitlogfs.pipeline.consumequeue import DEFAULT_BATCH_FILE_SIZE, DEFAULT_FILE_SIZE
-from commitlogfs.pipeline.dispatch import DispatchRules
+from commitlogfs.pipeline.dispatch import SCHEDULE_TOPIC, DispatchRules, MultiDispatch
 from commitlogfs.pipeline.errors import PipelineError
 from commitlogfs.pipeline.index_file import DEFAULT_CAPACITY, DEFAULT_SLOTS
 from commitlogfs.store.broker_conf import BrokerConf, PropertiesError, parse_properties
@@ -20,7 +20,17 @@ from commitlogfs.store.broker_conf import BrokerConf, PropertiesError, parse_pro
 NEWEST_VERSION = "5.5.0"
 _DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_INDEX_TAGS_SINCE = (5, 4)
+_NEWEST_OF_4 = "4.9.8"
+_ANY_PATCH = 999
+_INDEX_TAGS_SINCE = (5, 4, 0)
+_INNER_BATCHES_SINCE = (5, 0, 0)
+_MULTI_DISPATCH_SINCE = (
+    ((5, 2, 0), MultiDispatch()),
+    ((5, 1, 2), MultiDispatch(("%RETRY%",), frozenset({"rmq_sys_wheel_timer", SCHEDULE_TOPIC}))),
+    ((5, 1, 1), MultiDispatch(("%RETRY%",), frozenset(), skips_slashes=False)),
+    ((4, 9, 3), MultiDispatch((), frozenset(), skips_slashes=False)),
+)
+"""Newest first (ConsumeQueue#checkMultiDispatchQueue, MultiDispatchUtils); before the last there was none."""
 
 _KNOWN_KEYS = (
     "storePathRootDir",
@@ -40,6 +50,14 @@ _KNOWN_KEYS = (
     "rocksdbCQDoubleWriteEnable",
     "combineCQUseRocksdbForLmq",
 )
+
+
+class Version(NamedTuple):
+    """Of RocketMQ."""
+
+    major: int
+    minor: int
+    patch: int
 
 
 class BrokerSettingsError(PipelineError):
@@ -71,27 +89,36 @@ def load_broker_settings(
     broker_conf: Path | None = None,
     store_root: Path | None = None,
     *,
-    broker_version: str = NEWEST_VERSION,
+    broker_version: str | None = None,
     live_topics_only: bool = False,
     topic_starts: Mapping[str, int] | None = None,
 ) -> BrokerSettings:
     """The settings of a broker with this configuration file and store; defaults for what is not given.
 
-    `store_root` wins over the file's storePathRootDir. `broker_version` decides whether tags go into the index.
+    `store_root` wins over the file's storePathRootDir. `broker_version` decides whether tags go into the index,
+    whether there are batch queues, and which records enter light queues. Without it, the version is 4.9 where
+    topics.json was written by RocketMQ 4, else the newest.
     `live_topics_only`: topics that are not in topics.json get no queues. `topic_starts`: topic -> log offset before
     which its records belong to a deleted topic of the same name; neither is told by the log.
     Raises BrokerSettingsError.
     """
     conf = _read_conf(broker_conf)
     root = store_root or _path(conf, "storePathRootDir")
-    topics = _read_topics(root, conf)
+    topics, is_of_4 = _read_topics(root, conf)
+    if broker_version is None and is_of_4:
+        conf.warn(
+            f"{root}/config/topics.json: RocketMQ 4 has written it, so queues and index are those of 4.9; give "
+            "--broker-version for another"
+        )
+    version = _version(broker_version or (_NEWEST_OF_4 if is_of_4 else NEWEST_VERSION))
     if live_topics_only and topics is None:
         raise BrokerSettingsError(f"there is no config/topics.json under {root}: which topics live is not known")
     rules = DispatchRules(
         delays_ms=_delays(conf.raw_text("messageDelayLevel", _DEFAULT_DELAY_LEVELS)),
-        index_tags=_version(broker_version) >= _INDEX_TAGS_SINCE,
-        batch_topics=frozenset(name for name, topic in (topics or {}).items() if _is_batch(topic)),
-        multi_dispatch=_multi_dispatch(conf),
+        index_tags=version >= _INDEX_TAGS_SINCE,
+        inner_batches=version >= _INNER_BATCHES_SINCE,
+        batch_topics=_batch_topics(topics, version),
+        multi_dispatch=_multi_dispatch(conf, version),
         lmq=conf.boolean("enableLmq", False),
         topics=frozenset(topics) if live_topics_only and topics is not None else None,
         topic_starts=dict(topic_starts or {}),
@@ -156,11 +183,13 @@ def _capacity(conf: BrokerConf) -> int:
     return capacity
 
 
-def _multi_dispatch(conf: BrokerConf) -> bool:
+def _multi_dispatch(conf: BrokerConf, version: Version) -> MultiDispatch | None:
     elsewhere = conf.boolean("rocksdbCQDoubleWriteEnable", False) and conf.boolean(
         "combineCQUseRocksdbForLmq", False
     )
-    return conf.boolean("enableMultiDispatch", False) and not elsewhere
+    if elsewhere or not conf.boolean("enableMultiDispatch", False):
+        return None
+    return next((rules for since, rules in _MULTI_DISPATCH_SINCE if version >= since), None)
 
 
 def _refusal(conf: BrokerConf) -> str:
@@ -187,23 +216,28 @@ def _delays(text: str) -> tuple[int, ...]:
     return tuple(delays)
 
 
-def _version(text: str) -> tuple[int, ...]:
-    match = re.match(r"([0-9]+)\.([0-9]+)", text)
+def _version(text: str) -> Version:
+    """The newest patch where none is named."""
+    match = re.match(r"([0-9]+)\.([0-9]+)(?:\.([0-9]+))?", text)
     if match is None:
         raise BrokerSettingsError(f"broker version {text!r} is not like {NEWEST_VERSION}")
-    return int(match[1]), int(match[2])
+    return Version(int(match[1]), int(match[2]), int(match[3] or _ANY_PATCH))
 
 
 # --- topics.json -----------------------------------------------------------------------------------------
 
 
-def _read_topics(root: Path | None, conf: BrokerConf) -> dict[str, Any] | None:
-    """Name -> what the broker keeps of it; None without the file. The broker itself falls back to the .bak."""
+def _read_topics(root: Path | None, conf: BrokerConf) -> tuple[dict[str, Any] | None, bool]:
+    """Name -> what the broker keeps of it, or None without the file; and whether RocketMQ 4 wrote it.
+
+    The broker itself falls back to the .bak.
+    """
     if root is None:
-        return None
+        return None, False
     for path in root / "config/topics.json", root / "config/topics.json.bak":
         try:
-            table = json.loads(path.read_text())["topicConfigTable"]
+            content = json.loads(path.read_text())
+            table = content["topicConfigTable"]
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -212,9 +246,17 @@ def _read_topics(root: Path | None, conf: BrokerConf) -> dict[str, Any] | None:
             conf.warn(f"{path} cannot be understood ({error}): passed over, as the broker does")
             continue
         if isinstance(table, dict):
-            return table
+            written = content.get("dataVersion")
+            # 5.0 added the field; every later broker writes it.
+            return table, isinstance(written, dict) and "stateVersion" not in written
     conf.warn(f"no config/topics.json under {root}: every topic is taken for one with ordinary queues")
-    return None
+    return None, False
+
+
+def _batch_topics(topics: dict[str, Any] | None, version: Version) -> frozenset[str] | None:
+    if version < _INNER_BATCHES_SINCE:
+        return frozenset()
+    return None if topics is None else frozenset(name for name, topic in topics.items() if _is_batch(topic))
 
 
 def _is_batch(topic: Any) -> bool:

@@ -14,6 +14,7 @@ from commitlogfs.pipeline.commands.common import Settings, UserError, spark_reas
 from commitlogfs.pipeline.errors import PipelineError
 from commitlogfs.pipeline.exit_codes import ExitCode
 from commitlogfs.pipeline.words import plain
+from commitlogfs.store.plain_text import is_plain_text, use_plain_text
 
 _NAME: Final = "commitlogfs-pipeline"
 _EXTRA: Final = {"pyspark", "py4j", "numba", "llvmlite", "numpy", "pyarrow", "matplotlib"}
@@ -50,6 +51,11 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _take_no_color(wanted: bool) -> None:
+    if wanted:
+        use_plain_text()
+
+
 @app.callback()
 def options(
     verbose: Annotated[
@@ -57,13 +63,14 @@ def options(
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only results, warnings and errors.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON, for every verb.")] = False,
-    no_color: Annotated[bool, typer.Option("--no-color", help="Plain text, no colours.")] = False,
+    no_color: Annotated[
+        bool,
+        typer.Option("--no-color", callback=_take_no_color, is_eager=True, help="No colours, no bold: $NO_COLOR."),
+    ] = False,
     show_version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="The version, and no more.")
     ] = False,
 ) -> None:
-    if no_color:
-        os.environ["NO_COLOR"] = "1"
     use(Settings(verbose=verbose, quiet=quiet, json=as_json))
 
 
@@ -72,6 +79,8 @@ def main(arguments: list[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A topic or a path may have letters that the locale has not.
         sys.stdout.reconfigure(errors="backslashreplace")
+    if is_plain_text():
+        use_plain_text()
     try:
         result = app(arguments, standalone_mode=False)
     except UserError as error:
@@ -87,7 +96,8 @@ def main(arguments: list[str] | None = None) -> int:
     except typer.Exit as error:
         return error.exit_code
     except TyperException as error:
-        return _failed(error.format_message(), ExitCode.USAGE)
+        message = error.format_message()  # without arguments the help was the message
+        return _failed(message, ExitCode.USAGE) if message else int(ExitCode.USAGE)
     except (typer.Abort, KeyboardInterrupt):
         return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
@@ -109,7 +119,3 @@ def main(arguments: list[str] | None = None) -> int:
 def _failed(message: str, status: ExitCode) -> int:
     print(f"{_NAME}: {plain(message)}", file=sys.stderr)
     return int(status)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,8 +4,10 @@ Follows CommitLog#checkMessageAndReturnSize and the dispatchers behind it (Defau
 
 - a record enters its queue unless it is the first half of a transaction or its roll-back;
 - its tags code there is Java's hash of TAGS; of a delayed message, the time at which it is due;
-- a record of a topic with queue.type=BatchCQ enters a queue of inner batches by INNER_BASE and INNER_NUM;
-- with enableMultiDispatch it enters, besides, each queue that INNER_MULTI_DISPATCH names;
+- a record of a topic with queue.type=BatchCQ enters a queue of inner batches by INNER_BASE and INNER_NUM; without
+  both properties it is a batch of one at its queue offset;
+- with enableMultiDispatch it enters, besides, each queue that INNER_MULTI_DISPATCH names; which topics are exempt
+  depends on the version (MultiDispatch);
 - its index keys are `topic#UNIQ_KEY`, `topic#k` for each word of KEYS and, from RocketMQ 5.4 on, `topic#T#TAGS`;
   the roll-back of a transaction has none.
 """
@@ -35,11 +37,18 @@ DEFAULT_DELAYS_MS = tuple(
 )
 """messageDelayLevel, level 1 first."""
 
-_SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-_NO_MULTI_DISPATCH = ("%RETRY%", "rmq_sys_")
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 LMQ_PREFIX = "%LMQ%"
 
 _TRANSACTION, _PREPARED, _ROLLBACK = 0b1100, 4, 12
+_INNER_BATCH = 1 << 7
+_NAME_BYTES = 255
+"""The longest name of a directory."""
+_BLANK = (
+    "\t\n\v\f\r\x1c\x1d\x1e\x1f \u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2008\u2009\u200a\u2028\u2029"
+    "\u205f\u3000"
+)
+"""Character#isWhitespace, which does not count the spaces that forbid a line break."""
 
 
 class UndispatchableRecordError(PipelineError):
@@ -55,14 +64,32 @@ class UndispatchableRecordError(PipelineError):
 
 
 @dataclass(frozen=True, slots=True)
+class MultiDispatch:
+    """Which records a broker with enableMultiDispatch enters in other queues as well. Defaults: 5.2 and later."""
+
+    exempt_prefixes: tuple[str, ...] = ("%RETRY%", "rmq_sys_")
+    """Records of topics that begin so enter their own queue only."""
+    exempt_topics: frozenset[str] = frozenset({SCHEDULE_TOPIC})
+    skips_slashes: bool = True
+    """Names with a slash are skipped; else the broker makes nested directories, which it cannot load again."""
+
+    def spreads(self, topic: str) -> bool:
+        return topic not in self.exempt_topics and not topic.startswith(self.exempt_prefixes)
+
+
+@dataclass(frozen=True, slots=True)
 class DispatchRules:
-    """What the broker's configuration says about dispatching. Picklable."""
+    """What the broker's version and configuration say about dispatching. Picklable."""
 
     delays_ms: tuple[int, ...] = DEFAULT_DELAYS_MS
     index_tags: bool = True
     """RocketMQ 5.4 and later."""
-    batch_topics: frozenset[str] = frozenset()
-    multi_dispatch: bool = False
+    inner_batches: bool = True
+    """RocketMQ 5.0 and later: records may be batches."""
+    batch_topics: frozenset[str] | None = None
+    """Topics with queues of inner batches; None: not known."""
+    multi_dispatch: MultiDispatch | None = None
+    """None: enableMultiDispatch is off."""
     lmq: bool = False
     topics: frozenset[str] | None = None
     """Only these topics get queues; None: all."""
@@ -90,7 +117,7 @@ class Entries(NamedTuple):
     tags_codes: Longs
     times_ms: Longs
     counts: Longs
-    """Messages in the batch, for a queue of batches."""
+    """Messages in the batch; 0 of a message that is none."""
 
 
 class Keys(NamedTuple):
@@ -125,10 +152,15 @@ class _Queue(NamedTuple):
 
 
 class Dispatcher:
-    """Dispatches chunk after chunk, and numbers the queues that it meets."""
+    """Dispatches chunk after chunk, and numbers the queues that it meets.
 
-    def __init__(self, rules: DispatchRules) -> None:
+    `queues`: whether the entries are for files of consume queues, so that each queue's type must be known.
+    """
+
+    def __init__(self, rules: DispatchRules, *, queues: bool = True) -> None:
         self._rules = rules
+        self._types_missing = queues and rules.batch_topics is None
+        self._types_guessed = not queues and rules.batch_topics is None
         self._delays = np.array([0, *rules.delays_ms], np.int64)
         self._queues: dict[tuple[bytes, int], _Queue] = {}
         self._numbers: dict[QueueKey, int] = {}
@@ -180,29 +212,27 @@ class Dispatcher:
 
     def _meet(self, raw_topic: bytes, queue_id: int, offset: int) -> _Queue:
         topic = well_formed_text(raw_topic)
-        batch = topic in self._rules.batch_topics
+        batch = topic in (self._rules.batch_topics or ())
         wanted = self._rules.topics is None or topic in self._rules.topics
         prefix = _hash(raw_topic + b"#")
         return _Queue(
             number=self._number(QueueKey(topic, queue_id, batch), offset) if wanted else -1,
             start=self._rules.topic_starts.get(topic, 0),
-            delayed=topic == _SCHEDULE_TOPIC,
+            delayed=topic == SCHEDULE_TOPIC,
             batch=batch,
-            spreads=(
-                self._rules.multi_dispatch
-                and not batch
-                and not topic.startswith(_NO_MULTI_DISPATCH)
-                and topic != _SCHEDULE_TOPIC
-            ),
+            spreads=not batch
+            and self._rules.multi_dispatch is not None
+            and self._rules.multi_dispatch.spreads(topic),
             key_prefix=prefix,
             tag_prefix=_hash(b"T#", prefix),
         )
 
     def _number(self, key: QueueKey, offset: int) -> int:
-        if key.topic in ("", ".", "..") or "/" in key.topic or "\0" in key.topic:
+        topic = key.topic
+        if topic in ("", ".", "..") or "/" in topic or "\0" in topic or len(topic.encode()) > _NAME_BYTES:
             raise UndispatchableRecordError(
                 offset,
-                f"a record of topic {key.topic!r}, for which there can be no folder: name the topics to rebuild",
+                f"a record of topic {key.topic!r}, for which there can be no folder; mode PERMISSIVE skips it",
             )
         return self._numbers.setdefault(key, len(self._numbers))
 
@@ -223,11 +253,11 @@ class Dispatcher:
         tags = _hashes_where_present(data, found, props.TAGS)
         if any(queue.delayed for queue in queues):
             self._set_due_times(data, records, found, _flag(queues, groups, "delayed"), tags)
-        queue_offsets = records.queue_offset
-        counts = np.zeros(len(groups), np.int64)
-        if any(queue.batch for queue in queues):
-            queue_offsets = queue_offsets.copy()
-            enters &= self._set_batches(data, records, found, _flag(queues, groups, "batch"), queue_offsets, counts)
+        queue_offsets, counts = records.queue_offset, np.zeros(len(groups), np.int64)
+        if self._rules.inner_batches:
+            batch = _flag(queues, groups, "batch")
+            queue_offsets, counts = self._batches(data, records, found, batch)
+            enters &= ~batch | ((queue_offsets >= 0) & (counts >= 0))
         entries = Entries(
             numbers, queue_offsets, records.physical_offset, records.total_size, tags, records.store_ms, counts
         )
@@ -243,27 +273,44 @@ class Dispatcher:
         self, data: Bytes, records: RecordFields, found: props.Spans, delayed: Bools, tags: Longs
     ) -> None:
         rows = np.flatnonzero(delayed & (found.length[props.DELAY] >= 0))
-        levels = _numbers_in(data, records, found, props.DELAY, rows, "DELAY")
+        levels = _numbers_in(data, records, found, props.DELAY, rows, "DELAY", bits=32)
         levels = np.minimum(levels, len(self._delays) - 1)
         rows, levels = rows[levels > 0], levels[levels > 0]
         tags[rows] = records.store_ms[rows] + self._delays[levels]
 
-    def _set_batches(
-        self,
-        data: Bytes,
-        records: RecordFields,
-        found: props.Spans,
-        batch: Bools,
-        queue_offsets: Longs,
-        counts: Longs,
-    ) -> Bools:
-        """Which of all records may enter: of those for queues of batches, only what is one."""
-        is_one = (found.length[props.INNER_BASE] >= 0) & (found.length[props.INNER_NUM] >= 0)
-        rows = np.flatnonzero(batch & is_one)
-        queue_offsets[rows] = _numbers_in(data, records, found, props.INNER_BASE, rows, "INNER_BASE")
-        counts[rows] = _numbers_in(data, records, found, props.INNER_NUM, rows, "INNER_NUM")
-        may: Bools = ~batch | (is_one & (queue_offsets >= 0) & (counts >= 0))
-        return may
+    def _batches(self, data: Bytes, records: RecordFields, found: props.Spans, batch: Bools) -> tuple[Longs, Longs]:
+        """Queue offset of each record and, for queues of batches, how many messages it holds.
+
+        Without files to write, what says it is a batch is one, where the types of queues are not known.
+        """
+        if self._types_missing:
+            self._require_no_batch(data, records)
+        is_batch = (found.length[props.INNER_BASE] >= 0) & (found.length[props.INNER_NUM] >= 0)
+        rows = np.flatnonzero(is_batch)
+        # A broker reads both numbers of every record, whatever the topic.
+        bases = _numbers_in(data, records, found, props.INNER_BASE, rows, "INNER_BASE", bits=64)
+        sizes = _numbers_in(data, records, found, props.INNER_NUM, rows, "INNER_NUM", bits=16)
+        counts = batch.astype(np.int64)
+        of_batch = batch[rows] | self._types_guessed
+        if not of_batch.any():
+            return records.queue_offset, counts
+        queue_offsets = records.queue_offset.copy()
+        queue_offsets[rows[of_batch]], counts[rows[of_batch]] = bases[of_batch], sizes[of_batch]
+        return queue_offsets, counts
+
+    def _require_no_batch(self, data: Bytes, records: RecordFields) -> None:
+        """Raises UndispatchableRecordError at a record that only a queue of batches can hold."""
+        rows = np.flatnonzero(records.sys_flag & _INNER_BATCH)
+        if not len(rows):
+            return
+        row = rows[0]
+        start = records.topic_start[row]
+        topic = well_formed_text(data[start : start + records.topic_length[row]].tobytes())
+        raise UndispatchableRecordError(
+            int(records.physical_offset[row]),
+            f"topic {topic} has a batch here, but without config/topics.json it is not known which topics have "
+            "batch queues; name the broker's store root",
+        )
 
     def _spread(
         self,
@@ -281,7 +328,7 @@ class Dispatcher:
             offset = int(records.physical_offset[row])
             names = found.text(data, props.MULTI_DISPATCH, row)
             queue_offsets = found.text(data, props.MULTI_OFFSETS, row)
-            for name, queue_offset in _pairs(names, queue_offsets, offset):
+            for name, queue_offset in self._pairs(names, queue_offsets, offset):
                 queue_id = int(records.queue_id[row])
                 if self._rules.lmq and name.startswith(LMQ_PREFIX):
                     queue_id = 0
@@ -294,6 +341,32 @@ class Dispatcher:
         )
         order = np.argsort(np.concatenate((chosen_rows, extra[:, 0])), kind="stable")
         return Entries(*(np.concatenate(pair)[order] for pair in zip(chosen, added, strict=True)))
+
+    def _pairs(self, names: str, queue_offsets: str, offset: int) -> Iterator[tuple[str, int]]:
+        """Names and offsets of two comma lists, by the rules of ConsumeQueue#multiDispatchLmqQueue."""
+        if not names.strip(_BLANK) or not queue_offsets.strip(_BLANK):
+            return
+        name_list, offset_list = _java_split(names), _java_split(queue_offsets)
+        if len(name_list) != len(offset_list):
+            return
+        skips_slashes = self._rules.multi_dispatch is not None and self._rules.multi_dispatch.skips_slashes
+        for name, queue_offset in zip(name_list, offset_list, strict=True):
+            if skips_slashes and "/" in name:
+                continue
+            value = _java_long(queue_offset)
+            if value is None:
+                raise UndispatchableRecordError(
+                    offset,
+                    f"property INNER_MULTI_QUEUE_OFFSET is {queue_offsets!r}, which is no list of numbers: a "
+                    "broker's dispatch stops here, too",
+                )
+            if name in (self._rules.batch_topics or ()):
+                raise UndispatchableRecordError(
+                    offset,
+                    f"property INNER_MULTI_DISPATCH names topic {name}, which has batch queues: a broker's "
+                    "dispatch stops here, too",
+                )
+            yield name, value
 
     # --- index ------------------------------------------------------------------------------------------
 
@@ -331,9 +404,11 @@ def _hashes_where_present(data: Bytes, found: props.Spans, name: int) -> Longs:
 
 
 def _numbers_in(
-    data: Bytes, records: RecordFields, found: props.Spans, name: int, rows: Longs, shown: str
+    data: Bytes, records: RecordFields, found: props.Spans, name: int, rows: Longs, shown: str, *, bits: int
 ) -> Longs:
+    """`bits`: of the number that the broker reads."""
     values, valid = props.parse_longs(data, found.start[name][rows], found.length[name][rows])
+    valid &= (values >= -(1 << bits - 1)) & (values <= (1 << bits - 1) - 1)
     if not valid.all():
         row = rows[np.flatnonzero(~valid)[0]]
         raise UndispatchableRecordError(
@@ -343,24 +418,10 @@ def _numbers_in(
     return values
 
 
-def _pairs(names: str, queue_offsets: str, offset: int) -> Iterator[tuple[str, int]]:
-    """Names and offsets of two comma lists, by the rules of ConsumeQueue#multiDispatchLmqQueue."""
-    if not names.strip() or not queue_offsets.strip():
-        return
-    name_list, offset_list = names.rstrip(",").split(","), queue_offsets.rstrip(",").split(",")
-    if len(name_list) != len(offset_list):
-        return
-    for name, queue_offset in zip(name_list, offset_list, strict=True):
-        if "/" in name:
-            continue
-        value = _java_long(queue_offset)
-        if value is None:
-            raise UndispatchableRecordError(
-                offset,
-                f"property INNER_MULTI_QUEUE_OFFSET is {queue_offsets!r}, which is no list of numbers: a broker's "
-                "dispatch stops here, too",
-            )
-        yield name, value
+def _java_split(text: str) -> list[str]:
+    """The parts of a comma list, as String#split leaves out empty ones at the end."""
+    text = text.rstrip(",")
+    return text.split(",") if text else []
 
 
 def _java_long(text: str) -> int | None:

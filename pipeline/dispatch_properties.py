@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commitlogfs.pipeline.compiled import Scalar, compiled
+from commitlogfs.pipeline.java_text import well_formed_text
 from commitlogfs.pipeline.raw_bytes import MARKS, lowest_bit, marks
 
 Bytes = npt.NDArray[np.uint8]
@@ -41,9 +42,9 @@ class Spans:
         self.start, self.length = start, length
 
     def text(self, data: Bytes, name: int, row: int) -> str:
-        """The value in one row; empty where it is absent."""
+        """The value in one row, as a Java broker sees it; empty where it is absent."""
         start, length = self.start[name, row], max(0, self.length[name, row])
-        return data[start : start + length].tobytes().decode(errors="replace")
+        return well_formed_text(data[start : start + length].tobytes())
 
 
 def find_dispatch_properties(data: Bytes, starts: Longs, lengths: Longs) -> Spans:

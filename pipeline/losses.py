@@ -2,7 +2,7 @@
 
 import logging
 
-from commitlogfs.pipeline.errors import PipelineError
+from commitlogfs.pipeline.errors import LocationError, PipelineError
 from commitlogfs.pipeline.segments import LogListing
 
 _logger = logging.getLogger(__name__)
@@ -45,12 +45,32 @@ def demand_complete(listing: LogListing, start: int, end: int, *, fail: bool, wa
 
 def demand_places(listing: LogListing, *, fail: bool) -> None:
     """With `fail` a DataLossError if one of several places holds no segment, else a line in the log: between those
-    of the others nothing need be missing, but before and behind them."""
+    of the others nothing need be missing, but before and behind them. Where no place holds any, a LocationError."""
+    told = missing_log(listing)
+    if told is not None:
+        if fail:
+            raise LocationError(f"{told} failOnDataLoss=false reads a log that has no messages yet")
+        _logger.warning("%s", told)
+        return
     for place in listing.empty_places:
         told = f"{place} holds no segments: is its disk mounted?"
         if fail:
             raise DataLossError(f"{told} Leave it out, or read with failOnDataLoss=false to go on without it")
         _logger.warning("%s", told)
+
+
+def missing_log(listing: LogListing) -> str | None:
+    """What is wrong where no place holds a segment; None for a log, if only one without messages."""
+    if listing.segments or not listing.empty_places:
+        return None
+    return f"{', '.join(listing.empty_places)} holds no segments: is the log mounted there?"
+
+
+def require_log(listing: LogListing) -> None:
+    """LocationError if there is none."""
+    told = missing_log(listing)
+    if told is not None:
+        raise LocationError(told)
 
 
 def _describe(listing: LogListing, lost_from: int, lost_to: int) -> str:

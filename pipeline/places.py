@@ -17,7 +17,7 @@ from commitlogfs.pipeline.scanner import Chunk, DamageMode, scan_split
 from commitlogfs.pipeline.segments import LogListing, list_segments, open_segment
 from commitlogfs.pipeline.splits import Split, plan_splits
 from commitlogfs.pipeline.tail import find_end
-from commitlogfs.pipeline.truncation import warn_of_crossing_record
+from commitlogfs.pipeline.unread_end import require_messages, warn_of_unread_end
 from commitlogfs.pipeline.walk import Ended, Longs
 from commitlogfs.pipeline.window import Window
 
@@ -47,7 +47,8 @@ def survey(
     path: str, segment_size: int | None, known: int = 0, *, search_bytes: int | None = None
 ) -> tuple[LogListing, int]:
     """The log's segments and where it ends, looking at nothing before the place `known`; `search_bytes` as in
-    `find_end`. A file that ends inside a record is warned of. Raises LocationError, DuplicateSegmentError,
+    `find_end`. What lies after the end and is not read is
+    warned of. Raises LocationError, DuplicateSegmentError,
     SegmentGoneError."""
     for _ in range(_LISTINGS - 1):
         listing = list_segments(path, segment_size)
@@ -59,8 +60,12 @@ def survey(
 
 
 def _end_of(listing: LogListing, known: int, search_bytes: int | None) -> int:
+    if search_bytes is None:
+        require_messages(listing)
     end = find_end(listing, known=known, search_bytes=search_bytes)
-    warn_of_crossing_record(listing, end)
+    # Asked again and again, while a broker writes, only a log that does not grow is worth the time.
+    if search_bytes is None or end == known:
+        warn_of_unread_end(listing, end, bytes_too=search_bytes is None)
     return end
 
 

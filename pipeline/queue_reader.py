@@ -18,9 +18,11 @@ ENTRY = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 BATCH_ENTRY = np.dtype(
     [
         *(("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8"), ("time_ms", ">i8")),
-        *(("queue_offset", ">i8"), ("count", ">i2"), ("rest", "V8")),
+        *(("queue_offset", ">i8"), ("count", ">i2"), ("rest", ">i8")),
     ]
 )
+BATCH_REST = -1 << 32
+"""What every entry of a queue of batches ends with: -1 in 4 bytes, 0 in 4."""
 _BLANK_SIZE = 0x7FFFFFFF
 _AT_ONCE = 1 << 20
 
@@ -32,6 +34,8 @@ class QueueEntries(NamedTuple):
     offsets: Longs
     sizes: Longs
     tags_codes: Longs
+    batch: Longs
+    """Of a queue of batches: store times, queue offsets, counts and the rest, in four rows; else without rows."""
 
     @property
     def used(self) -> npt.NDArray[np.bool_]:
@@ -77,26 +81,30 @@ class QueueReader:
         return _entries(first, out)
 
     def end(self) -> int:
-        """The place after the last entry that points at a record; 0 without any."""
+        """The queue offset after the last entry that points at a record; 0 without any."""
         for base, path in reversed(self._files):
             first, size = base // self._width, path.stat().st_size // self._width
             for start in reversed(range(0, size, _AT_ONCE)):
-                used = np.flatnonzero(self.read(first + start, min(_AT_ONCE, size - start)).used)
+                entries = self.read(first + start, min(_AT_ONCE, size - start))
+                used = np.flatnonzero(entries.used)
+                if len(used) and len(entries.batch):
+                    _, queue_offset, count, _ = entries.batch[:, used[-1]].tolist()
+                    return int(queue_offset + max(count, 1))
                 if len(used):
                     return first + start + int(used[-1]) + 1
         return 0
 
     def find_batches(self, offsets: Longs) -> QueueEntries:
         """Of a queue of batches: entries that point at these log offsets, which rise; zero where there is none."""
-        table = np.zeros((3, len(offsets)), np.int64)
+        found = _entries(0, np.zeros(len(offsets), BATCH_ENTRY))
         for part in self.scan():
             used = part.used
             at = np.searchsorted(offsets, part.offsets[used])
             at = np.minimum(at, len(offsets) - 1)
             same = offsets[at] == part.offsets[used]
-            for column, values in zip(table, part[1:], strict=True):
-                column[at[same]] = values[used][same]
-        return QueueEntries(0, *table)
+            for column, values in zip(found[1:], part[1:], strict=True):
+                column[..., at[same]] = values[..., used][..., same]
+        return found
 
     def scan(self) -> Iterator[QueueEntries]:
         """All there are, some at a time, in their order."""
@@ -107,5 +115,8 @@ class QueueReader:
 
 
 def _entries(first: int, table: npt.NDArray[np.void]) -> QueueEntries:
-    columns = (table[name].astype(np.int64) for name in ("offset", "size", "tags_code"))
-    return QueueEntries(first, *columns)
+    names = table.dtype.names or ()
+    columns = np.empty((len(names), len(table)), np.int64)
+    for column, name in zip(columns, names, strict=True):
+        column[:] = table[name]
+    return QueueEntries(first, columns[0], columns[1], columns[2], columns[3:])

@@ -16,7 +16,7 @@ from commitlogfs.pipeline.segments import LogListing
 from commitlogfs.pipeline.selection import Bounds
 from commitlogfs.pipeline.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
 from commitlogfs.pipeline.truncation import expected_end
-from commitlogfs.pipeline.worker_task import worker_task
+from commitlogfs.pipeline.worker_task import short_errors, worker_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,8 +37,8 @@ def plan_batch(options: ReadOptions, bounds: Bounds) -> Sequence[Split]:
     look at few records where times do. Raises what `survey` raises, and DataLossError: also where a place holds no
     segment, or the last segment was cut short."""
     listing, log_end = survey(options.path, options.segment_size)
-    start, end = _offsets(options, listing, log_end)
     demand_places(listing, fail=options.fail_on_data_loss)
+    start, end = _offsets(options, listing, log_end)
     demand_complete(listing, start, _wanted_end(options, listing, log_end), fail=options.fail_on_data_loss)
     if bounds.start_offset is not None:
         start = max(start, bounds.start_offset)
@@ -84,6 +84,7 @@ class CommitlogReader(DataSourceReader):
         self._options, self._rows = options, rows
         self._bounds = Bounds(start_ms=options.start_ms, end_ms=options.end_ms)
 
+    @short_errors()
     def partitions(self) -> Sequence[InputPartition]:
         return [LogPartition(split) for split in plan_batch(self._options, self._bounds)]
 

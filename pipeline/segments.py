@@ -2,8 +2,8 @@
 
 import errno
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Container
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -16,6 +16,12 @@ from commitlogfs.pipeline.errors import DuplicateSegmentError, LocationError, Se
 from commitlogfs.pipeline.locations import absolute_place, is_uri, local_path, split_places
 from commitlogfs.store.layout import XATTR_IDENTITY
 from commitlogfs.store.segment import LARGEST_OFFSET, format_segment_name, looks_like_segment
+
+_MOUNT_STATUS = ".commitlogfs/status.json"
+"""In every mount of ours, found by its name alone."""
+_ABOVE_LOG = ("commitlog", "store/commitlog")
+"""Where a log lies below a directory that is easily taken for it."""
+_MOST_FOLDERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,7 @@ class LogListing:
     segment_size: int
     segments: tuple[SegmentFile, ...]
     empty_places: tuple[str, ...] = ()
-    """Of several places, those without any segment, which may be disks that are not mounted."""
+    """Places without any segment, unless they are known to be a log or a disk of one: they may not be mounted."""
 
     @property
     def begin_offset(self) -> int:
@@ -110,24 +116,53 @@ def list_with_twins(
     empty: list[str] = []
     for place in map(absolute_place, places):
         before = len(found) + len(twins)
-        for segment in _list_uri(place) if is_uri(place) else _list_folder(place):
+        listed = _list_uri(place) if is_uri(place) else _list_folder(place)
+        for segment in listed.segments:
             other = found.setdefault(segment.base_offset, segment)
             if other is not segment:
                 twins.append((other, segment))
-        if len(places) > 1 and len(found) + len(twins) == before and not _is_pool_disk(place):
+        if len(found) + len(twins) == before and not (listed.has_unsized or _is_known_log(place)):
+            _require_no_log_below(place, listed.folders)
             empty.append(place)
     segments = tuple(found[offset] for offset in sorted(found))
     listing = LogListing(segment_size or max((one.size for one in segments), default=0), segments, tuple(empty))
     return _checked(listing, path), twins
 
 
-def _is_pool_disk(place: str) -> bool:
-    """Whether the folder says itself that it is a disk of a pool: mounted, then, and new."""
+def _is_known_log(place: str) -> bool:
+    """Whether the directory shows that it is a mount of ours or a disk of a pool, and so a log without messages."""
     path = local_path(place)
+    if path is None:
+        return False
     try:
-        return path is not None and bool(os.getxattr(path, XATTR_IDENTITY))
+        return (path / _MOUNT_STATUS).exists() or bool(os.getxattr(path, XATTR_IDENTITY))
     except OSError:
         return False
+
+
+def _require_no_log_below(place: str, folders: Container[str]) -> None:
+    """LocationError if `place`, which has these directories, lies above the log: a store's root, or its parent."""
+    for above in _ABOVE_LOG:
+        if above.partition("/")[0] not in folders:
+            continue
+        base, mark, query = place.partition("?") if is_uri(place) else (place, "", "")
+        below = f"{base.rstrip('/')}/{above}{mark}{query}"
+        try:
+            listed = _list_uri(below) if is_uri(below) else _list_folder(below)
+        except LocationError:
+            continue
+        if above == _ABOVE_LOG[0] or listed.segments or listed.has_unsized:
+            raise LocationError(f"{place}: no segments; the log is likely {below}")
+
+
+@dataclass(slots=True)
+class _Listed:
+    """What one place holds."""
+
+    segments: list[SegmentFile] = field(default_factory=list)
+    has_unsized: bool = False
+    """There is a segment without any bytes: a broker is making it."""
+    folders: set[str] = field(default_factory=set)
 
 
 def _checked(listing: LogListing, path: str) -> LogListing:
@@ -140,42 +175,59 @@ def _checked(listing: LogListing, path: str) -> LogListing:
     return listing
 
 
-def _list_folder(folder: str) -> Iterable[SegmentFile]:
+def _list_folder(folder: str) -> _Listed:
+    listed = _Listed()
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                if _is_segment_name(entry.name) and entry.is_file():
+                if not _is_segment_name(entry.name):
+                    if len(listed.folders) < _MOST_FOLDERS and entry.is_dir():
+                        listed.folders.add(entry.name)
+                elif entry.is_file():
                     try:
                         size = entry.stat().st_size
                     except FileNotFoundError:
-                        continue  # deleted while we look
+                        continue  # deleted since it was listed
                     if size:
-                        yield SegmentFile(int(entry.name), size, entry.path)
+                        listed.segments.append(SegmentFile(int(entry.name), size, entry.path))
+                    else:
+                        listed.has_unsized = True
+    except NotADirectoryError as error:
+        path = Path(folder)
+        hint = f"the log is likely {path.parent}" if _is_segment_name(path.name) else "name the log's directory"
+        raise LocationError(f"{folder}: Not a directory; {hint}") from error
     except OSError as error:
         raise LocationError(
             f"{folder}: {os.strerror(error.errno or errno.EIO)}: is the log mounted there?"
         ) from error
+    return listed
 
 
 def _is_segment_name(name: str) -> bool:
     return looks_like_segment(os.fsencode(name)) and int(name) <= LARGEST_OFFSET
 
 
-def _list_uri(uri: str) -> Iterable[SegmentFile]:
+def _list_uri(uri: str) -> _Listed:
     from pyarrow import fs
 
+    listed = _Listed()
     filesystem, root = _resolve(uri)
     try:
         infos = filesystem.get_file_info(fs.FileSelector(root))
     except OSError as error:
         raise LocationError(f"{uri}: {str(error).splitlines()[0]}") from error
     query = urlsplit(uri).query
+    base = uri.partition("?")[0].rstrip("/")
     for info in infos:
-        if info.is_file and info.size and _is_segment_name(info.base_name):
-            base = uri.partition("?")[0].rstrip("/")
-            yield SegmentFile(
-                int(info.base_name), info.size, f"{base}/{info.base_name}" + (f"?{query}" if query else "")
-            )
+        if info.is_file and _is_segment_name(info.base_name):
+            if info.size:
+                name = f"{base}/{info.base_name}" + (f"?{query}" if query else "")
+                listed.segments.append(SegmentFile(int(info.base_name), info.size, name))
+            else:
+                listed.has_unsized = True
+        elif not info.is_file and len(listed.folders) < _MOST_FOLDERS:
+            listed.folders.add(info.base_name)
+    return listed
 
 
 # --- reading ---------------------------------------------------------------------------------------------

@@ -18,8 +18,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from commitlogfs.pipeline.errors import PipelineError
 from commitlogfs.pipeline.locations import absolute_places
 from commitlogfs.pipeline.options import OptionError, ReadOptions, parse_options
+from commitlogfs.pipeline.worker_task import short_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -125,10 +127,12 @@ class CommitlogDataSource(DataSource):
     def name(cls) -> str:
         return "commitlog"
 
+    @short_errors()
     def schema(self) -> StructType:
         parse_options(self.options)
         return StructType([StructField(name, kind) for name, kind in COLUMN_TYPES.items()])
 
+    @short_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
         from commitlogfs.pipeline.reader import CommitlogReader, PushingReader
 
@@ -137,10 +141,13 @@ class CommitlogDataSource(DataSource):
         return kind(options, _row_reader(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from commitlogfs.pipeline.stream_reader import CommitlogStreamReader
+        from commitlogfs.pipeline.stream_reader import CommitlogStreamReader, RefusedStreamReader
 
-        options = _located(parse_options(self.options, streaming=True))
-        return CommitlogStreamReader(options, _row_reader(options, schema))
+        try:
+            options = _located(parse_options(self.options, streaming=True))
+            return CommitlogStreamReader(options, _row_reader(options, schema))
+        except PipelineError as error:
+            return RefusedStreamReader(error)
 
 
 def _is_pushing() -> bool:

@@ -2,8 +2,9 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -35,6 +36,9 @@ _IN_WORKERS: Final = {
 }
 _QUICK_JVM: Final = "-XX:TieredStopAtLevel=1"
 """C1 alone: what C2 takes of the cores to make code better that hardly runs, the workers would have used."""
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+_LOGGING_NAMES: Final = ("log4j2.properties", "log4j2.xml", "log4j2.yaml", "log4j2.json")
+_QUIET_LEVELS: Final = ("ERROR", "FATAL", "OFF")
 _JVM_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 """Come before the user's own options (spark.driver.defaultJavaOptions, extraJavaOptions), which so win."""
 
@@ -63,7 +67,10 @@ def session(
         builder = builder.master(chosen)
     for key, value in (ours | dict(settings or {})).items():
         builder = builder.config(key, value)
-    with _jvm_options(_QUICK_JVM) if is_local and in_workers else nullcontext():
+    jvm_options = [_QUICK_JVM] if is_local and in_workers else []
+    if log_level in _QUIET_LEVELS and not _has_logging_of_its_own():
+        jvm_options.append(f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
+    with _jvm_options(jvm_options):
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel(log_level)
     spark.dataSource.register(CommitlogDataSource)
@@ -71,10 +78,10 @@ def session(
 
 
 @contextmanager
-def _jvm_options(options: str) -> Iterator[None]:
+def _jvm_options(options: Sequence[str]) -> Iterator[None]:
     """For a JVM that is started meanwhile."""
     former = os.environ.get(_JVM_OPTIONS)
-    os.environ[_JVM_OPTIONS] = options if former is None else f"{options} {former}"
+    os.environ[_JVM_OPTIONS] = " ".join([*options, *([] if former is None else [former])])
     try:
         yield
     finally:
@@ -82,6 +89,13 @@ def _jvm_options(options: str) -> Iterator[None]:
             del os.environ[_JVM_OPTIONS]
         else:
             os.environ[_JVM_OPTIONS] = former
+
+
+def _has_logging_of_its_own() -> bool:
+    """Whether Spark's configuration directory says what is logged."""
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else None)
+    return folder is not None and any((Path(folder) / name).exists() for name in _LOGGING_NAMES)
 
 
 def _is_submitted() -> bool:

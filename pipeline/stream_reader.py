@@ -27,6 +27,7 @@ from commitlogfs.pipeline.rows import RowReader
 from commitlogfs.pipeline.segments import LogListing, list_segments
 from commitlogfs.pipeline.splits import plan_splits
 from commitlogfs.pipeline.truncation import expected_end
+from commitlogfs.pipeline.worker_task import short_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +52,7 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target: int | None = None
         """Trigger.AvailableNow: what comes after it is not for this run."""
 
+    @short_errors()
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         return {_KEY: self._initial()}
 
@@ -62,6 +64,7 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             return ReadMaxRows(options.max_offsets_per_trigger)
         return ReadAllAvailable()
 
+    @short_errors()
     def latestOffset(self, start: Mapping[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         begin = _offset_in(start)
         listing, end = self._survey(begin)
@@ -74,13 +77,15 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         reached = advance(listing, max(begin, _begin(listing)), end, **self._limits(limit))
         return {_KEY: max(begin, reached)}
 
+    @short_errors()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         options = self._options
-        _, self._target = survey(options.path, options.segment_size, self._known_end, search_bytes=_SEARCH_BYTES)
+        _, self._target = survey(options.path, options.segment_size, self._known_end)
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802
         return {_KEY: self._known_end} if self._known_end else None
 
+    @short_errors()
     def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
         begin, stop = _offset_in(start), _offset_in(end)
         if begin >= stop:
@@ -116,7 +121,8 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """The log from `begin` on. A log that ends before `begin` is not the one this query has read."""
         options = self._options
         known = max(begin, self._known_end)
-        listing, end = survey(options.path, options.segment_size, known, search_bytes=_SEARCH_BYTES)
+        search = _SEARCH_BYTES if self._target is None else None
+        listing, end = survey(options.path, options.segment_size, known, search_bytes=search)
         written = listing.segments[-1].end_offset if listing.segments else 0
         if begin > written:
             text = (
@@ -149,6 +155,32 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             case ReadMaxRows():
                 return {"max_records": limit.max_rows, "max_bytes": options.max_bytes_per_trigger}
         return {}
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """Raises `error` at the first thing it is asked for.
+
+    PySpark 4.3.0 stops a stream's reader even if none could be made, and reports that as the error instead.
+    """
+
+    def __init__(self, error: PipelineError) -> None:
+        self._error = error
+
+    @short_errors()
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        raise self._error
+
+    @short_errors()
+    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # noqa: N802
+        raise self._error
+
+    @short_errors()
+    def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
+        raise self._error
+
+    @short_errors()
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        raise self._error
 
 
 class CheckpointError(PipelineError):

@@ -1,9 +1,6 @@
 """Whether the segment in which a log ends was cut short. A broker gives each its full size before it writes, so a
 file that is smaller has lost what was behind its end, and nothing in it says how much."""
 
-import logging
-from functools import lru_cache
-
 from commitlogfs.pipeline.segments import LogListing, SegmentFile, open_segment, read_at
 from commitlogfs.pipeline.tail import is_begun
 from commitlogfs.pipeline.walk import END_BLANK
@@ -11,8 +8,6 @@ from commitlogfs.store.record import MAGIC_V1, MAGIC_V2
 
 _HEADER_BYTES = 36
 """With PHYSICALOFFSET, by which a record is known to belong where it lies."""
-
-_logger = logging.getLogger(__name__)
 
 
 def expected_end(listing: LogListing, end_offset: int) -> int:
@@ -53,18 +48,6 @@ def crossing_record(listing: LogListing, end_offset: int) -> str | None:
         f"segment {last.name}, log offset {end_offset}: what begins here goes beyond the end of the file "
         f"({last.uri}, {last.size} bytes): it was cut short, or this record is damaged"
     )
-
-
-def warn_of_crossing_record(listing: LogListing, end_offset: int) -> None:
-    """In the log, once for each."""
-    told = crossing_record(listing, end_offset)
-    if told is not None:
-        _warn_once(told)
-
-
-@lru_cache(maxsize=1024)
-def _warn_once(text: str) -> None:
-    _logger.warning("%s; give segmentSize to have its size checked", text)
 
 
 def _last_segment(listing: LogListing, end_offset: int) -> SegmentFile | None:

@@ -33,8 +33,6 @@ class WayTo(NamedTuple):
     first: int | None
     """Where the first record from the place on begins; None where the segment's records end before it, or where
     none is found behind damage."""
-    newest: int
-    """Where the last record before it begins; -1: there is none."""
     damage: tuple[int, str] | None
     """Begin of the damage in which the place lies, and what is wrong there; it ends at `first`."""
 
@@ -115,12 +113,12 @@ class Window:
                 newest = self.begin + int(positions[-1])
             at, needed = walked.position, walked.needed
             if walked.ended is Ended.BLANK:
-                return WayTo(None, newest, None)
+                return WayTo(None, None)
             if walked.ended in REASONS:
                 damage = (at, REASONS[walked.ended])
                 at, needed = self.find(at, limit), 0
         reaches = damage is not None and (at is None or (at > stop and newest < damage[0]))
-        return WayTo(at, newest, damage if reaches else None)
+        return WayTo(at, damage if reaches else None)
 
     def _is_record(self, at: int) -> bool:
         """Whether the lengths of the record at `at`, whose own header claims it, add up to its size."""

@@ -1,6 +1,11 @@
 """Numbers, times and names as people read them. Pure; the same manners as `commitlogfs`."""
 
 from datetime import UTC, datetime
+from typing import Final
+
+from rich.cells import cell_len, set_cell_size
+
+_CUT: Final = "..."
 
 
 def approximate_size(size_bytes: float) -> str:
@@ -30,6 +35,18 @@ def moment(milliseconds: int) -> str:
         return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (OverflowError, ValueError):
         return "-"
+
+
+def shortened(text: str, width: int) -> str:
+    """`text` in at most `width` columns of a terminal, at least three: what is too long loses its middle."""
+    if cell_len(text) <= width:
+        return text
+    room = width - len(_CUT)
+    head = set_cell_size(text, room // 2).rstrip()
+    tail = ""
+    while len(tail) < len(text) and cell_len(text[-len(tail) - 1 :]) <= room - cell_len(head):
+        tail = text[-len(tail) - 1 :]
+    return f"{head}{_CUT}{tail}"
 
 
 def plain(text: str) -> str:

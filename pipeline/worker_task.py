@@ -2,14 +2,21 @@
 
 import functools
 import gc
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import ParamSpec, TypeVar
+from contextlib import contextmanager
+from typing import Final, ParamSpec, TypeVar
 
 from commitlogfs.pipeline.errors import PipelineError, os_reason
 
 P = ParamSpec("P")
 Item = TypeVar("Item")
+
+_WORKER_MODULE: Final = "pyspark.worker_util"
+"""Loaded in Spark's Python processes alone: those of tasks, of the planner and of streams."""
+_HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
+"""Read by pyspark.util.handle_worker_exception."""
 
 
 def worker_task(task: Callable[P, Iterable[Item]]) -> Callable[P, Iterator[Item]]:
@@ -25,16 +32,33 @@ def worker_task(task: Callable[P, Iterable[Item]]) -> Callable[P, Iterator[Item]
     @functools.wraps(task)
     def run(*args: P.args, **kwargs: P.kwargs) -> Iterator[Item]:
         try:
-            yield from task(*args, **kwargs)
+            with short_errors():
+                yield from task(*args, **kwargs)
         except OSError as error:
             # Spark would tell of it in pages; a PipelineError is told in its one line.
             where = f"{error.filename}: " if error.filename is not None else ""
-            raise PipelineError(f"{where}{os_reason(error)}") from error
+            with short_errors():
+                raise PipelineError(f"{where}{os_reason(error)}") from error
         finally:
             if _is_in_worker():
                 _spare_collector(len(sys.modules))
 
     return run
+
+
+@contextmanager
+def short_errors() -> Iterator[None]:
+    """A PipelineError that passes here reaches the user as its one line, without the frames of a worker's code.
+
+    It is what spark.sql.execution.pyspark.udf.hideTraceback.enabled does, but only for errors that are raised on
+    purpose, and in every session. The worker ends with the error, so nothing else is hidden.
+    """
+    try:
+        yield
+    except PipelineError:
+        if _WORKER_MODULE in sys.modules:
+            os.environ[_HIDE_TRACEBACK] = "1"
+        raise
 
 
 @functools.lru_cache(maxsize=1)

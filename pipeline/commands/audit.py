@@ -36,7 +36,11 @@ def audit(
     ] = None,
     broker_version: Annotated[
         str | None,
-        typer.Option(metavar="X.Y.Z", help="Whose index it is: tags are in it since 5.4.", show_default="5.5.0"),
+        typer.Option(
+            metavar="X.Y.Z",
+            help="The RocketMQ whose queues and index they are; before 5.4 they differ.",
+            show_default="5.5.0, or 4.9 where topics.json is of RocketMQ 4",
+        ),
     ] = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also as a page with plots.")] = None,
     segment_size: common.SegmentSize = None,
@@ -59,6 +63,8 @@ def audit(
         raise common.UserError("audit: which log? Give LOG, --store-root or --broker-conf")
     if html is not None:
         _demand_writable(html)
+    for warning in settings.warnings:
+        common.complain(f"warning: {warning}")
     log_bytes = _size(place, segment_size)
     with common.spark_session("audit", master) as spark, common.progress_bar("audit", log_bytes) as on_progress:
         job = partial(

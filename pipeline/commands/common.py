@@ -27,6 +27,7 @@ from commitlogfs.pipeline.errors import LocationError
 from commitlogfs.pipeline.exit_codes import ExitCode
 from commitlogfs.pipeline.options import OptionError, parse_options
 from commitlogfs.pipeline.words import plain
+from commitlogfs.store.plain_text import is_plain_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,6 +122,7 @@ def _parse(name: str, text: str) -> Any:
 
 def look_at(log: str, segment_size: str | None) -> "LogListing":
     """The segments there are, before Spark is started for nothing. Raises LocationError, UserError."""
+    from commitlogfs.pipeline.losses import require_log
     from commitlogfs.pipeline.segments import list_segments
 
     size = None if segment_size is None else parse_size("--segment-size", segment_size)
@@ -131,8 +133,7 @@ def look_at(log: str, segment_size: str | None) -> "LogListing":
             list_segments(log)  # the place is wrong, or else the size is
             raise UserError(f"--segment-size: {error}") from None
         raise
-    if not listing.segments:
-        raise LocationError(f"{log} holds no segments: is the log mounted there?")
+    require_log(listing)
     return listing
 
 
@@ -258,7 +259,7 @@ def show_json(document: dict[str, Any]) -> None:
 def progress_bar(verb: str, log_bytes: int) -> Iterator[Callable[[int, int], None] | None]:
     """An OnProgress that shows how much of the log is done, at what rate and how long it will take; None where
     nobody looks. Works on any unit: only the ratio of its two numbers counts."""
-    console = Console(stderr=True)
+    console = _make_console(stderr=True)
     if _current.quiet or not console.is_terminal:
         yield None
         return
@@ -281,4 +282,9 @@ def progress_bar(verb: str, log_bytes: int) -> Iterator[Callable[[int, int], Non
 
 def data_console() -> Console:
     """For tables on standard output: as wide as they are in a pipe."""
-    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=200)
+    return _make_console(highlight=False, width=None if sys.stdout.isatty() else 200)
+
+
+def _make_console(**options: Any) -> Console:
+    """The console for all output: text only where that is asked for."""
+    return Console(color_system=None if is_plain_text() else "auto", **options)

@@ -49,7 +49,9 @@ def rebuild(
     broker_version: Annotated[
         str | None,
         typer.Option(
-            metavar="X.Y.Z", help="Whose index it is to be: tags are in it since 5.4.", show_default="5.5.0"
+            metavar="X.Y.Z",
+            help="The RocketMQ whose queues and index they are to be; before 5.4 they differ.",
+            show_default="5.5.0, or 4.9 where topics.json is of RocketMQ 4",
         ),
     ] = None,
     live_topics_only: Annotated[
@@ -241,7 +243,7 @@ def broker_settings(
     """What is known of the broker. The segment size is that of the files unless something says otherwise."""
     from dataclasses import replace
 
-    from commitlogfs.pipeline.broker_settings import NEWEST_VERSION, load_broker_settings
+    from commitlogfs.pipeline.broker_settings import load_broker_settings
 
     if store_root is not None and not store_root.is_dir():
         raise common.UserError(f"--store-root: {store_root}: no such folder: name the broker's storePathRootDir")
@@ -250,7 +252,7 @@ def broker_settings(
     settings = load_broker_settings(
         broker_conf,
         store_root,
-        broker_version=broker_version or NEWEST_VERSION,
+        broker_version=broker_version,
         live_topics_only=live_topics_only,
         topic_starts=topic_starts,
     )

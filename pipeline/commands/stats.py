@@ -1,18 +1,30 @@
 """`commitlogfs-pipeline stats`: what is in a log, by topic."""
 
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import typer
+from rich.cells import cell_len
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from commitlogfs.pipeline.commands import common
 from commitlogfs.pipeline.exit_codes import ExitCode
-from commitlogfs.pipeline.words import approximate_size, count_of, moment, plain, rate
+from commitlogfs.pipeline.words import approximate_size, count_of, moment, plain, rate, shortened
 
 if TYPE_CHECKING:
     from commitlogfs.pipeline.jobs.stats import LogStats, TopicStats
+
+_HEADINGS: Final = (
+    *("messages", "stored", "bodies", "largest", "queues", "messages", "bytes"),
+    *("first (UTC)", "last (UTC)"),
+)
+_LEAST_NAME: Final = 20
+"""What a topic's name has of a line at least."""
+_GAP: Final = 2
+"""Between two columns."""
 
 
 def register(app: typer.Typer) -> None:
@@ -51,17 +63,7 @@ def stats(
 
 
 def _show(found: "LogStats") -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("topic", "messages", "stored", "bodies", "largest", "queues", "messages", "bytes"):
-        table.add_column(heading, justify="left" if heading == "topic" else "right", no_wrap=True)
-    table.add_column("first (UTC)", no_wrap=True)
-    table.add_column("last (UTC)", no_wrap=True)
-    for topic, of_topic in found.topics.items():
-        table.add_row(Text(plain(topic)), *_cells(of_topic))
-    if found.total is not None and len(found.topics) > 1:
-        table.add_section()
-        table.add_row("total", *_cells(found.total), style="bold")
-    common.data_console().print(table)
+    _show_table(found, common.data_console())
     common.say(
         f"{count_of(found.segments, 'segment')}, log offsets {found.start_offset:,} to {found.end_offset:,}, "
         f"{count_of(len(found.topics), 'topic')}"
@@ -73,6 +75,42 @@ def _show(found: "LogStats") -> None:
             f"damage: segment {damage.segment}, log offset {damage.offset}, {damage.length} bytes skipped: "
             f"{damage.reason}"
         )
+
+
+def _show_table(found: "LogStats", console: Console) -> None:
+    """Figures are never cut: columns that find no room beside a name of `_LEAST_NAME` follow in a table of their
+    own, and names are shortened to the room that is left. A narrower terminal wraps the lines."""
+    rows = [(plain(topic), _cells(of_topic)) for topic, of_topic in found.topics.items()]
+    total = _cells(found.total) if found.total is not None and len(found.topics) > 1 else None
+    cells = [*(row for _, row in rows), *([] if total is None else [total])]
+    widths = [
+        max(map(cell_len, (heading, *(row[column] for row in cells)))) + _GAP
+        for column, heading in enumerate(_HEADINGS)
+    ]
+    width = console.width
+    for columns in _blocks(widths, width - _LEAST_NAME):
+        name_width = max(_LEAST_NAME, width - sum(widths[column] for column in columns))
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("topic", no_wrap=True)
+        for column in columns:
+            table.add_column(_HEADINGS[column], justify="right", no_wrap=True)
+        for name, row in rows:
+            table.add_row(Text(shortened(name, name_width)), *(row[column] for column in columns))
+        if total is not None:
+            table.add_section()
+            table.add_row("total", *(total[column] for column in columns), style="bold")
+        console.width = name_width + sum(widths[column] for column in columns)
+        console.print(table)
+
+
+def _blocks(widths: Sequence[int], room: int) -> list[list[int]]:
+    """The columns of each table, one at least, in as few tables as their order allows."""
+    blocks: list[list[int]] = [[]]
+    for column, width in enumerate(widths):
+        if blocks[-1] and sum(widths[one] for one in blocks[-1]) + width > room:
+            blocks.append([])
+        blocks[-1].append(column)
+    return blocks
 
 
 def _cells(of_topic: "TopicStats") -> list[str]:

@@ -20,19 +20,20 @@ from pyspark.sql import SparkSession
 from commitlogfs.pipeline.broker_lock import broker_pid
 from commitlogfs.pipeline.broker_settings import BrokerSettings
 from commitlogfs.pipeline.dispatch import LMQ_PREFIX, QueueKey
-from commitlogfs.pipeline.errors import LocationError, SegmentGoneError
+from commitlogfs.pipeline.errors import SegmentGoneError
 from commitlogfs.pipeline.index_reader import IndexFile, IndexFileError, keys_between, list_index
 from commitlogfs.pipeline.jobs import audit_tasks as tasks
 from commitlogfs.pipeline.jobs.audit_tasks import AuditPlan, QueueTally, SplitReport, UnseenError
 from commitlogfs.pipeline.jobs.findings import Findings, Kind
 from commitlogfs.pipeline.jobs.progress import OnProgress, show_progress
 from commitlogfs.pipeline.jobs.worker_errors import worker_errors
-from commitlogfs.pipeline.losses import missing_ranges
+from commitlogfs.pipeline.losses import missing_ranges, require_log
 from commitlogfs.pipeline.queue_reader import QueueReader
 from commitlogfs.pipeline.segments import LogListing, SegmentFile, list_with_twins
 from commitlogfs.pipeline.splits import DEFAULT_SPLIT_BYTES, plan_splits
 from commitlogfs.pipeline.tail import find_end
 from commitlogfs.pipeline.truncation import crossing_record, expected_end
+from commitlogfs.pipeline.unread_end import Unread, find_unread, require_messages
 from commitlogfs.store.segment import LARGEST_OFFSET
 
 _TASKS_AT_MOST = 20_000
@@ -111,8 +112,8 @@ def audit(
     settings = settings or BrokerSettings()
     root = None if store_root is None else store_root.absolute()  # a worker has a working directory of its own
     listing, twins = list_with_twins(log, settings.segment_size)
-    if not listing.segments:
-        raise LocationError(f"{log} holds no segments: is the log mounted there?")
+    require_log(listing)
+    require_messages(listing)
     plan = AuditPlan(
         listing,
         find_end(listing),
@@ -121,9 +122,9 @@ def audit(
         index=_index_of(root, settings),
         live=root is not None and broker_pid(root) is not None,
     )
-    begin = listing.segments[0].base_offset
+    begin = listing.begin_offset
     report = AuditReport(log, store_root, begin, plan.end_offset, len(listing.segments))
-    _add_listing_findings(listing, plan.end_offset, twins, report.findings)
+    _add_listing_findings(listing, plan.end_offset, twins, report.findings, report.notes)
     with show_progress(spark, on_progress), worker_errors():
         _Run(spark, plan, report, known_topics, settings.segment_size).run(split_size)
     _add_notes(report, plan, settings)
@@ -163,7 +164,11 @@ def _demand_deleted(report: AuditReport, segment_size: int | None) -> None:
 
 
 def _add_listing_findings(
-    listing: LogListing, end_offset: int, twins: Sequence[tuple[SegmentFile, SegmentFile]], findings: Findings
+    listing: LogListing,
+    end_offset: int,
+    twins: Sequence[tuple[SegmentFile, SegmentFile]],
+    findings: Findings,
+    notes: list[str],
 ) -> None:
     for end, begin in listing.gaps:
         findings.add(Kind.GAP, end, f"{end:020d}", f"{begin - end:,} bytes, up to log offset {begin}")
@@ -173,6 +178,11 @@ def _add_listing_findings(
     crossing = None if lacking else crossing_record(listing, end_offset)
     if crossing is not None:
         findings.add(Kind.CUT_SHORT, end_offset, f"{end_offset:020d}", crossing)
+    for unread in find_unread(listing, end_offset) if crossing is None else ():
+        if unread.kind is Unread.MESSAGE:
+            findings.add(Kind.UNREAD_END, unread.offset, unread.segment, str(unread))
+        else:
+            notes.append(str(unread))
     for place in listing.empty_places:
         findings.add(Kind.EMPTY_PLACE, -1, place, "no segment lies in it, but in the others")
     for one, other in twins:

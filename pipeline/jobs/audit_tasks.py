@@ -17,7 +17,7 @@ from commitlogfs.pipeline.groups import group_spans
 from commitlogfs.pipeline.index_reader import IndexFile, broken_chains, first_descent, keys_between
 from commitlogfs.pipeline.jobs.findings import Findings, Kind
 from commitlogfs.pipeline.lookup import LogLookup
-from commitlogfs.pipeline.queue_reader import QueueEntries, QueueReader
+from commitlogfs.pipeline.queue_reader import BATCH_REST, QueueEntries, QueueReader
 from commitlogfs.pipeline.record_crcs import wrong_body_crcs, wrong_property_crcs
 from commitlogfs.pipeline.scanner import Chunk, Damage, DamageMode, scan_split
 from commitlogfs.pipeline.segments import LogListing
@@ -162,7 +162,7 @@ def audit_splits(numbers: Iterable[int], *, splits: Sequence[Split], plan: Audit
 class _SplitAudit:
     def __init__(self, split: Split, plan: AuditPlan) -> None:
         self._split, self._plan = split, plan
-        self._dispatcher = Dispatcher(plan.rules)
+        self._dispatcher = Dispatcher(plan.rules, queues=plan.queues is not None)
         self._entries: list[Entries] = []
         self._keys: list[Keys] = []
         self._held = 0
@@ -250,8 +250,9 @@ class _SplitAudit:
                     if queue.batch
                     else _read_places(reader, entries.queue_offsets)
                 )
-                end = reader.end() if self._plan.live and not queue.batch else None
-        after = entries.queue_offsets + (entries.counts if queue.batch else 1)
+                end = reader.end() if self._plan.live else None
+        # A broker counts a batch that says it is empty as one message.
+        after = entries.queue_offsets + np.maximum(entries.counts, 1)
         cuts = np.flatnonzero(entries.queue_offsets[1:] != after[:-1]) + 1
         runs = []
         for rows in np.split(np.arange(len(after)), cuts):
@@ -316,20 +317,32 @@ def _compare_entries(
     up to which a running broker has come."""
     same = (live.offsets[rows] == entries.offsets[rows]) & (live.sizes[rows] == entries.sizes[rows])
     same &= live.tags_codes[rows] == entries.tags_codes[rows]
+    if queue.batch:
+        wanted = (entries.times_ms, entries.queue_offsets, entries.counts, np.full(len(entries.counts), BATCH_REST))
+        for column, values in zip(live.batch, wanted, strict=True):
+            same &= column[rows] == values[rows]
     used, behind = live.used, 0
     unlike = rows[~same]
     for row in unlike.tolist():
         offset, place = int(entries.offsets[row]), int(entries.queue_offsets[row])
         if used[row]:
-            says = f"({live.offsets[row]}, {live.sizes[row]}, {live.tags_codes[row]})"
-            wants = f"({offset}, {entries.sizes[row]}, {entries.tags_codes[row]})"
-            detail = f"queue offset {place} has {says} for log offset, size and tags code, instead of {wants}"
+            says = [live.offsets[row], live.sizes[row], live.tags_codes[row], *live.batch[:, row]]
+            wants = [offset, entries.sizes[row], entries.tags_codes[row]]
+            names = "log offset, size and tags code"
+            if queue.batch:
+                wants += [entries.times_ms[row], place, entries.counts[row], BATCH_REST]
+                names = "log offset, size, tags code, store time, queue offset, count and rest"
+            detail = f"queue offset {place} has {_listed(says)} for {names}, instead of {_listed(wants)}"
             findings.add(Kind.QUEUE_ENTRY_WRONG, offset, queue_name(queue), detail)
         elif end is not None and place >= end:
             behind += 1
         else:
             findings.add(Kind.QUEUE_ENTRY_MISSING, offset, queue_name(queue), f"queue offset {place}")
     return len(unlike) - behind, behind
+
+
+def _listed(values: Sequence[int]) -> str:
+    return f"({', '.join(str(value) for value in values)})"
 
 
 def _read_places(reader: QueueReader, places: Longs) -> QueueEntries:
@@ -342,9 +355,9 @@ def _read_places(reader: QueueReader, places: Longs) -> QueueEntries:
         if len(rows):
             first = int(wanted[rows[0]])
             entries = reader.read(first, int(wanted[rows[-1]]) - first + 1)
-            for column, values in zip(table, entries[1:], strict=True):
+            for column, values in zip(table, entries[1:4], strict=True):
                 column[order[rows]] = values[wanted[rows] - first]
-    return QueueEntries(0, *table)
+    return QueueEntries(0, table[0], table[1], table[2], table[3:])
 
 
 def _pair(hashes: npt.NDArray[np.int32], offsets: Longs, start: int) -> Longs:
@@ -377,7 +390,7 @@ def _audit_queue(queue: QueueKey, plan: AuditPlan, tally: QueueTally, findings: 
     reader = QueueReader(folder, batch=queue.batch)
     if not reader.exists:
         raise UnseenError(folder)
-    begin, end = plan.listing.segments[0].base_offset, plan.end_offset
+    begin, end = plan.listing.begin_offset, plan.end_offset
     pointing = beyond = 0
     for part in reader.scan():
         pointing += int(_points_between(part, begin, end).sum())
@@ -404,7 +417,7 @@ def _audit_queue(queue: QueueKey, plan: AuditPlan, tally: QueueTally, findings: 
 
 def _find_stray(queue: QueueKey, plan: AuditPlan, reader: QueueReader, stray: int, findings: Findings) -> None:
     """The finding of `stray` entries, with the place of the first."""
-    begin, end = plan.listing.segments[0].base_offset, plan.end_offset
+    begin, end = plan.listing.begin_offset, plan.end_offset
     with LogLookup(plan.listing) as lookup:
         for part in reader.scan():
             for row in np.flatnonzero(_points_between(part, begin, end)).tolist():

@@ -35,7 +35,7 @@ from commitlogfs.pipeline.jobs.export_folder import (
 )
 from commitlogfs.pipeline.jobs.export_tasks import FilePlan, FileWritten, Layout, Partition, Reading
 from commitlogfs.pipeline.jobs.tally import Tally, store_days, tally_splits
-from commitlogfs.pipeline.losses import demand_complete, demand_places, missing_ranges
+from commitlogfs.pipeline.losses import demand_complete, demand_places, missing_ranges, require_log
 from commitlogfs.pipeline.options import Edge, OptionError, ReadOptions, parse_options
 from commitlogfs.pipeline.places import first_place, narrow_by_time, survey
 from commitlogfs.pipeline.scanner import Damage, DamageMode
@@ -178,8 +178,7 @@ def plan_export(request: ExportRequest, options: Mapping[str, str] | None = None
     folder = ExportFolder(request.output)
     folder.check(settings)
     listing, log_end = survey(read.path, read.segment_size)
-    if not listing.segments:
-        raise LocationError(f"{request.log} holds no segments: is the log mounted there?")
+    require_log(listing)
     demand_places(listing, fail=read.fail_on_data_loss)
     start, end = _bounds(read, listing, log_end)
     before = tuple(folder.finished())
@@ -273,7 +272,7 @@ def _settings(layout: Layout, read: ReadOptions) -> dict[str, Any]:
 
 def _bounds(read: ReadOptions, listing: LogListing, log_end: int) -> Range:
     """Places where records begin, so that a range never begins inside one."""
-    begin = listing.segments[0].base_offset
+    begin = listing.begin_offset
     if isinstance(read.start, int) and read.start > log_end:
         raise LocationError(f"{read.path}: startingOffsets is {read.start}, but the log ends at {log_end}")
     end = first_place(listing, read.end, log_end) if isinstance(read.end, int) and read.end < log_end else log_end

@@ -14,6 +14,7 @@ class Kind(StrEnum):
 
     GAP = "gap"
     CUT_SHORT = "cut-short"
+    UNREAD_END = "unread-end"
     EMPTY_PLACE = "empty-place"
     DUPLICATE_SEGMENT = "duplicate-segment"
     DAMAGE = "damage"
@@ -32,6 +33,7 @@ class Kind(StrEnum):
 MEANINGS = {
     Kind.GAP: "no segment holds this range of the log",
     Kind.CUT_SHORT: "the file of a segment ends before it ought to",
+    Kind.UNREAD_END: "a message after the last one that is read: never finished, or damaged",
     Kind.EMPTY_PLACE: "a folder without any segment: is its disk mounted?",
     Kind.DUPLICATE_SEGMENT: "two folders hold a segment of this name",
     Kind.DAMAGE: "no readable record, although the log goes on behind it",

@@ -29,12 +29,13 @@ from commitlogfs.pipeline.jobs.apply import make_manifest, write_manifest
 from commitlogfs.pipeline.jobs.progress import OnProgress, show_progress
 from commitlogfs.pipeline.jobs.rebuild_tasks import IndexFileWritten, Item, Place, SplitSummary
 from commitlogfs.pipeline.jobs.worker_errors import worker_errors
-from commitlogfs.pipeline.losses import demand_places, missing_ranges
+from commitlogfs.pipeline.losses import demand_places, missing_log, missing_ranges
 from commitlogfs.pipeline.scanner import Damage, DamageMode
 from commitlogfs.pipeline.segments import LogListing, list_segments
 from commitlogfs.pipeline.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
 from commitlogfs.pipeline.tail import find_end
-from commitlogfs.pipeline.truncation import expected_end, warn_of_crossing_record
+from commitlogfs.pipeline.truncation import expected_end
+from commitlogfs.pipeline.unread_end import require_messages, warn_of_unread_end
 
 _TASKS_AT_MOST = 20_000
 _QUEUE_BYTES_PER_TASK = 512 << 20
@@ -89,13 +90,14 @@ def rebuild(
     output = output.absolute()  # a worker has a working directory of its own
     listing = list_segments(log, settings.segment_size)
     _demand_possible(listing, log, output, settings, mode, consumequeue=consumequeue, index=index)
+    require_messages(listing)
     end_offset = find_end(listing)
     cut_off = _cut_off(listing, end_offset)
     if cut_off is not None and mode is DamageMode.FAILFAST:
         raise RebuildRefusedError(
             f"{log}: segment {cut_off.segment}, log offset {cut_off.offset}: {cut_off.reason}"
         )
-    warn_of_crossing_record(listing, end_offset)
+    warn_of_unread_end(listing, end_offset)
     splits = plan_splits(listing, end_offset, split_size=split_size)
     building = output.with_name(f"{output.name}.building-{os.urandom(4).hex()}")
     with output_errors(building):
@@ -153,8 +155,9 @@ def _demand_possible(
         raise RebuildRefusedError(f"{output} is there already: remove it, or name another output")
     if consumequeue and settings.queues_refused:
         raise RebuildRefusedError(settings.queues_refused)
-    if not listing.segments:
-        raise RebuildRefusedError(f"{log} holds no segments: is the log mounted there?")
+    lack = missing_log(listing)
+    if lack is not None:
+        raise RebuildRefusedError(lack)
     demand_places(listing, fail=mode is DamageMode.FAILFAST)
     if listing.gaps and mode is DamageMode.FAILFAST:
         end, begin = listing.gaps[0]

@@ -156,7 +156,7 @@ class _SplitDecoder:
     ) -> None:
         self._number, self._split, self._mode, self._spill = number, split, mode, spill
         self._with_queues, self._with_index = queues, index
-        self._dispatcher = Dispatcher(rules)
+        self._dispatcher = Dispatcher(rules, queues=queues)
         self._entries: list[Entries] = []
         self._keys: list[Keys] = []
         self._held = 0

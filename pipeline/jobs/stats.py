@@ -6,10 +6,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from commitlogfs.pipeline.errors import LocationError
 from commitlogfs.pipeline.java_text import well_formed_text
 from commitlogfs.pipeline.jobs.tally import Figures, Tally, queue_ids, tally_splits
-from commitlogfs.pipeline.losses import demand_places, missing_ranges
+from commitlogfs.pipeline.losses import demand_places, missing_ranges, require_log
 from commitlogfs.pipeline.places import survey
 from commitlogfs.pipeline.scanner import Damage, DamageMode
 from commitlogfs.pipeline.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
@@ -114,8 +113,7 @@ def stats(
     from commitlogfs.pipeline.jobs.worker_errors import worker_errors
 
     listing, end = survey(log, segment_size)
-    if not listing.segments:
-        raise LocationError(f"{log} holds no segments: is the log mounted there?")
+    require_log(listing)
     demand_places(listing, fail=mode is DamageMode.FAILFAST)
     splits = plan_splits(listing, end, split_size=split_size)
     tally = Tally()
@@ -126,7 +124,7 @@ def stats(
         with show_progress(spark, on_progress), worker_errors():
             for part in numbers.mapPartitions(count).collect():
                 tally.merge(part)
-    begin = listing.segments[0].base_offset
+    begin = listing.begin_offset
     total, topics = _summed(tally)
     return LogStats(
         log=log,

@@ -8,7 +8,7 @@ from pyspark.errors import PySparkException
 
 from commitlogfs.pipeline.errors import OutputError, PipelineError
 
-_OURS = re.compile(r"^(?:[\w.]+: )*commitlogfs\.pipeline\.(?:\w+\.)*(\w+Error): (.+)$", re.MULTILINE)
+_OURS = re.compile(r"^(?:.*: )?commitlogfs\.pipeline\.(?:\w+\.)*(\w+Error): (.+)$", re.MULTILINE)
 
 
 class WorkerError(PipelineError):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from support.records import make_record
 from support.written_logs import WrittenLog, write_log
 
 from commitlogfs.pipeline.broker_settings import BrokerSettings
-from commitlogfs.pipeline.dispatch import QueueKey
+from commitlogfs.pipeline.dispatch import DispatchRules, QueueKey
 from commitlogfs.pipeline.errors import LocationError, SegmentGoneError
 from commitlogfs.pipeline.index_file import HEADER_BYTES, SLOT_BYTES
 from commitlogfs.pipeline.index_reader import IndexFileError
@@ -166,10 +166,10 @@ def test_an_entry_that_is_missing(spark: SparkSession, store: Store) -> None:
 
 
 def test_the_last_record_is_truncated(spark: SparkSession, store: Store) -> None:
-    """Where the log ends then, the queue and the index know better."""
+    """Where the log ends then, the queue and the index know better, and what is left of the record is found."""
     offset = store.log.offsets[-1]
     store.log.write_at(offset + 40, bytes(store.log.end - offset - 40))
-    assert kinds(audited(spark, store)) == {"queue-entry-stray": 1, "index-entry-stray": 3}
+    assert kinds(audited(spark, store)) == {"unread-end": 1, "queue-entry-stray": 1, "index-entry-stray": 3}
 
 
 @pytest.mark.parametrize("bit", [41, 61])
@@ -179,8 +179,10 @@ def test_a_queue_offset_beyond_all_files(spark: SparkSession, store: Store, bit:
     assert kinds(audited(spark, store))["queue-jump"] >= 1
 
 
-def test_beside_a_running_broker_only_what_is_new_may_be_missing(spark: SparkSession, store: Store) -> None:
-    lock = store.root / "lock"
+@contextmanager
+def running_broker(root: Path) -> Iterator[None]:
+    """Another process holds the lock of this store."""
+    lock = root / "lock"
     lock.touch()
     holder = subprocess.Popen(
         [
@@ -194,6 +196,13 @@ def test_beside_a_running_broker_only_what_is_new_may_be_missing(spark: SparkSes
     try:
         assert holder.stdout is not None
         holder.stdout.readline()
+        yield
+    finally:
+        holder.communicate(b"\n", timeout=10)
+
+
+def test_beside_a_running_broker_only_what_is_new_may_be_missing(spark: SparkSession, store: Store) -> None:
+    with running_broker(store.root):
         path, at = store.queue_entry(MESSAGES - 1)
         patch(path, at, bytes(20))
         report = audited(spark, store)
@@ -202,8 +211,67 @@ def test_beside_a_running_broker_only_what_is_new_may_be_missing(spark: SparkSes
         path, at = store.queue_entry(9)
         patch(path, at, bytes(20))
         assert kinds(audited(spark, store)) == {"queue-entry-missing": 1}
-    finally:
-        holder.communicate(b"\n", timeout=10)
+
+
+# --- queues of batches --------------------------------------------------------------------------------------
+
+BATCHES = 60
+BATCH_SETTINGS = replace(SETTINGS, rules=DispatchRules(batch_topics=frozenset({"B"})), index_enabled=False)
+
+
+def batch(number: int) -> Callable[[int], bytes]:
+    """A single message, then one with a batch of three, and so on."""
+    base, single = number // 2 * 4 + number % 2, number % 2 == 0
+    properties = b"" if single else b"INNER_BASE\x01%d\x02INNER_NUM\x013\x02" % base
+    return lambda offset: make_record(
+        offset,
+        topic=b"B",
+        queue_id=0,
+        queue_offset=base,
+        properties=properties,
+        sys_flag=0 if single else 1 << 7,
+        body=b"body",
+    )
+
+
+@pytest.fixture
+def batches(tmp_path: Path) -> Store:
+    root = tmp_path / "store"
+    log = write_log(root / "commitlog", SEGMENT, [batch(n) for n in range(BATCHES)])
+    building = tmp_path / "building"
+    rebuild_in_process(log.folder, building, BATCH_SETTINGS, SPLIT)
+    (building / "out/batchconsumequeue").rename(root / "batchconsumequeue")
+    return Store(root, log)
+
+
+def batches_audited(spark: SparkSession, batches: Store) -> AuditReport:
+    return audit(spark, str(batches.log.folder), store_root=batches.root, settings=BATCH_SETTINGS)
+
+
+def test_any_wrong_part_of_a_batch_entry_is_found(spark: SparkSession, batches: Store) -> None:
+    """The last byte of each field, of a single message's entry and of a batch's."""
+    places = [(20 + number, at) for number, at in enumerate((11, 19, 27, 35, 37, 41, 11, 19, 27, 35, 37, 45, 41))]
+    for number, at in places:
+        patch(batches.root / "batchconsumequeue/B/0" / ("0" * 20), number * 46 + at, b"\x05")
+    report = batches_audited(spark, batches)
+    assert kinds(report) == {"queue-entry-wrong": len(places)}
+    assert [f.offset for f in report.findings.all_shown()] == [batches.log.offsets[number] for number, _ in places]
+    assert "size, tags code, store time, queue offset, count and rest" in report.findings.all_shown()[0].detail
+
+
+def test_a_batch_queue_is_compared_with_its_log(spark: SparkSession, batches: Store) -> None:
+    report = batches_audited(spark, batches)
+    assert (report.is_whole, report.queue_entries) == (True, BATCHES)
+    with running_broker(batches.root):
+        patch(batches.root / "batchconsumequeue/B/0" / ("0" * 20), (BATCHES - 1) * 46, bytes(46))
+        report = batches_audited(spark, batches)
+        assert (kinds(report), report.queue_entries_behind) == ({}, 1)
+        patch(batches.root / "batchconsumequeue/B/0" / ("0" * 20), 9 * 46, bytes(46))
+        assert kinds(batches_audited(spark, batches)) == {"queue-entry-missing": 1}
+
+
+def test_batches_in_a_log_without_its_store_are_no_jumps(spark: SparkSession, batches: Store) -> None:
+    assert audit(spark, str(batches.log.folder), settings=BrokerSettings(segment_size=SEGMENT)).is_whole
 
 
 @contextmanager

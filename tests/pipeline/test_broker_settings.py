@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from commitlogfs.pipeline.broker_settings import BrokerSettings, BrokerSettingsError, load_broker_settings
-from commitlogfs.pipeline.dispatch import DEFAULT_DELAYS_MS, DispatchRules
+from commitlogfs.pipeline.dispatch import DEFAULT_DELAYS_MS, DispatchRules, MultiDispatch
 
 
 def conf(folder: Path, text: str) -> Path:
@@ -44,7 +44,7 @@ def test_the_values_of_a_broker_conf(tmp_path: Path) -> None:
         DispatchRules(
             delays_ms=(5_000, 120_000, 3_600_000, 86_400_000),
             batch_topics=frozenset({"Batch"}),
-            multi_dispatch=True,
+            multi_dispatch=MultiDispatch(),
             lmq=True,
         ),
         queue_file_size=333,
@@ -74,6 +74,46 @@ def test_tags_are_in_the_index_from_5_4_on(version: str, tags: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("version", "exempt"),
+    [
+        ("4.9.2", None),
+        ("4.9.4", ""),
+        ("4.9", ""),
+        ("5.0.0", ""),
+        ("5.1.1", "%RETRY%g"),
+        ("5.1.2", "%RETRY%g rmq_sys_wheel_timer SCHEDULE_TOPIC_XXXX"),
+        ("5.1", "%RETRY%g rmq_sys_wheel_timer SCHEDULE_TOPIC_XXXX"),
+        ("5.2.0", "%RETRY%g rmq_sys_wheel_timer rmq_sys_x SCHEDULE_TOPIC_XXXX"),
+        ("5.5.0", "%RETRY%g rmq_sys_wheel_timer rmq_sys_x SCHEDULE_TOPIC_XXXX"),
+    ],
+)
+def test_topics_without_multi_dispatch_by_version(tmp_path: Path, version: str, exempt: str | None) -> None:
+    path = conf(tmp_path, "enableMultiDispatch=true\n")
+    rules = load_broker_settings(path, broker_version=version).rules.multi_dispatch
+    topics = ("T", "%RETRY%g", "rmq_sys_wheel_timer", "rmq_sys_x", "SCHEDULE_TOPIC_XXXX")
+    found = None if rules is None else " ".join(topic for topic in topics if not rules.spreads(topic))
+    assert found == exempt
+    assert rules is None or rules.skips_slashes == (version not in ("4.9.4", "4.9", "5.0.0", "5.1.1"))
+
+
+def test_a_topics_json_of_rocketmq_4_stands_for_its_version(tmp_path: Path) -> None:
+    root = store(tmp_path, {"T": {"attributes": {"queue.type": "BatchCQ"}}})
+    file, path = root / "config/topics.json", conf(tmp_path, "enableMultiDispatch=true\n")
+    table = json.loads(file.read_text())
+    of_4 = load_broker_settings(path, root, broker_version="4.9.8").rules
+    assert (of_4.index_tags, of_4.inner_batches, of_4.batch_topics) == (False, False, frozenset())
+    newest = load_broker_settings(path, root)
+    assert (newest.rules.batch_topics, newest.warnings) == (frozenset({"T"}), ())
+    file.write_text(json.dumps(table | {"dataVersion": {"counter": 1, "timestamp": 2}}))
+    recognised = load_broker_settings(path, root)
+    assert recognised.rules == of_4
+    assert "RocketMQ 4 has written it" in recognised.warnings[0]
+    assert load_broker_settings(path, root, broker_version="5.5.0") == newest
+    file.write_text(json.dumps(table | {"dataVersion": {"counter": 1, "stateVersion": 0, "timestamp": 2}}))
+    assert load_broker_settings(path, root) == newest
+
+
+@pytest.mark.parametrize(
     ("line", "why"),
     [
         ("enableConsumeQueueExt=true", "live subscriptions"),
@@ -87,7 +127,7 @@ def test_queues_that_cannot_be_rebuilt(tmp_path: Path, line: str, why: str) -> N
 
 def test_light_queues_in_rocksdb_are_no_files(tmp_path: Path) -> None:
     text = "enableMultiDispatch=true\nrocksdbCQDoubleWriteEnable=true\ncombineCQUseRocksdbForLmq=true\n"
-    assert not load_broker_settings(conf(tmp_path, text)).rules.multi_dispatch
+    assert load_broker_settings(conf(tmp_path, text)).rules.multi_dispatch is None
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,14 @@ from support.rocketmq_store import RocketmqStore
 from support.written_logs import Maker, WrittenLog, write_log
 
 from commitlogfs.pipeline.broker_settings import BrokerSettings
-from commitlogfs.pipeline.dispatch import Dispatcher, DispatchRules, Entries, QueueKey, UndispatchableRecordError
+from commitlogfs.pipeline.dispatch import (
+    Dispatcher,
+    DispatchRules,
+    Entries,
+    MultiDispatch,
+    QueueKey,
+    UndispatchableRecordError,
+)
 from commitlogfs.pipeline.jobs.rebuild_tasks import decode_splits, only_summaries
 from commitlogfs.pipeline.scanner import DamageMode
 from commitlogfs.pipeline.segments import list_segments
@@ -46,9 +54,9 @@ def oracle_of(log: WrittenLog, settings: BrokerSettings) -> RocketmqStore:
         settings.index_slots,
         settings.index_capacity,
         rules.index_tags,
-        rules.multi_dispatch,
+        rules.multi_dispatch is not None,
         rules.lmq,
-        rules.batch_topics,
+        rules.batch_topics or frozenset(),
     )
     for offset in log.offsets:
         segment = log.segment_at(offset).read_bytes()
@@ -111,7 +119,7 @@ def test_what_cannot_be_dispatched_is_damage_that_permissive_mode_skips(tmp_path
     log = write_log(tmp_path / "log", SEGMENT, [*good[:4], bad[0], *good[4:6], bad[1], bad[2], *good[6:], bad[3]])
     wrong = [log.offsets[n] for n in (4, 7, 8, 12)]
     ends = dict(zip(log.offsets, [*log.offsets[1:], log.end], strict=True))
-    settings = replace(SETTINGS, rules=DispatchRules(multi_dispatch=True), queue_file_size=1000)
+    settings = replace(SETTINGS, rules=DispatchRules(multi_dispatch=MultiDispatch()), queue_file_size=1000)
     with pytest.raises(UndispatchableRecordError, match=f"log offset {wrong[1]}: a record of topic"):
         rebuild_in_process(log.folder, tmp_path / "failfast", settings, SEGMENT)
     for split_size in (300, SEGMENT):
@@ -145,7 +153,9 @@ def test_other_queue_offsets_are_numbers_as_java_reads_them(text: str) -> None:
             0, properties=props(INNER_MULTI_DISPATCH="a,b", INNER_MULTI_QUEUE_OFFSET=f"{offset},7")
         )
         data = np.frombuffer(record, np.uint8)
-        return Dispatcher(DispatchRules(multi_dispatch=True)).dispatch(data, np.zeros(1, np.int64)).entries
+        return (
+            Dispatcher(DispatchRules(multi_dispatch=MultiDispatch())).dispatch(data, np.zeros(1, np.int64)).entries
+        )
 
     with pytest.raises(UndispatchableRecordError, match="log offset 0: property INNER_MULTI_QUEUE_OFFSET is"):
         dispatch(text)
@@ -178,9 +188,55 @@ def test_an_inner_batch_is_one_entry_with_its_base_and_count(tmp_path: Path) -> 
     )
 
 
+def test_a_single_message_in_a_batch_queue_is_a_batch_of_one(tmp_path: Path) -> None:
+    batch = partial(message, topic=b"Batch")
+    check(
+        tmp_path,
+        [
+            batch(queue_offset=0, properties=props(TAGS="A")),
+            batch(queue_offset=1, properties=props(INNER_BASE="1", INNER_NUM="3"), sys_flag=1 << 7),
+            batch(queue_offset=4, properties=props(INNER_BASE="77")),
+            batch(queue_offset=5, properties=props(INNER_NUM="7")),
+            batch(queue_offset=-1),
+            batch(queue_offset=9, sys_flag=PREPARED),
+            batch(queue_offset=6, properties=props(INNER_BASE="6", INNER_NUM="0")),
+            batch(queue_offset=7, properties=props(INNER_BASE="7", INNER_NUM="-3")),
+            batch(queue_offset=50, properties=props(INNER_BASE="+50", INNER_NUM="0001")),
+            # Only singles, and beside them a topic with ordinary queues.
+            *(message(topic=b"Singles", queue_offset=n) for n in range(5)),
+            *(message(topic=b"Plain", queue_offset=n) for n in range(2)),
+        ],
+        replace(SETTINGS, rules=DispatchRules(batch_topics=frozenset({"Batch", "Singles"}))),
+    )
+
+
+@pytest.mark.parametrize("topic", [b"Batch", b"Plain"])
+@pytest.mark.parametrize(
+    ("base", "count", "named"),
+    [("x", "1", "INNER_BASE is 'x'"), ("1", "x", "INNER_NUM is 'x'"), ("1", "32768", "INNER_NUM is '32768'")],
+)
+def test_a_batch_without_numbers_stops_the_rebuild(topic: bytes, base: str, count: str, named: str) -> None:
+    """As it stops a broker, whatever the type of the queue; RocketMQ 4 knows no batches."""
+    record = make_record(5, topic=topic, properties=props(INNER_BASE=base, INNER_NUM=count), queue_offset=3)
+    data, positions = np.frombuffer(record, np.uint8), np.zeros(1, np.int64)
+    with pytest.raises(UndispatchableRecordError, match=f"log offset 5: property {named}, no number"):
+        Dispatcher(DispatchRules(batch_topics=frozenset({"Batch"}))).dispatch(data, positions)
+    old = DispatchRules(inner_batches=False, batch_topics=frozenset())
+    assert Dispatcher(old).dispatch(data, positions).entries.queue_offsets.tolist() == [3]
+
+
+def test_a_batch_is_refused_where_queue_types_are_unknown() -> None:
+    record = make_record(5, topic=b"T", properties=props(INNER_BASE="3", INNER_NUM="4"), sys_flag=1 << 7)
+    data, positions = np.frombuffer(record, np.uint8), np.zeros(1, np.int64)
+    with pytest.raises(UndispatchableRecordError, match=r"log offset 5: topic T has a batch here.*store root"):
+        Dispatcher(DispatchRules()).dispatch(data, positions)
+    entries = Dispatcher(DispatchRules(), queues=False).dispatch(data, positions).entries
+    assert (entries.queue_offsets.tolist(), entries.counts.tolist()) == ([3], [4])
+
+
 @pytest.mark.parametrize("lmq", [True, False])
 def test_a_message_enters_the_queues_that_it_names(tmp_path: Path, lmq: bool) -> None:
-    rules = DispatchRules(multi_dispatch=True, lmq=lmq)
+    rules = DispatchRules(multi_dispatch=MultiDispatch(), lmq=lmq)
 
     def named(names: str, offsets: str, **fields: object) -> Maker:
         values = props(INNER_MULTI_DISPATCH=names, INNER_MULTI_QUEUE_OFFSET=offsets, TAGS="A")
@@ -202,6 +258,70 @@ def test_a_message_enters_the_queues_that_it_names(tmp_path: Path, lmq: bool) ->
         named("Else", "0", sys_flag=ROLLBACK),
     ]
     check(tmp_path, makers, replace(SETTINGS, rules=rules))
+
+
+OF_5_1_2 = MultiDispatch(("%RETRY%",), frozenset({"rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"}))
+OF_4_9 = MultiDispatch((), frozenset(), skips_slashes=False)
+
+
+@pytest.mark.parametrize(
+    ("topic", "newest", "of_5_1_2", "of_4_9"),
+    [
+        ("T", True, True, True),
+        ("%DLQ%g", True, True, True),
+        ("rmq_sys_x", False, True, True),
+        ("rmq_sys_wheel_timer", False, False, True),
+        ("SCHEDULE_TOPIC_XXXX", False, False, True),
+        ("%RETRY%g", False, False, True),
+    ],
+)
+def test_which_topics_spread_depends_on_the_version(topic: str, newest: bool, of_5_1_2: bool, of_4_9: bool) -> None:
+    values = props(INNER_MULTI_DISPATCH="%LMQ%a", INNER_MULTI_QUEUE_OFFSET="0", DELAY="1")
+    data = np.frombuffer(make_record(0, topic=topic.encode(), properties=values, store_ms=MS), np.uint8)
+    for rules, spreads in ((MultiDispatch(), newest), (OF_5_1_2, of_5_1_2), (OF_4_9, of_4_9)):
+        dispatcher = Dispatcher(DispatchRules(multi_dispatch=rules, lmq=True))
+        entries = dispatcher.dispatch(data, np.zeros(1, np.int64)).entries
+        assert [key.topic for key in dispatcher.queue_keys] == [topic, "%LMQ%a"][: 1 + spreads]
+        due = MS + 1000 if topic.startswith("SCHEDULE") else 0
+        assert entries.tags_codes.tolist() == [due] * (1 + spreads)
+
+
+@pytest.mark.parametrize(
+    ("names", "offsets", "rules", "why"),
+    [
+        ("%LMQ%a/b", "0", OF_4_9, "a record of topic '%LMQ%a/b', for which there can be no folder"),
+        ("a,,b", "0,1,2", MultiDispatch(), "a record of topic '', for which there can be no folder"),
+        ("%LMQ%" + 251 * "x", "0", MultiDispatch(), "for which there can be no folder"),
+        ("Batch", "0", MultiDispatch(), "names topic Batch, which has batch queues"),
+        ("a,b", ",1", MultiDispatch(), "INNER_MULTI_QUEUE_OFFSET is ',1'"),
+    ],
+)
+def test_a_light_queue_that_cannot_be_is_refused(names: str, offsets: str, rules: MultiDispatch, why: str) -> None:
+    values = props(INNER_MULTI_DISPATCH=names, INNER_MULTI_QUEUE_OFFSET=offsets)
+    data = np.frombuffer(make_record(7, properties=values), np.uint8)
+    dispatcher = Dispatcher(DispatchRules(multi_dispatch=rules, batch_topics=frozenset({"Batch"})))
+    with pytest.raises(UndispatchableRecordError, match=f"log offset 7: .*{re.escape(why)}"):
+        dispatcher.dispatch(data, np.zeros(1, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("names", "offsets", "queues"),
+    [
+        (",", "5", []),
+        ("\u2003", "5", []),
+        ("\u00a0", "5", ["\u00a0"]),
+        ("a,", "5,,", ["a"]),
+        ("a", "5,6", []),
+        ("a/b,c", "5,6", ["c"]),
+        ("%LMQ%" + 250 * "x", "5", ["%LMQ%" + 250 * "x"]),
+    ],
+)
+def test_lists_of_light_queues_are_split_as_java_does(names: str, offsets: str, queues: list[str]) -> None:
+    values = props(INNER_MULTI_DISPATCH=names, INNER_MULTI_QUEUE_OFFSET=offsets)
+    data = np.frombuffer(make_record(0, topic=b"T", properties=values), np.uint8)
+    dispatcher = Dispatcher(DispatchRules(multi_dispatch=MultiDispatch()))
+    dispatcher.dispatch(data, np.zeros(1, np.int64))
+    assert [key.topic for key in dispatcher.queue_keys] == ["T", *queues]
 
 
 def test_without_multi_dispatch_a_message_enters_its_own_queue_only(tmp_path: Path) -> None:

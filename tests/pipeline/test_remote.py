@@ -1,5 +1,6 @@
 """The log on an S3-compatible server: the same rows, fetched by ranges; what is missing there is said."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +12,11 @@ from support.messages import messages
 from support.written_logs import WrittenLog, write_log
 
 from commitlogfs.pipeline.errors import LocationError, SegmentGoneError
+from commitlogfs.pipeline.options import parse_options
 from commitlogfs.pipeline.places import survey
+from commitlogfs.pipeline.reader import plan_batch
 from commitlogfs.pipeline.scanner import Chunk, scan_split
+from commitlogfs.pipeline.selection import Bounds
 from commitlogfs.pipeline.splits import plan_splits
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(s3_server.lack()), reason=s3_server.lack())]
@@ -83,6 +87,28 @@ def test_what_is_not_there(endpoint: str, stored: str) -> None:
         survey(s3_server.uri(endpoint, "nowhere", "log"), None)
     with pytest.raises(LocationError):
         survey(s3_server.uri(endpoint, "archive", "another"), None)
+
+
+def test_a_prefix_above_the_log_is_an_error_that_names_it(endpoint: str, log: WrittenLog) -> None:
+    bucket = bucket_of(endpoint)
+    bucket.create_dir("backup")
+    with bucket.open_output_stream(f"backup/store/commitlog/{0:020d}") as file:
+        file.write(log.segment_at(0).read_bytes())
+    likely = re.escape(f"no segments; the log is likely {s3_server.uri(endpoint, 'backup', 'store/commitlog')}")
+    for above in ("store", ""):
+        with pytest.raises(LocationError, match=likely):
+            survey(s3_server.uri(endpoint, "backup", above), None)
+
+
+def test_an_empty_prefix_is_an_error(endpoint: str) -> None:
+    bucket_of(endpoint).create_dir("bare")
+    for fail in ("true", "false"):
+        options = parse_options({"path": s3_server.uri(endpoint, "bare", ""), "failOnDataLoss": fail})
+        if fail == "false":
+            assert plan_batch(options, Bounds()) == []
+            continue
+        with pytest.raises(LocationError, match="holds no segments: is the log mounted there"):
+            plan_batch(options, Bounds())
 
 
 def test_a_segment_that_is_deleted_meanwhile(endpoint: str, log: WrittenLog) -> None:

@@ -103,8 +103,10 @@ def test_a_log_that_is_not_there_is_said(spark: SparkSession, workdir: Path) -> 
         load(spark, str(workdir / "nowhere")).count()
 
 
-def test_an_empty_log_is_an_empty_table(spark: SparkSession, workdir: Path) -> None:
-    assert load(spark, str(workdir)).count() == 0
+def test_an_empty_directory_is_a_table_only_if_said_so(spark: SparkSession, workdir: Path) -> None:
+    with pytest.raises(PySparkException, match=r"LocationError: .*holds no segments: is the log mounted there?"):
+        load(spark, str(workdir)).count()
+    assert load(spark, str(workdir), failOnDataLoss=False).count() == 0
 
 
 # --- planning --------------------------------------------------------------------------------------------

@@ -45,7 +45,9 @@ def test_spark_finds_it(workdir: Path) -> None:
     assert built.returncode == 0, built.stderr
     (wheel,) = wheels.iterdir()
     with zipfile.ZipFile(wheel) as archive:
-        assert "pyspark_commitlog/__init__.py" in archive.namelist()
+        names = archive.namelist()
+    assert "pyspark_commitlog/__init__.py" in names
+    assert "commitlogfs/pipeline/log4j2.properties" in names
     target = workdir / "installed"
     subprocess.run([*pip, "install", "--no-deps", "--target", str(target), str(wheel)], check=True)
 
