@@ -1,5 +1,5 @@
-/* The system calls Python has no name for: openat2(2), fallocate(2) with flags, and statx(2) over many
- * names of one directory in a single call (the GIL is released once, not once per name). No policy here. */
+/* The system calls Python has no name for: openat2(2), fallocate(2) with flags, mlockall(2), and statx(2) over
+ * many names of one directory in a single call (the GIL is released once, not once per name). No policy here. */
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -9,6 +9,7 @@
 #include <linux/openat2.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
@@ -78,6 +79,19 @@ static PyObject *py_fallocate(PyObject *Py_UNUSED(module), PyObject *args)
     } while (result < 0 && errno == EINTR && PyErr_CheckSignals() == 0);
     if (result < 0)
         return PyErr_Occurred() ? NULL : PyErr_SetFromErrno(PyExc_OSError);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_mlockall(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int flags, result;
+    if (!PyArg_ParseTuple(args, "i:mlockall", &flags))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    result = mlockall(flags);
+    Py_END_ALLOW_THREADS
+    if (result < 0)
+        return PyErr_SetFromErrno(PyExc_OSError);
     Py_RETURN_NONE;
 }
 
@@ -222,6 +236,7 @@ done:
 static PyMethodDef methods[] = {
     {"openat2", py_openat2, METH_VARARGS, "openat2(dirfd, path, flags, mode, resolve) -> fd"},
     {"fallocate", py_fallocate, METH_VARARGS, "fallocate(fd, mode, offset, length)"},
+    {"mlockall", py_mlockall, METH_VARARGS, "mlockall(flags)"},
     {"stat_fd", py_stat_fd, METH_VARARGS, "stat_fd(fd) -> packed attributes"},
     {"stat_names", py_stat_names, METH_VARARGS, "stat_names(dirfd, names) -> list of packed attributes or errno"},
     {"stat_changes", py_stat_changes, METH_VARARGS,
@@ -238,6 +253,9 @@ static int add_constants(PyObject *module)
         {"RESOLVE_NO_XDEV", RESOLVE_NO_XDEV},
         {"FALLOC_FL_KEEP_SIZE", FALLOC_FL_KEEP_SIZE},
         {"FALLOC_FL_PUNCH_HOLE", FALLOC_FL_PUNCH_HOLE},
+        {"MCL_CURRENT", MCL_CURRENT},
+        {"MCL_FUTURE", MCL_FUTURE},
+        {"MCL_ONFAULT", MCL_ONFAULT},
         {"PACKED_SIZE", sizeof(struct packed_attributes)},
     };
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)

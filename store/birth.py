@@ -15,11 +15,12 @@ import contextlib
 import os
 import stat
 import uuid
+from collections import Counter
 from dataclasses import dataclass, field
 
 from commitlogfs.store import durable, filesystem, identity, layout
 from commitlogfs.store.disk import Disk, is_read_only
-from commitlogfs.store.errors import PoolError, PoolInUseError
+from commitlogfs.store.errors import PoolError, PoolInUseError, SegmentSizeError
 from commitlogfs.store.findings import Finding, FindingCode, Severity
 from commitlogfs.store.identity import (
     LARGEST_DISK_NUMBER,
@@ -103,7 +104,7 @@ def plan_adopt(
     """Plan to take over existing commitlog folders in place. Changes nothing.
 
     `segment_size` None is learnt from the files; `root` None is taken from the folder with the oldest
-    segment. Descriptors are registered on `stack`. Raises PoolError, PoolInUseError.
+    segment. Descriptors are registered on `stack`. Raises PoolError, SegmentSizeError, PoolInUseError.
     """
     folders = _open_all(specs, stack)
     findings = compare_folders(folders)
@@ -111,7 +112,12 @@ def plan_adopt(
     for folder in folders:
         _demand_writable(folder)
     members, pool_id = _members(specs, folders)
-    size = segment_size if segment_size is not None else _learn_segment_size(folders)
+    sizes = [sizes_present(folder.dirfd) for folder in folders]
+    if segment_size is None:
+        size = _learn_segment_size(folders, sizes)
+    else:
+        size = segment_size
+        _demand_right_size(size, sum(sizes, Counter()))
     inventory, scans = _take_inventory(folders, size)
     _refuse_native_mismatch(scans)
     findings += inventory.findings
@@ -254,14 +260,23 @@ def _refuse_native_mismatch(scans: list[tuple[Disk, DiskScan]]) -> None:
             )
 
 
-def _learn_segment_size(folders: list[OpenFolder]) -> int:
-    sizes: dict[int, str] = {}
-    for folder in folders:
-        for size in sizes_present(folder.dirfd):
-            sizes.setdefault(size, folder.spec.path)
+def _demand_right_size(given: int, sizes: Counter[int]) -> None:
+    """Raises SegmentSizeError, before segments are taken for damaged ones or for alien files."""
     if not sizes:
+        return
+    found, number = sizes.most_common(1)[0]
+    if found != given and number > sizes[given]:
+        raise SegmentSizeError(given, found, number, sizes.total())
+
+
+def _learn_segment_size(folders: list[OpenFolder], sizes: list[Counter[int]]) -> int:
+    found: dict[int, str] = {}
+    for folder, present in zip(folders, sizes, strict=True):
+        for size in present:
+            found.setdefault(size, folder.spec.path)
+    if not found:
         raise PoolError("no segment in any of the folders: nothing to adopt, use `init` for a new pool")
-    if len(sizes) > 1:
-        described = ", ".join(f"{size} in {path}" for size, path in sorted(sizes.items()))
+    if len(found) > 1:
+        described = ", ".join(f"{size} in {path}" for size, path in sorted(found.items()))
         raise PoolError(f"segments of different sizes ({described}): name the right one with --segment-size")
-    return next(iter(sizes))
+    return next(iter(found))

@@ -1,6 +1,6 @@
 """Base offset -> segment: the index that resolves log offsets and names. In memory, rebuilt by scanning."""
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from itertools import pairwise
@@ -19,6 +19,8 @@ class Role(IntEnum):
     """A copy in progress under `.NAME.suffix`, in the disk's folder."""
     RETIRED = 2
     """Removed from the log, still open somewhere, in the disk's retired folder."""
+    GIVEN_UP = 3
+    """Left empty, under its segment's name, on a disk that failed; the segment is made on another (leftovers)."""
 
 
 class Segment:
@@ -66,7 +68,8 @@ class Catalog:
     """Segments in order of base offset.
 
     Lookup by offset is O(1) while the log is contiguous, a binary search when it has gaps. Segments are
-    normally added at the end and removed at the front.
+    normally added at the end and removed at the front. Gaps and partial segments are kept as ledgers: reporting
+    them costs no walk over the log.
     """
 
     def __init__(self, segment_size: int, segments: Iterable[Segment] = ()) -> None:
@@ -78,6 +81,8 @@ class Catalog:
         for before, after in pairwise(self._bases):
             if before >= after:
                 raise ValueError(f"base offset {after} is taken or out of order")
+        self._gaps = gaps_between(self._bases, segment_size)
+        self._partial = {s.base_offset: s for s in self._segments if s.size != segment_size}
         for segment in self._segments:
             self._note_ino(segment)
 
@@ -130,6 +135,33 @@ class Catalog:
     def count_on_disk(self, disk: DiskNumber) -> int:
         return len(self._by_ino.get(disk, ()))
 
+    def record_size(self, segment: Segment) -> None:
+        """To be called when the size of a segment in the catalog has changed."""
+        if segment.size != self.segment_size:
+            self._partial[segment.base_offset] = segment
+        else:
+            self._partial.pop(segment.base_offset, None)
+
+    @property
+    def partial_count(self) -> int:
+        """Number of segments of another size than the segment size."""
+        return len(self._partial)
+
+    def whole_count_on_disk(self, disk: DiskNumber) -> int:
+        """Number of segments on one disk that have the segment size."""
+        return self.count_on_disk(disk) - sum(segment.disk == disk for segment in self._partial.values())
+
+    @property
+    def first_whole(self) -> Segment | None:
+        """The first segment that has the segment size."""
+        return next((segment for segment in self._segments if segment.base_offset not in self._partial), None)
+
+    @property
+    def last_whole(self) -> Segment | None:
+        """The last segment that has the segment size."""
+        newest_first = reversed(self._segments)
+        return next((segment for segment in newest_first if segment.base_offset not in self._partial), None)
+
     def predecessor(self, base_offset: int) -> Segment | None:
         """The nearest segment before `base_offset`, contiguous or not."""
         index = bisect_left(self._bases, base_offset) - 1
@@ -146,20 +178,49 @@ class Catalog:
         if index < len(self._bases) and self._bases[index] == segment.base_offset:
             raise ValueError(f"base offset {segment.base_offset} is taken")
         self._note_ino(segment)
+        before, after = self._neighbours(index, index)
+        self._drop_gap(before, after)
+        self._keep_gap(before, segment.base_offset)
+        self._keep_gap(segment.base_offset, after)
         self._bases.insert(index, segment.base_offset)
         self._segments.insert(index, segment)
+        self.record_size(segment)
 
     def remove(self, segment: Segment) -> None:
         """Raises KeyError if this segment is not in the catalog."""
         if self.by_ino(segment.disk, segment.ino) is not segment:
             raise KeyError(segment.base_offset)
         index = bisect_left(self._bases, segment.base_offset)
+        before, after = self._neighbours(index, index + 1)
+        self._drop_gap(before, segment.base_offset)
+        self._drop_gap(segment.base_offset, after)
+        self._keep_gap(before, after)
+        self._partial.pop(segment.base_offset, None)
         del self._by_ino[segment.disk][segment.ino]
         del self._bases[index], self._segments[index]
 
     def gaps(self) -> list[tuple[BaseOffset, BaseOffset]]:
         """Missing ranges [start, end) between the first and the last segment."""
-        return gaps_between(self._bases, self.segment_size)
+        return list(self._gaps)
+
+    @property
+    def gap_count(self) -> int:
+        return len(self._gaps)
+
+    def _neighbours(self, end: int, start: int) -> tuple[BaseOffset | None, BaseOffset | None]:
+        """The base offsets before index `end` and from index `start` on."""
+        before = self._bases[end - 1] if end else None
+        return before, self._bases[start] if start < len(self._bases) else None
+
+    def _keep_gap(self, before: BaseOffset | None, after: BaseOffset | None) -> None:
+        """The segments at these offsets are neighbours now."""
+        if before is not None and after is not None and after - before > self.segment_size:
+            insort(self._gaps, (BaseOffset(before + self.segment_size), after))
+
+    def _drop_gap(self, before: BaseOffset | None, after: BaseOffset | None) -> None:
+        """They are no longer."""
+        if before is not None and after is not None and after - before > self.segment_size:
+            del self._gaps[bisect_left(self._gaps, (BaseOffset(before + self.segment_size), after))]
 
     def _note_ino(self, segment: Segment) -> None:
         inos = self._by_ino.setdefault(segment.disk, {})

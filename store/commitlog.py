@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from commitlogfs.store import health
 from commitlogfs.store.allocate import Published
-from commitlogfs.store.attributes import PackedAttributes, ino_of, nlink_of, unpack
+from commitlogfs.store.attributes import PackedAttributes, ino_of, nlink_of, size_of, unpack
 from commitlogfs.store.catalog import Catalog, Role, Segment
 from commitlogfs.store.disk import Disk
 from commitlogfs.store.eligibility import DiskView, Eligibility, RefusalReason, evaluate
@@ -48,7 +48,7 @@ from commitlogfs.store.segment import (
     parse_temporary_name,
 )
 from commitlogfs.store.usage import DiskUsage, UsageAfter
-from commitlogfs.store.yields import Yields
+from commitlogfs.store.yields import VainRemovals, Yields
 
 UNLINK = "unlink"
 """Why a segment is removed, where a caller of the mount asked for it."""
@@ -105,14 +105,29 @@ class CommitLog:
         self._quarantined: dict[bytes, str] = pool.inventory.quarantined
         self._doubtful: dict[bytes, DiskNumber] = {}
         self._others: dict[tuple[DiskNumber, int], Segment] = {
-            (file.disk, file.ino): file for file in self._temporaries.values()
+            (file.disk, file.ino): file for file in (*self._temporaries.values(), *pool.inventory.leftovers)
         }
         self._kept: set[tuple[DiskNumber, int]] = set()
         self._usage: dict[DiskNumber, DiskUsage | None] = dict.fromkeys(self.disks)
         self._yields = Yields(self.segment_size)
         self._linked: Counter[DiskNumber] = Counter()
         self._no_space: tuple[float, NoDiskAvailableError] | None = None
-        self._sealed_floor = self.catalog.last.base_offset if self.catalog.last and self.missing else None
+        self._newest_missing = pool.newest_missing
+        self._sealed_floor = self._find_sealed_floor()
+
+    def _find_sealed_floor(self) -> BaseOffset | None:
+        """Below this no segment is made, since a missing disk may hold it; None where every disk is there."""
+        floors = [] if self._newest_missing is None else [BaseOffset(self._newest_missing + self.segment_size)]
+        if self.missing and self.catalog.last is not None:
+            floors.append(self.catalog.last.base_offset)
+        return max(floors, default=None)
+
+    @property
+    def newest(self) -> BaseOffset | None:
+        """The newest segment, wherever it lies, as every disk records it."""
+        last = self.catalog.last
+        known = (self._newest_missing, None if last is None else last.base_offset)
+        return max((base for base in known if base is not None), default=None)
 
     # --- looking up ----------------------------------------------------------------------------------
 
@@ -152,9 +167,7 @@ class CommitLog:
     @property
     def end_offset(self) -> LogOffset:
         """The log offset just past the last whole segment; 0 for an empty log."""
-        last = self.catalog.last
-        while last is not None and last.size != self.segment_size:
-            last = self.catalog.predecessor(last.base_offset)
+        last = self.catalog.last_whole
         return LogOffset(0 if last is None else last.base_offset + self.segment_size)
 
     def split_range(self, offset: int, length: int) -> list[LogRange]:
@@ -211,6 +224,14 @@ class CommitLog:
         """Walk the log for `freeable_bytes`: which segments have names besides ours."""
         self._linked = Counter(segment.disk for segment in self.catalog if nlink_of(segment.attributes) > 1)
 
+    def vain_removals(self) -> dict[DiskNumber, VainRemovals]:
+        """Disks where the latest removals have not freed what they promised."""
+        return self._yields.records()
+
+    def resume_vain_removals(self, number: DiskNumber, record: VainRemovals) -> None:
+        """What a former daemon of this mount has found."""
+        self._yields.resume(number, record)
+
     def is_barren(self, number: DiskNumber) -> bool:
         """Whether the latest removals from this disk freed nothing, so that none is to be counted on."""
         return self._yields.is_barren(number, time.monotonic())
@@ -247,7 +268,12 @@ class CommitLog:
         return eligibility
 
     def note_disk_error(self, number: DiskNumber, error: DiskError, now_s: float) -> None:
+        """A create has failed there, and goes on to the next disk."""
         self.counters.create_retries += 1
+        self.note_trouble(number, error, now_s)
+
+    def note_trouble(self, number: DiskNumber, error: DiskError, now_s: float) -> None:
+        """A disk has refused a change."""
         health.note_error(self.disks[number], error, now_s)
 
     # --- creating ------------------------------------------------------------------------------------
@@ -268,7 +294,9 @@ class CommitLog:
             error = self._no_disk_error(eligibility)
             self._no_space = (now_s + NO_SPACE_CACHE_S, error)
             raise error
-        return CreatePlan(name, base, role, self._rank(base, eligibility), eligibility.fallback)
+        leftover_disks = {file.disk for file in self.leftovers_named(name)}
+        order = tuple(number for number in self._rank(base, eligibility) if number not in leftover_disks)
+        return CreatePlan(name, base, role, order, eligibility.fallback)
 
     def preview_next(self) -> tuple[DiskNumber, ...]:
         """Where the segment after the newest would go now, best first; empty if nowhere."""
@@ -289,6 +317,41 @@ class CommitLog:
             file = Segment(plan.base_offset, number, published.attributes)
             self.catalog.add(file)
         return file
+
+    def can_move(self, file: Segment, now_s: float) -> bool:
+        """Whether a segment that its disk refuses to go on with could be made on another one."""
+        eligibility = self.evaluate(now_s)
+        taken = {file.disk, *(leftover.disk for leftover in self.leftovers_named(file.name))}
+        others = {*eligibility.eligible, *eligibility.last_resort} - taken
+        return file.role is Role.SEGMENT and bool(others)
+
+    def note_given_up(self, file: Segment) -> None:
+        """An empty segment has left the log; its file stays on the failed disk, and its name is free for others."""
+        self.catalog.remove(file)
+        self.note_leftover(file)
+
+    def note_leftover(self, file: Segment) -> None:
+        """A failed disk holds, or may hold, this empty file, which is no part of the log."""
+        file.role = Role.GIVEN_UP
+        self._others[(file.disk, file.ino)] = file
+
+    def note_leftover_gone(self, file: Segment, usage: DiskUsage | None = None) -> None:
+        """It does not lie on its disk any longer."""
+        self._others.pop((file.disk, file.ino), None)
+        self._no_space = None
+        if usage is not None:
+            self.note_usage(file.disk, usage)
+
+    def leftovers_named(self, name: bytes) -> list[Segment]:
+        return [file for file in self._others.values() if file.role is Role.GIVEN_UP and file.name == name]
+
+    def leftovers(self, number: DiskNumber) -> list[Segment]:
+        """Files to be removed from a disk when it is well, unless they turned out to hold data (`note_kept`)."""
+        return [
+            file
+            for key, file in self._others.items()
+            if file.role is Role.GIVEN_UP and file.disk == number and key not in self._kept
+        ]
 
     def note_doubtful(self, name: bytes, number: DiskNumber) -> None:
         """A disk holds, or may hold, this name outside of the log: until it denies that (`note_denied`), no disk
@@ -406,7 +469,7 @@ class CommitLog:
 
     def note_attributes(self, file: Segment, attributes: PackedAttributes) -> None:
         """Attributes after a change made through us: nothing newer is known."""
-        file.attributes = attributes
+        self._set_attributes(file, attributes)
 
     def note_look(self, file: Segment, known: PackedAttributes, seen: PackedAttributes) -> bool:
         """What a stat saw. `known` are the attributes known when it began: if something newer has been noted
@@ -416,8 +479,14 @@ class CommitLog:
         if ino_of(seen) != file.ino:
             return False
         if file.attributes is known:
-            file.attributes = seen
+            self._set_attributes(file, seen)
         return True
+
+    def _set_attributes(self, file: Segment, attributes: PackedAttributes) -> None:
+        size_changes = size_of(attributes) != file.size
+        file.attributes = attributes
+        if size_changes and self.catalog.by_ino(file.disk, file.ino) is file:
+            self.catalog.record_size(file)
 
     # --- removing and renaming -----------------------------------------------------------------------
 

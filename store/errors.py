@@ -70,6 +70,10 @@ class DiskFailedError(DiskError):
     """The disk answers with I/O errors, or not at all."""
 
 
+class HoldsDataError(StoreError):
+    """A file that was taken for empty may hold data: it is left alone."""
+
+
 class ForeignFileError(DiskError):
     """Something else, or nothing, lies where a file of ours was: somebody changed the disk's folder."""
 
@@ -98,6 +102,19 @@ class FolderError(PoolError):
         self.path = path
         self.reason = reason
         self.remedy = remedy
+
+
+class SegmentSizeError(PoolError):
+    """Most of the segments found have another size than the one given: that one is wrong, not they."""
+
+    def __init__(self, given: int, found: int, number: int, total: int) -> None:
+        super().__init__(f"the segment size given is {given}, but {number} of {total} segments have {found} bytes")
+        self.given = given
+        self.found = found
+        """Bytes."""
+        self.number = number
+        """How many segments have `found` bytes, of `total` with any content."""
+        self.total = total
 
 
 class NoIdentityError(PoolError):

@@ -40,6 +40,7 @@ class FindingCode(Enum):
     ALIEN_FILE = "alien-file"
     UNFINISHED_COPY = "unfinished-copy"
     UNSIZED_SEGMENT = "unsized-segment"
+    EMPTY_LEFTOVER = "empty-leftover"
     FOLDER_OPEN_TO_OTHERS = "folder-open-to-others"
 
 
@@ -55,8 +56,13 @@ class Finding:
     remedy: str
 
     def __str__(self) -> str:
+        return f"{self.text}: {self.remedy}"
+
+    @property
+    def text(self) -> str:
+        """Where and what, without the remedy."""
         where = "/".join(part for part in (self.disk, self.file) if part)
-        return f"{where}: {self.message}: {self.remedy}" if where else f"{self.message}: {self.remedy}"
+        return f"{where}: {self.message}" if where else self.message
 
     def as_json(self) -> dict[str, str]:
         return {

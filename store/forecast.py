@@ -1,12 +1,17 @@
 """How fast the log grows and when a disk reaches its next threshold. Pure."""
 
+from collections import deque
 from dataclasses import dataclass
 
 from commitlogfs.store.thresholds import Thresholds
 from commitlogfs.store.usage import DiskUsage
 
-RECENT_SEGMENTS = 16
-"""The rate is that of the newest so many segments."""
+WINDOW_S = 120.0
+"""The rate is that of the latest so many seconds."""
+IDLE_S = 30.0
+"""A log that has not grown for so long is idle. Longer than the daemon's own measurements are apart."""
+_SHORTEST_S = 0.5
+"""Two measurements that are closer together give no rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +25,49 @@ class NextThreshold:
     """None while the log does not grow, or not on this disk."""
 
 
-def ingest_rate(birth_times_ns: list[int], segment_size: int, now_ns: int) -> float:
-    """Bytes per second, from the birth times of the newest segments; 0.0 if fewer than two are known.
+class Growth:
+    """The rate at which a log is written, from measurements of how far it is. Steady time measures durations, wall
+    time says when."""
 
-    Measured up to now, so that a log that has stopped growing is seen to slow down.
-    """
-    known = sorted(birth for birth in birth_times_ns if 0 < birth <= now_ns)[-RECENT_SEGMENTS:]
-    if len(known) < 2 or now_ns <= known[0]:
-        return 0.0
-    return (len(known) - 1) * segment_size * 1e9 / (now_ns - known[0])
+    def __init__(self) -> None:
+        self.written_to: int | None = None
+        """Log offset after the last byte that is known to be written."""
+        self._samples: deque[tuple[float, int]] = deque()
+        """Steady time and `written_to`, oldest first."""
+        self._grown_at_s: float | None = None
+        """Wall time of the latest measurement that found more than the one before."""
+        self._changed_at_s = 0.0
+        """Wall time: when the segment being written was last changed, as its filesystem says."""
+
+    def record(self, steady_s: float, wall_s: float, written_to: int, changed_at_s: float) -> None:
+        """One measurement."""
+        former = self.written_to
+        if former is not None and written_to < former:  # cut by a recovering broker
+            self._samples.clear()
+        elif former is not None and written_to > former:
+            if self.idle_since(wall_s) is not None:  # the pause is no part of the new rate
+                self._samples = deque([(self._samples[-1])])
+            self._grown_at_s = wall_s
+        self.written_to = written_to
+        self._changed_at_s = changed_at_s
+        self._samples.append((steady_s, written_to))
+        while len(self._samples) > 2 and self._samples[1][0] <= steady_s - WINDOW_S:
+            self._samples.popleft()
+
+    def idle_since(self, wall_s: float) -> float | None:
+        """Wall time of the last write; None while the log grows, or if it is not known."""
+        times = (self._changed_at_s, self._grown_at_s or 0.0)
+        latest = max((moment for moment in times if 0 < moment <= wall_s), default=None)
+        return latest if latest is not None and wall_s - latest >= IDLE_S else None
+
+    def bytes_per_second(self, steady_s: float, wall_s: float) -> float:
+        """0.0 for a log that is idle, or has not been measured twice within the window."""
+        if len(self._samples) < 2 or self.idle_since(wall_s) is not None:
+            return 0.0
+        (began_s, first), (ended_s, last) = self._samples[0], self._samples[-1]
+        if ended_s - began_s < _SHORTEST_S or steady_s - ended_s > WINDOW_S:
+            return 0.0
+        return (last - first) / (ended_s - began_s)
 
 
 def seconds_until(usage: DiskUsage, percent: int, bytes_per_second: float) -> float | None:

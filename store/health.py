@@ -9,7 +9,7 @@ An attempt that succeeds, or that only lacks room, ends all of these.
 """
 
 from commitlogfs.store.disk import Disk, DiskState
-from commitlogfs.store.errors import DiskError, DiskFullError, DiskReadOnlyError
+from commitlogfs.store.errors import DiskError, DiskFailedError, DiskFullError, DiskReadOnlyError
 
 HOLD_BACK_FULL_S = 1.0
 """A disk without room is asked again soon: the broker may have deleted something."""
@@ -53,7 +53,18 @@ def note_attempt(disk: Disk, error: DiskError | None, now_s: float) -> None:
         return
     if disk.suspected_since_s is None:
         disk.suspected_since_s = now_s
+    if disk.last_failure is None:
+        disk.last_failure = error
     disk.is_failing = True
+
+
+def resume_trouble(disk: Disk, *, is_failing: bool, is_read_only: bool, since_s: float, now_s: float) -> None:
+    """What a former daemon has known of a disk: it is tried last, until an attempt succeeds."""
+    disk.is_failing = is_failing
+    disk.is_read_only = is_read_only
+    disk.suspected_since_s = since_s
+    disk.retry_at_s = now_s + HOLD_BACK_FAILED_S
+    disk.last_failure = DiskFailedError(disk.path, "has failed before this daemon was started")
 
 
 def note_silence(disk: Disk, now_s: float) -> None:

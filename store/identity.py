@@ -38,6 +38,10 @@ class DiskIdentity:
     members: tuple[Member, ...]
 
 
+NEW_ROOT_MODE = 0o750
+"""Of the mounted directory of a new pool: its owner and the owner's group, as every file in it holds messages."""
+
+
 @dataclass(frozen=True, slots=True)
 class RootAttributes:
     """Permission bits and owner of the mounted root directory."""

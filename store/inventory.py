@@ -1,11 +1,12 @@
 """All disks' scans put together: the catalog, what is kept out of it, and the findings. Pure."""
 
 from collections import defaultdict
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import attrgetter
 
+from commitlogfs.store import layout, leftovers
 from commitlogfs.store.attributes import ino_of, nlink_of
 from commitlogfs.store.catalog import Catalog, Role, Segment, gaps_between
 from commitlogfs.store.disk import Disk
@@ -21,18 +22,28 @@ class Inventory:
     temporaries: dict[bytes, Segment] = field(default_factory=dict)
     stale_temporaries: list[Segment] = field(default_factory=list)
     """Second names of segments or of other temporaries: a rename that a crash cut in half."""
+    leftovers: list[Segment] = field(default_factory=list)
+    """Empty files of failed disks: the segment lies elsewhere, or came and went meanwhile."""
     quarantined: dict[bytes, str] = field(default_factory=dict)
     """Names that are kept, not served, and cannot be created again, with the reason."""
     findings: list[Finding] = field(default_factory=list)
 
 
+def is_empty(segment: Segment) -> bool:
+    """Whether a file certainly holds no data, by its attributes alone."""
+    return segment.size == 0 and nlink_of(segment.attributes) == 1
+
+
 def take_inventory(
-    scans: list[tuple[Disk, DiskScan]], segment_size: int, opened: Set[tuple[DiskNumber, int]] = frozenset()
+    scans: list[tuple[Disk, DiskScan]],
+    segment_size: int,
+    opened: Set[tuple[DiskNumber, int]] = frozenset(),
+    holds_nothing: Callable[[Segment], bool] = is_empty,
 ) -> Inventory:
     """`opened` are files, by disk and inode, that a mount goes on with. Whoever uses one puts a wrong size right,
-    as a copy does."""
+    as a copy does. `holds_nothing` is asked about each of several copies of one segment; False in doubt."""
     inventory = Inventory(Catalog(segment_size))
-    _place_segments(inventory, scans, segment_size, opened)
+    _place_segments(inventory, scans, segment_size, opened, holds_nothing)
     for disk, scan in scans:
         _place_temporaries(inventory, disk, scan)
         _report_strangers(inventory, disk, scan)
@@ -45,29 +56,47 @@ def _place_segments(
     scans: list[tuple[Disk, DiskScan]],
     segment_size: int,
     opened: Set[tuple[DiskNumber, int]],
+    holds_nothing: Callable[[Segment], bool],
 ) -> None:
     """Written for 60,000 segments without a fault: what is wrong is looked for in bulk, and told one by one."""
     paths = {disk.number: disk.path for disk, _ in scans}
     found = [Segment(base, disk.number, attributes) for disk, scan in scans for base, attributes in scan.segments]
     found.sort(key=attrgetter("base_offset"))
     doubled = _same_base_offset(found)
+    kept = {
+        base: leftovers.keep_one(copies, segment_size, opened, holds_nothing) for base, copies in doubled.items()
+    }
     linked = _same_file(found)
-    served, unsized = [], []
+    served, unsized, wrong = [], [], []
     for segment in found:
-        if segment.base_offset in doubled:
-            copies = doubled[segment.base_offset]
-            if segment is copies[0]:
+        if segment.base_offset in doubled and segment is not kept[segment.base_offset]:
+            real, copies = kept[segment.base_offset], doubled[segment.base_offset]
+            if real is not None:
+                _set_leftover_aside(inventory, segment, paths, f"the segment lies on {paths[real.disk]}")
+            elif segment is copies[0]:
                 _quarantine_copies(inventory, copies, paths)
         elif (segment.disk, segment.ino) in linked:
             _quarantine_linked(inventory, segment, linked[segment.disk, segment.ino], paths)
         elif segment.size == segment_size or (segment.size and (segment.disk, segment.ino) in opened):
             served.append(segment)
         elif segment.size:
-            _quarantine_wrong_size(inventory, segment, segment_size, paths)
+            wrong.append(segment)
         else:
             unsized.append(segment)
             served.append(segment)
+    first_sized = next((segment.base_offset for segment in served if segment.size), None)
+    for segment in unsized[:]:
+        # Nobody gets at it: what was the log's beginning once has been removed, and this is no part of it.
+        is_before = first_sized is not None and segment.base_offset < first_sized
+        if is_before and is_empty(segment) and (segment.disk, segment.ino) not in opened:
+            unsized.remove(segment)
+            served.remove(segment)
+            _set_leftover_aside(inventory, segment, paths, "the log begins after it")
     inventory.catalog = Catalog(segment_size, served)
+    if wrong:
+        remedy = _remedy_for_wrong_sizes(wrong, all_of_them=len(served) == len(unsized))
+        for segment in wrong:
+            _quarantine_wrong_size(inventory, segment, segment_size, paths, remedy)
     if unsized:
         last_sized = max((segment.base_offset for segment in served if segment.size), default=-1)
         for segment in unsized:
@@ -91,6 +120,21 @@ def _same_file(found: list[Segment]) -> dict[tuple[DiskNumber, int], list[Segmen
         if nlink_of(segment.attributes) > 1:
             groups[segment.disk, segment.ino].append(segment)
     return {key: group for key, group in groups.items() if len(group) > 1}
+
+
+def _set_leftover_aside(inventory: Inventory, segment: Segment, paths: dict[DiskNumber, str], reason: str) -> None:
+    segment.role = Role.GIVEN_UP
+    inventory.leftovers.append(segment)
+    inventory.findings.append(
+        Finding(
+            FindingCode.EMPTY_LEFTOVER,
+            Severity.NOTE,
+            paths[segment.disk],
+            segment.name.decode(),
+            f"holds no data, and {reason}: left by a disk that failed, or by a copy that a power cut undid",
+            "nothing to do: the mount removes it while the disk is writable",
+        )
+    )
 
 
 def _quarantine_copies(inventory: Inventory, copies: list[Segment], paths: dict[DiskNumber, str]) -> None:
@@ -126,8 +170,19 @@ def _quarantine_linked(
     )
 
 
+def _remedy_for_wrong_sizes(wrong: list[Segment], *, all_of_them: bool) -> str:
+    """Where no segment has the pool's size and all have the same other one, the pool is more likely to be wrong."""
+    if all_of_them and len(wrong) > 1 and len({segment.size for segment in wrong}) == 1:
+        return (
+            "all segments have this size; if it is the broker's mappedFileSizeCommitLog, the pool was made with a "
+            f"wrong segment_size: remove its identity (setfattr -x {layout.XATTR_IDENTITY} DISK) from each disk, "
+            f"write segment_size = {wrong[0].size}, and run `commitlogfs adopt`"
+        )
+    return "finish or repeat the copy that made it, or move it out of the folder"
+
+
 def _quarantine_wrong_size(
-    inventory: Inventory, segment: Segment, segment_size: int, paths: dict[DiskNumber, str]
+    inventory: Inventory, segment: Segment, segment_size: int, paths: dict[DiskNumber, str], remedy: str
 ) -> None:
     inventory.quarantined[segment.name] = f"its size is {segment.size}, not {segment_size}"
     inventory.findings.append(
@@ -137,7 +192,7 @@ def _quarantine_wrong_size(
             paths[segment.disk],
             segment.name.decode(),
             f"size {segment.size} instead of {segment_size}",
-            "finish or repeat the copy that made it, or move it out of the folder",
+            remedy,
         )
     )
 
@@ -222,7 +277,6 @@ def _report_gaps(inventory: Inventory) -> None:
                 "",
                 names,
                 f"{count} segment{'s are' if count > 1 else ' is'} missing in the middle of the log",
-                "bring back the disk or files that hold them (a file without size counts as missing), "
-                'or set on_missing = "degraded" to serve the rest',
+                "bring back the disk or files that hold them (a file without size counts as missing)",
             )
         )

@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
 
-from commitlogfs.store import _syscalls, beneath, durable, identity, layout, remove
+from commitlogfs.store import _syscalls, beneath, durable, identity, layout, leftovers, remove
 from commitlogfs.store.attributes import unpack
 from commitlogfs.store.catalog import Role, Segment
 from commitlogfs.store.disk import Disk, DiskState, is_read_only
 from commitlogfs.store.errors import FolderError, NoIdentityError, PoolError
 from commitlogfs.store.findings import Finding, FindingCode, Severity
-from commitlogfs.store.identity import DiskNumber, RootAttributes
+from commitlogfs.store.identity import NEW_ROOT_MODE, DiskNumber, RootAttributes
 from commitlogfs.store.inuse import is_open_elsewhere
 from commitlogfs.store.inventory import Inventory, take_inventory
 from commitlogfs.store.locks import take_lock
@@ -23,7 +23,8 @@ from commitlogfs.store.membership import DiskSpec, OpenFolder, compare_folders, 
 from commitlogfs.store.scan import DiskScan, scan_folder
 from commitlogfs.store.segment import BaseOffset, format_segment_name
 
-DEFAULT_ROOT = RootAttributes(0o755, 0, 0)
+DEFAULT_ROOT = RootAttributes(NEW_ROOT_MODE, 0, 0)
+"""Where the record is damaged: closed rather than open."""
 
 _ABSENT = frozenset({FindingCode.DISK_MISSING, FindingCode.DISK_WITHOUT_IDENTITY})
 """Findings about a configured path at which no disk of any pool is."""
@@ -42,11 +43,14 @@ class OnMissing(Enum):
 
 
 class PoolRefusedError(PoolError):
-    """The pool is not mounted; `findings` says why, one remedy each."""
+    """The pool is not mounted."""
 
-    def __init__(self, findings: list[Finding]) -> None:
-        self.findings = findings
-        self.blocking = [finding for finding in findings if finding.severity >= Severity.REFUSES]
+    def __init__(self, findings: list[Finding], limit: Severity, *, degraded_helps: bool = False) -> None:
+        blocking = [finding for finding in findings if finding.severity >= limit]
+        self.blocking = sorted(blocking, key=lambda finding: -finding.severity)
+        """Why, the ones that nothing can override first."""
+        self.degraded_helps = degraded_helps
+        """Whether it would be mounted with `on_missing = "degraded"`."""
         super().__init__("\n".join(map(str, self.blocking)))
 
 
@@ -61,6 +65,8 @@ class Pool:
     root: RootAttributes
     missing: list[str] = field(default_factory=list)
     """Paths of members that are absent: not empty only on a degraded mount."""
+    newest_missing: BaseOffset | None = None
+    """The newest segment that a missing disk may hold: no disk that is there has it."""
 
     @property
     def findings(self) -> list[Finding]:
@@ -97,17 +103,7 @@ def open_pool(
         members, identities, more = _match_identities(specs, folders)
         findings += more
         first = identities[0]
-        if segment_size is not None and segment_size != first.segment_size:
-            findings.append(
-                Finding(
-                    FindingCode.SEGMENT_SIZE_DIFFERS,
-                    Severity.REFUSES_ALWAYS,
-                    members[0].spec.path,
-                    "",
-                    f"the pool's segments have {first.segment_size} bytes, the configuration says {segment_size}",
-                    "correct segment_size (and the broker's mappedFileSizeCommitLog)",
-                )
-            )
+        findings += compare_segment_size(members[0].spec.path, first.segment_size, segment_size)
         if lock and not any(finding.code is FindingCode.DISK_TWICE for finding in findings):
             findings += _lock_all(members, lock_patience_s)
         disks = [_make_disk(folder, found) for folder, found in zip(members, identities, strict=True)]
@@ -116,10 +112,16 @@ def open_pool(
         absent = {finding.disk for finding in findings if finding.code in _ABSENT}
         missing, more = _missing_members(first, disks, specs, absent)
         findings += more
-        inventory = take_inventory(_scan_all(disks, first.segment_size), first.segment_size, opened)
+        dirfds = {disk.number: disk.dirfd for disk in disks}
+        inventory = take_inventory(
+            _scan_all(disks, first.segment_size),
+            first.segment_size,
+            opened,
+            lambda copy: leftovers.name_holds_nothing(dirfds[copy.disk], copy.name, copy.ino),
+        )
         inventory.findings[:0] = findings
         pool = Pool(first.pool_id, first.segment_size, disks, inventory, _read_root(disks), missing)
-        _judge_newest(pool)
+        _judge_newest(pool, trust_empty=not check_in_use)
         if check_in_use:
             _judge_in_use(pool)
         stack.pop_all()
@@ -129,11 +131,34 @@ def open_pool(
     return pool
 
 
-def demand_mountable(pool: Pool, on_missing: OnMissing) -> None:
-    """Raises PoolRefusedError if a finding forbids to mount under this setting."""
+def compare_segment_size(path: str, pools: int, configured: int | None) -> list[Finding]:
+    """What the disk at `path` says of the pool's segment size, beside the configuration's; None: that is silent."""
+    if configured in (None, pools):
+        return []
+    return [
+        Finding(
+            FindingCode.SEGMENT_SIZE_DIFFERS,
+            Severity.REFUSES_ALWAYS,
+            path,
+            "",
+            f"the pool's segments have {pools} bytes, the configuration says {configured}",
+            "correct segment_size (and the broker's mappedFileSizeCommitLog)",
+        )
+    ]
+
+
+def demand_mountable(pool: Pool, on_missing: OnMissing, *, takes_over: bool = False) -> None:
+    """Raises PoolRefusedError if a finding forbids to mount under this setting.
+
+    A takeover continues without the newest segment: the broker has it mapped, and CommitLog makes no segment up to
+    it a second time.
+    """
     limit = Severity.REFUSES_ALWAYS if on_missing is OnMissing.DEGRADED else Severity.REFUSES
-    if any(finding.severity >= limit for finding in pool.findings):
-        raise PoolRefusedError(pool.findings)
+    tolerated = {FindingCode.NEWEST_SEGMENT_MISSING} if takes_over else set()
+    judged = [finding for finding in pool.findings if finding.code not in tolerated]
+    worst = max((finding.severity for finding in judged), default=Severity.NOTE)
+    if worst >= limit:
+        raise PoolRefusedError(judged, limit, degraded_helps=worst is Severity.REFUSES)
 
 
 def sweep(pool: Pool) -> list[str]:
@@ -215,7 +240,7 @@ def _open_folders(
             stack.callback(os.close, folder.dirfd)
             folders.append(folder)
     if not folders:
-        raise PoolRefusedError(findings)
+        raise PoolRefusedError(findings, Severity.REFUSES)
     return folders, findings
 
 
@@ -244,7 +269,7 @@ def _match_identities(
                     folder.spec.path,
                     "",
                     "carries no identity: most likely the bare folder of a disk that is not mounted",
-                    'mount the disk there, or set on_missing = "degraded" to serve the rest',
+                    "mount the disk there",
                 )
             )
         elif found.pool_id != pool_id:
@@ -345,7 +370,7 @@ def _missing_members(
                 member.path,
                 "",
                 f"disk {member.number} of the pool {reason}",
-                'mount it and name it in the configuration, or set on_missing = "degraded" to serve the rest',
+                "mount it and name it in the configuration",
             )
         )
     return [member.path for member in missing], findings
@@ -369,9 +394,15 @@ def _read_root(disks: list[Disk]) -> RootAttributes:
     return identity.read_root(disks[0].dirfd, DEFAULT_ROOT)
 
 
-def _judge_newest(pool: Pool) -> None:
-    """Refused while the newest segment is known to lie where it cannot be served: two histories would follow."""
+def _judge_newest(pool: Pool, *, trust_empty: bool) -> None:
+    """Refused while the newest segment is known to lie where it cannot be served: two histories would follow.
+
+    While a disk is missing, a file without size stands for no segment, unless `trust_empty`: a disk that failed may
+    have kept it, and the segment with the messages may lie on the missing one.
+    """
     last = pool.inventory.catalog.last
+    while pool.missing and not trust_empty and last is not None and not last.size:
+        last = pool.inventory.catalog.predecessor(last.base_offset)
     for index, finding in enumerate(pool.findings):
         if finding.code in _QUARANTINING and (last is None or finding.file.encode() > last.name):
             pool.findings[index] = dataclasses.replace(
@@ -380,12 +411,16 @@ def _judge_newest(pool: Pool) -> None:
                 message=f"{finding.message}, and the log has no newer one to go on from",
             )
     recorded = [newest for disk in pool.disks if (newest := identity.read_newest(disk.dirfd)) is not None]
+    if pool.missing:
+        gaps = pool.inventory.catalog.gaps()
+        pool.newest_missing = BaseOffset(gaps[-1][1] - pool.segment_size) if gaps else None
     if not recorded or (last is not None and max(recorded) <= last.base_offset):
         return
     newest_name = format_segment_name(BaseOffset(max(recorded))).decode()
     if newest_name.encode() in pool.inventory.quarantined:
         return
     if pool.missing:
+        pool.newest_missing = max(recorded)
         severity = Severity.REFUSES_ALWAYS
         message = "the newest segment lies on a missing disk, so the log would grow a second history"
         remedy = f"bring back {' or '.join(pool.missing)}"

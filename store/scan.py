@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+from collections import Counter
 from dataclasses import dataclass, field
 
 from commitlogfs.store import layout
@@ -59,17 +60,12 @@ def scan_folder(dirfd: int, segment_size: int) -> DiskScan:
     return scan
 
 
-def sizes_present(dirfd: int) -> set[int]:
-    """The sizes of all non-empty regular files with 20-digit names: how adopt learns the segment size."""
+def sizes_present(dirfd: int) -> Counter[int]:
+    """How many non-empty regular files with 20-digit names have each size: how adopt learns the segment size."""
     with os.scandir(dirfd) as entries:
         names = [name for entry in entries if looks_like_segment(name := os.fsencode(entry.name))]
-    found = set()
-    for outcome in stat_names(dirfd, names):
-        if not isinstance(outcome, int):
-            attributes = unpack(outcome)
-            if stat.S_ISREG(attributes.mode) and attributes.size:
-                found.add(attributes.size)
-    return found
+    found = [unpack(outcome) for outcome in stat_names(dirfd, names) if not isinstance(outcome, int)]
+    return Counter(attributes.size for attributes in found if stat.S_ISREG(attributes.mode) and attributes.size)
 
 
 def _is_folder(dirfd: int, name: bytes) -> bool:

@@ -8,6 +8,8 @@ import re
 from enum import Enum
 from typing import NewType
 
+from commitlogfs.store.printable import printable
+
 BaseOffset = NewType("BaseOffset", int)
 LogOffset = NewType("LogOffset", int)
 
@@ -53,8 +55,7 @@ def parse_temporary_name(name: bytes, segment_size: int) -> BaseOffset | None:
 
 def show_name(name: bytes) -> str:
     """Any file name as text for a terminal: nothing in it can end a line or control the terminal."""
-    text = name.decode(errors="backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return printable(name.decode(errors="backslashreplace"))
 
 
 def looks_like_segment(name: bytes) -> bool:

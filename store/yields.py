@@ -21,9 +21,10 @@ TRY_AGAIN_S: Final = 3600.0
 
 
 @dataclass(slots=True)
-class _Record:
-    in_vain: int
-    """Removals in a row."""
+class VainRemovals:
+    """Of one disk, since a removal there has last given what it promised."""
+
+    in_a_row: int
     lowest_free_bytes: int
     """Since the latest of them: what a rise is measured from."""
     since_s: float
@@ -35,7 +36,7 @@ class Yields:
 
     def __init__(self, segment_size: int) -> None:
         self._enough_bytes = segment_size // 2
-        self._records: dict[DiskNumber, _Record] = {}
+        self._records: dict[DiskNumber, VainRemovals] = {}
 
     def note_removal(
         self, disk: DiskNumber, promised_bytes: int, gained_bytes: int, free_bytes: int, now_s: float
@@ -47,11 +48,11 @@ class Yields:
         if gained_bytes * 2 >= promised_bytes:
             self._records.pop(disk, None)
             return
-        record = self._records.setdefault(disk, _Record(0, free_bytes, now_s))
-        record.in_vain += 1
+        record = self._records.setdefault(disk, VainRemovals(0, free_bytes, now_s))
+        record.in_a_row += 1
         record.lowest_free_bytes = free_bytes
         record.since_s = now_s
-        record.was_barren |= record.in_vain >= VAIN_REMOVALS
+        record.was_barren |= record.in_a_row >= VAIN_REMOVALS
 
     def note_free(self, disk: DiskNumber, free_bytes: int) -> None:
         """A measurement that no removal has caused."""
@@ -61,11 +62,19 @@ class Yields:
         if free_bytes - record.lowest_free_bytes < self._enough_bytes:
             record.lowest_free_bytes = min(record.lowest_free_bytes, free_bytes)
         elif record.was_barren:
-            record.in_vain = VAIN_REMOVALS - 1
+            record.in_a_row = VAIN_REMOVALS - 1
             record.lowest_free_bytes = free_bytes
         else:
             del self._records[disk]
 
+    def records(self) -> dict[DiskNumber, VainRemovals]:
+        """For a successor of this daemon."""
+        return self._records
+
+    def resume(self, disk: DiskNumber, record: VainRemovals) -> None:
+        """What a former daemon has found."""
+        self._records[disk] = record
+
     def is_barren(self, disk: DiskNumber, now_s: float) -> bool:
         record = self._records.get(disk)
-        return record is not None and record.in_vain >= VAIN_REMOVALS and now_s - record.since_s < TRY_AGAIN_S
+        return record is not None and record.in_a_row >= VAIN_REMOVALS and now_s - record.since_s < TRY_AGAIN_S

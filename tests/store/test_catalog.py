@@ -13,8 +13,8 @@ from commitlogfs.store.segment import BaseOffset
 SIZE = 4096
 
 
-def make(index: int, disk: int = 1, ino: int | None = None) -> Segment:
-    return Segment(BaseOffset(index * SIZE), DiskNumber(disk), packed_attributes(ino=ino or index + 100, size=SIZE))
+def make(index: int, disk: int = 1, ino: int | None = None, size: int = SIZE) -> Segment:
+    return Segment(BaseOffset(index * SIZE), DiskNumber(disk), packed_attributes(ino=ino or index + 100, size=size))
 
 
 class Naive:
@@ -56,6 +56,8 @@ steps = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.just(0)),
         st.tuples(st.just("add"), indexes),
+        st.tuples(st.just("add_empty"), indexes),
+        st.tuples(st.just("resize"), indexes),
         st.tuples(st.just("remove"), indexes),
         st.tuples(st.just("remove_first"), st.just(0)),
         st.tuples(st.just("find"), st.integers(-1, 32 * SIZE)),
@@ -77,8 +79,8 @@ def test_catalog_answers_as_a_linear_scan_does(chosen, first):
         next_ino += 1
         if step == "find":
             probes.append(value)
-        elif step in ("append", "add"):
-            segment = make(index, disk=index % 3 + 1, ino=next_ino)
+        elif step in ("append", "add", "add_empty"):
+            segment = make(index, disk=index % 3 + 1, ino=next_ino, size=0 if step == "add_empty" else SIZE)
             if naive.get(index * SIZE) is None:
                 catalog.add(segment)
                 naive.segments.append(segment)
@@ -86,6 +88,12 @@ def test_catalog_answers_as_a_linear_scan_does(chosen, first):
                 with pytest.raises(ValueError, match="taken"):
                     catalog.add(segment)
             probes += [index * SIZE - 1, index * SIZE, index * SIZE + SIZE - 1, index * SIZE + SIZE]
+        elif step == "resize":
+            resized = naive.get(index * SIZE)
+            if resized is not None:
+                size = 0 if resized.size else SIZE
+                resized.attributes = packed_attributes(ino=resized.ino, size=size)
+                catalog.record_size(resized)
         elif naive.segments:
             gone = naive.after(-1)[0] if step == "remove_first" else naive.get(index * SIZE)
             if gone is None:
@@ -99,6 +107,12 @@ def test_catalog_answers_as_a_linear_scan_does(chosen, first):
         assert len(catalog) == len(ordered)
         assert (catalog.first, catalog.last) == ((ordered[0], ordered[-1]) if ordered else (None, None))
         assert catalog.gaps() == naive.gaps()
+        assert catalog.gap_count == len(naive.gaps())
+        whole = [segment for segment in ordered if segment.size == SIZE]
+        assert catalog.partial_count == len(ordered) - len(whole)
+        assert (catalog.first_whole, catalog.last_whole) == ((whole[0], whole[-1]) if whole else (None, None))
+        for disk in map(DiskNumber, (1, 2, 3)):
+            assert catalog.whole_count_on_disk(disk) == sum(segment.disk == disk for segment in whole)
     for offset in probes:
         assert catalog.get(offset) is naive.get(offset)
         assert catalog.find(offset) is naive.find(offset)

@@ -49,6 +49,7 @@ def make_log(
     disks: int = 3,
     usage: DiskUsage | None = ROOMY,
     missing: tuple[str, ...] = (),
+    newest_missing: int | None = None,
     quarantined: dict[bytes, str] | None = None,
 ) -> CommitLog:
     """`segments`: index -> size."""
@@ -62,6 +63,7 @@ def make_log(
         for number in range(1, disks + 1)
     ]
     pool = Pool("pool", SIZE, members, inventory, RootAttributes(0o755, 0, 0), list(missing))
+    pool.newest_missing = None if newest_missing is None else BaseOffset(newest_missing)
     log = CommitLog(pool, POLICIES["round-robin"])
     for disk in members:
         log.note_usage(disk.number, usage)
@@ -152,6 +154,17 @@ def test_a_degraded_log_makes_nothing_below_its_newest_segment():
         log.plan_create(name(2), NOW)
     assert log.plan_create(name(5), NOW).base_offset == 5 * SIZE
     assert make_log({0: SIZE, 4: SIZE}).plan_create(name(2), NOW).base_offset == 2 * SIZE
+
+
+def test_the_record_stays_above_what_a_missing_disk_may_hold():
+    """A broker unlinks its unused segment 4 at a clean stop; 3 may lie on the missing disk."""
+    log = make_log({2: SIZE, 4: SIZE}, missing=("/data9",), newest_missing=3 * SIZE)
+    assert log.newest == 4 * SIZE
+    log.note_removed(log.plan_remove(name(4)), ROOMY)
+    assert log.newest == 3 * SIZE
+    with pytest.raises(SegmentExistsError, match="/data9"):
+        log.plan_create(name(3), NOW)
+    assert log.plan_create(name(4), NOW).base_offset == 4 * SIZE
 
 
 def test_no_space_is_remembered_for_a_moment():

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.files import open_disk, packed_attributes
 
+from commitlogfs.store.catalog import Role
 from commitlogfs.store.disk import Disk
 from commitlogfs.store.filesystem import FilesystemKind, Suitability
 from commitlogfs.store.findings import FindingCode, Severity
@@ -94,6 +95,70 @@ def test_even_equal_copies_three_times_are_one_finding(disks):
     assert codes(inventory) == [FindingCode.DUPLICATE_SEGMENT]
 
 
+@pytest.mark.parametrize("real", [0, 2])
+def test_an_empty_copy_gives_way_to_the_one_with_content(disks, real):
+    for index in range(3):
+        put(disks[index], name(index))
+    put(disks[2 - real], name(real), b"")
+    inventory = look(disks)
+    assert served(inventory) == {0: 1, 1: 2, 2: 3}
+    assert inventory.quarantined == {}
+    (left,) = inventory.leftovers
+    assert (left.name, left.disk, left.role) == (name(real).encode(), 3 - real, Role.GIVEN_UP)
+    assert [(f.code, f.severity) for f in inventory.findings] == [(FindingCode.EMPTY_LEFTOVER, Severity.NOTE)]
+
+
+def scanned(*files: tuple[int, int, int, int]) -> list[tuple[Disk, DiskScan]]:
+    """Made-up disks, each with one file of segment 0: (inode, size, links, birth time)."""
+    return [
+        (_disk(number), DiskScan([(BaseOffset(0), packed_attributes(ino, size, nlink=nlink, btime_ns=btime))]))
+        for number, (ino, size, nlink, btime) in enumerate(files, start=1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("files", "opened", "kept"),
+    [
+        ([(7, 0, 1, 50), (8, 0, 1, 90)], [], 2),  # the younger one: a leftover was there first
+        ([(7, 0, 1, 90), (8, 0, 1, 50)], [], 1),
+        ([(7, 0, 1, 50), (8, 0, 1, 90)], [(1, 7)], 1),  # somebody may write there
+        ([(7, 0, 1, 50), (8, SIZE, 1, 90)], [(1, 7)], None),  # both may be the segment
+        ([(7, 0, 1, 50), (8, 0, 2, 90)], [], 2),  # a file with another name: not understood
+        ([(7, 0, 2, 50), (8, SIZE, 1, 90)], [], None),
+        ([(7, 0, 1, 50), (8, SIZE, 1, 90), (9, SIZE, 1, 90)], [], None),
+    ],
+)
+def test_which_of_two_copies_is_the_segment(files, opened, kept):
+    inventory = take_inventory(scanned(*files), SIZE, frozenset(opened))
+    assert served(inventory) == ({} if kept is None else {0: kept})
+    assert len(inventory.leftovers) == (0 if kept is None else len(files) - 1)
+    assert len(inventory.quarantined) == (kept is None)
+
+
+def test_a_full_copy_that_was_never_written_gives_way():
+    scans = scanned((7, SIZE, 1, 50), (8, SIZE, 1, 90))
+    assert served(take_inventory(scans, SIZE, holds_nothing=lambda file: file.ino == 7)) == {0: 2}
+    assert served(take_inventory(scans, SIZE, holds_nothing=lambda file: file.ino == 8)) == {0: 1}
+    assert served(take_inventory(scans, SIZE, holds_nothing=lambda file: True)) == {0: 2}
+
+
+def test_an_empty_file_before_the_log_is_left_over(disks):
+    put(disks[0], name(3), b"")
+    put(disks[1], name(4))
+    inventory = look(disks)
+    assert served(inventory) == {4: 2}
+    assert [file.name for file in inventory.leftovers] == [name(3).encode()]
+
+
+def test_an_empty_file_before_the_log_that_is_open_is_served(disks):
+    opened = put(disks[0], name(3), b"").stat().st_ino
+    put(disks[1], name(4))
+    scans = [(disk, scan_folder(disk.dirfd, SIZE)) for disk in disks]
+    inventory = take_inventory(scans, SIZE, frozenset({(disks[0].number, opened)}))
+    assert served(inventory) == {3: 1, 4: 2}
+    assert inventory.leftovers == []
+
+
 @pytest.mark.parametrize("size", [1, SIZE - 1, SIZE + 1, 2 * SIZE])
 def test_a_wrong_size_is_quarantined(disks, size):
     put(disks[0], name(0), b"x" * size)
@@ -102,6 +167,23 @@ def test_a_wrong_size_is_quarantined(disks, size):
     assert codes(inventory) == [FindingCode.WRONG_SIZE]
     assert str(size) in inventory.findings[0].message
     assert str(size) in inventory.quarantined[name(0).encode()]
+
+
+def test_one_wrong_size_of_all_segments_puts_the_pool_in_doubt(disks):
+    put(disks[0], name(0), b"x" * 2 * SIZE)
+    put(disks[1], name(2), b"x" * 2 * SIZE)
+    put(disks[1], name(4), b"")
+    remedies = {f.remedy for f in look(disks).findings if f.code is FindingCode.WRONG_SIZE}
+    assert len(remedies) == 1
+    assert f"write segment_size = {2 * SIZE}, and run `commitlogfs adopt`" in remedies.pop()
+
+
+@pytest.mark.parametrize(("size", "other"), [(2 * SIZE, SIZE), (2 * SIZE, 3 * SIZE), (2 * SIZE, 0)])
+def test_a_wrong_size_of_some_segments_is_their_own(disks, size, other):
+    put(disks[0], name(0), b"x" * size)
+    put(disks[1], name(2), b"x" * other)
+    remedies = {f.remedy for f in look(disks).findings if f.code is FindingCode.WRONG_SIZE}
+    assert remedies == {"finish or repeat the copy that made it, or move it out of the folder"}
 
 
 @pytest.mark.parametrize("size", [1, SIZE + 1])
@@ -246,7 +328,9 @@ def test_sizes_present_tell_the_segment_size(disks):
     put(disks[0], name(0))
     put(disks[0], name(1), b"")
     put(disks[0], "README", b"four")
-    assert sizes_present(disks[0].dirfd) == {SIZE}
+    put(disks[0], name(2))
+    put(disks[0], name(3), b"four")
+    assert sizes_present(disks[0].dirfd) == {SIZE: 2, 4: 1}
 
 
 entries = st.tuples(st.integers(0, 12), st.sampled_from([0, SIZE, SIZE, SIZE, 17]))
@@ -255,7 +339,7 @@ pools = st.lists(st.lists(entries, max_size=8, unique_by=lambda entry: entry[0])
 
 @settings(max_examples=60)
 @given(pools)
-def test_every_segment_is_either_served_or_quarantined(described):
+def test_each_file_is_served_or_quarantined_or_left_over(described):
     """Without folders: the same judgement from made-up scans."""
     scans = []
     ino = 0
@@ -268,14 +352,24 @@ def test_every_segment_is_either_served_or_quarantined(described):
             where.setdefault(index, []).append((number, size))
         scans.append((_disk(number), scan))
     inventory = take_inventory(scans, SIZE)
+    # Of several files with one name those without content give way to the one that has some.
+    with_content = {index: [place for place in places if place[1]] or places[:1] for index, places in where.items()}
+    begins = min((index for index, places in with_content.items() if places == [(places[0][0], SIZE)]), default=0)
     good = {
-        index: places[0][0] for index, places in where.items() if len(places) == 1 and places[0][1] in (0, SIZE)
+        index: places[0][0]
+        for index, places in with_content.items()
+        if len(places) == 1 and (places[0][1] == SIZE or (not places[0][1] and index >= begins))
     }
+    bad = {index for index, places in with_content.items() if len(places) > 1 or places[0][1] == 17}
+    left = {(index, number) for index, places in where.items() for number, size in places if not size}
+    left -= set(good.items())
+    left = {(index, number) for index, number in left if len(with_content[index]) == 1}
     assert served(inventory) == good
-    assert set(inventory.quarantined) == {name(index).encode() for index in set(where) - set(good)}
+    assert {(file.base_offset // SIZE, file.disk) for file in inventory.leftovers} == left
+    assert set(inventory.quarantined) == {name(index).encode() for index in bad}
     refusing = [f for f in inventory.findings if f.severity >= Severity.REFUSES and f.code is not FindingCode.GAP]
     assert len(refusing) == len(inventory.quarantined)
-    whole = sorted(index for index in good if where[index][0][1])
+    whole = sorted(index for index in good if with_content[index][0][1])
     missing = sum(b - a - 1 for a, b in pairwise(whole))
     told = 0
     for finding in inventory.findings:

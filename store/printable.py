@@ -1,0 +1,6 @@
+"""Text of others on a terminal: names and values may hold any character."""
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    """`text` with escapes for all that could end a line or control a terminal, except the characters in `keep`."""
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
