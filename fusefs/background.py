@@ -41,9 +41,11 @@ class BackgroundSync:
         self._sizes: dict[DiskNumber, set[trio.Event]] = {number: set() for number in commitlog.disks}
         self._recorded: dict[DiskNumber, bytes] = {}
 
-    def request(self, changed: DiskNumber) -> None:
-        """Names have changed on a disk: sync it, and bring every disk's record up to date. Requests coalesce."""
-        self._to_sync.add(changed)
+    def request(self, changed: DiskNumber | None) -> None:
+        """Names have changed on a disk: sync it, and bring every disk's record up to date. Requests coalesce.
+        None where only the record has to follow."""
+        if changed is not None:
+            self._to_sync.add(changed)
         for event in self._wanted.values():
             event.set()
 
@@ -95,8 +97,7 @@ class BackgroundSync:
         disk = self._commitlog.disks[number]
         if disk.state is not DiskState.RW:
             return
-        last = self._commitlog.catalog.last
-        record = identity.format_newest(None if last is None else last.base_offset)
+        record = identity.format_newest(self._commitlog.newest)
         dirfd, sync = disk.dirfd, number in self._to_sync
         self._to_sync.discard(number)
         if not sync and self._recorded.get(number) == record:

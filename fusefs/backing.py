@@ -20,6 +20,7 @@ from commitlogfs.store import beneath
 from commitlogfs.store.catalog import Segment
 from commitlogfs.store.disk import Disk
 from commitlogfs.store.events import log_event
+from commitlogfs.store.identity import DiskNumber
 
 log = logging.getLogger(__name__)
 
@@ -179,6 +180,14 @@ class Backing:
     def note_clock_lead(self, lead_s: float | None) -> None:
         """For the daemons to come."""
         self._table.note_clock_lead(lead_s)
+
+    def keep_note(self, disk: DiskNumber, kind: int, value: int | None) -> None:
+        """A number about a disk, for the daemons to come."""
+        self._table.put_note(disk, kind, value)
+
+    def kept_notes(self) -> dict[tuple[int, int], int]:
+        """(disk number, kind) -> what this daemon and those before it have noted."""
+        return self._table.notes()
 
     def counts(self) -> tuple[int, int]:
         """Files passed through, files served plain."""

@@ -10,6 +10,11 @@ A memory file: a header, then one record of 16 bytes per file that was opened si
     u32       0
     f64       the wall clock's lead in seconds (retention/clocks.py); 0.0: not known, as older versions leave it
 
+A note on a disk (disk_memory.py) is a record, too: of a file that cannot be, since its disk number is 0, served
+plain. Versions that know nothing of notes drop it as they drop files that are gone. In place of the inode number:
+
+    12 bits 0,  0 0 0 0,  4 bits kind,  12 bits disk number,  32 bits value      (from the highest)
+
 A record is complete before anything depends on it, and a removed one is zero. A daemon that is killed while it
 writes one leaves the beginning of it, which counts as free; whatever else does not fit is damage, and with it the
 table is of no use: the kernel refuses an open file that is opened with another backing id.
@@ -36,6 +41,11 @@ _LEAD_OFFSET = 24
 _RECORD_START = 32
 _RECORD = struct.Struct("<QiI")
 _KEY = struct.Struct("<Qi")
+_INODE = struct.Struct("<Q")
+_NOTE = struct.Struct("<IHH")
+_KIND_SHIFT = 12
+_DISK_BITS = (1 << _KIND_SHIFT) - 1
+_LARGEST_VALUE = (1 << 32) - 1
 _FIRST_RECORDS = 4094
 """64 KiB; a full table doubles."""
 
@@ -47,9 +57,17 @@ class BackingTable:
         self.fd = fd
         self.epoch = epoch
         self._map = map_
-        self._records = records
+        self._records = {inode: record for inode, record in records.items() if not _is_note(inode, record[1])}
         """inode -> (slot, backing id)"""
-        used = {slot for slot, _ in records.values()}
+        self._notes: dict[tuple[int, int], tuple[int, int]] = {}
+        """(disk number, kind) -> (slot, value)"""
+        for key in sorted(records.keys() - self._records.keys()):
+            value, subject, _ = _NOTE.unpack(_INODE.pack(key))
+            note = subject & _DISK_BITS, subject >> _KIND_SHIFT
+            if note in self._notes:  # a daemon was killed before it had taken the former value away
+                _RECORD.pack_into(map_, self._offset(self._notes[note][0]), 0, 0, 0)
+            self._notes[note] = (records[key][0], value)
+        used = {slot for slot, _ in (*self._records.values(), *self._notes.values())}
         self._free = [slot for slot in reversed(range(self._capacity())) if slot not in used]
 
     @classmethod
@@ -123,6 +141,28 @@ class BackingTable:
             _RECORD.pack_into(self._map, self._offset(record[0]), 0, 0, 0)
             self._free.append(record[0])
 
+    def put_note(self, disk: int, kind: int, value: int | None) -> None:
+        """Keep a number of 32 bits about a disk; a larger one as the largest. None forgets it. Raises OSError if
+        memory is short."""
+        former = self._notes.get((disk, kind))
+        value = None if value is None else min(value, _LARGEST_VALUE)
+        if value == (None if former is None else former[1]):
+            return
+        if value is not None:
+            slot = self._take_slot()
+            (key,) = _INODE.unpack(_NOTE.pack(value, kind << _KIND_SHIFT | disk, 0))
+            _RECORD.pack_into(self._map, self._offset(slot), key, PLAIN, _checksum(key, PLAIN))
+            self._notes[disk, kind] = (slot, value)
+        else:
+            del self._notes[disk, kind]
+        if former is not None:
+            _RECORD.pack_into(self._map, self._offset(former[0]), 0, 0, 0)
+            self._free.append(former[0])
+
+    def notes(self) -> dict[tuple[int, int], int]:
+        """(disk number, kind) -> value of every note."""
+        return {key: value for key, (_, value) in self._notes.items()}
+
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """(inode, backing id or PLAIN) of every record. A copy: the table may change meanwhile."""
         return iter([(inode, backing_id) for inode, (_, backing_id) in self._records.items()])
@@ -149,6 +189,11 @@ class BackingTable:
             self._map.resize(size)
             self._free = list(reversed(range(before, self._capacity())))
         return self._free.pop()
+
+
+def _is_note(inode: int, backing_id: int) -> bool:
+    _, subject, rest = _NOTE.unpack(_INODE.pack(inode))
+    return backing_id == PLAIN and not rest and bool(subject & _DISK_BITS) and bool(subject >> _KIND_SHIFT)
 
 
 def _checksum(inode: int, backing_id: int) -> int:

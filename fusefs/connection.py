@@ -70,6 +70,7 @@ def mount(operations: CommitLogOperations, options: ConnectionOptions, kept: Kep
         else:
             freed = backing.resume(commitlog.files())
             operations.suspect_growth(commitlog.files())
+            operations.disk_memory.restore()
         log_event(log, logging.INFO, "taken_over", state_lost=chosen.state_lost, ids_given_back=freed)
         assert extension.module is not None  # noqa: S101 - narrowing: nothing is taken over without it
         extension.module.resend()
@@ -102,6 +103,7 @@ async def serve(operations: CommitLogOperations) -> None:
         nursery.start_soon(operations.namespace.free_retired_files)
         nursery.start_soon(operations.retention.run)
         nursery.start_soon(operations.forgetting.run)
+        nursery.start_soon(operations.disk_memory.run)
         nursery.start_soon(_give_back_unknown, operations)
         if operations.backing.takeovers:
             for disk in _writable_disks(operations):

@@ -23,6 +23,7 @@ _ERRNO_OF: dict[type[store.StoreError], int] = {
     store.DiskReadOnlyError: errno.EROFS,
     store.DiskFailedError: errno.EIO,
     store.ForeignFileError: errno.EIO,
+    store.HoldsDataError: errno.EIO,
     store.UncertainPublishError: errno.EIO,
 }
 

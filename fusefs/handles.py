@@ -17,8 +17,8 @@ import trio
 from commitlogfs.fusefs import inodes
 from commitlogfs.fusefs.backing import Backing
 from commitlogfs.fusefs.disk_threads import DiskThreads
-from commitlogfs.store import beneath
-from commitlogfs.store.catalog import Segment
+from commitlogfs.store import beneath, leftovers
+from commitlogfs.store.catalog import Role, Segment
 from commitlogfs.store.commitlog import CommitLog
 from commitlogfs.store.disk import translate
 from commitlogfs.store.errors import ForeignFileError, SegmentNotFoundError
@@ -56,11 +56,15 @@ class Handles:
         self._on_last_close = on_last_close
         self._handles: dict[int, Handle] = {}
         self._opening: dict[int, trio.Lock] = {}
+        self._closed_empty: set[int] = set()
+        """Files that were empty at their last close."""
 
     async def open(self, file: Segment, *, to_write: bool = False) -> Handle:
         """One more open; `to_write` is what its caller wants. Raises DiskError, OSError, SegmentNotFoundError
-        (removed meanwhile)."""
+        (removed meanwhile), StaleInodeError (given up: the kernel looks the name up again)."""
         async with self._using(file) as handle:
+            if file.role is Role.GIVEN_UP:
+                raise inodes.StaleInodeError(f"{file.name.decode()}: given up on its disk")
             self._backing.note_open(
                 file, handle.fd, writable=handle.writable, first=not handle.opens, to_write=to_write
             )
@@ -82,6 +86,15 @@ class Handles:
             raise inodes.StaleInodeError(f"inode {inode} is no segment")
         async with self._using(self._commitlog.find_ino(*key)) as handle:
             yield handle
+
+    def is_certainly_empty(self, file: Segment) -> bool | None:
+        """Whether a file that is, or was, open has no content, without asking its disk: passed through, it may have
+        grown without our being asked. None for a file that only a former daemon may have opened."""
+        if self.is_open(file):
+            return leftovers.size_in_memory(self._handles[inodes.encode(file)].fd) == 0
+        if inodes.encode(file) in self._closed_empty and not self._backing.is_inherited(file):
+            return True
+        return None
 
     async def release(self, inode: int) -> None:
         """One open less. A release of an open that only a former daemon knew is tolerated."""
@@ -161,6 +174,9 @@ class Handles:
         if self._handles.get(inode) is not handle:
             return
         del self._handles[inode]
+        self._closed_empty.discard(inode)
+        if not handle.file.size and not leftovers.size_in_memory(handle.fd):
+            self._closed_empty.add(inode)
         self._backing.note_last_close(handle.file)
         await self._threads.run(handle.file.disk, lambda: os.close(handle.fd))
         await self._on_last_close(handle.file)

@@ -20,16 +20,18 @@ from commitlogfs.fusefs.disk_threads import DiskThreads
 from commitlogfs.fusefs.handles import Handle, Handles
 from commitlogfs.fusefs.observer import Observer
 from commitlogfs.fusefs.usage_monitor import UsageMonitor
-from commitlogfs.store import allocate, beneath, durable, inuse, remove
+from commitlogfs.store import allocate, beneath, durable, inuse, leftovers, remove
 from commitlogfs.store.allocate import Owner
 from commitlogfs.store.attributes import PackedAttributes, ino_of, nlink_of, size_of, stat_fd, stat_name
-from commitlogfs.store.catalog import Segment
+from commitlogfs.store.catalog import Role, Segment
 from commitlogfs.store.commitlog import UNLINK, CommitLog, CreatePlan
 from commitlogfs.store.disk import Disk, DiskState, translate
 from commitlogfs.store.errors import (
     DiskError,
     DiskFailedError,
+    DiskReadOnlyError,
     ForeignFileError,
+    HoldsDataError,
     NoDiskAvailableError,
     SegmentExistsError,
     UncertainPublishError,
@@ -178,11 +180,14 @@ class Namespace:
         """Commit a segment's new size in the background."""
 
         async def work() -> None:
+            disk = self._commitlog.disk_of(file)
             try:
                 async with self.handles.use(inodes.encode(file)) as handle:
                     fd = handle.fd
-                    await self._threads.run(file.disk, lambda: os.fsync(fd))
+                    await self._on_disk(disk, "sync", lambda: os.fsync(fd))
             except Exception as error:  # nobody waits for this, and nothing in it may end the daemon
+                if isinstance(error, DiskReadOnlyError | DiskFailedError):
+                    self._commitlog.note_trouble(disk.number, error, time.monotonic())
                 log_event(log, logging.WARNING, "sync_failed", segment=file.name, reason=str(error))
 
         self._background.sync_size(file.disk, work)
@@ -266,6 +271,8 @@ class Namespace:
     async def _create_somewhere(self, name: bytes, owner: Owner, last_chance: float) -> Handle:
         """On the first disk of the plan that takes it. Raises NoDiskAvailableError, SegmentExistsError."""
         plan = self._commitlog.plan_create(name)
+        if not plan.order and await self._settle_leftovers(name):
+            plan = self._commitlog.plan_create(name)
         await self._commit_predecessor(plan, last_chance)
         for reason in self._skip_reasons(plan):
             self._observer.placement_skipped(reason)
@@ -288,40 +295,101 @@ class Namespace:
 
     async def _create_on(self, disk: Disk, plan: CreatePlan, owner: Owner, patience_s: float) -> Handle:
         dirfd, size = disk.dirfd, self._commitlog.segment_size
-        fd = await self._on_disk(
-            disk,
-            "reserve",
-            lambda: allocate.reserve(dirfd, size, owner),
-            deadline_s=patience_s,
-            discard=os.close,
-        )
-        # From here on no other disk may be tried: a link that hangs may still happen.
-        publish = partial(self._publish, disk, plan, fd)
-        try:
-            return await self._finish(disk.number, "link", (plan.name,), publish, PUBLISH_DEADLINE_S, self._close)
-        except TimeoutError as error:
-            raise UncertainPublishError(f"{plan.name.decode()}: link on {disk.path}: {error}") from error
 
-    async def _publish(self, disk: Disk, plan: CreatePlan, fd: int) -> Handle:
+        def reserve() -> tuple[int, PackedAttributes]:
+            fd = allocate.reserve(dirfd, size, owner)
+            return fd, stat_fd(fd)
+
+        fd, attributes = await self._on_disk(
+            disk, "reserve", reserve, deadline_s=patience_s, discard=lambda made: os.close(made[0])
+        )
+        # A link that fails or hangs may have happened, or happen yet. What it leaves is empty, and known.
+        placed_as = b"" if plan.role is Role.SEGMENT else plan.name
+        left = Segment(plan.base_offset, disk.number, attributes, Role.GIVEN_UP, placed_as)
+        is_late = False
+
+        async def publish() -> Handle | None:
+            published = await self._publish(disk, plan, fd, left)
+            if not is_late:
+                return self._adopt(disk, plan, fd, published)
+            async with self._lock:
+                if self._commitlog.find_name(plan.name) is None:
+                    self._commitlog.note_leftover_gone(left)
+                    await self.handles.release(inodes.encode(self._adopt(disk, plan, fd, published).file))
+                else:
+                    await self._threads.run(disk.number, partial(os.close, fd))
+                    self._commitlog.note_leftover(left)
+            return None
+
+        try:
+            handle = await self._finish(disk.number, "link", (), publish, PUBLISH_DEADLINE_S)
+        except TimeoutError as error:
+            is_late = True
+            self._commitlog.note_leftover(left)
+            raise DiskFailedError(disk.path, f"link: {error}") from error
+        assert handle is not None  # noqa: S101 - narrowing: it is in time
+        return handle
+
+    async def _publish(self, disk: Disk, plan: CreatePlan, fd: int, left: Segment) -> allocate.Published:
+        """Give the unnamed file its name. Raises DiskError where another disk is to be tried."""
         dirfd = disk.dirfd
         try:
-            published = await self._on_disk(disk, "link", lambda: allocate.publish(dirfd, fd, plan.name))
+            return await self._on_disk(disk, "link", lambda: allocate.publish(dirfd, fd, plan.name))
         except BaseException as error:
             os.close(fd)
-            if isinstance(error, FileExistsError | UncertainPublishError):
-                self._commitlog.note_doubtful(plan.name, disk.number)
+            if isinstance(error, UncertainPublishError):
+                self._commitlog.note_leftover(left)
+                raise DiskFailedError(disk.path, str(error)) from error
             if isinstance(error, FileExistsError):
+                self._commitlog.note_doubtful(plan.name, disk.number)
                 raise SegmentExistsError(
                     f"{plan.name.decode()}: a file of that name lies on {disk.path}"
                 ) from error
             raise
+
+    def _adopt(self, disk: Disk, plan: CreatePlan, fd: int, published: allocate.Published) -> Handle:
         file = self._commitlog.note_created(plan, disk.number, published)
         self._changed(disk)
         log_event(log, logging.INFO, "created", segment=plan.name, disk=disk.path)
         return self.handles.adopt(file, fd)
 
-    async def _close(self, handle: Handle) -> None:
-        await self.handles.release(inodes.encode(handle.file))
+    async def give_up(self, file: Segment, error: DiskError) -> bool:
+        """A disk has refused a segment its size, or an open for writing: if it is certainly empty, and another disk
+        can take it, it leaves the log, and the next create of its name goes there. Whether it has left.
+
+        Its empty file stays until the disk is well (leftovers); whoever has that open cannot give it a size.
+        """
+        disk, name, inode = self._commitlog.disk_of(file), file.name, int(inodes.encode(file))
+        self._commitlog.note_trouble(disk.number, error, time.monotonic())
+        await self._usage.refresh(USAGE_AGE_S)
+        async with self._lock:
+            if file.role is Role.GIVEN_UP:
+                return True
+            if not self.may_give_up(file) or not await self._is_certainly_empty(file):
+                return False
+            self._backing.note_gone(file)
+            self._commitlog.note_given_up(file)
+            self.changed_ns = time.time_ns()
+            self._background.request(None)
+        log_event(log, logging.WARNING, "given_up", segment=name, disk=disk.path, reason=str(error))
+        self._forget_entry(name, inode)
+        return True
+
+    def may_give_up(self, file: Segment) -> bool:
+        """Whether `give_up` has anywhere to go."""
+        if file.size or file.name in self._in_flight or self._commitlog.find_name(file.name) is not file:
+            return False
+        return self._commitlog.can_move(file, time.monotonic())
+
+    async def _is_certainly_empty(self, file: Segment) -> bool:
+        """Also where the kernel may have written to it without our being asked."""
+        known = self.handles.is_certainly_empty(file)
+        if known is not None:
+            return known
+        if not self._backing.is_passed_through(file):
+            return file.size == 0
+        seen = await self._look(file)
+        return seen is not None and (ino_of(seen), size_of(seen)) == (file.ino, 0)
 
     async def _publish_copy(self, file: Segment, disk: Disk, old_name: bytes, new_name: bytes) -> None:
         dirfd = disk.dirfd
@@ -372,6 +440,20 @@ class Namespace:
             )
             if absent:
                 self._commitlog.note_denied(name)
+
+    async def _settle_leftovers(self, name: bytes) -> bool:
+        """Ask the disks that may hold an empty file of this name, where there is no other disk, whether they do.
+        Whether one does not."""
+        is_settled = False
+        for file in self._commitlog.leftovers_named(name):
+            dirfd = self._commitlog.disk_of(file).dirfd
+            with contextlib.suppress(TimeoutError):
+                if await self._threads.run_within(
+                    file.disk, ATTRIBUTES_DEADLINE_S, partial(allocate.is_certainly_absent, dirfd, name)
+                ):
+                    self._commitlog.note_leftover_gone(file)
+                    is_settled = True
+        return is_settled
 
     async def _remove_in_time(self, file: Segment, reason: str, why: str | None = None) -> None:
         disk, name, inode = self._commitlog.disk_of(file), file.name, int(inodes.encode(file))
@@ -506,6 +588,9 @@ class Namespace:
             for file in self._commitlog.retired():
                 if file.disk == disk.number:
                     await self._free_retired(file)
+            if disk.state is DiskState.RW and not disk.is_troubled:
+                for file in self._commitlog.leftovers(disk.number):
+                    await self._remove_leftover(file, disk)
 
     async def _drop_empty_folder(self, disk: Disk) -> None:
         """That a former daemon has left."""
@@ -536,6 +621,31 @@ class Namespace:
                 return
             self._commitlog.note_removed(file, usage)
 
+    async def _remove_leftover(self, file: Segment, disk: Disk) -> None:
+        """Once nobody has it open, and if it holds no data: whatever else it may be, it is not removed."""
+        async with self.handles.first_opens_held(file):
+            inode = int(inodes.encode(file))
+            if self.handles.is_open(file) or await trio.to_thread.run_sync(self._kernel_holds, inode):
+                return
+            self._backing.note_gone(file)
+            dirfd, name, ino = disk.dirfd, file.name, file.ino
+            try:
+                usage = await self._on_disk(
+                    disk, "unlink", lambda: leftovers.remove_leftover(dirfd, name, ino), REMOVE_DEADLINE_S
+                )
+            except (HoldsDataError, ForeignFileError) as error:
+                self._commitlog.note_kept(file)
+                log_event(log, logging.ERROR, "leftover_kept", segment=name, disk=disk.path, reason=str(error))
+                return
+            except (DiskError, OSError) as error:
+                reason = error if isinstance(error, DiskError) else DiskFailedError(disk.path, str(error))
+                self._commitlog.note_trouble(disk.number, reason, time.monotonic())
+                log_event(log, logging.WARNING, "leftover_not_removed", segment=name, reason=str(error))
+                return
+        if usage is not None:
+            self._commitlog.note_leftover_gone(file, usage)
+            log_event(log, logging.INFO, "leftover_removed", segment=name, disk=disk.path)
+
     def _changed(self, disk: Disk) -> None:
         self.changed_ns = time.time_ns()
         self._background.request(disk.number)
@@ -558,7 +668,6 @@ class Namespace:
         names: tuple[bytes, ...],
         work: Callable[[], Awaitable[T]],
         deadline_s: float,
-        discard: Callable[[T], Awaitable[None]] | None = None,
     ) -> T:
         """Have a disk change names, and wait at most `deadline_s`; then raise TimeoutError.
 
@@ -574,7 +683,7 @@ class Namespace:
                 self._in_flight.difference_update(names)
 
         try:
-            return await Detached(work_and_release, discard).wait(deadline_s)
+            return await Detached(work_and_release).wait(deadline_s)
         except TimeoutError:
             self._observer.disk_error(self._commitlog.disks[number].path, op, "ETIMEDOUT")
             raise

@@ -7,7 +7,7 @@ class Observer(Protocol):
     """All calls come from the event loop and must not block."""
 
     def operation(self, op: str, errno_name: str, seconds: float) -> None:
-        """One FUSE request was answered; `errno_name` is "" for success."""
+        """One FUSE request is answered now; `errno_name` is "" for success."""
 
     def request_resent(self) -> None:
         """A request came that a former daemon had taken and not answered."""

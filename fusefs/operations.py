@@ -36,6 +36,7 @@ from commitlogfs.fusefs.background import BackgroundSync
 from commitlogfs.fusefs.backing import Backing
 from commitlogfs.fusefs.changes import Changes, apply
 from commitlogfs.fusefs.control_files import FOLDER_NAME, ControlContents, ControlFiles
+from commitlogfs.fusefs.disk_memory import DiskMemory
 from commitlogfs.fusefs.disk_threads import DiskThreads
 from commitlogfs.fusefs.disk_trials import DiskTrials
 from commitlogfs.fusefs.errors import errno_of
@@ -46,13 +47,15 @@ from commitlogfs.fusefs.namespace import Namespace
 from commitlogfs.fusefs.observer import Observer
 from commitlogfs.fusefs.retention import Retention
 from commitlogfs.fusefs.usage_monitor import UsageMonitor
-from commitlogfs.store import durable, identity, layout
+from commitlogfs.store import beneath, durable, identity, layout
 from commitlogfs.store.allocate import PERMISSION_BITS, Owner
 from commitlogfs.store.attributes import PackedAttributes, stat_fd, unpack
-from commitlogfs.store.catalog import Segment
+from commitlogfs.store.catalog import Role, Segment
 from commitlogfs.store.commitlog import CommitLog
 from commitlogfs.store.disk import DiskState, translate
 from commitlogfs.store.errors import (
+    DiskError,
+    DiskFailedError,
     DiskReadOnlyError,
     NotPermittedError,
     SegmentExistsError,
@@ -71,6 +74,8 @@ RECENT_S = 60.0
 FORGOTTEN_SEGMENTS = 64
 """More than are ever removed by rule before the kernel has been told."""
 STATFS_AGE_S = 1.0
+RESIZE_DEADLINE_S = 3.0
+"""A disk that has not given a new segment its size by then is left, if another one can take the segment."""
 SLOW_OPERATION_S = 1.0
 NAME_MAX = 255
 
@@ -136,6 +141,7 @@ class CommitLogOperations(pyfuse3.Operations):
         self.background = BackgroundSync(commitlog, self.threads)
         self.backing = Backing(observer)
         self.usage = UsageMonitor(commitlog, self.threads, observer)
+        self.disk_memory = DiskMemory(commitlog, self.backing)
         self.forgetting = Forgetting()
         self.namespace = Namespace(
             commitlog,
@@ -215,14 +221,10 @@ class CommitLogOperations(pyfuse3.Operations):
         if self.control.owns(inode):
             raise NotPermittedError("control files cannot be changed")
         file = self._file(inode)
-        disk = self.commitlog.disk_of(file)
-        dirfd, path = disk.dirfd, file.path
-        try:
-            attributes = await self.threads.run(
-                disk.number, lambda: apply(dirfd, path, file.ino, changes, self.commitlog.check_resize)
-            )
-        except OSError as error:
-            raise translate(disk.path, error) from error
+        if changes.size is None:
+            attributes = await self._apply(file, changes)
+        else:
+            attributes = await self._resize(file, changes)
         self.commitlog.note_attributes(file, attributes)
         if changes.size is not None:
             self._grown.discard(inode)  # a broker's way: it has its size now, and is synced
@@ -318,7 +320,13 @@ class CommitLogOperations(pyfuse3.Operations):
         if self.control.owns(inode):
             return self.control.open(inode, flags)
         self._demand_readable(flags)
-        handle = await self._open_existing(self._file(inode), flags)
+        try:
+            file = self._file(inode)
+        except SegmentNotFoundError as error:
+            # Removed, or given up by a former daemon: ESTALE makes the kernel look the name up again, and make the
+            # file if that is what its caller wants, all within the same open.
+            raise inodes.StaleInodeError(str(error)) from error
+        handle = await self._open_existing(file, flags)
         return self._file_info(handle.file, flags)
 
     @handler
@@ -522,12 +530,46 @@ class CommitLogOperations(pyfuse3.Operations):
 
     # --- helpers -------------------------------------------------------------------------------------
 
+    async def _resize(self, file: Segment, changes: Changes) -> PackedAttributes:
+        """A new segment whose disk refuses it its size, or hangs, is given up: its caller gets the error, and the
+        next open of the name makes it on another disk."""
+        if file.role is Role.GIVEN_UP:
+            raise inodes.StaleInodeError(f"{file.name.decode()}: given up on its disk")
+        if not self.namespace.may_give_up(file):
+            return await self._apply(file, changes)
+        disk = self.commitlog.disk_of(file)
+        refusal: DiskError
+        try:
+            return await self._apply(file, changes, RESIZE_DEADLINE_S)
+        except TimeoutError as error:
+            refusal = DiskFailedError(disk.path, f"ftruncate: {error}")
+        except (DiskReadOnlyError, DiskFailedError) as error:
+            refusal = error
+        if await self.namespace.give_up(file, refusal):
+            self._grown.discard(inodes.encode(file))
+        raise refusal
+
+    async def _apply(self, file: Segment, changes: Changes, deadline_s: float | None = None) -> PackedAttributes:
+        """Raises DiskError, OSError; with a deadline TimeoutError."""
+        disk = self.commitlog.disk_of(file)
+        work = functools.partial(apply, disk.dirfd, file.path, file.ino, changes, self.commitlog.check_resize)
+        try:
+            if deadline_s is None:
+                return await self.threads.run(disk.number, work)
+            return await self.threads.run_within(disk.number, deadline_s, work)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise translate(disk.path, error) from error
+
     async def _open_existing(self, file: Segment, flags: FlagT) -> Handle:
         """On a read-only disk only sealed segments can be opened for writing, which a broker does with all of
         them: what it appended to another would stay in memory, acknowledged, and be lost. Refused this, it does
         not start. Raises DiskReadOnlyError."""
         await self._check_truncation(file, flags)
         to_write = flags & os.O_ACCMODE != os.O_RDONLY
+        if to_write and not file.size:
+            await self._give_up_if_refused(file)
         handle = await self.handles.open(file, to_write=to_write)
         if handle.writable or not to_write:
             return handle
@@ -541,6 +583,28 @@ class CommitLogOperations(pyfuse3.Operations):
             await self.handles.release(inodes.encode(file))
             raise
         return handle
+
+    async def _give_up_if_refused(self, file: Segment) -> None:
+        """A segment without size, to be opened for writing: if its disk refuses that, it is made on another one
+        within the same open. Raises StaleInodeError then, upon which the kernel looks the name up again."""
+        if not self.namespace.may_give_up(file):
+            return
+        disk = self.commitlog.disk_of(file)
+        dirfd, path, ino = disk.dirfd, file.path, file.ino
+        refusal: DiskError | OSError | None = None
+
+        def try_it() -> None:
+            os.close(beneath.open_file(dirfd, path, os.O_RDWR, ino))
+
+        try:
+            await self.threads.run_within(disk.number, RESIZE_DEADLINE_S, try_it)
+        except TimeoutError as error:
+            refusal = DiskFailedError(disk.path, f"open: {error}")
+        except OSError as error:
+            refusal = translate(disk.path, error)
+        if isinstance(refusal, DiskReadOnlyError | DiskFailedError) and await self.namespace.give_up(file, refusal):
+            self._grown.discard(inodes.encode(file))
+            raise inodes.StaleInodeError(f"{file.name.decode()}: given up on its disk") from refusal
 
     def _demand_readable(self, flags: int) -> None:
         """Where that is wanted, nothing is read while every disk is full. What is mapped, or read in passthrough,

@@ -101,7 +101,7 @@ class Retention:
     async def cycle(self) -> None:
         """At most a batch of removals. One that fails ends the batch: the next cycle begins with the same segment
         again."""
-        await self._trials.look(frozenset() if self._refused is None else frozenset({self._refused.disk}))
+        await self._trials.look(self._to_be_looked_at())
         await self._look_at_links()
         for _ in range(self.rules.batch):
             await self._usage.refresh(FRESH_S)
@@ -110,6 +110,12 @@ class Retention:
                 break
             await trio.sleep(PAUSE_S)
         await self._punch()
+
+    def _to_be_looked_at(self) -> frozenset[DiskNumber]:
+        """Besides those in trouble: at first all, since a former daemon's knowledge may be old, or lost."""
+        if not self.cycles:
+            return frozenset(self._commitlog.disks)
+        return frozenset() if self._refused is None else frozenset({self._refused.disk})
 
     async def make_room(self) -> bool:
         """For a create that found no disk: with all names locked. Whether something was removed."""

@@ -1,9 +1,12 @@
-"""A disk that fails while it gives a file its name may have kept the name. No retry, of which a broker sends one
-every millisecond, may put the same segment on another disk before that disk has denied it."""
+"""A disk that fails or hangs while it gives a file its name may have kept the name. The segment is made on another
+disk; what the first one has kept is empty, known as a leftover, and goes."""
 
 import errno
 import os
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 import pytest
 import trio
@@ -13,10 +16,10 @@ from support.waiting import until
 
 from commitlogfs.fusefs import inodes, namespace
 from commitlogfs.fusefs.errors import errno_of
-from commitlogfs.store import allocate, beneath, durable
+from commitlogfs.store import allocate, beneath, durable, health
 from commitlogfs.store.allocate import Owner
 from commitlogfs.store.commitlog import NO_SPACE_CACHE_S
-from commitlogfs.store.errors import DiskError, NoDiskAvailableError, SegmentExistsError, UncertainPublishError
+from commitlogfs.store.errors import DiskError, NoDiskAvailableError, SegmentExistsError
 
 SIZE = 4096
 NAME = b"%020d" % 0
@@ -53,6 +56,7 @@ def ill(monkeypatch):
 
     monkeypatch.setattr(beneath, "link_unnamed", failing_link)
     monkeypatch.setattr(allocate, "reserve", failing_reserve)
+    return ill_folder
 
 
 def holders(parts: Parts, name: bytes) -> list[int]:
@@ -60,27 +64,60 @@ def holders(parts: Parts, name: bytes) -> list[int]:
 
 
 async def create_refused(parts: Parts) -> None:
-    with pytest.raises((UncertainPublishError, SegmentExistsError)):
+    with pytest.raises(SegmentExistsError):
         await parts.namespace.create(NAME, OURS)
 
 
-def test_a_retry_never_makes_the_segment_on_a_second_disk(parts, ill):
+@asynccontextmanager
+async def leftovers_removed(parts: Parts) -> AsyncIterator[None]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(parts.namespace.free_retired_files)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+def test_a_link_reported_as_failed_leaves_an_empty_file_that_goes(parts, ill):
     async def main() -> None:
-        for _ in range(3):
-            await create_refused(parts)
+        handle = await parts.namespace.create(NAME, OURS)
+        assert holders(parts, NAME) == [0, handle.file.disk - 1]
+        assert parts.commitlog.find_name(NAME) is handle.file
+        assert len(parts.commitlog.catalog) == 1
+        health.note_success(parts.commitlog.disks[1])
+        async with leftovers_removed(parts):
+            await until(lambda: holders(parts, NAME) == [handle.file.disk - 1])
+
+    trio.run(main)
+
+
+def test_a_leftover_that_holds_data_by_now_stays(parts, ill, caplog):
+    async def main() -> None:
+        handle = await parts.namespace.create(NAME, OURS)
+        (parts.folders[0] / NAME.decode()).write_bytes(b"x")
+        health.note_success(parts.commitlog.disks[1])
+        async with leftovers_removed(parts):
+            await until(lambda: "leftover_kept" in caplog.text)
+        assert holders(parts, NAME) == [0, handle.file.disk - 1]
+        assert caplog.text.count("leftover_kept") == 1
+
+    trio.run(main)
+
+
+def test_without_another_disk_a_denied_name_is_made_where_it_failed(workdir, ill):
+    async def main(parts: Parts) -> None:
+        with pytest.raises(NoDiskAvailableError):
+            await parts.namespace.create(NAME, OURS)
+        await trio.sleep(NO_SPACE_CACHE_S)
+        with pytest.raises(NoDiskAvailableError):
+            await parts.namespace.create(NAME, OURS)  # it is still there
+        (parts.folders[0] / NAME.decode()).unlink()
+        ill.clear()
+        ill.append((0, 0))
+        await trio.sleep(NO_SPACE_CACHE_S)
+        await parts.namespace.create(NAME, OURS)
         assert holders(parts, NAME) == [0]
 
-    trio.run(main)
-
-
-def test_once_the_disk_denies_the_name_another_disk_takes_it(parts, ill):
-    async def main() -> None:
-        await create_refused(parts)
-        (parts.folders[0] / NAME.decode()).unlink()
-        handle = await parts.namespace.create(NAME, OURS)
-        assert holders(parts, NAME) == [handle.file.disk - 1] != [0]
-
-    trio.run(main)
+    with open_parts(workdir, 1) as parts:
+        trio.run(main, parts)
 
 
 def test_a_file_that_somebody_put_there_is_not_doubled_when_its_disk_is_skipped(parts):
@@ -113,35 +150,61 @@ def test_a_rename_that_failed_half_way_keeps_the_name_taken(parts, monkeypatch):
     trio.run(main)
 
 
+@dataclass
+class SlowLinks:
+    """The first `only` links of NAME, or all, wait for the event."""
+
+    only: int = 1 << 30
+    event: threading.Event = field(default_factory=threading.Event)
+
+
 @pytest.fixture
 def slow_link(monkeypatch):
-    """The link of NAME waits for the event."""
-    link, go_on = beneath.link_unnamed, threading.Event()
+    link, slow = beneath.link_unnamed, SlowLinks()
 
     def waiting_link(fd: int, dirfd: int, name: bytes) -> None:
-        assert name != NAME or go_on.wait(30)
+        if name == NAME and slow.only > 0:
+            slow.only -= 1
+            assert slow.event.wait(30)
         link(fd, dirfd, name)
 
     monkeypatch.setattr(beneath, "link_unnamed", waiting_link)
     monkeypatch.setattr(namespace, "PUBLISH_DEADLINE_S", 0.05)
-    yield go_on
-    go_on.set()
+    yield slow
+    slow.event.set()
 
 
-def test_a_link_that_hangs_holds_up_its_own_name_only(parts, slow_link):
+def test_beside_a_link_that_hangs_the_segment_is_made_elsewhere(parts, slow_link):
     async def main() -> None:
-        with pytest.raises(UncertainPublishError):
-            await parts.namespace.create(NAME, OURS)
-        with pytest.raises(SegmentExistsError):
-            await parts.namespace.create(NAME, OURS)
+        slow_link.only = 1
+        handle = await parts.namespace.create(NAME, OURS)
         await parts.namespace.create(b"%020d" % SIZE, OURS)
-        assert holders(parts, NAME) == []
+        assert holders(parts, NAME) == [handle.file.disk - 1] != [0]
 
-        # The disk answers after all: the segment exists, on that disk, and nobody holds it open.
-        slow_link.set()
+        # The disk answers after all: what it has made is no part of the log.
+        slow_link.event.set()
+        await until(lambda: len(holders(parts, NAME)) == 2)
+        health.note_success(parts.commitlog.disks[1])
+        async with leftovers_removed(parts):
+            await until(lambda: holders(parts, NAME) == [handle.file.disk - 1])
+        assert parts.commitlog.find_name(NAME) is handle.file
+
+    trio.run(main)
+
+
+def test_a_link_that_hung_is_the_segment_if_no_other_was_made(parts, slow_link):
+    async def main() -> None:
+        with pytest.raises(NoDiskAvailableError):
+            await parts.namespace.create(NAME, OURS)
+        slow_link.event.set()
+        await until(lambda: len(holders(parts, NAME)) == 3)
         await until(lambda: parts.commitlog.find_name(NAME) is not None)
-        assert holders(parts, NAME) == [0]
-        await until(lambda: parts.namespace.handles.statistics().files == 1)
+        await until(lambda: parts.namespace.handles.statistics().files == 0)
+        file = parts.commitlog.find_name(NAME)
+        for disk in parts.commitlog.disks.values():
+            health.note_success(disk)
+        async with leftovers_removed(parts):
+            await until(lambda: holders(parts, NAME) == [file.disk - 1])
         await parts.namespace.remove(NAME)
         assert holders(parts, NAME) == []
 

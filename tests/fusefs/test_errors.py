@@ -21,6 +21,7 @@ EXPECTED = {
     store.DiskReadOnlyError: errno.EROFS,
     store.DiskFailedError: errno.EIO,
     store.ForeignFileError: errno.EIO,
+    store.HoldsDataError: errno.EIO,
     store.UncertainPublishError: errno.EIO,
 }
 BIRTH = {kind for kind in vars(store).values() if inspect.isclass(kind) and issubclass(kind, store.PoolError)}

@@ -4,10 +4,11 @@ import contextlib
 import os
 import random
 import struct
+import zlib
 
 import pytest
 
-from commitlogfs.fusefs import handshake
+from commitlogfs.fusefs import handshake, inodes
 from commitlogfs.fusefs.backing_table import PLAIN, BackingTable
 from commitlogfs.fusefs.handshake import Handshake
 from commitlogfs.fusefs.kept_state import CorruptStateError, KeptStateError, UnknownLayoutError
@@ -189,6 +190,59 @@ def test_the_clocks_lead_survives_and_is_not_known_to_a_former_version():
         assert third.clock_lead_s is None
     table.close()
     successor.close()
+
+
+def test_notes_on_disks_are_read_by_the_next_daemon():
+    rng = random.Random(6)  # noqa: S311
+    table = BackingTable.create(0)
+    files = {number << 48 | number: rng.choice([PLAIN, number]) for number in range(1, 4000)}
+    for inode, backing_id in files.items():
+        table.put(inode, backing_id)
+    model: dict[tuple[int, int], int] = {}
+    for _ in range(10_000):
+        key = rng.choice([1, 2, 4095]), rng.randrange(1, 6)
+        model[key] = rng.choice([0, 1, rng.randrange(1 << 32), (1 << 32) - 1])
+        table.put_note(*key, model[key])
+        if rng.random() < 0.3:
+            table.put_note(*key, None)
+            del model[key]
+    successor = reopened(table)
+    assert successor.notes() == table.notes() == model != {}
+    assert dict(successor) == files
+    assert len(successor) == len(files)
+    successor.put_note(1, 1, 1 << 40)
+    with contextlib.closing(reopened(successor)) as third:
+        assert third.notes()[1, 1] == (1 << 32) - 1
+    table.close()
+    successor.close()
+
+
+def test_a_note_half_replaced_by_a_kill_is_one_note():
+    table = BackingTable.create(0)
+    table.put_note(2, 1, 7)
+    former = content_of(table.fd)
+    start = former.index(struct.pack("<I", 7), 32)
+    table.put_note(2, 1, 8)
+    os.pwrite(table.fd, former[start : start + 16], start)  # as if it had not been taken away yet
+    successor = reopened(table)
+    assert successor.notes() in ({(2, 1): 7}, {(2, 1): 8})
+    successor.put_note(2, 1, None)
+    with contextlib.closing(reopened(successor)) as third:
+        assert third.notes() == {}
+    table.close()
+    successor.close()
+
+
+def test_a_former_version_takes_notes_for_files_that_are_gone():
+    """Served plain, on no disk: it forgets them, and gives no backing id back."""
+    table = BackingTable.create(0)
+    table.put_note(3, 2, 1 << 31)
+    (record,) = [record for record in struct.iter_unpack("<QiI", content_of(table.fd)[32:]) if any(record)]
+    inode, backing_id, checksum = record
+    assert backing_id == PLAIN
+    assert checksum == zlib.crc32(struct.pack("<Qi", inode, backing_id))
+    assert not inodes.is_of_disk(inode)
+    table.close()
 
 
 def test_takeovers_are_counted():
