@@ -2,21 +2,25 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Awaitable, Callable
+import itertools
 from typing import Any, Final
+
+import trio
 
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.mount import control
+from commitlogfs.mount.composed import Composed
 from commitlogfs.mount.locate import locate, parse_target
 from commitlogfs.mount.retention_report import foresee
 from commitlogfs.mount.status import StatusReport
 from commitlogfs.store.commitlog import CommitLog
 
 STATE_TIMEOUT_S: Final = 1.0
+LISTED_AT_ONCE: Final = 1000
 
 
 class Answers:
-    """`compose` gives the status document, `metrics_text` the metrics."""
+    """What they show includes everything that happened before they were asked."""
 
     def __init__(
         self,
@@ -24,14 +28,14 @@ class Answers:
         commitlog: CommitLog,
         operations: CommitLogOperations,
         report: StatusReport,
-        compose: Callable[[], Awaitable[dict[str, Any]]],
-        metrics_text: Callable[[], Awaitable[bytes]],
+        status: Composed[dict[str, Any]],
+        metrics_text: Composed[bytes],
     ) -> None:
         self._name = name
         self._commitlog = commitlog
         self._operations = operations
         self._report = report
-        self._compose = compose
+        self._status_document = status
         self._metrics_text = metrics_text
 
     def verbs(self) -> dict[str, control.Answer]:
@@ -44,7 +48,7 @@ class Answers:
         }
 
     async def _status(self, request: dict[str, Any]) -> dict[str, Any]:
-        return await self._compose()
+        return await self._status_document.current()
 
     async def _segments(self, request: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -52,8 +56,19 @@ class Answers:
             "segment_size": self._commitlog.segment_size,
             "missing_disks": list(self._commitlog.missing),
             "disks": [{"number": disk.number, "path": disk.path} for disk in self._commitlog.disks.values()],
-            "segments": [[segment.base_offset, segment.disk] for segment in self._commitlog.listed()],
+            "segments": await self._list_segments(),
         }
+
+    async def _list_segments(self) -> list[tuple[int, int]]:
+        """In parts, with requests served between them: 60,000 segments take longer than a create may wait."""
+        listed: list[tuple[int, int]] = []
+        while True:
+            last = listed[-1][0] if listed else -1
+            part = list(itertools.islice(self._commitlog.listed_after(last), LISTED_AT_ONCE))
+            if not part:
+                return listed
+            listed += [(segment.base_offset, segment.disk) for segment in part]
+            await trio.lowlevel.checkpoint()
 
     async def _locate(self, request: dict[str, Any]) -> dict[str, Any]:
         location = locate(self._commitlog, parse_target(str(request.get("target", ""))))
@@ -65,7 +80,7 @@ class Answers:
         return dataclasses.asdict(location)
 
     async def _metrics(self, request: dict[str, Any]) -> dict[str, Any]:
-        return {"text": (await self._metrics_text()).decode()}
+        return {"text": (await self._metrics_text.current()).decode()}
 
     async def _retention(self, request: dict[str, Any]) -> dict[str, Any]:
         retention = await self._report.retention()

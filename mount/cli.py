@@ -21,6 +21,7 @@ from commitlogfs.mount.commands import (
     mount,
     read,
     ready,
+    reopen_logs,
     restart,
     retention,
     status,
@@ -29,6 +30,10 @@ from commitlogfs.mount.commands import (
 from commitlogfs.mount.commands import map as map_command
 from commitlogfs.mount.errors import UserError
 from commitlogfs.mount.exit_codes import ExitCode
+from commitlogfs.mount.version import VERSION
+from commitlogfs.store import interrupts
+from commitlogfs.store.plain_text import is_plain_text, use_plain_text
+from commitlogfs.store.printable import printable
 
 app = typer.Typer(
     name="commitlogfs",
@@ -39,10 +44,22 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="EXIT STATUS: 0 ok, 1 findings, 2 usage, 3 daemon unreachable, 4 refused.",
 )
-for module in (init, adopt, mount, umount, restart, ready, status, map_command, locate, read, check, doctor, bench):
+_SERVICE = (init, adopt, mount, umount, restart, ready, reopen_logs)
+for module in (*_SERVICE, status, map_command, locate, read, check, doctor, bench):
     module.register(app)
 app.add_typer(config.app)
 app.add_typer(retention.app)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"commitlogfs {VERSION}")
+        raise typer.Exit
+
+
+def _take_no_color(wanted: bool) -> None:
+    if wanted:
+        use_plain_text()
 
 
 @app.callback()
@@ -55,13 +72,22 @@ def options(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what is done on standard error.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only results, warnings and errors.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON, for every command that has --json.")] = False,
-    no_color: Annotated[bool, typer.Option("--no-color", help="Plain text, no colours.")] = False,
+    no_color: Annotated[
+        bool,
+        typer.Option("--no-color", callback=_take_no_color, is_eager=True, help="No colours, no bold: $NO_COLOR."),
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
 ) -> None:
-    if no_color:
-        os.environ["NO_COLOR"] = "1"
     settings.use(settings.Settings(verbose=verbose, quiet=quiet, json=as_json, config=config_file))
     if verbose:
         context.with_resource(logs.logging_to(level=logging.DEBUG))
+
+
+def _report_error(text: str) -> None:
+    shown = printable(text, keep="\n")
+    print(f"commitlogfs: {shown}", file=sys.stderr)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -69,20 +95,21 @@ def main(arguments: list[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A path may have bytes or letters that the locale has not.
         sys.stdout.reconfigure(errors="backslashreplace")
+    if is_plain_text():
+        use_plain_text()
     try:
         result = app(arguments, standalone_mode=False)
     except UserError as error:
-        print(f"commitlogfs: {error}", file=sys.stderr)
+        _report_error(str(error))
         return int(error.exit_code)
     except typer.Exit as error:
         return error.exit_code
-    except typer.Abort:
-        return 130
+    except (typer.Abort, KeyboardInterrupt):
+        return interrupts.INTERRUPTED
     except TyperException as error:
-        print(f"commitlogfs: {error.format_message()}", file=sys.stderr)
+        if message := error.format_message():  # without arguments the help was the message
+            _report_error(message)
         return int(ExitCode.USAGE)
-    except KeyboardInterrupt:
-        return 130
     except BrokenPipeError:
         # The reader of our output (head, less) has gone: nothing is wrong.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -90,10 +117,10 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         # What no command has foreseen: a full disk under a log file, a folder that fails. Told, not dumped.
         where = f"{error.filename}: " if error.filename is not None else ""
-        print(f"commitlogfs: {where}{error.strerror or error}", file=sys.stderr)
+        _report_error(f"{where}{error.strerror or error}")
         return int(ExitCode.FINDINGS)
     return result if isinstance(result, int) else int(ExitCode.OK)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(interrupts.run(lambda: main))

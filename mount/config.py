@@ -4,6 +4,7 @@ Every accepted key has an effect and an unknown one is an error. Nothing here to
 folders exist, and are what they seem, is the store's business.
 """
 
+import difflib
 import math
 import os
 import re
@@ -27,6 +28,7 @@ from commitlogfs.mount.config_errors import (
 from commitlogfs.mount.config_retention import RetentionTable, retention_rules
 from commitlogfs.mount.config_table import StrictTable
 from commitlogfs.mount.units import format_size, parse_size
+from commitlogfs.mount.user_folders import user_folder
 from commitlogfs.store.retention import RetentionRules, Trigger
 from commitlogfs.store.thresholds import ThresholdError, Thresholds
 
@@ -86,7 +88,7 @@ def config_path(name_or_path: str) -> Path:
 
     A text with a slash or ending in `.toml` is a file and returned as it is. A bare NAME is looked for as
     NAME.toml in /etc/commitlogfs and, for other users than root, before that in
-    $XDG_CONFIG_HOME/commitlogfs. Raises ConfigError for a NAME that is nowhere.
+    $XDG_CONFIG_HOME/commitlogfs (default ~/.config). Raises ConfigError for a NAME that is nowhere.
     """
     if "/" in name_or_path or name_or_path.endswith(".toml"):
         return Path(name_or_path)
@@ -97,33 +99,60 @@ def config_path(name_or_path: str) -> Path:
         )
     candidates = [folder / f"{name_or_path}.toml" for folder in config_folders()]
     for candidate in candidates:
-        if candidate.exists():
+        if _may_exist(candidate):
             return candidate
     places = " or ".join(map(str, candidates))
-    raise ConfigError(name_or_path, Problem("", f"no such configuration: create {places}, or name a file"))
+    close = difflib.get_close_matches(name_or_path, [path.stem for path in list_configs()], n=1)
+    advice = f"did you mean {close[0]}?" if close else f"create {places}, or name a file"
+    raise ConfigError(name_or_path, Problem("", f"no such configuration: {advice}"))
 
 
 def default_config_path() -> Path:
     """The file meant by a command without NAME: the only one there is. Raises ConfigError otherwise."""
-    folders = config_folders()
-    found = [path for folder in folders for path in sorted(folder.glob("*.toml"))]
+    found = list_configs()
     if len(found) == 1:
         return found[0]
-    places = " and ".join(map(str, folders))
+    places = " and ".join(map(str, config_folders()))
     if found:
         names = ", ".join(dict.fromkeys(path.stem for path in found))
         raise ConfigError(places, Problem("", f"several configurations: name one of {names}"))
     raise ConfigError(places, Problem("", "no configuration: create NAME.toml there, or name a file"))
 
 
+def list_configs() -> list[Path]:
+    """Every configuration in the folders where a NAME is looked for, in their order.
+
+    A folder of the user that cannot be read holds none. Raises ConfigError for the system's.
+    """
+    found: list[Path] = []
+    for folder in config_folders():
+        try:
+            found += sorted(path for path in folder.iterdir() if path.name.endswith(".toml"))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            if folder == SYSTEM_FOLDER:
+                reason = os.strerror(error.errno or 0)
+                problem = Problem("", f"cannot be read ({reason}): run as root, or name a file")
+                raise ConfigError(str(folder), problem) from None
+    return found
+
+
 def config_folders() -> tuple[Path, ...]:
     """Where a bare NAME is looked for, first match wins."""
-    if os.geteuid() == 0:
-        return (SYSTEM_FOLDER,)
-    base = os.environ.get("XDG_CONFIG_HOME", "")
-    # The XDG specification: a relative value is invalid and to be ignored.
-    own = Path(base) if base.startswith("/") else Path.home() / ".config"
-    return (own / "commitlogfs", SYSTEM_FOLDER)
+    own = None if os.geteuid() == 0 else user_folder("XDG_CONFIG_HOME", ".config")
+    return (SYSTEM_FOLDER,) if own is None else (own / "commitlogfs", SYSTEM_FOLDER)
+
+
+def _may_exist(candidate: Path) -> bool:
+    """Also where this user may not look, but in a folder of the user: $HOME may be that of somebody else."""
+    try:
+        candidate.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return candidate.parent == SYSTEM_FOLDER
+    return True
 
 
 def load_config(path: str | os.PathLike[str]) -> Config:
@@ -199,7 +228,7 @@ def quick_config(name: str, mountpoint: str, disk_list: str, segment_size: int =
             name=name,
             mountpoint=_path_argument(mountpoint),
             disks=disks_from_list(disk_list),
-            segment_size=_segment_size(segment_size),
+            segment_size=checked_segment_size(segment_size),
             allow_other=os.geteuid() == 0,
         )
     except ValueError as error:
@@ -233,7 +262,8 @@ def _path_argument(value: str) -> str:
     return normal_path(str(path.resolve() if ".." in path.parts else path))
 
 
-def _segment_size(value: int) -> int:
+def checked_segment_size(value: int) -> int:
+    """`value`, a segment size that a pool can have. Raises ValueError in one line."""
     shown = format_size(value)
     if value <= 0:
         raise ValueError(f"{shown} is no segment size: the usual one is 1GiB (mappedFileSizeCommitLog)")
@@ -282,7 +312,7 @@ def _some_disks(disks: tuple[_Disk, ...]) -> tuple[_Disk, ...]:
 
 class _File(StrictTable):
     mountpoint: _Path
-    segment_size: Annotated[_Size, AfterValidator(_segment_size)] = DEFAULT_SEGMENT_SIZE
+    segment_size: Annotated[_Size, AfterValidator(checked_segment_size)] = DEFAULT_SEGMENT_SIZE
     placement: Placement = "round-robin"
     trigger: Literal["all", "any"] = "all"
     on_missing: OnMissing = "refuse"

@@ -42,7 +42,7 @@ from commitlogfs.mount.descriptors import raise_descriptor_limit
 from commitlogfs.mount.errors import RefusedError
 from commitlogfs.mount.exit_codes import ExitCode
 from commitlogfs.mount.guard import BareState
-from commitlogfs.mount.name_lock import hold_name
+from commitlogfs.mount.name_lock import hold_name, release_file
 from commitlogfs.mount.probe import probe_mount
 from commitlogfs.mount.request_timeouts import describe_limits, read_request_timeouts
 from commitlogfs.mount.served_mount import PROBE_TIMEOUT_S, ServedMount
@@ -76,7 +76,7 @@ def run(config: Config, received: dict[str, int], on_ready: Callable[[], None]) 
     with ExitStack() as stack:
         socket_path = runtime.socket_path(config.name)
         lock_fd = hold_name(config.name, LOCK_PATIENCE_S if received else 0.0)
-        stack.callback(os.close, lock_fd)
+        stack.callback(release_file, runtime.lock_path(config.name), lock_fd, config.name)
         log_event(log, logging.INFO, "limits", open_files=raise_descriptor_limit())
         kept = takeover.find_kept(config.mountpoint, config.name, received)
         sight = None
@@ -105,7 +105,8 @@ def run(config: Config, received: dict[str, int], on_ready: Callable[[], None]) 
         _tell_findings(pool)
         if kept is None:
             tidy(pool)
-            standing = guard.raise_guard(config.mountpoint, protect=os.geteuid() == 0)
+            owner = (pool.root.uid, pool.root.gid)
+            standing = guard.raise_guard(config.mountpoint, protect=os.geteuid() == 0, owner=owner)
             log_event(log, logging.INFO, "guarded", path=config.mountpoint, protection=standing.protection.value)
         warn_of_time_limits(read_request_timeouts())
         served = ServedMount(config, pool, kept, sight)
@@ -202,7 +203,8 @@ def _open(config: Config, kept: Kept | None) -> Pool:
                 opened=opened,
             )
             stack.callback(pool.close)
-            demand_mountable(pool, OnMissing.DEGRADED if takes_over else mounting.on_missing(config))
+            on_missing = OnMissing.DEGRADED if takes_over else mounting.on_missing(config)
+            demand_mountable(pool, on_missing, takes_over=takes_over)
         except PoolRefusedError as error:
             raise mounting.refusal(error, config.name) from error
         except PoolError as error:

@@ -9,9 +9,11 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from commitlogfs.mount import runtime
+from commitlogfs.mount import logs, runtime
 from commitlogfs.mount.errors import RefusedError, UserError
 from commitlogfs.mount.exit_codes import ExitCode
+from commitlogfs.mount.user_folders import user_folder
+from commitlogfs.store import interrupts
 
 _READY = b"ready"
 
@@ -20,28 +22,37 @@ def start(command_line: Callable[[int], list[str]], name: str) -> int:
     """Start `command_line(report_fd)` in the background; its process id once the mount answers. That is the process
     to send signals to, be it the keeper or the daemon itself.
 
-    Raises the daemon's own error where it fails to start.
+    Raises the daemon's own error where it fails to start. An interrupt stops it, and is raised when it has ended.
     """
     log_path = log_file(name)
     near, far = os.pipe()
+    child = None
     try:
-        with log_path.open("ab") as log:
-            child = subprocess.Popen(
-                command_line(far),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                pass_fds=(far,),
-                start_new_session=True,
-                cwd="/",
-            )
-    finally:
-        os.close(far)
-    with os.fdopen(near, "rb") as reports:
-        report = reports.read()
-    if report == _READY:
-        return child.pid
-    status = child.wait()
+        try:
+            with os.fdopen(os.open(log_path, logs.OPEN_FLAGS, logs.MODE), "ab") as log, interrupts.deferred():
+                child = subprocess.Popen(
+                    command_line(far),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=log,
+                    pass_fds=(far,),
+                    start_new_session=True,
+                    cwd="/",
+                    env={**os.environ, logs.FILE_VARIABLE: str(log_path.absolute())},
+                )
+        finally:
+            os.close(far)
+        with os.fdopen(near, "rb") as reports:
+            report = reports.read()
+        if report == _READY:
+            interrupts.ignore()
+            return child.pid
+        status = child.wait()
+    except KeyboardInterrupt:
+        if child is not None:
+            child.terminate()  # it unmounts, if it has mounted
+            child.wait()
+        raise
     code, _, line = report.decode(errors="replace").partition(" ")
     if code.isdigit():
         error = UserError(line)
@@ -58,7 +69,10 @@ def log_file(name: str) -> Path:
     elif os.geteuid() == 0:
         folder = Path("/var/log/commitlogfs")
     else:
-        folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "commitlogfs"
+        state = user_folder("XDG_STATE_HOME", ".local/state")
+        if state is None:
+            raise RefusedError("no folder for the log: this user has no home; set $XDG_STATE_HOME")
+        folder = state / "commitlogfs"
     try:
         folder.mkdir(mode=0o750, parents=True, exist_ok=True)
     except OSError as error:

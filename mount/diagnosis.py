@@ -31,6 +31,4 @@ def ok(name: str, message: str) -> Check:
 
 def from_finding(finding: Finding) -> Check:
     level = {Severity.NOTE: Level.NOTE, Severity.WARNING: Level.WARNING}.get(finding.severity, Level.PROBLEM)
-    where = "/".join(part for part in (finding.disk, finding.file) if part)
-    message = f"{where}: {finding.message}" if where else finding.message
-    return Check(finding.code.value, level, message, finding.remedy)
+    return Check(finding.code.value, level, finding.text, finding.remedy)

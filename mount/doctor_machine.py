@@ -16,6 +16,7 @@ from typing import Final
 from commitlogfs.mount import mountinfo, runtime
 from commitlogfs.mount.diagnosis import Check, Level, ok
 from commitlogfs.mount.errors import UserError
+from commitlogfs.mount.fuse_device import is_fuse_device
 from commitlogfs.mount.probe import probe_mount
 from commitlogfs.mount.request_timeouts import describe_limits, read_request_timeouts
 
@@ -42,7 +43,7 @@ def judge_kernel(release: str) -> Check:
 
 def check_fuse_device(path: Path) -> Check:
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         remedies = {
             errno.ENOENT: "load the module (modprobe fuse), or give the container the device",
@@ -52,6 +53,10 @@ def check_fuse_device(path: Path) -> Check:
         }
         message = f"{path} cannot be opened: {os.strerror(error.errno or 0)}"
         return Check("fuse-device", Level.PROBLEM, message, remedies.get(error.errno or 0, "check the device"))
+    with os.fdopen(fd, "rb", buffering=0):
+        if not is_fuse_device(fd):
+            remedy = "load the module (modprobe fuse), or give the container the device"
+            return Check("fuse-device", Level.PROBLEM, f"{path} is not the FUSE device", remedy)
     return ok("fuse-device", f"{path} can be opened")
 
 

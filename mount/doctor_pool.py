@@ -4,21 +4,29 @@ import contextlib
 import os
 import stat
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from commitlogfs.mount import mountinfo
 from commitlogfs.mount.config import Config
 from commitlogfs.mount.diagnosis import Check, Level, from_finding, ok
+from commitlogfs.mount.disk_probe import Probed, probe_disks
 from commitlogfs.mount.doctor_broker import find_broker, judge_locale, judge_mappings, judge_open_files
+from commitlogfs.mount.doctor_daemon import judge_daemon, judge_probe
 from commitlogfs.mount.doctor_machine import dead_mount, judge_allow_other
-from commitlogfs.mount.errors import RefusedError
+from commitlogfs.mount.errors import RefusedError, UserError
 from commitlogfs.mount.guard import BareState, check_bare, is_immutable
-from commitlogfs.mount.mounting import disk_specs
+from commitlogfs.mount.mounting import configured_segment_size, disk_specs
 from commitlogfs.mount.probe import probe_mount
+from commitlogfs.mount.store_root import examine_store_root, group_name, user_name
+from commitlogfs.mount.target import find_target
 from commitlogfs.mount.words import approximate_size, count_of
+from commitlogfs.store.eligibility import has_room
 from commitlogfs.store.errors import FolderError, PoolError
 from commitlogfs.store.findings import FindingCode
+from commitlogfs.store.identity import RootAttributes, read_root
 from commitlogfs.store.membership import OpenFolder, compare_folders, open_spec
+from commitlogfs.store.pool import DEFAULT_ROOT, compare_segment_size
+from commitlogfs.store.segment import looks_like_segment
 from commitlogfs.store.thresholds import Thresholds
 from commitlogfs.store.usage import DiskUsage, measure_usage
 
@@ -27,19 +35,33 @@ _SPARE_INODES: Final = 64
 
 
 def examine_pool(config: Config) -> list[Check]:
+    document = _ask_daemon(config.mountpoint)
     with contextlib.ExitStack() as stack:
-        folders, checks = _open_disks(config, stack)
+        folders, checks = _open_disks(config, _silent_disks(document), stack)
         capacities: dict[int, int] = {}
+        probed: list[Probed] = []
         for folder in folders:
-            usage = measure_usage(folder.dirfd)
+            try:
+                usage = measure_usage(folder.dirfd)
+            except OSError as error:
+                message = f"{folder.spec.path}: cannot be measured ({os.strerror(error.errno or 0)})"
+                checks.append(Check("disk", Level.PROBLEM, message, "check the disk: `dmesg`"))
+                continue
+            if folder.identity is not None:
+                probed.append(_to_be_probed(folder, usage, document))
             capacities[folder.device] = segments_possible(usage, config.segment_size)
             checks += [_judge_disk(folder, usage), *_judge_mode(folder), *_judge_inodes(folder, usage, config)]
         checks += [from_finding(finding) for finding in compare_folders(folders)]
         checks += _judge_identities(folders)
+        checks += _check_segment_size(folders, config)
+        checks += _judge_owner(folders, config.mountpoint)
+        for disk, probe in zip(probed, probe_disks(probed, _PROBE_TIMEOUT_S), strict=True):
+            checks += judge_probe(disk.path, probe)
     capacity = sum(capacities.values())
     broker = find_broker(config.mountpoint)
     return [
         *checks,
+        *([] if document is None else judge_daemon(document)),
         check_mountpoint(config.mountpoint),
         check_store_root(config.mountpoint, config.thresholds),
         judge_allow_other(wanted=config.allow_other, root=os.geteuid() == 0, fuse_conf=_read("/etc/fuse.conf")),
@@ -47,6 +69,32 @@ def examine_pool(config: Config) -> list[Check]:
         judge_mappings(capacity, int(_read("/proc/sys/vm/max_map_count") or 65530)),
         judge_locale(broker),
     ]
+
+
+def _ask_daemon(mountpoint: str) -> dict[str, Any] | None:
+    """The status document of the daemon that serves the mountpoint; None without one, or if it does not answer."""
+    entry = mountinfo.find_mount(mountpoint)
+    if entry is None or not mountinfo.is_commitlogfs(entry):
+        return None
+    try:
+        return find_target(mountpoint, of_others=True).status()
+    except UserError:
+        return None  # the check of the mountpoint tells why
+
+
+def _silent_disks(document: dict[str, Any] | None) -> set[str]:
+    """Disks that do not answer the daemon, and would not answer this process: they are not touched."""
+    disks = [] if document is None else document["disks"]
+    return {disk["path"] for disk in disks if disk["total_bytes"] is None}
+
+
+def _to_be_probed(folder: OpenFolder, usage: DiskUsage, document: dict[str, Any] | None) -> Probed:
+    """A segment is made only where the daemon makes some, and with room for one of its own beside it."""
+    assert folder.identity is not None  # noqa: S101 - narrowing: the caller has looked
+    path, size = folder.spec.path, folder.identity.segment_size
+    known = {} if document is None else {disk["path"]: disk["state"] for disk in document["disks"]}
+    is_served = known.get(path, "rw") in ("rw", "failed") and not folder.spec.readonly
+    return Probed(path, folder.dirfd, size, may_write=is_served and usage.available_bytes >= 2 * size)
 
 
 def segments_possible(usage: DiskUsage, segment_size: int) -> int:
@@ -57,10 +105,14 @@ def segments_possible(usage: DiskUsage, segment_size: int) -> int:
 # --- disks -----------------------------------------------------------------------------------------------
 
 
-def _open_disks(config: Config, stack: contextlib.ExitStack) -> tuple[list[OpenFolder], list[Check]]:
+def _open_disks(
+    config: Config, silent: set[str], stack: contextlib.ExitStack
+) -> tuple[list[OpenFolder], list[Check]]:
     folders: list[OpenFolder] = []
     checks: list[Check] = []
     for spec in disk_specs(config):
+        if spec.path in silent:
+            continue
         try:
             folder = open_spec(spec)
         except FolderError as error:
@@ -80,6 +132,9 @@ def _judge_disk(folder: OpenFolder, usage: DiskUsage) -> Check:
         return Check(
             "disk", Level.NOTE, f"{text}, read-only", "no new segments go here; remount it if not intended"
         )
+    spec, identity = folder.spec, folder.identity
+    if identity and not spec.readonly and not has_room(usage, spec.thresholds, identity.segment_size):
+        return Check("disk-full", Level.WARNING, f"{text}: it takes no new segments", "free space on that disk")
     return ok("disk", text)
 
 
@@ -119,6 +174,40 @@ def _judge_identities(folders: list[OpenFolder]) -> list[Check]:
         )
         for path in bare
     ]
+
+
+def _check_segment_size(folders: list[OpenFolder], config: Config) -> list[Check]:
+    for folder in folders:
+        if folder.identity is not None:
+            pools, configured = folder.identity.segment_size, configured_segment_size(config)
+            return [from_finding(found) for found in compare_segment_size(folder.spec.path, pools, configured)]
+    return []
+
+
+def _judge_owner(folders: list[OpenFolder], mountpoint: str) -> list[Check]:
+    """What hangs on the owner of the mounted directory, which every disk of the pool records."""
+    born = next((folder for folder in folders if folder.identity is not None), None)
+    if born is None:
+        return []
+    owner = read_root(born.dirfd, DEFAULT_ROOT)
+    names = (name for folder in folders for name in os.listdir(folder.dirfd))  # noqa: PTH208 - a descriptor
+    has_segments = any(looks_like_segment(os.fsencode(name)) for name in names)
+    return [judge_access(mountpoint, owner), *check_store_root_access(mountpoint, owner, has_segments)]
+
+
+def judge_access(mountpoint: str, owner: RootAttributes) -> Check:
+    """Which users the mounted directory lets in."""
+    user, group = user_name(owner.uid), group_name(owner.gid)
+    text = f"{mountpoint}: mode {owner.mode:04o}, owner {user}, group {group}"
+    if owner.mode & 0o007:
+        return Check(
+            "mount-open-to-others",
+            Level.NOTE,
+            f"{text}: every user of this machine can reach the segments, which brokers make readable to all (0644)",
+            f"chmod o= {mountpoint} while it is mounted; readers join group {group} (docs/security.md)",
+        )
+    readers = f"{user} and group {group}" if owner.mode & 0o050 == 0o050 else f"{user} alone"
+    return ok("mount-access", f"{text}: {readers} can read the messages")
 
 
 # --- where it is mounted -----------------------------------------------------------------------------------
@@ -177,6 +266,20 @@ def check_store_root(mountpoint: str, thresholds: Thresholds) -> Check:
         message = f"store root {path}: cannot be measured ({os.strerror(error.errno or 0)})"
         return Check("store-root", Level.NOTE, message, "the broker makes it at its first start")
     return judge_store_root(path, usage.used_percent, thresholds)
+
+
+def check_store_root_access(mountpoint: str, owner: RootAttributes, has_segments: bool) -> list[Check]:
+    name = "store-root-writable"
+    root = examine_store_root(mountpoint, owner, has_segments=has_segments)
+    if root.obstacle:
+        return [Check(name, Level.PROBLEM, f"store root {root.path}: {root.obstacle}", root.remedy)]
+    if root.other_user is not None:
+        user = user_name(owner.uid)
+        message = f"store root {root.path}: a broker of user {user_name(root.other_user)} has run here, "
+        message += f"but the mounted directory belongs to {user}"
+        remedy = f"run the broker as one user: chown -R {user} {root.path} (outside the mount), or chown the mount"
+        return [Check(name, Level.WARNING, message, remedy)]
+    return [ok(name, f"store root {root.path}: nothing keeps user {user_name(owner.uid)} from writing there")]
 
 
 def judge_store_root(path: str, used_percent: float, thresholds: Thresholds) -> Check:

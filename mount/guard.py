@@ -123,23 +123,26 @@ def check_bare(path: str | os.PathLike[str]) -> BareFolder:
         return _judge(bare, folder_fd)
 
 
-def raise_guard(path: str | os.PathLike[str], *, protect: bool = True) -> Guard:
+def raise_guard(
+    path: str | os.PathLike[str], *, protect: bool = True, owner: tuple[int, int] | None = None
+) -> Guard:
     """Guard the bare folder at `path`, making it and its parents (mode 0755) if absent. Idempotent.
 
-    On return the guard file and the folder's name are on disk. The folder is immutable where the filesystem
-    and our capabilities allow it, else of mode 0555; `protect=False` leaves it as it is (fusermount lets a
-    user without privileges mount only on a folder that is writable to them).
+    Parents that are made belong to `owner` (uid, gid), as a broker has to write its store root; existing ones stay
+    as they are. On return the guard file and the folder's name are on disk. The folder is immutable where the
+    filesystem and our capabilities allow it, else of mode 0555; `protect=False` leaves it as it is (fusermount lets
+    a user without privileges mount only on a folder that is writable to them).
 
     Raises RefusedError if anything but an absent, empty or guarded folder is there, if a mount is on top, or
     if the system does not let us write.
     """
     with _refusing(os.fspath(path), "raise"):
-        return _raise_guard(check_bare(path), protect)
+        return _raise_guard(check_bare(path), protect, owner)
 
 
-def _raise_guard(bare: BareFolder, protect: bool) -> Guard:
+def _raise_guard(bare: BareFolder, protect: bool, owner: tuple[int, int] | None) -> Guard:
     if bare.state is BareState.ABSENT:
-        _make_folder(Path(bare.path))
+        _make_folder(Path(bare.path), owner)
     elif bare.state not in (BareState.EMPTY, BareState.GUARDED):
         raise RefusedError(bare.message)
     with _open_bare(bare.path) as folder_fd:
@@ -289,23 +292,44 @@ def _judge(bare: str, folder_fd: int) -> BareFolder:
     return BareFolder(bare, BareState.OCCUPIED, message, tuple(foreign[:_NAMES_SHOWN]), len(segments))
 
 
-def _make_folder(folder: Path) -> None:
-    """mkdir -p with mode 0755 whatever the umask, each new name synced to disk."""
+def _make_folder(folder: Path, owner: tuple[int, int] | None) -> None:
+    """mkdir -p with mode 0755 whatever the umask, each new name synced to disk; new parents belong to `owner`."""
     missing = [folder]
     while not missing[-1].parent.exists():
         missing.append(missing[-1].parent)
-    for new in reversed(missing):
-        new.mkdir(mode=_FOLDER_MODE, exist_ok=True)
-        new.chmod(_FOLDER_MODE)
-        _sync_folder(new.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    above = os.open(missing[-1].parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        for new in reversed(missing):
+            made_fd, is_ours = _make_below(above, new.name)
+            os.close(above)
+            above = made_fd
+            if is_ours:
+                os.fchmod(made_fd, _FOLDER_MODE)
+            if is_ours and owner is not None and new != folder:
+                with contextlib.suppress(PermissionError):  # `doctor` and `ready` report what follows from it
+                    os.fchown(made_fd, *owner)
     finally:
+        os.close(above)
+
+
+def _make_below(above: int, name: str) -> tuple[int, bool]:
+    """A descriptor of the directory `name`, and whether it was made here.
+
+    Relative to a descriptor and without links, so that a user who may write to `above` can put nothing else there
+    that would change its owner.
+    """
+    try:
+        os.mkdir(name, _FOLDER_MODE, dir_fd=above)
+        made = True
+    except FileExistsError:
+        made = False
+    os.fsync(above)
+    fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    try:
+        return fd, made and os.fstat(fd).st_uid == os.geteuid() and not os.listdir(fd)  # noqa: PTH208
+    except BaseException:
         os.close(fd)
+        raise
 
 
 def _read_guard(folder_fd: int) -> bytes | None:

@@ -46,9 +46,12 @@ def find_holders(mountpoint: str | os.PathLike[str], *, exclude: Sequence[int] =
     `os.getpid()`. A snapshot: processes come and go meanwhile.
     """
     entry = mountinfo.find_mount(mountpoint)
-    if entry is None:
-        return []
-    views = _Views(entry.device)
+    return [] if entry is None else find_device_holders(entry.device, exclude=exclude)
+
+
+def find_device_holders(device: int, *, exclude: Sequence[int] = ()) -> list[Holder]:
+    """As `find_holders`, of the mount whose files have this st_dev, whatever is to be seen at its mountpoint."""
+    views = _Views(device)
     found = []
     for folder in _PROC.iterdir():
         if folder.name.isdigit() and int(folder.name) not in exclude:

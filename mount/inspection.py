@@ -2,9 +2,11 @@
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from commitlogfs.mount.errors import RefusedError
+from commitlogfs.store.disk import DiskState
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.findings import Finding, Severity
 from commitlogfs.store.locks import lock_holder
@@ -20,6 +22,8 @@ class DiskInspection:
     filesystem: str
     state: str
     segments: int
+    last_error: str = ""
+    """As the running daemon tells it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +40,18 @@ class Inspection:
     missing: tuple[str, ...]
     findings: tuple[Finding, ...]
     mountable: bool
+    alerts: tuple[dict[str, Any], ...] = ()
+    """Of the running daemon: `code`, `disk`, `text`, as in the status document."""
 
     @property
     def worst(self) -> Severity:
         return max((finding.severity for finding in self.findings), default=Severity.NOTE)
+
+    @property
+    def is_in_trouble(self) -> bool:
+        """Whether the running daemon knows of trouble that a look at the folders does not show."""
+        bad = (DiskState.FAILED.value, DiskState.OFFLINE.value)
+        return bool(self.alerts) or any(disk.state in bad or disk.last_error for disk in self.disks)
 
 
 def inspect_pool(
@@ -53,6 +65,21 @@ def inspect_pool(
             with _opened(specs, segment_size, name, alone=False) as again:
                 pool.findings[:] = [finding for finding in pool.findings if finding in again.findings]
         return _describe(pool, daemon, on_missing)
+
+
+def with_status(inspection: Inspection, document: dict[str, Any]) -> Inspection:
+    """The inspection with what the daemon that serves the pool knows of its disks. A status document of another
+    pool changes nothing."""
+    if document["pool"] != inspection.pool_id:
+        return inspection
+    known = {disk["id"]: disk for disk in document["disks"]}
+    disks = tuple(
+        replace(disk, state=known[disk.disk_id]["state"], last_error=known[disk.disk_id]["last_error"])
+        if disk.disk_id in known
+        else disk
+        for disk in inspection.disks
+    )
+    return replace(inspection, disks=disks, alerts=tuple(document["retention"]["alerts"]))
 
 
 @contextlib.contextmanager

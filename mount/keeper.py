@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 
-from commitlogfs.mount import keeper_options, logs, runtime
+from commitlogfs.mount import keeper_options, logs, priority, runtime
 from commitlogfs.mount.descriptor_store import FIRST_FD, take_received
 from commitlogfs.mount.errors import RefusedError, UserError
 from commitlogfs.mount.keeper_descriptors import KeptDescriptors
@@ -26,7 +26,7 @@ from commitlogfs.mount.keeper_inbox import Inbox
 from commitlogfs.mount.keeper_loop import Keeper, Outcome
 from commitlogfs.mount.keeper_options import Options
 from commitlogfs.mount.keeper_signals import Signals
-from commitlogfs.store.locks import take_lock
+from commitlogfs.mount.name_lock import hold_file, release_file
 
 LOCK_PATIENCE_S = 5.0
 """A keeper that ends lets go of the name a moment after its daemon has."""
@@ -41,6 +41,8 @@ def main(arguments: list[str]) -> int:
     received = take_received()
     _close_all_but({*received.values(), options.report_fd})
     os.chdir("/")
+    priority.raise_priority()
+    priority.lock_memory()
     signals = Signals()
     descriptors = KeptDescriptors()
     for name, fd in received.items():
@@ -75,16 +77,15 @@ def _keep(options: Options, signals: Signals, descriptors: KeptDescriptors) -> O
             inbox.close()
     finally:
         descriptors.close()
-        os.close(lock)
+        release_file(runtime.keeper_lock_path(options.name), lock, options.name)
 
 
 def _take_name(name: str) -> int:
     """The open lock file. Raises RefusedError if another keeper has it, UsageError for an impossible name."""
     path = runtime.keeper_lock_path(name)
     runtime.ensure_runtime_folder()
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    if not take_lock(fd, LOCK_PATIENCE_S):
-        os.close(fd)
+    fd = hold_file(path, LOCK_PATIENCE_S)
+    if fd is None:
         raise RefusedError(f"{name}: its keeper is running already: see `commitlogfs status`")
     return fd
 

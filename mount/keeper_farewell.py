@@ -11,11 +11,12 @@ import select
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
-from commitlogfs.mount import mountinfo, runtime
+from commitlogfs.mount import logs, mountinfo, runtime
 from commitlogfs.mount.holders import describe_holders, find_holders
 from commitlogfs.mount.keeper_options import Options
-from commitlogfs.mount.keeper_signals import Signals
+from commitlogfs.mount.keeper_signals import REOPEN, STOPS, Signals
 from commitlogfs.store.events import log_event
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,8 @@ def _detach_if_ours(options: Options) -> None:
             log_event(log, logging.ERROR, "keeper_cannot_detach", path=options.mountpoint, reason=str(error))
         else:
             log_event(log, logging.WARNING, "keeper_detached", path=options.mountpoint)
+            for path in _lock_paths(options):
+                path.unlink(missing_ok=True)
 
 
 def _detach(mountpoint: str) -> None:
@@ -87,7 +90,7 @@ def _is_there(options: Options) -> bool:
 def _sole(options: Options) -> Iterator[bool]:
     """Whether no keeper and no daemon of this name lives, nor can come to life meanwhile."""
     with contextlib.ExitStack() as stack:
-        for path in (runtime.keeper_lock_path(options.name), runtime.lock_path(options.name)):
+        for path in _lock_paths(options):
             try:
                 fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             except FileNotFoundError:
@@ -101,7 +104,16 @@ def _sole(options: Options) -> Iterator[bool]:
         yield True
 
 
+def _lock_paths(options: Options) -> tuple[Path, Path]:
+    return runtime.keeper_lock_path(options.name), runtime.lock_path(options.name)
+
+
 def _is_signalled(signals: Signals, timeout_s: float) -> bool:
     poll = select.poll()
     poll.register(signals.fileno(), select.POLLIN)
-    return bool(poll.poll(timeout_s * 1000)) and any(signals.take())
+    if not poll.poll(timeout_s * 1000):
+        return False
+    numbers = tuple(signals.take())
+    if REOPEN in numbers:
+        logs.reopen_soon()
+    return any(number in STOPS for number in numbers)

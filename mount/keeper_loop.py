@@ -5,12 +5,15 @@ the daemon does well the keeper wakes only for its notifications.
 
 state            the daemon's deadline          when it is up
 starting         READY within 60 s              hung
-called           a first word within 3 s        SIGKILL: it has been stopped, and has done nothing
-ready            WATCHDOG within the interval   hung; told, if nothing of the mount is kept: it would end, too
+called           a first word within 3 s        another 3 s if it has moved, up to 60 s; else SIGKILL: it is stopped
+ready            WATCHDOG within the interval   later, if it had no processor; else hung, but only reported if
+                                                nothing of the mount is kept: the mount would end with it
 stopping         ended within 60 s              hung
-hung             ended 2 s after SIGABRT        SIGKILL
+hung             ended 0.5 s after SIGABRT      SIGKILL
 killed           ended 5 s after SIGKILL        told, once: a disk holds it in the kernel
 (none)           the next start                 started
+
+A daemon serves from its first answer on (SERVING), READY or not: its end is no failed start then.
 """
 
 import contextlib
@@ -24,18 +27,20 @@ import time
 from dataclasses import dataclass
 from enum import Enum
 
-from commitlogfs.mount import fuse_device, keeper_policy, mountinfo, notify, runtime, successor
+from commitlogfs.mount import fuse_device, keeper_policy, logs, mountinfo, notify, runtime, successor
 from commitlogfs.mount.errors import RefusedError, UserError
 from commitlogfs.mount.exit_codes import ExitCode
+from commitlogfs.mount.holders import find_device_holders, find_holders
 from commitlogfs.mount.keeper_call import START_TIMEOUT_S, Call
 from commitlogfs.mount.keeper_descriptors import KeptDescriptors
 from commitlogfs.mount.keeper_environment import for_daemon
 from commitlogfs.mount.keeper_inbox import Inbox, Message
 from commitlogfs.mount.keeper_options import Options
 from commitlogfs.mount.keeper_policy import Restarts
-from commitlogfs.mount.keeper_signals import Signals
+from commitlogfs.mount.keeper_signals import REOPEN, Signals
 from commitlogfs.mount.keeper_spawn import spawn_watched
 from commitlogfs.mount.keeper_standby import Reserve
+from commitlogfs.mount.process_activity import Activity, read_activity
 from commitlogfs.mount.unmount import unmount
 from commitlogfs.store.events import log_event
 
@@ -43,8 +48,10 @@ log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S = 3.0
 STOP_TIMEOUT_S = 60.0
-ABORT_TIMEOUT_S = 2.0
+ABORT_TIMEOUT_S = 0.5
+"""One that is stopped does not see SIGABRT; a broker waits."""
 KILL_TIMEOUT_S = 5.0
+HOLDERS_TIMEOUT_S = 2.0
 _MAX_DIGITS = 18
 
 _SIGNS_OF_LIFE = frozenset({"STATUS", "STOPPING", "WATCHDOG"})
@@ -70,7 +77,12 @@ class _Daemon:
     started: float
     state: _State
     deadline: float
-    was_ready: bool = False
+    heard: float
+    """When it gave its last sign of life."""
+    activity: Activity
+    """What it had done when it was last judged to be alive."""
+    has_served: bool = False
+    """It has answered a request, or was READY."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +113,8 @@ class Keeper:
         """Until a daemon that serves has shown that it lives after it was sent. So it is also for a successor, once
         that can understand: before, the signal would just end it."""
         self._outcome: Outcome | None = None
+        self._asking: threading.Thread | None = None
+        """Reads /proc for the holders of the mount."""
         self._poll = select.poll()
         self._reserve = Reserve(options.command, self._poll)
         self._poll.register(inbox.fileno(), select.POLLIN)
@@ -142,6 +156,9 @@ class Keeper:
                 if self._daemon is None and not self._is_mounted():
                     self._outcome = Outcome(ExitCode.OK)
                 continue
+            if number == REOPEN:
+                self._reopen_logs()
+                continue
             daemon = self._daemon
             if daemon is None:
                 self._stop_without_daemon(number)
@@ -176,6 +193,9 @@ class Keeper:
                 log_event(log, logging.ERROR, "descriptors_refused", pid=daemon.pid, fdname=name)
         if fields.get("FDSTOREREMOVE") == "1":
             self._descriptors.drop(fields.get("FDNAME", ""))
+        if fields.get(successor.SERVING) == "1" and self._mounted_once:
+            daemon.has_served = True
+            self._restarts.record_served()
         if fields.get("READY") == "1" and daemon.state is _State.STARTING:
             self._note_ready(daemon)
         if fields.get("STOPPING") == "1" and daemon.state in (_State.STARTING, _State.READY):
@@ -199,7 +219,7 @@ class Keeper:
         self._poll.unregister(daemon.pidfd)
         os.close(daemon.pidfd)
         status = os.waitstatus_to_exitcode(os.waitpid(daemon.pid, 0)[1]) if daemon.is_child else None
-        self._judge(status, was_ready=daemon.was_ready, pid=daemon.pid, seconds=time.monotonic() - daemon.started)
+        self._judge(status, has_served=daemon.has_served, pid=daemon.pid, seconds=time.monotonic() - daemon.started)
 
     def _run_timers(self) -> None:
         now = time.monotonic()
@@ -231,7 +251,7 @@ class Keeper:
                 process = spawn_watched(command, variables, self._descriptors.items(), inherited=report_fd)
         except OSError as error:
             log_event(log, logging.ERROR, "daemon_not_started", repeat_key=started, reason=str(error))
-            self._judge(1, was_ready=False, pid=0, seconds=0.0)
+            self._judge(1, has_served=False, pid=0, seconds=0.0)
             return
         finally:
             if report_fd is not None:
@@ -243,6 +263,8 @@ class Keeper:
             started=started,
             state=_State.CALLED if stood_by else _State.STARTING,
             deadline=started + (CALL_TIMEOUT_S if stood_by else START_TIMEOUT_S),
+            heard=started,
+            activity=read_activity(process.pid),
         )
         self._poll.register(process.pidfd, select.POLLIN)
         pid, count = process.pid, len(self._descriptors)
@@ -257,12 +279,19 @@ class Keeper:
         try:
             pidfd = os.pidfd_open(pid)
         except ProcessLookupError:
-            self._judge(None, was_ready=True, pid=pid, seconds=0.0)
+            self._judge(None, has_served=True, pid=pid, seconds=0.0)
             return
         self._daemon = _Daemon(
-            pid, pidfd, is_child=False, started=now, state=_State.READY, deadline=now + self._watchdog_s
+            pid,
+            pidfd,
+            is_child=False,
+            started=now,
+            state=_State.READY,
+            deadline=now + self._watchdog_s,
+            heard=now,
+            activity=read_activity(pid),
+            has_served=True,
         )
-        self._daemon.was_ready = True
         self._poll.register(pidfd, select.POLLIN)
         self._want_reserve()
         log_event(log, logging.INFO, "daemon_adopted", repeat_key=pid, pid=pid, descriptors=len(self._descriptors))
@@ -277,9 +306,11 @@ class Keeper:
 
     def _note_ready(self, daemon: _Daemon) -> None:
         now = time.monotonic()
-        daemon.state, daemon.was_ready, daemon.deadline = _State.READY, True, now + self._watchdog_s
+        self._set_trouble("")
+        daemon.state, daemon.has_served = _State.READY, True
+        self._record_heard(daemon, now)
         self._mounted_once = True
-        self._restarts.note_ready()
+        self._restarts.record_served()
         self._want_reserve()
         seconds = round(now - daemon.started, 3)
         log_event(log, logging.INFO, "daemon_ready", repeat_key=daemon.pid, pid=daemon.pid, seconds=seconds)
@@ -293,13 +324,20 @@ class Keeper:
     def _note_alive(self, daemon: _Daemon) -> None:
         if math.isinf(daemon.deadline) and self._options.watchdog_s:
             log_event(log, logging.WARNING, "daemon_answers_again", repeat_key=time.monotonic(), pid=daemon.pid)
-        daemon.deadline = time.monotonic() + self._watchdog_s
+        self._record_heard(daemon, time.monotonic())
+
+    def _record_heard(self, daemon: _Daemon, now: float) -> None:
+        daemon.heard, daemon.deadline = now, now + self._watchdog_s
+        if self._options.watchdog_s:
+            daemon.activity = read_activity(daemon.pid)
 
     def _put_an_end_to(self, daemon: _Daemon) -> None:
         now = time.monotonic()
         if daemon.state in (_State.CALLED, _State.STARTING, _State.READY) and self._listened_anew():
             # Silence proves nothing where no word could be heard.
             daemon.deadline = now + (self._watchdog_s if daemon.state is _State.READY else START_TIMEOUT_S)
+        elif daemon.state in (_State.CALLED, _State.READY) and self._is_only_slow(daemon, now):
+            pass
         elif daemon.state is _State.READY and not self._descriptors:
             daemon.deadline = math.inf
             reason = "does not answer, and is not replaced: the mount would end with it"
@@ -319,6 +357,28 @@ class Keeper:
             daemon.state, daemon.deadline = _State.HUNG, now + ABORT_TIMEOUT_S
             self._send(daemon, signal.SIGABRT)
 
+    def _is_only_slow(self, daemon: _Daemon, now: float) -> bool:
+        """Whether it is waited for a little longer."""
+        activity = read_activity(daemon.pid)
+        if daemon.state is _State.CALLED:
+            moved = activity.has_moved_since(daemon.activity)
+            more = CALL_TIMEOUT_S if moved and now - daemon.started < START_TIMEOUT_S else 0.0
+        else:
+            more = keeper_policy.patience(
+                silent_s=now - daemon.heard,
+                starved_s=activity.starved_since(daemon.activity),
+                late_s=now - daemon.deadline,
+                interval_s=self._watchdog_s,
+            )
+        if more:
+            state, seconds = daemon.state.value, round(now - daemon.heard, 3)
+            key = (daemon.pid, daemon.heard)
+            log_event(
+                log, logging.WARNING, "daemon_slow", repeat_key=key, pid=daemon.pid, state=state, silent_s=seconds
+            )
+            daemon.deadline, daemon.activity = now + more, activity
+        return bool(more)
+
     def _listened_anew(self) -> bool:
         """Whether messages had no way here: the runtime folder has been cleared away."""
         if self._inbox.is_reachable():
@@ -332,7 +392,7 @@ class Keeper:
             log_event(log, logging.WARNING, "listening_anew", path=self._inbox.path)
         return True
 
-    def _judge(self, status: int | None, *, was_ready: bool, pid: int, seconds: float) -> None:
+    def _judge(self, status: int | None, *, has_served: bool, pid: int, seconds: float) -> None:
         """What follows from the end of a daemon."""
         mounted = self._is_mounted()
         how = _describe(status)
@@ -351,20 +411,24 @@ class Keeper:
             log_event(log, logging.ERROR, "daemon_failed_to_start", repeat_key=pid, pid=pid, how=how)
             self._outcome = Outcome(_as_shell(status), forsaken=True)
             return
-        if was_ready and not self._descriptors:
+        if has_served and not self._descriptors:
             reason = "nothing of it was kept: a daemon mounts anew as soon as nobody holds it"
             path = self._options.mountpoint
             log_event(log, logging.ERROR, "mount_ended", repeat_key=pid, path=path, reason=reason)
-        delay = self._restarts.delay_after(status, was_ready=was_ready)
+        delay = self._restarts.delay_after(status, has_served=has_served, is_held=self._is_held)
         level = logging.INFO if goes_on else logging.ERROR
-        event = "daemon_handed_over" if goes_on else "daemon_died" if was_ready else "successor_failed"
-        if not was_ready and keeper_policy.is_refusal(status):
+        event = "daemon_handed_over" if goes_on else "daemon_died" if has_served else "successor_failed"
+        if not has_served and keeper_policy.is_refusal(status):
             event = "successor_refused"
         log_event(
             log, level, event, repeat_key=pid, pid=pid, how=how, lived_s=round(seconds, 3), next_start_s=delay
         )
+        if delay:
+            self._report_trouble(how, delay)
         if delay is None:
-            reason = f"{keeper_policy.MAX_FAILED_STARTS + 1} daemons in a row did not get ready"
+            reason = (
+                f"{keeper_policy.MAX_FAILED_STARTS + 1} daemons in a row did not serve, and nobody holds the mount"
+            )
             log_event(log, logging.ERROR, "keeper_gives_up", path=self._options.mountpoint, reason=reason)
             self._pass_on({"STATUS": f"gave up: {reason}"})
             self._outcome = Outcome(ExitCode.FINDINGS, forsaken=True, gave_up=True)
@@ -375,6 +439,19 @@ class Keeper:
         if delay and self._stop_wanted is not None:
             number, self._stop_wanted = self._stop_wanted, None
             self._stop_without_daemon(number)
+
+    def _report_trouble(self, how: str, delay: float) -> None:
+        """That nobody serves the mount for now, wherever its state can be read: to the service manager, and in the
+        lock file, for a command that finds no daemon."""
+        count = max(1, self._restarts.failed_in_row)
+        text = (
+            f"no daemon serves {self._options.mountpoint}: {count} in a row did not take over (the last: {how}); "
+            f"next try in {delay:g} s"
+        )
+        if self._restarts.is_hopeless:
+            log_event(log, logging.ERROR, "mount_held_without_daemon", path=self._options.mountpoint, text=text)
+        self._pass_on({"STATUS": text})
+        self._set_trouble(text)
 
     # --- small things -----------------------------------------------------------------------------------
 
@@ -395,9 +472,39 @@ class Keeper:
             for entry in mountinfo.read_mounts()
         )
 
+    def _is_held(self) -> bool:
+        """Whether a process holds the mount. /proc is read in a thread: a process that waits for the mount may make
+        a reader of its mappings wait, too. No answer is a yes."""
+        if self._asking is not None and self._asking.is_alive():
+            return True
+        answers: list[bool] = []
+
+        def ask() -> None:
+            devices = {fuse_device.mount_device(fd) for fd in self._fuse_devices()} - {None}
+            seen = {entry.device for entry in mountinfo.read_mounts()}
+            # Not to be seen, but connected: only its holders keep it alive.
+            held = bool(devices - seen) or any(find_device_holders(device) for device in devices if device)
+            answers.append(held or (not devices and bool(find_holders(self._options.mountpoint))))
+
+        self._asking = threading.Thread(target=ask, name="holders", daemon=True)
+        self._asking.start()
+        self._asking.join(HOLDERS_TIMEOUT_S)
+        return not answers or answers[0]
+
+    def _set_trouble(self, text: str) -> None:
+        with contextlib.suppress(OSError, UserError):
+            runtime.record_trouble(self._options.name, text)
+
     def _send(self, daemon: _Daemon, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(daemon.pidfd, number)
+
+    def _reopen_logs(self) -> None:
+        """Here, and in every process that writes to the same file."""
+        logs.reopen_soon()
+        if self._daemon is not None:
+            self._send(self._daemon, REOPEN)
+        self._reserve.send(REOPEN)
 
     def _stop_without_daemon(self, number: signal.Signals) -> None:
         """Between two daemons a plain unmount needs none, unless pages wait to be written: in a thread, then."""

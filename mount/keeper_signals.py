@@ -1,23 +1,29 @@
-"""Signals as events of a poll."""
+"""Stop signals: as events of a poll, and recorded for later."""
 
 import os
 import signal
 from collections.abc import Iterator
 
-STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+from commitlogfs.store import interrupts
+
+STOPS = (signal.SIGTERM, signal.SIGINT)
+REOPEN = signal.SIGHUP
+"""Opens the log file anew; caught even by a process that was started to ignore it (nohup)."""
 _WAKE = 0
 """No signal's number."""
 
 
 class Signals:
-    """Catches STOPS, except those that this process was started to ignore (nohup)."""
+    """Catches REOPEN, and STOPS except those that this process was started to ignore."""
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         for number in STOPS:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, lambda _number, _frame: None)
+                signal.signal(number, _ignore)
+        signal.signal(REOPEN, _ignore)
+        interrupts.unblock()
 
     def fileno(self) -> int:
         return self._reader
@@ -39,3 +45,16 @@ class Signals:
         """Whoever does not end now has to set other handlers first."""
         os.close(self._reader)
         os.close(self._writer)
+
+
+def _ignore(_number: int, _frame: object) -> None:
+    """The number itself goes into the pipe."""
+
+
+def record_stops() -> list[int]:
+    """From now on stop signals are only recorded, in their order, in the list returned."""
+    came: list[int] = []
+    for number in STOPS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _frame: came.append(number))
+    return came

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from commitlogfs.mount.descriptor_store import FIRST_FD
+from commitlogfs.mount.priority import AUTOGROUP, NICE
 
 _FLOOR = 64
 
@@ -18,7 +19,11 @@ _MANAGER_PREFIXES = ("LISTEN_", "WATCHDOG_")
 # in it. So a shell fills in the pid and becomes the command; posix_spawn runs no code of this process, whose
 # threads a fork would not have, in between.
 _SHELL = "/bin/sh"
-_SCRIPT = 'export LISTEN_PID=$$ WATCHDOG_PID=$$; exec "$@"'
+# SIGHUP, which may come at any time (logs.catch_hangup), would end a process that does not catch it yet. A new
+# session does not inherit its priority (mount.priority): raised here, it holds while the command is loaded.
+_SCRIPT = (
+    f'trap "" HUP; {{ echo {NICE} >{AUTOGROUP}; }} 2>/dev/null; export LISTEN_PID=$$ WATCHDOG_PID=$$; exec "$@"'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,7 @@ def spawn(
             environment,
             file_actions=actions,
             setsid=True,
-            setsigmask=(),
+            setsigmask=(signal.SIGINT,),  # until it can take it (store.interrupts)
             setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # Python ignores them for itself
         )
     finally:

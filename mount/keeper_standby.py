@@ -102,6 +102,12 @@ class Reserve:
         self._poll.unregister(standby.process.pidfd)
         return standby.process
 
+    def send(self, number: signal.Signals) -> None:
+        """To the standby, if there is one."""
+        if self._standby is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._standby.process.pidfd, number)
+
     def dismiss(self) -> None:
         """Do without one: the next daemon is to be another version, or none."""
         self.due = math.inf

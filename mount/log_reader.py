@@ -2,14 +2,13 @@
 
 import contextlib
 import errno
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from commitlogfs.mount.errors import AbsentError, RefusedError, UnreachableError
-from commitlogfs.mount.probe import probe_mount
+from commitlogfs.mount.status_file import HIDDEN, read_status_file
 from commitlogfs.store import record
 from commitlogfs.store.record import (
     BlankRecordError,
@@ -20,9 +19,7 @@ from commitlogfs.store.record import (
     WrongOffsetError,
 )
 
-_PROBE_TIMEOUT_S: Final = 5.0
 _CHUNK_BYTES: Final = 1 << 20
-_HIDDEN: Final = ".commitlogfs"
 
 
 class LogReader:
@@ -82,12 +79,9 @@ class LogReader:
 @contextlib.contextmanager
 def open_log(mountpoint: str) -> Iterator[LogReader]:
     """Raises UnreachableError if the mount does not answer, RefusedError if this user may not read the log."""
-    probed = probe_mount(mountpoint, _PROBE_TIMEOUT_S)
-    if not probed.ok:
-        raise UnreachableError(f"{mountpoint}: {probed.reason}")
-    folder = Path(mountpoint) / _HIDDEN
+    status = read_status_file(mountpoint)
+    folder = Path(mountpoint) / HIDDEN
     try:
-        status = json.loads((folder / "status.json").read_bytes())
         fd = os.open(folder / "log", os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:
         raise RefusedError(

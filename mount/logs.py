@@ -12,6 +12,7 @@ import logging.handlers
 import os
 import queue
 import re
+import signal
 import threading
 import time
 from collections.abc import Hashable, Iterator
@@ -20,12 +21,21 @@ from typing import Any
 REPEAT_INTERVAL_S = 10.0
 """How long the same event with the same key stays silent after it was logged."""
 
+FILE_VARIABLE = "COMMITLOGFS_LOG_FILE"
+"""Of the environment of a background daemon: the file that it has as standard error, by its absolute path."""
+OPEN_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+"""O_NONBLOCK: a FIFO without a reader is refused instead of waited for."""
+MODE = 0o640
+
 QUEUE_LINES = 10_000
 MAX_VALUE_LENGTH = 2_000
 MAX_TRACEBACK_LENGTH = 16_000
 
 _Lines = queue.Queue[logging.LogRecord | None]
 _DRAIN_TIMEOUT_S = 2.0
+_REOPEN_TIMEOUT_S = 0.5
+"""A file that takes longer to open is opened beside everything else: a broker may wait for this process."""
+_STANDARD_ERROR = 2
 _MAX_REPEAT_KEYS = 1_000
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@%+,\-]+")
 _NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9_.]")
@@ -44,18 +54,64 @@ def logging_to(
     lines: _Lines = queue.Queue(QUEUE_LINES)
     writer = _Writer(lines, LogfmtFormatter(journal=is_journal(fd)), fd)
     handler = _DroppingHandler(lines, RepeatFilter(repeat_interval_s))
+    global _writer
     root = logging.getLogger()
     former_level, former_handlers = root.level, root.handlers[:]
     root.handlers[:] = [handler]
     root.setLevel(level)
+    former_writer, _writer = _writer, writer
     writer.start()
     try:
         yield
     finally:
         root.handlers[:] = former_handlers
         root.setLevel(former_level)
+        _writer = former_writer
         handler.close()
         writer.stop()
+
+
+def catch_hangup() -> None:
+    """From here on SIGHUP opens the log file anew. Once now, too: it may have been renamed before."""
+
+    def reopen(_number: int, _frame: object) -> None:
+        if _writer is not None:
+            _writer.is_reopening = True  # with the next line; its queue may be locked by what this interrupts
+        else:
+            _reopen_in_time()
+
+    signal.signal(signal.SIGHUP, reopen)
+    _reopen_in_time()
+
+
+def reopen_soon() -> None:
+    """Have the writing thread open the log file anew. Not for a signal handler."""
+    if _writer is not None:
+        _writer.reopen()
+
+
+def _reopen_in_time() -> None:
+    """Not in this thread: on a disk that hangs, opening does."""
+    thread = threading.Thread(target=_reopen, name="log-reopening", daemon=True)
+    thread.start()
+    thread.join(_REOPEN_TIMEOUT_S)
+
+
+def _reopen() -> str:
+    """Have standard error lead to the file of the log's name, made if there is none. Returns why it does not.
+
+    Without such a file it stays as it is, and the reason is empty.
+    """
+    path = os.environ.get(FILE_VARIABLE)
+    if not path:
+        return ""
+    try:
+        fd = os.open(path, OPEN_FLAGS, MODE)
+    except OSError as error:
+        return error.strerror or str(error)
+    os.dup2(fd, _STANDARD_ERROR)
+    os.close(fd)
+    return ""
 
 
 def is_journal(fd: int) -> bool:
@@ -213,12 +269,28 @@ class _Writer(threading.Thread):
         self._lines = lines
         self._formatter = formatter
         self._fd = fd
+        self.is_reopening = False
 
     def run(self) -> None:
         while (record := self._lines.get()) is not None:
-            line = self._formatter.format(record) + "\n"
-            with contextlib.suppress(OSError):  # nobody is left to be told
-                os.write(self._fd, line.encode(errors="backslashreplace"))
+            if self.is_reopening:
+                self.is_reopening = False
+                reason = _reopen()
+                if reason:
+                    self._write(_event_record("log_not_reopened", reason=reason))
+            if record is not _WAKE:
+                self._write(record)
+
+    def _write(self, record: logging.LogRecord) -> None:
+        line = self._formatter.format(record) + "\n"
+        with contextlib.suppress(OSError):  # nobody is left to be told
+            os.write(self._fd, line.encode(errors="backslashreplace"))
+
+    def reopen(self) -> None:
+        """At once, unless lines wait already."""
+        self.is_reopening = True
+        with contextlib.suppress(queue.Full):
+            self._lines.put_nowait(_WAKE)
 
     def stop(self) -> None:
         """Drain and end; with a reader that stopped reading, give up after a while."""
@@ -230,6 +302,12 @@ class _Writer(threading.Thread):
                     self._lines.get_nowait()
             self._lines.put(None)
         self.join(_DRAIN_TIMEOUT_S)
+
+
+_WAKE = logging.makeLogRecord({})
+"""No line: it wakes the writer."""
+_writer: _Writer | None = None
+"""The present one of `logging_to`."""
 
 
 def _event_record(event: str, **fields: Any) -> logging.LogRecord:

@@ -1,8 +1,7 @@
 """Prometheus metrics of one daemon (names in docs/operating.md)."""
 
 import os
-from collections.abc import Iterable
-from importlib.metadata import version
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
@@ -11,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from commitlogfs.fusefs.backing import Backing
+from commitlogfs.mount.version import VERSION
 from commitlogfs.store.commitlog import UNLINK, CommitLog
 from commitlogfs.store.disk import DiskState
 from commitlogfs.store.retention import Rule
@@ -22,7 +22,9 @@ _OP_BUCKETS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 1.0, 10.0)
 class Metrics:
     """Counts what the adapter reports (fusefs.observer.Observer) and renders it with the state of the log."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_first_answer: Callable[[], None] | None = None) -> None:
+        """`on_first_answer` is called once, right before the first request is answered."""
+        self._on_first_answer = on_first_answer
         self.registry = CollectorRegistry()
         self._ops = Counter(
             "commitlogfs_fuse_ops", "FUSE requests answered", ("op", "errno"), registry=self.registry
@@ -66,9 +68,12 @@ class Metrics:
             "Requests that a former daemon had taken and not answered",
             registry=self.registry,
         )
-        Info("commitlogfs_build", "Version", registry=self.registry).info({"version": version("commitlogfs")})
+        Info("commitlogfs_build", "Version", registry=self.registry).info({"version": VERSION})
 
     def operation(self, op: str, errno_name: str, seconds: float) -> None:
+        if self._on_first_answer is not None:
+            on_first_answer, self._on_first_answer = self._on_first_answer, None
+            on_first_answer()
         self._ops.labels(op, errno_name).inc()
         self._op_seconds.labels(op).observe(seconds)
 
@@ -131,7 +136,7 @@ class LogCollector(Collector):
         if first is not None and last is not None:
             yield _single("first_offset_bytes", "Base offset of the oldest segment", self._pool, first.base_offset)
             yield _single("last_offset_bytes", "Base offset of the newest segment", self._pool, last.base_offset)
-        yield _single("log_gaps", "Gaps in the log", self._pool, len(log.catalog.gaps()))
+        yield _single("log_gaps", "Gaps in the log", self._pool, log.catalog.gap_count)
         removed = _counter(
             "segments_removed", "Segments removed: by whom uses the mount, or by which rule", "reason"
         )

@@ -6,13 +6,14 @@ import os
 from pathlib import Path
 
 from commitlogfs.mount import daemon
-from commitlogfs.mount.config import Config, config_path, load_config, quick_config
+from commitlogfs.mount.config import Config, load_config, quick_config
 from commitlogfs.mount.errors import RefusedError, UsageError
 from commitlogfs.mount.mounting import disk_specs
+from commitlogfs.mount.target import configuration_file
 from commitlogfs.mount.units import parse_size
 from commitlogfs.store import birth
 from commitlogfs.store.errors import PoolError
-from commitlogfs.store.identity import RootAttributes
+from commitlogfs.store.identity import NEW_ROOT_MODE, RootAttributes
 
 
 def configuration_of(which: str | None, init: str | None, segment_size: str | None) -> Config:
@@ -20,7 +21,7 @@ def configuration_of(which: str | None, init: str | None, segment_size: str | No
     if init is None:
         if which is None:
             raise UsageError("mount: which configuration? Give NAME or FILE, or --init DISK,DISK,... MOUNTPOINT")
-        return load_config(config_path(which))
+        return load_config(configuration_file(which))
     if which is None:
         raise UsageError("mount --init: where? Give the mountpoint as the argument")
     mountpoint = str(Path(which).absolute())
@@ -49,7 +50,7 @@ def make_pool_if_none(config: Config) -> None:
     try:
         if not birth.is_born(specs):
             daemon.check_mountpoint(config)
-            root = RootAttributes(0o755, os.geteuid(), os.getegid())
+            root = RootAttributes(NEW_ROOT_MODE, os.geteuid(), os.getegid())
             with contextlib.ExitStack() as stack:
                 plan = birth.plan_init(specs, config.segment_size, root, stack)
                 birth.execute(plan, specs, stack)

@@ -71,6 +71,11 @@ def _config_option(options: list[str]) -> str | None:
     config = None
     for option in options:
         key, _, value = option.partition("=")
+        if option == "ro":
+            raise _HelperUsageError(
+                "option 'ro': a read-only mount is not supported; to only read, join the group of the mounted "
+                "directory, or read the segments on the disks while nothing is mounted"
+            )
         if key == "config" and value:
             config = value
         elif option and option not in _HARMLESS and not key.startswith(("x-", "X-", "comment")):

@@ -10,6 +10,7 @@ from commitlogfs.store.membership import DiskSpec
 from commitlogfs.store.pool import OnMissing, PoolRefusedError
 
 _SHOWN_OF_A_KIND = 5
+_GROUPS_SHOWN = 10
 
 
 def disk_specs(config: Config) -> tuple[DiskSpec, ...]:
@@ -52,17 +53,25 @@ def _identity(folder: Path) -> tuple[int, int] | None:
 
 
 def refusal(error: PoolRefusedError, name: str) -> RefusedError:
-    """The one readable report of a refused mount: a lost disk of many leaves thousands of gaps, a few are shown."""
-    by_code: dict[FindingCode, list[Finding]] = {}
+    """The one readable report of a refused mount: what nothing can override first, equal remedies once, and a few
+    of many: a lost disk of many leaves thousands of gaps."""
+    groups: dict[tuple[FindingCode, str], list[Finding]] = {}
     for finding in error.blocking:
-        by_code.setdefault(finding.code, []).append(finding)
+        groups.setdefault((finding.code, finding.remedy), []).append(finding)
+    override = ', or set on_missing = "degraded" to serve what is there' if error.degraded_helps else ""
+    if len(error.blocking) == 1:
+        return RefusedError(f"{name}: not mounted: {error.blocking[0]}{override}")
     lines = []
-    for code, findings in by_code.items():
-        lines += [str(finding) for finding in findings[:_SHOWN_OF_A_KIND]]
+    for (code, remedy), findings in list(groups.items())[:_GROUPS_SHOWN]:
+        if len(findings) == 1:
+            lines.append(str(findings[0]))
+            continue
+        lines += [finding.text for finding in findings[:_SHOWN_OF_A_KIND]]
         more = len(findings) - _SHOWN_OF_A_KIND
         if more > 0:
-            lines.append(f"and {more} more of this kind ({code.value}): `commitlogfs check` shows them all")
-    if len(lines) == 1:
-        return RefusedError(f"{name}: not mounted: {lines[0]}")
-    heading = f"{name}: not mounted, {len(error.blocking)} reasons:"
+            lines.append(f"and {more:,} more of this kind ({code.value}): `commitlogfs check` shows them all")
+        lines.append(f"-> {remedy}")
+    if len(groups) > _GROUPS_SHOWN:
+        lines.append(f"and {len(groups) - _GROUPS_SHOWN:,} other kinds: `commitlogfs check` shows them all")
+    heading = f"{name}: not mounted, {len(error.blocking):,} reasons; correct them{override}:"
     return RefusedError(heading + "".join(f"\n  {line}" for line in lines))

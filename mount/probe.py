@@ -118,7 +118,7 @@ def _start_child(mountpoint: str, device: int) -> subprocess.Popen[str]:
         env={"LC_ALL": "C.UTF-8"},
         text=True,
         errors="replace",
-        start_new_session=True,
+        process_group=0,  # no Ctrl-C of ours; in our session, whose priority is raised
     )
 
 

@@ -5,6 +5,7 @@ import time
 import zlib
 from typing import Any
 
+from commitlogfs.store.printable import printable
 from commitlogfs.store.record import Compression, Record, SysFlag, Transaction
 
 _TEXT_SHOWN = 2000
@@ -17,7 +18,7 @@ def describe_record(record: Record) -> list[str]:
     """One line per field, the body last."""
     fields = {
         "offset": f"{record.physical_offset}, {record.total_size:,} bytes, format V{record.version}",
-        "topic": _plain(record.topic),
+        "topic": printable(record.topic),
         "queue": f"{record.queue_id}, offset {record.queue_offset}",
         "born": f"{_moment(record.born_timestamp_ms)} at {record.born_host}",
         "stored": f"{_moment(record.store_timestamp_ms)} at {record.store_host}",
@@ -29,7 +30,9 @@ def describe_record(record: Record) -> list[str]:
     if record.prepared_transaction_offset:
         fields["prepared at"] = f"offset {record.prepared_transaction_offset}"
     lines = [f"{name:<12}{text}" for name, text in fields.items()]
-    lines += [f"{'property':<12}{_plain(name)} = {_plain(value)}" for name, value in record.properties.items()]
+    lines += [
+        f"{'property':<12}{printable(name)} = {printable(value)}" for name, value in record.properties.items()
+    ]
     checks = f"CRC {record.body_crc:08x}, " + ("correct" if record.body_crc_ok else "WRONG: the body is damaged")
     lines.append(f"{'body':<12}{len(record.body):,} bytes, {checks}")
     if record.property_crc_ok is not None:
@@ -143,8 +146,3 @@ def _moment(milliseconds: int) -> str:
     except (OverflowError, ValueError, OSError):
         return f"{milliseconds} ms"
     return f"{text}.{milliseconds % 1000:03d}"
-
-
-def _plain(text: str) -> str:
-    """Names and values come from producers: nothing in them may steer a terminal or begin a line."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -4,6 +4,7 @@
 folder that somebody else could have made, such as one in /tmp. $COMMITLOGFS_RUNTIME_DIR overrides it.
 """
 
+import fcntl
 import os
 import re
 import socket
@@ -11,6 +12,7 @@ import stat
 from pathlib import Path
 
 from commitlogfs.mount.errors import RefusedError, UsageError
+from commitlogfs.mount.user_folders import home_folder
 
 OVERRIDE = "COMMITLOGFS_RUNTIME_DIR"
 
@@ -18,13 +20,14 @@ _SOCKET_SUFFIX = ".sock"
 _LOCK_SUFFIX = ".lock"
 _KEEPER_LOCK_SUFFIX = ".keep"
 _NOTIFY_SUFFIX = ".note"
+_TRACES = (_SOCKET_SUFFIX, _LOCK_SUFFIX, _KEEPER_LOCK_SUFFIX)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,63}")
 _MAX_SOCKET_PATH = 107
 """struct sockaddr_un holds 108 bytes, the last of them NUL."""
 
 
 def runtime_folder() -> Path:
-    """Where the runtime folder is or would be. Touches nothing."""
+    """Where the runtime folder is or would be. Touches nothing. Raises UsageError where it has no place."""
     override = os.environ.get(OVERRIDE)
     if override:
         if not Path(override).is_absolute():
@@ -35,7 +38,10 @@ def runtime_folder() -> Path:
     xdg = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
     if xdg.is_absolute() and _is_ours(xdg):
         return xdg / "commitlogfs"
-    return Path.home() / ".cache/commitlogfs/run"
+    home = home_folder()
+    if home is None:
+        raise UsageError(f"no runtime folder: this user has no home; set $XDG_RUNTIME_DIR or ${OVERRIDE}")
+    return home / ".cache/commitlogfs/run"
 
 
 def ensure_runtime_folder() -> Path:
@@ -50,7 +56,7 @@ def ensure_runtime_folder() -> Path:
     except FileExistsError as error:
         raise RefusedError(f"{folder}: is not a folder; remove it") from error
     except OSError as error:
-        raise RefusedError(f"{folder}: cannot make the runtime folder: {error.strerror}") from error
+        raise RefusedError(f"{folder}: cannot make the runtime folder: {error.strerror}{_advice()}") from error
     _check(folder)
     return folder
 
@@ -70,12 +76,18 @@ def socket_path(name: str) -> Path:
 
 
 def lock_path(name: str) -> Path:
-    """The file that the daemon called `name` keeps locked while it lives. It stays behind. Raises UsageError."""
+    """The file that the daemon called `name` keeps locked while it lives; gone after an unmount.
+
+    Raises UsageError.
+    """
     return socket_path(name).with_suffix(_LOCK_SUFFIX)
 
 
 def keeper_lock_path(name: str) -> Path:
-    """The file that the keeper called `name` keeps locked while it lives. It stays behind. Raises UsageError."""
+    """The file that the keeper called `name` keeps locked while it lives; gone after an unmount.
+
+    Raises UsageError.
+    """
     return socket_path(name).with_suffix(_KEEPER_LOCK_SUFFIX)
 
 
@@ -107,6 +119,31 @@ def recorded_mountpoint(name: str) -> str | None:
     return os.fsdecode(text[:-1]) if text.endswith(b"\n") else None
 
 
+def record_trouble(name: str, text: str) -> None:
+    """Note in the lock file of this process, the keeper, why nobody serves the mount; empty when somebody does.
+
+    Raises UsageError, OSError.
+    """
+    with keeper_lock_path(name).open("r+b") as file:
+        file.truncate()
+        file.write(text.encode(errors="surrogateescape"))
+
+
+def recorded_trouble(name: str) -> str:
+    """What the keeper called `name` has noted of a mount that nobody serves; empty if nothing, or if no keeper
+    lives. Raises UsageError."""
+    try:
+        with keeper_lock_path(name).open("rb") as file:
+            text = file.read()
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return text.decode(errors="replace")
+    except OSError:
+        pass
+    return ""
+
+
 def bind_private(unbound: socket.socket, path: Path) -> None:
     """Bind a socket there with mode 0600, in place of what was left behind. Raises OSError."""
     path.unlink(missing_ok=True)
@@ -131,15 +168,23 @@ def list_names() -> list[str]:
 
     Raises RefusedError if the folder exists but is not to be trusted.
     """
+    return sorted(item.stem for item in _items() if item.suffix == _SOCKET_SUFFIX and _is_socket(item))
+
+
+def known_names() -> list[str]:
+    """The names of which a daemon or keeper has left a trace, sorted. Raises RefusedError as `list_names` does."""
+    return sorted({item.stem for item in _items() if item.suffix in _TRACES})
+
+
+def _items() -> list[Path]:
     folder = runtime_folder()
     try:
         _check(folder)
-        items = list(folder.iterdir())
+        return list(folder.iterdir())
     except FileNotFoundError:
         return []
     except PermissionError as error:
-        raise RefusedError(f"{folder}: cannot be read by this user") from error
-    return sorted(item.stem for item in items if item.suffix == _SOCKET_SUFFIX and _is_socket(item))
+        raise RefusedError(f"{folder}: cannot be read by this user{_advice()}") from error
 
 
 def _check(folder: Path) -> None:
@@ -147,6 +192,8 @@ def _check(folder: Path) -> None:
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except NotADirectoryError as error:
+        if not os.path.lexists(folder):  # something above it is no folder
+            raise FileNotFoundError(error.errno, error.strerror, str(folder)) from error
         raise RefusedError(f"{folder}: is a symbolic link or no folder; remove it") from error
     try:
         state = os.fstat(fd)
@@ -156,6 +203,13 @@ def _check(folder: Path) -> None:
             os.fchmod(fd, 0o700)
     finally:
         os.close(fd)
+
+
+def _advice() -> str:
+    """For a runtime folder in a home that may be another user's, or a file."""
+    if os.geteuid() == 0 or os.environ.get(OVERRIDE):
+        return ""
+    return f"; set $HOME to this user's home, or $XDG_RUNTIME_DIR or ${OVERRIDE}"
 
 
 def _is_ours(folder: Path) -> bool:

@@ -7,10 +7,11 @@ import argparse
 import logging
 import sys
 
-from commitlogfs.mount import daemon, daemonize, descriptor_store, logs, standby
+from commitlogfs.mount import daemon, daemonize, descriptor_store, logs, priority, standby
 from commitlogfs.mount.errors import UserError
 from commitlogfs.mount.keeper_call import STANDBY_OPTION
 from commitlogfs.mount.mount_arguments import configuration_of, make_pool_if_none
+from commitlogfs.store import interrupts
 
 
 def main() -> int:
@@ -24,6 +25,10 @@ def main() -> int:
     parser.add_argument("--report-fd", type=int)
     parser.add_argument(STANDBY_OPTION, dest="standby_fd", type=int)
     chosen = parser.parse_args()
+    priority.raise_priority()
+    priority.lock_memory()  # before the first thread, which reopening the log starts
+    logs.catch_hangup()
+    interrupts.unblock()
     if chosen.standby_fd is None:
         received = descriptor_store.take_received()
     else:
@@ -43,4 +48,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(interrupts.run(lambda: main))

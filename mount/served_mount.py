@@ -17,8 +17,19 @@ from commitlogfs.fusefs.control_files import ControlContents
 from commitlogfs.fusefs.kept_state import KeptStateError
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.fusefs.session import STORED, Kept, Passthrough, Session
-from commitlogfs.mount import control, descriptor_store, mountinfo, notify, read_ahead, runtime
+from commitlogfs.mount import (
+    control,
+    descriptor_store,
+    keeper_signals,
+    logs,
+    mountinfo,
+    notify,
+    read_ahead,
+    runtime,
+    successor,
+)
 from commitlogfs.mount.answers import Answers
+from commitlogfs.mount.composed import Composed
 from commitlogfs.mount.config import Config
 from commitlogfs.mount.errors import RefusedError, UserError
 from commitlogfs.mount.exit_codes import ExitCode
@@ -39,7 +50,8 @@ from commitlogfs.store.pool import Pool, find_retired
 log = logging.getLogger(__name__)
 
 PROBE_TIMEOUT_S: Final = 10.0
-STATUS_INTERVAL_S: Final = 30.0
+STATUS_INTERVAL_S: Final = 10.0
+"""Also the longest time between two measurements of the log's growth."""
 WATCHDOG_BEATS: Final = 3
 """Probes per watchdog interval: one that is late does no harm."""
 
@@ -53,13 +65,17 @@ class ServedMount:
         self._kept = kept
         self._sight = sight
         self._session: Session | None = None
-        self._metrics = Metrics()
+        self._metrics = Metrics(None if kept is None else successor.tell_serving)
         self._commitlog = CommitLog(pool, POLICIES[config.placement])
         if kept is not None:
             for file in find_retired(pool):
                 self._commitlog.note_found_retired(file)
         self._metrics.registry.register(LogCollector(self._commitlog, config.name))
-        contents = ControlContents(status=self._status_text, metrics=self._metrics_text)
+        self._status = Composed(self._compose)
+        self._metrics_text = Composed(self._render_metrics)
+        contents = ControlContents(
+            status=Composed(self._compose_status_file).recent, metrics=self._metrics_text.recent
+        )
         self._operations = CommitLogOperations(
             self._commitlog,
             config.retention,
@@ -70,12 +86,15 @@ class ServedMount:
         self._metrics.registry.register(MountCollector(self._operations.backing, config.name))
         self._report = StatusReport(config, self._operations)
         self._answers = Answers(
-            config.name, self._commitlog, self._operations, self._report, self._compose, self._metrics_text
+            config.name, self._commitlog, self._operations, self._report, self._status, self._metrics_text
         )
         self._stepping_back = SteppingBack(
             config.mountpoint, self._why_mortal, self._operations.retention.believe_the_clock
         )
         self._failure: RefusedError | None = None
+        self._stops: list[int] = []
+        """Stop signals that came when nobody could take them yet."""
+        self._is_stopping = False
         self._is_kept = False
         self._keeper = KeeperWatch()
         self._names_held: list[int] = []
@@ -83,7 +102,11 @@ class ServedMount:
         """Of the mount, as mountinfo shows it."""
 
     def mount(self) -> None:
-        """Mount, or take over what was kept. Raises RefusedError."""
+        """Mount, or take over what was kept. Raises RefusedError.
+
+        From here on a stop signal waits until `serve` can unmount: it must not leave a mount that nobody serves.
+        """
+        self._stops = keeper_signals.record_stops()
         config = self._config
         wanted = Passthrough(config.passthrough)
         options = ConnectionOptions(config.mountpoint, config.name, config.allow_other, wanted)
@@ -179,6 +202,8 @@ class ServedMount:
         path = self._config.mountpoint
         if self._failure is None and (self._kept is None or self._is_in_sight()):
             result = await trio.to_thread.run_sync(probe_mount, path, PROBE_TIMEOUT_S)
+            if not result.ok and self._is_stopping:
+                return
             if not result.ok:
                 if self._kept is not None:
                     # The mount stays: whoever watches over this process sees that it does not get ready.
@@ -212,7 +237,7 @@ class ServedMount:
                 result = await trio.to_thread.run_sync(probe_mount, self._config.mountpoint, interval_s)
                 if result.ok:
                     notify.watchdog()
-                else:
+                elif self._is_in_sight():  # else it has just been unmounted, or another mount lies on top
                     log_event(log, logging.ERROR, "probe_failed", reason=result.reason)
             else:
                 log_event(log, logging.WARNING, "out_of_sight", path=self._config.mountpoint)
@@ -228,18 +253,30 @@ class ServedMount:
     async def _tell_status(self) -> None:
         while True:
             try:
-                notify.status(one_line(await self._compose()))
+                notify.status(one_line(await self._status.current()))
             except Exception as error:
                 # A mistake in a report must not end the service.
                 log_event(log, logging.ERROR, "status_failed", exc_info=error)
             await trio.sleep(STATUS_INTERVAL_S)
 
     async def _watch_signals(self) -> None:
-        """A stop is a plain unmount: the loop ends by itself. A mount in use stays, with a line saying why."""
+        """A stop is a plain unmount: the loop ends by itself. A mount in use stays, with a line saying why.
+
+        SIGHUP opens the log file anew.
+        """
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            if self._stops:
+                await self._stop(self._stops[0])
             async for number in signals:
-                log_event(log, logging.INFO, "stop_requested", signal=signal.Signals(number).name)
-                await self._unmount()
+                if number == signal.SIGHUP:
+                    logs.reopen_soon()
+                    continue
+                await self._stop(number)
+
+    async def _stop(self, number: int) -> None:
+        log_event(log, logging.INFO, "stop_requested", signal=signal.Signals(number).name)
+        self._is_stopping = True
+        await self._unmount()
 
     async def _unmount(self) -> None:
         try:
@@ -249,8 +286,9 @@ class ServedMount:
         except (UserError, OSError) as error:
             log_event(log, logging.ERROR, "stop_refused", reason=str(error))
 
-    async def _status_text(self) -> bytes:
-        return to_json(await self._compose())
+    async def _compose_status_file(self) -> bytes:
+        """In a thread: with many gaps, turning the document into text takes longer than a create."""
+        return await trio.to_thread.run_sync(to_json, await self._status.current())
 
     async def _compose(self) -> dict[str, Any]:
         document = await self._report.compose()
@@ -269,7 +307,7 @@ class ServedMount:
             return "its keeper has died, and the next one has not been started yet: see the daemon's log"
         return reason or "no keeper and no service manager keeps the descriptors of the mount"
 
-    async def _metrics_text(self) -> bytes:
+    async def _render_metrics(self) -> bytes:
         await self._operations.statfs_figures()
         return self._metrics.render()
 

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import time
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,10 @@ import trio
 
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.mount.config import Config
+from commitlogfs.mount.growth import GrowthMeter
 from commitlogfs.mount.retention_report import retention_report
+from commitlogfs.mount.version import VERSION
 from commitlogfs.store import forecast
-from commitlogfs.store.attributes import unpack
 from commitlogfs.store.disk import Disk, DiskState
 from commitlogfs.store.eligibility import Eligibility, RefusalReason
 from commitlogfs.store.retention.statfs import StatfsFigures
@@ -34,48 +34,56 @@ def _share(rate: float, eligibility: Eligibility) -> float:
 
 
 class StatusReport:
-    """Composes the document from the live objects; a call costs one pass over the catalog."""
+    """Composes the document from the live objects; what that costs does not depend on the number of segments."""
 
     def __init__(self, config: Config, operations: CommitLogOperations) -> None:
         self._config = config
         self._operations = operations
         self._log = operations.commitlog
+        self._growth = GrowthMeter(self._log, operations.threads)
         self._since = time.time()
         self._store_root_limiter = trio.CapacityLimiter(1)
+        self._findings = [finding.as_json() for finding in self._log.findings]
+        """They are those of the start-up check: no later ones join them."""
 
     async def retention(self) -> dict[str, Any]:
         """Its part of the document."""
         await self._operations.statfs_figures()  # measures the disks
+        await self._growth.measure()
         return self._retention(_share(self._ingest_rate(), self._log.evaluate(time.monotonic())))
 
     async def compose(self) -> dict[str, Any]:
+        composed_at = time.time()
         figures = await self._operations.statfs_figures()
+        await self._growth.measure()
         log = self._log
         eligibility = log.evaluate(time.monotonic())
         rate = self._ingest_rate()
         share = _share(rate, eligibility)
-        whole = list(log.listed())
-        per_disk = Counter(segment.disk for segment in whole)
+        catalog = log.catalog
+        first, last = catalog.first_whole, catalog.last_whole
         return {
             "schema": SCHEMA_VERSION,
+            "composed_at": composed_at,
             "name": self._config.name,
             "pool": log.pool_id,
             "mountpoint": self._config.mountpoint,
             "degraded": bool(log.missing),
             "daemon": {
                 "pid": os.getpid(),
+                "version": VERSION,
                 "since": self._since,
                 "configuration": self._config.file,
                 **self._passthrough(),
                 "restarts": self._operations.backing.takeovers,
             },
             "segments": {
-                "count": len(whole),
-                "unsized": len(log.catalog) - len(whole),
-                "first_offset": whole[0].base_offset if whole else None,
-                "last_offset": whole[-1].base_offset if whole else None,
+                "count": len(catalog) - catalog.partial_count,
+                "unsized": catalog.partial_count,
+                "first_offset": None if first is None else first.base_offset,
+                "last_offset": None if last is None else last.base_offset,
                 "size": log.segment_size,
-                "gaps": [[start, end] for start, end in log.catalog.gaps()],
+                "gaps": log.catalog.gaps(),
                 "retired": len(log.retired()),
             },
             "placement": {
@@ -84,6 +92,8 @@ class StatusReport:
                 "next_disk": self._next_disk(),
             },
             "ingest_bytes_per_second": rate,
+            "written_to": self._growth.growth.written_to,
+            "idle_since": self._growth.growth.idle_since(time.time()),
             "thresholds": asdict(self._config.thresholds),
             "statfs": {
                 "trigger": self._config.retention.trigger.value,
@@ -94,11 +104,10 @@ class StatusReport:
             "retention": self._retention(share),
             "store_root": await self._store_root(),
             "disks": [
-                self._disk(disk, per_disk[disk.number], eligibility.refusals.get(disk.number), share)
-                for disk in log.disks.values()
+                self._disk(disk, eligibility.refusals.get(disk.number), share) for disk in log.disks.values()
             ],
             "missing_disks": list(log.missing),
-            "findings": [finding.as_json() for finding in log.findings],
+            "findings": self._findings,
         }
 
     def _retention(self, share: float) -> dict[str, Any]:
@@ -115,7 +124,7 @@ class StatusReport:
             "plain_files": plain,
         }
 
-    def _disk(self, disk: Disk, segments: int, refusal: RefusalReason | None, rate: float) -> dict[str, Any]:
+    def _disk(self, disk: Disk, refusal: RefusalReason | None, rate: float) -> dict[str, Any]:
         usage = self._log.usage(disk.number)
         following = None
         if usage is not None:
@@ -132,7 +141,7 @@ class StatusReport:
             "total_bytes": None if usage is None else usage.total_bytes,
             "available_bytes": None if usage is None else usage.available_bytes,
             "used_percent": None if usage is None else round(usage.used_percent, 2),
-            "segments": segments,
+            "segments": self._log.catalog.whole_count_on_disk(disk.number),
             "thresholds": asdict(disk.thresholds),
             "next_threshold": None if following is None else following.name,
             "eta_seconds": None if following is None else following.eta_seconds,
@@ -152,12 +161,7 @@ class StatusReport:
         return {"path": path, "used_percent": None if usage is None else round(usage.used_percent, 2)}
 
     def _ingest_rate(self) -> float:
-        births: list[int] = []
-        segment = self._log.catalog.last
-        while segment is not None and len(births) < forecast.RECENT_SEGMENTS:
-            births.append(unpack(segment.attributes).btime_ns)
-            segment = self._log.catalog.predecessor(segment.base_offset)
-        return forecast.ingest_rate(births, self._log.segment_size, time.time_ns())
+        return self._growth.growth.bytes_per_second(time.monotonic(), time.time())
 
     def _next_disk(self) -> str | None:
         """Where the next segment would go now; None if no disk takes it."""

@@ -1,5 +1,6 @@
 """The status document in sentences. Pure."""
 
+import time
 from typing import Any
 
 from commitlogfs.mount.units import format_size
@@ -44,7 +45,26 @@ def describe_log(document: dict[str, Any]) -> str:
     if segments["unsized"]:
         text += f", and {count_of(segments['unsized'], 'segment')} without a size yet"
     rate = document["ingest_bytes_per_second"]
-    return f"{text}, growing by {approximate_size(rate)}/s." if rate >= 1 else f"{text}."
+    if rate >= 1:
+        return f"{text}, growing by {approximate_size(rate)}/s."
+    if document.get("idle_since") is not None:  # a daemon of a former version does not tell
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(document["idle_since"]))
+        return f"{text}, idle since {since}."
+    return f"{text}."
+
+
+def describe_mount(document: dict[str, Any]) -> tuple[str, str, str, str, str]:
+    """One mount among several: name, mountpoint, segments, used percent as the broker sees it, remarks."""
+    name, mountpoint = document["name"], document["mountpoint"] or "?"
+    if "error" in document:
+        return name, mountpoint, "?", "?", document["error"].removeprefix(f"{name}: ")
+    segments = document["segments"]
+    remarks = ["DEGRADED"] if document["degraded"] else []
+    remarks += [count_of(len(segments["gaps"]), "gap")] if segments["gaps"] else []
+    alerts = dict.fromkeys(alert["code"] for alert in document["retention"]["alerts"])
+    remarks += [f"alert {code}" for code in alerts]
+    used = f"{document['statfs']['used_percent']} %"
+    return name, mountpoint, f"{segments['count']:,}", used, ", ".join(remarks) or "ok"
 
 
 def describe_alert(alert: dict[str, Any]) -> str:

@@ -6,9 +6,11 @@ from typing import Annotated
 import typer
 
 from commitlogfs.mount.commands.births import carry_out, chosen_disks, parse_owner
+from commitlogfs.mount.config import checked_segment_size
 from commitlogfs.mount.errors import RefusedError
+from commitlogfs.mount.units import format_size
 from commitlogfs.store import birth
-from commitlogfs.store.errors import PoolError
+from commitlogfs.store.errors import PoolError, SegmentSizeError
 
 
 def register(app: typer.Typer) -> None:
@@ -42,10 +44,32 @@ def adopt(
     EXIT STATUS: 0 taken over; 2 bad options or configuration; 4 refused: a broker has the newest segment
     open, a segment is missing, doubled or of a wrong size, or something else lies in a folder.
     """
-    specs, size, _ = chosen_disks(which, disks, segment_size)
+    specs, size, config = chosen_disks(which, disks, segment_size)
+    key = None if config is None or segment_size is not None else f"{config.file}: segment_size"
     with ExitStack() as stack:
         try:
             plan = birth.plan_adopt(specs, size, parse_owner(owner, mode, None), stack)
+            _demand_usable(plan.segment_size, f"all {plan.segments} segments have {format_size(plan.segment_size)}")
             carry_out(plan, specs, stack, dry_run=dry_run, as_json=as_json, done="taken over")
+        except SegmentSizeError as error:
+            raise _contradiction(error, key) from None
         except PoolError as error:
             raise RefusedError(f"adopt: {error}") from error
+
+
+def _contradiction(error: SegmentSizeError, key: str | None) -> RefusedError:
+    """The size given is wrong; `key`: of the configuration, None for --segment-size."""
+    number = f"all {error.total}" if error.number == error.total else f"{error.number} of {error.total}"
+    found = format_size(error.found)
+    text = f"{number} segments have {found}"
+    _demand_usable(error.found, text)
+    remedy = f'write segment_size = "{found}"' if key else f"leave it out, or give --segment-size {found}"
+    return RefusedError(f"adopt: {key or '--segment-size'} is {format_size(error.given)}, but {text}; {remedy}")
+
+
+def _demand_usable(size: int, text: str) -> None:
+    """Raises RefusedError for segments of a size that no pool can have; `text` says which."""
+    try:
+        checked_segment_size(size)
+    except ValueError as error:
+        raise RefusedError(f"adopt: {text}; {error}") from None

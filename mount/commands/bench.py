@@ -42,6 +42,15 @@ def bench(
     messages: Annotated[
         int | None, typer.Option(min=100, help="Sent in one run of the broker.", show_default="100000")
     ] = None,
+    kills: Annotated[
+        int | None, typer.Option(min=1, help="Of the daemon, for each --load.", show_default="30")
+    ] = None,
+    load: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=0, help="Busy processes per processor while daemons are killed; may be repeated.", show_default="0"
+        ),
+    ] = None,
     body: Annotated[str | None, typer.Option(metavar="SIZE", help="Of a message.", show_default="4KiB")] = None,
     output: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write results.json, results.md and ratios.svg there.")
@@ -68,6 +77,8 @@ def bench(
         "messages": messages,
         "sync_messages": None if messages is None else max(1, messages // 3),
         "body_bytes": _size("--body", body, 1),
+        "kills": kills,
+        "loads": tuple(load) if load else None,
     }
     parts = tuple(datapath_settings.Part) if only is None else (datapath_settings.Part(only.value),)
     wanted = datapath_settings.Settings(

@@ -15,7 +15,7 @@ from commitlogfs.mount.mounting import configured_segment_size, disk_specs
 from commitlogfs.mount.units import format_size, parse_size
 from commitlogfs.store import birth
 from commitlogfs.store.birth import BirthPlan
-from commitlogfs.store.identity import RootAttributes
+from commitlogfs.store.identity import NEW_ROOT_MODE, RootAttributes
 from commitlogfs.store.membership import DiskSpec
 
 
@@ -50,7 +50,7 @@ def parse_owner(text: str | None, mode: str | None, default: RootAttributes | No
     """Owner and mode of the mounted directory, from USER[:GROUP] and an octal mode. Raises UsageError."""
     if text is None and mode is None:
         return default
-    base = default or RootAttributes(0o755, os.geteuid(), os.getegid())
+    base = default or RootAttributes(NEW_ROOT_MODE, os.geteuid(), os.getegid())
     uid, gid = base.uid, base.gid
     if text is not None:
         user, _, group = text.partition(":")

@@ -1,6 +1,8 @@
 """`commitlogfs check`: the start-up check without mounting."""
 
+import contextlib
 import json
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -8,13 +10,14 @@ import typer
 from commitlogfs.mount import settings
 from commitlogfs.mount.commands.births import specs_from_list
 from commitlogfs.mount.commands.output import Output
-from commitlogfs.mount.config import config_path, default_config_path, load_config
-from commitlogfs.mount.errors import UsageError
+from commitlogfs.mount.config import load_config
+from commitlogfs.mount.errors import UsageError, UserError
 from commitlogfs.mount.exit_codes import ExitCode
-from commitlogfs.mount.inspection import Inspection, inspect_pool
+from commitlogfs.mount.inspection import Inspection, inspect_pool, with_status
 from commitlogfs.mount.mounting import configured_segment_size, disk_specs, on_missing
+from commitlogfs.mount.target import configuration_file, find_target, running_targets
 from commitlogfs.mount.units import format_size
-from commitlogfs.mount.words import count_of
+from commitlogfs.mount.words import count_of, describe_alert
 from commitlogfs.store.findings import Finding, Severity
 from commitlogfs.store.pool import OnMissing
 
@@ -26,7 +29,9 @@ def register(app: typer.Typer) -> None:
 def check(
     which: Annotated[
         str | None,
-        typer.Argument(metavar="NAME|FILE", help="Default: the only configuration there is.", show_default=False),
+        typer.Argument(
+            metavar="NAME|FILE|MOUNTPOINT", help="Default: the only configuration there is.", show_default=False
+        ),
     ] = None,
     disks: Annotated[
         str | None, typer.Option("--disks", metavar="DISK,DISK,...", help="Instead of a configuration.")
@@ -35,7 +40,8 @@ def check(
 ) -> None:
     """Look at the disks as a mount would, and say everything that is found, with what to do about it.
 
-    Changes nothing. Works while the pool is mounted, too.
+    Of a mounted pool also what its daemon reports: the state of each disk, and alerts. Changes nothing. Works while
+    the pool is mounted, too.
 
     EXIT STATUS: 0 nothing worth a warning; 1 findings; 2 bad options or configuration; 4 not even a look is
     possible: no disk can be opened or none carries an identity.
@@ -47,15 +53,29 @@ def check(
         inspection = inspect_pool(specs_from_list(disks), None, wanted, name)
     else:
         which = settings.or_default(which)
-        config = load_config(default_config_path() if which is None else config_path(which))
+        config = load_config(configuration_file(which))
         name, wanted = config.name, on_missing(config)
         inspection = inspect_pool(disk_specs(config), configured_segment_size(config), wanted, name)
+    if inspection.daemon is not None:
+        for document in _running(None if disks is not None else config.mountpoint):
+            inspection = with_status(inspection, document)
     if settings.wants_json(as_json):
         typer.echo(json.dumps(_as_json(inspection), indent=2))
     else:
         _show(inspection, name, wanted, Output())
-    if inspection.worst >= Severity.WARNING:
+    if inspection.worst >= Severity.WARNING or inspection.is_in_trouble:
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _running(mountpoint: str | None) -> Iterator[dict[str, Any]]:
+    """Status documents of the daemon at a mountpoint, or of all daemons of this user."""
+    try:
+        targets = running_targets() if mountpoint is None else [find_target(mountpoint, of_others=True)]
+    except UserError:
+        return
+    for target in targets:
+        with contextlib.suppress(UserError):
+            yield target.status()
 
 
 def _show(inspection: Inspection, name: str, wanted: OnMissing, output: Output) -> None:
@@ -63,6 +83,8 @@ def _show(inspection: Inspection, name: str, wanted: OnMissing, output: Output) 
         _show_pool(inspection, name, output)
     for finding in sorted(inspection.findings, key=lambda finding: -finding.severity):
         _show_finding(finding, output)
+    for alert in inspection.alerts:
+        output.report("problem", describe_alert(alert))
     if not settings.current().quiet:
         output.paragraph(_verdict(inspection, wanted), "" if inspection.mountable else "bold red")
 
@@ -80,19 +102,23 @@ def _show_pool(inspection: Inspection, name: str, output: Output) -> None:
     for disk in inspection.disks:
         count = count_of(disk.segments, "segment")
         output.line(f"  disk {disk.number}  {disk.path:<{width}}  {disk.filesystem:<5}  {disk.state}  {count}")
+        if disk.last_error:
+            output.paragraph(f"          {disk.last_error}", "red")
 
 
 def _show_finding(finding: Finding, output: Output) -> None:
-    where = "/".join(part for part in (finding.disk, finding.file) if part)
     level = "refuses" if finding.severity >= Severity.REFUSES else finding.severity.name.lower()
-    output.report(level, f"{where}: {finding.message}" if where else finding.message, finding.remedy)
+    output.report(level, finding.text, finding.remedy)
 
 
 def _verdict(inspection: Inspection, wanted: OnMissing) -> str:
     refusing = sum(finding.severity >= Severity.REFUSES for finding in inspection.findings)
+    always = sum(finding.severity is Severity.REFUSES_ALWAYS for finding in inspection.findings)
     warnings = sum(finding.severity == Severity.WARNING for finding in inspection.findings)
     if not inspection.mountable:
-        return f"A mount would be refused: {count_of(refusing, 'reason')}."
+        reasons = always if wanted is OnMissing.DEGRADED else refusing
+        text = f"A mount would be refused: {count_of(reasons, 'reason')}."
+        return text if always else f'{text} With on_missing = "degraded" it would serve what is there.'
     if refusing:
         return f'A mount would serve what is there, because on_missing = "{wanted.value}".'
     if warnings:
@@ -119,10 +145,12 @@ def _as_json(inspection: Inspection) -> dict[str, Any]:
                 "filesystem": disk.filesystem,
                 "state": disk.state,
                 "segments": disk.segments,
+                "last_error": disk.last_error,
             }
             for disk in inspection.disks
         ],
         "missing_disks": list(inspection.missing),
         "mountable": inspection.mountable,
+        "alerts": list(inspection.alerts),
         "findings": [finding.as_json() for finding in inspection.findings],
     }

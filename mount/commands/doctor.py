@@ -7,12 +7,13 @@ import typer
 
 from commitlogfs.mount import mountinfo, settings
 from commitlogfs.mount.commands.output import Output
-from commitlogfs.mount.config import config_folders, config_path, load_config
+from commitlogfs.mount.config import list_configs, load_config
 from commitlogfs.mount.config_errors import ConfigError
 from commitlogfs.mount.diagnosis import Check, Level
 from commitlogfs.mount.doctor_machine import check_mounts, check_sockets, examine_machine
 from commitlogfs.mount.doctor_pool import examine_pool
 from commitlogfs.mount.exit_codes import ExitCode
+from commitlogfs.mount.target import configuration_file
 from commitlogfs.mount.words import count_of
 
 
@@ -23,7 +24,9 @@ def register(app: typer.Typer) -> None:
 def doctor(
     which: Annotated[
         str | None,
-        typer.Argument(metavar="NAME|FILE", help="Default: every configuration there is.", show_default=False),
+        typer.Argument(
+            metavar="NAME|FILE|MOUNTPOINT", help="Default: every configuration there is.", show_default=False
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object with every check.")] = False,
 ) -> None:
@@ -36,7 +39,7 @@ def doctor(
     which = settings.or_default(which)
     sections: dict[str, list[Check]] = {"machine": [*examine_machine(), *check_sockets()]}
     if which is not None:
-        config = load_config(config_path(which))
+        config = load_config(configuration_file(which))
         sections[config.name] = examine_pool(config)
     else:
         sections["machine"] += _examine_all(sections)
@@ -54,7 +57,12 @@ def _examine_all(sections: dict[str, list[Check]]) -> list[Check]:
     """Every configuration into its own section; the rest of what is mounted is returned."""
     mountpoints = []
     checks = []
-    for path in dict.fromkeys(file for folder in config_folders() for file in sorted(folder.glob("*.toml"))):
+    try:
+        found = list_configs()
+    except ConfigError as error:
+        found = []
+        checks.append(Check("configuration", Level.NOTE, str(error), "run `commitlogfs doctor` as root"))
+    for path in dict.fromkeys(found):
         try:
             config = load_config(path)
         except ConfigError as error:

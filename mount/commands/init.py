@@ -11,7 +11,7 @@ from commitlogfs.mount.config import DEFAULT_SEGMENT_SIZE
 from commitlogfs.mount.errors import RefusedError
 from commitlogfs.store import birth
 from commitlogfs.store.errors import PoolError
-from commitlogfs.store.identity import RootAttributes
+from commitlogfs.store.identity import NEW_ROOT_MODE, RootAttributes
 
 
 def register(app: typer.Typer) -> None:
@@ -28,9 +28,14 @@ def init(
     ] = None,
     owner: Annotated[
         str | None,
-        typer.Option(metavar="USER[:GROUP]", help="Who owns the mounted directory: the broker's user."),
+        typer.Option(
+            metavar="USER[:GROUP]",
+            help="Owner of the mounted directory: the broker's user. Default group: this user's.",
+        ),
     ] = None,
-    mode: Annotated[str | None, typer.Option(help="Permission bits of the mounted directory.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="Permission bits of the mounted directory. Default: 0750.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, change nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
@@ -43,7 +48,7 @@ def init(
     use, or on a filesystem that cannot keep the promises. Nothing is changed then.
     """
     specs, size, _ = chosen_disks(which, disks, segment_size)
-    root = parse_owner(owner, mode, RootAttributes(0o755, os.geteuid(), os.getegid()))
+    root = parse_owner(owner, mode, RootAttributes(NEW_ROOT_MODE, os.geteuid(), os.getegid()))
     assert root is not None  # noqa: S101 - narrowing: a default was given
     with ExitStack() as stack:
         try:

@@ -9,14 +9,16 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from commitlogfs.mount import daemon, daemonize, descriptor_store, logs, mountinfo, settings
+from commitlogfs.mount import daemon, daemonize, descriptor_store, logs, mountinfo, priority, settings
 from commitlogfs.mount.config import Config
 from commitlogfs.mount.errors import RefusedError, UsageError, UserError
 from commitlogfs.mount.keeper_options import DEFAULT_WATCHDOG_S, Options
 from commitlogfs.mount.mount_arguments import configuration_of, make_pool_if_none
 from commitlogfs.mount.runtime import socket_path
+from commitlogfs.store import interrupts
 
 _LONGEST_WATCHDOG_S = 86400.0
+_MOST_LINKS = 40
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +28,7 @@ def register(app: typer.Typer) -> None:
 def mount(
     which: Annotated[
         str | None,
-        typer.Argument(metavar="NAME|FILE", help="With --init: the mountpoint.", show_default=False),
+        typer.Argument(metavar="NAME|FILE|MOUNTPOINT", help="With --init: the mountpoint.", show_default=False),
     ] = None,
     init: Annotated[
         str | None,
@@ -107,6 +109,8 @@ def mount(
                 what = "daemon" if no_keeper else "keeper"
                 typer.echo(f"{config.mountpoint}: mounted, {what} {pid}, log {daemonize.log_file(config.name)}")
             return 0
+        priority.raise_priority()
+        priority.lock_memory()
         with logs.logging_to(level=level):
             if init is not None:
                 make_pool_if_none(config)
@@ -124,9 +128,11 @@ def _check_watchdog(seconds: float) -> None:
 
 def _become(keeper: Options) -> NoReturn:
     """Raises RefusedError."""
+    interrupts.block()  # until the keeper can take it
     try:
         os.execv(sys.executable, keeper.command_line())  # noqa: S606 - no shell is wanted
     except OSError as error:
+        interrupts.unblock()
         raise RefusedError(
             f"{keeper.name}: the keeper cannot be started: {sys.executable}: {error.strerror}"
         ) from error
@@ -143,13 +149,31 @@ def _daemon_command(
 ) -> list[str]:
     """Starts the daemon itself, from any folder: all paths are absolute."""
     assert which is not None  # noqa: S101 - narrowing: configuration_of demands it
-    command = [sys.executable, "-P", "-m", "commitlogfs.mount.serve"]
+    command = daemon_program()
     if init is None:
-        command.append(str(Path(which).absolute()) if _is_path(which) else which)
+        command.append(config.file if _is_path(which) and config.file is not None else which)
     else:
         command += [config.mountpoint, "--init", ",".join(disk.path for disk in config.disks)]
         command += ["--segment-size", segment_size] if segment_size is not None else []
     return command + flags
+
+
+def daemon_program() -> list[str]:
+    """The start of the daemon's command line: where there are installed commands, the one beside this command.
+
+    It is named by the path, with its links, by which this one was called. A keeper uses it for as long as the mount
+    lives, so an upgrade that changes a link (docs/operating.md) takes effect at the next `restart`.
+    """
+    called = Path(sys.argv[0]).absolute()
+    folder = called.resolve().parent
+    for _ in range(_MOST_LINKS):
+        beside = called.with_name("commitlogfs-daemon")
+        if beside.exists() and beside.resolve().parent == folder:
+            return [str(beside)]
+        if not called.is_symlink():
+            break
+        called = called.parent / called.readlink()
+    return [sys.executable, "-P", "-m", "commitlogfs.mount.serve"]
 
 
 def _is_path(which: str) -> bool:

@@ -3,31 +3,42 @@
 import shutil
 import sys
 import textwrap
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from commitlogfs.store.plain_text import is_plain_text
+from commitlogfs.store.printable import printable
+
 LEVEL_STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red", "refuses": "bold red"}
 _LEVEL_WIDTH = max(map(len, LEVEL_STYLES)) + 2
+
+
+def make_console(**options: Any) -> Console:
+    """The console for all output: text only where that is asked for."""
+    return Console(color_system=None if is_plain_text() else "auto", **options)
 
 
 class Output:
     """Standard output. `width` is None where lines are never to be broken: in a pipe or a file."""
 
     def __init__(self) -> None:
-        self._console = Console(soft_wrap=True, highlight=False)
+        self._console = make_console(soft_wrap=True, highlight=False)
         self.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
     def line(self, text: str | Text, style: str = "") -> None:
-        """As it is, however long."""
-        self._console.print(Text(text) if isinstance(text, str) else text, style=style)
+        """However long. Control characters of a plain text are shown as escapes."""
+        shown = Text(printable(text, keep="\n")) if isinstance(text, str) else text
+        self._console.print(shown, style=style)
 
     def paragraph(self, text: str, style: str = "", *, indent: int = 0) -> None:
         """One statement; the lines after its first are indented by `indent`."""
-        self.line("\n".join(self._wrap(text, " " * indent)), style)
+        self.line("\n".join(self._wrap(printable(text), " " * indent)), style)
 
     def report(self, level: str, text: str, remedy: str = "") -> None:
         """A finding: its level, what it is, and what to do about it."""
+        text, remedy = printable(text), printable(remedy)
         if self.width is None:
             self.line(f"{level}: {text}: {remedy}" if remedy else f"{level}: {text}")
             return

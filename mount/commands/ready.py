@@ -1,13 +1,17 @@
 """`commitlogfs ready`: does the mount answer? For the broker's ExecStartPre."""
 
+import os
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from commitlogfs.mount.errors import UnreachableError
+from commitlogfs.mount.errors import RefusedError, UnreachableError
 from commitlogfs.mount.probe import probe_mount
+from commitlogfs.mount.store_root import examine_store_root
 from commitlogfs.mount.target import mountpoint_of
+from commitlogfs.store.identity import RootAttributes
 
 _PROBE_TIMEOUT_S = 5.0
 _PAUSE_S = 0.2
@@ -20,17 +24,46 @@ def register(app: typer.Typer) -> None:
 def ready(
     which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for it.", min=0)] = 0.0,
+    any_store_root: Annotated[
+        bool,
+        typer.Option(
+            "--any-store-root",
+            help="The broker's storePathRootDir is not the directory around the mountpoint: do not check that.",
+        ),
+    ] = False,
 ) -> None:
     """Succeed once the mount answers a statfs and a lookup, tried from a child process.
 
-    EXIT STATUS: 0 it answers; 3 it does not.
+    As root or as the owner of the mounted directory, also check that this owner can write the store root, where a
+    broker has to make its lock file.
+
+    EXIT STATUS: 0 it answers; 3 it does not; 4 it answers, but the broker's user cannot write the store root.
     """
     mountpoint = mountpoint_of(which)
     deadline = time.monotonic() + wait
     while True:
         result = probe_mount(mountpoint, _PROBE_TIMEOUT_S)
         if result.ok:
-            return
+            break
         if time.monotonic() >= deadline:
             raise UnreachableError(f"{mountpoint}: not ready: {result.reason}")
         time.sleep(_PAUSE_S)
+    if not any_store_root:
+        _require_writable_store_root(mountpoint)
+
+
+def _require_writable_store_root(mountpoint: str) -> None:
+    """Raises RefusedError."""
+    try:
+        st = Path(mountpoint).stat()
+        with os.scandir(mountpoint) as segments:
+            has_segments = next(segments, None) is not None
+    except OSError:  # this user may not list it, so it is not the broker's
+        return
+    owner = RootAttributes(st.st_mode & 0o777, st.st_uid, st.st_gid)
+    root = examine_store_root(mountpoint, owner, has_segments=has_segments)
+    if root.obstacle:
+        raise RefusedError(
+            f"store root {root.path}: {root.obstacle}; {root.remedy} "
+            "(--any-store-root if the broker's storePathRootDir is another directory)"
+        )

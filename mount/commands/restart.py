@@ -5,24 +5,22 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from commitlogfs.mount import control, settings
+from commitlogfs.mount import control, mountinfo, mounting, settings
+from commitlogfs.mount.commands.output import make_console
 from commitlogfs.mount.config import Config, load_config
 from commitlogfs.mount.errors import AbsentError, RefusedError, UnreachableError
 from commitlogfs.mount.mountinfo import resolve_path
-from commitlogfs.mount.mounting import configured_segment_size, disk_specs
+from commitlogfs.mount.mounting import configured_segment_size
+from commitlogfs.mount.rehearsal import why_not_mountable
 from commitlogfs.mount.target import Target, find_target
-from commitlogfs.store.errors import PoolError
-from commitlogfs.store.pool import OnMissing, PoolRefusedError, demand_mountable, open_pool
+from commitlogfs.store.pool import OnMissing
 
 _ASK_TIMEOUT_S = 1.0
 _PAUSE_S = 0.02
-_SHOWN_REASONS = 3
 
 
 def register(app: typer.Typer) -> None:
@@ -37,6 +35,10 @@ def restart(
         bool,
         typer.Option("--force", help="Also where none can follow until configuration or program is put right."),
     ] = False,
+    degraded: Annotated[
+        bool,
+        typer.Option("--degraded", help='Continue without what is missing, as with on_missing = "degraded".'),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as one document.")] = False,
 ) -> None:
     """Replace the daemon by a new one, for an upgrade or a changed configuration. Nothing is unmounted.
@@ -47,12 +49,12 @@ def restart(
     EXIT STATUS: 0 the successor answers; 1 it does not within the timeout; 2 the configuration is not usable: the
     daemon goes on with the former one; 3 no daemon answers; 4 refused: nobody keeps the descriptors, so the mount
     would end, or the program does not start as it is installed now, or the configuration has another mountpoint or
-    segment size, or disks that do not do.
+    segment size, or the next mount with it would be refused.
     """
     target = find_target(which, reads_file=not force)
     wants_json = settings.wants_json(as_json)
     if not force:
-        _check_configuration(target)
+        _check_configuration(target, degraded=degraded)
     if dry_run:
         _tell_plan(control.ask(target.socket, "status"), wants_json)
         return
@@ -77,7 +79,7 @@ def restart(
         settings.say(f"{target.name}: daemon {former} replaced by {pid} in {seconds:.2f} s")
 
 
-def _check_configuration(target: Target) -> None:
+def _check_configuration(target: Target, *, degraded: bool) -> None:
     """A successor that cannot use it would leave every request waiting. Raises ConfigError, RefusedError.
 
     Checked here and not by the daemon: after an upgrade this is the successor's version, and that the former one. A
@@ -87,7 +89,9 @@ def _check_configuration(target: Target) -> None:
         status = control.ask(target.socket, "status")
         file = status["daemon"].get("configuration")  # a former version does not tell
         if file is not None:
-            _demand_same_mount(target.name, load_config(file), status)
+            config = load_config(file)
+            _demand_same_mount(target.name, config, status)
+            _require_mountable(target.name, config, status, degraded=degraded)
 
 
 def _demand_same_mount(name: str, config: Config, status: dict[str, Any]) -> None:
@@ -98,8 +102,11 @@ def _demand_same_mount(name: str, config: Config, status: dict[str, Any]) -> Non
         changed.append(f"mountpoint from {status['mountpoint']} to {config.mountpoint}")
     if size is not None and size != status["segments"]["size"]:
         changed.append(f"segment_size from {status['segments']['size']} to {size}")
-    if not changed and {disk.path for disk in config.disks} != {disk["path"] for disk in status["disks"]}:
-        changed = _why_disks_do_not_do(config)
+    entry = mountinfo.find_mount(status["mountpoint"])
+    if "allow_other" in config.given and entry is not None and mountinfo.is_commitlogfs(entry):
+        former = "allow_other" in entry.super_options
+        if former != config.allow_other:
+            changed.append(f"allow_other from {str(former).lower()} to {str(config.allow_other).lower()}")
     if changed:
         raise RefusedError(
             f"{name}: not restarted: {config.file} changes {' and '.join(changed)}, which a running mount cannot "
@@ -107,17 +114,24 @@ def _demand_same_mount(name: str, config: Config, status: dict[str, Any]) -> Non
         )
 
 
-def _why_disks_do_not_do(config: Config) -> list[str]:
-    """Why a successor could not take over with these disks; empty if it could."""
-    size = configured_segment_size(config)
-    try:
-        with closing(open_pool(disk_specs(config), size, lock=False, check_in_use=False)) as pool:
-            demand_mountable(pool, OnMissing.DEGRADED)
-    except PoolRefusedError as error:
-        return [f"its disks ({'; '.join(map(str, error.blocking[:_SHOWN_REASONS]))})"]
-    except PoolError as error:
-        return [f"its disks ({error})"]
-    return []
+def _require_mountable(name: str, config: Config, status: dict[str, Any], *, degraded: bool) -> None:
+    """A restart takes nothing that the next mount would refuse: that may come at boot, with no operator there.
+
+    Raises RefusedError.
+    """
+    why_plain = status["daemon"].get("passthrough_reason")
+    if config.passthrough == "required" and why_plain:
+        raise RefusedError(
+            f'{name}: not restarted: {config.file} has passthrough = "required", but the running mount passes '
+            f"nothing through ({why_plain}): change that, or stop the broker, unmount and mount again"
+        )
+    reasons = why_not_mountable(config, OnMissing.DEGRADED if degraded else mounting.on_missing(config))
+    if reasons:
+        remedy = "" if degraded else ", or add --degraded to continue without disks and segments that are missing"
+        raise RefusedError(
+            f"{name}: not restarted: the next mount with {config.file} would be refused: {'; '.join(reasons)}; "
+            f"correct that{remedy}"
+        )
 
 
 def _wait_for_successor(target: Target, former: int, deadline: float) -> int | None:
@@ -150,5 +164,5 @@ def _progress(text: str) -> Iterator[None]:
     if not sys.stderr.isatty() or settings.current().quiet:
         yield
         return
-    with Console(stderr=True).status(text):
+    with make_console(stderr=True).status(text):
         yield

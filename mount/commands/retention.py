@@ -7,13 +7,12 @@ from enum import StrEnum
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from typer.core import TyperGroup
 
 from commitlogfs.mount import settings, simulation_words
 from commitlogfs.mount.commands import retention_preview
-from commitlogfs.mount.commands.output import Output
+from commitlogfs.mount.commands.output import Output, make_console
 from commitlogfs.mount.config import (
     DEFAULT_SEGMENT_SIZE,
     LARGEST_SEGMENT_SIZE,
@@ -34,22 +33,38 @@ from commitlogfs.store.retention.simulated_pool import PlannedDisk
 from commitlogfs.store.retention.simulated_report import SimulationReport
 from commitlogfs.store.thresholds import Thresholds
 
+_DRY_RUN: Final = "--dry-run"
+
 
 class _Group(TyperGroup):
-    """`retention --dry-run [NAME]` is the command `preview`: a group of commands has no argument of its own."""
+    """Makes `retention --dry-run NAME` the command `preview NAME`: a group has no argument of its own."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if "--dry-run" in args:
-            args = ["preview", *(arg for arg in args if arg != "--dry-run")]
-        return super().parse_args(ctx, args)
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in self.commands:
+            if ctx.params["dry_run"]:
+                return super().resolve_command(ctx, [preview.__name__, *args])
+            if _DRY_RUN in args:
+                raise UsageError(f"retention: {_DRY_RUN} belongs before the name: retention {_DRY_RUN} {args[0]}")
+        return super().resolve_command(ctx, args)
 
 
-app = typer.Typer(
-    name="retention",
-    cls=_Group,
-    help="Forced deletion: what would go next (--dry-run), and how long a log will last.",
-    no_args_is_help=True,
-)
+app = typer.Typer(name="retention", cls=_Group, no_args_is_help=True, invoke_without_command=True)
+
+
+@app.callback()
+def retention(
+    context: typer.Context,
+    dry_run: Annotated[bool, typer.Option(_DRY_RUN, help="The same as `preview`; a NAME may follow.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One document.")] = False,
+) -> None:
+    """Forced deletion: what would go next (`preview`, or `--dry-run`), and how long a log will last."""
+    if as_json:
+        settings.use(replace(settings.current(), json=True))
+    if context.invoked_subcommand is None:
+        if not dry_run:
+            context.fail("Missing command.")
+        preview()
+
 
 SHORTEST_DAYS: Final = 7
 """Of what is chosen when no --days is given: a broker's three days and its daily hour are seen more than once."""
@@ -83,7 +98,7 @@ def preview(
     which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One document.")] = False,
 ) -> None:
-    """Show which segments would go next, by which rule and when; removes nothing. Also: `retention --dry-run`.
+    """Show which segments would go next, by which rule and when; removes nothing.
 
     EXIT STATUS: 0 shown; 3 no daemon answers.
     """
@@ -279,7 +294,7 @@ def _duration_s(scenario: Scenario, days: int | None) -> int:
 
 
 def _run(scenario: Scenario, duration_s: int, *, quiet: bool) -> SimulationReport:
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     if quiet or not console.is_terminal:
         return simulate(scenario, duration_s)
     columns = (TextColumn("simulating"), BarColumn(), TextColumn("day {task.completed:.0f}"), TimeRemainingColumn())

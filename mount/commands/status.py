@@ -7,22 +7,27 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from commitlogfs.mount import control, settings
+from commitlogfs.mount import runtime, settings
 from commitlogfs.mount.commands.output import Output
-from commitlogfs.mount.target import find_target
+from commitlogfs.mount.errors import UserError
+from commitlogfs.mount.exit_codes import ExitCode
+from commitlogfs.mount.target import Target, find_target, running_targets
 from commitlogfs.mount.words import (
     approximate_size,
     describe_alert,
     describe_degraded,
     describe_disk,
     describe_log,
+    describe_mount,
     describe_passthrough,
     describe_pressure,
     describe_retention,
     describe_store_root,
 )
+from commitlogfs.store.printable import printable
 
 _HEADINGS = ("disk", "path", "state", "used", "free", "segments")
+_MOUNT_HEADINGS = ("name", "mountpoint", "segments", "shown used", "remarks")
 _RIGHT = frozenset({"used", "free", "segments"})
 _USED_STYLES = (("full", "bold red"), ("force", "red"), ("clean", "yellow"))
 
@@ -37,20 +42,55 @@ def status(
 ) -> None:
     """Show disks, thresholds, what happens next and when.
 
-    EXIT STATUS: 0 shown; 3 no daemon answers.
+    Without an argument: the only mount that is running, or one line for each of several. Users that the daemon does
+    not answer get what the mount shows to everybody.
+
+    EXIT STATUS: 0 shown; 2 no such mount or configuration; 3 no daemon answers (or one of several does not); 4 this
+    user may not see it.
     """
-    document = control.ask(find_target(which).socket, "status")
+    if settings.or_default(which) is None:
+        targets = running_targets()
+        if len(targets) > 1:
+            _show_all(targets, as_json=settings.wants_json(as_json))
+            return
+    document = find_target(which, of_others=True).status()
     if settings.wants_json(as_json):
         typer.echo(json.dumps(document, indent=2))
     else:
         _show(document, Output())
 
 
+def _show_all(targets: list[Target], *, as_json: bool) -> None:
+    """One line per mount. Raises Exit if one of them does not answer."""
+    documents = [_document_or_error(target) for target in targets]
+    if as_json:
+        typer.echo(json.dumps({"schema": 1, "mounts": documents}, indent=2))
+    else:
+        rows = [_MOUNT_HEADINGS, *(tuple(map(printable, describe_mount(document))) for document in documents)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(_MOUNT_HEADINGS))]
+        output = Output()
+        for index, row in enumerate(rows):
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            output.line("  ".join(cells).rstrip(), "" if index else "bold")
+    if any("error" in document for document in documents):
+        raise typer.Exit(ExitCode.UNREACHABLE)
+
+
+def _document_or_error(target: Target) -> dict[str, Any]:
+    try:
+        return target.status()
+    except UserError as error:
+        mountpoint = target.others_mountpoint or runtime.recorded_mountpoint(target.name)
+        return {"name": target.name, "mountpoint": mountpoint, "error": str(error)}
+
+
 def _show(document: dict[str, Any], output: Output) -> None:
     daemon = document["daemon"]
+    # A daemon of an older release does not tell its version.
+    version = f" (version {daemon['version']})" if "version" in daemon else ""
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(daemon["since"]))
     output.paragraph(f"{document['name']} on {document['mountpoint']}", "bold")
-    output.paragraph(f"Daemon {daemon['pid']} since {since}, {describe_passthrough(daemon)}.")
+    output.paragraph(f"Daemon {daemon['pid']}{version} since {since}, {describe_passthrough(daemon)}.")
     if document["degraded"]:
         output.paragraph(describe_degraded(document), "bold red")
     output.paragraph(describe_log(document), "red" if document["segments"]["gaps"] else "")

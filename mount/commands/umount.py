@@ -7,8 +7,10 @@ import typer
 
 from commitlogfs.mount import guard, mountinfo, settings
 from commitlogfs.mount.errors import RefusedError, UnreachableError
+from commitlogfs.mount.guard import BareState
+from commitlogfs.mount.name_lock import is_of_this_folder
 from commitlogfs.mount.runtime import lock_path
-from commitlogfs.mount.target import is_of_this_folder, mountpoint_of
+from commitlogfs.mount.target import mountpoint_of
 from commitlogfs.mount.unmount import unmount
 from commitlogfs.store.locks import lock_holder
 
@@ -42,8 +44,21 @@ def umount(
         if ours:
             _wait_for_daemon(entry.source)
         settings.say(f"{mountpoint}: unmounted")
+        if not unguard and _is_guarded(mountpoint):
+            settings.say(
+                f"{mountpoint}: the directory keeps its guard, so nothing in it can be changed (rm -rf fails); "
+                f"`commitlogfs umount --unguard {mountpoint}` removes it"
+            )
     if unguard and guard.lower_guard(mountpoint):
         settings.say(f"{mountpoint}: guard removed")
+
+
+def _is_guarded(mountpoint: str) -> bool:
+    """False also where this user cannot look."""
+    try:
+        return guard.check_bare(mountpoint).state is BareState.GUARDED
+    except (OSError, RefusedError):
+        return False
 
 
 def _wait_for_daemon(name: str) -> None:

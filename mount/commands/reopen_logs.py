@@ -1,0 +1,68 @@
+"""`commitlogfs reopen-logs`: log files are opened anew, for logrotate."""
+
+import os
+import signal
+from typing import Annotated
+
+import typer
+
+from commitlogfs.mount import control, runtime, settings
+from commitlogfs.mount.errors import RefusedError, UnreachableError, UserError
+from commitlogfs.mount.exit_codes import ExitCode
+from commitlogfs.mount.target import find_target
+from commitlogfs.store.locks import lock_holder
+
+
+def register(app: typer.Typer) -> None:
+    app.command("reopen-logs")(reopen_logs)
+
+
+def reopen_logs(
+    which: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME|FILE|MOUNTPOINT", help="Default: all that run.", show_default=False),
+    ] = None,
+) -> None:
+    """Have the keeper and the daemon of each mount open their log file anew. Nothing else changes for the mount.
+
+    It sends SIGHUP to the keeper, or to the daemon where there is none. For logrotate, which has renamed the file.
+
+    EXIT STATUS: 0 done, or nothing runs; 1 a mount could not be asked.
+    """
+    which = settings.or_default(which)
+    names = runtime.list_names() if which is None else [find_target(which).name]
+    failed = False
+    for name in names:
+        try:
+            pid = _reopen_log_of(name)
+        except UserError as error:
+            typer.echo(f"commitlogfs: {error}", err=True)
+            failed = True
+        else:
+            settings.say(f"{name}: process {pid} opens its log anew")
+    if failed:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _reopen_log_of(name: str) -> int:
+    """The pid of the process that was asked. Raises UserError."""
+    path = runtime.socket_path(name)
+    if "version" not in control.ask(path, "status")["daemon"]:
+        raise RefusedError(
+            f"{name}: its daemon is of a version that unmounts at SIGHUP; `commitlogfs restart {name}` replaces it"
+        )
+    for lock in (runtime.keeper_lock_path(name), runtime.lock_path(name)):
+        pid = lock_holder(str(lock))
+        if pid is None:
+            continue
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            if lock_holder(str(lock)) == pid:  # still: the number is not another process's by now
+                signal.pidfd_send_signal(pidfd, signal.SIGHUP)
+                return pid
+        finally:
+            os.close(pidfd)
+    raise UnreachableError(f"{name}: its process is not found; it may just be replaced: try again")

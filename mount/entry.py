@@ -1,0 +1,34 @@
+"""The console scripts of the filesystem: they load their command so that Ctrl-C is silent from the beginning."""
+
+from commitlogfs.store import interrupts
+from commitlogfs.store.interrupts import Main
+
+
+def command_line() -> int:
+    return interrupts.run(_load_command_line)
+
+
+def daemon() -> int:
+    return interrupts.run(_load_daemon)
+
+
+def mount_helper() -> int:
+    return interrupts.run(_load_mount_helper)
+
+
+def _load_command_line() -> Main:
+    from commitlogfs.mount.cli import main
+
+    return main
+
+
+def _load_daemon() -> Main:
+    from commitlogfs.mount.serve import main
+
+    return main
+
+
+def _load_mount_helper() -> Main:
+    from commitlogfs.mount.mount_helper import main
+
+    return main
