@@ -28,6 +28,7 @@ from commitlogfs.bench.report_plot import draw, why_no_plot
 from commitlogfs.bench.rocketmq import RocketmqError
 from commitlogfs.bench.served import CommandFailedError
 from commitlogfs.bench.targets_disks import BenchDisks, folder_disks, loop_disks
+from commitlogfs.mount.commands.output import make_console
 
 _PLOT = "ratios.svg"
 _FILE_WIDTH = 120
@@ -36,7 +37,7 @@ _FILE_WIDTH = 120
 def run(settings: Settings, output: Path | None, *, as_json: bool, quiet: bool = False) -> int:
     """Measure and report; the exit status. 0: measured, whether or not a number is reached; 1: a result was wrong
     or could not be had; 128 + signal: interrupted, and cleared away."""
-    console = Console(stderr=True, highlight=False, quiet=quiet)
+    console = make_console(stderr=True, highlight=False, quiet=quiet)
     lack = _why_not(settings)
     if lack:
         print(f"commitlogfs bench: {lack}", file=sys.stderr)
@@ -61,7 +62,7 @@ def run(settings: Settings, output: Path | None, *, as_json: bool, quiet: bool =
         print(json.dumps(results.as_json(), indent=2))
     else:
         # In a pipe or file there is no width to fit into.
-        console = Console(highlight=False, width=None if sys.stdout.isatty() else _FILE_WIDTH)
+        console = make_console(highlight=False, width=None if sys.stdout.isatty() else _FILE_WIDTH)
         show(console, results)
     if results.failure:
         print(f"commitlogfs bench: {results.failure}", file=sys.stderr)
@@ -97,7 +98,9 @@ def _measure(settings: Settings, console: Console, results: Results) -> None:
                 measure_broker(work, part, settings, distribution, progress.step, found)
         if Part.RECOVERY in settings.parts:
             with disks.part("recovery") as part:
-                results.recovery = measure_recovery(work / "recovery", part, settings, progress.step)
+                results.recovery += measure_recovery(
+                    work / "recovery", part, settings, progress.step, results.environment["cpus"], results.left_out
+                )
         for name, reason in results.left_out.items():
             progress.note(f"left out: {name}: {reason}")
 
@@ -134,7 +137,9 @@ def _count_steps(settings: Settings) -> int:
         rounds += 5 * (len(DATA_WORKLOADS) + 1)
     if Part.BROKER in settings.parts:
         rounds += 2
-    return rounds * settings.rounds + (settings.kills if Part.RECOVERY in settings.parts else 0)
+    return rounds * settings.rounds + (
+        settings.kills * len(settings.loads) if Part.RECOVERY in settings.parts else 0
+    )
 
 
 class _Steps:

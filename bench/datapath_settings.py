@@ -40,7 +40,10 @@ class Settings:
     body_bytes: int = 4 * KIB
     broker_segment_bytes: int = 32 * MIB
     threads: int = 16
-    kills: int = 10
+    kills: int = 30
+    """Of the daemon, for each load."""
+    loads: tuple[int, ...] = (0,)
+    """Busy processes per processor while daemons are killed."""
 
     def as_json(self) -> dict[str, Any]:
         folder = str(self.folder) if self.folder is not None else None

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from commitlogfs.bench import rocketmq
@@ -20,6 +19,7 @@ from commitlogfs.bench.disks import DisksUnavailableError
 from commitlogfs.bench.interrupts import InterruptedByUserError, Interrupts
 from commitlogfs.bench.rocketmq import Broker, Distribution, NameServer, ReceivedMessage, RocketmqError
 from commitlogfs.bench.served import CommandFailedError
+from commitlogfs.mount.commands.output import make_console
 
 MESSAGES = 20_000
 BODY_BYTES = 1024
@@ -44,7 +44,7 @@ class Show:
     """What the one who watches sees."""
 
     def __init__(self) -> None:
-        self._console = Console(highlight=False, soft_wrap=True)
+        self._console = make_console(highlight=False, soft_wrap=True)
         self._number = 0
 
     def step(self, text: str) -> None:

@@ -23,6 +23,7 @@ from commitlogfs.bench.create_figures import CreateFigures, measure_creates
 from commitlogfs.bench.disks import DisksUnavailableError
 from commitlogfs.bench.figures import Latencies, Target, environment, median, target_as_json
 from commitlogfs.bench.served import CommandFailedError
+from commitlogfs.mount.commands.output import make_console
 from commitlogfs.mount.units import parse_size
 
 
@@ -38,7 +39,7 @@ def main(
     ] = None,
 ) -> None:
     """Measure mount, listing, memory and segment creation."""
-    console = Console(stderr=as_json, highlight=False)
+    console = make_console(stderr=as_json, highlight=False)
     lack = _why_not()
     if lack:
         console.print(f"bench-metadata: {lack}")

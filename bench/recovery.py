@@ -1,16 +1,16 @@
-"""How long a mount does not answer when its daemon is killed: from `kill -9` until a client has its answers.
+"""How long a mount does not answer when its daemon is killed: from `kill -9` until a client has its answers, on a
+quiet machine and beside busy processes.
 
-The client is another process: one that waits for a dead daemon cannot be interrupted.
+The clients are other processes: one that waits for a dead daemon cannot be interrupted.
 """
 
-import os
 import select
-import signal
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,78 +22,157 @@ from commitlogfs.bench.served import CommandFailedError, ServedPool
 from commitlogfs.bench.targets_disks import BenchDisks
 from commitlogfs.store.segment import format_segment_name
 
-LIMIT_S = 0.5
-_ANSWER_TIMEOUT_S = 20.0
+QUIET_LIMIT_S, BUSY_LIMIT_S = 0.05, 0.5
+_ANSWER_TIMEOUT_S = 60.0
 _PAUSE_S = 1.0
-"""Between two kills: whoever restarts a daemon slows down when it dies again and again."""
+"""Between two kills: the next standby is loaded meanwhile."""
+_FLOOR_SOURCE = Path(__file__).with_name("recovery_floor.c")
+_SPIN = [sys.executable, "-I", "-S", "-c", "while True: pass"]
 
 
 @dataclass(slots=True)
 class Recovery:
+    """All seconds are from a kill to an answer, one for each kill."""
+
+    load: int
+    """Busy processes per processor."""
     seconds: list[float] = field(default_factory=list)
+    """A client of the daemon's own priority has its answers."""
+    ordinary_seconds: list[float] = field(default_factory=list)
+    """A client of nice 0 has them: it competes with the busy processes."""
+    floor_seconds: list[float] = field(default_factory=list)
+    """A C program that waits for the end of a process answers. Empty without a compiler."""
     failed: list[str] = field(default_factory=list)
-    """What went wrong for the client, in its own words."""
+    """What went wrong for a client, in its own words."""
 
     def target(self) -> Target:
-        return Target("serves again after kill -9", median(self.seconds), LIMIT_S, "s")
+        name = f"serves again after kill -9, {self.load} busy processes per processor"
+        return Target(name, median(self.seconds), BUSY_LIMIT_S if self.load else QUIET_LIMIT_S, "s")
 
     def as_json(self) -> dict[str, Any]:
         return {
+            "load": self.load,
             "kills": len(self.seconds),
             "seconds": self.seconds,
+            "ordinary_seconds": self.ordinary_seconds,
+            "floor_seconds": self.floor_seconds,
             "median_seconds": median(self.seconds),
             "max_seconds": max(self.seconds),
             "requests_failed": self.failed,
         }
 
 
-def measure_recovery(work: Path, disks: BenchDisks, settings: Settings, tell: Tell) -> Recovery:
-    """Raises CommandFailedError, also when the mount does not come back."""
-    recovery = Recovery()
+def measure_recovery(
+    work: Path, disks: BenchDisks, settings: Settings, tell: Tell, cpus: int, left_out: dict[str, str]
+) -> Iterator[Recovery]:
+    """One for each load. Raises CommandFailedError, also when the mount does not come back."""
     work.mkdir()
     folders = [disk / "kept" for disk in disks.paths]
-    with ServedPool(work, folders, segment_size=settings.broker_segment_bytes, keeper=True) as pool:
+    with ExitStack() as stack:
+        pool = stack.enter_context(
+            ServedPool(work, folders, segment_size=settings.broker_segment_bytes, keeper=True)
+        )
         pool.run("init", pool.config)
         pool.mount()
         segment = pool.mountpoint / format_segment_name(0).decode()
         with segment.open("xb") as file:
             file.truncate(settings.broker_segment_bytes)
-        with _client(segment) as client:
-            _ask(client)
-            for number in range(settings.kills):
-                tell(f"recovery: kill {number + 1} of {settings.kills}")
-                time.sleep(_PAUSE_S)
-                pid = pool.status()["daemon"]["pid"]
-                started = time.perf_counter()
-                os.kill(pid, signal.SIGKILL)
-                said = _ask(client)
-                recovery.seconds.append(round(time.perf_counter() - started, 4))
-                if said != "ok":
-                    recovery.failed.append(said)
+        floor, lack = _compile_floor(work)
+        if lack:
+            left_out["recovery floor"] = lack
+        with _client(segment, "urgent", *([floor] if floor else [])) as urgent, _client(segment) as ordinary:
+            for load in settings.loads:
+                with busy_processes(load * cpus):
+                    yield _measure(
+                        pool, urgent, ordinary, Recovery(load), settings.kills, tell, with_floor=not lack
+                    )
         pool.unmount()
+
+
+def _measure(
+    pool: ServedPool,
+    urgent: "_Client",
+    ordinary: "_Client",
+    recovery: Recovery,
+    kills: int,
+    tell: Tell,
+    *,
+    with_floor: bool,
+) -> Recovery:
+    for number in range(kills):
+        tell(f"recovery: {recovery.load} busy processes per processor, kill {number + 1} of {kills}")
+        time.sleep(_PAUSE_S)
+        urgent.ask(f"kill {pool.daemon_pid()}")
+        killed, _ = urgent.answer()
+        ordinary.ask("use")
+        for client, seconds in ((urgent, recovery.seconds), (ordinary, recovery.ordinary_seconds)):
+            at, said = client.answer()
+            seconds.append(round(at - killed, 4))
+            if said != "ok":
+                recovery.failed.append(said)
+        if with_floor:
+            urgent.ask("floor")
+            (killed, _), (at, _) = urgent.answer(), urgent.answer()
+            recovery.floor_seconds.append(round(at - killed, 6))
     return recovery
 
 
-def _ask(client: "subprocess.Popen[str]") -> str:
-    """What the client says of one turn. Raises CommandFailedError when it says nothing in time."""
-    assert client.stdin is not None  # noqa: S101 - narrowing: both are pipes
-    assert client.stdout is not None  # noqa: S101
-    client.stdin.write("go\n")
-    if not select.select([client.stdout], [], [], _ANSWER_TIMEOUT_S)[0]:
-        raise CommandFailedError(f"the mount did not answer within {_ANSWER_TIMEOUT_S:g} s of its daemon's death")
-    return client.stdout.readline().strip()
+def _compile_floor(work: Path) -> tuple[Path | None, str]:
+    """The program, or why there is none."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return None, "no C compiler"
+    program = work / "recovery_floor"
+    command = [compiler, "-O2", "-o", str(program), str(_FLOOR_SOURCE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return (program, "") if done.returncode == 0 else (None, f"{compiler}: {done.stderr.strip()[:200]}")
 
 
 @contextmanager
-def _client(segment: Path) -> "Iterator[subprocess.Popen[str]]":
-    command = [sys.executable, "-m", "commitlogfs.bench.recovery_client", str(segment)]
-    client = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, start_new_session=True
+def busy_processes(count: int) -> Iterator[None]:
+    """Each in a session of its own: where sessions share processors fairly (autogroup), none of them is one of
+    many."""
+    with ExitStack() as stack:
+        for _ in range(count):
+            process = subprocess.Popen(_SPIN, stdin=subprocess.DEVNULL, start_new_session=True)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+        yield
+
+
+class _Client:
+    """Its pipes are not buffered here, so that `select` sees every line that has not been read."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self._process = process
+
+    def ask(self, line: str) -> None:
+        assert self._process.stdin is not None  # noqa: S101 - narrowing: both are pipes
+        self._process.stdin.write(f"{line}\n".encode())
+
+    def answer(self) -> tuple[float, str]:
+        """Raises CommandFailedError when it says nothing in time."""
+        assert self._process.stdout is not None  # noqa: S101
+        if not select.select([self._process.stdout], [], [], _ANSWER_TIMEOUT_S)[0]:
+            raise CommandFailedError(
+                f"the mount did not answer within {_ANSWER_TIMEOUT_S:g} s of its daemon's death"
+            )
+        at, _, said = self._process.stdout.readline().decode().strip().partition(" ")
+        if not said:
+            raise CommandFailedError("the benchmark's client has died")
+        return float(at), said
+
+
+@contextmanager
+def _client(*arguments: object) -> Iterator[_Client]:
+    command = [sys.executable, "-m", "commitlogfs.bench.recovery_client", *map(str, arguments)]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
     )
     try:
-        yield client
+        yield _Client(process)
     finally:
-        client.kill()  # in a request that nobody answers it ends with the mount
-        for pipe in (client.stdin, client.stdout):
+        process.kill()  # in a request that nobody answers it ends with the mount
+        for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()

@@ -1,26 +1,65 @@
 """The one who uses the mount while its daemon is killed; see recovery.py.
 
-    python -m commitlogfs.bench.recovery_client SEGMENT
+    python -m commitlogfs.bench.recovery_client SEGMENT [urgent [FLOOR]]
 
-Keeps the segment open and mapped. For each line on standard input: asks the filesystem for its figures, opens the
-segment once more, stores into the mapping and syncs it, syncs the file that was open all the time, and reads; says
-`ok`, or what failed.
+Keeps the segment open and mapped. For each line on standard input it prints lines that begin with a time
+(CLOCK_MONOTONIC, in seconds):
+
+    use         uses the mount, then `TIME ok`, or what failed
+    kill PID    kills that process (`TIME killed`), then as `use`
+    floor       kills the process that the program FLOOR waits for (`TIME killed`), then `TIME ok` when that answers
+
+Using the mount: asks the filesystem for its figures, opens the segment once more, stores into the mapping and syncs
+it, syncs the file that was open all the time, and reads. `urgent`: with the priority of a daemon, so that the time
+is the mount's and not that of a client who waits for a processor.
 """
 
 import mmap
 import os
+import signal
+import subprocess
 import sys
+import time
+
+from commitlogfs.mount import priority
 
 
 def main() -> None:
-    path = sys.argv[1]
+    path, urgent, floor_program = (*sys.argv[1:], "", "")[:3]
+    place = mmap.PAGESIZE if urgent else 0  # each stores into a page of its own
+    if urgent:
+        priority.raise_priority()
+        priority.lock_memory()
+    floor = None
+    if floor_program:
+        command = [floor_program, str(priority.NICE)]
+        floor = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     with mmap.mmap(fd, 0) as mapping:
-        for turn, _ in enumerate(sys.stdin):
-            print(_use(path, fd, mapping, turn % 256), flush=True)
+        for turn, line in enumerate(sys.stdin):
+            verb, _, pid = line.strip().partition(" ")
+            if verb == "floor":
+                assert floor is not None  # noqa: S101 - narrowing: both are given
+                assert floor.stdout is not None  # noqa: S101
+                _kill(int(floor.stdout.readline()))
+                _say(floor.stdout.readline().strip())
+                continue
+            if verb == "kill":
+                _kill(int(pid))
+            _say(_use(path, fd, mapping, place, turn % 256))
 
 
-def _use(path: str, fd: int, mapping: mmap.mmap, value: int) -> str:
+def _kill(pid: int) -> None:
+    started = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    print(f"{started:.6f} killed", flush=True)
+
+
+def _say(text: str) -> None:
+    print(f"{time.monotonic():.6f} {text}", flush=True)
+
+
+def _use(path: str, fd: int, mapping: mmap.mmap, place: int, value: int) -> str:
     step = "statfs"
     try:
         os.statvfs(os.path.dirname(path))  # noqa: PTH120
@@ -28,12 +67,12 @@ def _use(path: str, fd: int, mapping: mmap.mmap, value: int) -> str:
         other = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             step = "msync"
-            mapping[0] = value
-            mapping.flush(0, mmap.PAGESIZE)
+            mapping[place] = value
+            mapping.flush(place, mmap.PAGESIZE)
             step = "fsync"
             os.fsync(fd)
             step = "read"
-            found = os.pread(other, 1, 0)[0]
+            found = os.pread(other, 1, place)[0]
         finally:
             os.close(other)
     except OSError as error:

@@ -13,7 +13,7 @@ from commitlogfs.bench.figures import median, target_as_json
 from commitlogfs.bench.recovery import Recovery
 from commitlogfs.bench.report_goals import Goal, goals
 
-LAYOUT = 1
+LAYOUT = 2
 
 
 @dataclass(slots=True)
@@ -26,7 +26,8 @@ class Results:
     """What each target is."""
     left_out: dict[str, str] = field(default_factory=dict)
     own_cost_us: dict[str, float] = field(default_factory=dict)
-    recovery: Recovery | None = None
+    recovery: list[Recovery] = field(default_factory=list)
+    """One for each load."""
     failure: str = ""
     """What has ended the run before its end."""
 
@@ -35,7 +36,7 @@ class Results:
         return goals(self.series)
 
     def as_json(self) -> dict[str, Any]:
-        """Layout 1; a change of meaning gets another number."""
+        """Layout 2; a change of meaning gets another number."""
         return {
             "layout": LAYOUT,
             "environment": self.environment,
@@ -46,9 +47,7 @@ class Results:
             "left_out": self.left_out,
             "own_cost_us_per_step": self.own_cost_us,
             "workloads": [series.as_json() for series in self.series],
-            "recovery": None
-            if self.recovery is None
-            else {**self.recovery.as_json(), "target": target_as_json(self.recovery.target())},
+            "recovery": [{**one.as_json(), "target": target_as_json(one.target())} for one in self.recovery],
             "goals": [goal.as_json() for goal in self.goals],
         }
 
@@ -131,19 +130,25 @@ def facts(results: Results) -> list[str]:
         lines.append(f"own cost of the measuring loop per step: {own}")
     if results.failure:
         lines.append(f"incomplete: {results.failure}")
-    if results.recovery is not None:
-        lines.append(_recovery_in_words(results.recovery))
+    lines += [_recovery_in_words(recovery) for recovery in results.recovery]
     return lines
 
 
 def _recovery_in_words(recovery: Recovery) -> str:
-    seconds = recovery.seconds
     target = recovery.target()
     verdict = "met" if target.is_met else "missed"
-    return (
-        f"daemon killed {len(seconds)} times: serves again after {target.value:.2f} s ({min(seconds):.2f} .. "
-        f"{max(seconds):.2f}), wanted < {target.limit:g} s: {verdict}; requests failed: {len(recovery.failed)}"
+    text = (
+        f"daemon killed {len(recovery.seconds)} times beside {recovery.load} busy processes per processor: serves "
+        f"again after {_spread(recovery.seconds)}, wanted < {target.limit:g} s: {verdict}; an ordinary client has "
+        f"its answers after {_spread(recovery.ordinary_seconds)}; requests failed: {len(recovery.failed)}"
     )
+    if recovery.floor_seconds:
+        text += f"; floor {_spread(recovery.floor_seconds, 4)}"
+    return text
+
+
+def _spread(seconds: Sequence[float], digits: int = 3) -> str:
+    return f"{median(seconds):.{digits}f} s (worst {max(seconds):.{digits}f})"
 
 
 def _table(console: Console, title: str, headings: Sequence[str], rows: Rows) -> None:

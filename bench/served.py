@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from commitlogfs.bench import sweep
-from commitlogfs.mount import runtime
+from commitlogfs.mount import control, runtime
 
 READY_TIMEOUT_S = 60.0
 _FIELD = re.compile(r'(\w+)=("[^"]*"|\S+)')
@@ -137,6 +137,12 @@ class ServedPool:
         """The fields of the last line of this event since the daemon's start; empty if there is none."""
         lines = [line for line in self.log_text().splitlines() if f"event={event} " in line]
         return {key: value.strip('"') for key, value in _FIELD.findall(lines[-1])} if lines else {}
+
+    def daemon_pid(self) -> int:
+        """Of the daemon itself, asked without another process: on a busy machine that takes seconds to start."""
+        path = self._runtime / f"{self.config.stem}.sock"
+        pid: int = control.ask(path, "status")["daemon"]["pid"]
+        return pid
 
     def status(self) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(self.run("status", self.mountpoint, "--json"))

@@ -128,12 +128,17 @@ def mounts_of(base: Path) -> tuple[mountinfo.MountEntry, ...]:
     return mountinfo.mounts_below(base)
 
 
+def processes_of(base: Path) -> list[int]:
+    """Process ids of what was started by this run and still lives."""
+    return [pid for pid in _all_pids() if pid != os.getpid() and _is_marked(pid, base)]
+
+
 def kill_processes(base: Path) -> list[str]:
     """SIGKILL what was started by this run and still lives; waits until it is gone. Again, until nothing is left:
     of a daemon and its keeper, each starts the other anew."""
     found: list[str] = []
     deadline = time.monotonic() + _EXIT_TIMEOUT_S
-    while marked := [pid for pid in _all_pids() if pid != os.getpid() and _is_marked(pid, base)]:
+    while marked := processes_of(base):
         for pid in marked:
             with contextlib.suppress(OSError):
                 line = f"process {pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})"

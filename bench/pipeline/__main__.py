@@ -28,6 +28,7 @@ from commitlogfs.bench.pipeline.figures import PipelineFigures
 from commitlogfs.bench.pipeline.rebuilding import measure_rebuilding
 from commitlogfs.bench.pipeline.synthetic_log import write_log
 from commitlogfs.bench.rocketmq import RocketmqError
+from commitlogfs.mount.commands.output import make_console
 from commitlogfs.mount.units import parse_size
 from commitlogfs.pipeline.errors import PipelineError
 
@@ -41,7 +42,7 @@ def main(
     folder: Annotated[Path | None, typer.Option(help="Work there. Default: $TMPDIR or /var/tmp.")] = None,
 ) -> None:
     """Measure the pipeline beside RocketMQ."""
-    console = Console(stderr=as_json, highlight=False)
+    console = make_console(stderr=as_json, highlight=False)
 
     def tell(text: str) -> None:
         console.print(f"[dim]{text}[/]")

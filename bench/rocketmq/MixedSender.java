@@ -27,8 +27,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * bodies, and some that a consumer with the longest of names sends back.
  *
  * <p>Topics begin with --prefix; --rounds tells how often each kind is sent. With --inner the topic PREFIXInner, which
- * must have the attribute queue.type=BatchCQ, gets batches, too. The result tells how many messages of each topic
- * consumers are to see, each with a body of {@link Bodies}; a delayed one is seen after a second.
+ * must have the attribute queue.type=BatchCQ, gets batches and single messages, too. The result tells how many messages
+ * of each topic consumers are to see, each with a body of {@link Bodies}; a delayed one is seen after a second.
  */
 final class MixedSender {
     private static final int COMPRESSED_FROM_BYTES = 2048;
@@ -58,6 +58,7 @@ final class MixedSender {
             sendRound(round);
         }
         sendBack(prefix + "Plain", (prefix + repeat("-long", LONGEST_GROUP)).substring(0, LONGEST_GROUP));
+        sendBack(prefix + "Light", prefix + "-light");
         producer.shutdown();
         transactions.shutdown();
         print();
@@ -104,11 +105,17 @@ final class MixedSender {
             List<Message> inner = Arrays.asList(new Message(prefix + "Inner", "in", Bodies.make(0, 20)),
                 new Message(prefix + "Inner", "in", Bodies.make(1, 20)));
             demandStored(producer.send(inner));
+            demandStored(producer.send(inner.subList(0, 1)));
+            send(new Message(prefix + "Inner", "single", Bodies.make(2, 20)));
         }
         Message light = next("Light", 60);
         light.setTags("lmq");
         MessageAccessor.putProperty(light, "INNER_MULTI_DISPATCH", "%LMQ%one,%LMQ%" + round % 3);
         send(light);
+        Message lateLight = next("Light", 60);
+        lateLight.setDelayTimeLevel(1);
+        MessageAccessor.putProperty(lateLight, "INNER_MULTI_DISPATCH", "%LMQ%late");
+        send(lateLight);
     }
 
     private void sendTransaction(int round) throws Exception {

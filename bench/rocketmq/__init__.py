@@ -9,7 +9,7 @@ All traffic stays on 127.0.0.1.
         consume(distribution, names.address, "Topic", expect=1000)
 """
 
-from commitlogfs.bench.rocketmq.artifacts import VERSIONS, Distribution, fetch
+from commitlogfs.bench.rocketmq.artifacts import STORE_VERSIONS, VERSIONS, Distribution, fetch
 from commitlogfs.bench.rocketmq.bodies import make_body
 from commitlogfs.bench.rocketmq.broker import Broker
 from commitlogfs.bench.rocketmq.errors import (
@@ -23,7 +23,7 @@ from commitlogfs.bench.rocketmq.mixed import MULTI_DISPATCH, MixedResult, make_i
 from commitlogfs.bench.rocketmq.mqadmin import QueriedMessage, mqadmin, query_by_id, query_by_key
 from commitlogfs.bench.rocketmq.multipath import MultiPathOracle, PathChoice
 from commitlogfs.bench.rocketmq.nameserver import NameServer
-from commitlogfs.bench.rocketmq.store_writer import write_store
+from commitlogfs.bench.rocketmq.store_writer import Settings, StoreRun, write_stores
 from commitlogfs.bench.rocketmq.workload import (
     AckedMessage,
     ConsumeResult,
@@ -40,6 +40,7 @@ from commitlogfs.bench.rocketmq.workload import (
 
 __all__ = [
     "MULTI_DISPATCH",
+    "STORE_VERSIONS",
     "VERSIONS",
     "AckedMessage",
     "ArtifactsUnavailableError",
@@ -56,8 +57,10 @@ __all__ = [
     "RocketmqError",
     "SendResult",
     "Sender",
+    "Settings",
     "StartFailedError",
     "StopTimeoutError",
+    "StoreRun",
     "WorkloadFailedError",
     "consume",
     "fetch",
@@ -71,5 +74,5 @@ __all__ = [
     "send",
     "send_mixed",
     "start_sender",
-    "write_store",
+    "write_stores",
 ]

@@ -13,8 +13,13 @@ from commitlogfs.bench.rocketmq.errors import ArtifactsUnavailableError
 from commitlogfs.bench.rocketmq.helper import build_helper
 
 VERSIONS = ("5.5.0", "5.1.4", "4.9.7")
+"""Whose brokers are run, newest first."""
+_STORE_ONLY = ("5.3.2", "4.9.4")
+STORE_VERSIONS = (*VERSIONS, *_STORE_ONLY)
+"""Whose store can be run without a broker (`write_stores`)."""
 DEFAULT_CACHE = Path("~/.cache/commitlogfs/rocketmq")
 _MODULES = ("rocketmq-broker", "rocketmq-namesrv", "rocketmq-tools")
+_STORE_MODULES = ("rocketmq-store",)
 _DOWNLOAD_DEADLINE_S = 900
 
 
@@ -37,8 +42,8 @@ def fetch(version: str = VERSIONS[0], cache: Path = DEFAULT_CACHE) -> Distributi
 
     Safe against parallel callers and against being killed. ArtifactsUnavailableError says what is missing.
     """
-    if version not in VERSIONS:
-        raise ArtifactsUnavailableError(f"RocketMQ {version} is not one of {', '.join(VERSIONS)}")
+    if version not in STORE_VERSIONS:
+        raise ArtifactsUnavailableError(f"RocketMQ {version} is not one of {', '.join(STORE_VERSIONS)}")
     for command in ("java", "javac"):
         if shutil.which(command) is None:
             raise ArtifactsUnavailableError(f"{command} is not on PATH: install a JDK 17")
@@ -48,7 +53,7 @@ def fetch(version: str = VERSIONS[0], cache: Path = DEFAULT_CACHE) -> Distributi
     with _locked(folder / "lock"):
         if not jars.exists():
             _download(version, jars)
-        helper = build_helper(version, jars, folder)
+        helper = build_helper(version, jars, folder, store_only=version in _STORE_ONLY)
     return Distribution(version, jars, helper)
 
 
@@ -94,7 +99,7 @@ def _pom(version: str) -> str:
     dependencies = "".join(
         f"<dependency><groupId>org.apache.rocketmq</groupId><artifactId>{module}</artifactId>"
         f"<version>{version}</version></dependency>"
-        for module in _MODULES
+        for module in (_STORE_MODULES if version in _STORE_ONLY else _MODULES)
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'

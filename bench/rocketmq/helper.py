@@ -9,13 +9,17 @@ from commitlogfs.bench.rocketmq.errors import ArtifactsUnavailableError
 
 _SOURCES = Path(__file__).parent
 # What the oracles ask has other constructors before 5.5: they exist for that version only.
-_ORACLES = ("CleaningOracle.java", "MultiPathOracle.java", "StoreWriter.java")
+_ORACLES = ("CleaningOracle.java", "MultiPathOracle.java")
 _ORACLE_VERSION = "5.5.0"
+_STORE_WRITER = "StoreWriter.java"
 
 
-def build_helper(version: str, jars: Path, folder: Path) -> Path:
-    """Folder below `folder` with classes and `conf/`, keyed by its sources' hash; built when missing."""
-    sources = sorted(_SOURCES.glob("*.java"))
+def build_helper(version: str, jars: Path, folder: Path, *, store_only: bool = False) -> Path:
+    """Folder below `folder` with classes and `conf/`, keyed by its sources' hash; built when missing.
+
+    `store_only`: `jars` hold the store and what it needs, so only the store writer is compiled.
+    """
+    sources = sorted(_SOURCES.glob(_STORE_WRITER if store_only else "*.java"))
     if version != _ORACLE_VERSION:
         sources = [source for source in sources if source.name not in _ORACLES]
     digest = hashlib.sha256()

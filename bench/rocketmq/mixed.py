@@ -34,7 +34,7 @@ def send_mixed(
     timeout_s: float = 120.0,
 ) -> MixedResult:
     """Each kind `rounds` times, to topics that begin with `prefix`; some are sent back by a consumer with the
-    longest of names. `inner`: also batches for the topic of `make_inner_topic`.
+    longest of names. `inner`: also batches and single messages for the topic of `make_inner_topic`.
     Raises WorkloadFailedError.
     """
     command = java_command(

@@ -1,7 +1,8 @@
 """RocketMQ's own store without a broker around it: writes what no producer can send."""
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from commitlogfs.bench.rocketmq.artifacts import Distribution
@@ -9,26 +10,46 @@ from commitlogfs.bench.rocketmq.errors import WorkloadFailedError
 from commitlogfs.bench.rocketmq.process import java_command
 from commitlogfs.bench.rocketmq.workload import CLIENT_JVM
 
-_VERSION = "5.5.0"
+Settings = Mapping[str, str | int | bool]
 
 
-def write_store(
-    distribution: Distribution,
-    root: Path,
-    settings: Mapping[str, str | int | bool],
-    *,
-    count: int = 1000,
-    seed: int = 1,
-    timeout_s: float = 120.0,
-) -> None:
-    """A store in `root`, stopped cleanly, with `count` messages: of every transaction type, with long topics and
-    hosts of both kinds. `settings` are broker.conf's. For RocketMQ 5.5.0 only. Raises WorkloadFailedError.
+@dataclass(frozen=True)
+class StoreRun:
+    """One opening of a store, which keeps what earlier runs in the same `root` left there.
+
+    Its `count` messages are of every transaction type, for light queues and in batches (5.x), with long topics and
+    hosts of both kinds.
     """
-    if distribution.version != _VERSION:
-        raise ValueError(f"the store writer is compiled for RocketMQ {_VERSION} only")
-    words = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in settings.items()]
+
+    root: Path
+    settings: Settings = field(default_factory=dict)
+    """As in broker.conf; with `tidy`, no message that puts entries in wrong places is written."""
+    count: int = 1000
+    seed: int = 1
+
+    def words(self) -> list[str]:
+        return [
+            str(self.root),
+            str(self.count),
+            str(self.seed),
+            *(
+                f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+                for key, value in self.settings.items()
+            ),
+        ]
+
+
+def write_stores(
+    distribution: Distribution, runs: Sequence[StoreRun], *, halt: bool = False, timeout_s: float = 120.0
+) -> None:
+    """Make the runs one after the other in one JVM, each stopped cleanly; with `halt`, the last one ends with the
+    process, as in a kill, when all its messages have been dispatched. Raises WorkloadFailedError.
+    """
     command = java_command(distribution, "commitlogfs.StoreWriter", jvm=CLIENT_JVM, user_home=distribution.helper)
-    command += [str(root), str(count), str(seed), *words]
+    for number, run in enumerate(runs):
+        command += ["--"] if number else []
+        command += run.words()
+    command += ["halt=true"] if halt else []
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:

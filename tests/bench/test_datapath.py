@@ -104,20 +104,24 @@ def test_the_data_path_in_a_given_folder(workdir):
     assert_nothing_left(workdir)
 
 
-def assert_recovery_measured(document: dict) -> None:
-    recovery = document["recovery"]
-    assert recovery["kills"] == len(recovery["seconds"]) == 2
-    assert recovery["requests_failed"] == []
-    assert 0 < recovery["median_seconds"] <= recovery["max_seconds"] < 20
+def assert_recovery_measured(document: dict, loads: tuple[int, ...] = (0,)) -> None:
+    for recovery, load in zip(document["recovery"], loads, strict=True):
+        assert recovery["load"] == load
+        assert recovery["kills"] == len(recovery["seconds"]) == len(recovery["ordinary_seconds"]) == 2
+        assert recovery["requests_failed"] == []
+        assert 0 < recovery["median_seconds"] <= recovery["max_seconds"] < 20
+        assert len(recovery["floor_seconds"]) == 2
+        assert max(recovery["floor_seconds"]) < recovery["median_seconds"]
 
 
 @pytest.mark.mounted
 @pytest.mark.root
 @pytest.mark.slow
 def test_how_long_a_killed_daemon_is_missed(workdir):
-    done = run_bench(workdir, "--quick", "--only", "recovery", "--json")
+    loads = ("--load", "0", "--load", "2")
+    done = run_bench(workdir, "--quick", "--only", "recovery", *loads, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert_recovery_measured(json.loads(done.stdout))
+    assert_recovery_measured(json.loads(done.stdout), (0, 2))
     assert_nothing_left(workdir)
 
 
