@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,10 @@ def base_folder() -> Iterator[Path]:
     base = sweep.create_base("test")
     with sweep.belonging_to(base):
         yield base
+    # What the last test has ended may need a moment: the kernel takes the locked memory of a daemon apart.
+    deadline = time.monotonic() + 2.0
+    while sweep.processes_of(base) and time.monotonic() < deadline:
+        time.sleep(0.05)
     left = sweep.sweep(base)
     assert not left, f"left at the end of the run: {left}"
     assert not base.exists(), f"could not be removed: {base}"

@@ -199,8 +199,9 @@ def shut_down(path: Path) -> None:
 def test_duplicate_segment_refuses_the_mount(make_pool):
     pool = make_pool(3)
     for index in range(6):
-        plant(pool.disks[index % 3], index, MIB)
+        plant(pool.disks[index % 3], index, MIB).write_bytes(b"message" + bytes(MIB - 7))
     twin = plant(pool.disks[2], 3, MIB)
+    twin.write_bytes(b"another" + bytes(MIB - 7))
     refused = pool.cli("mount", pool.config)
     assert refused.status == 4
     assert twin.name in refused.err
@@ -250,7 +251,7 @@ def test_gap_refuses_the_mount_and_degraded_shouts(make_pool):
     assert [finding["code"] for finding in pool.status()["findings"] if finding["code"] == "gap"] == ["gap"]
     words = pool.cli("status", pool.name).out
     assert "1 GAP" in words
-    metrics = (pool.mountpoint / ".commitlogfs" / "metrics").read_text()
+    metrics = pool.metrics()
     assert f'commitlogfs_log_gaps{{pool="{pool.name}"}} 1.0' in metrics
     assert "code=gap" in pool.log_since_start()
     # A hole torn into the running log is shouted about as well.

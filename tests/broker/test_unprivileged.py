@@ -32,11 +32,11 @@ def test_files_belong_to_the_brokers_user_and_strangers_are_kept_out(new_stand, 
     stand = new_stand(("ext4", "xfs"), segment_size=MIB)
     pool = stand.pool
     uid, gid = BROKER_USER
-    pool.init("--owner", f"{uid}:{gid}", "--mode", "0750")
+    pool.init("--owner", f"{uid}:{gid}")
     pool.start()
     root = os.stat(pool.mountpoint)
     assert (root.st_uid, root.st_gid, root.st_mode & 0o7777) == (uid, gid, 0o750)
-    os.chown(pool.mountpoint.parent, uid, gid)
+    assert pool.cli("ready", pool.mountpoint).status == 0
     broker = stand.broker(reachable, user=BROKER_USER)
     broker.start()
     sent = send_all(reachable, stand.names, "Unprivileged", COUNT)

@@ -58,7 +58,8 @@ class Daemons:
     def replace(self) -> None:
         """Kill the present one, or have it hand over; the next one is ready afterwards."""
         if self._random.random() < RESTARTS_SHARE:
-            ran = self._pool.cli("restart", self._pool.config)
+            # Forced: a mount would refuse the copy that may be under way just now.
+            ran = self._pool.cli("restart", "--force", self._pool.config)
             assert ran.status == 0, f"{ran.err}\n{last_words(self._pool)}"
             self.restarted += 1
         else:

@@ -4,6 +4,8 @@ import errno
 import os
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 from support.in_process import CommandLine
@@ -13,8 +15,14 @@ from commitlogfs.mount import config as config_module
 from commitlogfs.mount.cli import app
 
 VERBS = ["init", "adopt", "mount", "umount", "restart", "ready", "status", "map", "locate", "read", "check"]
-VERBS += ["doctor", "bench"]
+VERBS += ["doctor", "bench", "reopen-logs"]
 USAGE, UNREACHABLE = 2, 3
+
+
+def test_version(capfdbinary):
+    ran = CommandLine(capfdbinary)("--version")
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert (ran.status, ran.out) == (0, f"commitlogfs {project['version']}\n")
 
 
 @pytest.fixture
@@ -41,7 +49,7 @@ def cli(capfdbinary, monkeypatch, tmp_path):
         ("map --nonsense", USAGE, "No such option"),
         ("map one two", USAGE, "unexpected extra argument"),
         ("map", UNREACHABLE, "no mount is running"),
-        ("map nobody", UNREACHABLE, "nobody: no daemon is running"),
+        ("map nobody", USAGE, "nobody: no such mount or configuration"),
         ("map good.toml", UNREACHABLE, "good: no daemon is running"),
         ("--config good.toml map", UNREACHABLE, "good: no daemon is running"),
         ("--config absent.toml map", USAGE, "absent.toml: no such file"),
@@ -72,6 +80,18 @@ def cli(capfdbinary, monkeypatch, tmp_path):
         ("read --offset 0", UNREACHABLE, "no mount is running"),
         ("read --offset 0 /nowhere/mounted", UNREACHABLE, "nothing is mounted here"),
         ("check", USAGE, "no configuration"),
+        ("status nobody", USAGE, "nobody: no such mount or configuration"),
+        ("locate 0 nobody", USAGE, "nobody: no such mount or configuration"),
+        ("read --offset 0 nobody", USAGE, "nobody: no such mount or configuration"),
+        ("restart nobody", USAGE, "nobody: no such mount or configuration"),
+        ("retention --dry-run nobody", USAGE, "nobody: no such mount or configuration"),
+        ("ready nobody", USAGE, "nobody: no such configuration"),
+        ("umount nobody", USAGE, "nobody: no such configuration"),
+        ("mount nobody", USAGE, "nobody: no such configuration"),
+        ("config check nobody", USAGE, "nobody: no such configuration"),
+        ("check /nowhere/mounted", USAGE, "no configuration has this mountpoint"),
+        ("doctor /nowhere/mounted", USAGE, "no configuration has this mountpoint"),
+        ("mount /nowhere/mounted", USAGE, "no configuration has this mountpoint"),
         ("check nobody", USAGE, "nobody: no such configuration"),
         ("check bad.toml", USAGE, "did you mean placement?"),
         ("check good.toml", 4, "no such folder"),
@@ -111,6 +131,22 @@ def test_bad_arguments(cli, tmp_path, line, status, said):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+VERBS_THAT_TAKE_A_NAME = ["status", "map", "locate 0", "read --offset 0", "restart", "ready", "umount", "mount"]
+VERBS_THAT_TAKE_A_NAME += ["check", "doctor", "retention --dry-run", "config check"]
+
+
+@pytest.mark.parametrize("verb", VERBS_THAT_TAKE_A_NAME)
+def test_a_misspelt_name_gets_a_suggestion(cli, tmp_path, verb):
+    (tmp_path / "etc" / "commitlogfs").mkdir(parents=True)
+    for folder in config_module.config_folders():
+        (folder / "orders.toml").write_text((tmp_path / "good.toml").read_text())
+    ran = cli(*verb.split(), "order")
+    assert (ran.status, ran.out) == (USAGE, "")
+    assert "order: no such" in ran.err
+    assert "did you mean orders?" in ran.err
+    assert ran.err.count("\n") == 1
+
+
 def test_a_broken_configuration_does_not_stop_the_doctor(cli, tmp_path):
     """Without an argument it looks at all there is."""
     folder = next(path for path in config_module.config_folders())
@@ -127,6 +163,14 @@ def test_every_verb_explains_itself(cli, verb, option):
     ran = cli(verb, option)
     assert (ran.status, ran.err) == (0, "")
     assert "EXIT STATUS: 0 " in ran.out
+
+
+@pytest.mark.parametrize("line", ["", "config", "retention"])
+def test_without_arguments_the_help_is_all_that_is_said(cli, line):
+    ran = cli(*line.split())
+    assert ran.status == USAGE
+    assert "Usage: " in ran.out + ran.err
+    assert "commitlogfs: \n" not in ran.err
 
 
 def test_the_table_of_verbs_is_complete():

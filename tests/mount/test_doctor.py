@@ -2,6 +2,7 @@
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +16,9 @@ from commitlogfs.mount.doctor_machine import (
     judge_kernel,
     judge_request_timeouts,
 )
-from commitlogfs.mount.doctor_pool import check_mountpoint, judge_store_root, segments_possible
+from commitlogfs.mount.doctor_pool import check_mountpoint, judge_access, judge_store_root, segments_possible
 from commitlogfs.mount.guard import lower_guard, raise_guard
+from commitlogfs.store.identity import RootAttributes
 from commitlogfs.store.thresholds import Thresholds
 from commitlogfs.store.usage import DiskUsage
 
@@ -42,7 +44,8 @@ def test_fuse_device(tmp_path, monkeypatch):
     assert check_fuse_device(tmp_path / "absent").level is Level.PROBLEM
     assert "modprobe fuse" in check_fuse_device(tmp_path / "absent").remedy
     (tmp_path / "there").touch()
-    assert check_fuse_device(tmp_path / "there").level is Level.OK
+    assert "not the FUSE device" in check_fuse_device(tmp_path / "there").message
+    assert check_fuse_device(Path("/dev/null")).level is Level.PROBLEM  # as a container masks it
 
     def denied(*args: object) -> int:
         raise PermissionError(errno.EACCES, "denied")
@@ -137,3 +140,17 @@ def test_guard_states(workdir):
 def test_a_store_root_that_is_not_there_yet(tmp_path):
     check = doctor_pool.check_store_root(os.fspath(tmp_path / "absent" / "commitlog"), Thresholds())
     assert check.level is Level.NOTE
+
+
+@pytest.mark.parametrize(
+    ("mode", "level", "said"),
+    [
+        (0o750, Level.OK, "root and group root can read the messages"),
+        (0o700, Level.OK, "root alone can read the messages"),
+        (0o755, Level.NOTE, "every user of this machine can reach the segments"),
+        (0o751, Level.NOTE, "every user of this machine can reach the segments"),
+    ],
+)
+def test_who_can_read_the_messages(mode, level, said):
+    check = judge_access("/log", RootAttributes(mode, 0, 0))
+    assert (check.level, said in check.message) == (level, True)

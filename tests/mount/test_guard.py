@@ -221,3 +221,17 @@ def test_a_hung_mount_on_top_does_not_hold_anybody_up(workdir: Path):
         with pytest.raises(RefusedError, match="just been mounted"), guard._open_bare(str(bare)):
             pass
     assert guard.check_bare(bare).state is BareState.GUARDED
+
+
+@needs_root
+def test_parents_that_are_made_get_the_given_owner(folder: Path):
+    before = folder.stat()
+    guard.raise_guard(folder / "a/b/commitlog", owner=(1234, 5678))
+    owners = [(p.stat().st_uid, p.stat().st_gid) for p in (folder / "a", folder / "a/b", folder / "a/b/commitlog")]
+    guard.lower_guard(folder / "a/b/commitlog")
+    assert owners == [(1234, 5678), (1234, 5678), (0, 0)]
+    assert (folder.stat().st_uid, folder.stat().st_gid) == (before.st_uid, before.st_gid)
+    assert stat.S_IMODE((folder / "a/b").stat().st_mode) == 0o755
+    guard.raise_guard(folder / "a/commitlog", owner=(4321, 5678))
+    guard.lower_guard(folder / "a/commitlog")
+    assert (folder / "a").stat().st_uid == 1234

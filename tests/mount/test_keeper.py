@@ -1,7 +1,9 @@
 """The keeper, over daemons that do nothing but speak its protocol: see support/stub_daemon.py."""
 
 import itertools
+import math
 import os
+import resource
 import signal
 import socket
 import stat
@@ -13,9 +15,10 @@ from pathlib import Path
 
 import pytest
 from support.keeper_stub import KeptStub
+from support.pools import run_cli
 from support.waiting import eventually
 
-from commitlogfs.mount import keeper_options, keeper_policy
+from commitlogfs.mount import keeper_options, keeper_policy, successor
 from commitlogfs.mount.keeper_descriptors import MAX_DESCRIPTORS, KeptDescriptors, is_name
 from commitlogfs.mount.keeper_inbox import Inbox
 from commitlogfs.mount.keeper_options import Options
@@ -33,32 +36,60 @@ def stub(workdir: Path) -> Iterator[KeptStub]:
 # --- policy ----------------------------------------------------------------------------------------------
 
 
+def nobody() -> bool:
+    return False
+
+
 def test_back_off_doubles_up_to_five_seconds_and_ends_after_ten_failures():
     restarts = Restarts()
-    delays = [restarts.delay_after(1, was_ready=False) for _ in range(11)]
+    delays = [restarts.delay_after(1, has_served=False, is_held=nobody) for _ in range(11)]
     assert delays == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0, None]
 
 
-def test_a_daemon_that_was_ready_is_replaced_at_once():
+def test_a_mount_that_is_held_is_never_given_up():
+    restarts = Restarts()
+    delays = [restarts.delay_after(1, has_served=False, is_held=lambda: True) for _ in range(1000)]
+    assert set(delays[10:]) == {keeper_policy.LONGEST_DELAY_S}
+    assert restarts.is_hopeless
+    assert restarts.delay_after(1, has_served=False, is_held=nobody) is None
+
+
+def test_a_daemon_that_has_served_is_replaced_at_once():
     restarts = Restarts()
     for status in (-9, 1, 75, 4, None):
-        assert restarts.delay_after(status, was_ready=True) == 0.0
+        assert restarts.delay_after(status, has_served=True, is_held=nobody) == 0.0
 
 
-def test_ready_ends_the_row_of_failures():
+def test_a_daemon_that_serves_ends_the_row_of_failures():
     restarts = Restarts()
     for _ in range(3):
         for _ in range(10):
-            assert restarts.delay_after(-11, was_ready=False) is not None
-        restarts.note_ready()
-    assert restarts.delay_after(-11, was_ready=False) == keeper_policy.FIRST_DELAY_S
+            assert restarts.delay_after(-11, has_served=False, is_held=nobody) is not None
+        restarts.record_served()
+    assert restarts.delay_after(-11, has_served=False, is_held=nobody) == keeper_policy.FIRST_DELAY_S
 
 
 @pytest.mark.parametrize("status", [2, 4])
 def test_a_refusing_successor_is_waited_out_for_ever(status: int):
     restarts = Restarts()
-    delays = {restarts.delay_after(status, was_ready=False) for _ in range(100)}
+    delays = {restarts.delay_after(status, has_served=False, is_held=nobody) for _ in range(100)}
     assert delays == {keeper_policy.REFUSED_DELAY_S}
+
+
+@pytest.mark.parametrize(
+    ("silent", "starved", "late", "more"),
+    [
+        (3.0, 0.0, 0.0, 0.0),
+        (3.0, 0.29, 0.29, 0.0),
+        (3.0, 0.4, 0.0, 0.4),
+        (3.0, 2.0, 0.0, 2.0),
+        (3.0, math.inf, 0.0, 3.0),
+        (13.0, 0.0, 10.0, 3.0),
+        (30.0, math.inf, 10.0, 0.0),
+    ],
+)
+def test_waiting_for_a_processor_is_not_silence(silent: float, starved: float, late: float, more: float):
+    assert keeper_policy.patience(silent_s=silent, starved_s=starved, late_s=late, interval_s=3.0) == more
 
 
 # --- options ---------------------------------------------------------------------------------------------
@@ -399,6 +430,54 @@ class TestWithMount:
         assert len(stub.events("keeper_gives_up")) == 1
         assert len(stub.events("keeper_detached")) == 1
 
+    def test_a_daemon_that_has_answered_did_not_fail_to_start(self, stub: KeptStub):
+        """Killed right after their first answer, before they are READY: more in a row than may fail."""
+        stub.plan("mount store ready crash", *[f"say:{successor.SERVING}=1 crash"] * 30)
+        stub.start()
+        stub.wait_ready(2)
+        assert len(stub.runs()) == 32
+        assert len(stub.events("daemon_died")) == 31
+        assert not stub.events("successor_failed")
+
+    def test_a_held_mount_is_not_given_up_until_it_is_let_go(self, stub: KeptStub):
+        stub.hurry()
+        stub.plan("mount store ready wait:held crash", *["exit:1"] * 500)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.bind(str(stub.folder / "manager"))
+            stub.environment["NOTIFY_SOCKET"] = str(stub.folder / "manager")
+            stub.start()
+            stub.wait_ready()
+            held = os.open(stub.mountpoint, os.O_PATH)
+            (stub.folder / "held").touch()
+            eventually(lambda: len(stub.events("mount_held_without_daemon")) > 5, 60.0)  # after 17 starts
+            assert len(stub.mounts()) == 1
+            assert stub.keeper.poll() is None
+            said = [manager.recv(4096).decode() for _ in range(12)][-1]
+        assert f"STATUS=no daemon serves {stub.mountpoint}: " in said
+        ran = run_cli("status", "stub", env=stub.env)
+        assert ran.status == 3
+        assert f"stub: no daemon serves {stub.mountpoint}: " in ran.err
+        assert "(the last: exit 1); next try in 0.1 s" in ran.err
+        os.close(held)
+        assert stub.wait() == 1
+        assert stub.mounts() == []
+        assert len(stub.events("keeper_gives_up")) == 1
+
+    def test_a_keeper_that_cannot_start_anything_for_a_while(self, stub: KeptStub):
+        stub.hurry()
+        stub.start()
+        run = stub.wait_ready()
+        held = os.open(stub.mountpoint, os.O_PATH)
+        soft, hard = resource.prlimit(stub.keeper.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(stub.keeper.pid, resource.RLIMIT_NOFILE, (20, hard))  # copies get higher numbers
+        os.kill(run["pid"], signal.SIGKILL)
+        eventually(lambda: len(stub.events("mount_held_without_daemon")) > 3, 60.0)
+        assert stub.events("daemon_not_started")
+        resource.prlimit(stub.keeper.pid, resource.RLIMIT_NOFILE, (soft, hard))
+        assert stub.wait_ready(2)["fds"]["3"] == "/dev/fuse"
+        assert "no daemon is running" in run_cli("status", "stub", env=stub.env).err  # the stub has no socket
+        os.close(held)
+
     @pytest.mark.slow
     @pytest.mark.parametrize("status", [2, 4])
     def test_a_refusing_successor_keeps_the_mount(self, stub: KeptStub, status: int):
@@ -585,13 +664,22 @@ class TestWithMount:
 
     # --- signals -----------------------------------------------------------------------------------------
 
-    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_stop_signals_go_on_to_the_daemon(self, stub: KeptStub, number: signal.Signals):
         stub.start()
         stub.wait_ready()
         stub.keeper.send_signal(number)
         assert stub.wait() == 0
         assert (stub.folder / "signals").read_text() == f"{number.name}\n"
+
+    def test_sighup_goes_on_to_the_daemon_and_stops_nothing(self, stub: KeptStub):
+        stub.start()
+        run = stub.wait_ready()
+        stub.keeper.send_signal(signal.SIGHUP)
+        eventually(lambda: (stub.folder / "hung up").exists())
+        os.kill(run["pid"], signal.SIGKILL)
+        stub.wait_ready(2)
+        assert len(stub.mounts()) == 1
 
     def test_a_daemon_may_decline_to_stop(self, stub: KeptStub):
         (stub.folder / "busy").touch()

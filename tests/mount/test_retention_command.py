@@ -254,3 +254,41 @@ def test_help_has_the_exit_statuses(simulate):
     status, out, _ = simulate("--help")
     assert status == 0
     assert "EXIT STATUS" in out
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "said"),
+    [
+        ("--dry-run", ExitCode.UNREACHABLE, "no mount is running"),
+        ("--dry-run nobody", ExitCode.USAGE, "nobody: no such mount or configuration"),
+        ("--dry-run --json nobody", ExitCode.USAGE, "nobody: no such mount or configuration"),
+        ("--json --dry-run nobody", ExitCode.USAGE, "nobody: no such mount or configuration"),
+        ("--dry-run nobody --json", ExitCode.USAGE, "nobody: no such mount or configuration"),
+        ("preview nobody", ExitCode.USAGE, "nobody: no such mount or configuration"),
+        ("nobody --dry-run", ExitCode.USAGE, "--dry-run belongs before the name: retention --dry-run nobody"),
+        ("simulate --dry-run", ExitCode.USAGE, "No such option: --dry-run"),
+        ("preview --dry-run", ExitCode.USAGE, "No such option: --dry-run"),
+        ("--dry-run one two", ExitCode.USAGE, "unexpected extra argument"),
+        ("--json", ExitCode.USAGE, "Missing command"),
+        ("simulat", ExitCode.USAGE, "Did you mean 'simulate'?"),
+    ],
+)
+def test_dry_run_is_an_option_of_the_group(capsys, monkeypatch, workdir, line, status, said):
+    monkeypatch.setenv("COMMITLOGFS_RUNTIME_DIR", str(workdir))
+    assert main(["retention", *line.split()]) == status
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("line", ["--dry-run simulate", "--json simulate"])
+def test_options_of_the_group_leave_simulate_alone(capsys, line):
+    assert main(["retention", *line.split(), *SMALL, *KEEP, "--days", "3"]) == ExitCode.FINDINGS
+    out = capsys.readouterr().out
+    assert ("scenario" in json.loads(out)) if "--json" in line else "The log reaches back" in out
+
+
+def test_the_help_of_the_group_shows_dry_run(capsys):
+    assert main(["retention", "--help"]) == 0
+    assert "--dry-run" in capsys.readouterr().out.partition("Commands")[0].partition("Options")[2]

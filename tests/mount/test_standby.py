@@ -22,6 +22,7 @@ from support.waiting import eventually
 from commitlogfs.mount import keeper_call, successor
 from commitlogfs.mount.exit_codes import ExitCode
 from commitlogfs.mount.keeper_call import STANDBY_OPTION, BrokenCallError, Call
+from commitlogfs.mount.keeper_loop import CALL_TIMEOUT_S
 
 
 @pytest.fixture
@@ -229,6 +230,23 @@ def test_without_its_keeper_it_ends(waiter: Waiter) -> None:
     assert waiter.process.wait(10) == 0
 
 
+_AUDITED = """
+import sys
+from commitlogfs.mount import serve
+from commitlogfs.mount.metrics import Metrics
+opened = []
+sys.addaudithook(lambda event, arguments: opened.append(arguments) if event in ("open", "import") else None)
+Metrics()
+print(opened)
+"""
+
+
+def test_a_loaded_daemon_reads_no_file_for_its_metrics() -> None:
+    """The version comes from a file among the installed packages, in a folder with hundreds of entries."""
+    ran = subprocess.run([sys.executable, "-c", _AUDITED], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"
+
+
 # --- the keeper ------------------------------------------------------------------------------------------
 
 
@@ -311,6 +329,17 @@ class TestWithMount:
         assert second["pid"] not in (first["pid"], waiting)
         assert stub.events("standby_not_heard")
         self._no_zombies(stub)
+
+    def test_one_that_is_slow_is_waited_for(self, stub: KeptStub) -> None:
+        """It is called while it still loads, and takes longer for that than it may be silent."""
+        stub.start(standby=True)
+        (stub.folder / "slow").write_text(f"{CALL_TIMEOUT_S + 0.7}")
+        first = stub.wait_ready()
+        waiting = stub.wait_standby()
+        os.kill(first["pid"], signal.SIGKILL)
+        assert stub.wait_ready(2)["pid"] == waiting
+        assert stub.events("daemon_slow")
+        assert not stub.events("standby_not_heard")
 
     def test_both_die_at_once(self, stub: KeptStub) -> None:
         stub.start(standby=True)

@@ -1,5 +1,6 @@
 """Sentences of `status`, from documents made by hand."""
 
+import time
 from typing import Any
 
 import pytest
@@ -79,6 +80,9 @@ def test_log():
         "12 segments of 1GiB, log offsets 0 to 12,884,901,888, growing by 29.6 MiB/s."
     )
     assert describe_log(a_document(ingest_bytes_per_second=0.0)).endswith("12,884,901,888.")
+    idle = a_document(ingest_bytes_per_second=0.0, idle_since=1_700_000_000.5)
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(1_700_000_000))
+    assert describe_log(idle).endswith(f"12,884,901,888, idle since {when}.")
     empty = a_document(segments=a_log(first_offset=None, size=4096))
     assert describe_log(empty) == "The log is empty; segments of 4KiB will be made when the broker starts."
     made_ahead = a_log(count=1, unsized=1, last_offset=0)

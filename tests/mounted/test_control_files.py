@@ -4,8 +4,11 @@ import errno
 import json
 import os
 import random
+import time
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -18,6 +21,7 @@ SEGMENTS = 5
 
 DOCUMENT_KEYS = {
     "schema": int,
+    "composed_at": float,
     "name": str,
     "pool": str,
     "mountpoint": str,
@@ -26,6 +30,8 @@ DOCUMENT_KEYS = {
     "segments": dict,
     "placement": dict,
     "ingest_bytes_per_second": float,
+    "written_to": int,
+    "idle_since": float | None,
     "thresholds": dict,
     "statfs": dict,
     "disks": list,
@@ -33,7 +39,7 @@ DOCUMENT_KEYS = {
     "findings": list,
 }
 NESTED_KEYS = {
-    "daemon": {"pid", "since", "passthrough"},
+    "daemon": {"pid", "version", "since", "passthrough"},
     "segments": {"count", "unsized", "first_offset", "last_offset", "size", "gaps", "retired"},
     "placement": {"policy", "fallback", "next_disk"},
     "thresholds": {"clean", "force", "full", "resume", "min_free_bytes"},
@@ -173,6 +179,8 @@ def test_the_folder_is_found_but_not_listed(filled: PoolMount) -> None:
 
 @pytest.mark.root
 def test_the_log_is_not_for_strangers(filled: PoolMount) -> None:
+    """Not even where the directory is open to them, as that of an older pool is."""
+    filled.mountpoint.chmod(0o755)
     pid = os.fork()
     if pid == 0:
         os.setgroups([])
@@ -189,8 +197,37 @@ def test_the_log_is_not_for_strangers(filled: PoolMount) -> None:
 # --- status.json ------------------------------------------------------------------------------------------
 
 
+def document_of(pool: PoolMount) -> Any:
+    return json.loads(control(pool, "status.json").read_bytes())
+
+
+def test_many_opens_a_second_show_one_document(filled: PoolMount) -> None:
+    started = time.monotonic()
+    seen = [document_of(filled)["composed_at"] for _ in range(300)]
+    took_s = time.monotonic() - started
+    assert len(set(seen)) <= took_s + 2
+    assert seen == sorted(seen)
+
+
+def test_the_status_file_is_at_most_a_second_old(filled: PoolMount) -> None:
+    for pause_s in (0.0, 0.4, 0.4, 0.4):
+        time.sleep(pause_s)
+        asked = time.time()
+        assert document_of(filled)["composed_at"] >= asked - 1.05
+
+
+def test_a_command_shows_what_happened_before_it(filled: PoolMount) -> None:
+    """However many commands and readers have asked a moment ago."""
+    for index in range(20, 25):
+        document_of(filled)
+        filled.make_segments([index])
+        assert filled.ask("status")["segments"]["count"] == SEGMENTS + 1
+        filled.path(index).unlink()
+        assert filled.ask("status")["segments"]["count"] == SEGMENTS
+
+
 def test_the_status_document_follows_its_schema(filled: PoolMount) -> None:
-    document = json.loads(control(filled, "status.json").read_bytes())
+    document = document_of(filled)
     assert DOCUMENT_KEYS.keys() <= document.keys()
     for key, kind in DOCUMENT_KEYS.items():
         assert isinstance(document[key], kind | int if kind is float else kind), key
@@ -208,6 +245,7 @@ def test_the_status_document_follows_its_schema(filled: PoolMount) -> None:
     }
     assert filled.daemon is not None
     assert document["daemon"]["pid"] == filled.daemon.pid
+    assert document["daemon"]["version"] == metadata.version("commitlogfs")
     for disk in document["disks"]:
         assert DISK_KEYS.keys() <= disk.keys()
         for key, kind in DISK_KEYS.items():
@@ -239,7 +277,7 @@ def test_a_document_read_in_parts_fits_together(filled: PoolMount) -> None:
         rest = file.read()
     try:
         assert json.loads(first + rest)["segments"]["count"] == SEGMENTS
-        assert json.loads(control(filled, "status.json").read_bytes())["segments"]["count"] == SEGMENTS + 1
+        eventually(lambda: document_of(filled)["segments"]["count"] == SEGMENTS + 1)
     finally:
         filled.path(20).unlink()
 
@@ -247,7 +285,10 @@ def test_a_document_read_in_parts_fits_together(filled: PoolMount) -> None:
 # --- metrics ----------------------------------------------------------------------------------------------
 
 
-def samples(pool: PoolMount) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def samples(pool: PoolMount) -> Samples:
     families = text_string_to_metric_families(control(pool, "metrics").read_text())
     found = {}
     for family in families:
@@ -255,6 +296,11 @@ def samples(pool: PoolMount) -> dict[tuple[str, frozenset[tuple[str, str]]], flo
             if not sample.name.endswith("_bucket"):
                 found[(sample.name, frozenset(sample.labels.items()))] = sample.value
     return found
+
+
+def changed(before: Samples, after: Samples, key: tuple[str, frozenset[tuple[str, str]]]) -> Samples | None:
+    """`after`, once it shows another value."""
+    return after if after.get(key, 0) != before.get(key, 0) else None
 
 
 def test_the_metrics_parse_and_count(filled: PoolMount) -> None:
@@ -277,10 +323,10 @@ def test_the_metrics_parse_and_count(filled: PoolMount) -> None:
     filled.path(20).unlink()
     with pytest.raises(OSError):  # noqa: PT011
         (filled.mountpoint / "no-segment").touch()
-    after = samples(filled)
     created = ("commitlogfs_segment_creates_total", frozenset({("result", "ok")}))
     removed = ("commitlogfs_segments_removed_total", frozenset({pool, ("reason", "unlink")}))
     refused = ("commitlogfs_fuse_ops_total", frozenset({("op", "create"), ("errno", "EINVAL")}))
+    after = eventually(lambda: changed(before, samples(filled), refused))
     assert after[created] == before.get(created, 0) + 1
     assert after[removed] == before.get(removed, 0) + 1
     assert after[refused] == before.get(refused, 0) + 1

@@ -8,6 +8,7 @@ import pytest
 from support.in_process import CommandLine
 from support.loop_disks import MIB
 from support.snapshots import snapshot
+from support.tiny_fuse import tiny_fuse
 
 from commitlogfs.mount import doctor_machine, mountinfo
 from commitlogfs.mount.doctor_broker import find_broker
@@ -54,6 +55,22 @@ def test_a_mounted_pool(mounted, cli, monkeypatch):
 
 
 @pytest.mark.root
+def test_a_mount_of_another_user_cannot_steer_a_terminal(workdir, cli, monkeypatch):
+    """Every user can mount, below a path of any bytes, what looks like a mount of ours."""
+    monkeypatch.setenv("COMMITLOGFS_RUNTIME_DIR", str(workdir / "run"))
+    mountpoint = workdir / "evil\x1b]0;title\x07\nok: All is well."
+    mountpoint.mkdir()
+    with tiny_fuse(mountpoint, hidden=False):
+        ran = cli("doctor")
+        named = cli("status", mountpoint)
+    lines = [line for line in ran.out.splitlines() if "evil" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"problem: {workdir}/evil\\x1b]0;title\\x07\\nok: All is well.: the mount")
+    assert "\x1b" not in ran.out + named.err
+    assert "evil\\x1b]0" in named.err
+
+
+@pytest.mark.root
 def test_disks_of_their_own_and_a_guarded_mountpoint_are_well(disk_farm, make_pool, cli, monkeypatch):
     monkeypatch.setattr("commitlogfs.mount.doctor_pool.segments_possible", lambda usage, size: 100)
     folders = []
@@ -72,6 +89,17 @@ def test_disks_of_their_own_and_a_guarded_mountpoint_are_well(disk_farm, make_po
         assert ran.out.splitlines()[-1] == "All is well."
     finally:
         pool.abandon()
+
+
+def test_a_wrong_segment_size_is_a_problem_that_names_the_key(make_pool, cli):
+    pool = make_pool(2)
+    pool.segment_size = 2 * MIB
+    pool.write_config()
+    for verb, level in (("doctor", "problem"), ("check", "refuses")):
+        ran = cli(verb, pool.config)
+        assert ran.status == 1
+        text = f"{pool.disks[0]}: the pool's segments have {MIB} bytes, the configuration says {2 * MIB}"
+        assert f"{level}: {text}: correct segment_size" in ran.out
 
 
 @pytest.mark.root

@@ -4,8 +4,10 @@ import errno
 import mmap
 import os
 import signal
+import stat
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,13 @@ from support.processes import has_ended
 from support.waiting import eventually
 
 from commitlogfs.bench import sweep
+from commitlogfs.bench.recovery import busy_processes
 from commitlogfs.mount import mountinfo
+from commitlogfs.mount.keeper_options import DEFAULT_WATCHDOG_S
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
+
+SOAK_S = float(os.environ.get("COMMITLOGFS_SOAK_S", "3600"))
 
 
 class Kept:
@@ -200,9 +206,12 @@ def test_restart_where_nobody_keeps_the_descriptors(mounted: PoolMount):
 
 def test_restart_of_nothing(make_pool: Callable[..., PoolMount]):
     pool = make_pool(2)
-    ran = pool.cli("restart", pool.name)
+    ran = pool.cli("restart", pool.config)
     assert ran.status == 3
     assert "no daemon is running" in ran.err
+    ran = pool.cli("restart", "nothing")
+    assert ran.status == 2
+    assert "nothing: no such mount or configuration" in ran.err
 
 
 def test_restart_tells_when_no_successor_comes(kept: Kept):
@@ -249,6 +258,40 @@ def test_a_stopped_daemon_is_replaced(make_pool: Callable[..., PoolMount]):
     pool.stop()
 
 
+def test_a_stopped_daemon_is_replaced_before_a_broker_gives_up(make_pool: Callable[..., PoolMount]):
+    """With the keeper's default; a broker waits 5 s for a new segment."""
+    pool = make_pool(2)
+    pool.start("--watchdog", f"{DEFAULT_WATCHDOG_S:g}")
+    kept = Kept(pool)
+    eventually(lambda: kept.children() - {kept.daemon_pid()})  # one stands by
+    former = kept.kill_daemon(signal.SIGSTOP)
+    started = time.monotonic()
+    pool.make_segments([0])
+    seconds = time.monotonic() - started
+    assert seconds < 4.5, kept.pool.log_path.read_text()
+    assert kept.events("daemon_hung", pid=former)
+    pool.stop()
+
+
+@pytest.mark.slow
+def test_daemons_killed_at_their_first_answer_are_replaced(kept: Kept):
+    """More in a row than starts may fail: the client has its answer before the daemon is READY."""
+    pool = kept.pool
+    pool.make_segments([0])
+    with pool.path(0).open("rb") as opened:
+        former = kept.daemon_pid()
+        eventually(lambda: kept.events("daemon_ready", pid=former))
+        for count in range(2, 18):
+            os.kill(former, signal.SIGKILL)
+            os.statvfs(pool.mountpoint)
+            (line,) = eventually(lambda count=count: kept.events("daemon_started")[count - 1 :])
+            former = int(line.split(" pid=")[1].split()[0])
+        assert not kept.events("successor_failed")
+        assert kept.wait_for_another(0) == former
+        assert opened.read(4096) == segment_bytes(0, 4096)
+    pool.stop()
+
+
 def test_stop_signals_unmount_or_say_why_not(kept: Kept):
     pool = kept.pool
     pool.make_segments([0])
@@ -286,6 +329,60 @@ def _error_of_listing(folder: Path) -> int:
     except OSError as error:
         return error.errno or 0
     return 0
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        pytest.param(8.0, marks=pytest.mark.slow),
+        pytest.param(SOAK_S, marks=[pytest.mark.soak, pytest.mark.timeout(2 * SOAK_S + 600)]),
+    ],
+)
+def test_no_false_alarm_beside_busy_processes(make_pool: Callable[..., PoolMount], seconds: float):
+    """16 per processor, each in a session of its own, and the keeper's default watchdog."""
+    pool = make_pool(2)
+    pool.start("--watchdog", f"{DEFAULT_WATCHDOG_S:g}")
+    kept = Kept(pool)
+    eventually(lambda: kept.events("daemon_ready"))
+    with busy_processes(16 * (os.cpu_count() or 1)):
+        time.sleep(seconds)  # not for a condition: nothing is to happen
+    assert len(kept.events("daemon_started")) == 1
+    assert not kept.events("daemon_hung")
+    assert not kept.events("probe_failed")
+    pool.stop()
+
+
+def test_an_unmounted_mount_leaves_no_runtime_files(kept: Kept):
+    pool = kept.pool
+    folder = Path(pool.env["COMMITLOGFS_RUNTIME_DIR"])
+    assert {path.suffix for path in folder.iterdir()} == {".sock", ".lock", ".keep", ".note"}
+    pool.stop()
+    assert not list(folder.iterdir())
+    pool.start()  # without a keeper
+    pool.stop()
+    assert not list(folder.iterdir())
+
+
+def test_a_probe_that_meets_an_unmount_reports_nothing(make_pool: Callable[..., PoolMount]):
+    pool = make_pool(2)
+    pool.start("--watchdog", "3")
+    kept = Kept(pool)
+    daemon = kept.daemon_pid()
+
+    def stop_probe() -> int:
+        for task in Path(f"/proc/{daemon}/task").iterdir():
+            for pid in map(int, (task / "children").read_text().split()):
+                os.kill(pid, signal.SIGSTOP)
+                if str(pool.mountpoint).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    return pid
+                os.kill(pid, signal.SIGCONT)
+        return 0
+
+    probe = eventually(stop_probe)
+    subprocess.run(["umount", "--no-canonicalize", str(pool.mountpoint)], check=True)
+    os.kill(probe, signal.SIGCONT)
+    assert kept.keeper.wait(20) == 0
+    assert not kept.events("probe_failed")
 
 
 def test_keeper_and_daemon_killed_together(kept: Kept):
@@ -341,12 +438,15 @@ def test_a_first_try_under_a_keeper(make_pool: Callable[..., PoolMount]):
 
         ran = cli("mount", "--init", disks, "--segment-size", "1MiB", "--daemon")
         assert ran.status == 0, ran.err
+        assert stat.S_IMODE(pool.mountpoint.stat().st_mode) == 0o750
         former = cli("status", "--json").json()["daemon"]["pid"]
         ran = cli("restart", "--json")
         assert ran.status == 0, ran.err
         assert ran.json()["former_pid"] == former
         assert cli("status", "--json").json()["daemon"]["pid"] == ran.json()["pid"] != former
-        assert cli("umount").status == 0
+        ran = cli("umount")
+        assert ran.status == 0
+        assert f"`commitlogfs umount --unguard {where}` removes it" in ran.out
 
 
 def test_resident_memory(kept: Kept):

@@ -14,8 +14,6 @@ from support.loop_disks import DiskFarm
 from support.pools import MIB, PoolMount, segment_bytes
 from support.waiting import eventually
 
-from commitlogfs.mount import control
-
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
 DATA_OPS = ("read", "write")
@@ -23,7 +21,7 @@ DATA_OPS = ("read", "write")
 
 def answered(pool: PoolMount) -> dict[str, int]:
     """Requests that the daemon has answered, by kind. Not asked through the mount, which would add some."""
-    text = control.ask(pool.runtime / f"{pool.name}.sock", "metrics")["text"]
+    text = pool.metrics()
     found: dict[str, int] = {}
     for op, count in re.findall(r'^commitlogfs_fuse_ops_total\{errno="[^"]*",op="(\w+)"\} ([0-9.]+)', text, re.M):
         found[op] = found.get(op, 0) + int(float(count))

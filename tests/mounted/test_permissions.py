@@ -1,6 +1,5 @@
 """Who may do what on a mount made by root: by mode bits, as on any filesystem."""
 
-import errno
 import os
 import stat
 import subprocess
@@ -8,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.other_users import as_user
 from support.pools import MIB, PoolMount, run_cli
 
 from commitlogfs.mount import mountinfo
@@ -31,30 +31,6 @@ def owned(module_folder: Path) -> Iterator[PoolMount]:
         yield pool
     finally:
         pool.abandon()
-
-
-def as_user(uid: int, work: Callable[[], object]) -> str:
-    """Do something as an unprivileged user in a child process; the name of the errno it met, "" for none."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        outcome = "?"
-        try:
-            os.setgroups([])
-            os.setresgid(uid, uid, uid)
-            os.setresuid(uid, uid, uid)
-            work()
-            outcome = ""
-        except OSError as error:
-            outcome = errno.errorcode.get(error.errno or 0, "?")
-        finally:
-            os.write(writing, outcome.encode())
-            os._exit(0)
-    os.close(writing)
-    with open(reading) as pipe:
-        outcome = pipe.read()
-    os.waitpid(pid, 0)
-    return outcome
 
 
 def create(pool: PoolMount, index: int, mode: int = 0o644) -> Callable[[], None]:
@@ -175,3 +151,29 @@ def test_an_owner_that_does_not_exist_is_refused(workdir: Path) -> None:
     assert "no-such-user-here" in ran.err
     assert len(ran.err.splitlines()) == 1
     assert os.listxattr(disk) == []
+
+
+def test_a_new_pool_is_closed_to_other_users(make_pool: Callable[..., PoolMount]) -> None:
+    pool = make_pool(1, born=False)
+    pool.init("--owner", f"{BROKER}:{BROKER}")
+    pool.start()
+    assert oct(stat.S_IMODE(pool.mountpoint.stat().st_mode)) == "0o750"
+    assert as_user(BROKER, create(pool, 0)) == ""
+    hidden = pool.mountpoint / ".commitlogfs"
+    looks: list[Callable[[], object]] = [lambda: os.listdir(pool.mountpoint)]
+    looks += [
+        lambda path=path: os.open(path, os.O_RDONLY)
+        for path in (pool.path(0), hidden / "log", hidden / "status.json")
+    ]
+    assert [as_user(STRANGER, look) for look in looks] == ["EACCES"] * 4
+    assert [as_user(STRANGER, look, groups=[BROKER]) for look in looks] == [""] * 4
+    assert as_user(STRANGER, create(pool, 1), groups=[BROKER]) == "EACCES"  # the group reads, no more
+
+
+def test_a_pool_that_is_open_to_all_stays_as_it_is(make_pool: Callable[..., PoolMount]) -> None:
+    pool = make_pool(1, born=False)
+    pool.init("--mode", "0755")
+    pool.start()
+    assert as_user(STRANGER, lambda: os.listdir(pool.mountpoint)) == ""
+    levels = {check["name"]: check["level"] for check in pool.cli("doctor", pool.config, "--json").json()["checks"]}
+    assert levels["mount-open-to-others"] == "note"

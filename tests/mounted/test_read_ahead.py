@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
 
 def read_requests(pool: PoolMount) -> int:
-    text = (pool.mountpoint / ".commitlogfs" / "metrics").read_text()
+    text = pool.metrics()
     lines = [
         line for line in text.splitlines() if line.startswith("commitlogfs_fuse_ops_total{") and 'op="read"' in line
     ]

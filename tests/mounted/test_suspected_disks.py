@@ -49,7 +49,7 @@ def listed(pool: PoolMount) -> list[int]:
 
 
 def metric(pool: PoolMount, index: int, state: str) -> bool:
-    text = (pool.mountpoint / ".commitlogfs" / "metrics").read_text()
+    text = pool.metrics()
     return f'commitlogfs_disk_state{{disk="{pool.disks[index]}",pool="test",state="{state}"}} 1.0' in text
 
 

@@ -363,7 +363,8 @@ def test_without_permission(pool: PoolMount) -> None:
     assert ran.status == REFUSED, ran.err
     assert "Traceback" not in ran.err
     for disk in pool.disks:
-        assert f"{disk}: permission denied: run as root or as the folder's owner" in ran.err
+        assert f"{disk}: permission denied\n" in ran.err
+    assert ran.err.count("  -> run as root or as the folder's owner\n") == 1
     assert mountinfo.mounts_below(pool.workdir) == ()
     check(pool, as_nobody(pool, "init", "--disks", pool.disks[0]), REFUSED, f"{pool.disks[0]}: permission denied")
     os.chmod(pool.config, 0o600)

@@ -165,6 +165,46 @@ def test_adopt_refuses_a_wrong_size(store: PoolMount) -> None:
     refused(store, "adopt", "segments of different sizes", "--segment-size")
 
 
+def say_segment_size(pool: PoolMount, size: int) -> None:
+    pool.config.write_text(pool.config.read_text().replace(f"segment_size = {MIB}\n", f"segment_size = {size}\n"))
+
+
+@pytest.mark.parametrize(
+    ("configured", "shown"), [(2 * MIB, "2MiB"), (MIB // 2, "512KiB"), (MIB + 4096, "1028KiB")]
+)
+def test_adopt_names_a_wrong_segment_size_and_its_key(store: PoolMount, configured: int, shown: str) -> None:
+    """Names off its boundaries look like alien files, the others like segments of a wrong size: none of them is."""
+    say_segment_size(store, configured)
+    text = f'{store.config}: segment_size is {shown}, but all 6 segments have 1MiB; write segment_size = "1MiB"'
+    refused(store, "adopt", text)
+
+
+def test_adopt_names_a_wrong_segment_size_beside_a_cut_segment(store: PoolMount) -> None:
+    os.truncate(disks_of(store)[1] / store.path(4).name, MIB // 2)
+    say_segment_size(store, MIB // 2)
+    refused(store, "adopt", "segment_size is 512KiB, but 5 of 6 segments have 1MiB")
+
+
+def test_adopt_names_the_option_that_is_wrong(store: PoolMount) -> None:
+    for arguments in (["--disks", ",".join(map(str, store.disks))], [store.config]):
+        ran = store.cli("adopt", *arguments, "--segment-size", "2MiB")
+        assert ran.status == 4
+        assert ran.err == (
+            "commitlogfs: adopt: --segment-size is 2MiB, but all 6 segments have 1MiB; "
+            "leave it out, or give --segment-size 1MiB\n"
+        )
+
+
+def test_adopt_refuses_segments_no_pool_can_have(bare: PoolMount) -> None:
+    """A size that the configuration would refuse is not recommended."""
+    for index in range(3):
+        (disks_of(bare)[index] / f"{index * 1000:020d}").write_bytes(bytes(1000))
+    refused(bare, "adopt", "all 3 segments have 1kB; 1000 is not a multiple of 4096")
+    ran = bare.cli("adopt", "--disks", ",".join(map(str, bare.disks)))
+    assert ran.status == 4
+    assert "all 3 segments have 1kB; 1000 is not a multiple of 4096" in ran.err
+
+
 def test_adopt_refuses_alien_files(store: PoolMount) -> None:
     (disks_of(store)[2] / "00000000000000000001").touch()
     refused(store, "adopt", f"{store.disks[2]}/00000000000000000001: alien-file", "move it out")

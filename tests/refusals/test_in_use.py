@@ -83,7 +83,8 @@ def test_a_second_daemon_is_refused_and_the_first_goes_on(striped: PoolMount) ->
     twin.workdir.mkdir()
     report = refused_mount(twin)
     for disk in striped.disks:
-        assert f"{disk}: in use by another commitlogfs: it is mounted already" in report
+        assert f"{disk}: in use by another commitlogfs\n" in report
+    assert report.count("-> it is mounted already: see `commitlogfs status`") == 1
     ran = twin.cli("init", "--disks", ",".join(map(str, striped.disks)))
     assert ran.status == 4
     assert "in use by a running commitlogfs: unmount it first" in ran.err

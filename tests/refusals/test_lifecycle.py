@@ -56,7 +56,11 @@ def test_a_busy_mount_stays_and_its_holder_is_named(mounted: PoolMount) -> None:
             assert ran.err.count("\n") == 1
             assert mounted.path(0).read_bytes()[:4096] == segment_bytes(0, 4096)
     ran = mounted.cli("umount", mounted.mountpoint)
-    assert (ran.status, ran.out) == (0, f"{mounted.mountpoint}: unmounted\n")
+    unmounted, guarded = ran.out.splitlines()
+    assert (ran.status, unmounted) == (0, f"{mounted.mountpoint}: unmounted")
+    assert guarded.endswith(f"`commitlogfs umount --unguard {mounted.mountpoint}` removes it")
+    ran = mounted.cli("umount", "--unguard", mounted.mountpoint)
+    assert (ran.status, ran.out) == (0, f"{mounted.mountpoint}: guard removed\n")
 
 
 def test_umount_speaks_plainly_in_every_language(mounted: PoolMount) -> None:
@@ -235,7 +239,7 @@ def test_daemon_reports_a_bad_configuration(pool: PoolMount) -> None:
 def test_nothing_runs(pool: PoolMount) -> None:
     for arguments, status, words in (
         (("status",), 3, "no mount is running"),
-        (("status", "test"), 3, "no daemon is running"),
+        (("status", f"absent{os.getpid()}"), 2, "no such mount or configuration"),
         (("status", pool.config), 3, "no daemon is running"),
         (("status", pool.mountpoint), 3, "no commitlogfs is mounted here"),
         (("ready", pool.config), 3, "not ready: nothing is mounted here"),
@@ -250,13 +254,13 @@ def test_nothing_runs(pool: PoolMount) -> None:
         assert ran.err.count("\n") == 1
 
 
-def test_several_mounts_have_to_be_told_apart(mounted: PoolMount, base_folder: Path) -> None:
+def test_several_mounts_have_to_be_named(mounted: PoolMount, base_folder: Path) -> None:
     mounted.runtime.mkdir(exist_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
         other.bind(os.fspath(mounted.runtime / "other.sock"))  # a daemon that died left it
         assert mounted.cli("status").status == 0
         other.listen()
-        ran = mounted.cli("status")
+        ran = mounted.cli("map")
         assert ran.status == 2
         assert ran.err == "commitlogfs: 2 mounts are running: name one of other, test\n"
     assert mounted.cli("status", "test").status == 0

@@ -4,13 +4,18 @@ import errno
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.loop_disks import DiskFarm, LoopDisk
-from support.pools import MIB, PoolMount, segment_bytes
+from support.pools import MIB, PoolMount, segment_bytes, segment_name
 from support.refusals import degrade, refused_mount
 from support.snapshots import snapshot
+
+from commitlogfs.mount.mounting import refusal
+from commitlogfs.store.findings import Finding, FindingCode, Severity
+from commitlogfs.store.pool import PoolRefusedError
 
 pytestmark = [pytest.mark.mounted, pytest.mark.slow]
 
@@ -113,13 +118,56 @@ def test_a_real_disk_that_is_not_mounted(disk_farm: DiskFarm, make_pool) -> None
     pool.start()
 
 
+def test_a_refusal_offers_each_remedy_once(striped: PoolMount) -> None:
+    gone = Path(striped.disks[1])
+    take_away(gone)
+    lines = refused_mount(striped).splitlines()
+    assert lines[0].endswith(
+        'not mounted, 3 reasons; correct them, or set on_missing = "degraded" to serve what is there:'
+    )
+    assert lines[1].startswith(f"  {gone}: carries no identity")
+    assert [line.split(":")[0].strip() for line in lines[2:4]] == [striped.path(1).name, striped.path(4).name]
+    assert lines[4].startswith("  -> bring back the disk or files")
+    assert "on_missing" not in "".join(lines[1:])
+    assert len(lines) == 5
+    check = striped.cli("check", striped.config).out.splitlines()
+    assert check[-1] == (
+        'A mount would be refused: 3 reasons. With on_missing = "degraded" it would serve what is there.'
+    )
+    degrade(striped)
+    striped.write_config()
+    assert check != striped.cli("check", striped.config).out.splitlines()
+    assert "or set on_missing" not in striped.cli("check", striped.config).out
+
+
+def test_ten_thousand_missing_segments_are_a_short_report() -> None:
+    missing = [
+        Finding(FindingCode.GAP, Severity.REFUSES, "", segment_name(2 * index, MIB), "is missing", "bring it back")
+        for index in range(10_000)
+    ]
+    newest = Finding(
+        FindingCode.NEWEST_SEGMENT_MISSING, Severity.REFUSES_ALWAYS, "", "newest", "is gone", "find it"
+    )
+    report = str(refusal(PoolRefusedError([*missing, newest], Severity.REFUSES), "log")).splitlines()
+    assert report[:2] == ["log: not mounted, 10,001 reasons; correct them:", "  newest: is gone: find it"]
+    assert report[7:] == [
+        "  and 9,995 more of this kind (gap): `commitlogfs check` shows them all",
+        "  -> bring it back",
+    ]
+    kinds = [replace(finding, remedy=f"remedy {index}") for index, finding in enumerate(missing)]
+    report = str(refusal(PoolRefusedError(kinds, Severity.REFUSES, degraded_helps=True), "log")).splitlines()
+    assert len(report) == 12
+    assert report[-1] == "  and 9,990 other kinds: `commitlogfs check` shows them all"
+
+
 def test_all_folders_absent_gives_one_line_for_each(striped: PoolMount) -> None:
     for disk in striped.disks:
         Path(disk).rename(Path(disk).with_suffix(".aside"))
     degrade(striped)
     report = refused_mount(striped)
-    assert [line for line in report.splitlines() if "no such folder" in line] == [
-        f"  {disk}: no such folder: mount the disk there or correct the path" for disk in striped.disks
+    assert report.splitlines()[1:] == [
+        *(f"  {disk}: no such folder" for disk in striped.disks),
+        "  -> mount the disk there or correct the path",
     ]
 
 
@@ -255,9 +303,18 @@ def test_degraded_is_refused_while_the_newest_segment_is_missing(striped: PoolMo
     aside = take_away(gone)
     degrade(striped)
     report = refused_mount(striped)
-    (line,) = [line for line in report.splitlines() if striped.path(6).name in line]
+    (line,) = report.splitlines()  # only what refuses; no remedy that is in force already
+    assert striped.path(6).name in line
     assert "newest segment" in line
     assert f"bring back {gone}" in line
+    check = striped.cli("check", striped.config)
+    assert check.out.splitlines()[-1] == "A mount would be refused: 1 reason."
+    assert "on_missing" not in check.out
+    del striped.settings["on_missing"]
+    lines = refused_mount(striped).splitlines()
+    assert lines[0].endswith("not mounted, 3 reasons; correct them:")
+    assert lines[1].split(": ")[:2] == [f"  {striped.path(6).name}", line.split(": ")[3]]  # the worst one first
+    assert "on_missing" not in "".join(lines)  # it would not help
     bring_back(gone, aside)
     striped.start()
 
@@ -283,3 +340,18 @@ def test_the_newest_segment_removed_behind_our_back_is_told(striped: PoolMount) 
     (finding,) = [one for one in striped.status()["findings"] if one["code"] == "newest-segment-missing"]
     assert (finding["severity"], finding["file"]) == ("warning", newest)
     assert "power cut" in finding["remedy"]
+
+
+def test_an_empty_file_does_not_stand_for_a_missing_newest_segment(striped: PoolMount) -> None:
+    """A disk that failed has kept it; the segment with the messages lies on the missing disk."""
+    newest, gone = striped.path(6).name, Path(striped.disks[0])
+    assert (gone / newest).exists()
+    (Path(striped.disks[1]) / newest).touch()
+    aside = take_away(gone)
+    degrade(striped)
+    report = refused_mount(striped)
+    assert "the newest segment lies on a missing disk" in report
+    bring_back(gone, aside)
+    striped.start()
+    assert len(os.listdir(striped.mountpoint)) == 7
+    assert striped.path(6).read_bytes().startswith(segment_bytes(6, 4096))

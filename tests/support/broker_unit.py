@@ -51,13 +51,19 @@ class BrokerUnit(Broker):
             return False
 
 
-def release(folder: Path, version: str) -> Path:
-    """A copy of the package as another version, beneath the new `folder`; what to put into $PYTHONPATH."""
+def release(folder: Path, version: str, *, linked: bool = False) -> Path:
+    """A copy of the package as another version, beneath the new `folder`; what to put into $PYTHONPATH.
+
+    `linked`: its code is the project's own, compiled already, and only its version is another.
+    """
     source = Path(__file__).parents[2]
+    (folder / "commitlogfs").mkdir(parents=True)
     for package in ("bench", "fusefs", "mount", "store"):
-        shutil.copytree(
-            source / package, folder / "commitlogfs" / package, ignore=shutil.ignore_patterns("__pycache__", "*.c")
-        )
+        place = folder / "commitlogfs" / package
+        if linked:
+            place.symlink_to(source / package)
+        else:
+            shutil.copytree(source / package, place, ignore=shutil.ignore_patterns("__pycache__", "*.c"))
     about = folder / f"commitlogfs-{version}.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: commitlogfs\nVersion: {version}\n")

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from support.flaky_disks import FlakyDisk
 from support.loop_disks import DiskFarm, LoopDisk
 from support.pools import MIB, PoolMount
 
@@ -61,13 +62,17 @@ def make_stand(
     segment_size: int = 4 * MIB,
     disk_bytes: int | None = None,
     sizes: Sequence[int] | None = None,
+    flaky: Sequence[int] = (),
     **options: Any,
 ) -> Iterator[Stand]:
-    """Disks made, pool described but not yet born."""
+    """Disks made, pool described but not yet born. Those whose number (0, 1, ...) is in `flaky` are FlakyDisks."""
     workdir.mkdir(exist_ok=True)
     with DiskFarm(workdir / "disks") as farm:
         wanted = sizes or [disk_bytes] * len(fstypes)
-        disks = [farm.add(fstype, size) for fstype, size in zip(fstypes, wanted, strict=True)]
+        disks = [
+            farm.add_of(FlakyDisk if number in flaky else LoopDisk, fstype, size)
+            for number, (fstype, size) in enumerate(zip(fstypes, wanted, strict=True))
+        ]
         pool = PoolMount(workdir, [disk.path / "commitlog" for disk in disks], segment_size, **options)
         stand = Stand(disks, pool, names)
         try:

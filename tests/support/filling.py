@@ -1,6 +1,5 @@
 """Filling a disk with foreign data to a wanted percentage, by RocketMQ's arithmetic used / (used + available)."""
 
-import json
 import os
 import time
 from collections.abc import Callable
@@ -41,7 +40,7 @@ def fill_to(disk: Path, percent: float) -> None:
 
 def status(pool: PoolMount) -> Any:
     """The daemon's own view, measured at most a second ago."""
-    return json.loads((pool.mountpoint / ".commitlogfs" / "status.json").read_bytes())
+    return pool.ask("status")
 
 
 def await_disk(pool: PoolMount, index: int, condition: Callable[[Any], bool]) -> Any:

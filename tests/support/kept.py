@@ -50,6 +50,16 @@ class KeptMount:
         self.kill()
         return self.go_on()
 
+    def change(self, how: str) -> None:
+        """Another daemon serves afterwards: by "kill", or by "restart"."""
+        if how == "kill":
+            self.replace()
+            return
+        before = self.daemon
+        ran = self.pool.cli("restart", self.pool.name)
+        assert ran.status == 0, ran.err
+        assert self.newest_daemon() != before
+
     def newest_daemon(self) -> int:
         """Process id of the daemon that got ready last."""
         self.daemon = self._daemon_pid()

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from commitlogfs.mount import holders, mountinfo
 
@@ -26,6 +26,7 @@ SHUTDOWN_IOCTL = 0x8004587D
 WITHOUT_LOG_FLUSH = 2
 
 BUSY_TIMEOUT_S = 5.0
+REPAIR_TIMEOUT_S = 30.0
 
 _MKFS = {
     # No reserved blocks, inode tables and journal written lazily: an image stays small and is ready at once.
@@ -116,6 +117,23 @@ class LoopDisk:
             if done.returncode != 0:
                 time.sleep(0.05)
 
+    def repair(self) -> None:
+        """Unmount it and mount it again, after which a failed one is writable: once nobody has it mounted, which
+        another mount namespace (a container that starts) may for a while."""
+        deadline = time.monotonic() + REPAIR_TIMEOUT_S
+        while True:
+            self.unmount()
+            self.mount()
+            try:
+                (self.path / ".probe").touch()
+                (self.path / ".probe").unlink()
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+            else:
+                return
+
     def remount_ro(self) -> None:
         """Make its filesystem read-only under the feet of its users (fails while files are open to write)."""
         _run("mount", "-o", "remount,ro", str(self.path))
@@ -142,6 +160,9 @@ class LoopDisk:
         shutil.rmtree(self.folder)
 
 
+Kind = TypeVar("Kind", bound=LoopDisk)
+
+
 class DiskFarm:
     """Makes disks in one folder and destroys all of them at the end, even if some fail to go."""
 
@@ -151,8 +172,14 @@ class DiskFarm:
 
     def add(self, fstype: str = "ext4", size_bytes: int | None = None, label: str | None = None) -> LoopDisk:
         """A new mounted disk, of 64 MiB (xfs: 300 MiB) unless told otherwise."""
+        return self.add_of(LoopDisk, fstype, size_bytes, label)
+
+    def add_of(
+        self, kind: type[Kind], fstype: str = "ext4", size_bytes: int | None = None, label: str | None = None
+    ) -> Kind:
+        """The same of a special kind."""
         size_bytes = size_bytes or (XFS_MIN_BYTES if fstype == "xfs" else 64 * MIB)
-        disk = LoopDisk.create(self.workdir, fstype, size_bytes, label or f"disk{len(self.disks) + 1}")
+        disk = kind.create(self.workdir, fstype, size_bytes, label or f"disk{len(self.disks) + 1}")
         self.disks.append(disk)
         return disk
 

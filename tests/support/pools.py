@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from commitlogfs.mount import control
+
 MIB = 1 << 20
 START_TIMEOUT_S = 20.0
 _CLI = [sys.executable, "-m", "commitlogfs.mount.cli"]
@@ -77,6 +79,10 @@ class PoolMount:
     @property
     def runtime(self) -> Path:
         return self.workdir / "run"
+
+    @property
+    def socket(self) -> Path:
+        return self.runtime / f"{self.name}.sock"
 
     @property
     def log_path(self) -> Path:
@@ -193,6 +199,14 @@ class PoolMount:
         ran = self.cli("status", self.name, "--json")
         assert ran.status == 0, ran.err
         return ran.json()
+
+    def metrics(self) -> str:
+        """As they are now; the file in the mount may be a second old."""
+        return str(self.ask("metrics")["text"])
+
+    def ask(self, verb: str) -> Any:
+        """The daemon's answer, without a process for the command line."""
+        return control.ask(self.socket, verb)
 
     # --- content -------------------------------------------------------------------------------------
 

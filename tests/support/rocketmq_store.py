@@ -183,7 +183,7 @@ class RocketmqStore:
         topic, queue_id = record.topic, record.queue_id
         if topic in self.batch_topics:
             batch_queue = self.batch_queues.get((topic, queue_id)) or BatchConsumeQueue(self.batch_file_size)
-            base, count = -1, 1
+            base, count = record.queue_offset, 1
             if "INNER_BASE" in properties and "INNER_NUM" in properties:
                 base, count = int(properties["INNER_BASE"]), int(properties["INNER_NUM"])
             batch_queue.put(record, tags_code, base, count)

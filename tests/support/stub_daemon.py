@@ -2,7 +2,8 @@
 
 Run as a program: `stub_daemon.py FOLDER MOUNTPOINT NAME`. Each run takes the first line of FOLDER/plan, a list
 of steps, and appends one line of JSON to FOLDER/runs, which says what it was started with. One that stands by
-notes its pid in FOLDER/standbys (and cannot be loaded if FOLDER/broken is there), and runs when it is called.
+notes its pid in FOLDER/standbys (and cannot be loaded if FOLDER/broken is there, and is busy for as many seconds as
+FOLDER/slow says), and runs when it is called.
 Without a plan it mounts (or takes over), is READY and feeds the watchdog until it is killed; a signal that
 stops it is noted in FOLDER/signals and ends it with status 0 after an unmount.
 """
@@ -23,6 +24,7 @@ STANDBY_OPTION = "--standby-fd"
 
 class Stub:
     def __init__(self, folder: Path, mountpoint: str, name: str) -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked by the keeper while a daemon loads
         self.folder, self.mountpoint, self.name = folder, mountpoint, name
         self.received = self._stand_by() if STANDBY_OPTION in sys.argv else self._received()
         self.device = self.received.get("fuse", -1)
@@ -40,6 +42,10 @@ class Stub:
             standbys.write(f"{os.getpid()}\n")
         if (self.folder / "broken").exists():
             sys.exit(1)
+        if (self.folder / "slow").exists():
+            ready_at = time.monotonic() + float((self.folder / "slow").read_text())
+            while time.monotonic() < ready_at:
+                pass
         return wait_until_called(int(sys.argv[sys.argv.index(STANDBY_OPTION) + 1]))
 
     def steps(self) -> Sequence[str]:
@@ -143,8 +149,9 @@ class Stub:
                 self._notify("FDSTOREREMOVE=1\nFDNAME=fuse")
                 os._exit(0)
 
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
+        signal.signal(signal.SIGHUP, lambda *_: (self.folder / "hung up").touch())
 
     def do_serve(self, _: str) -> None:
         interval_us = int(os.environ.get("WATCHDOG_USEC", "0"))

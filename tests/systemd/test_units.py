@@ -10,6 +10,8 @@ from support.booted import Booted, booted, why_not
 from support.loop_disks import DiskFarm
 from support.waiting import eventually
 
+from commitlogfs.mount.priority import NICE
+
 pytestmark = [
     pytest.mark.mounted,
     pytest.mark.root,
@@ -162,6 +164,28 @@ def test_a_mount_in_use_is_not_taken_away(system: Booted) -> None:
     assert f"in use by python3 (pid {broker}" in system.journal(SERVICE)
     wait_for_successor(system, before)
     assert is_served(system, broker)
+
+
+@pytest.mark.parametrize("kills", [10, pytest.param(25, marks=pytest.mark.soak)])
+def test_a_storm_of_kills_does_not_reach_the_start_limit(system: Booted, kills: int) -> None:
+    """20 starts a minute would make systemd forget the descriptors of a mount that is in use."""
+    broker = start_broker(system)
+    for _ in range(kills):
+        before = daemon_pid(system)
+        system.systemctl("kill", "-s", "KILL", "--kill-who=main", SERVICE)
+        eventually(lambda before=before: daemon_pid(system) not in (0, before), SETTLED_S)
+    wait_for_successor(system, before)
+    assert is_served(system, broker)
+    assert "9 daemons have ended within a minute; the mount stays, the next start" in system.journal(SERVICE)
+
+
+def test_the_daemon_has_priority_and_locked_memory(system: Booted) -> None:
+    system.systemctl("start", SERVICE)
+    folder = f"/proc/{daemon_pid(system)}"
+    assert system.run("cat", f"{folder}/autogroup").stdout.split()[-1] == str(NICE)
+    assert system.run("cat", f"{folder}/stat").stdout.rpartition(")")[2].split()[16] == str(NICE)
+    status = system.run("cat", f"{folder}/status").stdout
+    assert int(status.split("VmLck:")[1].split()[0]) > 8192
 
 
 def test_a_refused_successor_is_waited_for(system: Booted) -> None:

@@ -5,7 +5,12 @@ from typing import Any
 
 import pytest
 from support.kept import KeptMount
+from support.pools import Ran
 from support.waiting import eventually
+
+from commitlogfs.mount.config import load_config
+from commitlogfs.mount.rehearsal import why_not_mountable
+from commitlogfs.store.pool import OnMissing
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
@@ -63,3 +68,82 @@ def test_forced_it_steps_back_all_the_same(keep: Callable[..., KeptMount], by: s
     assert ran.status == 1, ran.err
     eventually(lambda: pool.cli("status", pool.name).status == 0, 30)
     assert pool.status()["daemon"]["pid"] != former
+
+
+def test_passthrough_that_a_running_mount_lacks_is_refused(keep: Callable[..., KeptMount]) -> None:
+    """The next mount would have it, and nothing is missing."""
+    kept = keep(1, settings={"passthrough": '"off"'})
+    kept.pool.settings["passthrough"] = '"required"'
+    kept.pool.write_config()
+    ran = kept.pool.cli("restart", kept.pool.name)
+    assert ran.status == 4
+    assert "the running mount passes nothing through (off in the configuration)" in ran.err
+    assert "unmount and mount again" in ran.err
+    assert "--degraded" not in ran.err
+
+
+@pytest.fixture
+def striped(keep: Callable[..., KeptMount]) -> KeptMount:
+    """A kept mount of three disks with seven segments, of an operator who wants no degraded mount."""
+    kept = keep(3, settings={"on_missing": '"refuse"'})
+    kept.pool.make_segments(range(7))
+    return kept
+
+
+def restarted(kept: KeptMount, *options: str) -> Ran:
+    kept.pool.write_config()
+    return kept.pool.cli("restart", kept.pool.name, *options)
+
+
+def test_an_unknown_disk_is_refused(striped: KeptMount) -> None:
+    """Its successor would not use it, and the next boot would fail."""
+    pool = striped.pool
+    unknown = pool.workdir / "disk9"
+    unknown.mkdir()
+    pool.disks = [*pool.disks, unknown]
+    for options in ((), ("--dry-run",)):
+        ran = restarted(striped, *options)
+        assert ran.status == 4, options
+        assert f"{unknown}: carries no identity" in ran.err
+        assert "--degraded" in ran.err
+    assert pool.status()["daemon"]["pid"] == striped.daemon
+    # Nobody asks at the death of a daemon: a broker waits.
+    striped.replace()
+    assert pool.status()["segments"]["count"] == 7
+    ran = restarted(striped, "--degraded")
+    assert ran.status == 0, ran.err
+
+
+def test_a_disk_left_out_is_refused(striped: KeptMount) -> None:
+    pool = striped.pool
+    left_out, pool.disks = pool.disks[2], pool.disks[:2]
+    ran = restarted(striped)
+    assert ran.status == 4
+    assert f"{left_out}: disk 3 of the pool is not in the configuration" in ran.err
+    assert pool.status()["daemon"]["pid"] == striped.daemon
+    assert pool.status()["segments"]["count"] == 7
+    ran = restarted(striped, "--degraded")
+    assert ran.status == 0, ran.err
+    assert pool.status()["segments"]["count"] == 5
+
+
+def test_a_degraded_configuration_may_leave_a_disk_out(striped: KeptMount) -> None:
+    striped.pool.settings["on_missing"] = '"degraded"'
+    striped.pool.disks = striped.pool.disks[:2]
+    ran = restarted(striped)
+    assert ran.status == 0, ran.err
+
+
+def test_an_option_of_the_mount_itself_is_refused(striped: KeptMount) -> None:
+    striped.pool.settings["allow_other"] = "false"
+    ran = restarted(striped)
+    assert ran.status == 4
+    assert "changes allow_other from true to false" in ran.err
+
+
+def test_disks_that_do_not_answer_are_refused(striped: KeptMount) -> None:
+    config = load_config(striped.pool.config)
+    assert why_not_mountable(config, OnMissing.REFUSE, timeout_s=60.0) == []
+    assert why_not_mountable(config, OnMissing.REFUSE, timeout_s=0.001) == [
+        "its disks do not answer within 0.001 s"
+    ]

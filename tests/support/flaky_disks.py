@@ -1,0 +1,93 @@
+"""A disk whose writes fail on demand: an image served by nbdkit's error filter, through nbdfuse and a loop device.
+
+The kernel sees a block device that answers writes with EIO, as a failing drive does: journals abort by themselves.
+"""
+
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from support.loop_disks import BUSY_TIMEOUT_S, LoopDisk
+
+from commitlogfs.mount import mountinfo
+
+
+def flaky_available() -> str:
+    """Why such disks cannot be made here, in words; empty if they can."""
+    lacking = [tool for tool in ("nbdkit", "nbdfuse") if shutil.which(tool) is None]
+    return f"no {' and no '.join(lacking)}" if lacking else ""
+
+
+class FlakyDisk(LoopDisk):
+    """A LoopDisk over an image that can be told to fail. Mounted, and well, from the start."""
+
+    def __init__(self, folder: Path, fstype: str, size_bytes: int) -> None:
+        super().__init__(folder, fstype, size_bytes)
+        self._store = folder / "store"
+        self._serving = folder / "nbd"
+        self._writes_fail = folder / "writes-fail"
+        self._servers: list[subprocess.Popen[bytes]] = []
+
+    def mount(self, *options: str) -> None:
+        """Serves the image first, if that is not done yet."""
+        if not self._servers:
+            self._serve()
+        super().mount(*options)
+
+    def fail_writes(self) -> None:
+        """From now on every write to the device is answered with EIO."""
+        self._writes_fail.touch()
+
+    def heal(self) -> None:
+        """The device takes writes again; a filesystem that has given up does not know that."""
+        self._writes_fail.unlink(missing_ok=True)
+
+    def destroy(self) -> None:
+        self.heal()
+        self.unmount()
+        self._stop_serving()
+        super().destroy()
+
+    def _serve(self) -> None:
+        """Move the image behind nbdkit, and put nbdfuse's file in its place."""
+        self.image.rename(self._store)
+        self._serving.mkdir()
+        socket, served = self.folder / "socket", self._serving / "disk"
+        self._start(
+            *("nbdkit", "--foreground", "--exit-with-parent", "-U", str(socket), "--filter=error", "file"),
+            *(str(self._store), "error-pwrite=EIO", "error-pwrite-rate=100%"),
+            f"error-pwrite-file={self._writes_fail}",
+        )
+        _await(socket.exists, "nbdkit to listen")
+        self._start("nbdfuse", str(served), f"nbd+unix:///?socket={socket}")
+        _await(lambda: served.is_file() and served.stat().st_size == self.size_bytes, "nbdfuse to serve the disk")
+        self.image.symlink_to(served)
+
+    def _start(self, *command: str) -> None:
+        log = (self.folder / f"{command[0]}.log").open("wb")
+        with log:
+            self._servers.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+
+    def _stop_serving(self) -> None:
+        deadline = time.monotonic() + BUSY_TIMEOUT_S
+        while mountinfo.find_mount(self._serving) is not None:
+            done = subprocess.run(["umount", str(self._serving)], capture_output=True, text=True, check=False)
+            if done.returncode != 0 and time.monotonic() > deadline:
+                raise RuntimeError(done.stderr.strip())
+            if done.returncode != 0:
+                time.sleep(0.05)
+        for server in reversed(self._servers):
+            server.send_signal(signal.SIGTERM)
+            server.wait()
+        self._servers.clear()
+
+
+def _await(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"not within 10 s: {what}")
+        time.sleep(0.02)
