@@ -12,8 +12,9 @@ from commitlogfs.mount.keeper_spawn import spawn
 
 pytestmark = pytest.mark.root
 
-_SHOW = "import os; print(os.getpriority(os.PRIO_PROCESS, 0), open('/proc/self/autogroup').read().split()[-1])"
-_RAISE = f"from commitlogfs.mount import priority; priority.raise_priority(); {_SHOW}"
+_SHOW_NICE = "import os; print(os.getpriority(os.PRIO_PROCESS, 0))"
+_SHOW = f"{_SHOW_NICE}; print(open('/proc/self/autogroup').read().split()[-1])"
+_RAISE = "from commitlogfs.mount import priority; priority.raise_priority()"
 _LOCK = (
     "import os, resource; from commitlogfs.mount import priority; status = open('/proc/self/status'); {limit};"
     "priority.lock_memory(); "
@@ -33,13 +34,13 @@ def _run(code: str, *, leader: bool) -> str:
 
 
 def test_the_leader_of_a_session_raises_both_priorities():
-    assert _run(_RAISE, leader=True).split() == [str(priority.NICE)] * 2
+    assert _run(f"{_RAISE}; {_SHOW}", leader=True).split() == [str(priority.NICE)] * 2
 
 
 def test_in_the_session_of_somebody_else_only_its_own():
-    before = Path("/proc/self/autogroup").read_text()
-    assert _run(_RAISE, leader=False).split()[0] == str(priority.NICE)
-    assert Path("/proc/self/autogroup").read_text() == before
+    before = priority.AUTOGROUP.read_text()  # empty in a session that has no autogroup
+    assert _run(f"{_RAISE}; {_SHOW_NICE}", leader=False).split() == [str(priority.NICE)]
+    assert priority.AUTOGROUP.read_text() == before
 
 
 def test_a_spawned_process_has_its_priority_before_it_is_loaded(workdir: Path):
@@ -68,4 +69,4 @@ def test_within_a_limit_nothing_is_locked():
 
 def test_a_user_without_the_right_keeps_the_usual_priority():
     code = _RAISE.replace("priority.raise", "import os; os.setuid(65534); priority.raise")
-    assert _run(code, leader=True).split() == [str(os.getpriority(os.PRIO_PROCESS, 0)), "0"]
+    assert _run(f"{code}; {_SHOW}", leader=True).split() == [str(os.getpriority(os.PRIO_PROCESS, 0)), "0"]
