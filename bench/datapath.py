@@ -28,7 +28,7 @@ from commitlogfs.bench.report_plot import draw, why_no_plot
 from commitlogfs.bench.rocketmq import RocketmqError
 from commitlogfs.bench.served import CommandFailedError
 from commitlogfs.bench.targets_disks import BenchDisks, folder_disks, loop_disks
-from commitlogfs.mount.commands.output import make_console
+from commitlogfs.console.output import make_console
 
 _PLOT = "ratios.svg"
 _FILE_WIDTH = 120

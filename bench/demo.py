@@ -19,7 +19,7 @@ from commitlogfs.bench.disks import DisksUnavailableError
 from commitlogfs.bench.interrupts import InterruptedByUserError, Interrupts
 from commitlogfs.bench.rocketmq import Broker, Distribution, NameServer, ReceivedMessage, RocketmqError
 from commitlogfs.bench.served import CommandFailedError
-from commitlogfs.mount.commands.output import make_console
+from commitlogfs.console.output import make_console
 
 MESSAGES = 20_000
 BODY_BYTES = 1024

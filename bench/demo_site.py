@@ -10,8 +10,10 @@ from pathlib import Path
 from commitlogfs.bench import sweep
 from commitlogfs.bench.disks import DisksUnavailableError, LoopDisk, why_no_loop_disks
 from commitlogfs.bench.served import CommandFailedError, cli_command
-from commitlogfs.mount import daemonize, mountinfo, runtime
-from commitlogfs.mount.mount_arguments import name_from
+from commitlogfs.mount.daemon import daemonize
+from commitlogfs.mount.daemon.arguments import name_from
+from commitlogfs.mount.linux import mountinfo
+from commitlogfs.mount.location import runtime_directory
 
 PREFERRED_ROOT = Path("/var/rocketmq")
 DISK_BYTES = 1 << 30
@@ -88,7 +90,7 @@ class Site:
 
     def mount(self, segment_size: str) -> list[str]:
         """Make a pool of the disks and mount it; the command's arguments. Raises CommandFailedError."""
-        made = [folder for folder in (runtime.runtime_folder(), _LOG_FOLDER) if not folder.exists()]
+        made = [folder for folder in (runtime_directory.runtime_folder(), _LOG_FOLDER) if not folder.exists()]
         name = name_from(str(self.mountpoint))
         self.later("service files", lambda: self._forget_service_files(name, made))
         self.later(f"mount {self.mountpoint}", self._unmount)
@@ -127,7 +129,11 @@ class Site:
 
     def _forget_service_files(self, name: str, made: list[Path]) -> None:
         """The locks and the log that the mount called `name` leaves, and the folders that it made for them."""
-        for file in (runtime.lock_path(name), runtime.keeper_lock_path(name), daemonize.log_file(name)):
+        for file in (
+            runtime_directory.lock_path(name),
+            runtime_directory.keeper_lock_path(name),
+            daemonize.log_file(name),
+        ):
             file.unlink(missing_ok=True)
         for folder in made:
             with contextlib.suppress(OSError):  # somebody else's mount uses it by now

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from commitlogfs.mount import mountinfo
+from commitlogfs.mount.linux import mountinfo
 
 MIB = 1 << 20
 XFS_MIN_BYTES = 300 * MIB

@@ -23,8 +23,8 @@ from commitlogfs.bench.create_figures import CreateFigures, measure_creates
 from commitlogfs.bench.disks import DisksUnavailableError
 from commitlogfs.bench.figures import Latencies, Target, environment, median, target_as_json
 from commitlogfs.bench.served import CommandFailedError
-from commitlogfs.mount.commands.output import make_console
-from commitlogfs.mount.units import parse_size
+from commitlogfs.console.output import make_console
+from commitlogfs.console.units import parse_size
 
 
 def main(

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 
-from commitlogfs.mount import priority
+from commitlogfs.mount.linux import priority
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from commitlogfs.bench import sweep
-from commitlogfs.mount import control, runtime
+from commitlogfs.mount.location import control_socket, runtime_directory
 
 READY_TIMEOUT_S = 60.0
 _FIELD = re.compile(r'(\w+)=("[^"]*"|\S+)')
@@ -51,7 +51,7 @@ class ServedPool:
         self._daemon: subprocess.Popen[bytes] | None = None
         # Not beneath `folder`: a socket's path has at most 107 bytes.
         self._runtime = sweep.create_base("bench", sweep.SOCKETS_PARENT)
-        self._env = {**os.environ, runtime.OVERRIDE: str(self._runtime), "NO_COLOR": "1"}
+        self._env = {**os.environ, runtime_directory.OVERRIDE: str(self._runtime), "NO_COLOR": "1"}
         lines = [f"mountpoint = {json.dumps(str(self.mountpoint))}", f"segment_size = {segment_size}"]
         lines += [f"{key} = {json.dumps(value)}" for key, value in (settings or {}).items()]
         for disk in disks:
@@ -141,7 +141,7 @@ class ServedPool:
     def daemon_pid(self) -> int:
         """Of the daemon itself, asked without another process: on a busy machine that takes seconds to start."""
         path = self._runtime / f"{self.config.stem}.sock"
-        pid: int = control.ask(path, "status")["daemon"]["pid"]
+        pid: int = control_socket.ask(path, "status")["daemon"]["pid"]
         return pid
 
     def status(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from commitlogfs.bench import sweep
 from commitlogfs.bench.catalog_figures import make_sparse_segments
 from commitlogfs.bench.figures import environment, latencies
 from commitlogfs.bench.served import CommandFailedError, ServedPool
-from commitlogfs.mount.commands.output import make_console
+from commitlogfs.console.output import make_console
 from commitlogfs.store.segment import format_segment_name
 
 SEGMENT_SIZE = 1 << 20

@@ -18,7 +18,8 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from commitlogfs.mount import guard, mountinfo
+from commitlogfs.mount.linux import mountinfo
+from commitlogfs.mount.location import guard
 
 KINDS = ("test", "demo", "bench")
 RUNS_VARIABLE = "COMMITLOGFS_RUNS"

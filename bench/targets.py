@@ -11,7 +11,7 @@ from pathlib import Path
 
 from commitlogfs.bench.catalog_figures import WrongResultError
 from commitlogfs.bench.served import CommandFailedError, ServedPool
-from commitlogfs.mount import mountinfo
+from commitlogfs.mount.linux import mountinfo
 from commitlogfs.store import _syscalls
 from commitlogfs.store.segment import format_segment_name
 

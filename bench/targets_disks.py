@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commitlogfs.bench.disks import LoopDisk
-from commitlogfs.mount import mountinfo
-from commitlogfs.mount.units import format_size
+from commitlogfs.console.units import format_size
+from commitlogfs.mount.linux import mountinfo
 
 _FILL_BYTES = 4 << 20
 _KEEP_FREE_BYTES = 16 << 20

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import pyfuse3
 import trio
 
-from commitlogfs.fusefs import extension, session
+from commitlogfs.fusefs.kernel import extension, session
+from commitlogfs.fusefs.kernel.session import Kept, Passthrough, Session
 from commitlogfs.fusefs.operations import CommitLogOperations
-from commitlogfs.fusefs.session import Kept, Passthrough, Session
-from commitlogfs.store.disk import Disk, DiskState
+from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.events import log_event
 
 log = logging.getLogger(__name__)

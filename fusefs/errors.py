@@ -3,7 +3,7 @@
 import errno
 import logging
 
-from commitlogfs.fusefs.inodes import StaleInodeError
+from commitlogfs.fusefs.kernel.inodes import StaleInodeError
 from commitlogfs.store import errors as store
 from commitlogfs.store.events import log_event
 

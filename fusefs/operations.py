@@ -31,28 +31,27 @@ from pyfuse3 import (
     XAttrNameT,
 )
 
-from commitlogfs.fusefs import attrs, extension, inodes, xattrs
-from commitlogfs.fusefs.background import BackgroundSync
-from commitlogfs.fusefs.backing import Backing
-from commitlogfs.fusefs.changes import Changes, apply
-from commitlogfs.fusefs.control_files import FOLDER_NAME, ControlContents, ControlFiles
-from commitlogfs.fusefs.disk_memory import DiskMemory
-from commitlogfs.fusefs.disk_threads import DiskThreads
-from commitlogfs.fusefs.disk_trials import DiskTrials
+from commitlogfs.fusefs.disks.background import BackgroundSync
+from commitlogfs.fusefs.disks.disk_memory import DiskMemory
+from commitlogfs.fusefs.disks.disk_probes import DiskTrials
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
 from commitlogfs.fusefs.errors import errno_of
-from commitlogfs.fusefs.forgetting import Forgetting
-from commitlogfs.fusefs.handles import Handle
-from commitlogfs.fusefs.listing import Listing, readdir_reply
-from commitlogfs.fusefs.namespace import Namespace
-from commitlogfs.fusefs.observer import Observer
-from commitlogfs.fusefs.retention import Retention
-from commitlogfs.fusefs.usage_monitor import UsageMonitor
-from commitlogfs.store import beneath, durable, identity, layout
-from commitlogfs.store.allocate import PERMISSION_BITS, Owner
-from commitlogfs.store.attributes import PackedAttributes, stat_fd, unpack
-from commitlogfs.store.catalog import Role, Segment
-from commitlogfs.store.commitlog import CommitLog
-from commitlogfs.store.disk import DiskState, translate
+from commitlogfs.fusefs.files import attrs, xattrs
+from commitlogfs.fusefs.files.changes import Changes, apply
+from commitlogfs.fusefs.files.control_files import FOLDER_NAME, ControlContents, ControlFiles
+from commitlogfs.fusefs.files.handles import Handle
+from commitlogfs.fusefs.files.listing import Listing, readdir_reply
+from commitlogfs.fusefs.files.namespace import Namespace
+from commitlogfs.fusefs.files.retention import Retention
+from commitlogfs.fusefs.kernel import extension, inodes
+from commitlogfs.fusefs.kernel.backing import Backing
+from commitlogfs.fusefs.kernel.invalidation import Forgetting
+from commitlogfs.fusefs.kernel.observer import Observer
+from commitlogfs.store import layout
+from commitlogfs.store.disks import identity
+from commitlogfs.store.disks.disk import DiskState, translate
+from commitlogfs.store.disks.identity import RootAttributes
 from commitlogfs.store.errors import (
     DiskError,
     DiskFailedError,
@@ -62,7 +61,11 @@ from commitlogfs.store.errors import (
     SegmentNotFoundError,
 )
 from commitlogfs.store.events import log_event
-from commitlogfs.store.identity import RootAttributes
+from commitlogfs.store.files import durable, safe_open
+from commitlogfs.store.files.allocate import PERMISSION_BITS, Owner
+from commitlogfs.store.files.attributes import PackedAttributes, stat_fd, unpack
+from commitlogfs.store.pool.catalog import Role, Segment
+from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.retention import RetentionRules
 from commitlogfs.store.retention.statfs import BLOCK_BYTES, DiskShare, StatfsFigures, compose
 from commitlogfs.store.segment import SegmentState, format_segment_name
@@ -594,7 +597,7 @@ class CommitLogOperations(pyfuse3.Operations):
         refusal: DiskError | OSError | None = None
 
         def try_it() -> None:
-            os.close(beneath.open_file(dirfd, path, os.O_RDWR, ino))
+            os.close(safe_open.open_file(dirfd, path, os.O_RDWR, ino))
 
         try:
             await self.threads.run_within(disk.number, RESIZE_DEADLINE_S, try_it)

@@ -1,7 +1,7 @@
 """The console scripts of the filesystem: they load their command so that Ctrl-C is silent from the beginning."""
 
-from commitlogfs.store import interrupts
-from commitlogfs.store.interrupts import Main
+from commitlogfs.console import interrupts
+from commitlogfs.console.interrupts import Main
 
 
 def command_line() -> int:

@@ -8,9 +8,10 @@ Exit statuses are mount(8)'s: 0, 1 wrong use, 32 failed.
 import sys
 from pathlib import Path
 
-from commitlogfs.mount import cli, mountinfo
-from commitlogfs.mount.config import config_path, load_config
-from commitlogfs.mount.errors import UserError
+from commitlogfs.console.errors import UserError
+from commitlogfs.mount import cli
+from commitlogfs.mount.config.model import config_path, load_config
+from commitlogfs.mount.linux import mountinfo
 
 _USAGE_STATUS = 1
 _FAILED_STATUS = 32

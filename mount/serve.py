@@ -7,11 +7,12 @@ import argparse
 import logging
 import sys
 
-from commitlogfs.mount import daemon, daemonize, descriptor_store, logs, priority, standby
-from commitlogfs.mount.errors import UserError
-from commitlogfs.mount.keeper_call import STANDBY_OPTION
-from commitlogfs.mount.mount_arguments import configuration_of, make_pool_if_none
-from commitlogfs.store import interrupts
+from commitlogfs.console import interrupts
+from commitlogfs.console.errors import UserError
+from commitlogfs.mount.daemon import daemonize, lifecycle, standby
+from commitlogfs.mount.daemon.arguments import configuration_of, make_pool_if_none
+from commitlogfs.mount.keeper.standby_call import STANDBY_OPTION
+from commitlogfs.mount.linux import descriptor_store, logs, priority
 
 
 def main() -> int:
@@ -40,7 +41,7 @@ def main() -> int:
         with logs.logging_to(level=level):
             if chosen.init is not None:
                 make_pool_if_none(config)
-            return int(daemon.run(config, received, report.ready))
+            return int(lifecycle.run(config, received, report.ready))
     except UserError as error:
         report.failed(error)
         print(f"commitlogfs: {error}", file=sys.stderr)

@@ -15,7 +15,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-/* Layout of one packed attribute record; store/attributes.py unpacks it as "=11q". */
+/* Layout of one packed attribute record; store/files/attributes.py unpacks it as "=11q". */
 struct packed_attributes {
     int64_t ino, mode, nlink, uid, gid, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns;
 };

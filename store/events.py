@@ -21,7 +21,7 @@ def log_event(
     """Log one event; fields that are None are left out.
 
     `event` is a stable name. Repeats are told by event and `repeat_key`, or if that is None by those fields
-    that say what it is about (disk, segment, op, errno, name, path, reason): mount.logs holds them back.
+    that say what it is about (disk, segment, op, errno, name, path, reason): mount.linux.logs holds them back.
     """
     if not logger.isEnabledFor(level):
         return

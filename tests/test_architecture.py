@@ -8,20 +8,43 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("bench", "fusefs", "mount", "pipeline", "pyspark_commitlog", "store")
+PACKAGES = ("bench", "console", "fusefs", "mount", "pipeline", "pyspark_commitlog", "store")
 
 ALLOWED = {
     "store": {"store"},
+    "console": {"console", "store"},
     "fusefs": {"fusefs", "store"},
-    "mount": {"mount", "fusefs", "store"},
-    "pipeline": {"pipeline", "store"},
+    "mount": {"mount", "console", "fusefs", "store"},
+    "pipeline": {"pipeline", "console", "store"},
     "pyspark_commitlog": {"pipeline"},
-    "bench": {"bench", "mount", "fusefs", "pipeline", "store"},
+    "bench": {"bench", "console", "mount", "fusefs", "pipeline", "store"},
 }
 """package -> the packages of commitlogfs it may import."""
 
-BENCH_VERB = "mount/commands/bench.py"
-"""The one module of `mount` that may import `bench`, and only inside its function: no other verb loads it."""
+FLOORS = (
+    ("store", "store.files", "store.disks", "store.placement", "store.pool", "store.retention"),
+    ("fusefs.kernel", "fusefs.disks", "fusefs.files", "fusefs"),
+    (
+        "pipeline.arrays",
+        "pipeline.log",
+        "pipeline.broker",
+        "pipeline.source",
+        "pipeline.jobs",
+        "pipeline.commands",
+        "pipeline",
+    ),
+    (
+        *("mount.linux", "mount.config", "mount.location", "mount.preflight", "mount.keeper", "mount.status"),
+        *("mount.daemon", "mount.views", "mount.doctor", "mount.commands", "mount"),
+    ),
+)
+"""The rooms of each package, from the ground up: a room may import from rooms below it only."""
+
+LARGEST_ROOM = 14
+LARGER_ROOMS = {
+    "mount.commands": "one module for each verb",
+    "pipeline.jobs": "three jobs, each with its tasks and its output",
+}
 
 FORBIDDEN = {
     "store": {"pyfuse3", "trio", "typer", "rich", "pydantic", "prometheus_client", "psutil", "tomlkit"},
@@ -40,9 +63,9 @@ BLOCKING = {
         *("walk", "write"),
     },
     "durable": {"sync_dir", "write_xattr", "read_xattr"},
-    "beneath": {"open_file", "open_unnamed", "open_folder", "link_unnamed"},
+    "safe_open": {"open_file", "open_unnamed", "open_folder", "link_unnamed"},
     "allocate": {"reserve", "publish"},
-    "trial": {"try_disk"},
+    "probe": {"try_disk"},
     "remove": {"remove_file", "retire_file", "drop_retired", "list_retired", "punch_fd", "punch_retired"},
 }
 """module -> functions that may wait for a disk, so never called straight from the event loop."""
@@ -95,10 +118,6 @@ def imports_below(folder: str) -> list[Import]:
     ]
 
 
-def is_bench_verb(found: Import) -> bool:
-    return found.where == BENCH_VERB
-
-
 def blocking_calls(function: ast.AsyncFunctionDef) -> Iterator[tuple[int, str]]:
     """Calls made by the coroutine itself; functions and lambdas within it run wherever they are handed to."""
     pending: list[ast.AST] = list(function.body)
@@ -119,9 +138,7 @@ def blocking_calls(function: ast.AsyncFunctionDef) -> Iterator[tuple[int, str]]:
 @pytest.mark.parametrize("folder", PACKAGES)
 def test_packages_depend_in_one_direction(folder: str) -> None:
     astray = [
-        f"{i.where} imports {i.module}"
-        for i in imports_below(folder)
-        if i.package not in {"", *ALLOWED[folder]} and not (i.package == "bench" and is_bench_verb(i))
+        f"{i.where} imports {i.module}" for i in imports_below(folder) if i.package not in {"", *ALLOWED[folder]}
     ]
     assert not astray
 
@@ -144,22 +161,53 @@ def test_the_rocketmq_driver_knows_nothing_of_the_filesystem() -> None:
     assert not astray
 
 
-def test_the_daemon_never_needs_the_bench() -> None:
-    found = imports_below("mount") + imports_below("fusefs") + imports_below("store")
-    astray = [i for i in found if i.package in ("bench", "pipeline") and not is_bench_verb(i)]
-    assert not [f"{i.where} imports {i.module}" for i in astray]
+def rooms() -> dict[str, list[Path]]:
+    """Room -> its modules, without `__init__.py`. A room is a directory of a package; `fusefs` is the room of what
+    lies in no other room of it."""
+    found: dict[str, list[Path]] = {}
+    for path in [p for floors in FLOORS for p in modules_of(floors[0].partition(".")[0])]:
+        if path.name != "__init__.py":
+            found.setdefault(".".join(path.relative_to(ROOT).parts[:-1]), []).append(path)
+    return found
 
 
-def test_the_bench_verb_alone_loads_the_bench_and_only_when_called() -> None:
-    tree = ast.parse((ROOT / BENCH_VERB).read_text())
-    loaded = {
-        i.package
-        for statement in tree.body
-        if isinstance(statement, ast.Import | ast.ImportFrom)
-        for i in imports_of(ast.Module([statement], []), BENCH_VERB)
-    }
-    assert "bench" not in loaded
-    assert "bench" in {i.package for i in imports_of(tree, BENCH_VERB)}
+def room_of(module: str) -> str:
+    """`mount.keeper` for commitlogfs.mount.keeper.loop."""
+    parts = module.split(".")[1:]
+    while parts and not (ROOT.joinpath(*parts) / "__init__.py").exists():
+        parts.pop()
+    return ".".join(parts)
+
+
+def test_every_room_has_its_floor() -> None:
+    assert set(rooms()) == {room for floors in FLOORS for room in floors}
+
+
+@pytest.mark.parametrize("floors", FLOORS, ids=lambda floors: floors[0].partition(".")[0])
+def test_rooms_import_from_rooms_below_them(floors: tuple[str, ...]) -> None:
+    height = {room: index for index, room in enumerate(floors)}
+    astray = [
+        f"{found.where} imports {found.module}"
+        for room in floors
+        for path in rooms()[room]
+        for found in imports_of(ast.parse(path.read_text()), str(path.relative_to(ROOT)))
+        if found.library == "commitlogfs" and height.get(room_of(found.module), -1) > height[room]
+    ]
+    assert not astray
+
+
+def test_no_room_is_crowded() -> None:
+    crowded = {room for room, paths in rooms().items() if len(paths) > LARGEST_ROOM}
+    assert crowded == set(LARGER_ROOMS)
+
+
+def test_every_room_says_what_belongs_there() -> None:
+    silent = [room for room in rooms() if not _says(ROOT / room.replace(".", "/") / "__init__.py")]
+    assert not silent
+
+
+def _says(init: Path) -> bool:
+    return len((ast.get_docstring(ast.parse(init.read_text())) or "").split("\n\n")) == 2
 
 
 def test_no_package_code_imports_tests() -> None:

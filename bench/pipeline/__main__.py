@@ -28,9 +28,9 @@ from commitlogfs.bench.pipeline.figures import PipelineFigures
 from commitlogfs.bench.pipeline.rebuilding import measure_rebuilding
 from commitlogfs.bench.pipeline.synthetic_log import write_log
 from commitlogfs.bench.rocketmq import RocketmqError
-from commitlogfs.mount.commands.output import make_console
-from commitlogfs.mount.units import parse_size
-from commitlogfs.pipeline.errors import PipelineError
+from commitlogfs.console.output import make_console
+from commitlogfs.console.units import parse_size
+from commitlogfs.pipeline.log.errors import PipelineError
 
 
 def main(

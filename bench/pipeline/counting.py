@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from commitlogfs.bench.pipeline.errors import WrongResultError
 from commitlogfs.bench.pipeline.synthetic_log import SyntheticLog
 from commitlogfs.pipeline.jobs.stats import stats
-from commitlogfs.pipeline.spark import session
+from commitlogfs.pipeline.source.session import session
 
 _DEADLINE_S = 900.0
 

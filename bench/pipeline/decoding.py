@@ -11,11 +11,11 @@ from commitlogfs.bench.pipeline.errors import WrongResultError
 from commitlogfs.bench.pipeline.synthetic_log import SyntheticLog
 from commitlogfs.bench.rocketmq import Distribution
 from commitlogfs.bench.rocketmq.process import java_command
-from commitlogfs.pipeline.columns import COLUMNS, Projection
-from commitlogfs.pipeline.scanner import Chunk, scan_split
-from commitlogfs.pipeline.segments import list_segments
-from commitlogfs.pipeline.splits import plan_splits
-from commitlogfs.pipeline.tail import find_end
+from commitlogfs.pipeline.log.scanner import Chunk, scan_split
+from commitlogfs.pipeline.log.segments import list_segments
+from commitlogfs.pipeline.log.splits import plan_splits
+from commitlogfs.pipeline.log.tail import find_end
+from commitlogfs.pipeline.source.columns import COLUMNS, Projection
 
 _SHORTCUTS = {"tags", "keys", "uniqKey", "transactionId"}
 """Columns that hold again what is in `properties`: MessageDecoder does not take them out either."""

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from commitlogfs.bench.pipeline.errors import WrongResultError
 from commitlogfs.bench.pipeline.synthetic_log import SyntheticLog
 from commitlogfs.bench.rocketmq import Broker, Distribution, NameServer
-from commitlogfs.pipeline.broker_settings import BrokerSettings
+from commitlogfs.pipeline.broker.settings import BrokerSettings
 from commitlogfs.pipeline.jobs.rebuild import rebuild
 
 _MOMENT = r"^(\d\d):(\d\d):(\d\d\.\d{3}) "

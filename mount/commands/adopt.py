@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
+from commitlogfs.console.errors import RefusedError
+from commitlogfs.console.units import format_size
 from commitlogfs.mount.commands.births import carry_out, chosen_disks, parse_owner
-from commitlogfs.mount.config import checked_segment_size
-from commitlogfs.mount.errors import RefusedError
-from commitlogfs.mount.units import format_size
-from commitlogfs.store import birth
+from commitlogfs.mount.config.model import checked_segment_size
 from commitlogfs.store.errors import PoolError, SegmentSizeError
+from commitlogfs.store.pool import birth
 
 
 def register(app: typer.Typer) -> None:

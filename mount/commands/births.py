@@ -8,15 +8,15 @@ from contextlib import ExitStack
 
 import typer
 
-from commitlogfs.mount import settings
-from commitlogfs.mount.config import Config, config_path, disks_from_list, load_config
-from commitlogfs.mount.errors import UsageError
-from commitlogfs.mount.mounting import configured_segment_size, disk_specs
-from commitlogfs.mount.units import format_size, parse_size
-from commitlogfs.store import birth
-from commitlogfs.store.birth import BirthPlan
-from commitlogfs.store.identity import NEW_ROOT_MODE, RootAttributes
-from commitlogfs.store.membership import DiskSpec
+from commitlogfs.console import settings
+from commitlogfs.console.errors import UsageError
+from commitlogfs.console.units import format_size, parse_size
+from commitlogfs.mount.config.model import Config, config_path, disks_from_list, load_config
+from commitlogfs.mount.preflight.configured_pool import configured_segment_size, disk_specs
+from commitlogfs.store.disks.identity import NEW_ROOT_MODE, RootAttributes
+from commitlogfs.store.disks.membership import DiskSpec
+from commitlogfs.store.pool import birth
+from commitlogfs.store.pool.birth import BirthPlan
 
 
 def chosen_disks(

@@ -7,19 +7,20 @@ from typing import Annotated, Any
 
 import typer
 
-from commitlogfs.mount import settings
+from commitlogfs.console import settings
+from commitlogfs.console.errors import UsageError, UserError
+from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.console.formatting import count_of
+from commitlogfs.console.output import Output
+from commitlogfs.console.units import format_size
 from commitlogfs.mount.commands.births import specs_from_list
-from commitlogfs.mount.commands.output import Output
-from commitlogfs.mount.config import load_config
-from commitlogfs.mount.errors import UsageError, UserError
-from commitlogfs.mount.exit_codes import ExitCode
-from commitlogfs.mount.inspection import Inspection, inspect_pool, with_status
-from commitlogfs.mount.mounting import configured_segment_size, disk_specs, on_missing
-from commitlogfs.mount.target import configuration_file, find_target, running_targets
-from commitlogfs.mount.units import format_size
-from commitlogfs.mount.words import count_of, describe_alert
+from commitlogfs.mount.config.model import load_config
+from commitlogfs.mount.location.which_mount import configuration_file, find_target, running_targets
+from commitlogfs.mount.preflight.configured_pool import configured_segment_size, disk_specs, on_missing
+from commitlogfs.mount.preflight.inspection import Inspection, inspect_pool, with_status
+from commitlogfs.mount.views.status_text import describe_alert
 from commitlogfs.store.findings import Finding, Severity
-from commitlogfs.store.pool import OnMissing
+from commitlogfs.store.pool.open import OnMissing
 
 
 def register(app: typer.Typer) -> None:

@@ -8,20 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from commitlogfs.mount import settings
-from commitlogfs.mount.config import (
-    Config,
-    config_path,
-    default_config_path,
-    load_config,
-    parse_config,
-)
-from commitlogfs.mount.config_errors import ConfigError
-from commitlogfs.mount.config_retention import format_hours
-from commitlogfs.mount.errors import RefusedError, UsageError
-from commitlogfs.mount.exit_codes import ExitCode
-from commitlogfs.mount.units import format_duration_ms, format_size
-from commitlogfs.store.durable import sync_dir
+from commitlogfs.console import settings
+from commitlogfs.console.errors import RefusedError, UsageError
+from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.console.units import format_duration_ms, format_size
+from commitlogfs.mount.config.errors import ConfigError
+from commitlogfs.mount.config.model import Config, config_path, default_config_path, load_config, parse_config
+from commitlogfs.mount.config.retention import format_hours
+from commitlogfs.store.files.durable import sync_dir
 from commitlogfs.store.retention import RetentionRules
 from commitlogfs.store.thresholds import RESUME_MARGIN, Thresholds
 
@@ -84,7 +78,7 @@ def import_(
     says; 2 the broker.conf cannot be read or the output not be written; 4 the output exists (see --force).
     """
     # tomlkit is needed here only, and the daemon's memory is counted.
-    from commitlogfs.mount.import_broker import import_broker_conf
+    from commitlogfs.mount.config.import_broker import import_broker_conf
 
     imported = import_broker_conf(broker_conf)
     warnings = list(imported.warnings)

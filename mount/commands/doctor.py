@@ -5,16 +5,17 @@ from typing import Annotated, Any
 
 import typer
 
-from commitlogfs.mount import mountinfo, settings
-from commitlogfs.mount.commands.output import Output
-from commitlogfs.mount.config import list_configs, load_config
-from commitlogfs.mount.config_errors import ConfigError
-from commitlogfs.mount.diagnosis import Check, Level
-from commitlogfs.mount.doctor_machine import check_mounts, check_sockets, examine_machine
-from commitlogfs.mount.doctor_pool import examine_pool
-from commitlogfs.mount.exit_codes import ExitCode
-from commitlogfs.mount.target import configuration_file
-from commitlogfs.mount.words import count_of
+from commitlogfs.console import settings
+from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.console.formatting import count_of
+from commitlogfs.console.output import Output
+from commitlogfs.mount.config.errors import ConfigError
+from commitlogfs.mount.config.model import list_configs, load_config
+from commitlogfs.mount.doctor.diagnosis import Check, Level
+from commitlogfs.mount.doctor.machine import check_mounts, check_sockets, examine_machine
+from commitlogfs.mount.doctor.pool import examine_pool
+from commitlogfs.mount.linux import mountinfo
+from commitlogfs.mount.location.which_mount import configuration_file
 
 
 def register(app: typer.Typer) -> None:

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
+from commitlogfs.console.errors import RefusedError
 from commitlogfs.mount.commands.births import carry_out, chosen_disks, parse_owner
-from commitlogfs.mount.config import DEFAULT_SEGMENT_SIZE
-from commitlogfs.mount.errors import RefusedError
-from commitlogfs.store import birth
+from commitlogfs.mount.config.model import DEFAULT_SEGMENT_SIZE
+from commitlogfs.store.disks.identity import NEW_ROOT_MODE, RootAttributes
 from commitlogfs.store.errors import PoolError
-from commitlogfs.store.identity import NEW_ROOT_MODE, RootAttributes
+from commitlogfs.store.pool import birth
 
 
 def register(app: typer.Typer) -> None:

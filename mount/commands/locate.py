@@ -5,11 +5,12 @@ from typing import Annotated
 
 import typer
 
-from commitlogfs.mount import control, settings
-from commitlogfs.mount.errors import AbsentError
-from commitlogfs.mount.exit_codes import ExitCode
-from commitlogfs.mount.locate import parse_target
-from commitlogfs.mount.target import find_target
+from commitlogfs.console import settings
+from commitlogfs.console.errors import AbsentError
+from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.mount.location import control_socket
+from commitlogfs.mount.location.which_mount import find_target
+from commitlogfs.mount.status.locate import parse_target
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +31,7 @@ def locate(
     EXIT STATUS: 0 found; 1 no segment holds it, with the reason; 2 not an offset; 3 no daemon answers.
     """
     offset = parse_target(target)
-    answer = control.ask(find_target(which).socket, "locate", target=target)
+    answer = control_socket.ask(find_target(which).socket, "locate", target=target)
     if settings.wants_json(as_json):
         typer.echo(json.dumps(answer, indent=2))
         if not answer["present"]:

@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from commitlogfs.mount import control, settings
-from commitlogfs.mount.commands.output import Output
-from commitlogfs.mount.segment_map import Picture, draw, find_gaps, symbols_for
-from commitlogfs.mount.target import find_target
-from commitlogfs.mount.units import format_size
-from commitlogfs.mount.words import count_of
+from commitlogfs.console import settings
+from commitlogfs.console.formatting import count_of
+from commitlogfs.console.output import Output
+from commitlogfs.console.units import format_size
+from commitlogfs.mount.location import control_socket
+from commitlogfs.mount.location.which_mount import find_target
+from commitlogfs.mount.views.segment_map import Picture, draw, find_gaps, symbols_for
 
 _DISK_STYLES = ("cyan", "green", "yellow", "magenta", "blue")
 _GAPS_SHOWN = 5
@@ -35,7 +36,7 @@ def map_(
 
     EXIT STATUS: 0 shown; 3 no daemon answers.
     """
-    answer = control.ask(find_target(which).socket, "segments")
+    answer = control_socket.ask(find_target(which).socket, "segments")
     size = answer["segment_size"]
     gaps = find_gaps([base for base, _ in answer["segments"]], size)
     if settings.wants_json(as_json):

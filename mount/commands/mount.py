@@ -9,13 +9,14 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from commitlogfs.mount import daemon, daemonize, descriptor_store, logs, mountinfo, priority, settings
-from commitlogfs.mount.config import Config
-from commitlogfs.mount.errors import RefusedError, UsageError, UserError
-from commitlogfs.mount.keeper_options import DEFAULT_WATCHDOG_S, Options
-from commitlogfs.mount.mount_arguments import configuration_of, make_pool_if_none
-from commitlogfs.mount.runtime import socket_path
-from commitlogfs.store import interrupts
+from commitlogfs.console import interrupts, settings
+from commitlogfs.console.errors import RefusedError, UsageError, UserError
+from commitlogfs.mount.config.model import Config
+from commitlogfs.mount.daemon import daemonize, lifecycle
+from commitlogfs.mount.daemon.arguments import configuration_of, make_pool_if_none
+from commitlogfs.mount.keeper.command_line import DEFAULT_WATCHDOG_S, Options
+from commitlogfs.mount.linux import descriptor_store, logs, mountinfo, priority
+from commitlogfs.mount.location.runtime_directory import socket_path
 
 _LONGEST_WATCHDOG_S = 86400.0
 _MOST_LINKS = 40
@@ -89,7 +90,7 @@ def mount(
         if background or not no_keeper:
             socket_path(config.name)  # an impossible one is refused before anything is made for it
             with logs.logging_to(level=level):
-                daemon.check_mountpoint(config)
+                lifecycle.check_mountpoint(config)
                 if init is not None:
                     make_pool_if_none(config)
             serve = _daemon_command(which, init, segment_size, config, ["-v"] * verbose + ["-q"] * quiet)
@@ -114,7 +115,7 @@ def mount(
         with logs.logging_to(level=level):
             if init is not None:
                 make_pool_if_none(config)
-            return int(daemon.run(config, descriptor_store.take_received(), report.ready))
+            return int(lifecycle.run(config, descriptor_store.take_received(), report.ready))
     except UserError as error:
         report.failed(error)
         raise

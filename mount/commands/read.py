@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from commitlogfs.mount import settings
-from commitlogfs.mount.errors import UsageError
-from commitlogfs.mount.exit_codes import ExitCode
-from commitlogfs.mount.locate import parse_target
-from commitlogfs.mount.log_reader import open_log
-from commitlogfs.mount.record_words import describe_record, is_intact, record_as_json
-from commitlogfs.mount.target import answering_mountpoint
-from commitlogfs.mount.units import parse_size
+from commitlogfs.console import settings
+from commitlogfs.console.errors import UsageError
+from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.console.units import parse_size
+from commitlogfs.mount.location.log_reader import open_log
+from commitlogfs.mount.location.which_mount import answering_mountpoint
+from commitlogfs.mount.status.locate import parse_target
+from commitlogfs.mount.views.record_text import describe_record, is_intact, record_as_json
 
 
 def register(app: typer.Typer) -> None:

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from commitlogfs.mount.errors import RefusedError, UnreachableError
-from commitlogfs.mount.probe import probe_mount
-from commitlogfs.mount.store_root import examine_store_root
-from commitlogfs.mount.target import mountpoint_of
-from commitlogfs.store.identity import RootAttributes
+from commitlogfs.console.errors import RefusedError, UnreachableError
+from commitlogfs.mount.linux.probe import probe_mount
+from commitlogfs.mount.location.store_root import examine_store_root
+from commitlogfs.mount.location.which_mount import mountpoint_of
+from commitlogfs.store.disks.identity import RootAttributes
 
 _PROBE_TIMEOUT_S = 5.0
 _PAUSE_S = 0.2

@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from commitlogfs.mount import control, runtime, settings
-from commitlogfs.mount.errors import RefusedError, UnreachableError, UserError
-from commitlogfs.mount.exit_codes import ExitCode
-from commitlogfs.mount.target import find_target
-from commitlogfs.store.locks import lock_holder
+from commitlogfs.console import settings
+from commitlogfs.console.errors import RefusedError, UnreachableError, UserError
+from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.mount.location import control_socket, runtime_directory
+from commitlogfs.mount.location.which_mount import find_target
+from commitlogfs.store.files.locks import lock_holder
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +31,7 @@ def reopen_logs(
     EXIT STATUS: 0 done, or nothing runs; 1 a mount could not be asked.
     """
     which = settings.or_default(which)
-    names = runtime.list_names() if which is None else [find_target(which).name]
+    names = runtime_directory.list_names() if which is None else [find_target(which).name]
     failed = False
     for name in names:
         try:
@@ -46,12 +47,12 @@ def reopen_logs(
 
 def _reopen_log_of(name: str) -> int:
     """The pid of the process that was asked. Raises UserError."""
-    path = runtime.socket_path(name)
-    if "version" not in control.ask(path, "status")["daemon"]:
+    path = runtime_directory.socket_path(name)
+    if "version" not in control_socket.ask(path, "status")["daemon"]:
         raise RefusedError(
             f"{name}: its daemon is of a version that unmounts at SIGHUP; `commitlogfs restart {name}` replaces it"
         )
-    for lock in (runtime.keeper_lock_path(name), runtime.lock_path(name)):
+    for lock in (runtime_directory.keeper_lock_path(name), runtime_directory.lock_path(name)):
         pid = lock_holder(str(lock))
         if pid is None:
             continue

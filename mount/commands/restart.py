@@ -9,15 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
-from commitlogfs.mount import control, mountinfo, mounting, settings
-from commitlogfs.mount.commands.output import make_console
-from commitlogfs.mount.config import Config, load_config
-from commitlogfs.mount.errors import AbsentError, RefusedError, UnreachableError
-from commitlogfs.mount.mountinfo import resolve_path
-from commitlogfs.mount.mounting import configured_segment_size
-from commitlogfs.mount.rehearsal import why_not_mountable
-from commitlogfs.mount.target import Target, find_target
-from commitlogfs.store.pool import OnMissing
+from commitlogfs.console import settings
+from commitlogfs.console.errors import AbsentError, RefusedError, UnreachableError
+from commitlogfs.console.output import make_console
+from commitlogfs.mount.config.model import Config, load_config
+from commitlogfs.mount.linux import mountinfo
+from commitlogfs.mount.linux.mountinfo import resolve_path
+from commitlogfs.mount.location import control_socket
+from commitlogfs.mount.location.which_mount import Target, find_target
+from commitlogfs.mount.preflight import configured_pool
+from commitlogfs.mount.preflight.configured_pool import configured_segment_size
+from commitlogfs.mount.preflight.rehearsal import why_not_mountable
+from commitlogfs.store.pool.open import OnMissing
 
 _ASK_TIMEOUT_S = 1.0
 _PAUSE_S = 0.02
@@ -56,10 +59,10 @@ def restart(
     if not force:
         _check_configuration(target, degraded=degraded)
     if dry_run:
-        _tell_plan(control.ask(target.socket, "status"), wants_json)
+        _tell_plan(control_socket.ask(target.socket, "status"), wants_json)
         return
     started = time.monotonic()
-    answer = control.ask(target.socket, "restart", force=force)
+    answer = control_socket.ask(target.socket, "restart", force=force)
     if "refused" in answer:
         raise RefusedError(f"{target.name}: not restarted: {answer['refused']}")
     former: int = answer["pid"]
@@ -85,8 +88,8 @@ def _check_configuration(target: Target, *, degraded: bool) -> None:
     Checked here and not by the daemon: after an upgrade this is the successor's version, and that the former one. A
     daemon that cannot tell its status is restarted all the more.
     """
-    with contextlib.suppress(UnreachableError, control.ControlError):
-        status = control.ask(target.socket, "status")
+    with contextlib.suppress(UnreachableError, control_socket.ControlError):
+        status = control_socket.ask(target.socket, "status")
         file = status["daemon"].get("configuration")  # a former version does not tell
         if file is not None:
             config = load_config(file)
@@ -125,7 +128,7 @@ def _require_mountable(name: str, config: Config, status: dict[str, Any], *, deg
             f'{name}: not restarted: {config.file} has passthrough = "required", but the running mount passes '
             f"nothing through ({why_plain}): change that, or stop the broker, unmount and mount again"
         )
-    reasons = why_not_mountable(config, OnMissing.DEGRADED if degraded else mounting.on_missing(config))
+    reasons = why_not_mountable(config, OnMissing.DEGRADED if degraded else configured_pool.on_missing(config))
     if reasons:
         remedy = "" if degraded else ", or add --degraded to continue without disks and segments that are missing"
         raise RefusedError(
@@ -138,7 +141,7 @@ def _wait_for_successor(target: Target, former: int, deadline: float) -> int | N
     while True:
         # None answers for a moment, and a starting one not at once.
         with contextlib.suppress(UnreachableError):
-            pid: int = control.ask(target.socket, "status", _ASK_TIMEOUT_S)["daemon"]["pid"]
+            pid: int = control_socket.ask(target.socket, "status", _ASK_TIMEOUT_S)["daemon"]["pid"]
             if pid != former:
                 return pid
         if time.monotonic() >= deadline:

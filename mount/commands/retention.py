@@ -10,10 +10,13 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from typer.core import TyperGroup
 
-from commitlogfs.mount import settings, simulation_words
+from commitlogfs.console import settings
+from commitlogfs.console.errors import UsageError
+from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.console.output import Output, make_console
+from commitlogfs.console.units import UnitError, parse_duration_ms, parse_size
 from commitlogfs.mount.commands import retention_preview
-from commitlogfs.mount.commands.output import Output, make_console
-from commitlogfs.mount.config import (
+from commitlogfs.mount.config.model import (
     DEFAULT_SEGMENT_SIZE,
     LARGEST_SEGMENT_SIZE,
     SEGMENT_SIZE_UNIT,
@@ -21,11 +24,9 @@ from commitlogfs.mount.config import (
     config_path,
     load_config,
 )
-from commitlogfs.mount.config_retention import SHORTEST_RESERVED_MS, parse_hours
-from commitlogfs.mount.errors import UsageError
-from commitlogfs.mount.exit_codes import ExitCode
-from commitlogfs.mount.planned_disks import change_thresholds, disks_of_config, disks_of_sizes, with_foreign
-from commitlogfs.mount.units import UnitError, parse_duration_ms, parse_size
+from commitlogfs.mount.config.planned_disks import change_thresholds, disks_of_config, disks_of_sizes, with_foreign
+from commitlogfs.mount.config.retention import SHORTEST_RESERVED_MS, parse_hours
+from commitlogfs.mount.views import simulation_text
 from commitlogfs.store.retention import Mode, RetentionRules, Trigger
 from commitlogfs.store.retention.simulate import Scenario, simulate
 from commitlogfs.store.retention.simulated_broker import BrokerRules
@@ -177,9 +178,9 @@ def simulate_(
     quiet = quiet or settings.current().quiet
     as_json = settings.wants_json(as_json)
     report = _run(scenario, duration_s, quiet=quiet)
-    found = simulation_words.remarks(report, scenario)
+    found = simulation_text.remarks(report, scenario)
     if as_json:
-        typer.echo(json.dumps(simulation_words.as_document(report, scenario, found), indent=2))
+        typer.echo(json.dumps(simulation_text.as_document(report, scenario, found), indent=2))
     else:
         _show(report, scenario, [r for r in found if not quiet or r.level != "note"], Output())
     if any(remark.level == "warning" for remark in found):
@@ -279,9 +280,9 @@ def _hours(text: str) -> frozenset[int]:
 
 def _duration_s(scenario: Scenario, days: int | None) -> int:
     if days is None:
-        fill_s = simulation_words.fill_time_s(scenario.disks, scenario.ingest_bytes_per_s)
-        days = min(max(SHORTEST_DAYS, math.ceil(2 * fill_s / simulation_words.DAY_S)), MOST_DAYS)
-    duration_s = days * simulation_words.DAY_S
+        fill_s = simulation_text.fill_time_s(scenario.disks, scenario.ingest_bytes_per_s)
+        days = min(max(SHORTEST_DAYS, math.ceil(2 * fill_s / simulation_text.DAY_S)), MOST_DAYS)
+    duration_s = days * simulation_text.DAY_S
     segments = duration_s * scenario.ingest_bytes_per_s // scenario.segment_size
     if segments > MOST_SEGMENTS:
         raise UsageError(
@@ -299,20 +300,20 @@ def _run(scenario: Scenario, duration_s: int, *, quiet: bool) -> SimulationRepor
         return simulate(scenario, duration_s)
     columns = (TextColumn("simulating"), BarColumn(), TextColumn("day {task.completed:.0f}"), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=duration_s // simulation_words.DAY_S)
+        task = progress.add_task("", total=duration_s // simulation_text.DAY_S)
         return simulate(scenario, duration_s, on_day=lambda day: progress.update(task, completed=day))
 
 
 def _show(
-    report: SimulationReport, scenario: Scenario, found: list[simulation_words.Remark], output: Output
+    report: SimulationReport, scenario: Scenario, found: list[simulation_text.Remark], output: Output
 ) -> None:
-    output.paragraph(simulation_words.describe_scenario(scenario, report.duration_s), "bold")
-    output.paragraph(simulation_words.describe_retention(report))
-    output.paragraph(simulation_words.describe_pool(report, scenario))
-    for line in simulation_words.describe_removals(report, scenario):
+    output.paragraph(simulation_text.describe_scenario(scenario, report.duration_s), "bold")
+    output.paragraph(simulation_text.describe_retention(report))
+    output.paragraph(simulation_text.describe_pool(report, scenario))
+    for line in simulation_text.describe_removals(report, scenario):
         output.paragraph(line)
     output.line("")
-    rows = [simulation_words.HEADINGS, *simulation_words.table_rows(report)]
+    rows = [simulation_text.HEADINGS, *simulation_text.table_rows(report)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for index, row in enumerate(rows):
         line = "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))

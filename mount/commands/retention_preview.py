@@ -5,23 +5,19 @@ from typing import Any
 
 import typer
 
-from commitlogfs.mount import control, settings
-from commitlogfs.mount.commands.output import Output
-from commitlogfs.mount.target import find_target
-from commitlogfs.mount.words import (
-    approximate_duration,
-    approximate_size,
-    count_of,
-    describe_alert,
-    describe_retention,
-)
+from commitlogfs.console import settings
+from commitlogfs.console.formatting import approximate_duration, approximate_size, count_of
+from commitlogfs.console.output import Output
+from commitlogfs.mount.location import control_socket
+from commitlogfs.mount.location.which_mount import find_target
+from commitlogfs.mount.views.status_text import describe_alert, describe_retention
 
 _SHOWN = 10
 
 
 def preview(which: str | None, *, as_json: bool) -> None:
     """Ask the daemon and print. Raises UnreachableError."""
-    answer = control.ask(find_target(which).socket, "retention")
+    answer = control_socket.ask(find_target(which).socket, "retention")
     if settings.wants_json(as_json):
         typer.echo(json.dumps(answer, indent=2))
         return

@@ -7,13 +7,14 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from commitlogfs.mount import runtime, settings
-from commitlogfs.mount.commands.output import Output
-from commitlogfs.mount.errors import UserError
-from commitlogfs.mount.exit_codes import ExitCode
-from commitlogfs.mount.target import Target, find_target, running_targets
-from commitlogfs.mount.words import (
-    approximate_size,
+from commitlogfs.console import settings
+from commitlogfs.console.errors import UserError
+from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.console.formatting import approximate_size
+from commitlogfs.console.output import Output
+from commitlogfs.mount.location import runtime_directory
+from commitlogfs.mount.location.which_mount import Target, find_target, running_targets
+from commitlogfs.mount.views.status_text import (
     describe_alert,
     describe_degraded,
     describe_disk,
@@ -80,7 +81,7 @@ def _document_or_error(target: Target) -> dict[str, Any]:
     try:
         return target.status()
     except UserError as error:
-        mountpoint = target.others_mountpoint or runtime.recorded_mountpoint(target.name)
+        mountpoint = target.others_mountpoint or runtime_directory.recorded_mountpoint(target.name)
         return {"name": target.name, "mountpoint": mountpoint, "error": str(error)}
 
 

@@ -5,14 +5,16 @@ from typing import Annotated
 
 import typer
 
-from commitlogfs.mount import guard, mountinfo, settings
-from commitlogfs.mount.errors import RefusedError, UnreachableError
-from commitlogfs.mount.guard import BareState
-from commitlogfs.mount.name_lock import is_of_this_folder
-from commitlogfs.mount.runtime import lock_path
-from commitlogfs.mount.target import mountpoint_of
-from commitlogfs.mount.unmount import unmount
-from commitlogfs.store.locks import lock_holder
+from commitlogfs.console import settings
+from commitlogfs.console.errors import RefusedError, UnreachableError
+from commitlogfs.mount.linux import mountinfo
+from commitlogfs.mount.linux.unmount import unmount
+from commitlogfs.mount.location import guard
+from commitlogfs.mount.location.guard import BareState
+from commitlogfs.mount.location.name_lock import is_of_this_folder
+from commitlogfs.mount.location.runtime_directory import lock_path
+from commitlogfs.mount.location.which_mount import mountpoint_of
+from commitlogfs.store.files.locks import lock_holder
 
 _DAEMON_TIMEOUT_S = 30.0
 

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from commitlogfs.console.errors import RefusedError, UsageError
+from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.console.formatting import count_of
+from commitlogfs.console.settings import wants_json
 from commitlogfs.pipeline.commands import common
 from commitlogfs.pipeline.commands.rebuild import broker_settings
-from commitlogfs.pipeline.exit_codes import ExitCode
-from commitlogfs.pipeline.words import count_of
 
 if TYPE_CHECKING:
     from commitlogfs.pipeline.jobs.audit import AuditReport
@@ -60,7 +62,7 @@ def audit(
     settings = broker_settings(broker_conf, store_root, broker_version, segment_size)
     place = log or settings.commitlog
     if place is None:
-        raise common.UserError("audit: which log? Give LOG, --store-root or --broker-conf")
+        raise UsageError("audit: which log? Give LOG, --store-root or --broker-conf")
     if html is not None:
         _demand_writable(html)
     for warning in settings.warnings:
@@ -76,13 +78,13 @@ def audit(
             on_progress=on_progress,
         )
         report = common.run_job(spark, partial(job, spark, place))
-    if common.wants_json(as_json):
+    if wants_json(as_json):
         common.show_json(report.to_json())
     else:
         _show(report)
     if html is not None:
-        from commitlogfs.pipeline.errors import output_errors
         from commitlogfs.pipeline.jobs.audit_page import write_page
+        from commitlogfs.pipeline.log.errors import output_errors
 
         with output_errors(html):
             write_page(report, html)
@@ -93,18 +95,18 @@ def audit(
 def _demand_writable(page: Path) -> None:
     """Now, rather than after a long run. Leaves what is there."""
     if not page.absolute().parent.is_dir():
-        raise common.UserError(f"--html: {page.absolute().parent}: no such folder")
+        raise UsageError(f"--html: {page.absolute().parent}: no such folder")
     is_new = not page.exists()
     try:
         page.open("a").close()
     except OSError as error:
-        raise common.UserError(f"--html: {page}: {error.strerror}", ExitCode.REFUSED) from error
+        raise RefusedError(f"--html: {page}: {error.strerror}") from error
     if is_new:
         page.unlink()
 
 
 def _size(place: str, segment_size: str | None) -> int:
-    from commitlogfs.pipeline.errors import DuplicateSegmentError
+    from commitlogfs.pipeline.log.errors import DuplicateSegmentError
 
     try:
         return sum(segment.size for segment in common.look_at(place, segment_size).segments)

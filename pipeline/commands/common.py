@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -22,17 +21,18 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from commitlogfs.console import settings
+from commitlogfs.console.errors import UnreachableError, UsageError
+from commitlogfs.console.output import make_console
 from commitlogfs.pipeline.commands.spark_noise import StartFailedError, quiet_children
-from commitlogfs.pipeline.errors import LocationError
-from commitlogfs.pipeline.exit_codes import ExitCode
-from commitlogfs.pipeline.options import OptionError, parse_options
-from commitlogfs.pipeline.words import plain
-from commitlogfs.store.plain_text import is_plain_text
+from commitlogfs.pipeline.log.errors import LocationError, OptionError
+from commitlogfs.pipeline.source.options import parse_options
+from commitlogfs.store.printable import printable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from commitlogfs.pipeline.segments import LogListing
+    from commitlogfs.pipeline.log.segments import LogListing
 
 _Result = TypeVar("_Result")
 _JAVA_EXCEPTION: Final = re.compile(r"^Exception in thread .*?: (.*)")
@@ -40,37 +40,7 @@ _LOOK_EVERY_S: Final = 0.2
 _END_S: Final = 60.0
 
 
-class UserError(Exception):
-    """One line: what is wrong and what to do."""
-
-    def __init__(self, message: str, exit_code: ExitCode = ExitCode.USAGE) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-
-
 # --- options ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The options that stand before the verb, for the length of one command."""
-
-    verbose: bool = False
-    quiet: bool = False
-    json: bool = False
-
-
-_current = Settings()
-
-
-def use(settings: Settings) -> None:
-    global _current
-    _current = settings
-
-
-def wants_json(option: bool) -> bool:
-    """Whether --json stands behind or before the verb."""
-    return option or _current.json
 
 
 Log = Annotated[
@@ -98,7 +68,7 @@ DEFAULT_SPLIT: Final = "128m"
 
 def parse_mode(text: str) -> Any:
     """A DamageMode."""
-    from commitlogfs.pipeline.scanner import DamageMode
+    from commitlogfs.pipeline.log.scanner import DamageMode
 
     return DamageMode.PERMISSIVE if _parse("mode", text).permissive else DamageMode.FAILFAST
 
@@ -113,7 +83,7 @@ def parse_size(option: str, text: str) -> int:
     try:
         return parse_split_size(text)
     except OptionError as error:
-        raise UserError(f"{option}: {str(error).partition(' = ')[2]}") from None
+        raise UsageError(f"{option}: {str(error).partition(' = ')[2]}") from None
 
 
 def _parse(name: str, text: str) -> Any:
@@ -122,8 +92,8 @@ def _parse(name: str, text: str) -> Any:
 
 def look_at(log: str, segment_size: str | None) -> "LogListing":
     """The segments there are, before Spark is started for nothing. Raises LocationError, UserError."""
-    from commitlogfs.pipeline.losses import require_log
-    from commitlogfs.pipeline.segments import list_segments
+    from commitlogfs.pipeline.log.losses import require_log
+    from commitlogfs.pipeline.log.segments import list_segments
 
     size = None if segment_size is None else parse_size("--segment-size", segment_size)
     try:
@@ -131,7 +101,7 @@ def look_at(log: str, segment_size: str | None) -> "LogListing":
     except LocationError as error:
         if size is not None:
             list_segments(log)  # the place is wrong, or else the size is
-            raise UserError(f"--segment-size: {error}") from None
+            raise UsageError(f"--segment-size: {error}") from None
         raise
     require_log(listing)
     return listing
@@ -143,10 +113,10 @@ def look_at(log: str, segment_size: str | None) -> "LogListing":
 @contextmanager
 def spark_session(verb: str, master: str | None, *, in_workers: bool = True) -> "Iterator[SparkSession]":
     """Stopped at the end, however that comes. SIGTERM, too, is an interrupt inside. `in_workers`: as `session`."""
-    from commitlogfs.pipeline.spark import session
+    from commitlogfs.pipeline.source.session import session
 
     start = partial(session, f"commitlogfs-pipeline {verb}", master=master, in_workers=in_workers)
-    if _current.verbose:
+    if settings.current().verbose:
         spark = _started(partial(start, log_level="WARN"))
     else:
         try:
@@ -157,7 +127,7 @@ def spark_session(verb: str, master: str | None, *, in_workers: bool = True) -> 
                 raise error.__cause__ from None
             where = f" with master {master}" if master else ""
             reason = _start_reason(error)
-            raise UserError(f"Spark does not start{where}: {reason}", ExitCode.UNREACHABLE) from error
+            raise UnreachableError(f"Spark does not start{where}: {reason}") from error
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield spark
@@ -238,17 +208,17 @@ def spark_reason(error: BaseException) -> str:
 
 def say(text: str) -> None:
     """What is pleasant to know, and no result."""
-    if not _current.quiet:
+    if not settings.current().quiet:
         show(text)
 
 
 def show(line: str) -> None:
     """A result."""
-    typer.echo(plain(line))
+    typer.echo(printable(line))
 
 
 def complain(text: str) -> None:
-    typer.echo(plain(text), err=True)
+    typer.echo(printable(text), err=True)
 
 
 def show_json(document: dict[str, Any]) -> None:
@@ -259,8 +229,8 @@ def show_json(document: dict[str, Any]) -> None:
 def progress_bar(verb: str, log_bytes: int) -> Iterator[Callable[[int, int], None] | None]:
     """An OnProgress that shows how much of the log is done, at what rate and how long it will take; None where
     nobody looks. Works on any unit: only the ratio of its two numbers counts."""
-    console = _make_console(stderr=True)
-    if _current.quiet or not console.is_terminal:
+    console = make_console(stderr=True)
+    if settings.current().quiet or not console.is_terminal:
         yield None
         return
     columns = (
@@ -282,9 +252,4 @@ def progress_bar(verb: str, log_bytes: int) -> Iterator[Callable[[int, int], Non
 
 def data_console() -> Console:
     """For tables on standard output: as wide as they are in a pipe."""
-    return _make_console(highlight=False, width=None if sys.stdout.isatty() else 200)
-
-
-def _make_console(**options: Any) -> Console:
-    """The console for all output: text only where that is asked for."""
-    return Console(color_system=None if is_plain_text() else "auto", **options)
+    return make_console(highlight=False, width=None if sys.stdout.isatty() else 200)

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from commitlogfs.console.errors import UsageError
+from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.console.formatting import approximate_size, count_of
+from commitlogfs.console.settings import wants_json
 from commitlogfs.pipeline.commands import common
-from commitlogfs.pipeline.exit_codes import ExitCode
-from commitlogfs.pipeline.words import approximate_size, count_of
 
 if TYPE_CHECKING:
     from commitlogfs.pipeline.jobs.export import ExportPlan, ExportRequest, ExportResult, Kept
@@ -116,26 +118,26 @@ def export(
         replace=replace,
     )
     if interval is not None and (available_now or not follow):
-        raise common.UserError("export: --interval is for --follow")
+        raise UsageError("export: --interval is for --follow")
     if (follow or available_now) and (file_size is not None or range_size is not None):
-        raise common.UserError("export: --file-size and --range-size are for exports of ranges, not for a stream")
+        raise UsageError("export: --file-size and --range-size are for exports of ranges, not for a stream")
     common.look_at(log, segment_size)
     if follow or available_now:
-        if replace or dry_run or common.wants_json(as_json):
-            raise common.UserError("export: a stream knows neither --replace nor --dry-run nor --json")
+        if replace or dry_run or wants_json(as_json):
+            raise UsageError("export: a stream knows neither --replace nor --dry-run nor --json")
         _stream(request, options, master, checkpoint, interval, available_now=available_now)
         return
     if checkpoint is not None:
-        raise common.UserError("export: --checkpoint is for --follow and --available-now")
+        raise UsageError("export: --checkpoint is for --follow and --available-now")
     plan = plan_export(request, options)
     if dry_run:
-        if common.wants_json(as_json):
+        if wants_json(as_json):
             common.show_json(plan.as_json())
         else:
             _show_plan(plan)
         return
     result = _run(request, options, master, plan)
-    if common.wants_json(as_json):
+    if wants_json(as_json):
         common.show_json(result.as_json())
     else:
         _show(result)
@@ -208,7 +210,7 @@ def _stream(
     from commitlogfs.pipeline.jobs.export_stream import DEFAULT_INTERVAL_S, follow, wait
 
     if "endingOffsets" in options or "endingTimestamp" in options:
-        raise common.UserError("export: a stream has no end: leave out --ending-offsets and --ending-timestamp")
+        raise UsageError("export: a stream has no end: leave out --ending-offsets and --ending-timestamp")
     with common.spark_session("export", master, in_workers=False) as spark:
         query = follow(
             spark,

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from commitlogfs.console.errors import UsageError
+from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.console.formatting import approximate_size, count_of
+from commitlogfs.console.settings import wants_json
 from commitlogfs.pipeline.commands import common
-from commitlogfs.pipeline.exit_codes import ExitCode
-from commitlogfs.pipeline.words import approximate_size, count_of
 
 if TYPE_CHECKING:
-    from commitlogfs.pipeline.broker_settings import BrokerSettings
+    from commitlogfs.pipeline.broker.settings import BrokerSettings
     from commitlogfs.pipeline.jobs.apply import ApplyResult
     from commitlogfs.pipeline.jobs.rebuild import RebuildResult
 
@@ -92,7 +94,7 @@ def rebuild(
     from commitlogfs.pipeline.jobs.rebuild import rebuild as run
 
     if apply and store_root is None:
-        raise common.UserError("rebuild: --apply needs --store-root: where to?")
+        raise UsageError("rebuild: --apply needs --store-root: where to?")
     damage_mode, split_bytes = common.parse_mode(mode), common.parse_size("--split-size", split_size)
     settings = broker_settings(
         broker_conf,
@@ -104,18 +106,18 @@ def rebuild(
     )
     for topic in settings.rules.topic_starts:
         if settings.topics is not None and topic not in settings.topics:
-            raise common.UserError(f"--topic-start: there is no topic {topic} in the store's config/topics.json")
+            raise UsageError(f"--topic-start: there is no topic {topic} in the store's config/topics.json")
     place = log or settings.commitlog
     if place is None:
-        raise common.UserError("rebuild: which log? Give LOG, --store-root or --broker-conf")
+        raise UsageError("rebuild: which log? Give LOG, --store-root or --broker-conf")
     if output is None:
         if not apply or store_root is None:
-            raise common.UserError("rebuild: --output DIR: where to?")
+            raise UsageError("rebuild: --output DIR: where to?")
         output = store_root / "rebuilt"
     if apply and store_root is not None:
         _refuse_running_broker(store_root)
         if _is_made(output, store_root):
-            if dry_run and common.wants_json(as_json):
+            if dry_run and wants_json(as_json):
                 common.show_json({"output": str(output), "would_install_in": str(store_root)})
             elif dry_run:
                 common.say(f"Would install {output} in {store_root}.")
@@ -130,7 +132,7 @@ def rebuild(
     log_bytes = sum(segment.size for segment in listing.segments)
     for warning in settings.warnings:
         common.complain(f"warning: {warning}")
-    if dry_run and common.wants_json(as_json):
+    if dry_run and wants_json(as_json):
         common.show_json(
             {
                 "log": place,
@@ -165,7 +167,7 @@ def rebuild(
         )
         result = common.run_job(spark, partial(job, spark, place, output))
     warnings = list(settings.warnings)
-    if not common.wants_json(as_json):
+    if not wants_json(as_json):
         _show(result)
     installed: ApplyResult | None = None
     try:
@@ -183,11 +185,11 @@ def rebuild(
 
 def _refuse_running_broker(store_root: Path) -> None:
     """Now, rather than after a long run; `apply_rebuilt` looks again, and holds the lock."""
-    from commitlogfs.pipeline.broker_lock import broker_pid
+    from commitlogfs.pipeline.broker.lock import broker_pid
 
     pid = broker_pid(store_root)
     if pid is not None:
-        raise common.UserError(
+        raise UsageError(
             f"{store_root}: a broker is running on this store (process {pid}): stop it first", ExitCode.REFUSED
         )
 
@@ -220,7 +222,7 @@ def _apply(
 def _show_apply(told: dict[str, Any], result: "ApplyResult | None", *, as_json: bool) -> None:
     """As JSON, with all that is `told` besides: one document."""
     installed, kept = ([], []) if result is None else (result.installed, result.kept)
-    if common.wants_json(as_json):
+    if wants_json(as_json):
         warnings = [*told["warnings"], *(() if result is None else result.warnings)]
         paths = {"installed": [str(path) for path in installed], "kept": [str(path) for path in kept]}
         common.show_json(told | paths | {"warnings": warnings})
@@ -243,12 +245,12 @@ def broker_settings(
     """What is known of the broker. The segment size is that of the files unless something says otherwise."""
     from dataclasses import replace
 
-    from commitlogfs.pipeline.broker_settings import load_broker_settings
+    from commitlogfs.pipeline.broker.settings import load_broker_settings
 
     if store_root is not None and not store_root.is_dir():
-        raise common.UserError(f"--store-root: {store_root}: no such folder: name the broker's storePathRootDir")
+        raise UsageError(f"--store-root: {store_root}: no such folder: name the broker's storePathRootDir")
     if live_topics_only and store_root is None and broker_conf is None:
-        raise common.UserError("--live-topics-only needs --store-root or --broker-conf: which topics live?")
+        raise UsageError("--live-topics-only needs --store-root or --broker-conf: which topics live?")
     settings = load_broker_settings(
         broker_conf,
         store_root,
@@ -266,7 +268,7 @@ def _topic_starts(texts: Iterable[str]) -> dict[str, int]:
     for text in texts:
         topic, _, offset = text.rpartition("=")
         if not topic or not re.fullmatch("[0-9]{1,18}", offset):
-            raise common.UserError(f"--topic-start: {text!r}: TOPIC=OFFSET is wanted, a log offset")
+            raise UsageError(f"--topic-start: {text!r}: TOPIC=OFFSET is wanted, a log offset")
         starts[topic] = int(offset)
     return starts
 

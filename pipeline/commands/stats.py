@@ -10,9 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.console.formatting import approximate_size, count_of, moment, rate, shortened
+from commitlogfs.console.settings import wants_json
 from commitlogfs.pipeline.commands import common
-from commitlogfs.pipeline.exit_codes import ExitCode
-from commitlogfs.pipeline.words import approximate_size, count_of, moment, plain, rate, shortened
+from commitlogfs.store.printable import printable
 
 if TYPE_CHECKING:
     from commitlogfs.pipeline.jobs.stats import LogStats, TopicStats
@@ -54,7 +56,7 @@ def stats(
     with common.spark_session("stats", master) as spark, common.progress_bar("stats", log_bytes) as on_progress:
         job = partial(count, segment_size=size, mode=damage_mode, split_size=split_bytes, on_progress=on_progress)
         found = common.run_job(spark, partial(job, spark, log))
-    if common.wants_json(as_json):
+    if wants_json(as_json):
         common.show_json(found.as_json())
     else:
         _show(found)
@@ -80,7 +82,7 @@ def _show(found: "LogStats") -> None:
 def _show_table(found: "LogStats", console: Console) -> None:
     """Figures are never cut: columns that find no room beside a name of `_LEAST_NAME` follow in a table of their
     own, and names are shortened to the room that is left. A narrower terminal wraps the lines."""
-    rows = [(plain(topic), _cells(of_topic)) for topic, of_topic in found.topics.items()]
+    rows = [(printable(topic), _cells(of_topic)) for topic, of_topic in found.topics.items()]
     total = _cells(found.total) if found.total is not None and len(found.topics) > 1 else None
     cells = [*(row for _, row in rows), *([] if total is None else [total])]
     widths = [

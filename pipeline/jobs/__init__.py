@@ -1,1 +1,4 @@
-"""Spark jobs over a log: importable functions; the command line is a thin layer over them."""
+"""Spark jobs over a log, as functions to import.
+
+The command line is a thin layer over them; nothing here prints.
+"""

@@ -23,11 +23,12 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from commitlogfs.pipeline.errors import LocationError, PipelineError
-from commitlogfs.pipeline.exchange import demand_exchange, exchange, mount_points
-from commitlogfs.pipeline.locations import absolute_places
-from commitlogfs.pipeline.segments import LogListing, SegmentFile, list_segments, open_segment, read_at
-from commitlogfs.pipeline.tail import find_end
+from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.pipeline.jobs.rename_exchange import demand_exchange, exchange, mount_points
+from commitlogfs.pipeline.log.errors import LocationError, PipelineError
+from commitlogfs.pipeline.log.locations import absolute_places
+from commitlogfs.pipeline.log.segments import LogListing, SegmentFile, list_segments, open_segment, read_at
+from commitlogfs.pipeline.log.tail import find_end
 
 MANIFEST = "rebuild.json"
 """In the output of a rebuild: what it was made from."""
@@ -39,6 +40,8 @@ _HEADS, _HEAD_BYTES = 2, 256
 
 class ApplyRefusedError(PipelineError):
     """Nothing was changed."""
+
+    exit_status = ExitCode.REFUSED
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,23 +17,23 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from commitlogfs.pipeline.broker_lock import broker_pid
-from commitlogfs.pipeline.broker_settings import BrokerSettings
-from commitlogfs.pipeline.dispatch import LMQ_PREFIX, QueueKey
-from commitlogfs.pipeline.errors import SegmentGoneError
-from commitlogfs.pipeline.index_reader import IndexFile, IndexFileError, keys_between, list_index
+from commitlogfs.pipeline.broker.dispatch import LMQ_PREFIX, QueueKey
+from commitlogfs.pipeline.broker.index_reader import IndexFile, IndexFileError, keys_between, list_index
+from commitlogfs.pipeline.broker.lock import broker_pid
+from commitlogfs.pipeline.broker.queue_reader import QueueReader
+from commitlogfs.pipeline.broker.settings import BrokerSettings
 from commitlogfs.pipeline.jobs import audit_tasks as tasks
 from commitlogfs.pipeline.jobs.audit_tasks import AuditPlan, QueueTally, SplitReport, UnseenError
 from commitlogfs.pipeline.jobs.findings import Findings, Kind
 from commitlogfs.pipeline.jobs.progress import OnProgress, show_progress
 from commitlogfs.pipeline.jobs.worker_errors import worker_errors
-from commitlogfs.pipeline.losses import missing_ranges, require_log
-from commitlogfs.pipeline.queue_reader import QueueReader
-from commitlogfs.pipeline.segments import LogListing, SegmentFile, list_with_twins
-from commitlogfs.pipeline.splits import DEFAULT_SPLIT_BYTES, plan_splits
-from commitlogfs.pipeline.tail import find_end
-from commitlogfs.pipeline.truncation import crossing_record, expected_end
-from commitlogfs.pipeline.unread_end import Unread, find_unread, require_messages
+from commitlogfs.pipeline.log.errors import SegmentGoneError
+from commitlogfs.pipeline.log.losses import missing_ranges, require_log
+from commitlogfs.pipeline.log.segments import LogListing, SegmentFile, list_with_twins
+from commitlogfs.pipeline.log.splits import DEFAULT_SPLIT_BYTES, plan_splits
+from commitlogfs.pipeline.log.tail import find_end
+from commitlogfs.pipeline.log.truncation import crossing_record, expected_end
+from commitlogfs.pipeline.log.unread_end import Unread, find_unread, require_messages
 from commitlogfs.store.segment import LARGEST_OFFSET
 
 _TASKS_AT_MOST = 20_000

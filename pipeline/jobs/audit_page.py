@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from commitlogfs.pipeline.errors import LocationError
 from commitlogfs.pipeline.jobs.audit import AuditReport
 from commitlogfs.pipeline.jobs.findings import MEANINGS
+from commitlogfs.pipeline.log.errors import LocationError
 
 _TOPICS_DRAWN = 15
 _MIB = 1 << 20

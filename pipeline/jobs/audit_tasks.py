@@ -10,19 +10,19 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from commitlogfs.pipeline.dispatch import Dispatched, Dispatcher, DispatchRules, Entries, Keys, QueueKey
-from commitlogfs.pipeline.errors import PipelineError, SegmentGoneError
-from commitlogfs.pipeline.fields import record_fields
-from commitlogfs.pipeline.groups import group_spans
-from commitlogfs.pipeline.index_reader import IndexFile, broken_chains, first_descent, keys_between
+from commitlogfs.pipeline.arrays.fields import record_fields
+from commitlogfs.pipeline.arrays.groups import group_spans
+from commitlogfs.pipeline.arrays.record_crcs import wrong_body_crcs, wrong_property_crcs
+from commitlogfs.pipeline.broker.dispatch import Dispatched, Dispatcher, DispatchRules, Entries, Keys, QueueKey
+from commitlogfs.pipeline.broker.index_reader import IndexFile, broken_chains, first_descent, keys_between
+from commitlogfs.pipeline.broker.queue_reader import BATCH_REST, QueueEntries, QueueReader
 from commitlogfs.pipeline.jobs.findings import Findings, Kind
-from commitlogfs.pipeline.lookup import LogLookup
-from commitlogfs.pipeline.queue_reader import BATCH_REST, QueueEntries, QueueReader
-from commitlogfs.pipeline.record_crcs import wrong_body_crcs, wrong_property_crcs
-from commitlogfs.pipeline.scanner import Chunk, Damage, DamageMode, scan_split
-from commitlogfs.pipeline.segments import LogListing
-from commitlogfs.pipeline.splits import Split
-from commitlogfs.pipeline.worker_task import worker_task
+from commitlogfs.pipeline.log.errors import PipelineError, SegmentGoneError
+from commitlogfs.pipeline.log.lookup import LogLookup
+from commitlogfs.pipeline.log.scanner import Chunk, Damage, DamageMode, scan_split
+from commitlogfs.pipeline.log.segments import LogListing
+from commitlogfs.pipeline.log.splits import Split
+from commitlogfs.pipeline.source.worker_task import worker_task
 
 Longs = npt.NDArray[np.int64]
 

@@ -22,9 +22,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from commitlogfs.pipeline.columns import COLUMNS, Projection
-from commitlogfs.pipeline.errors import LocationError, PipelineError
-from commitlogfs.pipeline.java_text import well_formed_text
+from commitlogfs.pipeline.arrays.java_text import well_formed_text
 from commitlogfs.pipeline.jobs import export_tasks as tasks
 from commitlogfs.pipeline.jobs.export_folder import (
     ExportFolder,
@@ -35,15 +33,17 @@ from commitlogfs.pipeline.jobs.export_folder import (
 )
 from commitlogfs.pipeline.jobs.export_tasks import FilePlan, FileWritten, Layout, Partition, Reading
 from commitlogfs.pipeline.jobs.tally import Tally, store_days, tally_splits
-from commitlogfs.pipeline.losses import demand_complete, demand_places, missing_ranges, require_log
-from commitlogfs.pipeline.options import Edge, OptionError, ReadOptions, parse_options
-from commitlogfs.pipeline.places import first_place, narrow_by_time, survey
-from commitlogfs.pipeline.scanner import Damage, DamageMode
-from commitlogfs.pipeline.segments import LogListing, list_segments
-from commitlogfs.pipeline.selection import RecordFilter
-from commitlogfs.pipeline.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
-from commitlogfs.pipeline.truncation import expected_end
-from commitlogfs.pipeline.worker_task import worker_task
+from commitlogfs.pipeline.log.errors import LocationError, OptionError, PipelineError
+from commitlogfs.pipeline.log.losses import demand_complete, demand_places, missing_ranges, require_log
+from commitlogfs.pipeline.log.scanner import Damage, DamageMode
+from commitlogfs.pipeline.log.seek import first_place, narrow_by_time, survey
+from commitlogfs.pipeline.log.segments import LogListing, list_segments
+from commitlogfs.pipeline.log.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
+from commitlogfs.pipeline.log.truncation import expected_end
+from commitlogfs.pipeline.source.columns import COLUMNS, Projection
+from commitlogfs.pipeline.source.options import Edge, ReadOptions, parse_options
+from commitlogfs.pipeline.source.selection import RecordFilter
+from commitlogfs.pipeline.source.worker_task import worker_task
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,8 +22,9 @@ from typing import Any, Final, Self
 
 from pyarrow import ArrowInvalid, fs
 
-from commitlogfs.pipeline.errors import LocationError, PipelineError, os_reason, output_errors
-from commitlogfs.pipeline.scanner import Damage
+from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.pipeline.log.errors import LocationError, PipelineError, os_reason, output_errors
+from commitlogfs.pipeline.log.scanner import Damage
 
 OWN: Final = "_commitlogfs"
 _COMMITTING: Final = ".committing"
@@ -37,9 +38,13 @@ _ESCAPED: Final = frozenset({*map(chr, range(32)), *"\"#%'*/:=?\\\x7f{[]^"})
 class ExportRefusedError(PipelineError):
     """Nothing was written."""
 
+    exit_status = ExitCode.REFUSED
+
 
 class ExportInterruptedError(PipelineError):
     """The log has changed under it; what was finished before stays, and the same again goes on behind it."""
+
+    exit_status = ExitCode.REFUSED
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ may see the files of a micro-batch that was killed beside those of its repetitio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from commitlogfs.pipeline.columns import COLUMNS
-from commitlogfs.pipeline.errors import PipelineError
 from commitlogfs.pipeline.jobs.export_folder import OWN, ExportRefusedError
 from commitlogfs.pipeline.jobs.export_tasks import PARTITION_COLUMNS
-from commitlogfs.pipeline.locations import local_path
-from commitlogfs.pipeline.options import OptionError, parse_options
+from commitlogfs.pipeline.log.errors import OptionError, PipelineError
+from commitlogfs.pipeline.log.locations import local_path
+from commitlogfs.pipeline.source.columns import COLUMNS
+from commitlogfs.pipeline.source.options import parse_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,7 +96,7 @@ def wait(query: "StreamingQuery") -> None:
 
 
 def _schema(names: Sequence[str]) -> str:
-    from commitlogfs.pipeline.source import COLUMN_TYPES
+    from commitlogfs.pipeline.source.data_source import COLUMN_TYPES
 
     unknown = [name for name in names if name not in COLUMN_TYPES]
     if unknown:

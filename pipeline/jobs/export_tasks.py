@@ -14,16 +14,16 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from commitlogfs.pipeline.columns import COLUMNS
-from commitlogfs.pipeline.errors import output_errors
+from commitlogfs.pipeline.arrays.walk import Longs
 from commitlogfs.pipeline.jobs.export_folder import ExportFolder
 from commitlogfs.pipeline.jobs.tally import DAY_MS
-from commitlogfs.pipeline.rows import DAMAGE_COLUMN, RowReader
-from commitlogfs.pipeline.scanner import Damage, DamageMode
-from commitlogfs.pipeline.selection import RecordFilter
-from commitlogfs.pipeline.splits import Split
-from commitlogfs.pipeline.walk import Longs
-from commitlogfs.pipeline.worker_task import worker_task
+from commitlogfs.pipeline.log.errors import output_errors
+from commitlogfs.pipeline.log.scanner import Damage, DamageMode
+from commitlogfs.pipeline.log.splits import Split
+from commitlogfs.pipeline.source.columns import COLUMNS
+from commitlogfs.pipeline.source.rows import DAMAGE_COLUMN, RowReader
+from commitlogfs.pipeline.source.selection import RecordFilter
+from commitlogfs.pipeline.source.worker_task import worker_task
 
 PARTITION_COLUMNS: Final = ("topic", "date")
 _PACKED_BYTES: Final = 256 << 10

@@ -20,22 +20,23 @@ from pathlib import Path
 from pyspark import RDD, StorageLevel
 from pyspark.sql import SparkSession
 
-from commitlogfs.pipeline.broker_settings import BrokerSettings
-from commitlogfs.pipeline.consumequeue import ENTRY_BYTES
-from commitlogfs.pipeline.errors import OutputError, PipelineError, output_errors
-from commitlogfs.pipeline.index_file import IndexFileWriter, Share, file_names, file_size, plan_files
+from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.pipeline.broker.consume_queue import ENTRY_BYTES
+from commitlogfs.pipeline.broker.index_file import IndexFileWriter, Share, file_names, file_size, plan_files
+from commitlogfs.pipeline.broker.settings import BrokerSettings
 from commitlogfs.pipeline.jobs import rebuild_tasks as tasks
 from commitlogfs.pipeline.jobs.apply import make_manifest, write_manifest
 from commitlogfs.pipeline.jobs.progress import OnProgress, show_progress
 from commitlogfs.pipeline.jobs.rebuild_tasks import IndexFileWritten, Item, Place, SplitSummary
 from commitlogfs.pipeline.jobs.worker_errors import worker_errors
-from commitlogfs.pipeline.losses import demand_places, missing_log, missing_ranges
-from commitlogfs.pipeline.scanner import Damage, DamageMode
-from commitlogfs.pipeline.segments import LogListing, list_segments
-from commitlogfs.pipeline.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
-from commitlogfs.pipeline.tail import find_end
-from commitlogfs.pipeline.truncation import expected_end
-from commitlogfs.pipeline.unread_end import require_messages, warn_of_unread_end
+from commitlogfs.pipeline.log.errors import OutputError, PipelineError, output_errors
+from commitlogfs.pipeline.log.losses import demand_places, missing_log, missing_ranges
+from commitlogfs.pipeline.log.scanner import Damage, DamageMode
+from commitlogfs.pipeline.log.segments import LogListing, list_segments
+from commitlogfs.pipeline.log.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
+from commitlogfs.pipeline.log.tail import find_end
+from commitlogfs.pipeline.log.truncation import expected_end
+from commitlogfs.pipeline.log.unread_end import require_messages, warn_of_unread_end
 
 _TASKS_AT_MOST = 20_000
 _QUEUE_BYTES_PER_TASK = 512 << 20
@@ -43,6 +44,8 @@ _QUEUE_BYTES_PER_TASK = 512 << 20
 
 class RebuildRefusedError(PipelineError):
     """Nothing was begun."""
+
+    exit_status = ExitCode.REFUSED
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,35 +20,21 @@ from typing import Any, NamedTuple, Self, cast
 import numpy as np
 import numpy.typing as npt
 
-from commitlogfs.pipeline.broker_settings import BrokerSettings
-from commitlogfs.pipeline.consumequeue import (
+from commitlogfs.pipeline.broker.consume_queue import (
     BATCH_ENTRY_BYTES,
     ENTRY_BYTES,
     BatchConsumeQueueFiles,
     ConsumeQueueFiles,
     QueueSummary,
 )
-from commitlogfs.pipeline.dispatch import (
-    Dispatched,
-    Dispatcher,
-    DispatchRules,
-    Entries,
-    Keys,
-    QueueKey,
-)
-from commitlogfs.pipeline.errors import OutputError, output_errors
-from commitlogfs.pipeline.index_file import (
-    KEY,
-    IndexFileWriter,
-    IndexSummary,
-    KeyBlock,
-    Share,
-    pack_keys,
-)
-from commitlogfs.pipeline.queue_runs import Run, collect_runs
-from commitlogfs.pipeline.scanner import Chunk, Damage, DamageMode, scan_split
-from commitlogfs.pipeline.splits import Split
-from commitlogfs.pipeline.worker_task import worker_task
+from commitlogfs.pipeline.broker.dispatch import Dispatched, Dispatcher, DispatchRules, Entries, Keys, QueueKey
+from commitlogfs.pipeline.broker.index_file import KEY, IndexFileWriter, IndexSummary, KeyBlock, Share, pack_keys
+from commitlogfs.pipeline.broker.queue_runs import Run, collect_runs
+from commitlogfs.pipeline.broker.settings import BrokerSettings
+from commitlogfs.pipeline.log.errors import OutputError, output_errors
+from commitlogfs.pipeline.log.scanner import Chunk, Damage, DamageMode, scan_split
+from commitlogfs.pipeline.log.splits import Split
+from commitlogfs.pipeline.source.worker_task import worker_task
 
 _HELD_AT_MOST = 1_000_000
 """Entries and keys that are gathered before they are sorted and sent on, some 40 bytes each."""

@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from commitlogfs.pipeline.java_text import well_formed_text
+from commitlogfs.pipeline.arrays.java_text import well_formed_text
 from commitlogfs.pipeline.jobs.tally import Figures, Tally, queue_ids, tally_splits
-from commitlogfs.pipeline.losses import demand_places, missing_ranges, require_log
-from commitlogfs.pipeline.places import survey
-from commitlogfs.pipeline.scanner import Damage, DamageMode
-from commitlogfs.pipeline.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
-from commitlogfs.pipeline.truncation import expected_end
-from commitlogfs.pipeline.worker_task import worker_task
+from commitlogfs.pipeline.log.losses import demand_places, missing_ranges, require_log
+from commitlogfs.pipeline.log.scanner import Damage, DamageMode
+from commitlogfs.pipeline.log.seek import survey
+from commitlogfs.pipeline.log.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
+from commitlogfs.pipeline.log.truncation import expected_end
+from commitlogfs.pipeline.source.worker_task import worker_task
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

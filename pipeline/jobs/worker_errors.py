@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from pyspark.errors import PySparkException
 
-from commitlogfs.pipeline.errors import OutputError, PipelineError
+from commitlogfs.pipeline.log.errors import OutputError, PipelineError
 
 _OURS = re.compile(r"^(?:.*: )?commitlogfs\.pipeline\.(?:\w+\.)*(\w+Error): (.+)$", re.MULTILINE)
 

@@ -1,4 +1,7 @@
-"""Placement policies: pure functions from a snapshot of eligible disks to an order of preference."""
+"""Placement policies: pure functions from a snapshot of eligible disks to an order of preference.
+
+Nothing here measures a disk or makes a segment.
+"""
 
 from commitlogfs.store.placement.base import Candidate, PlacementPolicy, PlacementRequest
 from commitlogfs.store.placement.modulo import Modulo

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from commitlogfs.store.identity import DiskNumber
+from commitlogfs.store.disks.identity import DiskNumber
 from commitlogfs.store.segment import BaseOffset
 
 

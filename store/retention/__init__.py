@@ -1,4 +1,7 @@
-"""Forced deletion: when the oldest segments go, and what the broker is shown. Policy only, without I/O."""
+"""Forced deletion: when the oldest segments go, and what the broker is shown.
+
+Policy only, without I/O: fusefs.files.retention carries it out.
+"""
 
 from commitlogfs.store.retention.alerts import Alert, AlertCode, all_full
 from commitlogfs.store.retention.engine import Decision, EngineState, Removal, Rule, decide, is_pressed

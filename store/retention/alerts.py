@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from commitlogfs.store.disk import DiskState
+from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.retention.facts import DiskFacts, Snapshot
 from commitlogfs.store.retention.plan import obstacle
 from commitlogfs.store.segment import BaseOffset, format_segment_name

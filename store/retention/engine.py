@@ -15,14 +15,14 @@ import itertools
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from commitlogfs.store.eligibility import has_room, takes_a_segment
-from commitlogfs.store.identity import DiskNumber
+from commitlogfs.store.disks.eligibility import has_room, takes_a_segment
+from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.retention.alerts import Alert, AlertCode, all_full, disk_alerts, stuck_alerts
 from commitlogfs.store.retention.clocks import ClockWatch
 from commitlogfs.store.retention.facts import DiskFacts, HeldFacts, SegmentFacts, Snapshot
 from commitlogfs.store.retention.plan import Usages, best_case, plan_prefix, removable_prefix
 from commitlogfs.store.retention.rules import Mode, RetentionRules, Trigger
-from commitlogfs.store.usage import DiskUsage
 
 _MADE_UP_FOR = 2
 """Segments on one disk that are removed and held open, for which others go when a create needs room."""

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from commitlogfs.store.disk import DiskState
-from commitlogfs.store.identity import DiskNumber
+from commitlogfs.store.disks.disk import DiskState
+from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.segment import BaseOffset
 from commitlogfs.store.thresholds import Thresholds
-from commitlogfs.store.usage import DiskUsage
 
 
 @dataclass(frozen=True, slots=True)

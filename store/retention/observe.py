@@ -3,12 +3,12 @@
 import time
 from collections.abc import Callable, Iterator
 
-from commitlogfs.store import health
-from commitlogfs.store.attributes import unpack
-from commitlogfs.store.catalog import Catalog, Segment
-from commitlogfs.store.commitlog import CommitLog
-from commitlogfs.store.identity import DiskNumber
-from commitlogfs.store.remove import is_forced
+from commitlogfs.store.disks import health
+from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.files.attributes import unpack
+from commitlogfs.store.files.remove import is_forced
+from commitlogfs.store.pool.catalog import Catalog, Segment
+from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.retention.facts import DiskFacts, HeldFacts, Moment, RefusedFacts, SegmentFacts, Snapshot
 
 BLOCK_BYTES = 512

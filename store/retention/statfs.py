@@ -9,10 +9,10 @@ percent of the disk that decides.
 from dataclasses import dataclass
 from fractions import Fraction
 
-from commitlogfs.store.disk import DiskState
+from commitlogfs.store.disks.disk import DiskState
+from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.retention.rules import Mode, Trigger
 from commitlogfs.store.thresholds import Thresholds
-from commitlogfs.store.usage import DiskUsage
 
 BLOCK_BYTES = 4096
 

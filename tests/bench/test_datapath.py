@@ -22,7 +22,7 @@ from commitlogfs.bench.report import Results, as_markdown
 from commitlogfs.bench.report_goals import goals
 from commitlogfs.bench.report_plot import draw, why_no_plot
 from commitlogfs.bench.served import CommandFailedError
-from commitlogfs.mount import mountinfo
+from commitlogfs.mount.linux import mountinfo
 
 MIB = 1 << 20
 DATA = ("append-sync", "append", "read-cold", "read-warm", "random-cold", "readers-cold", "create", "list")

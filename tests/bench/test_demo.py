@@ -16,7 +16,7 @@ import pytest
 
 from commitlogfs.bench import rocketmq
 from commitlogfs.bench.demo_site import PREFERRED_ROOT
-from commitlogfs.mount import mountinfo
+from commitlogfs.mount.linux import mountinfo
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.root, pytest.mark.mounted]
 

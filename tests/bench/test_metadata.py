@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from commitlogfs.bench.figures import latencies
-from commitlogfs.mount import mountinfo
+from commitlogfs.mount.linux import mountinfo
 
 
 def run_bench(workdir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,8 @@ from support.tiny_fuse import tiny_fuse
 from support.waiting import eventually
 
 from commitlogfs.bench import sweep
-from commitlogfs.mount import guard, mountinfo
+from commitlogfs.mount.linux import mountinfo
+from commitlogfs.mount.location import guard
 
 pytestmark = pytest.mark.root
 
@@ -21,7 +22,7 @@ import os, subprocess, sys
 from pathlib import Path
 from commitlogfs.bench import sweep
 from support.loop_disks import LoopDisk, MIB
-from commitlogfs.mount import guard
+from commitlogfs.mount.location import guard
 base = sweep.create_base("demo")
 os.environ[sweep.RUNS_VARIABLE] = f"/of/another:{base}"
 elsewhere = base.parent / "elsewhere"

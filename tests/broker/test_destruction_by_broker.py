@@ -12,7 +12,7 @@ from support.pools import MIB
 
 from commitlogfs.bench import rocketmq
 from commitlogfs.bench.rocketmq import StartFailedError
-from commitlogfs.mount.guard import GUARD_NAME
+from commitlogfs.mount.location.guard import GUARD_NAME
 
 pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 

@@ -17,7 +17,7 @@ from support.pools import MIB
 from support.waiting import eventually
 
 from commitlogfs.bench import rocketmq
-from commitlogfs.mount import mountinfo
+from commitlogfs.mount.linux import mountinfo
 
 pytestmark = [
     pytest.mark.broker,

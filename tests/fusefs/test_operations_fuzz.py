@@ -18,16 +18,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyfuse3 import EntryAttributes, FUSEError
 
-from commitlogfs.fusefs import inodes
-from commitlogfs.fusefs.control_files import ControlContents
+from commitlogfs.fusefs.files.control_files import ControlContents
+from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.operations import CommitLogOperations
-from commitlogfs.mount.metrics import Metrics
-from commitlogfs.store import birth
-from commitlogfs.store.commitlog import CommitLog
-from commitlogfs.store.identity import RootAttributes
-from commitlogfs.store.membership import DiskSpec
+from commitlogfs.mount.status.metrics import Metrics
+from commitlogfs.store.disks.identity import RootAttributes
+from commitlogfs.store.disks.membership import DiskSpec
 from commitlogfs.store.placement import POLICIES
-from commitlogfs.store.pool import open_pool
+from commitlogfs.store.pool import birth
+from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.pool.open import open_pool
 from commitlogfs.store.retention import RetentionRules
 from commitlogfs.store.segment import format_segment_name, parse_segment_name, parse_temporary_name
 from commitlogfs.store.thresholds import Thresholds

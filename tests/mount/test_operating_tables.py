@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from commitlogfs.mount.config import parse_config
-from commitlogfs.mount.config_errors import ConfigError
-from commitlogfs.mount.config_retention import RetentionTable
-from commitlogfs.mount.units import parse_duration_ms
+from commitlogfs.console.units import parse_duration_ms
+from commitlogfs.mount.config.errors import ConfigError
+from commitlogfs.mount.config.model import parse_config
+from commitlogfs.mount.config.retention import RetentionTable
 from commitlogfs.store.retention import AlertCode, Mode, RetentionRules
 
 TEXT = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()

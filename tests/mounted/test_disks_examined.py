@@ -14,7 +14,7 @@ from support.loop_disks import DiskFarm, LoopDisk, mkfs_available
 from support.pools import MIB, PoolMount, Ran
 from support.waiting import eventually
 
-from commitlogfs.mount.disk_probe import DiskProbe, Probed, probe_disks
+from commitlogfs.mount.doctor.disk_probe import DiskProbe, Probed, probe_disks
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 

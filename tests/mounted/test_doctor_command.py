@@ -10,8 +10,9 @@ from support.loop_disks import MIB
 from support.snapshots import snapshot
 from support.tiny_fuse import tiny_fuse
 
-from commitlogfs.mount import doctor_machine, mountinfo
-from commitlogfs.mount.doctor_broker import find_broker
+from commitlogfs.mount.doctor import machine
+from commitlogfs.mount.doctor.broker import find_broker
+from commitlogfs.mount.linux import mountinfo
 
 pytestmark = [pytest.mark.mounted, pytest.mark.slow]
 
@@ -72,7 +73,7 @@ def test_a_mount_of_another_user_cannot_steer_a_terminal(workdir, cli, monkeypat
 
 @pytest.mark.root
 def test_disks_of_their_own_and_a_guarded_mountpoint_are_well(disk_farm, make_pool, cli, monkeypatch):
-    monkeypatch.setattr("commitlogfs.mount.doctor_pool.segments_possible", lambda usage, size: 100)
+    monkeypatch.setattr("commitlogfs.mount.doctor.pool.segments_possible", lambda usage, size: 100)
     folders = []
     for _ in range(2):
         folder = disk_farm.add("ext4").path / "commitlog"
@@ -133,8 +134,8 @@ def test_a_stale_socket(workdir, monkeypatch):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(workdir / "gone.sock"))
         listener.listen()
-        (alive,) = doctor_machine.check_sockets()
-    (stale,) = doctor_machine.check_sockets()
+        (alive,) = machine.check_sockets()
+    (stale,) = machine.check_sockets()
     assert (alive.name, stale.name) == ("sockets", "stale-socket")
     assert stale.message == f"{workdir}/gone.sock: no daemon listens any more"
 
@@ -142,15 +143,15 @@ def test_a_stale_socket(workdir, monkeypatch):
 def test_a_dead_mount_is_found_without_its_configuration(make_pool):
     pool = make_pool(1)
     pool.start()
-    before = doctor_machine.check_mounts([])
+    before = machine.check_mounts([])
     pool.kill()
     entry = mountinfo.find_mount(pool.mountpoint)
     assert entry is not None
-    dead = [check for check in doctor_machine.check_mounts([]) if check.message.startswith(f"{pool.mountpoint}: ")]
+    dead = [check for check in machine.check_mounts([]) if check.message.startswith(f"{pool.mountpoint}: ")]
     assert [check.name for check in dead] == ["dead-mount"]
     assert not [check for check in before if check.message.startswith(f"{pool.mountpoint}: ")]
     assert not [
-        check for check in doctor_machine.check_mounts([entry.mountpoint]) if str(pool.mountpoint) in check.message
+        check for check in machine.check_mounts([entry.mountpoint]) if str(pool.mountpoint) in check.message
     ]
 
 

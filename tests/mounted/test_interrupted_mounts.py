@@ -9,8 +9,8 @@ import time
 import pytest
 from support.pools import PoolMount
 
-from commitlogfs.mount import mountinfo
-from commitlogfs.store.locks import lock_holder
+from commitlogfs.mount.linux import mountinfo
+from commitlogfs.store.files.locks import lock_holder
 
 pytestmark = [pytest.mark.mounted, pytest.mark.slow]
 

@@ -19,8 +19,8 @@ from support.waiting import eventually
 
 from commitlogfs.bench import sweep
 from commitlogfs.bench.recovery import busy_processes
-from commitlogfs.mount import mountinfo
-from commitlogfs.mount.keeper_options import DEFAULT_WATCHDOG_S
+from commitlogfs.mount.keeper.command_line import DEFAULT_WATCHDOG_S
+from commitlogfs.mount.linux import mountinfo
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 

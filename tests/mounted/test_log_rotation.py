@@ -17,7 +17,7 @@ from support.pools import PoolMount
 from support.processes import has_ended
 from support.waiting import eventually
 
-from commitlogfs.mount import logs
+from commitlogfs.mount.linux import logs
 
 pytestmark = [
     pytest.mark.mounted,
@@ -144,7 +144,7 @@ def test_a_log_that_cannot_be_opened_stops_no_takeover(background: Callable[...,
 def test_a_hung_log_disk_does_not_hold_up_a_start(disk_farm: DiskFarm) -> None:
     """A new log file cannot be made there; the daemon has to take the mount over all the same."""
     disk = disk_farm.add()
-    script = "from commitlogfs.mount import logs; logs.catch_hangup(); print('started', flush=True)"
+    script = "from commitlogfs.mount.linux import logs; logs.catch_hangup(); print('started', flush=True)"
     with frozen(disk):
         process = subprocess.Popen(
             [sys.executable, "-c", script],

@@ -11,8 +11,8 @@ from support.in_process import CommandLine
 from support.pools import MIB, PoolMount, segment_name
 from support.records import make_blank, make_record
 
-from commitlogfs.mount import mountinfo
-from commitlogfs.mount.segment_map import BLOCKS
+from commitlogfs.mount.linux import mountinfo
+from commitlogfs.mount.views.segment_map import BLOCKS
 
 pytestmark = [pytest.mark.mounted, pytest.mark.slow]
 

@@ -9,14 +9,14 @@ import pytest
 
 from commitlogfs.bench import rocketmq
 from commitlogfs.bench.rocketmq.multipath import MultiPathOracle
-from commitlogfs.store.disk import DiskState
-from commitlogfs.store.eligibility import DiskView, evaluate
-from commitlogfs.store.identity import DiskNumber
+from commitlogfs.store.disks.disk import DiskState
+from commitlogfs.store.disks.eligibility import DiskView, evaluate
+from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.placement.base import Candidate, PlacementRequest
 from commitlogfs.store.placement.modulo import Modulo
 from commitlogfs.store.segment import BaseOffset, format_segment_name
 from commitlogfs.store.thresholds import Thresholds
-from commitlogfs.store.usage import DiskUsage
 
 pytestmark = [
     pytest.mark.broker,

@@ -10,7 +10,7 @@ import pytest
 from support.other_users import as_user
 from support.pools import MIB, PoolMount, run_cli
 
-from commitlogfs.mount import mountinfo
+from commitlogfs.mount.linux import mountinfo
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 

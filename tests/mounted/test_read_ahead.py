@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.pools import MIB, PoolMount, segment_bytes
 
-from commitlogfs.mount import mountinfo, read_ahead
+from commitlogfs.mount.linux import mountinfo, read_ahead
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 

@@ -13,7 +13,7 @@ from support.loop_disks import DiskFarm, mkfs_available
 from support.pools import MIB, PoolMount
 from support.waiting import eventually
 
-from commitlogfs.store.yields import VAIN_REMOVALS
+from commitlogfs.store.disks.reclaim import VAIN_REMOVALS
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 

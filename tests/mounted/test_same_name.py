@@ -3,7 +3,7 @@
 import pytest
 from support.pools import PoolMount
 
-from commitlogfs.mount import mountinfo
+from commitlogfs.mount.linux import mountinfo
 
 pytestmark = [pytest.mark.mounted, pytest.mark.slow]
 

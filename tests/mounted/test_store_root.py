@@ -11,8 +11,8 @@ from support.loop_disks import DiskFarm
 from support.other_users import as_user
 from support.pools import PoolMount, Ran
 
-from commitlogfs.mount.store_root import examine_store_root
-from commitlogfs.store.identity import RootAttributes
+from commitlogfs.mount.location.store_root import examine_store_root
+from commitlogfs.store.disks.identity import RootAttributes
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 

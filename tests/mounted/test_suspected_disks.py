@@ -13,8 +13,8 @@ from support.loop_disks import DiskFarm, LoopDisk
 from support.pools import MIB, PoolMount
 from support.waiting import eventually
 
+from commitlogfs.store.disks.probe import Trial, try_disk
 from commitlogfs.store.errors import DiskError, DiskReadOnlyError
-from commitlogfs.store.trial import Trial, try_disk
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 

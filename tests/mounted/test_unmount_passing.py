@@ -10,7 +10,7 @@ import pytest
 from support.pools import PoolMount
 from support.waiting import eventually
 
-from commitlogfs.mount.unmount import unmount
+from commitlogfs.mount.linux.unmount import unmount
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 

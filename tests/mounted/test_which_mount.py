@@ -13,7 +13,7 @@ from support.pools import PoolMount
 from support.unprivileged import Desktop
 
 from commitlogfs.bench import sweep
-from commitlogfs.mount import mountinfo
+from commitlogfs.mount.linux import mountinfo
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 

@@ -3,14 +3,14 @@
 import re
 from pathlib import Path
 
+from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.pipeline import cli
-from commitlogfs.pipeline.columns import COLUMNS
-from commitlogfs.pipeline.exit_codes import ExitCode
 from commitlogfs.pipeline.jobs.export import DEFAULT_FILE_BYTES, DEFAULT_RANGE_BYTES, ExportResult
 from commitlogfs.pipeline.jobs.stats import LogStats, TopicStats
-from commitlogfs.pipeline.options import OPTION_NAMES
-from commitlogfs.pipeline.source import COLUMN_TYPES
-from commitlogfs.pipeline.splits import DEFAULT_SPLIT_BYTES
+from commitlogfs.pipeline.log.splits import DEFAULT_SPLIT_BYTES
+from commitlogfs.pipeline.source.columns import COLUMNS
+from commitlogfs.pipeline.source.data_source import COLUMN_TYPES
+from commitlogfs.pipeline.source.options import OPTION_NAMES
 
 TEXT = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
 

@@ -26,8 +26,8 @@ for key, value in settings.items():
     builder = builder.config(key, value)
 spark = builder.getOrCreate()
 rows = spark.read.format("commitlog").schema("commitLogOffset long").load(sys.argv[1])
-import commitlogfs.pipeline.source
-print(json.dumps([rows.count(), commitlogfs.pipeline.source.__file__]))
+import commitlogfs.pipeline.source.data_source
+print(json.dumps([rows.count(), commitlogfs.pipeline.source.data_source.__file__]))
 spark.stop()
 """
 

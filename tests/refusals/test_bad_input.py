@@ -13,7 +13,7 @@ import pytest
 from support.pools import MIB, PoolMount, Ran
 from support.snapshots import snapshot
 
-from commitlogfs.mount import mountinfo
+from commitlogfs.mount.linux import mountinfo
 
 pytestmark = [pytest.mark.mounted, pytest.mark.slow]
 

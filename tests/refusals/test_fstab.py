@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.pools import PoolMount
 
-from commitlogfs.mount import mountinfo
+from commitlogfs.mount.linux import mountinfo
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 

@@ -15,7 +15,7 @@ import pytest
 from support.pools import PoolMount, run_cli, segment_bytes
 from support.waiting import eventually
 
-from commitlogfs.mount import mountinfo
+from commitlogfs.mount.linux import mountinfo
 
 pytestmark = [pytest.mark.mounted, pytest.mark.slow]
 

@@ -13,9 +13,9 @@ from support.pools import MIB, PoolMount, segment_bytes, segment_name
 from support.refusals import degrade, refused_mount
 from support.snapshots import snapshot
 
-from commitlogfs.mount.mounting import refusal
+from commitlogfs.mount.preflight.configured_pool import refusal
 from commitlogfs.store.findings import Finding, FindingCode, Severity
-from commitlogfs.store.pool import PoolRefusedError
+from commitlogfs.store.pool.open import PoolRefusedError
 
 pytestmark = [pytest.mark.mounted, pytest.mark.slow]
 

@@ -15,7 +15,7 @@ import pytest
 from support.pools import PoolMount
 from support.waiting import eventually
 
-from commitlogfs.mount import control
+from commitlogfs.mount.location import control_socket
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 
@@ -55,7 +55,7 @@ def answer_to(pool: PoolMount, packet: bytes) -> object:
 
 def still_serves(pool: PoolMount) -> None:
     started = time.monotonic()
-    assert control.ask(path_of(pool), "status", ANSWER_S)["name"] == pool.name
+    assert control_socket.ask(path_of(pool), "status", ANSWER_S)["name"] == pool.name
     os.statvfs(pool.mountpoint)
     assert time.monotonic() - started < ANSWER_S
 
@@ -95,7 +95,7 @@ PACKETS = {
     "unknown verb": b'{"verb": "__class__"}',
     "deep nesting": b"[" * 4000,
     "deep object": b'{"verb":' * 500,
-    "as long as is allowed": b'{"verb": "x"' + b" " * (control.MAX_REQUEST_BYTES - 13) + b"}",
+    "as long as is allowed": b'{"verb": "x"' + b" " * (control_socket.MAX_REQUEST_BYTES - 13) + b"}",
     "too long": b'{"verb": "status", "x": "' + b"x" * 8000 + b'"}',
     "huge": b"x" * 100_000,
     "locate nothing": b'{"verb": "locate"}',
@@ -157,4 +157,4 @@ def test_descriptors_come_back(shared: PoolMount) -> None:
             peer.send(b"x")
             peer.recv(1000)
     still_serves(shared)
-    assert len(os.listdir(folder)) <= before + control.MAX_PEERS
+    assert len(os.listdir(folder)) <= before + control_socket.MAX_PEERS

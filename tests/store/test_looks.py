@@ -6,15 +6,23 @@ import os
 import pytest
 
 from commitlogfs.store import _syscalls
-from commitlogfs.store.attributes import mode_of, nlink_of, size_of, stat_changes, stat_name, stat_names, unpack
-from commitlogfs.store.commitlog import CommitLog
-from commitlogfs.store.disk import Disk
-from commitlogfs.store.filesystem import FilesystemKind, Suitability
-from commitlogfs.store.identity import DiskNumber, RootAttributes
-from commitlogfs.store.inventory import take_inventory
+from commitlogfs.store.disks.disk import Disk
+from commitlogfs.store.disks.identity import DiskNumber, RootAttributes
+from commitlogfs.store.files.attributes import (
+    mode_of,
+    nlink_of,
+    size_of,
+    stat_changes,
+    stat_name,
+    stat_names,
+    unpack,
+)
+from commitlogfs.store.files.filesystem import FilesystemKind, Suitability
 from commitlogfs.store.placement import POLICIES
-from commitlogfs.store.pool import Pool
-from commitlogfs.store.scan import scan_folder
+from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.pool.inventory import take_inventory
+from commitlogfs.store.pool.open import Pool
+from commitlogfs.store.pool.scan import scan_folder
 from commitlogfs.store.segment import format_segment_name
 from commitlogfs.store.thresholds import Thresholds
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from commitlogfs.store import filesystem
-from commitlogfs.store.attributes import _LAYOUT, FileAttributes, PackedAttributes
-from commitlogfs.store.disk import Disk, DiskState
-from commitlogfs.store.identity import DiskNumber
+from commitlogfs.store.disks.disk import Disk, DiskState
+from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.files import filesystem
+from commitlogfs.store.files.attributes import _LAYOUT, FileAttributes, PackedAttributes
 from commitlogfs.store.thresholds import Thresholds
 
 GIB = 1 << 30

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from support.loop_disks import BUSY_TIMEOUT_S, LoopDisk
 
-from commitlogfs.mount import mountinfo
+from commitlogfs.mount.linux import mountinfo
 
 
 def flaky_available() -> str:

@@ -11,14 +11,14 @@ from typing import Any
 from support.waiting import eventually
 
 from commitlogfs.bench import sweep
-from commitlogfs.mount import mountinfo
-from commitlogfs.mount.keeper_options import Options
+from commitlogfs.mount.keeper.command_line import Options
+from commitlogfs.mount.linux import mountinfo
 
 _HURRIED = """
 import sys
-from commitlogfs.mount import keeper, keeper_policy
-keeper_policy.LONGEST_DELAY_S = 0.1
-sys.exit(keeper.main(sys.argv[5:]))  # behind "python -P -m MODULE"
+from commitlogfs.mount.keeper import policy, process
+policy.LONGEST_DELAY_S = 0.1
+sys.exit(process.main(sys.argv[5:]))  # behind "python -P -m MODULE"
 """
 
 STUB = Path(__file__).with_name("stub_daemon.py")

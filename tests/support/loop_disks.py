@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from commitlogfs.mount import holders, mountinfo
+from commitlogfs.mount.linux import holders, mountinfo
 
 MIB = 1024 * 1024
 XFS_MIN_BYTES = 300 * MIB

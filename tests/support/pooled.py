@@ -5,18 +5,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from commitlogfs.fusefs.background import BackgroundSync
-from commitlogfs.fusefs.backing import Backing
-from commitlogfs.fusefs.disk_threads import DiskThreads
-from commitlogfs.fusefs.namespace import Namespace
-from commitlogfs.fusefs.observer import SilentObserver
-from commitlogfs.fusefs.usage_monitor import UsageMonitor
-from commitlogfs.store import birth
-from commitlogfs.store.commitlog import CommitLog
-from commitlogfs.store.identity import RootAttributes
-from commitlogfs.store.membership import DiskSpec
+from commitlogfs.fusefs.disks.background import BackgroundSync
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
+from commitlogfs.fusefs.files.namespace import Namespace
+from commitlogfs.fusefs.kernel.backing import Backing
+from commitlogfs.fusefs.kernel.observer import SilentObserver
+from commitlogfs.store.disks.identity import RootAttributes
+from commitlogfs.store.disks.membership import DiskSpec
 from commitlogfs.store.placement import POLICIES
-from commitlogfs.store.pool import open_pool
+from commitlogfs.store.pool import birth
+from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.pool.open import open_pool
 from commitlogfs.store.thresholds import Thresholds
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from commitlogfs.mount import control
+from commitlogfs.mount.location import control_socket
 
 MIB = 1 << 20
 START_TIMEOUT_S = 20.0
@@ -206,7 +206,7 @@ class PoolMount:
 
     def ask(self, verb: str) -> Any:
         """The daemon's answer, without a process for the command line."""
-        return control.ask(self.socket, verb)
+        return control_socket.ask(self.socket, verb)
 
     # --- content -------------------------------------------------------------------------------------
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from commitlogfs.store.disk import DiskState
-from commitlogfs.store.identity import DiskNumber
+from commitlogfs.store.disks.disk import DiskState
+from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.retention import DiskFacts, HeldFacts, Moment, RefusedFacts, SegmentFacts, Snapshot
 from commitlogfs.store.segment import BaseOffset
 from commitlogfs.store.thresholds import Thresholds
-from commitlogfs.store.usage import DiskUsage
 
 SIZE = 1 << 20
 """Of a segment."""

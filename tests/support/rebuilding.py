@@ -5,13 +5,13 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
-from commitlogfs.pipeline.broker_settings import BrokerSettings
-from commitlogfs.pipeline.index_file import Share, plan_files
+from commitlogfs.pipeline.broker.index_file import Share, plan_files
+from commitlogfs.pipeline.broker.settings import BrokerSettings
 from commitlogfs.pipeline.jobs import rebuild_tasks as tasks
-from commitlogfs.pipeline.scanner import DamageMode
-from commitlogfs.pipeline.segments import list_segments
-from commitlogfs.pipeline.splits import plan_splits
-from commitlogfs.pipeline.tail import find_end
+from commitlogfs.pipeline.log.scanner import DamageMode
+from commitlogfs.pipeline.log.segments import list_segments
+from commitlogfs.pipeline.log.splits import plan_splits
+from commitlogfs.pipeline.log.tail import find_end
 
 QUEUE_WRITERS = 3
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from support.pools import MIB, PoolMount, segment_bytes, segment_name
 
-from commitlogfs.mount import mountinfo
+from commitlogfs.mount.linux import mountinfo
 
 
 def write_segment(folder: Path, index: int, size: int = MIB) -> Path:

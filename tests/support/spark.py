@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from commitlogfs.pipeline.spark import session
+from commitlogfs.pipeline.source.session import session
 
 MASTER = "local[2]"
 _END_S = 30.0

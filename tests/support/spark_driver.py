@@ -71,7 +71,7 @@ def run(*arguments: object, timeout_s: float = BUSY_S) -> str:
 
 
 def _session(master: str, settings: dict[str, str], folder: Path | None = None) -> Any:
-    from commitlogfs.pipeline.spark import session
+    from commitlogfs.pipeline.source.session import session
 
     small = {"spark.driver.memory": "768m", "spark.sql.shuffle.partitions": "2"}
     if folder is not None:

@@ -36,7 +36,7 @@ class Stub:
         return {name: 3 + index for index, name in enumerate(names[: int(os.environ.get("LISTEN_FDS", "0"))])}
 
     def _stand_by(self) -> dict[str, int]:
-        from commitlogfs.mount.standby import wait_until_called
+        from commitlogfs.mount.daemon.standby import wait_until_called
 
         with (self.folder / "standbys").open("a") as standbys:
             standbys.write(f"{os.getpid()}\n")
@@ -110,7 +110,7 @@ class Stub:
 
     def do_prepare(self, _: str) -> None:
         """Its result goes to FOLDER/prepared."""
-        from commitlogfs.mount.successor import prepare
+        from commitlogfs.mount.keeper.successor import prepare
 
         with (self.folder / "prepared").open("a") as prepared:
             prepared.write(f"{prepare()}\n")
@@ -164,15 +164,15 @@ class Stub:
         """Serve with a watch over the keeper."""
         import trio
 
-        from commitlogfs.mount import logs
-        from commitlogfs.mount.keeper_adoption import KeeperWatch
+        from commitlogfs.mount.keeper.adoption import KeeperWatch
+        from commitlogfs.mount.linux import logs
 
         with logs.logging_to():
             trio.run(KeeperWatch().run, {"fuse": self.device})
             trio.run(trio.sleep_forever)
 
     def _notify(self, state: str, fds: Sequence[int] = ()) -> None:
-        from commitlogfs.mount import notify
+        from commitlogfs.mount.linux import notify
 
         assert notify.notify(state, fds)
 

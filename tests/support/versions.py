@@ -17,7 +17,7 @@ from support.kept import KeptMount
 from support.pools import PoolMount
 from support.waiting import eventually
 
-from commitlogfs.mount.keeper_options import Options
+from commitlogfs.mount.keeper.command_line import Options
 
 SOURCE = Path(__file__).parents[2]
 _PACKAGES = ("bench", "fusefs", "mount", "store")

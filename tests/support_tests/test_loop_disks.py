@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.loop_disks import MIB, XFS_MIN_BYTES, DiskFarm, LoopDisk, mkfs_available
 
-from commitlogfs.mount import mountinfo
+from commitlogfs.mount.linux import mountinfo
 
 pytestmark = pytest.mark.root
 

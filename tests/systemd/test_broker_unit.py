@@ -20,7 +20,7 @@ from support.waiting import eventually
 
 from commitlogfs.bench import rocketmq, sweep
 from commitlogfs.bench.rocketmq import NameServer, Sender
-from commitlogfs.mount.guard import GUARD_NAME
+from commitlogfs.mount.location.guard import GUARD_NAME
 
 pytestmark = [
     pytest.mark.mounted,

@@ -11,7 +11,7 @@ from support.booted import Booted, booted, why_not
 from support.loop_disks import DiskFarm
 from support.waiting import eventually
 
-from commitlogfs.mount.priority import NICE
+from commitlogfs.mount.linux.priority import NICE
 
 pytestmark = [
     pytest.mark.mounted,

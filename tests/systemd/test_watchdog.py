@@ -15,7 +15,7 @@ pytestmark = [
 
 SILENT = """
 import sys, time
-from commitlogfs.mount import notify
+from commitlogfs.mount.linux import notify
 notify.ready()
 if sys.argv[1:] == ["alone"]:
     notify.watch_no_longer()

@@ -8,9 +8,9 @@ from support.kept import KeptMount
 from support.pools import Ran
 from support.waiting import eventually
 
-from commitlogfs.mount.config import load_config
-from commitlogfs.mount.rehearsal import why_not_mountable
-from commitlogfs.store.pool import OnMissing
+from commitlogfs.mount.config.model import load_config
+from commitlogfs.mount.preflight.rehearsal import why_not_mountable
+from commitlogfs.store.pool.open import OnMissing
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 

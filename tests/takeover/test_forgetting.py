@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.mounted, pytest.mark.root]
 CREATES_WAIT = """
 import time
 from pathlib import Path
-from commitlogfs.store import allocate
+from commitlogfs.store.files import allocate
 reserve = allocate.reserve
 def wait(*arguments):
     Path({folder!r}, "waits").touch()

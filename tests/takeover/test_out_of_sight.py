@@ -13,7 +13,8 @@ from support.pools import MIB, PoolMount, segment_bytes
 from support.versions import VersionedMount
 from support.waiting import eventually
 
-from commitlogfs.mount import control, mountinfo, runtime
+from commitlogfs.mount.linux import mountinfo
+from commitlogfs.mount.location import control_socket, runtime_directory
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
@@ -198,11 +199,11 @@ def test_without_a_keeper_nobody_steps_back(keep: Callable[..., KeptMount]) -> N
         former = keeper
         keeper = eventually(lambda former=former: newest_keeper(pool, former), 20)
     os.kill(keeper, signal.SIGKILL)
-    socket = Path(pool.runtime) / runtime.socket_path(pool.name).name
-    eventually(lambda: control.ask(socket, "status")["daemon"]["survives"] is False)
-    assert "its keeper has died" in control.ask(socket, "restart")["refused"]
-    eventually(lambda: control.ask(socket, "status")["daemon"]["survives"], 20)
-    assert control.ask(socket, "status")["daemon"]["pid"] == kept.daemon
+    socket = Path(pool.runtime) / runtime_directory.socket_path(pool.name).name
+    eventually(lambda: control_socket.ask(socket, "status")["daemon"]["survives"] is False)
+    assert "its keeper has died" in control_socket.ask(socket, "restart")["refused"]
+    eventually(lambda: control_socket.ask(socket, "status")["daemon"]["survives"], 20)
+    assert control_socket.ask(socket, "status")["daemon"]["pid"] == kept.daemon
     assert pool.cli("restart", pool.name).status == 0
     assert pool.cli("umount", pool.name).status == 0
 

@@ -23,8 +23,8 @@ from support.processes import has_ended
 from support.versions import VersionedMount, events
 from support.waiting import eventually
 
-from commitlogfs.mount import mountinfo
-from commitlogfs.mount.keeper_spawn import spawn
+from commitlogfs.mount.keeper.spawn import spawn
+from commitlogfs.mount.linux import mountinfo
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 
@@ -240,13 +240,13 @@ CRASHES = {
     "at once": "import os; os._exit(70)",
     "after the takeover": """
 import os
-from commitlogfs.mount.served_mount import ServedMount
+from commitlogfs.mount.daemon.served_mount import ServedMount
 mount = ServedMount.mount
 ServedMount.mount = lambda self: (mount(self), os._exit(70))
 """,
     "before it is ready": """
 import os
-from commitlogfs.mount import notify
+from commitlogfs.mount.linux import notify
 notify.ready = lambda text="": os._exit(70)
 """,
 }

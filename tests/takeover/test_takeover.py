@@ -14,7 +14,7 @@ from support.kept import KeptMount
 from support.pools import MIB, segment_bytes
 from support.waiting import eventually
 
-from commitlogfs.mount import mountinfo
+from commitlogfs.mount.linux import mountinfo
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 

@@ -12,7 +12,7 @@ from support.loop_disks import XFS_MIN_BYTES, DiskFarm, LoopDisk
 from support.pools import MIB, segment_bytes
 from support.waiting import eventually
 
-from commitlogfs.store import identity
+from commitlogfs.store.disks import identity
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 

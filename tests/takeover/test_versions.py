@@ -9,13 +9,13 @@ import pytest
 from support.pools import MIB, PoolMount, segment_bytes
 from support.versions import VersionedMount
 
-from commitlogfs.mount import mountinfo
+from commitlogfs.mount.linux import mountinfo
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 
 LAYOUTS = {
-    "handshake": {"fusefs/handshake.py": ("LAYOUT = 1", "LAYOUT = 2")},
-    "table": {"fusefs/backing_table.py": ("LAYOUT = 1", "LAYOUT = 2")},
+    "handshake": {"fusefs/kernel/handshake.py": ("LAYOUT = 1", "LAYOUT = 2")},
+    "table": {"fusefs/kernel/backing_table.py": ("LAYOUT = 1", "LAYOUT = 2")},
 }
 OTHER_FLAGS = {"fusefs/operations.py": ("enable_writeback_cache = False", "enable_writeback_cache = True")}
 NAME_MAX = 255
@@ -40,7 +40,7 @@ def test_a_version_that_cannot_be_loaded_is_not_restarted_to(
 ) -> None:
     mount = keep_reserved(2)
     pool = mount.pool
-    mount.make("broken", {"mount/served_mount.py": ("import trio\n", "import trio_that_is_not_installed\n")})
+    mount.make("broken", {"mount/daemon/served_mount.py": ("import trio\n", "import trio_that_is_not_installed\n")})
     fd, mapped = start_with(mount)
     before = mount.daemon
     mount.choose("broken")

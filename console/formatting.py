@@ -1,0 +1,58 @@
+"""Sizes, counts, rates and times as people read them. Pure."""
+
+from datetime import UTC, datetime
+from typing import Final
+
+from rich.cells import cell_len, set_cell_size
+
+_CUT: Final = "..."
+_BINARY_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def approximate_size(size_bytes: float) -> str:
+    """Three digits and a binary unit: "1.5 GiB"."""
+    power = 0
+    while size_bytes >= 1000 and power < len(_BINARY_UNITS) - 1:
+        size_bytes /= 1024
+        power += 1
+    digits = 0 if power == 0 or size_bytes >= 100 else 1
+    return f"{size_bytes:.{digits}f} {_BINARY_UNITS[power]}"
+
+
+def approximate_duration(seconds: float) -> str:
+    """In the largest unit that leaves two or more: "90 min", "3 d"."""
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def count_of(number: int, noun: str) -> str:
+    """ "1 segment", "60,000 segments"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def rate(per_second: float | None) -> str:
+    if per_second is None:
+        return "-"
+    return f"{per_second:,.0f}/s" if per_second >= 10 else f"{per_second:.2g}/s"
+
+
+def moment(milliseconds: int) -> str:
+    """UTC, to the second; "-" beyond any calendar."""
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError):
+        return "-"
+
+
+def shortened(text: str, width: int) -> str:
+    """`text` in at most `width` columns of a terminal, at least three: what is too long loses its middle."""
+    if cell_len(text) <= width:
+        return text
+    room = width - len(_CUT)
+    head = set_cell_size(text, room // 2).rstrip()
+    tail = ""
+    while len(tail) < len(text) and cell_len(text[-len(tail) - 1 :]) <= room - cell_len(head):
+        tail = text[-len(tail) - 1 :]
+    return f"{head}{_CUT}{tail}"

@@ -1,0 +1,89 @@
+"""The way out of every command: one line for each error, and an exit status."""
+
+import io
+import os
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+import typer
+from typer.exceptions import TyperException
+
+from commitlogfs.console.errors import UserError
+from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.console.plain_text import is_plain_text, use_plain_text
+from commitlogfs.console.version import VERSION
+from commitlogfs.store.printable import printable
+
+_LINE_END: Final = "\n"
+Translate = Callable[[Exception], UserError | None]
+"""The error that a user sees instead of this one; None leaves it to the general rules."""
+
+
+def _no_translation(_error: Exception) -> None:
+    return None
+
+
+def run(app: typer.Typer, arguments: list[str] | None = None, translate: Translate = _no_translation) -> int:
+    """Run one command and return its exit status (docs/operating.md).
+
+    Reports UserError, wrong arguments and OSError as one line on standard error. Any other exception passes: it is
+    a bug, and its traceback is needed.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A path or a topic may have characters that the locale cannot encode.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    if is_plain_text():
+        use_plain_text()
+    try:
+        result = app(arguments, standalone_mode=False)
+    except typer.Exit as error:
+        return error.exit_code
+    except (typer.Abort, KeyboardInterrupt):
+        return int(ExitCode.INTERRUPTED)
+    except TyperException as error:
+        if message := error.format_message():  # without arguments the help was the message
+            _report(app, message)
+        return int(ExitCode.USAGE)
+    except BrokenPipeError:
+        # The reader of the output (head, less) has ended: nothing is wrong.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitCode.OK)
+    except Exception as error:
+        shown = error if isinstance(error, UserError) else translate(error)
+        if shown is not None:
+            _report(app, str(shown))
+            return int(shown.exit_code)
+        if not isinstance(error, OSError):
+            raise
+        # Not foreseen by the command: a full disk under a log file, a directory that fails.
+        where = f"{error.filename}: " if error.filename is not None else ""
+        _report(app, f"{where}{error.strerror or error}")
+        return int(ExitCode.FINDINGS)
+    return result if isinstance(result, int) else int(ExitCode.OK)
+
+
+def version_option(name: str) -> Any:
+    """The option --version of the command `name`."""
+
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            typer.echo(f"{name} {VERSION}")
+            raise typer.Exit
+
+    return typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=show_version)
+
+
+def _take_no_color(wanted: bool) -> None:
+    if wanted:
+        use_plain_text()
+
+
+NoColor = Annotated[
+    bool,
+    typer.Option("--no-color", callback=_take_no_color, is_eager=True, help="No colours, no bold: $NO_COLOR."),
+]
+
+
+def _report(app: typer.Typer, text: str) -> None:
+    print(f"{app.info.name}: {printable(text, keep=_LINE_END)}", file=sys.stderr)

@@ -1,0 +1,61 @@
+"""How look verbs print: wrapped by words on a terminal, one line per statement in a pipe."""
+
+import shutil
+import sys
+import textwrap
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from commitlogfs.console.plain_text import is_plain_text
+from commitlogfs.store.printable import printable
+
+LEVEL_STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red", "refuses": "bold red"}
+_LEVEL_WIDTH = max(map(len, LEVEL_STYLES)) + 2
+
+
+def make_console(**options: Any) -> Console:
+    """The console for all output: text only where that is asked for."""
+    return Console(color_system=None if is_plain_text() else "auto", **options)
+
+
+class Output:
+    """Standard output. `width` is None where lines are never to be broken: in a pipe or a file."""
+
+    def __init__(self) -> None:
+        self._console = make_console(soft_wrap=True, highlight=False)
+        self.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+    def line(self, text: str | Text, style: str = "") -> None:
+        """However long. Control characters of a plain text are shown as escapes."""
+        shown = Text(printable(text, keep="\n")) if isinstance(text, str) else text
+        self._console.print(shown, style=style)
+
+    def paragraph(self, text: str, style: str = "", *, indent: int = 0) -> None:
+        """One statement; the lines after its first are indented by `indent`."""
+        self.line("\n".join(self._wrap(printable(text), " " * indent)), style)
+
+    def report(self, level: str, text: str, remedy: str = "") -> None:
+        """A finding: its level, what it is, and what to do about it."""
+        text, remedy = printable(text), printable(remedy)
+        if self.width is None:
+            self.line(f"{level}: {text}: {remedy}" if remedy else f"{level}: {text}")
+            return
+        margin = " " * _LEVEL_WIDTH
+        first, *rest = self._wrap(margin + text, margin)
+        advice = self._wrap(f"{margin}-> {remedy}", f"{margin}   ") if remedy else []
+        self.line(Text.assemble((level.ljust(_LEVEL_WIDTH), LEVEL_STYLES[level]), first[_LEVEL_WIDTH:]))
+        for line in (*rest, *advice):
+            self.line(line)
+
+    def _wrap(self, text: str, margin: str) -> list[str]:
+        if self.width is None:
+            return [text]
+        return textwrap.wrap(
+            text,
+            max(self.width, len(margin) + 20),
+            subsequent_indent=margin,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [""]

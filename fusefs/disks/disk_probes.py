@@ -1,0 +1,73 @@
+"""Looks at disks in trouble: so that a hiccup is forgotten without waiting for the next create, and what is
+believed to be lost really is."""
+
+import time
+
+import trio
+
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.kernel.observer import Observer
+from commitlogfs.store.disks import health
+from commitlogfs.store.disks.disk import Disk, DiskState
+from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.probe import Trial, try_disk
+from commitlogfs.store.errors import DiskFullError
+from commitlogfs.store.pool.commitlog import CommitLog
+
+DEADLINE_S = 1.0
+SAMPLES = 3
+"""Segments read: the oldest, the newest, and what lies between at even distances. One bad block is no lost disk."""
+
+
+class DiskTrials:
+    def __init__(self, commitlog: CommitLog, threads: DiskThreads, observer: Observer) -> None:
+        self._commitlog = commitlog
+        self._threads = threads
+        self._observer = observer
+        self._unanswered: set[DiskNumber] = set()
+        """A hung disk holds one thread for this, no more."""
+
+    async def look(self, also: frozenset[DiskNumber] = frozenset()) -> None:
+        """At every disk that is suspected of anything, and at `also`."""
+        async with trio.open_nursery() as nursery:
+            for disk in self._commitlog.disks.values():
+                is_suspected = disk.is_troubled or disk.unreadable_since_s is not None
+                if is_suspected or disk.state is not DiskState.RW or disk.number in also:
+                    nursery.start_soon(self._look_at, disk)
+
+    async def _look_at(self, disk: Disk) -> None:
+        number, path, dirfd = disk.number, disk.path, disk.dirfd
+        size, names = self._commitlog.segment_size, self._samples(number)
+        may_write = disk.state is DiskState.RW  # an operator who spares a disk has his reasons
+        if number in self._unanswered:
+            health.note_silence(disk, time.monotonic())
+            return
+        self._unanswered.add(number)
+
+        def work() -> Trial:
+            try:
+                return try_disk(path, dirfd, names, size, may_write=may_write)
+            finally:
+                self._unanswered.discard(number)
+
+        try:
+            trial = await self._threads.run_within(number, DEADLINE_S, work)
+        except TimeoutError:
+            self._observer.disk_error(path, "trial", "ETIMEDOUT")
+            health.note_silence(disk, time.monotonic())
+            return
+        now_s = time.monotonic()
+        disk.is_read_only = trial.is_read_only
+        if may_write:
+            health.note_attempt(disk, trial.error, now_s)
+        is_well = may_write and (trial.error is None or isinstance(trial.error, DiskFullError))
+        if not is_well and not trial.is_readable:
+            self._observer.disk_error(path, "trial", "EIO")
+        health.note_look(disk, is_readable=is_well or trial.is_readable, now_s=now_s)
+
+    def _samples(self, number: DiskNumber) -> tuple[bytes, ...]:
+        segments = self._commitlog.catalog.on_disk(number)
+        if len(segments) > SAMPLES:
+            step = (len(segments) - 1) / (SAMPLES - 1)
+            segments = [segments[round(index * step)] for index in range(SAMPLES)]
+        return tuple(segment.name for segment in segments)

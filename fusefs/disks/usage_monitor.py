@@ -1,0 +1,46 @@
+"""Fresh disk measurements, never older than asked for, never waiting for a hung disk."""
+
+import errno
+
+import trio
+
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.kernel.observer import Observer
+from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.files.usage import measure_usage
+from commitlogfs.store.pool.commitlog import CommitLog
+
+DEADLINE_S = 0.5
+
+
+class UsageMonitor:
+    def __init__(self, commitlog: CommitLog, threads: DiskThreads, observer: Observer) -> None:
+        self._commitlog = commitlog
+        self._threads = threads
+        self._observer = observer
+        self._measured_at = float("-inf")
+        self._lock = trio.Lock()
+
+    async def refresh(self, max_age_s: float) -> None:
+        """Measure all disks unless the last measurement is younger than `max_age_s`."""
+        async with self._lock:
+            if trio.current_time() - self._measured_at < max_age_s:
+                return
+            async with trio.open_nursery() as nursery:
+                for number in self._commitlog.disks:
+                    nursery.start_soon(self._measure, number)
+            self._measured_at = trio.current_time()
+
+    async def _measure(self, number: DiskNumber) -> None:
+        disk = self._commitlog.disks[number]
+        dirfd = disk.dirfd
+        try:
+            usage = await self._threads.run_within(number, DEADLINE_S, lambda: measure_usage(dirfd))
+        except TimeoutError:
+            self._observer.disk_error(disk.path, "statfs", "ETIMEDOUT")
+            self._commitlog.note_usage(number, None)
+        except OSError as error:
+            self._observer.disk_error(disk.path, "statfs", errno.errorcode.get(error.errno or 0, "EIO"))
+            self._commitlog.note_usage(number, None)
+        else:
+            self._commitlog.note_usage(number, usage)

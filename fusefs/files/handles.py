@@ -1,0 +1,193 @@
+"""Open files: one backing descriptor per file, shared by all its opens.
+
+A handle is found by inode number, so a request that carries the handle of a former daemon opens the file
+again. A descriptor is closed when the last open is released and no request uses it; a retired file is freed
+at that moment.
+"""
+
+import errno
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.kernel import inodes
+from commitlogfs.fusefs.kernel.backing import Backing
+from commitlogfs.store.disks.disk import translate
+from commitlogfs.store.errors import ForeignFileError, SegmentNotFoundError
+from commitlogfs.store.files import safe_open
+from commitlogfs.store.pool import leftovers
+from commitlogfs.store.pool.catalog import Role, Segment
+from commitlogfs.store.pool.commitlog import CommitLog
+
+
+@dataclass(slots=True)
+class Handle:
+    """A file's descriptor. `writable` is False for a file on a read-only disk."""
+
+    file: Segment
+    fd: int
+    writable: bool
+    opens: int = 0
+    users: int = 0
+    """Requests working on the descriptor right now."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandleStatistics:
+    files: int
+    opens: int
+
+
+class Handles:
+    def __init__(
+        self,
+        commitlog: CommitLog,
+        threads: DiskThreads,
+        backing: Backing,
+        on_last_close: Callable[[Segment], Awaitable[None]],
+    ) -> None:
+        self._commitlog = commitlog
+        self._threads = threads
+        self._backing = backing
+        self._on_last_close = on_last_close
+        self._handles: dict[int, Handle] = {}
+        self._opening: dict[int, trio.Lock] = {}
+        self._closed_empty: set[int] = set()
+        """Files that were empty at their last close."""
+
+    async def open(self, file: Segment, *, to_write: bool = False) -> Handle:
+        """One more open; `to_write` is what its caller wants. Raises DiskError, OSError, SegmentNotFoundError
+        (removed meanwhile), StaleInodeError (given up: the kernel looks the name up again)."""
+        async with self._using(file) as handle:
+            if file.role is Role.GIVEN_UP:
+                raise inodes.StaleInodeError(f"{file.name.decode()}: given up on its disk")
+            self._backing.note_open(
+                file, handle.fd, writable=handle.writable, first=not handle.opens, to_write=to_write
+            )
+            handle.opens += 1
+            return handle
+
+    def adopt(self, file: Segment, fd: int) -> Handle:
+        """The first open of a file just created, with the descriptor that made it."""
+        self._backing.note_open(file, fd, writable=True, first=True, to_write=True)
+        handle = Handle(file, fd, writable=True, opens=1)
+        self._handles[inodes.encode(file)] = handle
+        return handle
+
+    @asynccontextmanager
+    async def use(self, inode: int) -> AsyncIterator[Handle]:
+        """The handle of an inode, for the length of one request. Raises as `open`."""
+        key = inodes.decode(inode)
+        if key is None:
+            raise inodes.StaleInodeError(f"inode {inode} is no segment")
+        async with self._using(self._commitlog.find_ino(*key)) as handle:
+            yield handle
+
+    def is_certainly_empty(self, file: Segment) -> bool | None:
+        """Whether a file that is, or was, open has no content, without asking its disk: passed through, it may have
+        grown without our being asked. None for a file that only a former daemon may have opened."""
+        if self.is_open(file):
+            return leftovers.size_in_memory(self._handles[inodes.encode(file)].fd) == 0
+        if inodes.encode(file) in self._closed_empty and not self._backing.is_inherited(file):
+            return True
+        return None
+
+    async def release(self, inode: int) -> None:
+        """One open less. A release of an open that only a former daemon knew is tolerated."""
+        handle = self._handles.get(inode)
+        if handle is None:
+            return
+        handle.opens = max(0, handle.opens - 1)
+        await self._close_if_idle(handle)
+
+    def is_open(self, file: Segment) -> bool:
+        """A first open under way does not count yet: `first_opens_held` keeps the answer true for a while."""
+        handle = self._handles.get(inodes.encode(file))
+        return handle is not None and handle.file is file
+
+    @asynccontextmanager
+    async def first_opens_held(self, file: Segment) -> AsyncIterator[None]:
+        """For whoever moves or removes a file: a first open under way finishes before, others come after."""
+        inode = inodes.encode(file)
+        lock = self._opening.setdefault(inode, trio.Lock())
+        await lock.acquire()
+        try:
+            yield
+        finally:
+            if not lock.statistics().tasks_waiting:
+                del self._opening[inode]
+            lock.release()
+
+    def statistics(self) -> HandleStatistics:
+        return HandleStatistics(len(self._handles), sum(handle.opens for handle in self._handles.values()))
+
+    def close(self) -> None:
+        """At the end of the daemon."""
+        for handle in self._handles.values():
+            os.close(handle.fd)
+        self._handles.clear()
+
+    @asynccontextmanager
+    async def _using(self, file: Segment) -> AsyncIterator[Handle]:
+        handle = await self._get(file)
+        handle.users += 1
+        try:
+            yield handle
+        finally:
+            handle.users -= 1
+            with trio.CancelScope(shield=True):
+                await self._close_if_idle(handle)
+
+    async def _get(self, file: Segment) -> Handle:
+        inode = inodes.encode(file)
+        while True:
+            handle = self._handles.get(inode)
+            if handle is not None and handle.file is file:
+                return handle
+            # Two first opens at once must end up with one descriptor.
+            async with self.first_opens_held(file):
+                # Meanwhile the file may have been removed, and its inode number given to another one.
+                if self._commitlog.find_ino(file.disk, file.ino) is not file:
+                    raise SegmentNotFoundError(f"{file.name.decode()}: removed")
+                if inode not in self._handles:
+                    self._handles[inode] = await self._open_backing(file)
+
+    async def _open_backing(self, file: Segment) -> Handle:
+        disk = self._commitlog.disk_of(file)
+        open_backing = partial(_open_backing, disk.dirfd, file.path, file.ino)
+        try:
+            fd, writable = await self._threads.run(file.disk, open_backing)
+        except FileNotFoundError as error:
+            raise ForeignFileError(disk.path, f"{file.path.decode()}: has vanished: who removed it?") from error
+        except OSError as error:
+            raise translate(disk.path, error) from error
+        return Handle(file, fd, writable)
+
+    async def _close_if_idle(self, handle: Handle) -> None:
+        if handle.opens or handle.users:
+            return
+        inode = inodes.encode(handle.file)
+        if self._handles.get(inode) is not handle:
+            return
+        del self._handles[inode]
+        self._closed_empty.discard(inode)
+        if not handle.file.size and not leftovers.size_in_memory(handle.fd):
+            self._closed_empty.add(inode)
+        self._backing.note_last_close(handle.file)
+        await self._threads.run(handle.file.disk, lambda: os.close(handle.fd))
+        await self._on_last_close(handle.file)
+
+
+def _open_backing(dirfd: int, path: bytes, ino: int) -> tuple[int, bool]:
+    """Read-write where the disk allows it: the broker opens every segment read-write."""
+    try:
+        return safe_open.open_file(dirfd, path, os.O_RDWR, ino), True
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+    return safe_open.open_file(dirfd, path, os.O_RDONLY, ino), False

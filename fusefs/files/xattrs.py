@@ -1,0 +1,66 @@
+"""Read-only extended attributes of a segment (names in docs/operating.md)."""
+
+import os
+from collections.abc import Callable
+
+from commitlogfs.store.disks.disk import Disk
+from commitlogfs.store.files import safe_open
+from commitlogfs.store.files.attributes import unpack
+from commitlogfs.store.pool.catalog import Role, Segment
+from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.segment import SegmentState
+
+PREFIX = b"user.commitlogfs."
+STATE = PREFIX + b"state"
+ACL_PREFIX = b"system.posix_acl_"
+"""Access control lists: there are none, only mode bits."""
+
+
+def _full_path(disk: Disk, file: Segment) -> bytes:
+    return os.fsencode(disk.path) + b"/" + file.path
+
+
+_ATTRIBUTES: dict[bytes, Callable[[Disk, Segment], bytes]] = {
+    PREFIX + b"disk": lambda disk, file: os.fsencode(disk.path),
+    PREFIX + b"disk_id": lambda disk, file: disk.disk_id.encode(),
+    PREFIX + b"fullpath": _full_path,
+    PREFIX + b"base_offset": lambda disk, file: b"%d" % file.base_offset,
+    PREFIX + b"allocated_bytes": lambda disk, file: b"%d" % (unpack(file.attributes).blocks * 512),
+}
+
+
+def names() -> list[bytes]:
+    return [*_ATTRIBUTES, STATE]
+
+
+def value(name: bytes, disk: Disk, file: Segment) -> bytes | None:
+    """Every attribute but STATE, which needs a look at the disk. None for an unknown name."""
+    read = _ATTRIBUTES.get(name)
+    return None if read is None else read(disk, file)
+
+
+def has_data(dirfd: int, path: bytes) -> bool:
+    """Whether a record begins the file: RocketMQ's segments begin with a record's length. Blocks; raises
+    OSError. In plain mode a mapped store shows here only after msync."""
+    fd = safe_open.open_file(dirfd, path, os.O_RDONLY)
+    try:
+        return any(os.pread(fd, 8, 0))
+    finally:
+        os.close(fd)
+
+
+def successors(commitlog: CommitLog, file: Segment) -> list[Segment]:
+    """The segments whose content decides between active and sealed: the next two (a broker makes at most
+    two segments ahead)."""
+    following: list[Segment] = []
+    for segment in commitlog.catalog.after(file.base_offset):
+        following.append(segment)
+        if len(following) == 2:
+            break
+    return following
+
+
+def state_of(file: Segment, own_data: bool, successor_data: bool) -> SegmentState:
+    if file.role is Role.SEGMENT and successor_data:
+        return SegmentState.SEALED
+    return SegmentState.ACTIVE if own_data else SegmentState.PREALLOCATED

@@ -1,0 +1,260 @@
+"""Which opened files the kernel serves by itself (passthrough), and which this process serves (plain).
+
+Decided at a file's first open and kept until the file is gone: the kernel refuses a second backing id for an inode
+in use, and a mixture of both ways. One backing id per file, shared by all its opens, whether or not there are any:
+so nothing has to be counted over the death of a daemon.
+"""
+
+import errno
+import logging
+import os
+from collections.abc import Iterable
+from types import ModuleType
+
+import trio
+
+from commitlogfs.fusefs.kernel import inodes
+from commitlogfs.fusefs.kernel.backing_table import PLAIN, BackingTable
+from commitlogfs.fusefs.kernel.observer import Observer
+from commitlogfs.store.disks.disk import Disk
+from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.events import log_event
+from commitlogfs.store.files import safe_open
+from commitlogfs.store.pool.catalog import Segment
+
+log = logging.getLogger(__name__)
+
+_IDS_AT_ONCE = 1024
+"""Asked for between two looks at waiting requests: about a millisecond."""
+
+
+class Backing:
+    """What the kernel knows of opened files. Until `begin`, and without it, everything is served plain."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._table = BackingTable.create(0)
+        self._kernel: ModuleType | None = None
+        self._refused: dict[int, str] = {}
+        self._inherited: set[int] = set()
+        self._inherits_all = False
+        self._set_aside: dict[int, int] = {}
+        self._known: set[int] = set()
+        self._newest = 0
+        """Backing ids recorded at a takeover, and the last one that the kernel had given out; for
+        `give_back_unknown`."""
+        self.why_plain = "not mounted"
+        self.state_lost = False
+        """Since the mount was made, a daemon has not been told what its predecessors knew of opened files."""
+
+    def begin(self, table: BackingTable, kernel: ModuleType | None, why_plain: str) -> None:
+        """Once mounted. `kernel` is the extension, None where it is absent; with a `why_plain` no further files are
+        passed through."""
+        self._table.close()
+        self._table = table
+        self._kernel = kernel
+        self.why_plain = why_plain
+
+    def try_disk(self, disk: Disk) -> str:
+        """Why no file of this disk can be passed through; empty if that is not known. Blocking, in any thread."""
+        return "" if self._kernel is None or self.why_plain else _try_disk(self._kernel, disk)
+
+    def note_disk(self, disk: Disk, reason: str) -> None:
+        """What `try_disk` has found: with a reason, its files are served plain without trying each."""
+        if reason:
+            self._refused[disk.number] = reason
+            log_event(log, logging.WARNING, "passthrough_off", disk=disk.path, reason=reason)
+
+    def why_none(self, disks: Iterable[Disk]) -> str:
+        """Why no file of these disks is passed through; empty if some may be."""
+        reasons = [self._refused.get(disk.number, "") for disk in disks]
+        if self.why_plain or not reasons or not all(reasons):
+            return self.why_plain
+        return ", ".join(sorted(set(reasons)))
+
+    def resume(self, served: Iterable[Segment]) -> int:
+        """After a takeover: go on with what a former daemon has recorded, and give back what no file needs any
+        longer. `served` are all files that still exist. Returns how many ids were given back.
+
+        `give_back_unknown` does the rest, when requests are served again.
+        """
+        existing = {int(inodes.encode(file)) for file in served}
+        freed = 0
+        for inode, backing_id in self._table:
+            if inode not in existing:
+                freed += self._give_back(backing_id)
+                self._table.remove(inode)
+                continue
+            self._inherited.add(inode)
+            if backing_id != PLAIN and self._kernel is not None:
+                self._kernel.bind(inode, backing_id)
+                self._known.add(backing_id)
+        self._newest = self._newest_id()
+        return freed
+
+    def resume_without_state(self) -> None:
+        """After a takeover without the table: every id there is belongs to an inode that nobody can reach any more,
+        and any file may be open."""
+        self._inherits_all = True
+        self._newest = self._newest_id()
+
+    async def give_back_unknown(self) -> int:
+        """After a takeover: the ids that nobody has recorded would keep the space of their files for ever. A daemon
+        that dies may leave one. There can be many to ask for, so requests are answered in between. Returns how
+        many were given back."""
+        freed = 0
+        for backing_id in range(1, self._newest + 1):
+            if backing_id not in self._known:
+                freed += self._give_back(backing_id)
+            if backing_id % _IDS_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+        self._newest = 0
+        self._known.clear()
+        return freed
+
+    def note_open(self, file: Segment, fd: int, *, writable: bool, first: bool, to_write: bool) -> None:
+        """Before the reply to an open. `fd` is open for reading and writing if `writable`; `first` if this daemon
+        knows of no other open; `to_write` is what the caller wants."""
+        inode = int(inodes.encode(file))
+        known = self._table.get(inode)
+        if known is not None:
+            # A disk that has turned read-only: the kernel would open the file for writing as its caller asks, and
+            # fail, where a broker that starts again has to be let in. Possible while nobody holds the file.
+            if known == PLAIN or writable or not first:
+                return
+            if inode in self._inherited:
+                # Only the kernel knows whether somebody does. If so, it refuses this open and releases it at once.
+                if to_write:
+                    self._serve_plain_meanwhile(inode, known)
+                return
+            self.note_gone(file)
+        backing_id = self._obtain(file, fd, writable)
+        self._table.put(inode, backing_id)
+        if backing_id != PLAIN and self._kernel is not None:
+            self._kernel.bind(inode, backing_id)
+
+    def note_last_close(self, file: Segment) -> None:
+        """This daemon knows of no open any more. Whether the kernel has taken or refused the plain ones: nobody has
+        the file open plain, so its backing id is right again, for whoever held it all the time and for all others.
+        """
+        inode = int(inodes.encode(file))
+        backing_id = self._set_aside.pop(inode, None)
+        if backing_id is not None and self._kernel is not None:
+            self._table.put(inode, backing_id)
+            self._kernel.bind(inode, backing_id)
+
+    def is_inherited(self, file: Segment) -> bool:
+        """Opened in a former daemon's time: the kernel may hold it open without our knowing."""
+        return self._inherits_all or int(inodes.encode(file)) in self._inherited
+
+    def is_passed_through(self, file: Segment) -> bool:
+        return (self._table.get(int(inodes.encode(file))) or PLAIN) != PLAIN
+
+    def note_gone(self, file: Segment) -> None:
+        """The file is gone for good: the kernel holds it no longer, and neither may its backing id."""
+        inode = int(inodes.encode(file))
+        self._inherited.discard(inode)
+        self._give_back(self._set_aside.pop(inode, PLAIN))
+        backing_id = self._table.get(inode)
+        if backing_id is None:
+            return
+        if self._kernel is not None:
+            self._kernel.unbind(inode)
+        self._give_back(backing_id)
+        self._table.remove(inode)
+
+    def close(self) -> None:
+        """At the end of the daemon; what survives it is in the descriptor store."""
+        self._table.close()
+
+    @property
+    def takeovers(self) -> int:
+        """How often another daemon has gone on with this mount."""
+        return self._table.takeovers
+
+    @property
+    def clock_lead_s(self) -> float | None:
+        """As the first daemon of this mount has found it; None if it has not yet."""
+        return self._table.clock_lead_s
+
+    def note_clock_lead(self, lead_s: float | None) -> None:
+        """For the daemons to come."""
+        self._table.note_clock_lead(lead_s)
+
+    def keep_note(self, disk: DiskNumber, kind: int, value: int | None) -> None:
+        """A number about a disk, for the daemons to come."""
+        self._table.put_note(disk, kind, value)
+
+    def kept_notes(self) -> dict[tuple[int, int], int]:
+        """(disk number, kind) -> what this daemon and those before it have noted."""
+        return self._table.notes()
+
+    def counts(self) -> tuple[int, int]:
+        """Files passed through, files served plain."""
+        passed = sum(1 for _, backing_id in self._table if backing_id != PLAIN)
+        return passed, len(self._table) - passed
+
+    def _serve_plain_meanwhile(self, inode: int, backing_id: int) -> None:
+        """Until `note_last_close`. Recorded: a daemon that takes over has to know what is open plain."""
+        if self._kernel is not None:
+            self._kernel.unbind(inode)
+        self._set_aside[inode] = backing_id
+        self._table.put(inode, PLAIN)
+
+    def _obtain(self, file: Segment, fd: int, writable: bool) -> int:
+        if self._kernel is None or self.why_plain:
+            return PLAIN
+        reason = self._refused.get(file.disk, "") or ("" if writable else "read-only")
+        if not reason:
+            try:
+                backing_id: int = self._kernel.open_backing(fd)
+            except OSError as error:
+                reason = errno.errorcode.get(error.errno or 0, "EIO")
+                log_event(log, logging.WARNING, "passthrough_refused", segment=file.name, reason=reason)
+            else:
+                return backing_id
+        self._observer.passthrough_refused(reason)
+        return PLAIN
+
+    def _newest_id(self) -> int:
+        """The highest id that the kernel can have given out: it does so one after the other, and starts anew only
+        after two billions. 0 where it gives out none."""
+        if self._kernel is None:
+            return 0
+        try:
+            newest: int = self._kernel.open_backing(self._table.fd)
+        except OSError:
+            return 0  # the mount was made without passthrough
+        self._give_back(newest)
+        return newest
+
+    def _give_back(self, backing_id: int) -> int:
+        """1 if the kernel had it."""
+        if backing_id == PLAIN or self._kernel is None:
+            return 0
+        try:
+            self._kernel.close_backing(backing_id)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                log_event(log, logging.ERROR, "backing_id_stays", id=backing_id, errno=error.errno)
+            return 0
+        return 1
+
+
+def _try_disk(kernel: ModuleType, disk: Disk) -> str:
+    """Why the kernel takes no file of this disk; empty if it does."""
+    try:
+        fd = safe_open.open_unnamed(disk.dirfd, 0o600)
+    except OSError:
+        return ""  # full, read-only or failing: nothing about passthrough is known, so each file is tried
+    try:
+        kernel.close_backing(kernel.open_backing(fd))
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return "stacked filesystem"
+        if error.errno == errno.EPERM:
+            return "no CAP_SYS_ADMIN"
+        return errno.errorcode.get(error.errno or 0, "EIO")
+    finally:
+        os.close(fd)
+    return ""

@@ -1,0 +1,82 @@
+"""Inode numbers: derived from what they name, so that another process answers for them without any table.
+
+    1                              the mounted root directory
+    2 ..                           the hidden `.commitlogfs` folder and its files
+    epoch << 60 | disk number << 48 | st_ino
+                                   a segment, temporary or retired file, by its backing inode
+
+The backing inode, not the segment number: a name that was unlinked and made again while somebody still holds
+the old file is another inode, so the two never mix (docs/decisions.md). The file handle of a file is its
+inode number too. The epoch is 0 unless what a former daemon knew of open files was lost: from then on every file
+is another inode to the kernel, which still holds the old ones.
+"""
+
+import errno
+from typing import NamedTuple
+
+import pyfuse3
+from pyfuse3 import InodeT
+
+from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.errors import SegmentNotFoundError
+from commitlogfs.store.pool.catalog import Segment
+
+ROOT: InodeT = pyfuse3.ROOT_INODE
+CONTROL_FOLDER = InodeT(2)
+CONTROL_LOG = InodeT(3)
+CONTROL_STATUS = InodeT(4)
+CONTROL_METRICS = InodeT(5)
+
+BACKING_BITS = 48
+LARGEST_BACKING = (1 << BACKING_BITS) - 1
+LARGEST_DISK = (1 << 12) - 1
+_EPOCH_BIT = 60
+
+_epoch = 0
+
+
+class StaleInodeError(SegmentNotFoundError):
+    """No file has this number: it was opened before what was known of open files was lost."""
+
+
+class BackingInode(NamedTuple):
+    disk: DiskNumber
+    ino: int
+
+
+def encode(file: Segment) -> InodeT:
+    """Raises OSError (EOVERFLOW) for a backing inode number of more than 48 bits, which ext4 and xfs reach
+    only on filesystems far beyond any disk."""
+    if file.ino > LARGEST_BACKING:
+        raise OSError(errno.EOVERFLOW, f"backing inode {file.ino} has more than {BACKING_BITS} bits")
+    return InodeT(_epoch | file.disk << BACKING_BITS | file.ino)
+
+
+def begin_epoch(epoch: int) -> None:
+    """Once, before the first request is answered. Raises OverflowError for more than four bits."""
+    global _epoch
+    if not 0 <= epoch < 1 << 4:
+        raise OverflowError(f"no epoch: {epoch}")
+    _epoch = epoch << _EPOCH_BIT
+
+
+def first_of_disk(disk: DiskNumber) -> int:
+    """What is added to a backing inode number, of at most LARGEST_BACKING."""
+    return _epoch | disk << BACKING_BITS
+
+
+def decode(inode: int) -> BackingInode | None:
+    """None for the root, the control files, a file of a former epoch, and anything that can be no file."""
+    if inode >> _EPOCH_BIT != _epoch >> _EPOCH_BIT or not is_of_disk(inode):
+        return None
+    return BackingInode(DiskNumber(inode >> BACKING_BITS & LARGEST_DISK), inode & LARGEST_BACKING)
+
+
+def is_of_disk(inode: int) -> bool:
+    """Whether it is, or was in a former epoch, a file on a disk."""
+    return bool(inode >> BACKING_BITS & LARGEST_DISK)
+
+
+def generation_of(btime_ns: int) -> int:
+    """Tells apart two files that got the same inode number one after the other: 32 bits of the birth time."""
+    return (btime_ns ^ btime_ns >> 32) & 0xFFFFFFFF

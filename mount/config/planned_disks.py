@@ -1,0 +1,97 @@
+"""The disks of a simulation, from a list of sizes or from a configuration's real disks."""
+
+import os
+import re
+import stat
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from commitlogfs.console.errors import UsageError
+from commitlogfs.console.units import UnitError, parse_size
+from commitlogfs.mount.config.model import Config
+from commitlogfs.store.files.usage import measure_usage
+from commitlogfs.store.retention.simulated_pool import PlannedDisk
+from commitlogfs.store.segment import parse_segment_name
+from commitlogfs.store.thresholds import FORCE_MINUS_MARGIN, ThresholdError, Thresholds
+
+MOST_DISKS: Final = 1000
+_GROUP = re.compile(r"(?:([0-9]{1,5}) ?x ?)?([0-9]+ ?[A-Za-z]*)")
+
+
+def disks_of_sizes(text: str, thresholds: Thresholds) -> tuple[PlannedDisk, ...]:
+    """Of "12x5TB", "4TB,4TB,8TB" or "10x5TB,2x8TB", called /data1, /data2 ... Raises UsageError."""
+    sizes: list[int] = []
+    for item in text.split(","):
+        match = _GROUP.fullmatch(item.strip())
+        if match is None:
+            raise UsageError(f'--disks: {item!r} is no disk: write sizes such as "12x5TB" or "4TB,4TB,8TB"')
+        count, size = match.groups()
+        try:
+            size_bytes = parse_size(size)
+        except UnitError as error:
+            raise UsageError(f"--disks: {error}") from None
+        repeat = 1 if count is None else int(count)
+        if not size_bytes or not repeat or len(sizes) + repeat > MOST_DISKS:
+            raise UsageError(f"--disks: {item!r}: 1 to {MOST_DISKS} disks, each larger than 0")
+        sizes += [size_bytes] * repeat
+    return tuple(PlannedDisk(f"/data{n}", size, 0, thresholds) for n, size in enumerate(sizes, start=1))
+
+
+def disks_of_config(config: Config) -> tuple[PlannedDisk, ...]:
+    """As large as they are, and holding what is not of the log. Cordoned ones are left out: they take no segments.
+    Raises UsageError."""
+    planned = []
+    for disk in config.disks:
+        if disk.readonly:
+            continue
+        try:
+            usage = measure_usage(disk.path)
+            ours = _segment_bytes(disk.path, config.segment_size)
+        except OSError as error:
+            raise UsageError(
+                f"{disk.path}: cannot be measured ({error.strerror}): mount it, or give --disks"
+            ) from None
+        foreign = max(0, usage.used_bytes - ours)
+        planned.append(PlannedDisk(disk.path, usage.entire_bytes, foreign, disk.thresholds, disk.weight))
+    if not planned:
+        raise UsageError(f"{config.name}: every disk is readonly: none takes segments")
+    return tuple(planned)
+
+
+def with_foreign(disks: tuple[PlannedDisk, ...], items: Iterable[str]) -> tuple[PlannedDisk, ...]:
+    """`items` are DISK:SIZE, by number or path. Raises UsageError."""
+    changed = list(disks)
+    for item in items:
+        name, _, size = item.rpartition(":")
+        found = [i for i, disk in enumerate(disks) if name in (str(i + 1), disk.path)]
+        if not found:
+            raise UsageError(f"--foreign: {item!r}: write DISK:SIZE, DISK from 1 to {len(disks)} or its path")
+        try:
+            foreign = parse_size(size)
+        except UnitError as error:
+            raise UsageError(f"--foreign: {error}") from None
+        disk = disks[found[0]]
+        if foreign > disk.size_bytes:
+            raise UsageError(f"--foreign: {item!r} is more than {disk.path} holds ({disk.size_bytes:,} bytes)")
+        changed[found[0]] = replace(disk, foreign_bytes=foreign)
+    return tuple(changed)
+
+
+def change_thresholds(thresholds: Thresholds, given: dict[str, int]) -> Thresholds:
+    """`given` by their names in the configuration. A new `force` moves a `resume` that is not given along with it.
+    Raises UsageError."""
+    values = {("min_free_bytes" if key == "min_free" else key): value for key, value in given.items()}
+    if "force" in values:
+        values.setdefault("resume", FORCE_MINUS_MARGIN)
+    try:
+        return replace(thresholds, **values)
+    except ThresholdError as error:
+        raise UsageError(f"--{error.key.replace('_', '-')}: {error}") from None
+
+
+def _segment_bytes(folder: str, segment_size: int) -> int:
+    with os.scandir(folder) as entries:
+        ours = [e for e in entries if parse_segment_name(os.fsencode(e.name), segment_size) is not None]
+        found = [entry.stat(follow_symlinks=False) for entry in ours]
+    return sum(st.st_blocks * 512 for st in found if stat.S_ISREG(st.st_mode))

@@ -1,0 +1,58 @@
+"""What `mount` is told, for the command and for the daemon that it starts: a configuration, or a first try."""
+
+import contextlib
+import dataclasses
+import os
+from pathlib import Path
+
+from commitlogfs.console.errors import RefusedError, UsageError
+from commitlogfs.console.units import parse_size
+from commitlogfs.mount.config.model import Config, load_config, quick_config
+from commitlogfs.mount.daemon import lifecycle
+from commitlogfs.mount.location.which_mount import configuration_file
+from commitlogfs.mount.preflight.configured_pool import disk_specs
+from commitlogfs.store.disks.identity import NEW_ROOT_MODE, RootAttributes
+from commitlogfs.store.errors import PoolError
+from commitlogfs.store.pool import birth
+
+
+def configuration_of(which: str | None, init: str | None, segment_size: str | None) -> Config:
+    """What the arguments of `mount` mean. Raises ConfigError, UsageError."""
+    if init is None:
+        if which is None:
+            raise UsageError("mount: which configuration? Give NAME or FILE, or --init DISK,DISK,... MOUNTPOINT")
+        return load_config(configuration_file(which))
+    if which is None:
+        raise UsageError("mount --init: where? Give the mountpoint as the argument")
+    mountpoint = str(Path(which).absolute())
+    if segment_size is None:
+        return quick_config(name_from(mountpoint), mountpoint, init)
+    try:
+        size = parse_size(segment_size)
+    except ValueError as error:
+        raise UsageError(f"--segment-size: {error}") from None
+    config = quick_config(name_from(mountpoint), mountpoint, init, size)
+    return dataclasses.replace(config, given=frozenset({"segment_size"}))
+
+
+def name_from(mountpoint: str) -> str:
+    """A mount without a configuration file is called after its mountpoint."""
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in mountpoint.strip("/"))
+    return name.lstrip(".-")[-64:].lstrip(".-") or "commitlog"
+
+
+def make_pool_if_none(config: Config) -> None:
+    """The first try's shortcut: folders that carry an identity are mounted as they are.
+
+    Where there is none yet, nothing can be mounted; a successor of a daemon never looks at its mountpoint.
+    """
+    specs = disk_specs(config)
+    try:
+        if not birth.is_born(specs):
+            lifecycle.check_mountpoint(config)
+            root = RootAttributes(NEW_ROOT_MODE, os.geteuid(), os.getegid())
+            with contextlib.ExitStack() as stack:
+                plan = birth.plan_init(specs, config.segment_size, root, stack)
+                birth.execute(plan, specs, stack)
+    except PoolError as error:
+        raise RefusedError(f"{config.name}: {error}") from error

@@ -1,0 +1,100 @@
+"""`mount --daemon`: a process of its own in the background, and a parent that waits for the daemon's first word.
+
+The daemon gets one end of a pipe and writes "ready", or the exit status and the one line of its error. Where there
+is a keeper, the daemon inherits that end from it.
+"""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from commitlogfs.console import interrupts
+from commitlogfs.console.errors import RefusedError, UserError
+from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.console.user_directories import user_folder
+from commitlogfs.mount.linux import logs
+from commitlogfs.mount.location import runtime_directory
+
+_READY = b"ready"
+
+
+def start(command_line: Callable[[int], list[str]], name: str) -> int:
+    """Start `command_line(report_fd)` in the background; its process id once the mount answers. That is the process
+    to send signals to, be it the keeper or the daemon itself.
+
+    Raises the daemon's own error where it fails to start. An interrupt stops it, and is raised when it has ended.
+    """
+    log_path = log_file(name)
+    near, far = os.pipe()
+    child = None
+    try:
+        try:
+            with os.fdopen(os.open(log_path, logs.OPEN_FLAGS, logs.MODE), "ab") as log, interrupts.deferred():
+                child = subprocess.Popen(
+                    command_line(far),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=log,
+                    pass_fds=(far,),
+                    start_new_session=True,
+                    cwd="/",
+                    env={**os.environ, logs.FILE_VARIABLE: str(log_path.absolute())},
+                )
+        finally:
+            os.close(far)
+        with os.fdopen(near, "rb") as reports:
+            report = reports.read()
+        if report == _READY:
+            interrupts.ignore()
+            return child.pid
+        status = child.wait()
+    except KeyboardInterrupt:
+        if child is not None:
+            child.terminate()  # it unmounts, if it has mounted
+            child.wait()
+        raise
+    code, _, line = report.decode(errors="replace").partition(" ")
+    if code.isdigit():
+        error = UserError(line)
+        error.exit_code = ExitCode(int(code))
+        raise error
+    raise RefusedError(f"{name}: the daemon ended ({status}) before it was ready: see {log_path}")
+
+
+def log_file(name: str) -> Path:
+    """Where a background daemon writes its log; the folder is made (mode 0750). Raises RefusedError."""
+    override = os.environ.get(runtime_directory.OVERRIDE)
+    if override:
+        folder = Path(override)
+    elif os.geteuid() == 0:
+        folder = Path("/var/log/commitlogfs")
+    else:
+        state = user_folder("XDG_STATE_HOME", ".local/state")
+        if state is None:
+            raise RefusedError("no folder for the log: this user has no home; set $XDG_STATE_HOME")
+        folder = state / "commitlogfs"
+    try:
+        folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+    except OSError as error:
+        raise RefusedError(f"{folder}: cannot be made ({error.strerror}): the log needs a place") from error
+    return folder / f"{name}.log"
+
+
+class Report:
+    """The child's end of the pipe. Without one (in the foreground) every call does nothing."""
+
+    def __init__(self, fd: int | None) -> None:
+        self._fd = fd
+
+    def ready(self) -> None:
+        self._send(_READY)
+
+    def failed(self, error: UserError) -> None:
+        self._send(f"{int(error.exit_code)} {error}".encode())
+
+    def _send(self, text: bytes) -> None:
+        if self._fd is not None:
+            os.write(self._fd, text)
+            os.close(self._fd)
+            self._fd = None

@@ -1,0 +1,64 @@
+"""`commitlogfs restart`, the daemon's part: it ends, and leaves its mount to a successor."""
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+import trio
+
+from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.fusefs import connection
+from commitlogfs.mount.keeper import successor
+from commitlogfs.store.events import log_event
+
+log = logging.getLogger(__name__)
+
+ANSWER_TIME_S: Final = 0.01
+"""For the answer to be on its way."""
+HAND_OVER_TIMEOUT_S: Final = 3.0
+
+
+class SteppingBack:
+    """`why_mortal`: why nobody would go on with the mount just now; empty if somebody would. `prepare` is called
+    before the last step."""
+
+    def __init__(self, mountpoint: str, why_mortal: Callable[[], str], prepare: Callable[[], None]) -> None:
+        self._mountpoint = mountpoint
+        self._why_mortal = why_mortal
+        self._prepare = prepare
+        self._asking = trio.Lock()
+        self._is_decided = False
+        self.has_begun = False
+        """Nothing comes between any more: the process ends with HANDED_OVER."""
+
+    async def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The control verb: {"pid": of this process}, or {"refused": why}. With "force" a program that cannot be
+        loaded is no reason."""
+        reason = self._why_mortal()
+        if reason:
+            return {"refused": reason}
+        async with self._asking:
+            if not self._is_decided:
+                loaded = await trio.to_thread.run_sync(successor.prepare)
+                if loaded is False and not request.get("force"):
+                    return {"refused": "the program as it is installed now does not start: see the daemon's log"}
+                self._is_decided = True
+                trio.lowlevel.spawn_system_task(self._hand_over)
+        return {"pid": os.getpid()}
+
+    async def _hand_over(self) -> None:
+        """Requests in hand are answered; those that a hung disk holds are sent again to the successor."""
+        log_event(log, logging.INFO, "restart_requested")
+        await trio.sleep(ANSWER_TIME_S)
+        reason = self._why_mortal()
+        if reason:
+            log_event(log, logging.ERROR, "restart_given_up", reason=reason)
+            self._is_decided = False
+            return
+        self.has_begun = True
+        self._prepare()
+        connection.step_back()
+        await trio.sleep(HAND_OVER_TIMEOUT_S)
+        log_event(log, logging.WARNING, "handed_over_with_requests", path=self._mountpoint)
+        os._exit(ExitCode.HANDED_OVER)

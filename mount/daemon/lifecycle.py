@@ -1,0 +1,208 @@
+"""Life of the daemon: everything is checked before anything is mounted, and undone in reverse.
+
+step                                     undone by
+1 control socket's name is ours (flock)  closing the lock file
+2 pool opened, locked, checked           closing the disks
+3 bare mountpoint guarded                - (the guard stays: that is its purpose)
+4 mounted                                a plain unmount; in use, the daemon stays
+5 descriptors kept for a successor       their removal, once unmounted
+6 control socket, loop, probe, READY     end of the loop
+
+A daemon that is started with such descriptors takes the mount over instead: it goes from 2 to 4 without touching
+the mountpoint (nobody answers there yet), and nothing that it fails at ends the mount.
+"""
+
+import contextlib
+import dataclasses
+import gc
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Final
+
+import trio
+
+from commitlogfs.console.errors import RefusedError
+from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.fusefs.kernel.opened_files import opened_files
+from commitlogfs.fusefs.kernel.session import Kept
+from commitlogfs.mount.config.model import Config
+from commitlogfs.mount.daemon import takeover
+from commitlogfs.mount.daemon.served_mount import PROBE_TIMEOUT_S, ServedMount
+from commitlogfs.mount.daemon.start_cleanup import tidy
+from commitlogfs.mount.keeper import environment
+from commitlogfs.mount.linux import descriptor_store, fuse_device, mountinfo
+from commitlogfs.mount.linux.open_files_limit import raise_descriptor_limit
+from commitlogfs.mount.linux.probe import probe_mount
+from commitlogfs.mount.linux.request_timeouts import describe_limits, read_request_timeouts
+from commitlogfs.mount.linux.unmount import unmount
+from commitlogfs.mount.location import control_socket, guard, runtime_directory
+from commitlogfs.mount.location.guard import BareState
+from commitlogfs.mount.location.name_lock import hold_name, release_file
+from commitlogfs.mount.preflight import configured_pool
+from commitlogfs.store.errors import PoolError
+from commitlogfs.store.events import log_event
+from commitlogfs.store.findings import Severity
+from commitlogfs.store.pool.open import OnMissing, Pool, PoolRefusedError, demand_mountable, open_pool
+
+log = logging.getLogger(__name__)
+
+LOCK_PATIENCE_S: Final = 1.0
+"""A successor may come while a child of the daemon that died still has copies of its descriptors."""
+_FUSE_DEVICE: Final = "/dev/fuse"
+
+
+def run(config: Config, received: dict[str, int], on_ready: Callable[[], None]) -> ExitCode:
+    """Mount, or take a kept mount over, and serve. `received`: what the descriptor store has given this process.
+    `on_ready` is called once the mount answers.
+
+    OK when it is unmounted, HANDED_OVER when it goes on without this process. Raises UserError before anything is
+    mounted or taken over, and RefusedError if the mount does not come to answer.
+    """
+    with ExitStack() as stack:
+        socket_path = runtime_directory.socket_path(config.name)
+        lock_fd = hold_name(config.name, LOCK_PATIENCE_S if received else 0.0)
+        stack.callback(release_file, runtime_directory.lock_path(config.name), lock_fd, config.name)
+        log_event(log, logging.INFO, "limits", open_files=raise_descriptor_limit())
+        kept = takeover.find_kept(config.mountpoint, config.name, received)
+        sight = None
+        if kept is not None:
+            sight = takeover.locate(config.mountpoint, config.name, kept)
+            config = dataclasses.replace(config, mountpoint=sight.mountpoint)
+        else:
+            if received:
+                with contextlib.suppress(OSError):
+                    # A connection that has ended keeps its files open as long as anybody has its descriptor.
+                    descriptor_store.forget(received)
+                if environment.is_told() and not _is_ours(mountinfo.find_mount(config.mountpoint)):
+                    # A keeper starts a successor for a mount that is there; somebody has unmounted it since.
+                    log_event(log, logging.INFO, "unmounted_meanwhile", path=config.mountpoint)
+                    return ExitCode.OK
+            check_mountpoint(config)
+        with contextlib.suppress(OSError):  # no room: a note for those who come when nobody answers
+            runtime_directory.record_mountpoint(lock_fd, config.mountpoint)
+        started = time.perf_counter()
+        with _long_lived_objects():
+            pool = _open(config, kept)
+        stack.callback(pool.close)
+        seconds = round(time.perf_counter() - started, 3)
+        count = len(pool.inventory.catalog)
+        log_event(log, logging.INFO, "pool_opened", disks=len(pool.disks), segments=count, seconds=seconds)
+        _tell_findings(pool)
+        if kept is None:
+            tidy(pool)
+            owner = (pool.root.uid, pool.root.gid)
+            standing = guard.raise_guard(config.mountpoint, protect=os.geteuid() == 0, owner=owner)
+            log_event(log, logging.INFO, "guarded", path=config.mountpoint, protection=standing.protection.value)
+        warn_of_time_limits(read_request_timeouts())
+        served = ServedMount(config, pool, kept, sight)
+        try:
+            listener = control_socket.bind(socket_path)
+        except OSError as error:
+            raise RefusedError(f"{socket_path}: cannot listen there ({error.strerror})") from error
+        stack.callback(socket_path.unlink, missing_ok=True)
+        stack.callback(listener.close)
+        served.mount()
+        return trio.run(served.serve, listener, on_ready)
+
+
+@contextlib.contextmanager
+def _long_lived_objects() -> Iterator[None]:
+    """What is built here lives as long as the daemon: the garbage collector looks at it neither now, while it
+    grows, nor ever after. For 60,000 segments each of its full rounds would stop the loop for some 40 ms."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
+def check_mountpoint(config: Config) -> None:
+    """Refuse anything but an absent, empty or guarded folder; clear away one dead mount of ours.
+
+    Raises RefusedError.
+    """
+    path = config.mountpoint
+    _demand_fuse_device()
+    if _is_ours(mountinfo.find_mount(path)):
+        answer = probe_mount(path, PROBE_TIMEOUT_S)
+        if answer.ok:
+            raise RefusedError(f"{path}: a commitlogfs is mounted here already: see `commitlogfs status`")
+        if not answer.dead:
+            raise RefusedError(
+                f"{path}: a commitlogfs is mounted here and may come back ({answer.reason}): "
+                "end its daemon, or unmount it"
+            )
+        log_event(log, logging.WARNING, "dead_mount_found", path=path)
+        unmount(path)
+    try:
+        bare = guard.check_bare(path)
+        if bare.state not in (BareState.ABSENT, BareState.EMPTY, BareState.GUARDED):
+            raise RefusedError(bare.message)
+        configured_pool.demand_separate(config)
+    except OSError as error:
+        raise RefusedError(f"{path}: cannot be looked at ({error.strerror}): check the path") from error
+
+
+def _is_ours(entry: mountinfo.MountEntry | None) -> bool:
+    return entry is not None and mountinfo.is_commitlogfs(entry)
+
+
+def warn_of_time_limits(timeouts: dict[str, int | None]) -> None:
+    """A mount lives with a limit as long as nothing takes that long, so it is not refused."""
+    limits = describe_limits(timeouts)
+    if limits:
+        text = "a request that waits longer, for a disk or a daemon, aborts the mount: see `commitlogfs doctor`"
+        log_event(log, logging.WARNING, "request_timeout", limits=limits, text=text)
+
+
+def _demand_fuse_device() -> None:
+    """Raises RefusedError where no filesystem can be served at all."""
+    try:
+        fd = os.open(_FUSE_DEVICE, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        reason = error.strerror
+    else:
+        with os.fdopen(fd, "rb", buffering=0):
+            if fuse_device.is_fuse_device(fd):
+                return
+        reason = "not the FUSE device"
+    raise RefusedError(
+        f"{_FUSE_DEVICE}: {reason}: load the module (modprobe fuse), or give the device to this user or container"
+    )
+
+
+def _open(config: Config, kept: Kept | None) -> Pool:
+    """For a takeover, the kernel itself has the newest segment open; and what can still be served is served,
+    because a broker waits for it."""
+    takes_over = kept is not None
+    opened = frozenset() if kept is None else opened_files(kept)
+    with ExitStack() as stack:
+        try:
+            size = configured_pool.configured_segment_size(config)
+            pool = open_pool(
+                configured_pool.disk_specs(config),
+                size,
+                lock_patience_s=LOCK_PATIENCE_S if takes_over else 0.0,
+                check_in_use=not takes_over,
+                opened=opened,
+            )
+            stack.callback(pool.close)
+            on_missing = OnMissing.DEGRADED if takes_over else configured_pool.on_missing(config)
+            demand_mountable(pool, on_missing, takes_over=takes_over)
+        except PoolRefusedError as error:
+            raise configured_pool.refusal(error, config.name) from error
+        except PoolError as error:
+            raise RefusedError(f"{config.name}: not mounted: {error}") from error
+        stack.pop_all()
+    return pool
+
+
+def _tell_findings(pool: Pool) -> None:
+    levels = {Severity.NOTE: logging.INFO, Severity.WARNING: logging.WARNING}
+    for finding in pool.findings:
+        level = levels.get(finding.severity, logging.ERROR)
+        log_event(log, level, "finding", code=finding.code.value, disk=finding.disk or None, text=str(finding))

@@ -1,0 +1,312 @@
+"""One mount at work: its objects wired together, mounted or taken over, served until it ends."""
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from commitlogfs.console.errors import RefusedError, UserError
+from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.fusefs import connection
+from commitlogfs.fusefs.connection import ConnectionOptions
+from commitlogfs.fusefs.files.control_files import ControlContents
+from commitlogfs.fusefs.kernel.inherited_state import KeptStateError
+from commitlogfs.fusefs.kernel.session import STORED, Kept, Passthrough, Session
+from commitlogfs.fusefs.operations import CommitLogOperations
+from commitlogfs.mount.config.model import Config
+from commitlogfs.mount.daemon.hand_over import SteppingBack
+from commitlogfs.mount.daemon.start_cleanup import tidy_after_takeover
+from commitlogfs.mount.daemon.takeover import Sight
+from commitlogfs.mount.keeper import successor
+from commitlogfs.mount.keeper.adoption import KeeperWatch
+from commitlogfs.mount.linux import descriptor_store, logs, mountinfo, notify, read_ahead, stop_signals
+from commitlogfs.mount.linux.probe import probe_mount
+from commitlogfs.mount.linux.unmount import unmount
+from commitlogfs.mount.location import control_socket, runtime_directory
+from commitlogfs.mount.location.name_lock import hold_name
+from commitlogfs.mount.status.composed import Composed
+from commitlogfs.mount.status.control_api import Answers
+from commitlogfs.mount.status.document import StatusReport, one_line, to_json
+from commitlogfs.mount.status.metrics import LogCollector, Metrics, MountCollector
+from commitlogfs.store.events import log_event
+from commitlogfs.store.placement import POLICIES
+from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.pool.open import Pool, find_retired
+
+log = logging.getLogger(__name__)
+
+PROBE_TIMEOUT_S: Final = 10.0
+STATUS_INTERVAL_S: Final = 10.0
+"""Also the longest time between two measurements of the log's growth."""
+WATCHDOG_BEATS: Final = 3
+"""Probes per watchdog interval: one that is late does no harm."""
+
+
+class ServedMount:
+    """The objects of one mount, wired together."""
+
+    def __init__(self, config: Config, pool: Pool, kept: Kept | None, sight: Sight | None) -> None:
+        self._config = config
+        self._pool = pool
+        self._kept = kept
+        self._sight = sight
+        self._session: Session | None = None
+        self._metrics = Metrics(None if kept is None else successor.tell_serving)
+        self._commitlog = CommitLog(pool, POLICIES[config.placement])
+        if kept is not None:
+            for file in find_retired(pool):
+                self._commitlog.note_found_retired(file)
+        self._metrics.registry.register(LogCollector(self._commitlog, config.name))
+        self._status = Composed(self._compose)
+        self._metrics_text = Composed(self._render_metrics)
+        contents = ControlContents(
+            status=Composed(self._compose_status_file).recent, metrics=self._metrics_text.recent
+        )
+        self._operations = CommitLogOperations(
+            self._commitlog,
+            config.retention,
+            contents,
+            self._metrics,
+            refuse_reads_when_full=config.refuse_reads_when_full,
+        )
+        self._metrics.registry.register(MountCollector(self._operations.backing, config.name))
+        self._report = StatusReport(config, self._operations)
+        self._answers = Answers(
+            config.name, self._commitlog, self._operations, self._report, self._status, self._metrics_text
+        )
+        self._stepping_back = SteppingBack(
+            config.mountpoint, self._why_mortal, self._operations.retention.believe_the_clock
+        )
+        self._failure: RefusedError | None = None
+        self._stops: list[int] = []
+        """Stop signals that came when nobody could take them yet."""
+        self._is_stopping = False
+        self._is_kept = False
+        self._keeper = KeeperWatch()
+        self._names_held: list[int] = []
+        self._device: int | None = None
+        """Of the mount, as mountinfo shows it."""
+
+    def mount(self) -> None:
+        """Mount, or take over what was kept. Raises RefusedError.
+
+        From here on a stop signal waits until `serve` can unmount: it must not leave a mount that nobody serves.
+        """
+        self._stops = stop_signals.record_stops()
+        config = self._config
+        wanted = Passthrough(config.passthrough)
+        options = ConnectionOptions(config.mountpoint, config.name, config.allow_other, wanted)
+        try:
+            self._session = connection.mount(self._operations, options, self._kept)
+        except KeptStateError as error:
+            raise RefusedError(
+                f"{config.mountpoint}: the mount is not taken over: {error}: it goes on with the version that it "
+                "was mounted by, or unmount it"
+            ) from error
+        except RuntimeError as error:
+            raise RefusedError(
+                f"{config.mountpoint}: cannot be mounted ({error}): is /dev/fuse there, and may this user "
+                "mount? `commitlogfs doctor` tells"
+            ) from error
+        if self._sight is not None:
+            self._device = self._sight.device
+        else:
+            entry = mountinfo.find_mount(config.mountpoint)
+            self._device = None if entry is None else entry.device
+        if wanted is Passthrough.REQUIRED and self._kept is None and self._session.not_passed_through:
+            reasons = "; ".join(self._session.not_passed_through)
+            self._failure = RefusedError(f'{config.mountpoint}: passthrough = "required", but {reasons}')
+            return
+        if self._kept is None:
+            read_ahead.widen(config.mountpoint)
+        self._keep_descriptors(self._session)
+
+    def _keep_descriptors(self, session: Session) -> None:
+        kept = False
+        try:
+            if not session.taken_over or session.state_lost:
+                for name in STORED:  # of a former mount, perhaps
+                    descriptor_store.remove(name)
+                kept = descriptor_store.store(session.descriptors())
+        except OSError as error:
+            log_event(log, logging.ERROR, "descriptors_not_kept", reason=str(error))
+        else:
+            self._is_kept = (kept or session.taken_over) and not session.why_mortal
+            if not self._is_kept:
+                log_event(log, logging.WARNING, "mortal", reason=self._why_mortal())
+                # To kill this process for being slow would end the mount for good.
+                notify.watch_no_longer()
+
+    async def serve(self, listener: socket.socket, on_ready: Callable[[], None]) -> ExitCode:
+        """OK once unmounted, HANDED_OVER after `restart`, FINDINGS when somebody has aborted the connection. Raises
+        RefusedError if it does not come to answer."""
+        verbs = {**self._answers.verbs(), "restart": self._stepping_back.answer}
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch_signals)
+                nursery.start_soon(control_socket.serve, listener, verbs, self._hold_name_anew)
+                nursery.start_soon(self._announce, on_ready)
+                await connection.serve(self._operations)
+                nursery.cancel_scope.cancel()
+        except ExceptionGroup as group:
+            raise _refusal_in(group) or group from None
+        finally:
+            if not self._stepping_back.has_begun:
+                notify.stopping()
+            connection.close(self._operations)
+        if self._stepping_back.has_begun:
+            log_event(log, logging.INFO, "handed_over", path=self._config.mountpoint)
+            return ExitCode.HANDED_OVER
+        aborted = self._is_attached()
+        level, event = (logging.ERROR, "connection_aborted") if aborted else (logging.INFO, "unmounted")
+        log_event(log, level, event, path=self._config.mountpoint)
+        with contextlib.suppress(OSError):
+            for name in STORED:
+                descriptor_store.remove(name)
+        if self._failure is not None:
+            raise self._failure
+        return ExitCode.FINDINGS if aborted else ExitCode.OK
+
+    def _hold_name_anew(self) -> None:
+        """The lock file has gone with its folder: another one, held as long as this process lives."""
+        try:
+            self._names_held.append(hold_name(self._config.name))
+            runtime_directory.record_mountpoint(self._names_held[-1], self._config.mountpoint)
+        except (RefusedError, OSError) as error:
+            log_event(log, logging.WARNING, "name_not_held", reason=str(error))
+
+    def _is_attached(self) -> bool:
+        """Whether the mount is still to be seen somewhere; asked of /proc alone. Its device may be another mount's
+        by now: the kernel gives such numbers out again at once."""
+        return any(
+            entry.device == self._device and mountinfo.is_commitlogfs(entry) and entry.source == self._config.name
+            for entry in mountinfo.read_mounts()
+        )
+
+    async def _announce(self, on_ready: Callable[[], None]) -> None:
+        """READY only when the mount answers, tried from a child process; then STATUS= now and then."""
+        path = self._config.mountpoint
+        if self._failure is None and (self._kept is None or self._is_in_sight()):
+            result = await trio.to_thread.run_sync(probe_mount, path, PROBE_TIMEOUT_S)
+            if not result.ok and self._is_stopping:
+                return
+            if not result.ok:
+                if self._kept is not None:
+                    # The mount stays: whoever watches over this process sees that it does not get ready.
+                    raise RefusedError(f"{path}: taken over, but it does not answer ({result.reason})")
+                self._failure = RefusedError(
+                    f"{path}: mounted, but it does not answer ({result.reason}): unmounted again"
+                )
+        if self._failure is not None:
+            await self._unmount()
+            return
+        log_event(log, logging.INFO, "ready", path=path, segments=len(self._commitlog.catalog), pid=os.getpid())
+        notify.ready()
+        on_ready()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._tell_status)
+            nursery.start_soon(self._feed_watchdog)
+            if self._kept is not None:
+                in_thread = partial(trio.to_thread.run_sync, abandon_on_cancel=True)
+                nursery.start_soon(in_thread, tidy_after_takeover, self._pool)
+            if self._session is not None:
+                nursery.start_soon(self._keeper.run, self._session.descriptors())
+
+    async def _feed_watchdog(self) -> None:
+        """Only the mount itself proves that it works: a child process looks through it."""
+        interval_s = notify.watchdog_interval_s()
+        if interval_s is None:
+            return
+        while True:
+            beat = trio.current_time() + interval_s / WATCHDOG_BEATS
+            if self._is_in_sight():
+                result = await trio.to_thread.run_sync(probe_mount, self._config.mountpoint, interval_s)
+                if result.ok:
+                    notify.watchdog()
+                elif self._is_in_sight():  # else it has just been unmounted, or another mount lies on top
+                    log_event(log, logging.ERROR, "probe_failed", reason=result.reason)
+            else:
+                log_event(log, logging.WARNING, "out_of_sight", path=self._config.mountpoint)
+                notify.watchdog()
+            await trio.sleep_until(beat)
+
+    def _is_in_sight(self) -> bool:
+        """Not after `umount -l`, nor beneath another mount: there is nothing to look at then, but whoever has files
+        open is served until the last is closed."""
+        entry = mountinfo.find_mount(self._config.mountpoint)
+        return entry is not None and entry.device == self._device
+
+    async def _tell_status(self) -> None:
+        while True:
+            try:
+                notify.status(one_line(await self._status.current()))
+            except Exception as error:
+                # A mistake in a report must not end the service.
+                log_event(log, logging.ERROR, "status_failed", exc_info=error)
+            await trio.sleep(STATUS_INTERVAL_S)
+
+    async def _watch_signals(self) -> None:
+        """A stop is a plain unmount: the loop ends by itself. A mount in use stays, with a line saying why.
+
+        SIGHUP opens the log file anew.
+        """
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            if self._stops:
+                await self._stop(self._stops[0])
+            async for number in signals:
+                if number == signal.SIGHUP:
+                    logs.reopen_soon()
+                    continue
+                await self._stop(number)
+
+    async def _stop(self, number: int) -> None:
+        log_event(log, logging.INFO, "stop_requested", signal=signal.Signals(number).name)
+        self._is_stopping = True
+        await self._unmount()
+
+    async def _unmount(self) -> None:
+        try:
+            if not self._is_in_sight():
+                raise RefusedError(f"{self._config.mountpoint}: not to be seen there, so it is not unmounted")
+            await trio.to_thread.run_sync(unmount, self._config.mountpoint)
+        except (UserError, OSError) as error:
+            log_event(log, logging.ERROR, "stop_refused", reason=str(error))
+
+    async def _compose_status_file(self) -> bytes:
+        """In a thread: with many gaps, turning the document into text takes longer than a create."""
+        return await trio.to_thread.run_sync(to_json, await self._status.current())
+
+    async def _compose(self) -> dict[str, Any]:
+        document = await self._report.compose()
+        document["daemon"]["state_lost"] = self._operations.backing.state_lost
+        reason = self._why_mortal()
+        document["daemon"]["survives"] = not reason
+        document["daemon"]["mortal_reason"] = reason
+        return document
+
+    def _why_mortal(self) -> str:
+        """Why the mount would end with this process just now; empty if it would not."""
+        if self._is_kept and not self._keeper.is_alone:
+            return ""
+        reason = self._session.why_mortal if self._session is not None else ""
+        if self._is_kept and not reason:
+            return "its keeper has died, and the next one has not been started yet: see the daemon's log"
+        return reason or "no keeper and no service manager keeps the descriptors of the mount"
+
+    async def _render_metrics(self) -> bytes:
+        await self._operations.statfs_figures()
+        return self._metrics.render()
+
+
+def _refusal_in(group: ExceptionGroup[Exception]) -> RefusedError | None:
+    """What a nursery has wrapped."""
+    found: BaseException | None = group.subgroup(RefusedError)
+    while isinstance(found, ExceptionGroup):
+        found = found.exceptions[0]
+    return found if isinstance(found, RefusedError) else None

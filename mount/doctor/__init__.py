@@ -1,0 +1,4 @@
+"""The checks of `commitlogfs doctor`.
+
+Nothing here changes anything; printing belongs to the command.
+"""

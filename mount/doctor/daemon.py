@@ -1,0 +1,85 @@
+"""`doctor` on what the running daemon knows of its pool, and on what the disks do right now. Pure."""
+
+from typing import Any, Final
+
+from commitlogfs.console.formatting import count_of
+from commitlogfs.mount.doctor.diagnosis import Check, Level, ok
+from commitlogfs.mount.doctor.disk_probe import DiskProbe
+
+_PROBLEMS: Final = frozenset({"all-full", "no-writable-disk", "disk-failed", "stuck"})
+"""Alerts that keep the log from being written, read or cleaned now."""
+_MORE: Final = "`commitlogfs status` shows every disk and alert; docs/operating.md explains them"
+_FINDING_LEVELS: Final = {"note": Level.NOTE, "warning": Level.WARNING}
+
+
+def judge_daemon(document: dict[str, Any]) -> list[Check]:
+    """Everything in the status document that is not as it should be."""
+    checks = [_judge_alert(alert) for alert in document["retention"]["alerts"]]
+    alerted = {alert["disk"] for alert in document["retention"]["alerts"]}
+    checks += [check for disk in document["disks"] if (check := _judge_disk(disk, alerted)) is not None]
+    if document["placement"]["next_disk"] is None:
+        message = "no disk takes the next segment: creating one fails"
+        checks.append(Check("no-disk-for-the-next", Level.PROBLEM, message, "free space, or repair or add a disk"))
+    if document["degraded"]:
+        message = f"served without {', '.join(document['missing_disks'])}"
+        checks.append(Check("degraded", Level.PROBLEM, message, "bring the disks back, then unmount and mount"))
+    if document["segments"]["gaps"]:
+        count = count_of(len(document["segments"]["gaps"]), "gap")
+        message = f"the log has {count}: consumers skip over it silently"
+        checks.append(Check("gap", Level.PROBLEM, message, "`commitlogfs check` says which segments are missing"))
+    if document["daemon"].get("state_lost"):
+        message = "the daemon was not told what its predecessors knew of open files"
+        checks.append(Check("state-lost", Level.WARNING, message, "restart the broker when convenient"))
+    checks += [_judge_finding(finding) for finding in document["findings"] if finding["code"] != "gap"]
+    return checks or [ok("daemon", f"daemon {document['daemon']['pid']} reports no trouble")]
+
+
+def judge_probe(path: str, probe: DiskProbe) -> list[Check]:
+    if probe.silence:
+        return [Check("disk-silent", Level.PROBLEM, f"{path}: {probe.silence}", "check the disk: `dmesg`")]
+    checks = []
+    if probe.unlisted:
+        message = f"{path}: cannot be listed ({probe.unlisted})"
+        checks.append(Check("disk-unreadable", Level.PROBLEM, message, "check the disk: `dmesg`"))
+    if probe.unreadable:
+        message = f"{path}: cannot read {', '.join(probe.unreadable)}"
+        checks.append(Check("disk-unreadable", Level.PROBLEM, message, "check the disk: `dmesg`"))
+    if probe.is_full:
+        message = f"{probe.not_made}: it takes no new segments"
+        checks.append(Check("disk-full", Level.WARNING, message, "free space on that disk"))
+    elif probe.not_made:
+        message = f"{probe.not_made}: no segment can be made there"
+        checks.append(Check("disk-unwritable", Level.PROBLEM, message, "check the disk: `dmesg`"))
+    return checks or [ok("disk-probe", f"{path}: segments can be read and made")]
+
+
+def _judge_alert(alert: dict[str, Any]) -> Check:
+    level = Level.PROBLEM if alert["code"] in _PROBLEMS else Level.WARNING
+    where = f"{alert['disk']}: " if alert["disk"] else ""
+    return Check(alert["code"], level, f"{where}{alert['text']}", _MORE)
+
+
+def _judge_disk(disk: dict[str, Any], alerted: set[str]) -> Check | None:
+    """None for a disk that takes segments, or of which an alert tells."""
+    path = disk["path"]
+    cause = f" ({disk['last_error']})" if disk["last_error"] else ""
+    if disk["state"] == "offline":
+        return Check("disk-silent", Level.PROBLEM, f"{path}: does not answer the daemon", "check the disk: `dmesg`")
+    if disk["state"] == "failed":
+        message = f"{path}: has failed{cause}"
+        return None if path in alerted else Check("disk-failed", Level.PROBLEM, message, "repair or replace it")
+    if disk["refusal"] == "above-force":
+        limits = disk["thresholds"]
+        message = f"{path}: above {limits['force']} %, skipped for new segments until below {limits['resume']} %"
+        return Check("disk-above-force", Level.NOTE, message, "nothing, while other disks take segments")
+    if cause:
+        message = f"{path}: the latest attempt to make a segment there failed{cause}"
+        return Check("disk-suspected", Level.WARNING, message, "check the disk: `dmesg`")
+    return None
+
+
+def _judge_finding(finding: dict[str, str]) -> Check:
+    where = "/".join(part for part in (finding["disk"], finding["file"]) if part)
+    message = f"{where}: {finding['message']}" if where else finding["message"]
+    level = _FINDING_LEVELS.get(finding["severity"], Level.PROBLEM)
+    return Check(finding["code"], level, message, finding["remedy"])

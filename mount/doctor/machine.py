@@ -1,0 +1,158 @@
+"""`doctor` on the machine and the installation: kernel, FUSE, settings that end mounts, leftovers.
+
+Each `judge_*` is pure; `examine_machine` looks.
+"""
+
+import errno
+import os
+import re
+import shutil
+import socket
+import stat
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+from commitlogfs.console.errors import UserError
+from commitlogfs.mount.doctor.diagnosis import Check, Level, ok
+from commitlogfs.mount.linux import mountinfo
+from commitlogfs.mount.linux.fuse_device import is_fuse_device
+from commitlogfs.mount.linux.probe import probe_mount
+from commitlogfs.mount.linux.request_timeouts import describe_limits, read_request_timeouts
+from commitlogfs.mount.location import runtime_directory
+
+OLDEST_KERNEL: Final = (5, 6)
+"""openat2."""
+_PROBE_TIMEOUT_S: Final = 3.0
+
+
+def examine_machine() -> list[Check]:
+    return [
+        judge_kernel(os.uname().release),
+        check_fuse_device(Path("/dev/fuse")),
+        *([] if os.geteuid() == 0 else [judge_fusermount(*_find_fusermount())]),
+        judge_request_timeouts(read_request_timeouts()),
+    ]
+
+
+def judge_kernel(release: str) -> Check:
+    match = re.match(r"(\d+)\.(\d+)", release)
+    if match is not None and (int(match[1]), int(match[2])) < OLDEST_KERNEL:
+        return Check("kernel", Level.PROBLEM, f"kernel {release} is too old", "use Linux 5.6 or later")
+    return ok("kernel", f"kernel {release}")
+
+
+def check_fuse_device(path: Path) -> Check:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        remedies = {
+            errno.ENOENT: "load the module (modprobe fuse), or give the container the device",
+            errno.ENODEV: "load the module: modprobe fuse",
+            errno.EACCES: f"let this user open {path} (its usual mode is 0666)",
+            errno.EPERM: f"let the container open {path}",
+        }
+        message = f"{path} cannot be opened: {os.strerror(error.errno or 0)}"
+        return Check("fuse-device", Level.PROBLEM, message, remedies.get(error.errno or 0, "check the device"))
+    with os.fdopen(fd, "rb", buffering=0):
+        if not is_fuse_device(fd):
+            remedy = "load the module (modprobe fuse), or give the container the device"
+            return Check("fuse-device", Level.PROBLEM, f"{path} is not the FUSE device", remedy)
+    return ok("fuse-device", f"{path} can be opened")
+
+
+def judge_fusermount(tool: str | None, setuid: bool) -> Check:
+    """For users other than root only."""
+    if tool is None:
+        message = "fusermount3 is not to be found: only root can mount"
+        return Check("fusermount", Level.PROBLEM, message, "install the package fuse3")
+    if not setuid:
+        message = f"{tool} has no set-user-id bit: only root can mount"
+        return Check("fusermount", Level.PROBLEM, message, f"chmod u+s {tool}, or reinstall fuse3")
+    return ok("fusermount", f"{tool} is there")
+
+
+def judge_allow_other(*, wanted: bool, root: bool, fuse_conf: str) -> Check:
+    if not wanted:
+        message = "allow_other is off: only the daemon's user sees the mount"
+        return ok("allow-other", message)
+    if root or re.search(r"^\s*user_allow_other\s*$", fuse_conf, re.MULTILINE):
+        return ok("allow-other", "allow_other: other users, such as the broker's, may use the mount by mode bits")
+    return Check(
+        "allow-other",
+        Level.PROBLEM,
+        "allow_other is on, but /etc/fuse.conf does not let users ask for it",
+        "add a line user_allow_other to /etc/fuse.conf, or set allow_other = false",
+    )
+
+
+def judge_request_timeouts(values: dict[str, int | None]) -> Check:
+    """`values` as of read_request_timeouts."""
+    limits = describe_limits(values)
+    if limits:
+        zeros = " ".join(f"fs.fuse.{name}=0" for name, value in values.items() if value)
+        remedy = f"sysctl -w {zeros}, and in /etc/sysctl.d"
+        return Check("request-timeout", Level.WARNING, f"{limits}: one hung request aborts the whole mount", remedy)
+    return ok("request-timeout", "FUSE requests are not timed out by the kernel")
+
+
+def check_sockets() -> list[Check]:
+    try:
+        names = runtime_directory.list_names()
+    except UserError as error:
+        return [Check("runtime-folder", Level.PROBLEM, str(error), "make it a folder of this user, mode 0700")]
+    stale = [path for name in names if not _is_answered(path := runtime_directory.socket_path(name))]
+    if not stale:
+        return [
+            ok(
+                "sockets",
+                f"{len(names)} control socket{'s' * (len(names) != 1)} in {runtime_directory.runtime_folder()}",
+            )
+        ]
+    return [
+        Check(
+            "stale-socket",
+            Level.NOTE,
+            f"{path}: no daemon listens any more",
+            "the next mount replaces it; or rm it",
+        )
+        for path in stale
+    ]
+
+
+def check_mounts(skip: Collection[str]) -> list[Check]:
+    """Every mount of this kind on the machine but those at `skip`; only the dead ones are worth a word."""
+    entries = [entry for entry in mountinfo.read_mounts() if mountinfo.is_commitlogfs(entry)]
+    checks = []
+    for mountpoint in dict.fromkeys(entry.mountpoint for entry in entries):
+        if mountpoint not in skip:
+            probed = probe_mount(mountpoint, _PROBE_TIMEOUT_S)
+            if not probed.ok:
+                checks.append(dead_mount(mountpoint, probed.reason))
+    return checks
+
+
+def dead_mount(mountpoint: str, reason: str) -> Check:
+    return Check(
+        "dead-mount",
+        Level.PROBLEM,
+        f"{mountpoint}: the mount does not answer ({reason})",
+        "stop the broker, then `commitlogfs mount` it again: that replaces a dead mount",
+    )
+
+
+def _is_answered(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
+        connection.settimeout(1.0)
+        try:
+            connection.connect(os.fspath(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True  # busy is not dead
+    return True
+
+
+def _find_fusermount() -> tuple[str | None, bool]:
+    tool = shutil.which("fusermount3") or shutil.which("fusermount")
+    return tool, tool is not None and bool(Path(tool).stat().st_mode & stat.S_ISUID)

@@ -1,0 +1,315 @@
+"""`doctor` on one configuration: its disks, its mountpoint, the store root around it."""
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+from typing import Any, Final
+
+from commitlogfs.console.errors import RefusedError, UserError
+from commitlogfs.console.formatting import approximate_size, count_of
+from commitlogfs.mount.config.model import Config
+from commitlogfs.mount.doctor.broker import find_broker, judge_locale, judge_mappings, judge_open_files
+from commitlogfs.mount.doctor.daemon import judge_daemon, judge_probe
+from commitlogfs.mount.doctor.diagnosis import Check, Level, from_finding, ok
+from commitlogfs.mount.doctor.disk_probe import Probed, probe_disks
+from commitlogfs.mount.doctor.machine import dead_mount, judge_allow_other
+from commitlogfs.mount.linux import mountinfo
+from commitlogfs.mount.linux.probe import probe_mount
+from commitlogfs.mount.location.guard import BareState, check_bare, is_immutable
+from commitlogfs.mount.location.store_root import examine_store_root, group_name, user_name
+from commitlogfs.mount.location.which_mount import find_target
+from commitlogfs.mount.preflight.configured_pool import configured_segment_size, disk_specs
+from commitlogfs.store.disks.eligibility import has_room
+from commitlogfs.store.disks.identity import RootAttributes, read_root
+from commitlogfs.store.disks.membership import OpenFolder, compare_folders, open_spec
+from commitlogfs.store.errors import FolderError, PoolError
+from commitlogfs.store.files.usage import DiskUsage, measure_usage
+from commitlogfs.store.findings import FindingCode
+from commitlogfs.store.pool.open import DEFAULT_ROOT, compare_segment_size
+from commitlogfs.store.segment import looks_like_segment
+from commitlogfs.store.thresholds import Thresholds
+
+_PROBE_TIMEOUT_S: Final = 3.0
+_SPARE_INODES: Final = 64
+
+
+def examine_pool(config: Config) -> list[Check]:
+    document = _ask_daemon(config.mountpoint)
+    with contextlib.ExitStack() as stack:
+        folders, checks = _open_disks(config, _silent_disks(document), stack)
+        capacities: dict[int, int] = {}
+        probed: list[Probed] = []
+        for folder in folders:
+            try:
+                usage = measure_usage(folder.dirfd)
+            except OSError as error:
+                message = f"{folder.spec.path}: cannot be measured ({os.strerror(error.errno or 0)})"
+                checks.append(Check("disk", Level.PROBLEM, message, "check the disk: `dmesg`"))
+                continue
+            if folder.identity is not None:
+                probed.append(_to_be_probed(folder, usage, document))
+            capacities[folder.device] = segments_possible(usage, config.segment_size)
+            checks += [_judge_disk(folder, usage), *_judge_mode(folder), *_judge_inodes(folder, usage, config)]
+        checks += [from_finding(finding) for finding in compare_folders(folders)]
+        checks += _judge_identities(folders)
+        checks += _check_segment_size(folders, config)
+        checks += _judge_owner(folders, config.mountpoint)
+        for disk, probe in zip(probed, probe_disks(probed, _PROBE_TIMEOUT_S), strict=True):
+            checks += judge_probe(disk.path, probe)
+    capacity = sum(capacities.values())
+    broker = find_broker(config.mountpoint)
+    return [
+        *checks,
+        *([] if document is None else judge_daemon(document)),
+        check_mountpoint(config.mountpoint),
+        check_store_root(config.mountpoint, config.thresholds),
+        judge_allow_other(wanted=config.allow_other, root=os.geteuid() == 0, fuse_conf=_read("/etc/fuse.conf")),
+        judge_open_files(capacity, broker),
+        judge_mappings(capacity, int(_read("/proc/sys/vm/max_map_count") or 65530)),
+        judge_locale(broker),
+    ]
+
+
+def _ask_daemon(mountpoint: str) -> dict[str, Any] | None:
+    """The status document of the daemon that serves the mountpoint; None without one, or if it does not answer."""
+    entry = mountinfo.find_mount(mountpoint)
+    if entry is None or not mountinfo.is_commitlogfs(entry):
+        return None
+    try:
+        return find_target(mountpoint, of_others=True).status()
+    except UserError:
+        return None  # the check of the mountpoint tells why
+
+
+def _silent_disks(document: dict[str, Any] | None) -> set[str]:
+    """Disks that do not answer the daemon, and would not answer this process: they are not touched."""
+    disks = [] if document is None else document["disks"]
+    return {disk["path"] for disk in disks if disk["total_bytes"] is None}
+
+
+def _to_be_probed(folder: OpenFolder, usage: DiskUsage, document: dict[str, Any] | None) -> Probed:
+    """A segment is made only where the daemon makes some, and with room for one of its own beside it."""
+    assert folder.identity is not None  # noqa: S101 - narrowing: the caller has looked
+    path, size = folder.spec.path, folder.identity.segment_size
+    known = {} if document is None else {disk["path"]: disk["state"] for disk in document["disks"]}
+    is_served = known.get(path, "rw") in ("rw", "failed") and not folder.spec.readonly
+    return Probed(path, folder.dirfd, size, may_write=is_served and usage.available_bytes >= 2 * size)
+
+
+def segments_possible(usage: DiskUsage, segment_size: int) -> int:
+    """How many segments fit on a disk that holds nothing else."""
+    return usage.total_bytes // segment_size
+
+
+# --- disks -----------------------------------------------------------------------------------------------
+
+
+def _open_disks(
+    config: Config, silent: set[str], stack: contextlib.ExitStack
+) -> tuple[list[OpenFolder], list[Check]]:
+    folders: list[OpenFolder] = []
+    checks: list[Check] = []
+    for spec in disk_specs(config):
+        if spec.path in silent:
+            continue
+        try:
+            folder = open_spec(spec)
+        except FolderError as error:
+            checks.append(Check("disk", Level.PROBLEM, f"{error.path}: {error.reason}", error.remedy))
+        except PoolError as error:
+            checks.append(Check("disk", Level.PROBLEM, str(error), ""))
+        else:
+            stack.callback(os.close, folder.dirfd)
+            folders.append(folder)
+    return folders, checks
+
+
+def _judge_disk(folder: OpenFolder, usage: DiskUsage) -> Check:
+    text = f"{folder.spec.path}: {folder.filesystem.name}, {approximate_size(usage.total_bytes)}, "
+    text += f"{usage.used_percent:.1f} % used"
+    if os.fstatvfs(folder.dirfd).f_flag & os.ST_RDONLY:
+        return Check(
+            "disk", Level.NOTE, f"{text}, read-only", "no new segments go here; remount it if not intended"
+        )
+    spec, identity = folder.spec, folder.identity
+    if identity and not spec.readonly and not has_room(usage, spec.thresholds, identity.segment_size):
+        return Check("disk-full", Level.WARNING, f"{text}: it takes no new segments", "free space on that disk")
+    return ok("disk", text)
+
+
+def _judge_mode(folder: OpenFolder) -> list[Check]:
+    mode = stat.S_IMODE(os.fstat(folder.dirfd).st_mode)
+    if not mode & 0o077:
+        return []
+    path = folder.spec.path
+    message = f"{path}: mode {mode:04o} lets other users in past the mount"
+    return [Check(FindingCode.FOLDER_OPEN_TO_OTHERS.value, Level.NOTE, message, f"chmod 0700 {path}")]
+
+
+def _judge_inodes(folder: OpenFolder, usage: DiskUsage, config: Config) -> list[Check]:
+    st = os.fstatvfs(folder.dirfd)
+    wanted = usage.available_bytes // config.segment_size + _SPARE_INODES
+    if not st.f_files or st.f_favail >= wanted:
+        return []
+    message = f"{folder.spec.path}: {count_of(st.f_favail, 'inode')} free, fewer than segments would fit"
+    return [Check("inodes", Level.WARNING, message, "remove other files from that filesystem")]
+
+
+def _judge_identities(folders: list[OpenFolder]) -> list[Check]:
+    bare = [folder.spec.path for folder in folders if folder.identity is None]
+    if not bare:
+        return []
+    if len(bare) == len(folders):
+        message = f"{', '.join(bare)}: no pool yet, or the disks are not mounted"
+        return [
+            Check("identity", Level.WARNING, message, "`commitlogfs init` makes a pool, `adopt` takes a store over")
+        ]
+    return [
+        Check(
+            FindingCode.DISK_WITHOUT_IDENTITY.value,
+            Level.PROBLEM,
+            f"{path}: carries no identity, unlike the others",
+            "most likely its disk is not mounted: mount it",
+        )
+        for path in bare
+    ]
+
+
+def _check_segment_size(folders: list[OpenFolder], config: Config) -> list[Check]:
+    for folder in folders:
+        if folder.identity is not None:
+            pools, configured = folder.identity.segment_size, configured_segment_size(config)
+            return [from_finding(found) for found in compare_segment_size(folder.spec.path, pools, configured)]
+    return []
+
+
+def _judge_owner(folders: list[OpenFolder], mountpoint: str) -> list[Check]:
+    """What hangs on the owner of the mounted directory, which every disk of the pool records."""
+    born = next((folder for folder in folders if folder.identity is not None), None)
+    if born is None:
+        return []
+    owner = read_root(born.dirfd, DEFAULT_ROOT)
+    names = (name for folder in folders for name in os.listdir(folder.dirfd))  # noqa: PTH208 - a descriptor
+    has_segments = any(looks_like_segment(os.fsencode(name)) for name in names)
+    return [judge_access(mountpoint, owner), *check_store_root_access(mountpoint, owner, has_segments)]
+
+
+def judge_access(mountpoint: str, owner: RootAttributes) -> Check:
+    """Which users the mounted directory lets in."""
+    user, group = user_name(owner.uid), group_name(owner.gid)
+    text = f"{mountpoint}: mode {owner.mode:04o}, owner {user}, group {group}"
+    if owner.mode & 0o007:
+        return Check(
+            "mount-open-to-others",
+            Level.NOTE,
+            f"{text}: every user of this machine can reach the segments, which brokers make readable to all (0644)",
+            f"chmod o= {mountpoint} while it is mounted; readers join group {group} (docs/security.md)",
+        )
+    readers = f"{user} and group {group}" if owner.mode & 0o050 == 0o050 else f"{user} alone"
+    return ok("mount-access", f"{text}: {readers} can read the messages")
+
+
+# --- where it is mounted -----------------------------------------------------------------------------------
+
+
+def check_mountpoint(path: str) -> Check:
+    entry = mountinfo.find_mount(path)
+    if entry is not None and mountinfo.is_commitlogfs(entry):
+        return _check_mount(path)
+    try:
+        bare = check_bare(path)
+    except (OSError, RefusedError) as error:
+        return Check("mountpoint", Level.PROBLEM, f"{path}: cannot be looked at: {error}", "look at it as root")
+    match bare.state:
+        case BareState.GUARDED:
+            protection = "immutable" if _is_immutable(path) else "by its file alone: files can still be made there"
+            return ok("guard", f"{path}: not mounted, guarded ({protection})")
+        case BareState.EMPTY:
+            message = f"{path}: not mounted, no guard: a broker started now deletes its consumequeue"
+            return Check("guard", Level.WARNING, message, "mount it once: the guard is made then, and stays")
+        case BareState.ABSENT:
+            message = f"{path}: not there yet, so no guard: a broker started now begins an empty log there"
+            return Check("guard", Level.NOTE, message, "mount it once: folder and guard are made then")
+        case BareState.MOUNTED:
+            return Check("mountpoint", Level.PROBLEM, bare.message, "unmount that, or choose another mountpoint")
+        case _:
+            return Check("mountpoint", Level.PROBLEM, bare.message, "nothing can be mounted here as it is")
+
+
+def _check_mount(path: str) -> Check:
+    stacked = mountinfo.stacked_count(path)
+    if stacked > 1:
+        message = f"{path}: {stacked} mounts lie on top of each other"
+        return Check(
+            "mountpoint", Level.WARNING, message, "stop the broker, unmount until none is left, mount once"
+        )
+    probed = probe_mount(path, _PROBE_TIMEOUT_S)
+    if not probed.ok:
+        return dead_mount(path, probed.reason)
+    return ok("mountpoint", f"{path}: mounted, and answers")
+
+
+def check_store_root(mountpoint: str, thresholds: Thresholds) -> Check:
+    path = str(Path(mountpoint).parent)
+    entry = mountinfo.containing_mount(mountinfo.resolve_path(path))
+    if entry is not None and mountinfo.is_fuse(entry):
+        return Check(
+            "store-root",
+            Level.NOTE,
+            f"store root {path}: on {entry.fstype}, not looked at",
+            "keep it on a local disk",
+        )
+    try:
+        usage = measure_usage(path)
+    except OSError as error:
+        message = f"store root {path}: cannot be measured ({os.strerror(error.errno or 0)})"
+        return Check("store-root", Level.NOTE, message, "the broker makes it at its first start")
+    return judge_store_root(path, usage.used_percent, thresholds)
+
+
+def check_store_root_access(mountpoint: str, owner: RootAttributes, has_segments: bool) -> list[Check]:
+    name = "store-root-writable"
+    root = examine_store_root(mountpoint, owner, has_segments=has_segments)
+    if root.obstacle:
+        return [Check(name, Level.PROBLEM, f"store root {root.path}: {root.obstacle}", root.remedy)]
+    if root.other_user is not None:
+        user = user_name(owner.uid)
+        message = f"store root {root.path}: a broker of user {user_name(root.other_user)} has run here, "
+        message += f"but the mounted directory belongs to {user}"
+        remedy = f"run the broker as one user: chown -R {user} {root.path} (outside the mount), or chown the mount"
+        return [Check(name, Level.WARNING, message, remedy)]
+    return [ok(name, f"store root {root.path}: nothing keeps user {user_name(owner.uid)} from writing there")]
+
+
+def judge_store_root(path: str, used_percent: float, thresholds: Thresholds) -> Check:
+    """The broker applies the limits of the commitlog to the disk of its consumequeue as well."""
+    text = f"store root {path}: {used_percent:.1f} % used"
+    remedy = "free space there, or give the consumequeue a larger disk"
+    if used_percent > thresholds.force:
+        reason = (
+            f"above {thresholds.force} % the broker deletes commitlog segments, because its consumequeue is there"
+        )
+        return Check("store-root", Level.WARNING, f"{text}: {reason}", remedy)
+    if used_percent > thresholds.clean:
+        reason = f"above {thresholds.clean} % the broker deletes expired commitlog segments at once"
+        return Check("store-root", Level.NOTE, f"{text}: {reason}", remedy)
+    return ok("store-root", text)
+
+
+def _is_immutable(path: str) -> bool:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return is_immutable(fd)
+    finally:
+        os.close(fd)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,120 @@
+"""A mount that nobody will ever answer for again: detached when nobody holds it, so that the guard shows.
+
+Not before: a broker that still has it would find the bare folder in its place.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import select
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from commitlogfs.mount.keeper.command_line import Options
+from commitlogfs.mount.linux import logs, mountinfo
+from commitlogfs.mount.linux.holders import describe_holders, find_holders
+from commitlogfs.mount.linux.stop_signals import REOPEN, STOPS, Signals
+from commitlogfs.mount.location import runtime_directory
+from commitlogfs.store.events import log_event
+
+log = logging.getLogger(__name__)
+
+LOOK_INTERVAL_S = 5.0
+_MNT_DETACH = 2
+_UMOUNT_NOFOLLOW = 8
+
+
+def see_off(options: Options, signals: Signals, *, patient: bool) -> None:
+    """Detach the dead mount once nobody holds it; if not `patient`, only if that is so now.
+
+    Ends early when it is gone, when somebody else looks after this name again, or at a stop signal. The caller has
+    closed its descriptors and let go of the keeper's lock.
+    """
+    waiting = False
+    while _is_there(options):
+        holders = find_holders(options.mountpoint, exclude=[os.getpid()])
+        if not holders:
+            _detach_if_ours(options)
+            return
+        if not waiting:
+            described = describe_holders(holders)
+            log_event(log, logging.ERROR, "dead_mount_held", path=options.mountpoint, holders=described)
+            waiting = True
+        if not patient or _is_signalled(signals, LOOK_INTERVAL_S):
+            return
+        with _sole(options) as alone:
+            if not alone:
+                return
+
+
+def _detach_if_ours(options: Options) -> None:
+    """Under both locks of the name: a mount that has come meanwhile is somebody's."""
+    with _sole(options) as alone:
+        if not alone or not _is_there(options):
+            return
+        try:
+            _detach(options.mountpoint)
+        except OSError as error:
+            log_event(log, logging.ERROR, "keeper_cannot_detach", path=options.mountpoint, reason=str(error))
+        else:
+            log_event(log, logging.WARNING, "keeper_detached", path=options.mountpoint)
+            for path in _lock_paths(options):
+                path.unlink(missing_ok=True)
+
+
+def _detach(mountpoint: str) -> None:
+    """Raises OSError."""
+    if os.geteuid() != 0:
+        tool = shutil.which("fusermount3") or shutil.which("fusermount") or "fusermount3"
+        done = subprocess.run([tool, "-u", "-z", "--", mountpoint], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise OSError(done.stderr.strip() or f"{tool} failed ({done.returncode})")
+        return
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.umount2(os.fsencode(mountpoint), _MNT_DETACH | _UMOUNT_NOFOLLOW) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), mountpoint)
+
+
+def _is_there(options: Options) -> bool:
+    """Whether a mount of this name is what one sees there; another one on top is none of our business."""
+    entry = mountinfo.find_mount(options.mountpoint)
+    return entry is not None and mountinfo.is_commitlogfs(entry) and entry.source == options.name
+
+
+@contextlib.contextmanager
+def _sole(options: Options) -> Iterator[bool]:
+    """Whether no keeper and no daemon of this name lives, nor can come to life meanwhile."""
+    with contextlib.ExitStack() as stack:
+        for path in _lock_paths(options):
+            try:
+                fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except FileNotFoundError:
+                continue
+            stack.callback(os.close, fd)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+        yield True
+
+
+def _lock_paths(options: Options) -> tuple[Path, Path]:
+    return runtime_directory.keeper_lock_path(options.name), runtime_directory.lock_path(options.name)
+
+
+def _is_signalled(signals: Signals, timeout_s: float) -> bool:
+    poll = select.poll()
+    poll.register(signals.fileno(), select.POLLIN)
+    if not poll.poll(timeout_s * 1000):
+        return False
+    numbers = tuple(signals.take())
+    if REOPEN in numbers:
+        logs.reopen_soon()
+    return any(number in STOPS for number in numbers)

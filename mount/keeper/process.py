@@ -1,0 +1,101 @@
+"""The keeper: keeps a mount's descriptors while daemons come and go, where no service manager does.
+
+`commitlogfs mount` becomes this process (exec). It speaks systemd's protocol to the daemon that it starts
+(sd_notify with FDSTORE, sd_listen_fds), so a daemon does not know the difference; under systemd, `mount
+--no-keeper` needs none. Whatever happens to the daemon, the kernel's end of the mount stays open here, and the
+next daemon goes on with it.
+
+It must outlive everything else, so it does little: no FUSE, no event framework, nothing but the standard library
+and a few light modules of ours (18 MiB resident, 11 of them its own), all loaded at its start: by the time that one
+is needed, another version may be installed. It has no file, no working folder and no descriptor in the mount, and
+never looks at the mountpoint: it would wait for a daemon that it is itself to start.
+
+EXIT STATUS: of a daemon that never got ready; 0 unmounted; 1 gave up; 4 another keeper has this name.
+"""
+
+import os
+import signal
+import sys
+
+from commitlogfs.console.errors import RefusedError, UserError
+from commitlogfs.mount.keeper import command_line
+from commitlogfs.mount.keeper.command_line import Options
+from commitlogfs.mount.keeper.descriptors import KeptDescriptors
+from commitlogfs.mount.keeper.detach import see_off
+from commitlogfs.mount.keeper.inbox import Inbox
+from commitlogfs.mount.keeper.loop import Keeper, Outcome
+from commitlogfs.mount.linux import logs, priority
+from commitlogfs.mount.linux.descriptor_store import FIRST_FD, take_received
+from commitlogfs.mount.linux.stop_signals import Signals
+from commitlogfs.mount.location import runtime_directory
+from commitlogfs.mount.location.name_lock import hold_file, release_file
+
+LOCK_PATIENCE_S = 5.0
+"""A keeper that ends lets go of the name a moment after its daemon has."""
+_HIGHEST_FD = 1 << 16
+
+
+def main(arguments: list[str]) -> int:
+    """Keep a mount until it ends; the exit status."""
+    options = command_line.parse(arguments)
+    # Ignored, as a parent may have left it, the kernel would wait for children in our place.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    received = take_received()
+    _close_all_but({*received.values(), options.report_fd})
+    os.chdir("/")
+    priority.raise_priority()
+    priority.lock_memory()
+    signals = Signals()
+    descriptors = KeptDescriptors()
+    for name, fd in received.items():
+        descriptors.keep(name, [fd])
+    # Every line tells of another daemon or another try: none is a repeat.
+    with logs.logging_to(level=options.log_level, repeat_interval_s=0.0):
+        try:
+            outcome = _keep(options, signals, descriptors)
+        except UserError as error:
+            # Before any daemon was started, so its first word is ours to say.
+            if options.report_fd is not None:
+                os.write(options.report_fd, f"{int(error.exit_code)} {error}".encode())
+            print(f"commitlogfs: {error}", file=sys.stderr)
+            return int(error.exit_code)
+        if outcome.forsaken:
+            see_off(options, signals, patient=outcome.gave_up)
+    return outcome.status
+
+
+def _keep(options: Options, signals: Signals, descriptors: KeptDescriptors) -> Outcome:
+    """Raises UserError before it starts anything."""
+    lock = _take_name(options.name)
+    try:
+        path = runtime_directory.notify_path(options.name)
+        try:
+            inbox = Inbox(path)
+        except OSError as error:
+            raise RefusedError(f"{path}: cannot listen there ({error.strerror or error})") from error
+        try:
+            return Keeper(options, inbox, descriptors, signals).run()
+        finally:
+            inbox.close()
+    finally:
+        descriptors.close()
+        release_file(runtime_directory.keeper_lock_path(options.name), lock, options.name)
+
+
+def _take_name(name: str) -> int:
+    """The open lock file. Raises RefusedError if another keeper has it, UsageError for an impossible name."""
+    path = runtime_directory.keeper_lock_path(name)
+    runtime_directory.ensure_runtime_folder()
+    fd = hold_file(path, LOCK_PATIENCE_S)
+    if fd is None:
+        raise RefusedError(f"{name}: its keeper is running already: see `commitlogfs status`")
+    return fd
+
+
+def _close_all_but(wanted: set[int | None]) -> None:
+    """What a shell or a service had open when it started this process could be a file in the mount."""
+    edge = FIRST_FD
+    for fd in sorted(fd for fd in wanted if fd is not None and fd >= FIRST_FD):
+        os.closerange(edge, fd)
+        edge = fd + 1
+    os.closerange(edge, _HIGHEST_FD)

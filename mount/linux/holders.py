@@ -1,0 +1,161 @@
+"""Who keeps a mount busy, found without touching the mount.
+
+Only /proc is read: `stat` or `open` on a mount whose daemon is dead would block. What cannot be read (another
+user's processes, for one who is not root) is left out.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from commitlogfs.mount.linux import mountinfo
+from commitlogfs.mount.linux.mountinfo import MountEntry
+
+_HOLDERS_SHOWN = 5
+_PROC = Path("/proc")
+_MAP_LINE = re.compile(rb"^\S+ \S+ \S+ ([0-9a-f]+):([0-9a-f]+) [1-9]\d* +(.*)$", re.MULTILINE)
+
+
+class HoldKind(StrEnum):
+    """How a process holds a mount."""
+
+    CWD = "cwd"
+    ROOT = "root"
+    FD = "fd"
+    MAP = "map"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One process that holds a mount. `example_path` is one of the paths, as /proc shows it."""
+
+    pid: int
+    comm: str
+    uid: int
+    kinds: frozenset[HoldKind]
+    example_path: str
+
+
+def find_holders(mountpoint: str | os.PathLike[str], *, exclude: Sequence[int] = ()) -> list[Holder]:
+    """The processes that hold the topmost mount at `mountpoint`, sorted by pid; empty if nothing is mounted.
+
+    Processes in other mount namespaces are found too. `exclude` names pids to leave out, such as
+    `os.getpid()`. A snapshot: processes come and go meanwhile.
+    """
+    entry = mountinfo.find_mount(mountpoint)
+    return [] if entry is None else find_device_holders(entry.device, exclude=exclude)
+
+
+def find_device_holders(device: int, *, exclude: Sequence[int] = ()) -> list[Holder]:
+    """As `find_holders`, of the mount whose files have this st_dev, whatever is to be seen at its mountpoint."""
+    views = _Views(device)
+    found = []
+    for folder in _PROC.iterdir():
+        if folder.name.isdigit() and int(folder.name) not in exclude:
+            holder = _inspect(folder, views)
+            if holder is not None:
+                found.append(holder)
+    return sorted(found, key=lambda holder: holder.pid)
+
+
+def describe_holders(holders: Sequence[Holder]) -> str:
+    """One line for an operator: `java (pid 4711, uid 1000: fd, map), ...`; the first few, then a count."""
+    texts = [
+        f"{ascii(holder.comm)[1:-1]} (pid {holder.pid}, uid {holder.uid}: {', '.join(sorted(holder.kinds))})"
+        for holder in holders[:_HOLDERS_SHOWN]
+    ]
+    if len(holders) > _HOLDERS_SHOWN:
+        texts.append(f"and {len(holders) - _HOLDERS_SHOWN} more")
+    return ", ".join(texts) if texts else "nobody"
+
+
+class _Views:
+    """How each mount namespace sees the device in question; read once per namespace."""
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+        self._entries: dict[str, tuple[MountEntry, ...]] = {}
+
+    def entries(self, folder: Path) -> tuple[MountEntry, ...]:
+        namespace = os.readlink(folder / "ns/mnt")  # noqa: PTH115  a text, no path
+        if namespace not in self._entries:
+            # In our own namespace, our own view: /proc shows a chrooted process's paths from our root.
+            ours = namespace == os.readlink("/proc/self/ns/mnt")  # noqa: PTH115
+            self._entries[namespace] = mountinfo.read_mounts(None if ours else int(folder.name))
+        return self._entries[namespace]
+
+    def mount_ids(self, folder: Path) -> set[int]:
+        return {entry.mount_id for entry in self.entries(folder) if entry.device == self.device}
+
+
+def _inspect(folder: Path, views: _Views) -> Holder | None:
+    held: dict[HoldKind, str] = {}
+    for kind, look in (
+        (HoldKind.CWD, _link_on_device),
+        (HoldKind.ROOT, _link_on_device),
+        (HoldKind.FD, _fd_on_device),
+        (HoldKind.MAP, _map_on_device),
+    ):
+        try:
+            path = look(folder, kind, views)
+        except (OSError, ValueError):
+            continue  # gone meanwhile, or not ours to read
+        if path is not None:
+            held[kind] = path
+    if not held:
+        return None
+    try:
+        comm = os.fsdecode((folder / "comm").read_bytes().rstrip(b"\n"))
+        uid = _real_uid(folder)
+    except (OSError, ValueError):
+        return None
+    files = held.get(HoldKind.MAP) or held.get(HoldKind.FD)
+    return Holder(int(folder.name), comm, uid, frozenset(held), files or next(iter(held.values())))
+
+
+def _link_on_device(folder: Path, kind: HoldKind, views: _Views) -> str | None:
+    path = os.readlink(folder / kind.value)  # noqa: PTH115  may be no path at all
+    if not path.startswith("/"):
+        return None
+    # The device says more than the name: the place may be mounted over, or mounted elsewhere as well.
+    entry = mountinfo.containing_mount(path, views.entries(folder))
+    return path if entry is not None and entry.device == views.device else None
+
+
+def _fd_on_device(folder: Path, _kind: HoldKind, views: _Views) -> str | None:
+    mount_ids = views.mount_ids(folder)
+    if not mount_ids:
+        return None
+    for fd in _names(folder / "fdinfo"):
+        try:
+            info = (folder / "fdinfo" / fd).read_bytes()
+        except OSError:
+            continue
+        mount_id = re.search(rb"^mnt_id:\s*(\d+)$", info, re.MULTILINE)
+        if mount_id is not None and int(mount_id[1]) in mount_ids:
+            return os.readlink(folder / "fd" / fd)  # noqa: PTH115
+    return None
+
+
+def _map_on_device(folder: Path, _kind: HoldKind, views: _Views) -> str | None:
+    for major, minor, path in _MAP_LINE.findall((folder / "maps").read_bytes()):
+        if os.makedev(int(major, 16), int(minor, 16)) == views.device:
+            return os.fsdecode(path)
+    return None
+
+
+def _names(folder: Path) -> Iterator[str]:
+    with os.scandir(folder) as scan:
+        for item in scan:
+            yield item.name
+
+
+def _real_uid(folder: Path) -> int:
+    status = (folder / "status").read_bytes()
+    match = re.search(rb"^Uid:\s*(\d+)", status, re.MULTILINE)
+    if match is None:
+        raise ValueError(f"{folder}/status shows no Uid")
+    return int(match[1])

@@ -1,0 +1,140 @@
+"""Does a mount answer? Asked from a child process with a deadline.
+
+Whoever asks a FUSE mount waits for its daemon: if that is dead or hung, or is the asking process itself, for
+ever, in a state that even SIGKILL does not end. So only a child of ours ever touches the mount.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+
+from commitlogfs.mount.linux import mountinfo
+
+KILL_GRACE_S = 0.2
+"""How long a killed child may take to go before it is left to be reaped by a later probe."""
+
+# Imports next to nothing: it runs for every beat of the watchdog. statfs always reaches the daemon, as the
+# kernel caches nothing of it, except for a user whom the mount does not let in: the lookup catches that one.
+_CHILD = """
+import errno, os, sys
+mountpoint, hidden, device, magic = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+def step(name, call, *args):
+    try:
+        return call(*args)
+    except OSError as error:
+        print(f"{name}: {error.strerror}")
+        sys.exit(2 if error.errno in (errno.ENOTCONN, errno.ECONNABORTED) else 1)
+step("statfs", os.statvfs, mountpoint)
+try:  # os.statvfs hides f_type, the first field
+    import ctypes
+except ImportError:
+    ctypes = None
+if ctypes and sys.byteorder == "little":
+    room = (ctypes.c_uint32 * 128)()
+    if ctypes.CDLL(None).statfs(os.fsencode(mountpoint), room) == 0 and room[0] != magic:
+        print(f"statfs: not a FUSE filesystem (type {room[0]:#x})")
+        sys.exit(1)
+if step("stat of the root", os.stat, mountpoint).st_dev != device:
+    print("another filesystem has just been mounted here")
+    sys.exit(1)
+step("lookup of " + hidden, os.stat, os.path.join(mountpoint, hidden))
+print("ok")
+"""
+_FUSE_SUPER_MAGIC = 0x65735546
+_HIDDEN = ".commitlogfs/status.json"
+_DEAD_STATUS = 2
+
+_stuck: list[tuple[str, subprocess.Popen[str]]] = []
+"""Children that outlived their kill, with their mountpoints: held until the mount answers or is aborted."""
+_stuck_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """The answer of a probe. `reason` is empty if `ok`, else says in words what is wrong.
+
+    `dead` if the mount will never answer again: its connection has ended, not just its daemon's patience.
+    """
+
+    ok: bool
+    reason: str
+    seconds: float
+    dead: bool = False
+
+
+def probe_mount(mountpoint: str | os.PathLike[str], timeout_s: float) -> ProbeResult:
+    """Whether a commitlogfs mount at `mountpoint` answers within `timeout_s`. Never blocks much longer.
+
+    Blocking, for a thread. While the child of an earlier probe still hangs in the mount, no further one is
+    started and the answer comes at once.
+    """
+    started = time.monotonic()
+    reason, dead = _probe(mountinfo.resolve_path(mountpoint), timeout_s)
+    return ProbeResult(not reason, reason, time.monotonic() - started, dead)
+
+
+def _probe(mountpoint: str, timeout_s: float) -> tuple[str, bool]:
+    """What is wrong ("" for nothing), and whether for ever."""
+    entry = mountinfo.find_mount(mountpoint)
+    if entry is None:
+        return "nothing is mounted here", False
+    if not mountinfo.is_commitlogfs(entry):
+        return f"mounted here is {entry.fstype}, not commitlogfs", False
+    stuck_pid = _reap_stuck(mountpoint)
+    if stuck_pid is not None:
+        return f"does not answer: an earlier probe (pid {stuck_pid}) still hangs", False
+    try:
+        child = _start_child(mountpoint, entry.device)
+    except OSError as error:  # no descriptor or no process left
+        return f"cannot be probed ({error.strerror})", False
+    try:
+        answer, _ = child.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        _kill(child, mountpoint)
+        return f"does not answer within {timeout_s:g} s", False
+    except BaseException:
+        _kill(child, mountpoint)
+        raise
+    if child.returncode == 0 and answer == "ok\n":
+        return "", False
+    reason = answer.strip() or f"the probe died with status {child.returncode}"
+    return reason, child.returncode == _DEAD_STATUS
+
+
+def _start_child(mountpoint: str, device: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-I", "-S", "-c", _CHILD),
+            *(mountpoint, _HIDDEN, str(device), str(_FUSE_SUPER_MAGIC)),
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        close_fds=True,
+        cwd="/",
+        env={"LC_ALL": "C.UTF-8"},
+        text=True,
+        errors="replace",
+        process_group=0,  # no Ctrl-C of ours; in our session, whose priority is raised
+    )
+
+
+def _kill(child: subprocess.Popen[str], mountpoint: str) -> None:
+    child.kill()
+    if child.stdout is not None:
+        child.stdout.close()
+    try:
+        child.wait(KILL_GRACE_S)
+    except subprocess.TimeoutExpired:
+        with _stuck_lock:
+            _stuck.append((mountpoint, child))
+
+
+def _reap_stuck(mountpoint: str) -> int | None:
+    """Reap every former child that is gone by now; the pid of one that still hangs in this mount, or None."""
+    with _stuck_lock:
+        _stuck[:] = [(place, child) for place, child in _stuck if child.poll() is None]
+        return next((child.pid for place, child in _stuck if place == mountpoint), None)

@@ -1,0 +1,60 @@
+"""Unmounting, always plainly: a mount that is in use stays, and the one who uses it is named. Never lazily."""
+
+import os
+import shutil
+import subprocess
+import time
+
+from commitlogfs.console.errors import RefusedError
+from commitlogfs.mount.linux import mountinfo
+from commitlogfs.mount.linux.holders import describe_holders, find_holders
+
+_TIMEOUT_S = 30.0
+_PASSING_S = 1.0
+"""How long a request that is being answered may keep the mount busy."""
+_PAUSE_S = 0.02
+
+
+def unmount(mountpoint: str) -> None:
+    """Unmount once. Raises RefusedError if it is busy (naming the holders) or the system refuses.
+
+    Runs umount(8) as a child: the system call waits for the daemon, which may be the caller.
+    """
+    command = _command(mountpoint)
+    deadline = time.monotonic() + _PASSING_S
+    while True:
+        done = _run(command, mountpoint)
+        if done.returncode == 0 or mountinfo.find_mount(mountpoint) is None:
+            return
+        if "busy" not in done.stderr:
+            break
+        holders = find_holders(mountpoint)
+        # Nobody: just somebody's stat or the daemon's own probe, which ends by itself.
+        if holders or time.monotonic() > deadline:
+            raise RefusedError(f"{mountpoint}: in use by {describe_holders(holders)}: stop that first")
+        time.sleep(_PAUSE_S)
+    raise RefusedError(f"{mountpoint}: {done.stderr.strip() or f'umount failed ({done.returncode})'}")
+
+
+def _run(command: list[str], mountpoint: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+            env={**os.environ, "LC_ALL": "C"},  # its words are read by `unmount`
+        )
+    except subprocess.TimeoutExpired:
+        raise RefusedError(
+            f"{mountpoint}: umount does not return within {_TIMEOUT_S:g} s: is a disk hung?"
+        ) from None
+
+
+def _command(mountpoint: str) -> list[str]:
+    if os.geteuid() != 0:
+        tool = shutil.which("fusermount3") or shutil.which("fusermount")
+        if tool is not None:
+            return [tool, "-u", "--", mountpoint]
+    return ["umount", "--no-canonicalize", "--", mountpoint]

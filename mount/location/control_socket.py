@@ -1,0 +1,238 @@
+"""The control socket: one request, one answer, between the command line and the daemon.
+
+SOCK_SEQPACKET in the runtime folder. A request is one packet of JSON, `{"verb": ...}`; the answer is JSON cut
+into packets that begin with `+` (more follows) or `.` (the last). Peers are told by their credentials: root
+and the daemon's own user, nobody else.
+"""
+
+import json
+import logging
+import os
+import socket
+import struct
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from commitlogfs.console.errors import RefusedError, UnreachableError, UserError
+from commitlogfs.mount.location.runtime_directory import (
+    bind_private,
+    ensure_runtime_folder,
+    identity,
+    recorded_trouble,
+)
+from commitlogfs.store.events import log_event
+
+log = logging.getLogger(__name__)
+
+Answer = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+
+MAX_REQUEST_BYTES = 4096
+PACKET_BYTES = 32768
+MAX_PEERS = 16
+BACKLOG = 256
+"""Connections that the kernel holds for us; beyond it a client is told to try again."""
+PEER_TIMEOUT_S = 5.0
+LOOK_INTERVAL_S = 5.0
+"""Between two looks whether the path still leads here."""
+_UCRED = struct.Struct("=iII")
+
+
+class ControlError(UserError):
+    """The daemon understood and declined; its own words."""
+
+
+def bind(path: Path) -> socket.socket:
+    """The listening socket, mode 0600. The caller has made sure that no other daemon uses the path."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    try:
+        bind_private(listener, path)
+        listener.listen(BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+@dataclass(eq=False, slots=True)
+class _Peer:
+    scope: trio.CancelScope
+    asked: bool = False
+    """Its request has arrived."""
+
+
+async def serve(listener: socket.socket, verbs: dict[str, Answer], on_bound_anew: Callable[[], None]) -> None:
+    """Answer until cancelled, at the listener's path even if somebody clears its folder away: `on_bound_anew` is
+    called each time."""
+    path = Path(listener.getsockname())
+    while True:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_accept, listener, verbs)
+            await _until_unreachable(path)
+            nursery.cancel_scope.cancel()
+        listener.close()
+        while True:
+            try:
+                ensure_runtime_folder()
+                listener = bind(path)
+                break
+            except (UserError, OSError) as error:
+                log_event(log, logging.WARNING, "control_not_bound", path=path, reason=str(error))
+            await trio.sleep(LOOK_INTERVAL_S)
+        log_event(log, logging.WARNING, "control_bound_anew", path=path)
+        on_bound_anew()
+
+
+async def _until_unreachable(path: Path) -> None:
+    bound = identity(path)
+    while True:
+        await trio.sleep(LOOK_INTERVAL_S)
+        if await trio.to_thread.run_sync(identity, path) != bound:
+            return
+
+
+async def _accept(listener: socket.socket, verbs: dict[str, Answer]) -> None:
+    """Everybody is let in; beyond MAX_PEERS the one who has said nothing for longest is turned out, so that no
+    number of silent or slow peers keeps another one waiting."""
+    endpoint = trio.socket.from_stdlib_socket(listener)
+    peers: list[_Peer] = []
+    async with trio.open_nursery() as nursery:
+        while True:
+            try:
+                connection, _ = await endpoint.accept()
+            except OSError as error:
+                log_event(log, logging.WARNING, "control_accept_failed", errno=error.errno)
+                await trio.sleep(0.1)
+                continue
+            if len(peers) >= MAX_PEERS:
+                unwanted = next((peer for peer in peers if not peer.asked), peers[0])
+                peers.remove(unwanted)
+                unwanted.scope.cancel()
+            peer = _Peer(trio.CancelScope(deadline=trio.current_time() + PEER_TIMEOUT_S))
+            peers.append(peer)
+            nursery.start_soon(_serve_peer, connection, verbs, peer, peers)
+
+
+async def _serve_peer(
+    connection: trio.socket.SocketType, verbs: dict[str, Answer], peer: _Peer, peers: list[_Peer]
+) -> None:
+    try:
+        with connection, peer.scope:
+            await _talk(connection, verbs, peer)
+    except OSError as error:
+        log_event(log, logging.DEBUG, "control_peer_lost", errno=error.errno)
+    finally:
+        if peer in peers:
+            peers.remove(peer)
+
+
+async def _talk(connection: trio.socket.SocketType, verbs: dict[str, Answer], peer: _Peer) -> None:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, uid, _ = _UCRED.unpack(credentials)
+    if uid not in (0, os.geteuid()):
+        log_event(log, logging.WARNING, "control_peer_refused", pid=pid, uid=uid)
+        # Taken from the queue first: were it closed before, the peer's send would fail, our words never be read.
+        await connection.recv(MAX_REQUEST_BYTES + 1)
+        await _send(connection, {"error": f"user {uid} may not talk to this daemon"})
+        return
+    request = await connection.recv(MAX_REQUEST_BYTES + 1)
+    peer.asked = True
+    if request:
+        await _send(connection, await _answer(request, verbs))
+
+
+async def _answer(request: bytes, verbs: dict[str, Answer]) -> dict[str, Any]:
+    if len(request) > MAX_REQUEST_BYTES:
+        return {"error": f"a request has at most {MAX_REQUEST_BYTES} bytes"}
+    try:
+        document = json.loads(request)
+        verb = verbs[document["verb"]]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return {"error": f"no request this daemon knows: it answers {', '.join(sorted(verbs))}"}
+    try:
+        return await verb(document)
+    except (UserError, ValueError) as error:
+        return {"error": str(error)}
+    except Exception as error:
+        # A mistake in an answer must not end the service.
+        log_event(log, logging.ERROR, "control_failed", verb=document["verb"], exc_info=error)
+        return {"error": f"the daemon failed to answer ({type(error).__name__}): see its log"}
+
+
+async def _send(peer: trio.socket.SocketType, document: dict[str, Any]) -> None:
+    text = await trio.to_thread.run_sync(_encode, document)
+    for start in range(0, len(text), PACKET_BYTES):
+        last = start + PACKET_BYTES >= len(text)
+        await peer.send((b"." if last else b"+") + text[start : start + PACKET_BYTES])
+
+
+def _encode(document: dict[str, Any]) -> bytes:
+    """Piecewise: json.dumps would hold the interpreter for 50 ms at a stretch for 60,000 segments."""
+    return "".join(json.JSONEncoder().iterencode(document)).encode()
+
+
+def ask(path: Path, verb: str, timeout_s: float = PEER_TIMEOUT_S, **arguments: object) -> dict[str, Any]:
+    """One request from the command line. Raises UnreachableError, RefusedError, ControlError."""
+    name = path.stem
+    log_event(log, logging.DEBUG, "asking", socket=path, verb=verb)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
+        connection.settimeout(timeout_s)
+        try:
+            _connect(connection, os.fspath(path), time.monotonic() + timeout_s)
+            connection.send(json.dumps({"verb": verb, **arguments}).encode())
+            text = _receive(connection)
+        except (FileNotFoundError, ConnectionRefusedError):
+            trouble = recorded_trouble(name)
+            raise UnreachableError(
+                f"{name}: {trouble}; see the daemon's log"
+                if trouble
+                else f"{name}: no daemon is running: start it with `commitlogfs mount`"
+            ) from None
+        except PermissionError:
+            raise RefusedError(f"{name}: {path}: permission denied: run as the daemon's user or root") from None
+        except TimeoutError:
+            raise UnreachableError(f"{name}: the daemon does not answer within {timeout_s:g} s") from None
+        except OSError as error:
+            raise UnreachableError(f"{name}: {path}: {os.strerror(error.errno or 0)}") from None
+    answer: dict[str, Any] = json.loads(text)
+    if "error" in answer:
+        raise ControlError(f"{name}: {answer['error']}")
+    return answer
+
+
+def is_heard(path: Path) -> bool:
+    """Whether a daemon holds this socket: one that died leaves it behind. Says nothing about its health."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
+        connection.setblocking(False)
+        try:
+            connection.connect(os.fspath(path))
+        except BlockingIOError:  # its backlog is full
+            return True
+        except OSError:
+            return False
+    return True
+
+
+def _connect(connection: socket.socket, path: str, deadline: float) -> None:
+    while True:
+        try:
+            return connection.connect(path)
+        except BlockingIOError:  # the daemon's backlog is full
+            if time.monotonic() > deadline:
+                raise TimeoutError from None
+            time.sleep(0.02)
+
+
+def _receive(connection: socket.socket) -> bytes:
+    parts = []
+    while True:
+        packet = connection.recv(PACKET_BYTES + 1)
+        if not packet:
+            raise ConnectionResetError(104, "the daemon hung up")
+        parts.append(packet[1:])
+        if packet[:1] == b".":
+            return b"".join(parts)

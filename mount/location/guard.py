@@ -1,0 +1,370 @@
+"""The bare folder under a mount, made useless to a broker that finds it without the mount.
+
+A RocketMQ broker started over an empty commitlog folder deletes its whole consumequeue and restarts the log
+at offset 0; one that is running would go on writing into the bare folder. The guard is a file of a length no
+segment has (the broker refuses to start) in a folder that nobody can create files in (immutable, as by
+`chattr +i`; a mount over it works).
+
+Everything here acts on the bare folder only. With a mount on top it refuses, and never touches that mount.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import stat
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from commitlogfs.console.errors import RefusedError
+from commitlogfs.mount.linux import mountinfo
+from commitlogfs.store.segment import looks_like_segment
+
+GUARD_NAME = "COMMITLOG-NOT-MOUNTED"
+
+_TEXT = """\
+This is the bare folder of a commitlogfs mountpoint. The commitlog is NOT mounted here.
+
+This file keeps a RocketMQ broker from starting on the empty folder, where it would delete its
+consumequeue and begin a new log at offset 0. Do not remove it to get a broker going: mount the
+commitlog first (`commitlogfs mount`, or start its systemd unit). The segments are safe on their disks.
+
+To give the folder up for good: `commitlogfs umount --unguard`.
+
+folder-mode: {mode:04o}
+"""
+_RECORDED_MODE = re.compile(rb"^folder-mode: ([0-7]{4})$", re.MULTILINE)
+_GUARDED_MODE = 0o555
+_FOLDER_MODE = 0o755
+_NAMES_SHOWN = 3
+
+# Linux's _IOR('f', 1, long) and _IOW('f', 2, long) as asm-generic defines them (x86, ARM, RISC-V, s390).
+_LONG_SIZE = struct.calcsize("l")
+_FS_IOC_GETFLAGS = 0x80006601 | _LONG_SIZE << 16
+_FS_IOC_SETFLAGS = 0x40006602 | _LONG_SIZE << 16
+_FS_IMMUTABLE_FL = 0x10
+_NO_FLAGS_HERE = {errno.ENOTTY, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EACCES}
+
+
+class BareState(Enum):
+    """What lies at a mountpoint's path, beneath no mount."""
+
+    MOUNTED = "mounted"
+    """A mount is on top, so the bare folder cannot be seen."""
+    ABSENT = "absent"
+    EMPTY = "empty"
+    GUARDED = "guarded"
+    OCCUPIED = "occupied"
+    NOT_A_FOLDER = "not a folder"
+    SYMLINK = "symlink"
+
+
+class Protection(Enum):
+    """What keeps files from being created in a guarded folder."""
+
+    IMMUTABLE = "immutable"
+    """Nobody can, root included."""
+    MODE = "mode 0555"
+    """Nobody but root can."""
+    FILE_ONLY = "guard file only"
+    """Whoever may write to the folder can; a starting broker still refuses the guard file."""
+
+
+@dataclass(frozen=True, slots=True)
+class BareFolder:
+    """The result of `check_bare`.
+
+    `foreign` are the first few names that are not the guard, sorted; `segments` counts those that a broker
+    would take for its segments. `message` is one line for the operator.
+    """
+
+    path: str
+    state: BareState
+    message: str
+    foreign: tuple[str, ...] = ()
+    segments: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The result of `raise_guard`. `changed` is false if the guard already stood like this."""
+
+    path: str
+    protection: Protection
+    changed: bool
+
+
+def check_bare(path: str | os.PathLike[str]) -> BareFolder:
+    """Say what lies at `path`, changing nothing.
+
+    Raises OSError if a folder there cannot be read, RefusedError if a mount comes in at this moment.
+    """
+    bare = _resolve(path)
+    entry = mountinfo.find_mount(bare)
+    if entry is not None:
+        return BareFolder(bare, BareState.MOUNTED, f"{bare}: a {entry.fstype} filesystem is mounted here")
+    try:
+        with _open_place(bare) as place_fd:
+            mode = os.fstat(place_fd).st_mode
+    except FileNotFoundError:
+        return BareFolder(bare, BareState.ABSENT, f"{bare}: does not exist")
+    except NotADirectoryError:
+        return BareFolder(bare, BareState.NOT_A_FOLDER, f"{bare}: a parent of it is not a folder")
+    if stat.S_ISLNK(mode):
+        message = f"{bare}: is a symbolic link; name the folder that it points to"
+        return BareFolder(bare, BareState.SYMLINK, message)
+    if not stat.S_ISDIR(mode):
+        return BareFolder(bare, BareState.NOT_A_FOLDER, f"{bare}: is not a folder")
+    with _open_bare(bare) as folder_fd:
+        return _judge(bare, folder_fd)
+
+
+def raise_guard(
+    path: str | os.PathLike[str], *, protect: bool = True, owner: tuple[int, int] | None = None
+) -> Guard:
+    """Guard the bare folder at `path`, making it and its parents (mode 0755) if absent. Idempotent.
+
+    Parents that are made belong to `owner` (uid, gid), as a broker has to write its store root; existing ones stay
+    as they are. On return the guard file and the folder's name are on disk. The folder is immutable where the
+    filesystem and our capabilities allow it, else of mode 0555; `protect=False` leaves it as it is (fusermount lets
+    a user without privileges mount only on a folder that is writable to them).
+
+    Raises RefusedError if anything but an absent, empty or guarded folder is there, if a mount is on top, or
+    if the system does not let us write.
+    """
+    with _refusing(os.fspath(path), "raise"):
+        return _raise_guard(check_bare(path), protect, owner)
+
+
+def _raise_guard(bare: BareFolder, protect: bool, owner: tuple[int, int] | None) -> Guard:
+    if bare.state is BareState.ABSENT:
+        _make_folder(Path(bare.path), owner)
+    elif bare.state not in (BareState.EMPTY, BareState.GUARDED):
+        raise RefusedError(bare.message)
+    with _open_bare(bare.path) as folder_fd:
+        now = _judge(bare.path, folder_fd)
+        if now.state not in (BareState.EMPTY, BareState.GUARDED):
+            raise RefusedError(now.message)
+        immutable = is_immutable(folder_fd)
+        changed = bare.state is BareState.ABSENT
+        if not _is_guard_whole(folder_fd):
+            if immutable:
+                set_immutable(folder_fd, False)
+                immutable = False
+            _write_guard(folder_fd, stat.S_IMODE(os.fstat(folder_fd).st_mode))
+            changed = True
+        if not protect:
+            mode = stat.S_IMODE(os.fstat(folder_fd).st_mode)
+            standing = Protection.MODE if mode == _GUARDED_MODE else Protection.FILE_ONLY
+            return Guard(bare.path, Protection.IMMUTABLE if immutable else standing, changed)
+        if immutable or set_immutable(folder_fd, True):
+            return Guard(bare.path, Protection.IMMUTABLE, changed or not immutable)
+        if stat.S_IMODE(os.fstat(folder_fd).st_mode) != _GUARDED_MODE:
+            os.fchmod(folder_fd, _GUARDED_MODE)
+            os.fsync(folder_fd)
+            changed = True
+        return Guard(bare.path, Protection.MODE, changed)
+
+
+def lower_guard(path: str | os.PathLike[str]) -> bool:
+    """Take the guard away: the folder is empty, writable and of its former mode again. False if none stood.
+
+    Raises RefusedError with a mount on top, at a symlink, or if the folder cannot be made writable.
+    """
+    bare = check_bare(path)
+    if bare.state in (BareState.MOUNTED, BareState.SYMLINK, BareState.NOT_A_FOLDER):
+        raise RefusedError(bare.message)
+    if bare.state is BareState.ABSENT:
+        return False
+    with _refusing(bare.path, "lower"), _open_bare(bare.path) as folder_fd:
+        text = _read_guard(folder_fd)
+        if text is None:
+            return False
+        if is_immutable(folder_fd) and not set_immutable(folder_fd, False):
+            raise RefusedError(f"{bare.path}: is immutable and only root may change that; run this as root")
+        recorded = _RECORDED_MODE.search(text)
+        if recorded is not None and stat.S_IMODE(os.fstat(folder_fd).st_mode) == _GUARDED_MODE:
+            os.fchmod(folder_fd, int(recorded[1], 8))
+        os.unlink(GUARD_NAME, dir_fd=folder_fd)
+        os.fsync(folder_fd)
+    return True
+
+
+def is_immutable(folder_fd: int) -> bool:
+    """Whether the open file or folder is immutable; False where the filesystem has no such flag."""
+    flags = _get_flags(folder_fd)
+    return flags is not None and bool(flags & _FS_IMMUTABLE_FL)
+
+
+def set_immutable(folder_fd: int, immutable: bool) -> bool:
+    """Set or clear the immutable flag; False if the filesystem or our capabilities do not allow it."""
+    flags = _get_flags(folder_fd)
+    if flags is None:
+        return False
+    flags = flags | _FS_IMMUTABLE_FL if immutable else flags & ~_FS_IMMUTABLE_FL
+    try:
+        fcntl.ioctl(folder_fd, _FS_IOC_SETFLAGS, struct.pack("I", flags).ljust(_LONG_SIZE, b"\0"))
+    except OSError as error:
+        if error.errno in _NO_FLAGS_HERE:
+            return False
+        raise
+    return is_immutable(folder_fd) == immutable
+
+
+def _get_flags(fd: int) -> int | None:
+    """The inode flags, or None where the filesystem has none. (An int, for all the ioctl says `long`.)"""
+    try:
+        answer = fcntl.ioctl(fd, _FS_IOC_GETFLAGS, bytes(_LONG_SIZE))
+    except OSError as error:
+        if error.errno in _NO_FLAGS_HERE:
+            return None
+        raise
+    return int(struct.unpack_from("I", answer)[0])
+
+
+def _resolve(path: str | os.PathLike[str]) -> str:
+    """Absolute, parents resolved, the last component as it is: a symlink there must be seen."""
+    absolute = Path(os.path.abspath(path))  # noqa: PTH100  pathlib has no purely textual form
+    return str(Path(mountinfo.resolve_path(absolute.parent)) / absolute.name)
+
+
+@contextlib.contextmanager
+def _refusing(bare: str, verb: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RefusedError(f"{bare}: cannot {verb} the guard: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _open_place(bare: str) -> Iterator[int]:
+    """An O_PATH descriptor of what is there, proved to lie beneath no mount, even if one just came in.
+
+    O_PATH asks the filesystem nothing, so that a hung mount could not hold us up here.
+    """
+    fd = os.open(bare, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fdinfo = Path(f"/proc/self/fdinfo/{fd}").read_text()
+        mount_id = int(next(line for line in fdinfo.splitlines() if line.startswith("mnt_id:")).split()[1])
+        if any(e.mount_id == mount_id and e.mountpoint == bare for e in mountinfo.read_mounts()):
+            raise RefusedError(f"{bare}: a filesystem has just been mounted here")
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _open_bare(bare: str) -> Iterator[int]:
+    """A descriptor of the bare folder itself. Raises OSError if there is no folder."""
+    with _open_place(bare) as place_fd:
+        fd = os.open(f"/proc/self/fd/{place_fd}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _judge(bare: str, folder_fd: int) -> BareFolder:
+    names = sorted(os.listdir(folder_fd))
+    foreign = [name for name in names if name != GUARD_NAME]
+    if GUARD_NAME in names and not stat.S_ISREG(
+        os.stat(GUARD_NAME, dir_fd=folder_fd, follow_symlinks=False).st_mode
+    ):
+        foreign.append(GUARD_NAME)
+    if not foreign and names:
+        return BareFolder(bare, BareState.GUARDED, f"{bare}: guarded, not mounted")
+    if not foreign:
+        return BareFolder(bare, BareState.EMPTY, f"{bare}: empty")
+    segments = [name for name in foreign if looks_like_segment(os.fsencode(name))]
+    shown = ", ".join(ascii(name)[1:-1] for name in foreign[:_NAMES_SHOWN])
+    more = ", ..." if len(foreign) > _NAMES_SHOWN else ""
+    if segments:
+        message = (
+            f"{bare}: a RocketMQ commitlog lies here ({len(segments)} segments from {segments[0]}); take it "
+            f"over with `commitlogfs adopt`, or mount at another folder: a mount here would hide it"
+        )
+    else:
+        message = f"{bare}: is not empty ({shown}{more}); empty it or mount at another folder"
+    return BareFolder(bare, BareState.OCCUPIED, message, tuple(foreign[:_NAMES_SHOWN]), len(segments))
+
+
+def _make_folder(folder: Path, owner: tuple[int, int] | None) -> None:
+    """mkdir -p with mode 0755 whatever the umask, each new name synced to disk; new parents belong to `owner`."""
+    missing = [folder]
+    while not missing[-1].parent.exists():
+        missing.append(missing[-1].parent)
+    above = os.open(missing[-1].parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for new in reversed(missing):
+            made_fd, is_ours = _make_below(above, new.name)
+            os.close(above)
+            above = made_fd
+            if is_ours:
+                os.fchmod(made_fd, _FOLDER_MODE)
+            if is_ours and owner is not None and new != folder:
+                with contextlib.suppress(PermissionError):  # `doctor` and `ready` report what follows from it
+                    os.fchown(made_fd, *owner)
+    finally:
+        os.close(above)
+
+
+def _make_below(above: int, name: str) -> tuple[int, bool]:
+    """A descriptor of the directory `name`, and whether it was made here.
+
+    Relative to a descriptor and without links, so that a user who may write to `above` can put nothing else there
+    that would change its owner.
+    """
+    try:
+        os.mkdir(name, _FOLDER_MODE, dir_fd=above)
+        made = True
+    except FileExistsError:
+        made = False
+    os.fsync(above)
+    fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    try:
+        return fd, made and os.fstat(fd).st_uid == os.geteuid() and not os.listdir(fd)  # noqa: PTH208
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _read_guard(folder_fd: int) -> bytes | None:
+    try:
+        fd = os.open(GUARD_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder_fd)
+    except FileNotFoundError:
+        return None
+    try:
+        return os.read(fd, 2 * len(_TEXT)) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+    finally:
+        os.close(fd)
+
+
+def _is_guard_whole(folder_fd: int) -> bool:
+    text = _read_guard(folder_fd)
+    if text is None:
+        return False
+    recorded = _RECORDED_MODE.search(text)
+    return recorded is not None and text == _guard_text(int(recorded[1], 8))
+
+
+def _guard_text(folder_mode: int) -> bytes:
+    return _TEXT.format(mode=folder_mode).encode()
+
+
+def _write_guard(folder_fd: int, folder_mode: int) -> None:
+    """Write or mend the guard file. It is never emptied on the way: a broker deletes an empty last file."""
+    text = _guard_text(_FOLDER_MODE if folder_mode == _GUARDED_MODE else folder_mode)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    fd = os.open(GUARD_NAME, flags, 0o644, dir_fd=folder_fd)
+    try:
+        os.pwrite(fd, text, 0)
+        os.ftruncate(fd, len(text))
+        os.fchmod(fd, 0o644)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.fsync(folder_fd)

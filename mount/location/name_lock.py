@@ -1,0 +1,66 @@
+"""The locked files that make a daemon and a keeper the only ones of their name."""
+
+import contextlib
+import os
+from pathlib import Path
+
+from commitlogfs.console.errors import RefusedError, UsageError
+from commitlogfs.mount.linux import mountinfo
+from commitlogfs.mount.location import runtime_directory
+from commitlogfs.store.files.locks import take_lock
+
+
+def hold_name(name: str, patience_s: float = 0.0) -> int:
+    """The name's open lock file, held until it is closed. Raises RefusedError if another daemon has it
+    for longer than `patience_s`."""
+    runtime_directory.ensure_runtime_folder()
+    path = runtime_directory.lock_path(name)
+    try:
+        fd = hold_file(path, patience_s)
+    except OSError as error:
+        raise RefusedError(f"{path}: cannot be made ({error.strerror})") from error
+    if fd is None:
+        raise RefusedError(f"{name}: its daemon is running already: see `commitlogfs status {name}`")
+    return fd
+
+
+def hold_file(path: Path, patience_s: float) -> int | None:
+    """The lock file at `path`, open and locked, made if it is absent; None if another process has it for longer
+    than `patience_s`. Raises OSError."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        if not take_lock(fd, patience_s):
+            os.close(fd)
+            return None
+        if _is_at(path, fd):
+            return fd
+        os.close(fd)  # its former holder has just removed it
+
+
+def release_file(path: Path, fd: int, name: str) -> None:
+    """Close a lock file, and remove it unless the mount of this name is left: that is where `recorded_mountpoint`
+    is asked for."""
+    with contextlib.suppress(OSError):
+        if _is_at(path, fd) and not _is_mounted(name):
+            path.unlink()
+    os.close(fd)
+
+
+def _is_at(path: Path, fd: int) -> bool:
+    status = os.fstat(fd)
+    return runtime_directory.identity(path) == (status.st_dev, status.st_ino)
+
+
+def is_of_this_folder(entry: mountinfo.MountEntry) -> bool:
+    """Whether a mount belongs to this runtime folder. Its name alone does not tell: names are chosen per folder."""
+    if not mountinfo.is_commitlogfs(entry):
+        return False
+    try:
+        recorded = runtime_directory.recorded_mountpoint(entry.source)
+    except UsageError:
+        return False
+    return recorded is not None and mountinfo.resolve_path(recorded) == entry.mountpoint
+
+
+def _is_mounted(name: str) -> bool:
+    return any(entry.source == name and is_of_this_folder(entry) for entry in mountinfo.read_mounts())

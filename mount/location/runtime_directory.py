@@ -1,0 +1,226 @@
+"""The runtime folder: where control sockets live while their daemons run.
+
+/run/commitlogfs for root, $XDG_RUNTIME_DIR/commitlogfs else ~/.cache/commitlogfs/run for others; never a
+folder that somebody else could have made, such as one in /tmp. $COMMITLOGFS_RUNTIME_DIR overrides it.
+"""
+
+import fcntl
+import os
+import re
+import socket
+import stat
+from pathlib import Path
+
+from commitlogfs.console.errors import RefusedError, UsageError
+from commitlogfs.console.user_directories import home_folder
+
+OVERRIDE = "COMMITLOGFS_RUNTIME_DIR"
+
+_SOCKET_SUFFIX = ".sock"
+_LOCK_SUFFIX = ".lock"
+_KEEPER_LOCK_SUFFIX = ".keep"
+_NOTIFY_SUFFIX = ".note"
+_TRACES = (_SOCKET_SUFFIX, _LOCK_SUFFIX, _KEEPER_LOCK_SUFFIX)
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,63}")
+_MAX_SOCKET_PATH = 107
+"""struct sockaddr_un holds 108 bytes, the last of them NUL."""
+
+
+def runtime_folder() -> Path:
+    """Where the runtime folder is or would be. Touches nothing. Raises UsageError where it has no place."""
+    override = os.environ.get(OVERRIDE)
+    if override:
+        if not Path(override).is_absolute():
+            raise UsageError(f"${OVERRIDE} must be an absolute path, not {override!r}")
+        return Path(override)
+    if os.geteuid() == 0:
+        return Path("/run/commitlogfs")
+    xdg = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
+    if xdg.is_absolute() and _is_ours(xdg):
+        return xdg / "commitlogfs"
+    home = home_folder()
+    if home is None:
+        raise UsageError(f"no runtime folder: this user has no home; set $XDG_RUNTIME_DIR or ${OVERRIDE}")
+    return home / ".cache/commitlogfs/run"
+
+
+def ensure_runtime_folder() -> Path:
+    """Make the runtime folder (mode 0700) if it is absent, and check it.
+
+    Raises RefusedError if it is a symlink, no folder, or owned by somebody else, or cannot be made. A wider
+    mode is narrowed to 0700.
+    """
+    folder = runtime_folder()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise RefusedError(f"{folder}: is not a folder; remove it") from error
+    except OSError as error:
+        raise RefusedError(f"{folder}: cannot make the runtime folder: {error.strerror}{_advice()}") from error
+    _check(folder)
+    return folder
+
+
+def socket_path(name: str) -> Path:
+    """The control socket of the mount called `name`. Touches nothing.
+
+    Raises UsageError for a name that cannot be one (it comes from the command line) and for a path that is
+    too long for a socket.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r}: not a mount name: use letters, digits, and _ . @ : - (at most 64)")
+    path = runtime_folder() / (name + _SOCKET_SUFFIX)
+    if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
+        raise UsageError(f"{path}: longer than {_MAX_SOCKET_PATH} bytes, too long for a socket")
+    return path
+
+
+def lock_path(name: str) -> Path:
+    """The file that the daemon called `name` keeps locked while it lives; gone after an unmount.
+
+    Raises UsageError.
+    """
+    return socket_path(name).with_suffix(_LOCK_SUFFIX)
+
+
+def keeper_lock_path(name: str) -> Path:
+    """The file that the keeper called `name` keeps locked while it lives; gone after an unmount.
+
+    Raises UsageError.
+    """
+    return socket_path(name).with_suffix(_KEEPER_LOCK_SUFFIX)
+
+
+def notify_path(name: str) -> Path:
+    """The socket at which the keeper called `name` hears its daemon; as long as the control socket's path.
+
+    Raises UsageError.
+    """
+    return socket_path(name).with_suffix(_NOTIFY_SUFFIX)
+
+
+def record_mountpoint(lock_fd: int, mountpoint: str) -> None:
+    """Note in the daemon's open lock file where it mounts, for those who come when it is dead."""
+    text = os.fsencode(mountpoint) + b"\n"
+    os.pwrite(lock_fd, text, 0)
+    os.ftruncate(lock_fd, len(text))
+
+
+def recorded_mountpoint(name: str) -> str | None:
+    """Where the latest daemon called `name` mounted, alive or dead; None if nothing is known.
+
+    Names belong to a runtime folder, mounts to the whole machine: another user's, or another folder's, may have
+    the same name. Raises UsageError.
+    """
+    try:
+        text = lock_path(name).read_bytes()
+    except OSError:
+        return None
+    return os.fsdecode(text[:-1]) if text.endswith(b"\n") else None
+
+
+def record_trouble(name: str, text: str) -> None:
+    """Note in the lock file of this process, the keeper, why nobody serves the mount; empty when somebody does.
+
+    Raises UsageError, OSError.
+    """
+    with keeper_lock_path(name).open("r+b") as file:
+        file.truncate()
+        file.write(text.encode(errors="surrogateescape"))
+
+
+def recorded_trouble(name: str) -> str:
+    """What the keeper called `name` has noted of a mount that nobody serves; empty if nothing, or if no keeper
+    lives. Raises UsageError."""
+    try:
+        with keeper_lock_path(name).open("rb") as file:
+            text = file.read()
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return text.decode(errors="replace")
+    except OSError:
+        pass
+    return ""
+
+
+def bind_private(unbound: socket.socket, path: Path) -> None:
+    """Bind a socket there with mode 0600, in place of what was left behind. Raises OSError."""
+    path.unlink(missing_ok=True)
+    former = os.umask(0o177)
+    try:
+        unbound.bind(os.fspath(path))
+    finally:
+        os.umask(former)
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """What is at `path` now; None for nothing. Another one later: somebody has put something else there."""
+    try:
+        st = path.lstat()
+    except OSError:
+        return None
+    return st.st_dev, st.st_ino
+
+
+def list_names() -> list[str]:
+    """The names that have a control socket, sorted; a dead daemon may have left one.
+
+    Raises RefusedError if the folder exists but is not to be trusted.
+    """
+    return sorted(item.stem for item in _items() if item.suffix == _SOCKET_SUFFIX and _is_socket(item))
+
+
+def known_names() -> list[str]:
+    """The names of which a daemon or keeper has left a trace, sorted. Raises RefusedError as `list_names` does."""
+    return sorted({item.stem for item in _items() if item.suffix in _TRACES})
+
+
+def _items() -> list[Path]:
+    folder = runtime_folder()
+    try:
+        _check(folder)
+        return list(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    except PermissionError as error:
+        raise RefusedError(f"{folder}: cannot be read by this user{_advice()}") from error
+
+
+def _check(folder: Path) -> None:
+    # O_NOFOLLOW and fstat, so that what is checked and narrowed is one and the same folder.
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except NotADirectoryError as error:
+        if not os.path.lexists(folder):  # something above it is no folder
+            raise FileNotFoundError(error.errno, error.strerror, str(folder)) from error
+        raise RefusedError(f"{folder}: is a symbolic link or no folder; remove it") from error
+    try:
+        state = os.fstat(fd)
+        if state.st_uid != os.geteuid():
+            raise RefusedError(f"{folder}: belongs to uid {state.st_uid}, not to {os.geteuid()}; remove it")
+        if stat.S_IMODE(state.st_mode) & 0o077:
+            os.fchmod(fd, 0o700)
+    finally:
+        os.close(fd)
+
+
+def _advice() -> str:
+    """For a runtime folder in a home that may be another user's, or a file."""
+    if os.geteuid() == 0 or os.environ.get(OVERRIDE):
+        return ""
+    return f"; set $HOME to this user's home, or $XDG_RUNTIME_DIR or ${OVERRIDE}"
+
+
+def _is_ours(folder: Path) -> bool:
+    try:
+        return folder.stat().st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def _is_socket(item: Path) -> bool:
+    try:
+        return stat.S_ISSOCK(item.lstat().st_mode)
+    except FileNotFoundError:
+        return False

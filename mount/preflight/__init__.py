@@ -1,0 +1,4 @@
+"""What a mount would find and refuse, without mounting.
+
+Nothing here changes a disk.
+"""

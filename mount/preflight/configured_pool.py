@@ -1,0 +1,77 @@
+"""From a configuration to an open pool and back to words: what `mount`, `check`, `init` and `adopt` share."""
+
+from pathlib import Path
+
+from commitlogfs.console.errors import RefusedError
+from commitlogfs.mount.config.model import Config
+from commitlogfs.mount.linux import mountinfo
+from commitlogfs.store.disks.membership import DiskSpec
+from commitlogfs.store.findings import Finding, FindingCode
+from commitlogfs.store.pool.open import OnMissing, PoolRefusedError
+
+_SHOWN_OF_A_KIND = 5
+_GROUPS_SHOWN = 10
+
+
+def disk_specs(config: Config) -> tuple[DiskSpec, ...]:
+    return tuple(
+        DiskSpec(path=disk.path, thresholds=disk.thresholds, readonly=disk.readonly, weight=disk.weight)
+        for disk in config.disks
+    )
+
+
+def on_missing(config: Config) -> OnMissing:
+    return OnMissing(config.on_missing)
+
+
+def configured_segment_size(config: Config) -> int | None:
+    """None where the file is silent: the pool's own size holds."""
+    return config.segment_size if "segment_size" in config.given else None
+
+
+def demand_separate(config: Config) -> None:
+    """Refuse a mountpoint inside a disk, whatever links or bind mounts hide it. Raises RefusedError, OSError.
+
+    (A disk inside the mountpoint makes that a folder that is not empty.)
+    """
+    resolved = Path(mountinfo.resolve_path(config.mountpoint))
+    above = {identity for folder in (resolved, *resolved.parents) if (identity := _identity(folder)) is not None}
+    for disk in config.disks:
+        if _identity(Path(disk.path)) in above:
+            raise RefusedError(
+                f"{config.mountpoint}: lies inside the disk {disk.path}: choose a mountpoint outside all disks"
+            )
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """None for a folder that cannot be reached."""
+    try:
+        st = folder.stat()
+    except OSError:
+        return None
+    return st.st_dev, st.st_ino
+
+
+def refusal(error: PoolRefusedError, name: str) -> RefusedError:
+    """The one readable report of a refused mount: what nothing can override first, equal remedies once, and a few
+    of many: a lost disk of many leaves thousands of gaps."""
+    groups: dict[tuple[FindingCode, str], list[Finding]] = {}
+    for finding in error.blocking:
+        groups.setdefault((finding.code, finding.remedy), []).append(finding)
+    override = ', or set on_missing = "degraded" to serve what is there' if error.degraded_helps else ""
+    if len(error.blocking) == 1:
+        return RefusedError(f"{name}: not mounted: {error.blocking[0]}{override}")
+    lines = []
+    for (code, remedy), findings in list(groups.items())[:_GROUPS_SHOWN]:
+        if len(findings) == 1:
+            lines.append(str(findings[0]))
+            continue
+        lines += [finding.text for finding in findings[:_SHOWN_OF_A_KIND]]
+        more = len(findings) - _SHOWN_OF_A_KIND
+        if more > 0:
+            lines.append(f"and {more:,} more of this kind ({code.value}): `commitlogfs check` shows them all")
+        lines.append(f"-> {remedy}")
+    if len(groups) > _GROUPS_SHOWN:
+        lines.append(f"and {len(groups) - _GROUPS_SHOWN:,} other kinds: `commitlogfs check` shows them all")
+    heading = f"{name}: not mounted, {len(error.blocking):,} reasons; correct them{override}:"
+    return RefusedError(heading + "".join(f"\n  {line}" for line in lines))

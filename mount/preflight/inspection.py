@@ -1,0 +1,128 @@
+"""The start-up check without mounting: what a mount would find, changing nothing."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from commitlogfs.console.errors import RefusedError
+from commitlogfs.store.disks.disk import DiskState
+from commitlogfs.store.disks.membership import DiskSpec
+from commitlogfs.store.errors import PoolError
+from commitlogfs.store.files.locks import lock_holder
+from commitlogfs.store.findings import Finding, Severity
+from commitlogfs.store.pool.open import OnMissing, Pool, PoolRefusedError, demand_mountable, open_pool
+
+
+@dataclass(frozen=True, slots=True)
+class DiskInspection:
+    number: int
+    disk_id: str
+    path: str
+    filesystem: str
+    state: str
+    segments: int
+    last_error: str = ""
+    """As the running daemon tells it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """`daemon` is the pid that serves the pool now. `mountable` tells whether a mount would be refused."""
+
+    pool_id: str
+    segment_size: int
+    daemon: int | None
+    segments: int
+    first_offset: int | None
+    last_offset: int | None
+    disks: tuple[DiskInspection, ...]
+    missing: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    mountable: bool
+    alerts: tuple[dict[str, Any], ...] = ()
+    """Of the running daemon: `code`, `disk`, `text`, as in the status document."""
+
+    @property
+    def worst(self) -> Severity:
+        return max((finding.severity for finding in self.findings), default=Severity.NOTE)
+
+    @property
+    def is_in_trouble(self) -> bool:
+        """Whether the running daemon knows of trouble that a look at the folders does not show."""
+        bad = (DiskState.FAILED.value, DiskState.OFFLINE.value)
+        return bool(self.alerts) or any(disk.state in bad or disk.last_error for disk in self.disks)
+
+
+def inspect_pool(
+    specs: tuple[DiskSpec, ...], segment_size: int | None, on_missing: OnMissing, name: str
+) -> Inspection:
+    """Raises RefusedError where not even a scan is possible."""
+    daemon = next((pid for spec in specs if (pid := lock_holder(spec.path)) is not None), None)
+    with _opened(specs, segment_size, name, alone=daemon is None) as pool:
+        if daemon is not None and any(finding.severity >= Severity.WARNING for finding in pool.findings):
+            # Segments come and go between the looks at two disks: what counts is what is seen twice.
+            with _opened(specs, segment_size, name, alone=False) as again:
+                pool.findings[:] = [finding for finding in pool.findings if finding in again.findings]
+        return _describe(pool, daemon, on_missing)
+
+
+def with_status(inspection: Inspection, document: dict[str, Any]) -> Inspection:
+    """The inspection with what the daemon that serves the pool knows of its disks. A status document of another
+    pool changes nothing."""
+    if document["pool"] != inspection.pool_id:
+        return inspection
+    known = {disk["id"]: disk for disk in document["disks"]}
+    disks = tuple(
+        replace(disk, state=known[disk.disk_id]["state"], last_error=known[disk.disk_id]["last_error"])
+        if disk.disk_id in known
+        else disk
+        for disk in inspection.disks
+    )
+    return replace(inspection, disks=disks, alerts=tuple(document["retention"]["alerts"]))
+
+
+@contextlib.contextmanager
+def _opened(specs: tuple[DiskSpec, ...], segment_size: int | None, name: str, *, alone: bool) -> Iterator[Pool]:
+    try:
+        pool = open_pool(specs, segment_size, lock=False, check_in_use=alone)
+    except PoolError as error:
+        lines = str(error).splitlines()
+        reasons = lines[0] if len(lines) == 1 else "".join(f"\n  {line}" for line in lines)
+        raise RefusedError(f"{name}: cannot be checked: {reasons}") from error
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+def _describe(pool: Pool, daemon: int | None, on_missing: OnMissing) -> Inspection:
+    catalog = pool.inventory.catalog
+    counts = dict.fromkeys((disk.number for disk in pool.disks), 0)
+    for segment in catalog:
+        counts[segment.disk] += 1
+    return Inspection(
+        pool_id=pool.pool_id,
+        segment_size=pool.segment_size,
+        daemon=daemon,
+        segments=len(catalog),
+        first_offset=None if catalog.first is None else catalog.first.base_offset,
+        last_offset=None if catalog.last is None else catalog.last.base_offset,
+        disks=tuple(
+            DiskInspection(
+                disk.number, disk.disk_id, disk.path, disk.filesystem.name, disk.state.value, counts[disk.number]
+            )
+            for disk in pool.disks
+        ),
+        missing=tuple(pool.missing),
+        findings=tuple(pool.findings),
+        mountable=_is_mountable(pool, on_missing),
+    )
+
+
+def _is_mountable(pool: Pool, on_missing: OnMissing) -> bool:
+    try:
+        demand_mountable(pool, on_missing)
+    except PoolRefusedError:
+        return False
+    return True

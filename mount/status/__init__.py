@@ -1,0 +1,4 @@
+"""What a running daemon says about itself: status document, metrics, growth, forced deletion, control API.
+
+Nothing here changes the mount.
+"""

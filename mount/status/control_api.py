@@ -1,0 +1,88 @@
+"""What the daemon answers to the command line's looks: the verbs of the control socket that change nothing."""
+
+import contextlib
+import dataclasses
+import itertools
+from typing import Any, Final
+
+import trio
+
+from commitlogfs.fusefs.operations import CommitLogOperations
+from commitlogfs.mount.location import control_socket
+from commitlogfs.mount.status.composed import Composed
+from commitlogfs.mount.status.document import StatusReport
+from commitlogfs.mount.status.locate import locate, parse_target
+from commitlogfs.mount.status.retention import foresee
+from commitlogfs.store.pool.commitlog import CommitLog
+
+STATE_TIMEOUT_S: Final = 1.0
+LISTED_AT_ONCE: Final = 1000
+
+
+class Answers:
+    """What they show includes everything that happened before they were asked."""
+
+    def __init__(
+        self,
+        name: str,
+        commitlog: CommitLog,
+        operations: CommitLogOperations,
+        report: StatusReport,
+        status: Composed[dict[str, Any]],
+        metrics_text: Composed[bytes],
+    ) -> None:
+        self._name = name
+        self._commitlog = commitlog
+        self._operations = operations
+        self._report = report
+        self._status_document = status
+        self._metrics_text = metrics_text
+
+    def verbs(self) -> dict[str, control_socket.Answer]:
+        return {
+            "status": self._status,
+            "segments": self._segments,
+            "locate": self._locate,
+            "metrics": self._metrics,
+            "retention": self._retention,
+        }
+
+    async def _status(self, request: dict[str, Any]) -> dict[str, Any]:
+        return await self._status_document.current()
+
+    async def _segments(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "name": self._name,
+            "segment_size": self._commitlog.segment_size,
+            "missing_disks": list(self._commitlog.missing),
+            "disks": [{"number": disk.number, "path": disk.path} for disk in self._commitlog.disks.values()],
+            "segments": await self._list_segments(),
+        }
+
+    async def _list_segments(self) -> list[tuple[int, int]]:
+        """In parts, with requests served between them: 60,000 segments take longer than a create may wait."""
+        listed: list[tuple[int, int]] = []
+        while True:
+            last = listed[-1][0] if listed else -1
+            part = list(itertools.islice(self._commitlog.listed_after(last), LISTED_AT_ONCE))
+            if not part:
+                return listed
+            listed += [(segment.base_offset, segment.disk) for segment in part]
+            await trio.lowlevel.checkpoint()
+
+    async def _locate(self, request: dict[str, Any]) -> dict[str, Any]:
+        location = locate(self._commitlog, parse_target(str(request.get("target", ""))))
+        segment = self._commitlog.catalog.find(location.offset)
+        if location.present and segment is not None:
+            with contextlib.suppress(OSError):  # a disk that hangs or fails must not keep back the answer
+                state = await self._operations.segment_state(segment, STATE_TIMEOUT_S)
+                location = dataclasses.replace(location, state=state.value)
+        return dataclasses.asdict(location)
+
+    async def _metrics(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {"text": (await self._metrics_text.current()).decode()}
+
+    async def _retention(self, request: dict[str, Any]) -> dict[str, Any]:
+        retention = await self._report.retention()
+        foreseen = foresee(self._operations.retention, self._commitlog)
+        return {"name": self._name, "retention": retention, "would_remove": foreseen}

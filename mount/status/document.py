@@ -1,0 +1,187 @@
+"""The state of a running daemon as one document: `status --json`, `.commitlogfs/status.json`, control socket.
+
+The schema is documented in docs/operating.md and only grows.
+"""
+
+import contextlib
+import json
+import os
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from commitlogfs.console.version import VERSION
+from commitlogfs.fusefs.operations import CommitLogOperations
+from commitlogfs.mount.config.model import Config
+from commitlogfs.mount.status.growth import GrowthMeter
+from commitlogfs.mount.status.retention import retention_report
+from commitlogfs.store.disks import forecast
+from commitlogfs.store.disks.disk import Disk, DiskState
+from commitlogfs.store.disks.eligibility import Eligibility, RefusalReason
+from commitlogfs.store.files.usage import DiskUsage, measure_usage
+from commitlogfs.store.retention.statfs import StatfsFigures
+
+SCHEMA_VERSION = 1
+_STORE_ROOT_TIMEOUT_S = 1.0
+
+
+def _share(rate: float, eligibility: Eligibility) -> float:
+    """What each eligible disk takes of this ingest."""
+    return rate / len(eligibility.eligible) if eligibility.eligible else 0.0
+
+
+class StatusReport:
+    """Composes the document from the live objects; what that costs does not depend on the number of segments."""
+
+    def __init__(self, config: Config, operations: CommitLogOperations) -> None:
+        self._config = config
+        self._operations = operations
+        self._log = operations.commitlog
+        self._growth = GrowthMeter(self._log, operations.threads)
+        self._since = time.time()
+        self._store_root_limiter = trio.CapacityLimiter(1)
+        self._findings = [finding.as_json() for finding in self._log.findings]
+        """They are those of the start-up check: no later ones join them."""
+
+    async def retention(self) -> dict[str, Any]:
+        """Its part of the document."""
+        await self._operations.statfs_figures()  # measures the disks
+        await self._growth.measure()
+        return self._retention(_share(self._ingest_rate(), self._log.evaluate(time.monotonic())))
+
+    async def compose(self) -> dict[str, Any]:
+        composed_at = time.time()
+        figures = await self._operations.statfs_figures()
+        await self._growth.measure()
+        log = self._log
+        eligibility = log.evaluate(time.monotonic())
+        rate = self._ingest_rate()
+        share = _share(rate, eligibility)
+        catalog = log.catalog
+        first, last = catalog.first_whole, catalog.last_whole
+        return {
+            "schema": SCHEMA_VERSION,
+            "composed_at": composed_at,
+            "name": self._config.name,
+            "pool": log.pool_id,
+            "mountpoint": self._config.mountpoint,
+            "degraded": bool(log.missing),
+            "daemon": {
+                "pid": os.getpid(),
+                "version": VERSION,
+                "since": self._since,
+                "configuration": self._config.file,
+                **self._passthrough(),
+                "restarts": self._operations.backing.takeovers,
+            },
+            "segments": {
+                "count": len(catalog) - catalog.partial_count,
+                "unsized": catalog.partial_count,
+                "first_offset": None if first is None else first.base_offset,
+                "last_offset": None if last is None else last.base_offset,
+                "size": log.segment_size,
+                "gaps": log.catalog.gaps(),
+                "retired": len(log.retired()),
+            },
+            "placement": {
+                "policy": log.policy.name,
+                "fallback": eligibility.fallback,
+                "next_disk": self._next_disk(),
+            },
+            "ingest_bytes_per_second": rate,
+            "written_to": self._growth.growth.written_to,
+            "idle_since": self._growth.growth.idle_since(time.time()),
+            "thresholds": asdict(self._config.thresholds),
+            "statfs": {
+                "trigger": self._config.retention.trigger.value,
+                "blocks": figures.blocks,
+                "free": figures.free,
+                "used_percent": _shown_percent(figures),
+            },
+            "retention": self._retention(share),
+            "store_root": await self._store_root(),
+            "disks": [
+                self._disk(disk, eligibility.refusals.get(disk.number), share) for disk in log.disks.values()
+            ],
+            "missing_disks": list(log.missing),
+            "findings": self._findings,
+        }
+
+    def _retention(self, share: float) -> dict[str, Any]:
+        return retention_report(self._operations.retention, self._log, share)
+
+    def _passthrough(self) -> dict[str, Any]:
+        backing = self._operations.backing
+        passed, plain = backing.counts()
+        why_none = backing.why_none(self._log.disks.values())
+        return {
+            "passthrough": "off" if why_none else "on",
+            "passthrough_reason": why_none,
+            "passthrough_files": passed,
+            "plain_files": plain,
+        }
+
+    def _disk(self, disk: Disk, refusal: RefusalReason | None, rate: float) -> dict[str, Any]:
+        usage = self._log.usage(disk.number)
+        following = None
+        if usage is not None:
+            disk_rate = rate if refusal is None else 0.0
+            following = forecast.next_threshold(usage, disk.thresholds, disk_rate)
+        return {
+            "id": disk.disk_id,
+            "number": disk.number,
+            "path": disk.path,
+            "filesystem": disk.filesystem.name,
+            "state": disk.present_state.value if usage is not None else DiskState.OFFLINE.value,
+            "eligible": refusal is None,
+            "refusal": None if refusal is None else refusal.name.lower().replace("_", "-"),
+            "total_bytes": None if usage is None else usage.total_bytes,
+            "available_bytes": None if usage is None else usage.available_bytes,
+            "used_percent": None if usage is None else round(usage.used_percent, 2),
+            "segments": self._log.catalog.whole_count_on_disk(disk.number),
+            "thresholds": asdict(disk.thresholds),
+            "next_threshold": None if following is None else following.name,
+            "eta_seconds": None if following is None else following.eta_seconds,
+            "last_error": disk.last_error,
+        }
+
+    async def _store_root(self) -> dict[str, Any]:
+        """The folder around the mountpoint: normally the broker's storePathRootDir, whose disk holds the
+        consumequeue. The broker deletes segments for that disk's sake, too."""
+        path = str(Path(self._config.mountpoint).parent)
+        usage: DiskUsage | None = None
+        with trio.move_on_after(_STORE_ROOT_TIMEOUT_S), contextlib.suppress(OSError):
+            # Its disk may hang, and with it one thread: no more than one.
+            usage = await trio.to_thread.run_sync(
+                measure_usage, path, limiter=self._store_root_limiter, abandon_on_cancel=True
+            )
+        return {"path": path, "used_percent": None if usage is None else round(usage.used_percent, 2)}
+
+    def _ingest_rate(self) -> float:
+        return self._growth.growth.bytes_per_second(time.monotonic(), time.time())
+
+    def _next_disk(self) -> str | None:
+        """Where the next segment would go now; None if no disk takes it."""
+        order = self._log.preview_next()
+        return self._log.disks[order[0]].path if order else None
+
+
+def to_json(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, indent=2).encode() + b"\n"
+
+
+def one_line(document: dict[str, Any]) -> str:
+    """For systemd's STATUS=: disks and percents."""
+    disks = ", ".join(
+        f"{disk['path']} {'?' if disk['used_percent'] is None else round(disk['used_percent'])} %"
+        for disk in document["disks"]
+    )
+    return f"{document['segments']['count']} segments on {disks}"
+
+
+def _shown_percent(figures: StatfsFigures) -> int:
+    """The whole percent that the broker computes from what statfs shows."""
+    return -(-(figures.blocks - figures.free) * 100 // figures.blocks)

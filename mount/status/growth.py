@@ -1,0 +1,61 @@
+"""How far the log is written, and how fast it grows, measured on the segment that is being written."""
+
+import itertools
+import time
+from functools import partial
+from typing import Final
+
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.store.disks.forecast import Growth
+from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.files.written import Written, find_written
+from commitlogfs.store.pool.catalog import Segment
+from commitlogfs.store.pool.commitlog import CommitLog
+
+DEADLINE_S: Final = 0.5
+ACTIVE_AMONG: Final = 4
+"""The segment being written is one of the newest so many: a broker makes at most two ahead."""
+
+
+class GrowthMeter:
+    def __init__(self, commitlog: CommitLog, threads: DiskThreads) -> None:
+        self.growth = Growth()
+        self._commitlog = commitlog
+        self._threads = threads
+        self._known: tuple[Segment, int] | None = None
+        """The segment found last, and how much of it was written."""
+        self._unanswered: set[DiskNumber] = set()
+        """A hung disk holds one thread for this, no more."""
+
+    async def measure(self) -> None:
+        """Bring `growth` up to date, as far as the disks answer in time."""
+        for segment in self._newest():
+            known = self._known[1] if self._known is not None and self._known[0] is segment else 0
+            try:
+                written = await self._look_at(segment, known)
+            except (OSError, TimeoutError):
+                return
+            if written.length:
+                self._known = (segment, written.length)
+                written_to = segment.base_offset + written.length
+                self.growth.record(time.monotonic(), time.time(), written_to, written.mtime_ns / 1e9)
+                return
+
+    def _newest(self) -> list[Segment]:
+        whole = filter(self._commitlog.is_listed, reversed(self._commitlog.catalog.newest(2 * ACTIVE_AMONG)))
+        return list(itertools.islice(whole, ACTIVE_AMONG))
+
+    async def _look_at(self, segment: Segment, known: int) -> Written:
+        number, size = segment.disk, self._commitlog.segment_size
+        if number in self._unanswered:
+            raise TimeoutError
+        self._unanswered.add(number)
+        look = partial(find_written, self._commitlog.disk_of(segment).dirfd, segment.path, size, known)
+
+        def work() -> Written:
+            try:
+                return look()
+            finally:
+                self._unanswered.discard(number)
+
+        return await self._threads.run_within(number, DEADLINE_S, work)

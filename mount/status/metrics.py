@@ -1,0 +1,192 @@
+"""Prometheus metrics of one daemon (names in docs/operating.md)."""
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import psutil
+from prometheus_client import CollectorRegistry, Counter, Histogram, Info, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from commitlogfs.console.version import VERSION
+from commitlogfs.fusefs.kernel.backing import Backing
+from commitlogfs.store.disks.disk import DiskState
+from commitlogfs.store.pool.commitlog import UNLINK, CommitLog
+from commitlogfs.store.retention import Rule
+
+_CREATE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0)
+_OP_BUCKETS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 1.0, 10.0)
+
+
+class Metrics:
+    """Counts what the adapter reports (fusefs.observer.Observer) and renders it with the state of the log."""
+
+    def __init__(self, on_first_answer: Callable[[], None] | None = None) -> None:
+        """`on_first_answer` is called once, right before the first request is answered."""
+        self._on_first_answer = on_first_answer
+        self.registry = CollectorRegistry()
+        self._ops = Counter(
+            "commitlogfs_fuse_ops", "FUSE requests answered", ("op", "errno"), registry=self.registry
+        )
+        self._op_seconds = Histogram(
+            "commitlogfs_fuse_op_seconds",
+            "Time to answer a FUSE request",
+            ("op",),
+            buckets=_OP_BUCKETS,
+            registry=self.registry,
+        )
+        self._creates = Counter(
+            "commitlogfs_segment_creates", "Creates of segments and copies", ("result",), registry=self.registry
+        )
+        self._create_seconds = Histogram(
+            "commitlogfs_segment_create_seconds",
+            "Time to create a segment, reservation included",
+            buckets=_CREATE_BUCKETS,
+            registry=self.registry,
+        )
+        self._disk_errors = Counter(
+            "commitlogfs_disk_io_errors",
+            "Errors and missed deadlines of disks",
+            ("disk", "op", "errno"),
+            registry=self.registry,
+        )
+        self._skips = Counter(
+            "commitlogfs_placement_skips",
+            "Disks passed over when a segment was placed",
+            ("reason",),
+            registry=self.registry,
+        )
+        self._plain_opens = Counter(
+            "commitlogfs_passthrough_fallbacks",
+            "Files served by the daemon although passthrough is on",
+            ("reason",),
+            registry=self.registry,
+        )
+        self._resent = Counter(
+            "commitlogfs_resent_requests",
+            "Requests that a former daemon had taken and not answered",
+            registry=self.registry,
+        )
+        Info("commitlogfs_build", "Version", registry=self.registry).info({"version": VERSION})
+
+    def operation(self, op: str, errno_name: str, seconds: float) -> None:
+        if self._on_first_answer is not None:
+            on_first_answer, self._on_first_answer = self._on_first_answer, None
+            on_first_answer()
+        self._ops.labels(op, errno_name).inc()
+        self._op_seconds.labels(op).observe(seconds)
+
+    def request_resent(self) -> None:
+        self._resent.inc()
+
+    def segment_created(self, result: str, seconds: float) -> None:
+        self._creates.labels(result).inc()
+        if result == "ok":
+            self._create_seconds.observe(seconds)
+
+    def disk_error(self, disk: str, op: str, errno_name: str) -> None:
+        self._disk_errors.labels(disk, op, errno_name).inc()
+
+    def placement_skipped(self, reason: str) -> None:
+        self._skips.labels(reason).inc()
+
+    def passthrough_refused(self, reason: str) -> None:
+        self._plain_opens.labels(reason).inc()
+
+    def render(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class LogCollector(Collector):
+    """Gauges read from the log at the moment of a scrape."""
+
+    def __init__(self, commitlog: CommitLog, pool: str) -> None:
+        self._commitlog = commitlog
+        self._pool = pool
+        self._devices = {disk.number: _device_name(disk.dirfd) for disk in commitlog.disks.values()}
+
+    def collect(self) -> Iterable[Metric]:
+        log = self._commitlog
+        size = _gauge("disk_size_bytes", "Size of the disk's filesystem", "disk")
+        used = _gauge("disk_used_bytes", "Used bytes, removed but open segments not counted", "disk")
+        available = _gauge("disk_avail_bytes", "Bytes available to segments", "disk")
+        ratio = _gauge("disk_used_ratio", "used / (used + available)", "disk")
+        state = _gauge("disk_state", "1 for the disk's present state", "disk", "state")
+        segments = _gauge("disk_segments", "Segments on the disk", "disk")
+        read = _counter("disk_read_bytes", "Read from the block device since boot", "disk")
+        written = _counter("disk_written_bytes", "Written to the block device since boot", "disk")
+        devices = _device_counters()
+        for disk in log.disks.values():
+            usage = log.usage(disk.number)
+            if usage is not None:
+                size.add_metric([self._pool, disk.path], usage.total_bytes)
+                used.add_metric([self._pool, disk.path], usage.used_bytes)
+                available.add_metric([self._pool, disk.path], usage.available_bytes)
+                ratio.add_metric([self._pool, disk.path], float(usage.used_ratio))
+            for possible in DiskState:
+                state.add_metric([self._pool, disk.path, possible.value], float(disk.present_state is possible))
+            segments.add_metric([self._pool, disk.path], log.catalog.count_on_disk(disk.number))
+            counters = devices.get(self._devices[disk.number])
+            if counters is not None:
+                read.add_metric([self._pool, disk.path], counters[0])
+                written.add_metric([self._pool, disk.path], counters[1])
+        yield from (size, used, available, ratio, state, segments, read, written)
+        first, last = log.catalog.first, log.catalog.last
+        if first is not None and last is not None:
+            yield _single("first_offset_bytes", "Base offset of the oldest segment", self._pool, first.base_offset)
+            yield _single("last_offset_bytes", "Base offset of the newest segment", self._pool, last.base_offset)
+        yield _single("log_gaps", "Gaps in the log", self._pool, log.catalog.gap_count)
+        removed = _counter(
+            "segments_removed", "Segments removed: by whom uses the mount, or by which rule", "reason"
+        )
+        for reason in (UNLINK, *(rule.value for rule in Rule)):
+            removed.add_metric([self._pool, reason], log.counters.removed[reason])
+        yield removed
+        retries = _counter("segment_create_retries", "Disks that refused a create, so that the next was tried")
+        retries.add_metric([self._pool], log.counters.create_retries)
+        yield retries
+
+
+class MountCollector(Collector):
+    """What outlives the daemon: read at the moment of a scrape."""
+
+    def __init__(self, backing: Backing, pool: str) -> None:
+        self._backing = backing
+        self._pool = pool
+
+    def collect(self) -> Iterable[Metric]:
+        passed, _ = self._backing.counts()
+        restarts = _counter("restarts", "Daemons that have gone on with this mount")
+        restarts.add_metric([self._pool], self._backing.takeovers)
+        yield restarts
+        yield _single("passthrough_handles", "Files that the kernel serves by itself", self._pool, passed)
+        lost = float(self._backing.state_lost)
+        yield _single("state_lost", "1 if files opened before a restart are stale since", self._pool, lost)
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"commitlogfs_{name}", text, labels=["pool", *labels])
+
+
+def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"commitlogfs_{name}", text, labels=["pool", *labels])
+
+
+def _single(name: str, text: str, pool: str, value: float) -> GaugeMetricFamily:
+    family = _gauge(name, text)
+    family.add_metric([pool], value)
+    return family
+
+
+def _device_name(dirfd: int) -> str:
+    """The block device behind a folder, as /proc/diskstats calls it; "" for a filesystem without one."""
+    device = os.fstat(dirfd).st_dev
+    link = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
+    return link.resolve().name if link.exists() else ""
+
+
+def _device_counters() -> dict[str, tuple[int, int]]:
+    """Bytes read and written per block device name, from the kernel's own counters."""
+    counters = psutil.disk_io_counters(perdisk=True) or {}
+    return {name: (io.read_bytes, io.write_bytes) for name, io in counters.items()}

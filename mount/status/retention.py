@@ -1,0 +1,71 @@
+"""Forced deletion as documents: what is in force, and what would go next."""
+
+import time
+from typing import Any
+
+from commitlogfs.fusefs.files.retention import Retention
+from commitlogfs.store.disks import forecast
+from commitlogfs.store.disks.disk import DiskState
+from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.retention import Mode, RetentionRules, Rule, Trigger
+from commitlogfs.store.segment import format_segment_name
+
+
+def retention_report(retention: Retention, log: CommitLog, bytes_per_second: float) -> dict[str, Any]:
+    """Part of the status document. `bytes_per_second` is what grows on each eligible disk."""
+    rules, decision, held = retention.rules, retention.preview(), retention.held()
+    return {
+        "mode": rules.mode.value,
+        "trigger": rules.trigger.value,
+        "force_after_seconds": rules.force_after_s,
+        "cycles": retention.cycles,
+        "force_in_seconds": decision.force_in_s,
+        "pressure_in_seconds": _pressure_in_s(rules, log, bytes_per_second),
+        "removing": len(decision.planned),
+        "removed": {rule.value: log.counters.removed[rule.value] for rule in Rule},
+        "held_open": {"segments": len(held), "bytes": sum(segment.allocated_bytes for segment in held)},
+        "alerts": [
+            {"code": alert.code.value, "disk": alert.disk or None, "text": alert.text} for alert in decision.alerts
+        ],
+    }
+
+
+def foresee(retention: Retention, log: CommitLog) -> list[dict[str, Any]]:
+    """What would go, oldest first, if nothing but time changed; `in_seconds`: at the earliest."""
+    now, later = retention.preview(), retention.foresee()
+    planned = now.planned or later.planned
+    in_s = 0.0 if now.planned else now.force_in_s or 0.0
+    return [
+        {
+            "segment": format_segment_name(removal.segment.base_offset).decode(),
+            "disk": log.disks[removal.segment.disk].path,
+            "bytes": removal.segment.allocated_bytes,
+            "rule": removal.rule.value,
+            "reason": removal.reason,
+            "in_seconds": _until_hour_s(retention.rules) if removal.rule is Rule.AGE and not now.planned else in_s,
+        }
+        for removal in planned
+    ]
+
+
+def _pressure_in_s(rules: RetentionRules, log: CommitLog, bytes_per_second: float) -> float | None:
+    """Until the trigger is met, at the present rate; None if it will not be, or nothing is deleted."""
+    if rules.mode is Mode.OFF:
+        return None
+    times = []
+    for disk in log.disks.values():
+        usage = log.usage(disk.number)
+        if disk.state is DiskState.RW and usage is not None:
+            times.append(forecast.seconds_until(usage, disk.thresholds.force, bytes_per_second))
+    known = [seconds for seconds in times if seconds is not None]
+    if not known or (rules.trigger is Trigger.ALL and len(known) < len(times)):
+        return None
+    return max(known) if rules.trigger is Trigger.ALL else min(known)
+
+
+def _until_hour_s(rules: RetentionRules) -> float:
+    """Until the next hour of delete_when begins, by the local clock."""
+    now = time.localtime()
+    past = now.tm_min * 60 + now.tm_sec
+    hours = min((hour - now.tm_hour) % 24 for hour in rules.delete_when)
+    return max(0.0, hours * 3600.0 - past)

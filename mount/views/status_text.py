@@ -1,0 +1,137 @@
+"""The status document in sentences. Pure."""
+
+import time
+from typing import Any
+
+from commitlogfs.console.formatting import approximate_duration, approximate_size, count_of
+from commitlogfs.console.units import format_size
+
+
+def describe_degraded(document: dict[str, Any]) -> str:
+    return f"DEGRADED: served without {', '.join(document['missing_disks'])}."
+
+
+def describe_log(document: dict[str, Any]) -> str:
+    segments = document["segments"]
+    size = format_size(segments["size"])
+    if not segments["count"]:
+        return f"The log is empty; segments of {size} will be made when the broker starts."
+    text = f"{count_of(segments['count'], 'segment')} of {size}, log offsets {segments['first_offset']:,} to "
+    text += f"{segments['last_offset'] + segments['size']:,}"
+    if segments["gaps"]:
+        count = len(segments["gaps"])
+        text += f", WITH {count} GAP{'S' if count > 1 else ''}: consumers skip over a gap silently"
+    if segments["unsized"]:
+        text += f", and {count_of(segments['unsized'], 'segment')} without a size yet"
+    rate = document["ingest_bytes_per_second"]
+    if rate >= 1:
+        return f"{text}, growing by {approximate_size(rate)}/s."
+    if document.get("idle_since") is not None:  # a daemon of a former version does not tell
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(document["idle_since"]))
+        return f"{text}, idle since {since}."
+    return f"{text}."
+
+
+def describe_mount(document: dict[str, Any]) -> tuple[str, str, str, str, str]:
+    """One mount among several: name, mountpoint, segments, used percent as the broker sees it, remarks."""
+    name, mountpoint = document["name"], document["mountpoint"] or "?"
+    if "error" in document:
+        return name, mountpoint, "?", "?", document["error"].removeprefix(f"{name}: ")
+    segments = document["segments"]
+    remarks = ["DEGRADED"] if document["degraded"] else []
+    remarks += [count_of(len(segments["gaps"]), "gap")] if segments["gaps"] else []
+    alerts = dict.fromkeys(alert["code"] for alert in document["retention"]["alerts"])
+    remarks += [f"alert {code}" for code in alerts]
+    used = f"{document['statfs']['used_percent']} %"
+    return name, mountpoint, f"{segments['count']:,}", used, ", ".join(remarks) or "ok"
+
+
+def describe_alert(alert: dict[str, Any]) -> str:
+    return f"{alert['disk']}: {alert['text']}" if alert["disk"] else str(alert["text"])
+
+
+def describe_passthrough(daemon: dict[str, Any]) -> str:
+    plain = daemon["plain_files"]
+    text = f"passthrough on, but for {count_of(plain, 'file')}" if plain else "passthrough on"
+    if daemon["passthrough"] == "off":
+        text = f"passthrough off ({daemon['passthrough_reason']})"
+    return text if daemon["survives"] else f"{text}; the mount ends with it ({daemon['mortal_reason']})"
+
+
+def describe_disk(disk: dict[str, Any], document: dict[str, Any]) -> str:
+    """Which rule is in force on this disk, what happens next, and when."""
+    refusal = disk["refusal"]
+    if refusal == "above-force":
+        return f"skipped for new segments until below {disk['thresholds']['resume']} %"
+    if refusal == "no-room":
+        return "full: no new segments until space is free"
+    if refusal == "held-back":
+        return f"passed over for a moment: {disk['last_error']}"
+    if refusal == "not-writable":
+        return "read-only: its segments are served, new ones go elsewhere"
+    if refusal == "unknown-usage":
+        return "does not answer: passed over"
+    parts = []
+    if document["placement"]["fallback"]:
+        parts.append("above its limit like all others, used all the same")
+    if disk["path"] == document["placement"]["next_disk"]:
+        parts.append("takes the next segment")
+    if disk["next_threshold"] is not None:
+        percent = disk["thresholds"][disk["next_threshold"]]
+        eta = disk["eta_seconds"]
+        limit = f"{disk['next_threshold']} ({percent} %)"
+        parts.append(f"below {limit}" if eta is None else f"reaches {limit} in about {approximate_duration(eta)}")
+    return ", ".join(parts)
+
+
+def describe_pressure(document: dict[str, Any]) -> str:
+    """What the broker sees, and what it will do by itself."""
+    shown = document["statfs"]["used_percent"]
+    limits = document["thresholds"]
+    who = "least full" if document["statfs"]["trigger"] == "all" else "fullest"
+    text = f"The broker sees {shown} % used (the {who} writable disk): "
+    if shown > limits["full"]:
+        return text + f"above {limits['full']} % it refuses messages and deletes its oldest segments."
+    if shown > limits["force"]:
+        return text + f"above {limits['force']} % it deletes its oldest segments, whatever their age."
+    if shown > limits["clean"]:
+        return text + f"above {limits['clean']} % it deletes expired segments at once."
+    return text + f"it deletes nothing for lack of space before {limits['clean']} %."
+
+
+def describe_retention(retention: dict[str, Any]) -> str:
+    """Whether the filesystem itself deletes, and when it begins."""
+    if retention["mode"] == "off":
+        return "The filesystem deletes nothing (mode off)."
+    text = f"Forced deletion (mode {retention['mode']}): "
+    held = retention["held_open"]
+    after = ""
+    if held["segments"]:
+        size = approximate_size(held["bytes"])
+        verb = "is" if held["segments"] == 1 else "are"
+        after = f" {count_of(held['segments'], 'removed segment')} of {size} {verb} still open: free when closed."
+    if retention["removing"]:
+        return f"{text}{count_of(retention['removing'], 'segment')} are to go now.{after}"
+    if retention["force_in_seconds"] is not None:
+        return (
+            f"{text}begins in {approximate_duration(retention['force_in_seconds'])} if the pressure holds.{after}"
+        )
+    limit = "every disk has" if retention["trigger"] == "all" else "a disk has"
+    waits = approximate_duration(retention["force_after_seconds"])
+    text += f"begins when {limit} been at its force threshold for {waits}"
+    eta = retention["pressure_in_seconds"]
+    return f"{text}.{after}" if eta is None else f"{text}, in about {approximate_duration(eta)}.{after}"
+
+
+def describe_store_root(document: dict[str, Any]) -> str:
+    """What the broker does for the sake of the disk that holds its consumequeue."""
+    root, limits = document["store_root"], document["thresholds"]
+    used = root["used_percent"]
+    if used is None:
+        return f"The store root {root['path']} (consumequeue, index) does not answer."
+    text = f"The store root {root['path']} (consumequeue, index) is {used:.0f} % used: "
+    if used > limits["force"]:
+        return text + f"above {limits['force']} % the broker deletes its oldest segments for it: free space there."
+    if used > limits["clean"]:
+        return text + f"above {limits['clean']} % the broker deletes expired segments at once for it."
+    return text + f"fine up to {limits['clean']} %."

@@ -1,0 +1,4 @@
+"""Compiled loops over many records at once.
+
+Nothing here opens a file.
+"""

@@ -1,0 +1,62 @@
+"""Which records share a text (their topic, their queue): numbers instead of texts. Compiled."""
+
+import numpy as np
+
+from commitlogfs.pipeline.arrays.compiled import Scalar, compiled
+from commitlogfs.pipeline.arrays.raw_bytes import is_same
+from commitlogfs.pipeline.arrays.walk import Bytes, Longs
+
+
+def group_spans(data: Bytes, starts: Longs, lengths: Longs, also: Longs | None = None) -> tuple[Longs, Longs]:
+    """A group number per row, counted in order of appearance, and each group's first row.
+
+    Rows are of one group if their texts are equal and, where given, their values in `also`.
+    """
+    rows = len(starts)
+    groups = np.empty(rows, np.int64)
+    firsts = np.empty(rows, np.int64)
+    slots = np.full(1 << (2 * rows + 1).bit_length(), -1, np.int64)
+    count = _group(data, starts, lengths, np.zeros(rows, np.int64) if also is None else also, groups, firsts, slots)
+    return groups, firsts[:count]
+
+
+def all_alike(numbers: Longs, flags: Longs, unwanted: int) -> bool:
+    """Whether one number is in all rows, of which there is one at least, and no row has a flag of the unwanted."""
+    return bool(_all_alike(numbers, flags, int(unwanted)))  # numba takes long to see what an IntFlag is
+
+
+@compiled
+def _all_alike(numbers: Longs, flags: Longs, unwanted: Scalar) -> Scalar:
+    differs: Scalar = np.int64(0)
+    for row in range(numbers.size):
+        differs |= (numbers[row] ^ numbers[0]) | (flags[row] & unwanted)
+    return differs == 0
+
+
+@compiled
+def _group(
+    data: Bytes, starts: Longs, lengths: Longs, also: Longs, groups: Longs, firsts: Longs, slots: Longs
+) -> Scalar:
+    count = 0
+    mask = slots.size - 1
+    for row in range(starts.size):
+        start, length, number = starts[row], lengths[row], also[row]
+        repeats = row > 0 and lengths[row - 1] == length and also[row - 1] == number
+        if repeats and is_same(data, starts[row - 1], start, length):
+            groups[row] = groups[row - 1]
+            continue
+        value = number & 0x7FFFFFFF
+        for index in range(length):
+            value = (value * 1000003 + data[start + index]) & 0x7FFFFFFF
+        slot = (value ^ (value >> 15)) & mask
+        while slots[slot] >= 0:
+            first = firsts[slots[slot]]
+            if lengths[first] == length and also[first] == number and is_same(data, starts[first], start, length):
+                break
+            slot = (slot + 1) & mask
+        if slots[slot] < 0:
+            slots[slot] = count
+            firsts[count] = row
+            count += 1
+        groups[row] = slots[slot]
+    return count

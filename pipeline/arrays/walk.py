@@ -1,0 +1,198 @@
+"""Walking from record to record over raw bytes, and finding the first record after a gap. Compiled.
+
+The layout is the one of `store.record`, which decodes one record for people; here nothing is built, only proven:
+a record counts where TOTALSIZE fits the segment, the magic is V1 or V2, PHYSICALOFFSET is the place it lies at,
+and the lengths inside add up to TOTALSIZE (CommitLog#checkMessageAndReturnSize, and stricter by the offset).
+Every index is proven before it is used: the bytes may be anything.
+"""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from commitlogfs.pipeline.arrays.compiled import Scalar, compiled
+from commitlogfs.pipeline.arrays.raw_bytes import i16, i32, i64, u32, word
+
+Bytes = npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
+
+
+class Ended(IntEnum):
+    """Why a walk ended at its position."""
+
+    STOP = 0
+    """The next record begins at or after the stop."""
+    MORE = 1
+    """The record there needs more bytes than are in the buffer."""
+    BLANK = 2
+    """The blank record that fills the rest of the segment, or the segment's very end."""
+    UNWRITTEN = 3
+    """Eight bytes of zero: nothing was ever written there."""
+    OTHER = 4
+    """Bytes that are no record, no blank and not zero."""
+    ELSEWHERE = 5
+    """A whole-looking header that belongs to another log offset: bytes of an earlier use."""
+    BROKEN = 6
+    """A header of this very place whose lengths contradict each other or the segment."""
+    FULL = 7
+    """The array of positions is full."""
+
+
+REASONS = {
+    Ended.UNWRITTEN: "nothing is written here, although the log goes on",
+    Ended.OTHER: "no record begins here",
+    Ended.ELSEWHERE: "a record that belongs to another log offset",
+    Ended.BROKEN: "a record whose lengths contradict each other",
+}
+
+SMALLEST_HEADER = 88
+"""Bytes before the body, for two IPv4 hosts; each IPv6 host adds 12."""
+SMALLEST_RECORD = 91
+END_BLANK = 8
+"""A record leaves at least these bytes for the blank record (CommitLog.END_FILE_MIN_BLANK_LENGTH)."""
+
+_V1, _V2, _BLANK = 0xDAA320A7, 0xDAA320AB, 0xCBD43194
+
+_SHIFTS = np.full(256, 4, np.uint8)
+"""By the byte where a magic would end: how far the next magic may be (the search of Boyer, Moore and Horspool)."""
+for _magic in (_V1, _V2, _BLANK):
+    for _byte, _shift in zip(_magic.to_bytes(4, "big"), (3, 2, 1, 0), strict=True):
+        _SHIFTS[_byte] = min(_SHIFTS[_byte], _shift)
+
+# What _judge says of a place, beside the reasons of Ended: RECORD.
+_RECORD = -1
+
+
+class Walk(NamedTuple):
+    """So many `records` were found; the walk ended at `position`, where `needed` bytes must be at hand to go on."""
+
+    records: int
+    ended: Ended
+    position: int
+    needed: int
+
+
+class Found(NamedTuple):
+    """`position` of the first record at or after the start (`found`), or up to where there is none; `needed`
+    bytes from there on must be at hand to tell (0: no more are wanted)."""
+
+    found: bool
+    position: int
+    needed: int
+
+
+def walk(data: Bytes, offset: int, start: int, stop: int, room: int, positions: Longs) -> Walk:
+    """Record by record from `start` to those that begin before `stop`; positions count from data[0].
+
+    `offset`: log offset of data[0]. `room`: where the segment ends, counted from data[0], so maybe after the
+    buffer. Fills `positions`.
+    """
+    count, ended, position, needed = _walk(data, offset, start, stop, room, positions)
+    return Walk(count, Ended(ended), position, needed)
+
+
+def find(data: Bytes, offset: int, start: int, stop: int, room: int) -> Found:
+    """The first place in [start, stop) where a record or the segment's blank record lies."""
+    found, position, needed = _find(data, offset, start, stop, room)
+    return Found(bool(found), position, needed)
+
+
+@compiled
+def _judge(data: Bytes, offset: Scalar, at: Scalar, room: Scalar) -> tuple[Scalar, Scalar]:
+    """What lies at `at`: (_RECORD, its size), (Ended.MORE, bytes needed), or (another Ended, 0)."""
+    left = room - at
+    if left == 0:
+        return 2, 0
+    if left < 8:
+        return 4, 0
+    given = data.size - at
+    if given < 8:
+        return 1, 8
+    size = i32(data, at)
+    magic = u32(data, at + 4)
+    if magic == _BLANK:
+        return (2, 0) if size == left else (6, 0)
+    if magic not in (_V1, _V2):
+        return (3, 0) if size == 0 and magic == 0 else (4, 0)
+    if left < SMALLEST_RECORD:
+        return 6, 0
+    if given < SMALLEST_RECORD:
+        return 1, SMALLEST_RECORD
+    if i64(data, at + 28) != offset + at:
+        return 5, 0
+    if size < SMALLEST_RECORD or size > left - END_BLANK:
+        return 6, 0
+    flags = i32(data, at + 36)
+    before_body = SMALLEST_HEADER + 12 * ((flags >> 4) & 1) + 12 * ((flags >> 5) & 1)
+    topic_bytes = 1 if magic == _V1 else 2
+    if before_body + topic_bytes + 2 > size:
+        return 6, 0
+    if given < before_body:
+        return 1, before_body
+    body = i32(data, at + before_body - 4)
+    if body < 0 or body > size - before_body - topic_bytes - 2:
+        return 6, 0
+    if given < size:
+        return 1, size
+    topic_at = at + before_body + body
+    if topic_bytes == 1:
+        topic: Scalar = np.int64(data[topic_at])
+        if topic > 127:
+            return 6, 0
+    else:
+        topic = i16(data, topic_at)
+        if topic < 0:
+            return 6, 0
+    if topic > size - before_body - body - topic_bytes - 2:
+        return 6, 0
+    properties = i16(data, topic_at + topic_bytes + topic)
+    if properties < 0 or before_body + body + topic_bytes + topic + 2 + properties != size:
+        return 6, 0
+    return _RECORD, size
+
+
+@compiled
+def _walk(
+    data: Bytes, offset: Scalar, start: Scalar, stop: Scalar, room: Scalar, positions: Longs
+) -> tuple[Scalar, Scalar, Scalar, Scalar]:
+    count = 0
+    at = start
+    while at < stop:
+        verdict, size = _judge(data, offset, at, room)
+        if verdict != _RECORD:
+            return count, verdict, at, size
+        if count == positions.size:
+            return count, 7, at, 0
+        positions[count] = at
+        count += 1
+        at += size
+    return count, 0, at, 0
+
+
+@compiled
+def _find(data: Bytes, offset: Scalar, start: Scalar, stop: Scalar, room: Scalar) -> tuple[Scalar, Scalar, Scalar]:
+    at: Scalar = start
+    last = min(stop, room - 7, data.size - 7)
+    while at < last:
+        shift = _SHIFTS[data[at + 7]]
+        if shift:
+            at += shift
+            # No magic has a zero in it, and what was never written is long.
+            while at + 32 <= data.size and not (
+                word(data, at) | word(data, at + 8) | word(data, at + 16) | word(data, at + 24)
+            ):
+                at += 28
+            continue
+        magic = u32(data, at + 4)
+        if magic in (_V1, _V2, _BLANK):
+            verdict, needed = _judge(data, offset, at, room)
+            if verdict == _RECORD or verdict == 2:
+                return 1, at, 0
+            if verdict == 1:
+                return 0, at, needed
+        at += 1
+    if at < min(stop, room - 7):
+        return 0, at, 8  # the buffer ended, not the range
+    return 0, stop, 0

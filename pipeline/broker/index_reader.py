@@ -1,0 +1,129 @@
+"""Index files as a broker left them: their keys by log offset, and whether their chains hold together."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from commitlogfs.pipeline.arrays.compiled import compiled
+from commitlogfs.pipeline.broker.index_file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
+from commitlogfs.pipeline.log.errors import PipelineError
+
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+
+HEADER = np.dtype(
+    [
+        ("begin_ms", ">i8"),
+        ("end_ms", ">i8"),
+        ("begin_offset", ">i8"),
+        ("end_offset", ">i8"),
+        ("used", ">i4"),
+        ("count", ">i4"),
+    ]
+)
+ENTRY = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("former", ">i4")])
+
+
+class IndexFileError(PipelineError):
+    """A file in the index folder that is no index file of the size expected."""
+
+
+class IndexFile(NamedTuple):
+    """One file; `entries` are those in use, the first of them has number 1."""
+
+    path: Path
+    slots: int
+    entries: int
+    begin_offset: int
+    end_offset: int
+
+
+def list_index(folder: Path, slots: int, capacity: int) -> list[IndexFile]:
+    """In the order of their names, which is that of the log. Raises IndexFileError, OSError."""
+    files = []
+    for path in sorted(folder.iterdir()):
+        if not path.name.isdecimal():
+            continue
+        size = HEADER_BYTES + slots * SLOT_BYTES + capacity * ENTRY_BYTES
+        with path.open("rb") as file:
+            raw = file.read(HEADER_BYTES)
+        if path.stat().st_size != size or len(raw) < HEADER_BYTES:
+            raise IndexFileError(
+                f"{path} has not the {size} bytes of an index file with maxHashSlotNum={slots} and "
+                f"maxIndexNum={capacity}: give the broker's own configuration"
+            )
+        header = np.frombuffer(raw, HEADER)[0]
+        entries = min(max(int(header["count"]) - 1, 0), capacity - 1)
+        files.append(IndexFile(path, slots, entries, int(header["begin_offset"]), int(header["end_offset"])))
+    return files
+
+
+def keys_between(file: IndexFile, start: int, stop: int) -> tuple[Ints, Longs]:
+    """Hashes and log offsets of the keys whose records begin in [start, stop) of the log.
+
+    Log offsets rise in a file, as the broker enters no record below the file's last one (IndexFile#putKey).
+    """
+    table = _entries(file)
+    if table is None:
+        return np.empty(0, np.int32), np.empty(0, np.int64)
+    first, last = _lower_bound(table, start), _lower_bound(table, stop)
+    return table["hash"][first:last].astype(np.int32), table["offset"][first:last].astype(np.int64)
+
+
+def broken_chains(file: IndexFile, *, growing: bool = False) -> int:
+    """How many entries and slots do not point where the broker makes them point: their keys cannot be found.
+
+    `growing`: a broker may have added entries since the file was listed.
+    """
+    table = _entries(file)
+    if table is None:
+        return 0
+    slots = np.memmap(file.path, ">i4", "r", HEADER_BYTES, (file.slots,))
+    return _broken(
+        table["hash"].astype(np.int32), table["former"].astype(np.int32), slots.astype(np.int32), growing
+    )
+
+
+def first_descent(file: IndexFile) -> int | None:
+    """Number of the first entry whose log offset is below the one before it; None if all rise."""
+    table = _entries(file)
+    if table is None:
+        return None
+    falls = np.flatnonzero(np.diff(table["offset"].astype(np.int64)) < 0)
+    return int(falls[0]) + 2 if len(falls) else None
+
+
+def _entries(file: IndexFile) -> "np.memmap[tuple[int], np.dtype[np.void]] | None":
+    if not file.entries:
+        return None
+    at = HEADER_BYTES + file.slots * SLOT_BYTES + ENTRY_BYTES  # entry 0 is never used
+    return np.memmap(file.path, ENTRY, "r", at, (file.entries,))
+
+
+def _lower_bound(table: "np.memmap[tuple[int], np.dtype[np.void]]", offset: int) -> int:
+    low, high = 0, len(table)
+    while low < high:
+        middle = (low + high) // 2
+        if table[middle]["offset"] < offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@compiled
+def _broken(hashes: Ints, formers: Ints, slots: Ints, growing: bool) -> int:
+    newest = np.zeros(slots.size, np.int32)
+    broken = 0
+    for i in range(hashes.size):
+        code = np.int64(hashes[i])
+        slot = code % slots.size if code >= 0 else 0
+        if formers[i] != newest[slot]:
+            broken += 1
+        newest[slot] = i + 1
+    for slot in range(slots.size):
+        if slots[slot] != newest[slot] and not (growing and slots[slot] > hashes.size):
+            broken += 1
+    return broken

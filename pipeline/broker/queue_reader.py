@@ -1,0 +1,122 @@
+"""Consume queues as a broker left them: entries by queue offset, and by file."""
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from commitlogfs.pipeline.broker.consume_queue import BATCH_ENTRY_BYTES, ENTRY_BYTES
+from commitlogfs.store.segment import looks_like_segment
+
+Longs = npt.NDArray[np.int64]
+
+ENTRY = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+BATCH_ENTRY = np.dtype(
+    [
+        *(("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8"), ("time_ms", ">i8")),
+        *(("queue_offset", ">i8"), ("count", ">i2"), ("rest", ">i8")),
+    ]
+)
+BATCH_REST = -1 << 32
+"""What every entry of a queue of batches ends with: -1 in 4 bytes, 0 in 4."""
+_BLANK_SIZE = 0x7FFFFFFF
+_AT_ONCE = 1 << 20
+
+
+class QueueEntries(NamedTuple):
+    """Entries one after the other, zero and blank ones too; `first` is the queue offset of the first."""
+
+    first: int
+    offsets: Longs
+    sizes: Longs
+    tags_codes: Longs
+    batch: Longs
+    """Of a queue of batches: store times, queue offsets, counts and the rest, in four rows; else without rows."""
+
+    @property
+    def used(self) -> npt.NDArray[np.bool_]:
+        """Which of them point at a record."""
+        used: npt.NDArray[np.bool_] = (self.sizes > 0) & (self.sizes != _BLANK_SIZE)
+        return used
+
+
+class QueueReader:
+    """The files in `folder`, which need not exist. Raises OSError for what cannot be read."""
+
+    def __init__(self, folder: Path, *, batch: bool = False) -> None:
+        self._dtype = BATCH_ENTRY if batch else ENTRY
+        self._width = BATCH_ENTRY_BYTES if batch else ENTRY_BYTES
+        try:
+            paths = sorted(path for path in folder.iterdir() if looks_like_segment(os.fsencode(path.name)))
+        except FileNotFoundError:
+            paths = []
+        self._files = [(int(path.name), path) for path in paths]
+        self._bases = [base for base, _ in self._files]
+
+    @property
+    def exists(self) -> bool:
+        return bool(self._files)
+
+    def read(self, first: int, count: int) -> QueueEntries:
+        """Those with queue offsets from `first` on; zero where there is no file."""
+        out = np.zeros(count, self._dtype)
+        raw = out.view(np.uint8).reshape(-1)
+        at, end = first * self._width, (first + count) * self._width
+        while at < end:
+            index = bisect_right(self._bases, at) - 1
+            following = self._bases[index + 1] if index + 1 < len(self._bases) else end
+            stop = min(end, following)
+            if index >= 0:
+                base, path = self._files[index]
+                with path.open("rb") as file:
+                    if at - base < os.fstat(file.fileno()).st_size:
+                        file.seek(at - base)
+                        data = file.read(stop - at)
+                        raw[at - first * self._width :][: len(data)] = np.frombuffer(data, np.uint8)
+            at = stop
+        return _entries(first, out)
+
+    def end(self) -> int:
+        """The queue offset after the last entry that points at a record; 0 without any."""
+        for base, path in reversed(self._files):
+            first, size = base // self._width, path.stat().st_size // self._width
+            for start in reversed(range(0, size, _AT_ONCE)):
+                entries = self.read(first + start, min(_AT_ONCE, size - start))
+                used = np.flatnonzero(entries.used)
+                if len(used) and len(entries.batch):
+                    _, queue_offset, count, _ = entries.batch[:, used[-1]].tolist()
+                    return int(queue_offset + max(count, 1))
+                if len(used):
+                    return first + start + int(used[-1]) + 1
+        return 0
+
+    def find_batches(self, offsets: Longs) -> QueueEntries:
+        """Of a queue of batches: entries that point at these log offsets, which rise; zero where there is none."""
+        found = _entries(0, np.zeros(len(offsets), BATCH_ENTRY))
+        for part in self.scan():
+            used = part.used
+            at = np.searchsorted(offsets, part.offsets[used])
+            at = np.minimum(at, len(offsets) - 1)
+            same = offsets[at] == part.offsets[used]
+            for column, values in zip(found[1:], part[1:], strict=True):
+                column[..., at[same]] = values[..., used][..., same]
+        return found
+
+    def scan(self) -> Iterator[QueueEntries]:
+        """All there are, some at a time, in their order."""
+        for base, path in self._files:
+            size = path.stat().st_size // self._width
+            for start in range(0, size, _AT_ONCE):
+                yield self.read(base // self._width + start, min(_AT_ONCE, size - start))
+
+
+def _entries(first: int, table: npt.NDArray[np.void]) -> QueueEntries:
+    names = table.dtype.names or ()
+    columns = np.empty((len(names), len(table)), np.int64)
+    for column, name in zip(columns, names, strict=True):
+        column[:] = table[name]
+    return QueueEntries(first, columns[0], columns[1], columns[2], columns[3:])

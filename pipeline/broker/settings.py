@@ -1,0 +1,267 @@
+"""What a rebuild must know of the broker whose files it makes: from broker.conf and config/topics.json.
+
+Names and defaults are the broker's (MessageStoreConfig of RocketMQ 5.5.0). What is not in the log is asked for
+nowhere else: which topics there are, which of them have queues of inner batches, the delays of the levels.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.pipeline.broker.consume_queue import DEFAULT_BATCH_FILE_SIZE, DEFAULT_FILE_SIZE
+from commitlogfs.pipeline.broker.dispatch import SCHEDULE_TOPIC, DispatchRules, MultiDispatch
+from commitlogfs.pipeline.broker.index_file import DEFAULT_CAPACITY, DEFAULT_SLOTS
+from commitlogfs.pipeline.log.errors import PipelineError
+from commitlogfs.store.broker_conf import BrokerConf, PropertiesError, parse_properties
+
+NEWEST_VERSION = "5.5.0"
+_DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_NEWEST_OF_4 = "4.9.8"
+_ANY_PATCH = 999
+_INDEX_TAGS_SINCE = (5, 4, 0)
+_INNER_BATCHES_SINCE = (5, 0, 0)
+_MULTI_DISPATCH_SINCE = (
+    ((5, 2, 0), MultiDispatch()),
+    ((5, 1, 2), MultiDispatch(("%RETRY%",), frozenset({"rmq_sys_wheel_timer", SCHEDULE_TOPIC}))),
+    ((5, 1, 1), MultiDispatch(("%RETRY%",), frozenset(), skips_slashes=False)),
+    ((4, 9, 3), MultiDispatch((), frozenset(), skips_slashes=False)),
+)
+"""Newest first (ConsumeQueue#checkMultiDispatchQueue, MultiDispatchUtils); before the last there was none."""
+
+_KNOWN_KEYS = (
+    "storePathRootDir",
+    "storePathCommitLog",
+    "mappedFileSizeCommitLog",
+    "mappedFileSizeConsumeQueue",
+    "mapperFileSizeBatchConsumeQueue",
+    "maxHashSlotNum",
+    "maxIndexNum",
+    "messageDelayLevel",
+    "messageIndexEnable",
+    "enableMultiDispatch",
+    "enableLmq",
+    "enableConsumeQueueExt",
+    "enableDLegerCommitLog",
+    "storeType",
+    "rocksdbCQDoubleWriteEnable",
+    "combineCQUseRocksdbForLmq",
+)
+
+
+class Version(NamedTuple):
+    """Of RocketMQ."""
+
+    major: int
+    minor: int
+    patch: int
+
+
+class BrokerSettingsError(PipelineError):
+    """A broker.conf or topics.json that cannot be used for a rebuild."""
+
+    exit_status = ExitCode.USAGE
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """Picklable."""
+
+    rules: DispatchRules = field(default_factory=DispatchRules)
+    queue_file_size: int = DEFAULT_FILE_SIZE
+    batch_queue_file_size: int = DEFAULT_BATCH_FILE_SIZE
+    index_slots: int = DEFAULT_SLOTS
+    index_capacity: int = DEFAULT_CAPACITY
+    index_enabled: bool = True
+    queues_refused: str = ""
+    """Why consume queues cannot be rebuilt for this broker, in one line; empty where they can."""
+    store_root: Path | None = None
+    topics: frozenset[str] | None = None
+    """All that exist; None where that is not known."""
+    commitlog: str | None = None
+    """As `segments.list_segments` takes it."""
+    segment_size: int | None = None
+    warnings: tuple[str, ...] = field(default=())
+
+
+def load_broker_settings(
+    broker_conf: Path | None = None,
+    store_root: Path | None = None,
+    *,
+    broker_version: str | None = None,
+    live_topics_only: bool = False,
+    topic_starts: Mapping[str, int] | None = None,
+) -> BrokerSettings:
+    """The settings of a broker with this configuration file and store; defaults for what is not given.
+
+    `store_root` wins over the file's storePathRootDir. `broker_version` decides whether tags go into the index,
+    whether there are batch queues, and which records enter light queues. Without it, the version is 4.9 where
+    topics.json was written by RocketMQ 4, else the newest.
+    `live_topics_only`: topics that are not in topics.json get no queues. `topic_starts`: topic -> log offset before
+    which its records belong to a deleted topic of the same name; neither is told by the log.
+    Raises BrokerSettingsError.
+    """
+    conf = _read_conf(broker_conf)
+    root = store_root or _path(conf, "storePathRootDir")
+    topics, is_of_4 = _read_topics(root, conf)
+    if broker_version is None and is_of_4:
+        conf.warn(
+            f"{root}/config/topics.json: RocketMQ 4 has written it, so queues and index are those of 4.9; give "
+            "--broker-version for another"
+        )
+    version = _version(broker_version or (_NEWEST_OF_4 if is_of_4 else NEWEST_VERSION))
+    if live_topics_only and topics is None:
+        raise BrokerSettingsError(f"there is no config/topics.json under {root}: which topics live is not known")
+    rules = DispatchRules(
+        delays_ms=_delays(conf.raw_text("messageDelayLevel", _DEFAULT_DELAY_LEVELS)),
+        index_tags=version >= _INDEX_TAGS_SINCE,
+        inner_batches=version >= _INNER_BATCHES_SINCE,
+        batch_topics=_batch_topics(topics, version),
+        multi_dispatch=_multi_dispatch(conf, version),
+        lmq=conf.boolean("enableLmq", False),
+        topics=frozenset(topics) if live_topics_only and topics is not None else None,
+        topic_starts=dict(topic_starts or {}),
+    )
+    return BrokerSettings(
+        rules,
+        queue_file_size=_positive(conf, "mappedFileSizeConsumeQueue", DEFAULT_FILE_SIZE),
+        batch_queue_file_size=_positive(conf, "mapperFileSizeBatchConsumeQueue", DEFAULT_BATCH_FILE_SIZE),
+        index_slots=_positive(conf, "maxHashSlotNum", DEFAULT_SLOTS),
+        index_capacity=_capacity(conf),
+        index_enabled=conf.boolean("messageIndexEnable", True),
+        queues_refused=_refusal(conf),
+        store_root=root,
+        topics=None if topics is None else frozenset(topics),
+        commitlog=_commitlog(conf, root),
+        segment_size=conf.integer("mappedFileSizeCommitLog", 1 << 30),
+        warnings=tuple(conf.warnings),
+    )
+
+
+# --- broker.conf -----------------------------------------------------------------------------------------
+
+
+def _read_conf(path: Path | None) -> BrokerConf:
+    if path is None:
+        return BrokerConf({})
+    try:
+        entries = parse_properties(path.read_text("latin-1"))
+    except OSError as error:
+        raise BrokerSettingsError(
+            f"{path} cannot be read ({error.strerror}): name the broker's broker.conf"
+        ) from error
+    except PropertiesError as error:
+        raise BrokerSettingsError(f"{path}, {error}") from error
+    conf = BrokerConf(dict(entries))
+    conf.warn_of_other_keys([key for key, _ in entries], _KNOWN_KEYS)
+    return conf
+
+
+def _path(conf: BrokerConf, key: str) -> Path | None:
+    text = conf.text(key)
+    return None if text is None else Path(text)
+
+
+def _commitlog(conf: BrokerConf, root: Path | None) -> str | None:
+    return conf.text("storePathCommitLog") or (None if root is None else str(root / "commitlog"))
+
+
+def _positive(conf: BrokerConf, key: str, default: int) -> int:
+    value = conf.integer(key, default)
+    if value is None:
+        return default
+    if value <= 0:
+        raise BrokerSettingsError(f"{key} = {value}: a broker makes no files of that size")
+    return value
+
+
+def _capacity(conf: BrokerConf) -> int:
+    capacity = _positive(conf, "maxIndexNum", DEFAULT_CAPACITY)
+    if capacity < 2:
+        raise BrokerSettingsError("maxIndexNum = 1: an index file of that size holds no key")
+    return capacity
+
+
+def _multi_dispatch(conf: BrokerConf, version: Version) -> MultiDispatch | None:
+    elsewhere = conf.boolean("rocksdbCQDoubleWriteEnable", False) and conf.boolean(
+        "combineCQUseRocksdbForLmq", False
+    )
+    if elsewhere or not conf.boolean("enableMultiDispatch", False):
+        return None
+    return next((rules for since, rules in _MULTI_DISPATCH_SINCE if version >= since), None)
+
+
+def _refusal(conf: BrokerConf) -> str:
+    if conf.boolean("enableConsumeQueueExt", False):
+        return (
+            "enableConsumeQueueExt = true: its consume queues point into files made from live subscriptions, which "
+            "are not in the log: rebuild the index only"
+        )
+    if conf.raw_text("storeType", "default").lower() == "defaultrocksdb":
+        return "storeType = defaultRocksDB: its consume queues are in a RocksDB database: rebuild the index only"
+    if conf.boolean("enableDLegerCommitLog", False):
+        return "enableDLegerCommitLog = true: DLedger keeps a log of its own, which cannot be read"
+    return ""
+
+
+def _delays(text: str) -> tuple[int, ...]:
+    """As DefaultMessageStore#parseDelayLevel; a broker with a text that it cannot parse does not start."""
+    delays = []
+    for word in text.split(" "):
+        match = re.fullmatch(r"([+-]?[0-9]{1,15})([smhd])", word)
+        if match is None:
+            raise BrokerSettingsError(f"messageDelayLevel = {text!r}: {word!r} is no time like 10s, 5m, 2h or 1d")
+        delays.append(int(match[1]) * _UNIT_MS[match[2]])
+    return tuple(delays)
+
+
+def _version(text: str) -> Version:
+    """The newest patch where none is named."""
+    match = re.match(r"([0-9]+)\.([0-9]+)(?:\.([0-9]+))?", text)
+    if match is None:
+        raise BrokerSettingsError(f"broker version {text!r} is not like {NEWEST_VERSION}")
+    return Version(int(match[1]), int(match[2]), int(match[3] or _ANY_PATCH))
+
+
+# --- topics.json -----------------------------------------------------------------------------------------
+
+
+def _read_topics(root: Path | None, conf: BrokerConf) -> tuple[dict[str, Any] | None, bool]:
+    """Name -> what the broker keeps of it, or None without the file; and whether RocketMQ 4 wrote it.
+
+    The broker itself falls back to the .bak.
+    """
+    if root is None:
+        return None, False
+    for path in root / "config/topics.json", root / "config/topics.json.bak":
+        try:
+            content = json.loads(path.read_text())
+            table = content["topicConfigTable"]
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise BrokerSettingsError(f"{path} cannot be read ({error.strerror})") from error
+        except (ValueError, KeyError, TypeError) as error:
+            conf.warn(f"{path} cannot be understood ({error}): passed over, as the broker does")
+            continue
+        if isinstance(table, dict):
+            written = content.get("dataVersion")
+            # 5.0 added the field; every later broker writes it.
+            return table, isinstance(written, dict) and "stateVersion" not in written
+    conf.warn(f"no config/topics.json under {root}: every topic is taken for one with ordinary queues")
+    return None, False
+
+
+def _batch_topics(topics: dict[str, Any] | None, version: Version) -> frozenset[str] | None:
+    if version < _INNER_BATCHES_SINCE:
+        return frozenset()
+    return None if topics is None else frozenset(name for name, topic in topics.items() if _is_batch(topic))
+
+
+def _is_batch(topic: Any) -> bool:
+    attributes = topic.get("attributes") if isinstance(topic, dict) else None
+    return isinstance(attributes, dict) and attributes.get("queue.type") == "BatchCQ"

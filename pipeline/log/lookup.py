@@ -1,0 +1,45 @@
+"""Single records of a log by their log offset: for the few that have to be looked at one by one."""
+
+from bisect import bisect_right
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from commitlogfs.pipeline.log.segments import LogListing, SegmentReader, open_segment, read_at
+from commitlogfs.store import record
+from commitlogfs.store.record import Record, RecordError
+
+
+class LogLookup:
+    """Opens each segment once, at its first use. A context manager."""
+
+    def __init__(self, listing: LogListing) -> None:
+        self._segments = listing.segments
+        self._bases = [segment.base_offset for segment in listing.segments]
+        self._readers: dict[int, SegmentReader] = {}
+        self._stack = ExitStack()
+
+    def record_at(self, offset: int) -> Record | None:
+        """The whole record that begins there; None if none does. Raises SegmentGoneError, LocationError."""
+        index = bisect_right(self._bases, offset) - 1
+        if index < 0 or offset >= self._segments[index].end_offset:
+            return None
+        segment = self._segments[index]
+        if index not in self._readers:
+            self._readers[index] = self._stack.enter_context(open_segment(segment))
+        reader, position = self._readers[index], offset - segment.base_offset
+        try:
+            size = record.peek(read_at(reader, position, record.HEADER_BYTES).tobytes())
+            if size > segment.size - position:
+                return None
+            return record.decode(read_at(reader, position, size).tobytes(), offset)
+        except RecordError:
+            return None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()

@@ -1,0 +1,328 @@
+"""The files of a log, wherever they lie: a mount, bare disk folders, or a URI that pyarrow.fs understands."""
+
+import errno
+import os
+from collections.abc import Container
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+from urllib.parse import urlsplit
+
+import numpy as np
+import numpy.typing as npt
+
+from commitlogfs.pipeline.log.errors import DuplicateSegmentError, LocationError, SegmentGoneError
+from commitlogfs.pipeline.log.locations import absolute_place, is_uri, local_path, split_places
+from commitlogfs.store.layout import XATTR_IDENTITY
+from commitlogfs.store.segment import LARGEST_OFFSET, format_segment_name, looks_like_segment
+
+_MOUNT_STATUS = ".commitlogfs/status.json"
+"""In every mount of ours, found by its name alone."""
+_ABOVE_LOG = ("commitlog", "store/commitlog")
+"""Where a log lies below a directory that is easily taken for it."""
+_MOST_FOLDERS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """One segment: log offset of its first byte, bytes of its file, absolute local path or URI."""
+
+    base_offset: int
+    size: int
+    uri: str
+
+    @property
+    def name(self) -> str:
+        return format_segment_name(self.base_offset).decode()
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class LogListing:
+    """The segments of a log in ascending order, each base offset once."""
+
+    segment_size: int
+    segments: tuple[SegmentFile, ...]
+    empty_places: tuple[str, ...] = ()
+    """Places without any segment, unless they are known to be a log or a disk of one: they may not be mounted."""
+
+    @property
+    def begin_offset(self) -> int:
+        """0 without segments."""
+        return self.segments[0].base_offset if self.segments else 0
+
+    @property
+    def gaps(self) -> tuple[tuple[int, int], ...]:
+        """(end of a segment, begin of the next one listed), where these differ."""
+        pairs = zip(self.segments, self.segments[1:], strict=False)
+        return tuple(
+            (one.end_offset, other.base_offset) for one, other in pairs if one.end_offset != other.base_offset
+        )
+
+
+class SegmentReader(Protocol):
+    """An open segment. Context manager."""
+
+    def read_into(self, buffer: npt.NDArray[np.uint8], position: int) -> int:
+        """Fill `buffer` from `position` on; the bytes read, fewer than asked for at the end of the file only."""
+
+    def next_data(self, position: int) -> int:
+        """From `position` to there nothing was ever written; `position` if that is not known."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def read_at(reader: SegmentReader, position: int, length: int) -> npt.NDArray[np.uint8]:
+    """`length` bytes from `position` on, fewer at the end of the file."""
+    buffer = np.empty(length, np.uint8)
+    return buffer[: reader.read_into(buffer, position)]
+
+
+# --- listing ---------------------------------------------------------------------------------------------
+
+
+def list_segments(path: str, segment_size: int | None = None) -> LogListing:
+    """The log in `path`: a folder, several (bare disks, separated by commas), or a URI.
+
+    Files that are no segment (another name, nothing in them yet) are not part of a log. Without
+    `segment_size` it is the largest file's. Raises LocationError, DuplicateSegmentError.
+    """
+    listing, twins = list_with_twins(path, segment_size)
+    if twins:
+        one, other = twins[0]
+        raise DuplicateSegmentError(
+            f"segment {one.name} lies at {one.uri} and at {other.uri}: `commitlogfs check` tells which to keep"
+        )
+    return listing
+
+
+def list_with_twins(
+    path: str, segment_size: int | None = None
+) -> tuple[LogListing, list[tuple[SegmentFile, SegmentFile]]]:
+    """The same, and each segment that lies in two places: the listing has its first one. Raises LocationError."""
+    places = split_places(path)
+    if not places:
+        raise LocationError("no path: name the commitlog folder, a comma list of disk folders, or a URI")
+    found: dict[int, SegmentFile] = {}
+    twins: list[tuple[SegmentFile, SegmentFile]] = []
+    empty: list[str] = []
+    for place in map(absolute_place, places):
+        before = len(found) + len(twins)
+        listed = _list_uri(place) if is_uri(place) else _list_folder(place)
+        for segment in listed.segments:
+            other = found.setdefault(segment.base_offset, segment)
+            if other is not segment:
+                twins.append((other, segment))
+        if len(found) + len(twins) == before and not (listed.has_unsized or _is_known_log(place)):
+            _require_no_log_below(place, listed.folders)
+            empty.append(place)
+    segments = tuple(found[offset] for offset in sorted(found))
+    listing = LogListing(segment_size or max((one.size for one in segments), default=0), segments, tuple(empty))
+    return _checked(listing, path), twins
+
+
+def _is_known_log(place: str) -> bool:
+    """Whether the directory shows that it is a mount of ours or a disk of a pool, and so a log without messages."""
+    path = local_path(place)
+    if path is None:
+        return False
+    try:
+        return (path / _MOUNT_STATUS).exists() or bool(os.getxattr(path, XATTR_IDENTITY))
+    except OSError:
+        return False
+
+
+def _require_no_log_below(place: str, folders: Container[str]) -> None:
+    """LocationError if `place`, which has these directories, lies above the log: a store's root, or its parent."""
+    for above in _ABOVE_LOG:
+        if above.partition("/")[0] not in folders:
+            continue
+        base, mark, query = place.partition("?") if is_uri(place) else (place, "", "")
+        below = f"{base.rstrip('/')}/{above}{mark}{query}"
+        try:
+            listed = _list_uri(below) if is_uri(below) else _list_folder(below)
+        except LocationError:
+            continue
+        if above == _ABOVE_LOG[0] or listed.segments or listed.has_unsized:
+            raise LocationError(f"{place}: no segments; the log is likely {below}")
+
+
+@dataclass(slots=True)
+class _Listed:
+    """What one place holds."""
+
+    segments: list[SegmentFile] = field(default_factory=list)
+    has_unsized: bool = False
+    """There is a segment without any bytes: a broker is making it."""
+    folders: set[str] = field(default_factory=set)
+
+
+def _checked(listing: LogListing, path: str) -> LogListing:
+    for segment in listing.segments:
+        if segment.size > listing.segment_size or segment.base_offset % listing.segment_size:
+            raise LocationError(
+                f"{path}: segment {segment.name} has {segment.size} bytes, which does not go with a segment size "
+                f"of {listing.segment_size}: give the right segmentSize"
+            )
+    return listing
+
+
+def _list_folder(folder: str) -> _Listed:
+    listed = _Listed()
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if not _is_segment_name(entry.name):
+                    if len(listed.folders) < _MOST_FOLDERS and entry.is_dir():
+                        listed.folders.add(entry.name)
+                elif entry.is_file():
+                    try:
+                        size = entry.stat().st_size
+                    except FileNotFoundError:
+                        continue  # deleted since it was listed
+                    if size:
+                        listed.segments.append(SegmentFile(int(entry.name), size, entry.path))
+                    else:
+                        listed.has_unsized = True
+    except NotADirectoryError as error:
+        path = Path(folder)
+        hint = f"the log is likely {path.parent}" if _is_segment_name(path.name) else "name the log's directory"
+        raise LocationError(f"{folder}: Not a directory; {hint}") from error
+    except OSError as error:
+        raise LocationError(
+            f"{folder}: {os.strerror(error.errno or errno.EIO)}: is the log mounted there?"
+        ) from error
+    return listed
+
+
+def _is_segment_name(name: str) -> bool:
+    return looks_like_segment(os.fsencode(name)) and int(name) <= LARGEST_OFFSET
+
+
+def _list_uri(uri: str) -> _Listed:
+    from pyarrow import fs
+
+    listed = _Listed()
+    filesystem, root = _resolve(uri)
+    try:
+        infos = filesystem.get_file_info(fs.FileSelector(root))
+    except OSError as error:
+        raise LocationError(f"{uri}: {str(error).splitlines()[0]}") from error
+    query = urlsplit(uri).query
+    base = uri.partition("?")[0].rstrip("/")
+    for info in infos:
+        if info.is_file and _is_segment_name(info.base_name):
+            if info.size:
+                name = f"{base}/{info.base_name}" + (f"?{query}" if query else "")
+                listed.segments.append(SegmentFile(int(info.base_name), info.size, name))
+            else:
+                listed.has_unsized = True
+        elif not info.is_file and len(listed.folders) < _MOST_FOLDERS:
+            listed.folders.add(info.base_name)
+    return listed
+
+
+# --- reading ---------------------------------------------------------------------------------------------
+
+
+def open_segment(segment: SegmentFile) -> SegmentReader:
+    """Raises SegmentGoneError, LocationError."""
+    try:
+        path = local_path(segment.uri)
+        return _RemoteSegment(segment) if path is None else _LocalSegment(segment, path)
+    except FileNotFoundError:
+        raise SegmentGoneError(
+            f"segment {segment.name} was deleted since the log was listed ({segment.uri})"
+        ) from None
+    except OSError as error:
+        raise LocationError(f"segment {segment.name} ({segment.uri}): {str(error).splitlines()[0]}") from error
+
+
+class _LocalSegment:
+    """Positional reads, not a mapping: a disk's error is then an exception in this thread, not a SIGBUS."""
+
+    def __init__(self, segment: SegmentFile, path: Path) -> None:
+        self._segment = segment
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
+    def read_into(self, buffer: npt.NDArray[np.uint8], position: int) -> int:
+        view, done = buffer.data, 0
+        while done < len(view):
+            try:
+                got = os.preadv(self._fd, [view[done:]], position + done)
+            except OSError as error:
+                where = f"segment {self._segment.name}, byte {position + done} ({self._segment.uri})"
+                raise LocationError(f"{where}: {os.strerror(error.errno or errno.EIO)}") from error
+            if not got:
+                break
+            done += got
+        return done
+
+    def next_data(self, position: int) -> int:
+        try:
+            return os.lseek(self._fd, position, os.SEEK_DATA)
+        except OSError as error:
+            # ENXIO also means behind the end: a file that was cut short since is for whoever reads there to tell.
+            if error.errno != errno.ENXIO or os.fstat(self._fd).st_size < self._segment.size:
+                return position
+            return max(position, self._segment.size)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+
+
+class _RemoteSegment:
+    """Ranges of an object: one request per window."""
+
+    def __init__(self, segment: SegmentFile) -> None:
+        filesystem, path = _resolve(segment.uri)
+        self._segment = segment
+        self._file = filesystem.open_input_file(path)
+
+    def read_into(self, buffer: npt.NDArray[np.uint8], position: int) -> int:
+        length = max(0, min(len(buffer), self._segment.size - position))
+        if length:
+            try:
+                data = np.frombuffer(self._file.read_at(length, position), np.uint8)
+            except OSError as error:
+                where = f"segment {self._segment.name}, byte {position} ({self._segment.uri})"
+                raise LocationError(f"{where}: {str(error).splitlines()[0]}") from error
+            length = len(data)
+            buffer[:length] = data
+        return length
+
+    def next_data(self, position: int) -> int:
+        return position
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def _resolve(uri: str) -> tuple[Any, str]:
+    """pyarrow's filesystem for `uri`, and the path in it. Raises LocationError."""
+    from pyarrow import ArrowInvalid, fs
+
+    try:
+        filesystem, path = fs.FileSystem.from_uri(uri)
+    except (ArrowInvalid, OSError, ImportError) as error:
+        raise LocationError(f"{uri}: {str(error).splitlines()[0]}") from error
+    return filesystem, path

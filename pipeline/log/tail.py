@@ -1,0 +1,226 @@
+"""Where a log ends that a broker may be writing at this moment.
+
+Past the last record there may be anything: zeros, or bytes of an earlier use, records of a log that a broker
+cut back after a crash among them. So the end is found by walking forward, in the one segment where it must be.
+"""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from commitlogfs.pipeline.arrays.fields import record_fields
+from commitlogfs.pipeline.arrays.walk import REASONS, Bytes, Ended, Longs, walk
+from commitlogfs.pipeline.log.segments import LogListing, SegmentFile, SegmentReader, open_segment, read_at
+from commitlogfs.pipeline.log.window import Window
+from commitlogfs.store.record import SysFlag
+
+SETTLE_S = 0.2
+_OFFSET_AT = 28
+_STORE_TIMESTAMP_AT = 56
+_HEADER_BYTES = 88
+_BEGIN_BYTES = 1 << 20
+_BEFORE = 8
+"""Records before a damaged place whose store times are compared with those of the records after it."""
+_AFTER = 32
+"""Records after a damaged place whose store times decide whether they belong to the log."""
+
+
+def find_end(
+    listing: LogListing, *, known: int = 0, settle_s: float = SETTLE_S, search_bytes: int | None = None
+) -> int:
+    """The log offset after the last whole record, 0 for a log without any.
+
+    `known`: a place where a record is known to begin or the log ended earlier; what is before it is not
+    looked at. A record with nothing behind it counts once it has not changed for `settle_s` and does not end in
+    zero: it may be in the making, and its header is there first. Damage inside the segment does not end the log;
+    whoever reads it will say so. That is looked for to the segment's end, most of which may be zeros, or within
+    `search_bytes`: who asks again and again will come to the rest. What is left unread after the end,
+    `unread_end.find_unread` reports. Raises SegmentGoneError, LocationError.
+    """
+    segments = [segment for segment in listing.segments if segment.end_offset > known]
+    index = len(segments) - 1
+    while index > 0 and not is_begun(segments[index]):
+        index -= 1
+    if index < 0:
+        return known
+    end = _end_in(segments[index], known, settle_s, search_bytes)
+    # After a full segment the log continues in the next one, whose first megabytes may be damaged.
+    while index + 1 < len(segments) and end == segments[index].end_offset:
+        index += 1
+        if not is_begun(segments[index], search_bytes or segments[index].size):
+            break
+        end = _end_in(segments[index], known, settle_s, search_bytes)
+    return end
+
+
+def _end_in(segment: SegmentFile, known: int, settle_s: float, search_bytes: int | None) -> int:
+    with open_segment(segment) as reader:
+        tail = _Tail(segment, reader, settle_s, search_bytes)
+        return segment.base_offset + tail.find(max(0, known - segment.base_offset))
+
+
+class _Tail:
+    """Positions are the segment's."""
+
+    def __init__(
+        self, segment: SegmentFile, reader: SegmentReader, settle_s: float, search_bytes: int | None
+    ) -> None:
+        self._segment, self._reader, self._settle_s = segment, reader, settle_s
+        self._search_bytes = segment.size if search_bytes is None else search_bytes
+        self._window = Window(segment, reader)
+        self._begin = 0
+        self._recent: deque[int] = deque(maxlen=_BEFORE)
+        """Store times of the last records since `_begin`."""
+
+    def find(self, at: int) -> int:
+        size, newest, needed = self._segment.size, -1, 0
+        self._begin = at
+        while True:
+            self._window.load(at, needed)
+            positions, walked = self._window.walk(at, size)
+            if len(positions):
+                newest = self._window.begin + int(positions[-1])
+                self._recent.extend(_store_times(self._window.data, positions[-_BEFORE:]))
+            at, needed = walked.position, walked.needed
+            if walked.ended in (Ended.MORE, Ended.FULL):
+                continue
+            if walked.ended not in REASONS:
+                return size
+            following = self._follows(at)
+            if following is None:
+                return self._settled(newest, at) if newest >= 0 else at
+            at, needed = following, 0
+
+    def _follows(self, at: int) -> int | None:
+        """Where the log continues after `at`, which is not a record; None if it does not.
+
+        Records that were stored earlier than those before `at` remain from before a broker cut the log back. A
+        store time may be damaged, too, so several records on both sides decide. Where they do not agree, none of
+        those after `at` is read, and `unread_end` reports them.
+        """
+        stop = min(self._segment.size, at + self._search_bytes)
+        following = self._window.find(at, stop)
+        if following is None:
+            return None
+        # A record that is seen proves that all before it are written: `at` may have become one meanwhile.
+        if self._window.find(at, at + 1) == at:
+            return at
+        newest_ms = self._newest_ms()
+        after = self._times_after(following, stop)
+        if newest_ms is None:
+            return following
+        if not after:
+            # The blank record, which has no time. It may also be left over, after the last of the old records.
+            return following if begins_here(self._segment, self._reader, at, newest_ms) else None
+        return following if 2 * sum(time >= newest_ms for time in after) > len(after) else None
+
+    def _newest_ms(self) -> int | None:
+        """Store time of the last record; not one that is lower or higher than the others agree on."""
+        times = list(self._recent)
+        if len(times) < _BEFORE and self._begin:
+            times = [*_times_before(self._segment, self._begin), *times][-_BEFORE:]
+        return _last_in_order(times)
+
+    def _times_after(self, at: int, stop: int) -> list[int]:
+        """Store times of the first records from `at` on, damage left out."""
+        times: list[int] = []
+        place: int | None = at
+        while place is not None and len(times) < _AFTER:
+            self._window.load(place)
+            positions, walked = self._window.walk(place, stop)
+            times += _store_times(self._window.data, positions[:_AFTER])
+            if walked.ended is Ended.MORE:
+                self._window.load(walked.position, walked.needed)
+                positions, walked = self._window.walk(walked.position, walked.position + 1)
+                times += _store_times(self._window.data, positions)
+            elif walked.ended not in REASONS and walked.ended is not Ended.FULL:
+                break
+            place = self._window.find(walked.position, stop)
+        return times[:_AFTER]
+
+    def _settled(self, newest: int, end: int) -> int:
+        """`end`, once the record before it does not change any more."""
+        before = read_at(self._reader, newest, end - newest)
+        while True:
+            time.sleep(self._settle_s)
+            now = read_at(self._reader, newest, end - newest)
+            if self._window.find(end, end + 1) == end:
+                return end
+            if np.array_equal(before, now):
+                return end if self._ends_well(now, newest) else newest
+            before = now
+
+    def _ends_well(self, record: Bytes, at: int) -> bool:
+        """Whether its last bytes are there: a broker copies a record front to back, and a slow disk may hold it up
+        in between for any time. The last field is the properties, a text, so it does not end in zero."""
+        place = np.empty(1, np.int64)
+        # Read again, so proven again.
+        walked = walk(record, self._segment.base_offset + at, 0, 1, self._segment.size - at, place)
+        if (walked.records, walked.position) != (1, len(record)):
+            return False
+        return has_its_end(record)
+
+
+def has_its_end(record: Bytes) -> bool:
+    """Whether the last bytes of a record, whose lengths are proven, were written: see `find_end`."""
+    return bool(record[-1]) or not record_fields(record, np.zeros(1, np.int64)).properties_length[0]
+
+
+def _store_times(data: Bytes, positions: Longs) -> list[int]:
+    times: list[int] = record_fields(data, positions).store_ms.tolist() if len(positions) else []
+    return times
+
+
+def _last_in_order(times: Sequence[int]) -> int | None:
+    """The last of the longest run of `times`, some left out, that never falls; the latest of several."""
+    best: list[tuple[int, int]] = []
+    for time_ms in times:
+        length = 1 + max((known for known, last in best if last <= time_ms), default=0)
+        best.append((length, time_ms))
+    return max(best)[1] if best else None
+
+
+@lru_cache(maxsize=16)
+def _times_before(segment: SegmentFile, end: int) -> tuple[int, ...]:
+    """Store times of the last records before `end`, which do not change any more."""
+    times: deque[int] = deque(maxlen=_BEFORE)
+    with open_segment(segment) as reader:
+        window = Window(segment, reader)
+        at: int | None = 0
+        needed = 0
+        while at is not None and at < end:
+            window.load(at, needed)
+            positions, walked = window.walk(at, end)
+            times.extend(_store_times(window.data, positions[-_BEFORE:]))
+            at, needed = walked.position, walked.needed
+            if walked.ended is Ended.BLANK:
+                break
+            if walked.ended in REASONS:
+                at, needed = window.find(at, end), 0
+    return tuple(times)
+
+
+def begins_here(segment: SegmentFile, reader: SegmentReader, at: int, newest_ms: int | None) -> bool:
+    """Whether the bytes at `at`, which are not a whole record, have the header of one that was written to just this
+    place, and not before `newest_ms`."""
+    header = read_at(reader, at, _HEADER_BYTES).tobytes()
+    if len(header) < _HEADER_BYTES:
+        return False
+    if int.from_bytes(header[_OFFSET_AT : _OFFSET_AT + 8], "big") != segment.base_offset + at:
+        return False
+    flags = int.from_bytes(header[36:40], "big")
+    start = _STORE_TIMESTAMP_AT + (12 if flags & SysFlag.BORN_HOST_V6 else 0)
+    stored_ms = int.from_bytes(header[start : start + 8], "big", signed=True)
+    return newest_ms is None or stored_ms >= newest_ms
+
+
+def is_begun(segment: SegmentFile, search_bytes: int = _BEGIN_BYTES) -> bool:
+    """Whether anything was written into it. Raises SegmentGoneError, LocationError."""
+    with open_segment(segment) as reader:
+        if np.any(read_at(reader, 0, 8)):
+            return True
+        # Its first record may be the one that is damaged.
+        return Window(segment, reader).find(0, min(segment.size, search_bytes)) is not None

@@ -1,0 +1,140 @@
+"""What lies after the place where a log was found to end, and is not read: a damaged last message, or what remains
+from before a broker cut its log back. A reader cannot always tell these apart, so it reports them."""
+
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from commitlogfs.pipeline.arrays.walk import Ended
+from commitlogfs.pipeline.log.errors import LocationError
+from commitlogfs.pipeline.log.segments import LogListing, SegmentFile, SegmentReader, open_segment, read_at
+from commitlogfs.pipeline.log.tail import SETTLE_S, begins_here, has_its_end
+from commitlogfs.pipeline.log.truncation import crossing_record
+from commitlogfs.pipeline.log.window import Window
+
+_LOOK_BYTES = 1 << 20
+"""How much is checked from the end on: what is damaged begins there."""
+
+_logger = logging.getLogger(__name__)
+_told: deque[str] = deque(maxlen=1024)
+
+
+class Unread(Enum):
+    """What the bytes after the log's last message are, as far as they show it."""
+
+    MESSAGE = "a message begins here that is not whole: it was never finished, or it is damaged"
+    EARLIER = (
+        "messages follow that were stored before the last one: they remain from before a broker cut its log back, "
+        "or store times are damaged"
+    )
+    BYTES = "they are not a message: they remain from an earlier use, or a message is damaged here"
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadEnd:
+    """Bytes after the log's last message that were written and are not read."""
+
+    segment: str
+    offset: int
+    """Log offset where the log ends."""
+    length: int
+    kind: Unread
+    uri: str
+
+    def __str__(self) -> str:
+        return (
+            f"segment {self.segment}, log offset {self.offset}: {self.length} bytes after the last message are not "
+            f"read ({self.uri}): {self.kind.value}"
+        )
+
+
+def find_unread(listing: LogListing, end_offset: int, *, settle_s: float = SETTLE_S) -> tuple[UnreadEnd, ...]:
+    """What was written after `end_offset`, where the log ends (`tail.find_end`), and has not changed for
+    `settle_s`: at most one per segment; nothing if the log has grown since.
+
+    Raises SegmentGoneError, LocationError.
+    """
+    found: list[UnreadEnd] = []
+    for segment in listing.segments:
+        if segment.end_offset <= end_offset:
+            continue
+        position = max(0, end_offset - segment.base_offset)
+        with open_segment(segment) as reader:
+            before = read_at(reader, position, _LOOK_BYTES)
+            if not before.any():
+                continue
+            kind = _kind(segment, reader, position)
+            if kind is None:
+                return ()
+            time.sleep(settle_s)
+            if settle_s and not np.array_equal(before, read_at(reader, position, _LOOK_BYTES)):
+                return ()
+            length = int(np.flatnonzero(before)[-1]) + 1
+            found.append(UnreadEnd(segment.name, segment.base_offset + position, length, kind, segment.uri))
+    return tuple(found)
+
+
+def require_messages(listing: LogListing) -> None:
+    """LocationError where files hold bytes, but none holds a message: those of a consume queue or of a timer log
+    have the names of segments. Raises SegmentGoneError."""
+    if any(map(_may_hold_messages, listing.segments)):
+        return
+    if any(unread.kind is Unread.BYTES for unread in find_unread(listing, listing.begin_offset)):
+        folders = dict.fromkeys(segment.uri.rpartition("/")[0] for segment in listing.segments)
+        raise LocationError(
+            f"{', '.join(folders)}: no file holds a message: this is not a commitlog, or all of it is damaged; "
+            "name the commitlog directory"
+        )
+
+
+def _may_hold_messages(segment: SegmentFile) -> bool:
+    """Whether a message is found, or the first one is damaged or, in a log that begins at 0, not written yet."""
+    with open_segment(segment) as reader:
+        return begins_here(segment, reader, 0, None) or Window(segment, reader).find(0, segment.size) is not None
+
+
+def _kind(segment: SegmentFile, reader: SegmentReader, position: int) -> Unread | None:
+    """None where the log goes on by now."""
+    window = Window(segment, reader)
+    following = window.find(position, min(segment.size, position + _LOOK_BYTES))
+    if following == position:
+        window.load(position)
+        positions, walked = window.walk(position, position + 1)
+        if not len(positions) or has_its_end(window.data[: walked.position - position]):
+            return None
+        return Unread.MESSAGE
+    if begins_here(segment, reader, position, None):
+        return Unread.MESSAGE
+    if following is None:
+        return Unread.BYTES
+    window.load(following)
+    is_blank = window.walk(following, following + 1)[1].ended is Ended.BLANK
+    return Unread.BYTES if is_blank else Unread.EARLIER
+
+
+def warn_of_unread_end(listing: LogListing, end_offset: int, *, bytes_too: bool = True) -> None:
+    """In the log, once for each. Without `bytes_too` nothing is said of bytes that show no message: a broker with
+    `writeWithoutMmap` leaves such after every message."""
+    crossing = crossing_record(listing, end_offset)
+    if crossing is not None:
+        _warn_once(f"{crossing}; give segmentSize to have its size checked")
+        return
+    new = [
+        unread
+        for unread in find_unread(listing, end_offset, settle_s=0)
+        if str(unread) not in _told and (bytes_too or unread.kind is not Unread.BYTES)
+    ]
+    settled = find_unread(listing, end_offset) if new else ()
+    for unread in new:
+        if unread in settled:
+            _warn_once(str(unread))
+
+
+def _warn_once(text: str) -> None:
+    if text not in _told:
+        _told.append(text)
+        _logger.warning("%s", text)

@@ -1,0 +1,4 @@
+"""`format("commitlog")`: the Spark data source, its options, columns and sessions.
+
+Jobs that write files belong to pipeline.jobs.
+"""

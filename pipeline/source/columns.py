@@ -1,0 +1,223 @@
+"""The log as Arrow columns: only what is asked for is gathered.
+
+Names and meanings are those of RocketMQ's MessageExt. Everything is as stored: a compressed body stays compressed.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from commitlogfs.pipeline.arrays.fields import RecordFields, record_fields
+from commitlogfs.pipeline.arrays.gather import Ints, gather
+from commitlogfs.pipeline.arrays.groups import all_alike, group_spans
+from commitlogfs.pipeline.arrays.java_text import is_ascii, well_formed
+from commitlogfs.pipeline.arrays.properties import find_property, parse_all
+from commitlogfs.pipeline.arrays.walk import Bytes, Longs
+from commitlogfs.pipeline.log.errors import PipelineError
+from commitlogfs.pipeline.log.scanner import Chunk
+from commitlogfs.store.record import Host, SysFlag
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+COLUMNS: pa.Schema = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("queueId", pa.int32()),
+        ("queueOffset", pa.int64()),
+        ("commitLogOffset", pa.int64()),
+        ("storeSize", pa.int32()),
+        ("body", pa.binary()),
+        ("properties", pa.map_(pa.string(), pa.string())),
+        ("tags", pa.string()),
+        ("keys", pa.string()),
+        ("uniqKey", pa.string()),
+        ("transactionId", pa.string()),
+        ("flag", pa.int32()),
+        ("sysFlag", pa.int32()),
+        ("bornTimestamp", _TIME),
+        ("storeTimestamp", _TIME),
+        ("bornHost", pa.string()),
+        ("storeHost", pa.string()),
+        ("reconsumeTimes", pa.int32()),
+        ("preparedTransactionOffset", pa.int64()),
+        ("bodyCRC", pa.int32()),
+        ("magicCode", pa.int32()),
+        ("segment", pa.string()),
+    ]
+)
+"""Every column there is, in the order in which a table without a chosen schema has them."""
+
+_MAGIC = np.array([0, 0xDAA320A7 - (1 << 32), 0xDAA320AB - (1 << 32)], np.int32)
+_V4_HOST_BYTES, _V6_HOST_BYTES = 8, 20
+_LARGEST_MS = (2**63 - 1) // 1000
+
+
+class Projection:
+    """Columns by name, in the order asked for. Raises PipelineError for a name there is not."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        unknown = [name for name in names if name not in COLUMNS.names]
+        if unknown:
+            raise PipelineError(f"no column {', '.join(unknown)}: there are {', '.join(COLUMNS.names)}")
+        self.names = tuple(names)
+        self.schema: pa.Schema = pa.schema([COLUMNS.field(name) for name in names])
+
+    def to_batch(
+        self, chunk: Chunk, fields: RecordFields | None = None, selection: Longs | None = None
+    ) -> pa.RecordBatch:
+        """The records of `chunk`, or those of the rows in `selection`, ascending. Nothing in the batch refers to
+        the chunk's buffer. `fields`: those of all the chunk's records, if known already."""
+        if fields is None:
+            positions = chunk.positions if selection is None else chunk.positions[selection]
+            fields = record_fields(chunk.data, positions)
+        elif selection is not None:
+            fields = RecordFields(*(values[selection] for values in fields))
+        rows = _Rows(chunk, fields)
+        return pa.RecordBatch.from_arrays([_BUILDERS[name](rows) for name in self.names], schema=self.schema)
+
+
+class _Rows:
+    """What the columns of one batch are built from."""
+
+    def __init__(self, chunk: Chunk, fields: RecordFields) -> None:
+        self.data: Bytes = chunk.data
+        self.fields = fields
+        self.segment = chunk.segment
+        self.count = len(fields.total_size)
+
+    def value_of(self, name: bytes) -> pa.Array:
+        starts, lengths = find_property(
+            self.data, self.fields.properties_start, self.fields.properties_length, name
+        )
+        return _texts(self.data, starts, lengths, some_absent=True)
+
+
+def _int32(field: str) -> Callable[[_Rows], pa.Array]:
+    # CRC and magic are unsigned in the log and signed in Java: the bits stay.
+    return lambda rows: pa.array(getattr(rows.fields, field).astype(np.int32))
+
+
+def _int64(field: str) -> Callable[[_Rows], pa.Array]:
+    # A row of the fields' table, which is not to stay alive for one of its columns.
+    return lambda rows: pa.array(getattr(rows.fields, field).copy())
+
+
+def _time(field: str) -> Callable[[_Rows], pa.Array]:
+    def build(rows: _Rows) -> pa.Array:
+        milliseconds: Longs = getattr(rows.fields, field)
+        if milliseconds.max(initial=0) <= _LARGEST_MS and milliseconds.min(initial=0) >= -_LARGEST_MS:
+            return pa.Array.from_buffers(_TIME, rows.count, [None, pa.py_buffer(milliseconds * 1000)])
+        # Only damage has such times; what cannot be said is null.
+        beyond = (milliseconds > _LARGEST_MS) | (milliseconds < -_LARGEST_MS)
+        return pa.array(np.where(beyond, 0, milliseconds) * 1000, mask=beyond, type=pa.int64()).cast(_TIME)
+
+    return build
+
+
+def _property(name: bytes) -> Callable[[_Rows], pa.Array]:
+    return lambda rows: rows.value_of(name)
+
+
+def _texts(data: Bytes, starts: Longs, lengths: Longs, *, some_absent: bool = False) -> pa.Array:
+    """Strings; with `some_absent` null where the length is below 0."""
+    values, offsets = gather(data, starts, lengths)
+    validity, nulls = None, 0
+    if some_absent:
+        absent = lengths < 0
+        nulls = int(np.count_nonzero(absent))
+        validity = pa.py_buffer(np.packbits(~absent, bitorder="little")) if nulls else None
+    return _strings(values, offsets, validity, nulls)
+
+
+def _strings(values: Bytes, offsets: Ints, validity: pa.Buffer | None = None, nulls: int = 0) -> pa.Array:
+    """Texts that lie one after the other, as Java would read them."""
+    if not is_ascii(values):
+        values, long_offsets = well_formed(values, offsets[:-1].astype(np.int64), np.diff(offsets).astype(np.int64))
+        offsets = long_offsets.astype(np.int32)
+    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(values)]
+    return pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers, nulls)
+
+
+def _topic(rows: _Rows) -> pa.Array:
+    return _texts(rows.data, rows.fields.topic_start, rows.fields.topic_length)
+
+
+def _body(rows: _Rows) -> pa.Array:
+    values, offsets = gather(rows.data, rows.fields.body_start, rows.fields.body_length)
+    return pa.Array.from_buffers(pa.binary(), rows.count, [None, pa.py_buffer(offsets), pa.py_buffer(values)])
+
+
+def _properties(rows: _Rows) -> pa.Array:
+    parsed = parse_all(rows.data, rows.fields.properties_start, rows.fields.properties_length)
+    return pa.MapArray.from_arrays(pa.array(parsed.offsets), _strings(*parsed.names), _strings(*parsed.values))
+
+
+def _host(start_field: str, word_field: str, v6_flag: int) -> Callable[[_Rows], pa.Array]:
+    """ADDRESS:PORT. Few clients write most messages, so each distinct host is made into text once."""
+
+    def build(rows: _Rows) -> pa.Array:
+        starts: Longs = getattr(rows.fields, start_field)
+        words: Longs = getattr(rows.fields, word_field)
+        if rows.count and all_alike(words, rows.fields.sys_flag, v6_flag):
+            text = _host_text(rows.data[starts[0] : starts[0] + _V4_HOST_BYTES].tobytes())
+            return _repeated(text, rows.count)
+        lengths = np.where(rows.fields.sys_flag & v6_flag, _V6_HOST_BYTES, _V4_HOST_BYTES)
+        groups, firsts = group_spans(rows.data, starts, lengths)
+        texts = [_host_text(rows.data[starts[row] : starts[row] + lengths[row]].tobytes()) for row in firsts]
+        return pa.array(texts, pa.string()).take(pa.array(groups))
+
+    return build
+
+
+@lru_cache(maxsize=64)
+def _host_text(raw: bytes) -> str:
+    address = IPv4Address(raw[:4]) if len(raw) == _V4_HOST_BYTES else IPv6Address(raw[:16])
+    return str(Host(address, int.from_bytes(raw[-4:], "big", signed=True)))
+
+
+def _magic(rows: _Rows) -> pa.Array:
+    return pa.array(_MAGIC[rows.fields.version])
+
+
+def _segment(rows: _Rows) -> pa.Array:
+    return _repeated(rows.segment.name, rows.count)
+
+
+def _repeated(text: str, count: int) -> pa.Array:
+    """Chunk after chunk has the same text in all its rows: a part of one array that is made once."""
+    return _many(text, 1 << count.bit_length()).slice(0, count)
+
+
+@lru_cache(maxsize=8)
+def _many(text: str, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(text), count)
+
+
+_BUILDERS: dict[str, Callable[[_Rows], Any]] = {
+    "topic": _topic,
+    "queueId": _int32("queue_id"),
+    "queueOffset": _int64("queue_offset"),
+    "commitLogOffset": _int64("physical_offset"),
+    "storeSize": _int32("total_size"),
+    "body": _body,
+    "properties": _properties,
+    "tags": _property(b"TAGS"),
+    "keys": _property(b"KEYS"),
+    "uniqKey": _property(b"UNIQ_KEY"),
+    "transactionId": _property(b"__transactionId__"),
+    "flag": _int32("flag"),
+    "sysFlag": _int32("sys_flag"),
+    "bornTimestamp": _time("born_ms"),
+    "storeTimestamp": _time("store_ms"),
+    "bornHost": _host("born_host_start", "born_host_word", SysFlag.BORN_HOST_V6),
+    "storeHost": _host("store_host_start", "store_host_word", SysFlag.STORE_HOST_V6),
+    "reconsumeTimes": _int32("reconsume_times"),
+    "preparedTransactionOffset": _int64("prepared_offset"),
+    "bodyCRC": _int32("body_crc"),
+    "magicCode": _magic,
+    "segment": _segment,
+}

@@ -1,0 +1,205 @@
+"""Which records of a log become rows. Decided from the header fields, before any column is gathered."""
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from commitlogfs.pipeline.arrays.fields import RecordFields
+from commitlogfs.pipeline.arrays.groups import group_spans
+from commitlogfs.pipeline.arrays.walk import Bytes, Longs
+from commitlogfs.pipeline.source.options import ReadOptions
+
+HALF_TOPICS: Final = frozenset({b"RMQ_SYS_TRANS_HALF_TOPIC", b"RMQ_SYS_TRANS_OP_HALF_TOPIC"})
+"""Halves of transactions that are not decided yet, and the decisions (TransactionalMessageUtil)."""
+
+SYSTEM_TOPICS: Final = frozenset(
+    {
+        b"TBW102",
+        b"SCHEDULE_TOPIC_XXXX",
+        b"BenchmarkTest",
+        b"RMQ_SYS_TRACE_TOPIC",
+        b"TRANS_CHECK_MAX_TIME_TOPIC",
+        b"SELF_TEST_TOPIC",
+        b"OFFSET_MOVED_EVENT",
+        b"CHECKPOINT_TOPIC",
+    }
+)
+"""The broker's own (TopicValidator#isSystemTopic), beside those that begin with rmq_sys_. Retry and dead-letter
+topics belong to consumer groups, not to the broker."""
+_SYSTEM_PREFIX: Final = b"rmq_sys_"
+
+_MOST_VERDICTS: Final = 100_000
+_LONGEST: Final = 255
+_TRANSACTION_BITS: Final = 0b1100
+_PREPARED, _ROLLBACK = 0b0100, 0b1100
+
+Selection = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a query's own conditions leave of a log; None: everything. Ranges without their end."""
+
+    topics: frozenset[bytes] | None = None
+    queue_ids: frozenset[int] | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+    start_offset: int | None = None
+    end_offset: int | None = None
+
+    def and_also(self, other: "Bounds") -> "Bounds":
+        """What both leave."""
+        topics = other.topics if self.topics is None else self.topics
+        if self.topics is not None and other.topics is not None:
+            topics = self.topics & other.topics
+        return Bounds(
+            topics=topics,
+            queue_ids=_common(self.queue_ids, other.queue_ids),
+            start_ms=_highest(self.start_ms, other.start_ms),
+            end_ms=_lowest(self.end_ms, other.end_ms),
+            start_offset=_highest(self.start_offset, other.start_offset),
+            end_offset=_lowest(self.end_offset, other.end_offset),
+        )
+
+
+@dataclass(slots=True)
+class RecordFilter:
+    """What all rows of a query have in common. Picklable."""
+
+    topics: frozenset[bytes] | None = None
+    """A topic that is named here is meant, whatever it is."""
+    topic_pattern: str | None = None
+    queue_ids: frozenset[int] | None = None
+    start_ms: int | None = None
+    """Store times in [start_ms, end_ms)."""
+    end_ms: int | None = None
+    include_system_topics: bool = False
+    include_half_messages: bool = False
+    only_topics: frozenset[bytes] | None = None
+    """Narrows, without meaning a topic by name."""
+    _verdicts: dict[bytes, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _doubtful: Selection | None = field(default=None, init=False, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, options: ReadOptions) -> Self:
+        topics = options.topics
+        return cls(
+            topics=None if topics is None else frozenset(topic.encode() for topic in topics),
+            topic_pattern=options.topic_pattern,
+            queue_ids=options.queue_ids,
+            start_ms=options.start_ms,
+            end_ms=options.end_ms,
+            include_system_topics=options.include_system_topics,
+            include_half_messages=options.include_half_messages,
+        )
+
+    def narrowed(self, bounds: "Bounds") -> Self:
+        """Only what this filter and `bounds` both want."""
+        return replace(
+            self,
+            only_topics=bounds.topics,
+            queue_ids=_common(self.queue_ids, bounds.queue_ids),
+            start_ms=_highest(self.start_ms, bounds.start_ms),
+            end_ms=_lowest(self.end_ms, bounds.end_ms),
+        )
+
+    def select(self, data: Bytes, fields: RecordFields) -> Longs | None:
+        """The rows that are wanted, ascending; None for all of them."""
+        wanted = np.ones(len(fields.total_size), np.bool_)
+        if self.start_ms is not None:
+            wanted &= fields.store_ms >= self.start_ms
+        if self.end_ms is not None:
+            wanted &= fields.store_ms < self.end_ms
+        if self.queue_ids is not None:
+            wanted &= np.isin(fields.queue_id, np.fromiter(self.queue_ids, np.int64))
+        if not self.include_half_messages:
+            state = fields.sys_flag & _TRANSACTION_BITS
+            wanted &= (state != _PREPARED) & (state != _ROLLBACK)
+        if not self._takes_every_topic:
+            wanted &= self._of_wanted_topics(data, fields)
+        return None if wanted.all() else np.flatnonzero(wanted)
+
+    @property
+    def _takes_every_topic(self) -> bool:
+        chosen = (self.topics, self.topic_pattern, self.only_topics) != (None, None, None)
+        return not chosen and self.include_system_topics and self.include_half_messages
+
+    def _of_wanted_topics(self, data: Bytes, fields: RecordFields) -> Selection:
+        """Few topics come in many records, so each distinct one is judged once; and most records need no judge."""
+        starts, lengths = fields.topic_start, fields.topic_length
+        if self.topic_pattern is not None:
+            return self._judged(data, starts, lengths)
+        if self._doubtful is None:
+            self._doubtful = _table_of(self._names_of_doubt(), b"" if self._is_by_name else _SYSTEM_PREFIX)
+        doubtful = np.flatnonzero(self._doubtful[data[starts], np.minimum(lengths, _LONGEST)])
+        wanted = np.full(len(starts), not self._is_by_name)
+        if len(doubtful):
+            wanted[doubtful] = self._judged(data, starts[doubtful], lengths[doubtful])
+        return wanted
+
+    @property
+    def _is_by_name(self) -> bool:
+        return self.topics is not None or self.only_topics is not None
+
+    def _names_of_doubt(self) -> frozenset[bytes]:
+        """All but these topics are wanted, or, where topics are chosen by name, none but these."""
+        if self.topics is not None:
+            return self.topics
+        return HALF_TOPICS | SYSTEM_TOPICS if self.only_topics is None else self.only_topics
+
+    def _judged(self, data: Bytes, starts: Longs, lengths: Longs) -> Selection:
+        groups, firsts = group_spans(data, starts, lengths)
+        spans = zip(starts[firsts].tolist(), lengths[firsts].tolist(), strict=True)
+        verdicts = [self._wants(data[start : start + length].tobytes()) for start, length in spans]
+        return np.array(verdicts, np.bool_)[groups]
+
+    def _wants(self, topic: bytes) -> bool:
+        verdict = self._verdicts.get(topic)
+        if verdict is None:
+            if len(self._verdicts) >= _MOST_VERDICTS:
+                self._verdicts.clear()
+            verdict = self._verdicts[topic] = self._judge(topic)
+        return verdict
+
+    def _judge(self, topic: bytes) -> bool:
+        for topics in (self.topics, self.only_topics):
+            if topics is not None and topic not in topics:
+                return False
+        if self.topic_pattern is not None:
+            if re.fullmatch(self.topic_pattern, topic.decode(errors="replace")) is None:
+                return False
+        elif self.topics is not None:
+            return True
+        if topic in HALF_TOPICS:
+            return self.include_half_messages
+        return self.include_system_topics or not (topic in SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIX))
+
+
+def _table_of(names: frozenset[bytes], prefix: bytes) -> Selection:
+    """By a topic's first byte and its length: whether it may be one of `names`, or begin with `prefix`."""
+    table = np.zeros((256, _LONGEST + 1), np.bool_)
+    for name in names:
+        if name:
+            table[name[0], min(len(name), _LONGEST)] = True
+        else:
+            table[:, 0] = True
+    if prefix:
+        table[prefix[0], len(prefix) :] = True
+    return table
+
+
+def _common(one: frozenset[int] | None, other: frozenset[int] | None) -> frozenset[int] | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
+
+
+def _highest(*values: int | None) -> int | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _lowest(*values: int | None) -> int | None:
+    return min((value for value in values if value is not None), default=None)

@@ -1,0 +1,201 @@
+"""Reading the log as a stream: from where to where each trigger reads, and the splits of that.
+
+An offset is {"offset": log offset of the next record}. It is always a place where a record begins, or where the
+log ended: the broker begins its next record just there. So the same range gives the same rows whenever it is read.
+"""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from commitlogfs.pipeline.log.errors import PipelineError
+from commitlogfs.pipeline.log.losses import DataLossError, demand_complete, demand_places
+from commitlogfs.pipeline.log.seek import advance, first_place, offset_of_time, survey
+from commitlogfs.pipeline.log.segments import LogListing, list_segments
+from commitlogfs.pipeline.log.splits import plan_splits
+from commitlogfs.pipeline.log.truncation import expected_end
+from commitlogfs.pipeline.source.options import Edge, ReadOptions
+from commitlogfs.pipeline.source.reader import LogPartition, read_partition, split_bytes
+from commitlogfs.pipeline.source.rows import RowReader
+from commitlogfs.pipeline.source.worker_task import short_errors
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_KEY: Final = "offset"
+_SEARCH_BYTES: Final = 1 << 20
+"""How far each trigger looks for damage in what seems unwritten. What lies behind more is found with a later
+segment, and is then said."""
+
+_logger = logging.getLogger(__name__)
+
+
+class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives on the driver as long as its query; only `read` runs elsewhere, on a copy."""
+
+    def __init__(self, options: ReadOptions, rows: RowReader) -> None:
+        self._options, self._rows = options, rows
+        self._known_end = 0
+        """Where the log ended when it was looked at last."""
+        self._told: tuple[tuple[str, ...], int | None] = ((), None)
+        """What is known to be missing: places, and the end of the last segment."""
+        self._target: int | None = None
+        """Trigger.AvailableNow: what comes after it is not for this run."""
+
+    @short_errors()
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {_KEY: self._initial()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        options = self._options
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    @short_errors()
+    def latestOffset(self, start: Mapping[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        begin = _offset_in(start)
+        listing, end = self._survey(begin)
+        self._demand_whole(listing, end)
+        if self._target is not None:
+            end = min(end, self._target)
+        if end <= begin:
+            return {_KEY: begin}
+        demand_complete(listing, begin, end, fail=self._options.fail_on_data_loss, warn=False)
+        reached = advance(listing, max(begin, _begin(listing)), end, **self._limits(limit))
+        return {_KEY: max(begin, reached)}
+
+    @short_errors()
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        options = self._options
+        _, self._target = survey(options.path, options.segment_size, self._known_end)
+
+    def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802
+        return {_KEY: self._known_end} if self._known_end else None
+
+    @short_errors()
+    def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
+        begin, stop = _offset_in(start), _offset_in(end)
+        if begin >= stop:
+            return []
+        listing = list_segments(self._options.path, self._options.segment_size)
+        demand_complete(listing, begin, stop, fail=self._options.fail_on_data_loss)
+        size = split_bytes(self._options, listing, stop - begin)
+        splits = plan_splits(listing, stop, start_offset=begin, exact_start=True, split_size=size)
+        return [LogPartition(split) for split in splits]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        return read_partition(self._rows, partition)
+
+    # --- places --------------------------------------------------------------------------------------
+
+    def _initial(self) -> int:
+        options = self._options
+        listing, end = survey(options.path, options.segment_size)
+        self._demand_whole(listing, end)
+        match options.start:
+            case Edge.LATEST:
+                return end
+            case int(start) if start > end:
+                raise DataLossError(f"{options.path}: startingOffsets is {start}, but the log ends at {end}")
+            case int(start):
+                demand_complete(listing, start, end, fail=options.fail_on_data_loss)
+                return first_place(listing, start, end)
+        if options.start_ms is not None:
+            return offset_of_time(listing, _begin(listing), end, options.start_ms)
+        return _begin(listing)
+
+    def _survey(self, begin: int) -> tuple[LogListing, int]:
+        """The log from `begin` on. A log that ends before `begin` is not the one this query has read."""
+        options = self._options
+        known = max(begin, self._known_end)
+        search = _SEARCH_BYTES if self._target is None else None
+        listing, end = survey(options.path, options.segment_size, known, search_bytes=search)
+        written = listing.segments[-1].end_offset if listing.segments else 0
+        if begin > written:
+            text = (
+                f"{options.path}: this query has read up to log offset {begin}, but the log ends at {written}: "
+                "it is another log, or was cut back"
+            )
+            if options.fail_on_data_loss:
+                raise DataLossError(f"{text}; give the right path, or start anew with an empty checkpoint")
+            if end != self._known_end:
+                _logger.warning("%s; waiting until it has grown beyond that", text)
+            end = begin
+        self._known_end = end
+        return listing, end
+
+    def _demand_whole(self, listing: LogListing, end: int) -> None:
+        """No place without segments, and a last segment that was not cut short; else an error, or said once."""
+        expected = expected_end(listing, end)
+        lack = (listing.empty_places, expected if expected > end else None)
+        if lack != self._told:
+            demand_places(listing, fail=self._options.fail_on_data_loss)
+            demand_complete(listing, end, expected, fail=self._options.fail_on_data_loss)
+            self._told = lack
+
+    def _limits(self, limit: ReadLimit) -> dict[str, Any]:
+        """What `limit` allows; with it both options hold, of which Spark is told only one."""
+        options = self._options
+        match limit:
+            case ReadMaxBytes():
+                return {"max_bytes": limit.max_bytes, "max_records": options.max_offsets_per_trigger}
+            case ReadMaxRows():
+                return {"max_records": limit.max_rows, "max_bytes": options.max_bytes_per_trigger}
+        return {}
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """Raises `error` at the first thing it is asked for.
+
+    PySpark 4.3.0 stops a stream's reader even if none could be made, and reports that as the error instead.
+    """
+
+    def __init__(self, error: PipelineError) -> None:
+        self._error = error
+
+    @short_errors()
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        raise self._error
+
+    @short_errors()
+    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # noqa: N802
+        raise self._error
+
+    @short_errors()
+    def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
+        raise self._error
+
+    @short_errors()
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        raise self._error
+
+
+class CheckpointError(PipelineError):
+    """What a checkpoint says is none of our offsets."""
+
+
+def _offset_in(position: Mapping[str, int]) -> int:
+    offset = position.get(_KEY)
+    if not isinstance(offset, int):
+        raise CheckpointError(
+            f'the checkpoint says {json.dumps(dict(position))} where {{"{_KEY}": N}} is wanted: it is another '
+            "source's, or damaged: give the right one, or start anew with an empty one"
+        )
+    return offset
+
+
+def _begin(listing: LogListing) -> int:
+    return listing.segments[0].base_offset if listing.segments else 0

@@ -1,0 +1,115 @@
+"""Which disks may take the next segment: full-path skipping with hysteresis, and the fall-back. Pure.
+
+A disk at or above its `force` threshold is skipped until it is below `resume`. When that leaves nobody,
+all writable disks below `full` are taken, as RocketMQ does (MultiPathMappedFileQueue, facts section 8).
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from commitlogfs.store.disks.disk import DiskState
+from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.files.usage import DiskUsage
+from commitlogfs.store.thresholds import Thresholds
+
+
+class RefusalReason(IntEnum):
+    """Why a disk is passed over, weakest first: the strongest met is the one worth telling."""
+
+    ABOVE_FORCE = 1
+    NO_ROOM = 2
+    HELD_BACK = 3
+    NOT_WRITABLE = 4
+    UNKNOWN_USAGE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class DiskView:
+    """What eligibility knows of a disk; `usage` is None while it does not answer."""
+
+    number: DiskNumber
+    state: DiskState
+    usage: DiskUsage | None
+    """With removed but still open segments counted as free."""
+    thresholds: Thresholds
+    held_back: bool = False
+    pending_bytes: int = 0
+    """Of these segments: not to be had yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Eligibility:
+    eligible: tuple[DiskNumber, ...]
+    refusals: dict[DiskNumber, RefusalReason]
+    skipped: frozenset[DiskNumber]
+    """Disks skipped for their fill level: the state that hysteresis carries to the next evaluation."""
+    fallback: bool
+    """Every writable disk is skipped, so the ones below `full` are taken all the same."""
+    held_back: tuple[DiskNumber, ...] = ()
+    """Failed a moment ago, and may be well again: to be tried when all others have failed."""
+    last_resort: tuple[DiskNumber, ...] = ()
+    """Skipped for their fill level, with room all the same: to be tried when all eligible ones have failed."""
+
+
+def has_room(usage: DiskUsage, thresholds: Thresholds, segment_size: int) -> bool:
+    """Whether a segment fits below `full`, and leaves `min_free`."""
+    left = usage.available_bytes - segment_size
+    return not usage.is_at_or_above(thresholds.full) and left >= thresholds.min_free_bytes
+
+
+def takes_a_segment(usage: DiskUsage, pending_bytes: int, thresholds: Thresholds, segment_size: int) -> bool:
+    """The same now, while `pending_bytes`, which `usage` counts as free, are only on their way: the disk is fuller
+    than its percentage says, and never filled to the brim."""
+    if not has_room(usage, thresholds, segment_size):
+        return False
+    left = usage.available_bytes - pending_bytes - segment_size
+    return not pending_bytes or left >= max(segment_size, thresholds.min_free_bytes)
+
+
+def next_skipped(view: DiskView, skipped: frozenset[DiskNumber]) -> bool:
+    """Whether this disk is skipped now, given whether it was before."""
+    if view.usage is None:
+        return view.number in skipped
+    if view.usage.is_at_or_above(view.thresholds.force):
+        return True
+    return view.number in skipped and view.usage.is_at_or_above(view.thresholds.resume)
+
+
+def evaluate(views: tuple[DiskView, ...], segment_size: int, skipped: frozenset[DiskNumber]) -> Eligibility:
+    now_skipped = frozenset(view.number for view in views if next_skipped(view, skipped))
+    refusals: dict[DiskNumber, RefusalReason] = {}
+    eligible: list[DiskNumber] = []
+    last_resort: list[DiskNumber] = []
+    for view in views:
+        reason = _hard_refusal(view, segment_size)
+        if reason is not None:
+            refusals[view.number] = reason
+        elif view.number in now_skipped:
+            refusals[view.number] = RefusalReason.ABOVE_FORCE
+            last_resort.append(view.number)
+        else:
+            eligible.append(view.number)
+    held_back = tuple(number for number, reason in refusals.items() if reason is RefusalReason.HELD_BACK)
+    if eligible or not last_resort:
+        return Eligibility(
+            tuple(eligible),
+            refusals,
+            now_skipped,
+            fallback=False,
+            held_back=held_back,
+            last_resort=tuple(last_resort),
+        )
+    for number in last_resort:
+        del refusals[number]
+    return Eligibility(tuple(last_resort), refusals, now_skipped, fallback=True, held_back=held_back)
+
+
+def _hard_refusal(view: DiskView, segment_size: int) -> RefusalReason | None:
+    """What no fall-back overrides."""
+    if view.state is not DiskState.RW:
+        return RefusalReason.NOT_WRITABLE
+    if view.usage is None:
+        return RefusalReason.UNKNOWN_USAGE
+    if not takes_a_segment(view.usage, view.pending_bytes, view.thresholds, segment_size):
+        return RefusalReason.NO_ROOM
+    return RefusalReason.HELD_BACK if view.held_back else None

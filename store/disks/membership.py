@@ -1,0 +1,120 @@
+"""Opening the folders of a pool: how `check`, `mount`, `init` and `adopt` look before they act."""
+
+import os
+from dataclasses import dataclass
+
+from commitlogfs.store.disks import identity
+from commitlogfs.store.disks.disk import open_folder
+from commitlogfs.store.disks.identity import DiskIdentity
+from commitlogfs.store.errors import FolderError
+from commitlogfs.store.files import filesystem
+from commitlogfs.store.files.filesystem import FilesystemKind, Suitability
+from commitlogfs.store.findings import Finding, FindingCode, Severity
+from commitlogfs.store.thresholds import Thresholds
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpec:
+    """One disk as the operator configured it."""
+
+    path: str
+    thresholds: Thresholds
+    readonly: bool = False
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFolder:
+    """A disk's folder, open, before it is known to be a member. The holder closes `dirfd`."""
+
+    spec: DiskSpec
+    dirfd: int
+    device: int
+    ino: int
+    filesystem: FilesystemKind
+    identity: DiskIdentity | None
+
+
+def open_spec(spec: DiskSpec) -> OpenFolder:
+    """Raises PoolError in one line, FolderError where the folder itself is the trouble."""
+    dirfd = open_folder(spec.path)
+    try:
+        st = os.fstat(dirfd)
+        return OpenFolder(
+            spec,
+            dirfd,
+            st.st_dev,
+            st.st_ino,
+            filesystem.identify(dirfd),
+            identity.read_identity(dirfd, spec.path),
+        )
+    except OSError as error:
+        os.close(dirfd)
+        reason = f"cannot be read ({os.strerror(error.errno or 0)})"
+        raise FolderError(spec.path, reason, "check the disk") from error
+    except BaseException:
+        os.close(dirfd)
+        raise
+
+
+def compare_folders(folders: list[OpenFolder]) -> list[Finding]:
+    """Findings about the folders as such: one folder twice, shared filesystems, unsuitable filesystems."""
+    findings: list[Finding] = []
+    seen: dict[tuple[int, int], str] = {}
+    filesystems: dict[int, str] = {}
+    for folder in folders:
+        path = folder.spec.path
+        findings += _judge_filesystem(folder)
+        first = seen.setdefault((folder.device, folder.ino), path)
+        if first != path:
+            findings.append(
+                Finding(
+                    FindingCode.DISK_TWICE,
+                    Severity.REFUSES_ALWAYS,
+                    path,
+                    "",
+                    f"the same folder as {first} (a symlink or bind mount?)",
+                    "name each disk once",
+                )
+            )
+            continue
+        neighbour = filesystems.setdefault(folder.device, path)
+        if neighbour != path:
+            findings.append(
+                Finding(
+                    FindingCode.DISKS_SHARE_FILESYSTEM,
+                    Severity.WARNING,
+                    path,
+                    "",
+                    f"on the same filesystem as {neighbour}",
+                    "striping over one filesystem adds neither space nor safety: is a disk not mounted?",
+                )
+            )
+    return findings
+
+
+def _judge_filesystem(folder: OpenFolder) -> list[Finding]:
+    kind = folder.filesystem
+    if kind.suitability is Suitability.REFUSED:
+        return [
+            Finding(
+                FindingCode.FILESYSTEM_UNSUITABLE,
+                Severity.REFUSES_ALWAYS,
+                folder.spec.path,
+                "",
+                f"is on {kind.name}: {kind.reason}",
+                "use ext4 or xfs",
+            )
+        ]
+    if kind.suitability is Suitability.FOR_TESTS:
+        return [
+            Finding(
+                FindingCode.FILESYSTEM_FOR_TESTS,
+                Severity.WARNING,
+                folder.spec.path,
+                "",
+                f"is on {kind.name}: {kind.reason}",
+                "good for tests and containers; use ext4 or xfs for data that matters",
+            )
+        ]
+    return []

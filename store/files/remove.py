@@ -1,0 +1,222 @@
+"""Removing a segment, durably: the name is gone for good before anyone is told so.
+
+A segment that somebody holds open is *retired*: renamed into the disk's `.commitlogfs/` folder until its last
+close, so that a restarted daemon finds it again. The folder exists only while it is needed.
+
+    step                                   a crash here leaves
+    1 rename into .commitlogfs/            either name; the segment is whole in both
+      (or unlink, if nobody has it open)
+    2 sync                                 the removal may be undone: the segment is back, whole
+    3 reply
+    4 last close: unlink, rmdir            a retired file, swept by the next fresh mount
+
+On a disk without room for the folder an open segment is unlinked where it lies, and lives on by its descriptor
+alone: removing is what makes room, so it must not need any. The same where somebody else has unlinked it already.
+All functions block and belong in a worker thread.
+"""
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import time
+from typing import NamedTuple
+
+from commitlogfs.store import _syscalls, layout
+from commitlogfs.store.files import durable, safe_open
+from commitlogfs.store.files.attributes import PackedAttributes, stat_fd, stat_name, stat_names, unpack
+from commitlogfs.store.files.usage import DiskUsage, UsageAfter, measure_usage
+from commitlogfs.store.segment import BaseOffset
+
+_RETIRED_NAME = re.compile(rb"([0-9]{20})\.[0-9a-f]{8}(\.forced)?")
+_FORCED = b".forced"
+
+FREE_DEADLINE_S = 0.05
+"""How long to wait until a removed file's blocks show as free. xfs frees them in the background, within
+milliseconds, and a broker that measures before that deletes more than it needs."""
+_FREE_PAUSE_S = 0.001
+
+
+def remove_file(dirfd: int, name: bytes) -> DiskUsage:
+    """Unlink a name nobody has open; the usage without it: UsageAfter, unless it was gone already. Raises OSError;
+    ENOENT is success (a repeated request)."""
+    before = measure_usage(dirfd).free_bytes
+    try:
+        expected = before + _freed_bytes(dirfd, name)
+        os.unlink(name, dir_fd=dirfd)
+    except FileNotFoundError:
+        durable.sync_dir(dirfd)
+        return measure_usage(dirfd)
+    gained = measure_usage(dirfd).free_bytes - before  # a sync may take long, and others the space meanwhile
+    durable.sync_dir(dirfd)
+    return _measure_freed(dirfd, before, expected, gained)
+
+
+class Retired(NamedTuple):
+    """An open file that has left the log."""
+
+    name: bytes
+    """Inside the retired folder, where it lies in it. Tells a later daemon whether it was removed by force."""
+    vanished: bool
+    """It did not lie in its place any longer: somebody else has removed or moved it."""
+
+
+def retire_file(dirfd: int, name: bytes, ino: int, *, forced: bool = False) -> Retired:
+    """Move the open segment with inode `ino` aside, if it is there, and there is room for it.
+
+    Raises OSError; ELOOP where another file lies there, which stays.
+    """
+    retired_name = b"%b.%b" % (name.lstrip(b".")[:20], secrets.token_hex(4).encode())
+    retired_name += _FORCED if forced else b""
+    vanished = False
+    try:
+        safe_open.demand_file(dirfd, name, ino)
+        _move_aside(dirfd, name, ino, retired_name)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOSPC, errno.EDQUOT):
+            raise
+        if error.errno == errno.ENOENT:
+            vanished = True
+        else:
+            with contextlib.suppress(FileNotFoundError):  # moved already, and only the sync found no room
+                safe_open.demand_file(dirfd, name, ino)
+                os.unlink(name, dir_fd=dirfd)
+        drop_empty_folder(dirfd)
+        durable.sync_dir(dirfd)
+    return Retired(retired_name, vanished)
+
+
+def is_forced(retired_name: bytes) -> bool:
+    """Whether `retire_file` was told so."""
+    return retired_name.endswith(_FORCED)
+
+
+def punch_fd(fd: int, dirfd: int, retired_name: bytes, segment_size: int) -> tuple[PackedAttributes, DiskUsage]:
+    """Free all blocks of a retired segment although it is open: who has it mapped reads zeros from now on. Its
+    size stays, because a mapping beyond a file's end kills its owner. Its attributes, and the usage without them.
+    Raises OSError; ENOENT where the file has a name that is not ours, by which somebody keeps it."""
+    _demand_no_other_name(fd, dirfd, retired_name)
+    before = measure_usage(dirfd).free_bytes
+    expected = before + unpack(stat_fd(fd)).blocks * 512
+    _syscalls.fallocate(fd, _syscalls.FALLOC_FL_PUNCH_HOLE | _syscalls.FALLOC_FL_KEEP_SIZE, 0, segment_size)
+    os.fsync(fd)
+    return stat_fd(fd), _measure_freed(dirfd, before, expected)
+
+
+def punch_retired(
+    dirfd: int, retired_name: bytes, ino: int, segment_size: int
+) -> tuple[PackedAttributes, DiskUsage]:
+    """`punch_fd` of a file in the retired folder. Raises OSError; ENOENT where it is not (any longer), too."""
+    folder = safe_open.open_folder(dirfd, layout.RETIRED_FOLDER)
+    try:
+        fd = safe_open.open_file(folder, retired_name, os.O_RDWR, ino)
+    finally:
+        os.close(folder)
+    try:
+        return punch_fd(fd, dirfd, retired_name, segment_size)
+    finally:
+        os.close(fd)
+
+
+def _demand_no_other_name(fd: int, dirfd: int, retired_name: bytes) -> None:
+    """Raises OSError (ENOENT) where a file has any name but the one in the retired folder."""
+    attributes = unpack(stat_fd(fd))
+    if attributes.nlink == 0:
+        return
+    if attributes.nlink > 1:
+        raise FileNotFoundError(errno.ENOENT, "has another name, too", os.fsdecode(retired_name))
+    folder = safe_open.open_folder(dirfd, layout.RETIRED_FOLDER)
+    try:
+        safe_open.demand_file(folder, retired_name, attributes.ino)
+    finally:
+        os.close(folder)
+
+
+def _move_aside(dirfd: int, name: bytes, ino: int, retired_name: bytes) -> None:
+    while True:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(layout.RETIRED_FOLDER, 0o700, dir_fd=dirfd)
+        try:
+            _rename_into_retired(dirfd, name, retired_name)
+        except FileNotFoundError:
+            # The last close of another retired file took the folder away - unless the segment itself is gone.
+            safe_open.demand_file(dirfd, name, ino)
+        else:
+            return
+
+
+def drop_retired(dirfd: int, retired_name: bytes) -> DiskUsage:
+    """Free a retired segment after its last close, and the folder with the last one; the usage without it:
+    UsageAfter, unless it had no name any more, so that its last close has freed it. Raises OSError."""
+    try:
+        folder = safe_open.open_folder(dirfd, layout.RETIRED_FOLDER)
+    except FileNotFoundError:
+        return measure_usage(dirfd)
+    before = measure_usage(dirfd).free_bytes
+    is_there = True
+    try:
+        expected = before + _freed_bytes(folder, retired_name)
+        os.unlink(retired_name, dir_fd=folder)
+    except FileNotFoundError:
+        is_there = False
+    finally:
+        os.close(folder)
+    drop_empty_folder(dirfd)
+    return _measure_freed(dirfd, before, expected) if is_there else measure_usage(dirfd)
+
+
+def list_retired(dirfd: int) -> list[tuple[bytes, BaseOffset, PackedAttributes]]:
+    """(name, base offset, attributes) of every retired segment on a disk. Raises OSError."""
+    try:
+        folder = safe_open.open_folder(dirfd, layout.RETIRED_FOLDER)
+    except FileNotFoundError:
+        return []
+    try:
+        with os.scandir(folder) as entries:
+            names = [name for entry in entries if _RETIRED_NAME.fullmatch(name := os.fsencode(entry.name))]
+        return [
+            (name, BaseOffset(int(name[:20])), outcome)
+            for name, outcome in zip(names, stat_names(folder, names), strict=True)
+            if not isinstance(outcome, int)
+        ]
+    finally:
+        os.close(folder)
+
+
+def drop_empty_folder(dirfd: int) -> None:
+    """Take the folder of retired segments away if nothing lies in it. Raises OSError."""
+    try:
+        os.rmdir(layout.RETIRED_FOLDER, dir_fd=dirfd)
+    except OSError as error:
+        # Another retired segment, or something that is not ours, still lies in it.
+        if error.errno not in (errno.ENOTEMPTY, errno.ENOENT, errno.EEXIST):
+            raise
+
+
+def _rename_into_retired(dirfd: int, name: bytes, retired_name: bytes) -> None:
+    folder = safe_open.open_folder(dirfd, layout.RETIRED_FOLDER)
+    try:
+        os.rename(name, retired_name, src_dir_fd=dirfd, dst_dir_fd=folder)
+        durable.sync_dir(folder)
+        durable.sync_dir(dirfd)
+    finally:
+        os.close(folder)
+
+
+def _freed_bytes(dirfd: int, name: bytes) -> int:
+    """What unlinking this name gives back: nothing while the file has another name."""
+    attributes = unpack(stat_name(dirfd, name))
+    return attributes.blocks * 512 if attributes.nlink == 1 else 0
+
+
+def _measure_freed(dirfd: int, free_before: int, expected_free: int, most: int = 0) -> UsageAfter:
+    """Measure once the free space has risen as expected, or at the deadline: somebody else may hold the file
+    or may have taken the space meanwhile. The gain is the most that was seen; `most` was before."""
+    deadline = time.monotonic() + FREE_DEADLINE_S
+    while True:
+        usage = measure_usage(dirfd)
+        most = max(most, usage.free_bytes - free_before)
+        if usage.free_bytes >= expected_free or time.monotonic() >= deadline:
+            return UsageAfter(usage.total_bytes, usage.free_bytes, usage.available_bytes, most)
+        time.sleep(_FREE_PAUSE_S)

@@ -1,0 +1,250 @@
+"""Base offset -> segment: the index that resolves log offsets and names. In memory, rebuilt by scanning."""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from itertools import pairwise
+
+from commitlogfs.store import layout
+from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.files.attributes import PackedAttributes, ino_of, size_of
+from commitlogfs.store.segment import BaseOffset, format_segment_name
+
+
+class Role(IntEnum):
+    """What a backing file is to the pool."""
+
+    SEGMENT = 0
+    TEMPORARY = 1
+    """A copy in progress under `.NAME.suffix`, in the disk's folder."""
+    RETIRED = 2
+    """Removed from the log, still open somewhere, in the disk's retired folder."""
+    GIVEN_UP = 3
+    """Left empty, under its segment's name, on a disk that failed; the segment is made on another (leftovers)."""
+
+
+class Segment:
+    """One backing file. `attributes` is the last known state of it.
+
+    `placed_as` is its file name where that is not the segment's own name (roles TEMPORARY and RETIRED).
+    """
+
+    __slots__ = ("attributes", "base_offset", "disk", "ino", "placed_as", "role")
+
+    def __init__(
+        self,
+        base_offset: BaseOffset,
+        disk: DiskNumber,
+        attributes: PackedAttributes,
+        role: Role = Role.SEGMENT,
+        placed_as: bytes = b"",
+    ) -> None:
+        self.base_offset = base_offset
+        self.disk = disk
+        self.ino = ino_of(attributes)
+        self.attributes = attributes
+        self.role = role
+        self.placed_as = placed_as
+
+    @property
+    def name(self) -> bytes:
+        """The file's name in its folder."""
+        return self.placed_as or format_segment_name(self.base_offset)
+
+    @property
+    def path(self) -> bytes:
+        """The file's path beneath its disk's folder."""
+        return layout.RETIRED_FOLDER + b"/" + self.placed_as if self.role is Role.RETIRED else self.name
+
+    @property
+    def size(self) -> int:
+        return size_of(self.attributes)
+
+    def __repr__(self) -> str:
+        return f"Segment({self.name!r}, disk={self.disk}, ino={self.ino}, {self.role.name.lower()})"
+
+
+class Catalog:
+    """Segments in order of base offset.
+
+    Lookup by offset is O(1) while the log is contiguous, a binary search when it has gaps. Segments are
+    normally added at the end and removed at the front. Gaps and partial segments are kept as ledgers: reporting
+    them costs no walk over the log.
+    """
+
+    def __init__(self, segment_size: int, segments: Iterable[Segment] = ()) -> None:
+        """`segments` come in order of base offset. Raises ValueError as `add` does."""
+        self.segment_size = segment_size
+        self._segments: list[Segment] = list(segments)
+        self._bases: list[BaseOffset] = [segment.base_offset for segment in self._segments]
+        self._by_ino: dict[DiskNumber, dict[int, Segment]] = {}
+        for before, after in pairwise(self._bases):
+            if before >= after:
+                raise ValueError(f"base offset {after} is taken or out of order")
+        self._gaps = gaps_between(self._bases, segment_size)
+        self._partial = {s.base_offset: s for s in self._segments if s.size != segment_size}
+        for segment in self._segments:
+            self._note_ino(segment)
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    @property
+    def first(self) -> Segment | None:
+        return self._segments[0] if self._segments else None
+
+    @property
+    def last(self) -> Segment | None:
+        return self._segments[-1] if self._segments else None
+
+    def newest(self, count: int) -> list[Segment]:
+        """The last `count` segments, or all there are, in order."""
+        return self._segments[-count:]
+
+    def oldest(self, count: int) -> list[Segment]:
+        """The first `count` segments, or all there are, in order."""
+        return self._segments[:count]
+
+    def get(self, base_offset: int) -> Segment | None:
+        """The segment that begins exactly at `base_offset`."""
+        index = self._index_at_or_before(base_offset)
+        if index < 0:
+            return None
+        segment = self._segments[index]
+        return segment if segment.base_offset == base_offset else None
+
+    def find(self, log_offset: int) -> Segment | None:
+        """The segment that holds `log_offset`; None before, after and inside a gap."""
+        index = self._index_at_or_before(log_offset)
+        if index < 0:
+            return None
+        segment = self._segments[index]
+        return segment if log_offset - segment.base_offset < self.segment_size else None
+
+    def by_ino(self, disk: DiskNumber, ino: int) -> Segment | None:
+        inos = self._by_ino.get(disk)
+        return None if inos is None else inos.get(ino)
+
+    def on_disk(self, disk: DiskNumber) -> list[Segment]:
+        """The segments on one disk, in no particular order."""
+        return list(self._by_ino.get(disk, {}).values())
+
+    def count_on_disk(self, disk: DiskNumber) -> int:
+        return len(self._by_ino.get(disk, ()))
+
+    def record_size(self, segment: Segment) -> None:
+        """To be called when the size of a segment in the catalog has changed."""
+        if segment.size != self.segment_size:
+            self._partial[segment.base_offset] = segment
+        else:
+            self._partial.pop(segment.base_offset, None)
+
+    @property
+    def partial_count(self) -> int:
+        """Number of segments of another size than the segment size."""
+        return len(self._partial)
+
+    def whole_count_on_disk(self, disk: DiskNumber) -> int:
+        """Number of segments on one disk that have the segment size."""
+        return self.count_on_disk(disk) - sum(segment.disk == disk for segment in self._partial.values())
+
+    @property
+    def first_whole(self) -> Segment | None:
+        """The first segment that has the segment size."""
+        return next((segment for segment in self._segments if segment.base_offset not in self._partial), None)
+
+    @property
+    def last_whole(self) -> Segment | None:
+        """The last segment that has the segment size."""
+        newest_first = reversed(self._segments)
+        return next((segment for segment in newest_first if segment.base_offset not in self._partial), None)
+
+    def predecessor(self, base_offset: int) -> Segment | None:
+        """The nearest segment before `base_offset`, contiguous or not."""
+        index = bisect_left(self._bases, base_offset) - 1
+        return self._segments[index] if index >= 0 else None
+
+    def after(self, base_offset: int) -> Iterator[Segment]:
+        """Segments with a base offset greater than `base_offset`, in order. Not to be held across changes."""
+        for index in range(bisect_right(self._bases, base_offset), len(self._segments)):
+            yield self._segments[index]
+
+    def add(self, segment: Segment) -> None:
+        """Raises ValueError if the base offset or the inode is taken."""
+        index = bisect_left(self._bases, segment.base_offset)
+        if index < len(self._bases) and self._bases[index] == segment.base_offset:
+            raise ValueError(f"base offset {segment.base_offset} is taken")
+        self._note_ino(segment)
+        before, after = self._neighbours(index, index)
+        self._drop_gap(before, after)
+        self._keep_gap(before, segment.base_offset)
+        self._keep_gap(segment.base_offset, after)
+        self._bases.insert(index, segment.base_offset)
+        self._segments.insert(index, segment)
+        self.record_size(segment)
+
+    def remove(self, segment: Segment) -> None:
+        """Raises KeyError if this segment is not in the catalog."""
+        if self.by_ino(segment.disk, segment.ino) is not segment:
+            raise KeyError(segment.base_offset)
+        index = bisect_left(self._bases, segment.base_offset)
+        before, after = self._neighbours(index, index + 1)
+        self._drop_gap(before, segment.base_offset)
+        self._drop_gap(segment.base_offset, after)
+        self._keep_gap(before, after)
+        self._partial.pop(segment.base_offset, None)
+        del self._by_ino[segment.disk][segment.ino]
+        del self._bases[index], self._segments[index]
+
+    def gaps(self) -> list[tuple[BaseOffset, BaseOffset]]:
+        """Missing ranges [start, end) between the first and the last segment."""
+        return list(self._gaps)
+
+    @property
+    def gap_count(self) -> int:
+        return len(self._gaps)
+
+    def _neighbours(self, end: int, start: int) -> tuple[BaseOffset | None, BaseOffset | None]:
+        """The base offsets before index `end` and from index `start` on."""
+        before = self._bases[end - 1] if end else None
+        return before, self._bases[start] if start < len(self._bases) else None
+
+    def _keep_gap(self, before: BaseOffset | None, after: BaseOffset | None) -> None:
+        """The segments at these offsets are neighbours now."""
+        if before is not None and after is not None and after - before > self.segment_size:
+            insort(self._gaps, (BaseOffset(before + self.segment_size), after))
+
+    def _drop_gap(self, before: BaseOffset | None, after: BaseOffset | None) -> None:
+        """They are no longer."""
+        if before is not None and after is not None and after - before > self.segment_size:
+            del self._gaps[bisect_left(self._gaps, (BaseOffset(before + self.segment_size), after))]
+
+    def _note_ino(self, segment: Segment) -> None:
+        inos = self._by_ino.setdefault(segment.disk, {})
+        if inos.setdefault(segment.ino, segment) is not segment:
+            raise ValueError(f"disk {segment.disk} inode {segment.ino} is taken")
+
+    def _index_at_or_before(self, offset: int) -> int:
+        """Index of the last segment with base offset <= `offset`, -1 if there is none."""
+        bases = self._bases
+        if not bases or offset < bases[0]:
+            return -1
+        guess = offset // self.segment_size - bases[0] // self.segment_size
+        if guess >= len(bases):
+            guess = len(bases) - 1
+        # Contiguous up to here exactly when the segment at the guessed place has the expected offset.
+        if bases[guess] <= offset < bases[guess] + self.segment_size:
+            return guess
+        return bisect_right(bases, offset) - 1
+
+
+def gaps_between(bases: Iterable[BaseOffset], segment_size: int) -> list[tuple[BaseOffset, BaseOffset]]:
+    """The ranges [start, end) missing between segments with these base offsets, given in order."""
+    return [
+        (BaseOffset(before + segment_size), after)
+        for before, after in pairwise(bases)
+        if after - before > segment_size
+    ]

@@ -1,0 +1,105 @@
+"""What a daemon has found out about disks, kept for its successor."""
+
+import os
+import time
+
+import pytest
+from support.pooled import Parts, open_parts
+
+from commitlogfs.fusefs.disks.disk_memory import DiskMemory
+from commitlogfs.fusefs.kernel.backing import Backing
+from commitlogfs.fusefs.kernel.backing_table import BackingTable
+from commitlogfs.fusefs.kernel.observer import SilentObserver
+from commitlogfs.store.disks import health
+from commitlogfs.store.disks.disk import Disk
+from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.reclaim import TRY_AGAIN_S, VAIN_REMOVALS, VainRemovals
+from commitlogfs.store.errors import DiskReadOnlyError
+
+FIRST = DiskNumber(1)
+
+
+class Daemon:
+    """One after the other, over the same table."""
+
+    def __init__(self, parts: Parts, table: BackingTable) -> None:
+        self.commitlog = parts.commitlog
+        self._backing = Backing(SilentObserver())
+        self._backing.begin(BackingTable.open(os.dup(table.fd), 0), None, "")
+        self.memory = DiskMemory(self.commitlog, self._backing)
+
+    @property
+    def disk(self) -> Disk:
+        return self.commitlog.disks[FIRST]
+
+    def close(self) -> None:
+        self._backing.close()
+
+
+@pytest.fixture
+def daemons(workdir):
+    """Makes a daemon; the one before it is gone."""
+    made: list[Daemon] = []
+    table = BackingTable.create(0)
+    stack = []
+
+    def make() -> Daemon:
+        for daemon in made:
+            daemon.close()
+        made.clear()
+        folder = workdir / f"pool{len(stack)}"
+        folder.mkdir()
+        context = open_parts(folder)
+        stack.append(context)
+        made.append(Daemon(context.__enter__(), table))
+        return made[0]
+
+    yield make
+    for daemon in made:
+        daemon.close()
+    for context in stack:
+        context.__exit__(None, None, None)
+    table.close()
+
+
+@pytest.mark.parametrize("is_failing", [False, True])
+def test_trouble_of_a_disk_is_kept_and_forgotten(daemons, is_failing):
+    first = daemons()
+    since_s = time.monotonic() - 30
+    health.note_error(first.disk, DiskReadOnlyError("/data1", "its filesystem is read-only"), since_s)
+    first.disk.is_failing = first.disk.is_read_only = is_failing
+    first.memory.keep()
+    second = daemons()
+    assert not second.disk.is_troubled
+    second.memory.restore()
+    assert (second.disk.is_failing, second.disk.is_read_only) == (is_failing, is_failing)
+    assert second.disk.suspected_since_s == pytest.approx(since_s, abs=1)
+    assert health.is_held_back(second.disk, time.monotonic())
+    assert second.disk.last_error
+    assert not second.commitlog.disks[DiskNumber(2)].is_troubled
+    health.note_success(second.disk)
+    second.disk.is_read_only = False
+    second.memory.keep()
+    third = daemons()
+    third.memory.restore()
+    assert not third.disk.is_troubled
+
+
+def test_a_successor_counts_on_after_removals_in_vain(daemons):
+    first = daemons()
+    now_s = time.monotonic()
+    first.commitlog.resume_vain_removals(FIRST, VainRemovals(VAIN_REMOVALS, 10**12 + 1, now_s, was_barren=True))
+    first.memory.keep()
+    second = daemons()
+    second.memory.restore()
+    assert second.commitlog.is_barren(FIRST)
+    record = second.commitlog.vain_removals()[FIRST]
+    assert (record.in_a_row, record.was_barren) == (VAIN_REMOVALS, True)
+    assert 0 < record.lowest_free_bytes - 10**12 <= 1 << 16
+    record.since_s -= TRY_AGAIN_S
+    assert not second.commitlog.is_barren(FIRST)
+    second.commitlog.vain_removals().clear()
+    second.memory.keep()
+    third = daemons()
+    third.memory.restore()
+    assert third.commitlog.vain_removals() == {}

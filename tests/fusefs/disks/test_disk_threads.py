@@ -1,0 +1,208 @@
+"""Deadlines, late results, and disks that hang: every hang is a threading.Event."""
+
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads, _Outcome
+from commitlogfs.store.disks.identity import DiskNumber
+
+ONE, TWO = DiskNumber(1), DiskNumber(2)
+SOON_S = 0.02
+
+
+class Hung:
+    """A call that hangs until released; discards are kept."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+        self.started = threading.Event()
+        self.discarded: list[str] = []
+        self.discard_seen = threading.Event()
+
+    def work(self) -> str:
+        self.started.set()
+        assert self.released.wait(30)
+        return "late"
+
+    def discard(self, value: str) -> None:
+        self.discarded.append(value)
+        self.discard_seen.set()
+
+
+@contextmanager
+def hung():
+    call = Hung()
+    try:
+        yield call
+    finally:
+        call.released.set()
+
+
+async def wait_for(event: threading.Event) -> None:
+    assert await trio.to_thread.run_sync(event.wait, 30)
+
+
+async def until_idle(threads: DiskThreads) -> None:
+    with trio.fail_after(30):
+        while any(threads.statistics().values()):
+            await trio.lowlevel.checkpoint()
+
+
+def test_a_result_in_time_is_returned_and_never_discarded():
+    discarded: list[int] = []
+
+    async def main() -> None:
+        threads = DiskThreads([ONE])
+        assert await threads.run_within(ONE, 30, lambda: 7, discarded.append) == 7
+        assert await threads.run(ONE, lambda: 8) == 8
+
+    trio.run(main)
+    assert discarded == []
+
+
+def test_a_late_result_is_discarded_exactly_once():
+    async def main() -> None:
+        threads = DiskThreads([ONE])
+        with hung() as call:
+            with pytest.raises(TimeoutError, match=r"no answer within 0\.02 s"):
+                await threads.run_within(ONE, SOON_S, call.work, call.discard)
+            assert threads.statistics() == {ONE: 1}, "the hung thread is seen"
+            assert call.discarded == []
+            call.released.set()
+            await until_idle(threads)
+        assert call.discarded == ["late"]
+
+    trio.run(main)
+
+
+def test_a_result_that_nobody_waits_for_any_more_is_discarded_too():
+    """The waiting task itself is cancelled (the daemon ends), long before the deadline."""
+
+    async def main() -> None:
+        threads = DiskThreads([ONE])
+        with hung() as call:
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(threads.run_within, ONE, 1000, call.work, call.discard)
+                    await wait_for(call.started)
+                    scope.cancel()
+            call.released.set()
+            await until_idle(threads)
+        assert call.discarded == ["late"]
+
+    trio.run(main)
+
+
+def test_errors_pass_through_in_time_and_are_dropped_when_late():
+    def fail() -> None:
+        raise OSError(5, "broken")
+
+    async def main() -> None:
+        threads = DiskThreads([ONE])
+        with pytest.raises(OSError, match="broken"):
+            await threads.run_within(ONE, 30, fail)
+        with hung() as call:
+
+            def late_failure() -> str:
+                call.work()
+                raise OSError(5, "broken")
+
+            with pytest.raises(TimeoutError):
+                await threads.run_within(ONE, SOON_S, late_failure, call.discard)
+            call.released.set()
+            await until_idle(threads)
+        assert call.discarded == []
+
+    trio.run(main)
+
+
+def test_a_result_of_the_last_moment_belongs_to_exactly_one_side():
+    """Whoever takes the lock first decides; the loser sees it."""
+    for abandoned_first in (True, False):
+        discarded: list[str] = []
+        outcome = _Outcome(lambda: "value", discarded.append)
+        if abandoned_first:
+            assert outcome.abandon() is True
+            outcome.work()
+            assert (outcome.result, discarded) == ([], ["value"])
+        else:
+            outcome.work()
+            assert outcome.abandon() is False
+            assert (outcome.result, discarded) == (["value"], [])
+
+
+def test_the_last_moment_under_real_threads():
+    for _ in range(300):
+        discarded: list[str] = []
+        outcome = _Outcome(lambda: "value", discarded.append)
+        gate = threading.Barrier(2)
+
+        def work(run: Callable[[], object] = outcome.work, gate: threading.Barrier = gate) -> None:
+            gate.wait()
+            run()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        gate.wait()
+        abandoned = outcome.abandon()
+        thread.join()
+        assert discarded == (["value"] if abandoned else [])
+        assert outcome.result == ([] if abandoned else ["value"])
+
+
+def test_a_hung_disk_leaves_the_others_alone():
+    async def main() -> None:
+        threads = DiskThreads([ONE, TWO], threads_per_disk=3)
+        with hung() as call:
+            async with trio.open_nursery() as nursery:
+                for _ in range(10):  # more than it has threads
+                    nursery.start_soon(threads.run, ONE, call.work)
+                await trio.testing.wait_all_tasks_blocked()
+                assert threads.statistics() == {ONE: 3, TWO: 0}
+                with trio.fail_after(30):
+                    assert await threads.run(TWO, lambda: "fine") == "fine"
+                    with pytest.raises(TimeoutError):
+                        await threads.run_within(ONE, SOON_S, lambda: "never runs", call.discard)
+                call.released.set()
+        assert threads.statistics() == {ONE: 0, TWO: 0}
+        assert call.discarded == [], "what never started has no result"
+
+    trio.run(main)
+
+
+def test_an_abandoned_thread_still_counts_against_its_disk():
+    async def main() -> None:
+        threads = DiskThreads([ONE], threads_per_disk=2)
+        with hung() as call:
+            for _ in range(2):
+                with pytest.raises(TimeoutError):
+                    await threads.run_within(ONE, SOON_S, call.work)
+            ran = threading.Event()
+            with pytest.raises(TimeoutError):
+                await threads.run_within(ONE, SOON_S, ran.set)
+            assert not ran.is_set(), "hung calls must not pile up without limit"
+            call.released.set()
+            await until_idle(threads)
+            await threads.run_within(ONE, 30, ran.set)
+            assert ran.is_set()
+
+    trio.run(main)
+
+
+def test_run_waits_as_long_as_it_takes():
+    async def main() -> None:
+        threads = DiskThreads([ONE])
+        with hung() as call:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(threads.run, ONE, call.work)
+                await wait_for(call.started)
+                nursery.cancel_scope.cancel()
+                call.released.set()  # cancellation alone does not return: the work belongs to somebody
+        assert threads.statistics() == {ONE: 0}
+
+    trio.run(main)

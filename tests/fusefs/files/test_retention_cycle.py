@@ -1,0 +1,104 @@
+"""One cycle of forced deletion on real folders, without a mount."""
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+from support.pooled import Parts, open_parts
+
+from commitlogfs.fusefs.disks.disk_probes import DiskTrials
+from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
+from commitlogfs.fusefs.files.retention import Retention
+from commitlogfs.fusefs.kernel import inodes
+from commitlogfs.fusefs.kernel.backing import Backing
+from commitlogfs.fusefs.kernel.observer import SilentObserver
+from commitlogfs.store.files.allocate import Owner
+from commitlogfs.store.retention import AlertCode, Mode, Moment, RetentionRules
+from commitlogfs.store.segment import format_segment_name
+
+SIZE = 4096
+HOUR = 3600
+YEAR_S = 365 * 24 * HOUR
+BY_AGE = RetentionRules(mode=Mode.FILESYSTEM, reserved_s=24 * HOUR, delete_when=frozenset(range(24)))
+SEGMENTS = 5
+
+
+def clocks(jump_s: float) -> Callable[[], Moment]:
+    return lambda: Moment(time.time_ns() + round(jump_s * 1e9), time.clock_gettime(time.CLOCK_BOOTTIME), 12)
+
+
+def daemon(parts: Parts, memory: Backing, jump_s: float) -> Retention:
+    """Another one of the same mount."""
+    observer = SilentObserver()
+    usage = UsageMonitor(parts.commitlog, parts.threads, observer)
+    trials = DiskTrials(parts.commitlog, parts.threads, observer)
+    return Retention(BY_AGE, parts.commitlog, parts.namespace, usage, no_look, trials, memory, clocks(jump_s))
+
+
+async def no_look() -> None:
+    pass
+
+
+async def make_segments(parts: Parts) -> None:
+    owner = Owner(os.geteuid(), os.getegid(), 0o600)
+    for index in range(SEGMENTS):
+        handle = await parts.namespace.create(format_segment_name(index * SIZE), owner)
+        os.ftruncate(handle.fd, SIZE)
+        await parts.namespace.refresh_attributes(handle.file)
+        await parts.namespace.handles.release(inodes.encode(handle.file))
+
+
+def test_a_jump_of_the_clock_is_remembered_beyond_the_daemon(workdir: Path) -> None:
+    async def main() -> None:
+        await make_segments(parts)
+        await daemon(parts, memory, 0).cycle()
+        after_a_crash = daemon(parts, memory, YEAR_S)
+        await after_a_crash.cycle()
+        assert len(parts.commitlog.catalog) == SEGMENTS
+        assert AlertCode.CLOCK_JUMPED in {alert.code for alert in after_a_crash.preview().alerts}
+        after_a_crash.believe_the_clock()
+        await daemon(parts, memory, YEAR_S).cycle()
+        assert len(parts.commitlog.catalog) == 3
+
+    with open_parts(workdir) as parts:
+        memory = Backing(SilentObserver())
+        trio.run(main)
+        memory.close()
+
+
+def test_a_removal_that_fails_is_told_and_the_cycle_goes_on(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(errno.EPERM, "not permitted")
+
+    async def main() -> None:
+        await make_segments(parts)
+        retention = daemon(parts, memory, 0)
+        retention.rules = RetentionRules(
+            mode=Mode.FILESYSTEM, reserved_s=0.0, delete_when=frozenset(range(24)), grace_s=0.0
+        )
+        punches = []
+
+        async def punch() -> None:
+            punches.append(True)
+
+        monkeypatch.setattr(retention, "_punch", punch)
+        with monkeypatch.context() as patched:
+            patched.setattr("commitlogfs.store.files.remove.os.unlink", refuse)
+            await retention.cycle()
+        assert punches == [True]
+        assert len(parts.commitlog.catalog) == SEGMENTS
+        (told,) = [alert for alert in retention.preview().alerts if alert.code is AlertCode.STUCK]
+        assert told.disk == parts.commitlog.disks[parts.commitlog.catalog.first.disk].path
+        assert "EPERM" in told.text
+        await retention.cycle()
+        assert len(parts.commitlog.catalog) == 3
+        assert AlertCode.STUCK not in {alert.code for alert in retention.preview().alerts}
+
+    with open_parts(workdir) as parts:
+        memory = Backing(SilentObserver())
+        trio.run(main)
+        memory.close()

@@ -1,0 +1,260 @@
+"""A disk that fails or hangs while it gives a file its name may have kept the name. The segment is made on another
+disk; what the first one has kept is empty, known as a leftover, and goes."""
+
+import errno
+import os
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+from support.files import names_in
+from support.pooled import Parts, open_parts
+from support.waiting import until
+
+from commitlogfs.fusefs.errors import errno_of
+from commitlogfs.fusefs.files import namespace
+from commitlogfs.fusefs.kernel import inodes
+from commitlogfs.store.disks import health
+from commitlogfs.store.errors import DiskError, NoDiskAvailableError, SegmentExistsError
+from commitlogfs.store.files import allocate, durable, safe_open
+from commitlogfs.store.files.allocate import Owner
+from commitlogfs.store.pool.commitlog import NO_SPACE_CACHE_S
+
+SIZE = 4096
+NAME = b"%020d" % 0
+COPY = b".%b.x1" % NAME
+OURS = Owner(os.geteuid(), os.getegid(), 0o644)
+
+
+@pytest.fixture
+def parts(workdir):
+    with open_parts(workdir) as parts:
+        yield parts
+
+
+@pytest.fixture
+def ill(monkeypatch):
+    """The next link is carried out and reported as failed; whatever is reserved afterwards is refused."""
+    link, reserve = safe_open.link_unnamed, allocate.reserve
+    ill_folder: list[tuple[int, int]] = []
+
+    def folder(dirfd: int) -> tuple[int, int]:
+        st = os.fstat(dirfd)
+        return st.st_dev, st.st_ino
+
+    def failing_link(fd: int, dirfd: int, name: bytes) -> None:
+        link(fd, dirfd, name)
+        if not ill_folder:
+            ill_folder.append(folder(dirfd))
+            raise OSError(errno.EIO, "injected")
+
+    def failing_reserve(dirfd: int, segment_size: int, owner: Owner) -> int:
+        if folder(dirfd) in ill_folder:
+            raise OSError(errno.EIO, "injected")
+        return reserve(dirfd, segment_size, owner)
+
+    monkeypatch.setattr(safe_open, "link_unnamed", failing_link)
+    monkeypatch.setattr(allocate, "reserve", failing_reserve)
+    return ill_folder
+
+
+def holders(parts: Parts, name: bytes) -> list[int]:
+    return [n for n, folder in enumerate(parts.folders) if name.decode() in names_in(folder)]
+
+
+async def create_refused(parts: Parts) -> None:
+    with pytest.raises(SegmentExistsError):
+        await parts.namespace.create(NAME, OURS)
+
+
+@asynccontextmanager
+async def leftovers_removed(parts: Parts) -> AsyncIterator[None]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(parts.namespace.free_retired_files)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+def test_a_link_reported_as_failed_leaves_an_empty_file_that_goes(parts, ill):
+    async def main() -> None:
+        handle = await parts.namespace.create(NAME, OURS)
+        assert holders(parts, NAME) == [0, handle.file.disk - 1]
+        assert parts.commitlog.find_name(NAME) is handle.file
+        assert len(parts.commitlog.catalog) == 1
+        health.note_success(parts.commitlog.disks[1])
+        async with leftovers_removed(parts):
+            await until(lambda: holders(parts, NAME) == [handle.file.disk - 1])
+
+    trio.run(main)
+
+
+def test_a_leftover_that_holds_data_by_now_stays(parts, ill, caplog):
+    async def main() -> None:
+        handle = await parts.namespace.create(NAME, OURS)
+        (parts.folders[0] / NAME.decode()).write_bytes(b"x")
+        health.note_success(parts.commitlog.disks[1])
+        async with leftovers_removed(parts):
+            await until(lambda: "leftover_kept" in caplog.text)
+        assert holders(parts, NAME) == [0, handle.file.disk - 1]
+        assert caplog.text.count("leftover_kept") == 1
+
+    trio.run(main)
+
+
+def test_without_another_disk_a_denied_name_is_made_where_it_failed(workdir, ill):
+    async def main(parts: Parts) -> None:
+        with pytest.raises(NoDiskAvailableError):
+            await parts.namespace.create(NAME, OURS)
+        await trio.sleep(NO_SPACE_CACHE_S)
+        with pytest.raises(NoDiskAvailableError):
+            await parts.namespace.create(NAME, OURS)  # it is still there
+        (parts.folders[0] / NAME.decode()).unlink()
+        ill.clear()
+        ill.append((0, 0))
+        await trio.sleep(NO_SPACE_CACHE_S)
+        await parts.namespace.create(NAME, OURS)
+        assert holders(parts, NAME) == [0]
+
+    with open_parts(workdir, 1) as parts:
+        trio.run(main, parts)
+
+
+def test_a_file_that_somebody_put_there_is_not_doubled_when_its_disk_is_skipped(parts):
+    async def main() -> None:
+        (parts.folders[0] / NAME.decode()).touch()
+        await create_refused(parts)
+        parts.commitlog.disks[1].retry_at_s = float("inf")
+        await create_refused(parts)
+        assert holders(parts, NAME) == [0]
+
+    trio.run(main)
+
+
+def test_a_rename_that_failed_half_way_keeps_the_name_taken(parts, monkeypatch):
+    def failing_sync(dirfd: int) -> None:
+        raise OSError(errno.EIO, "injected")
+
+    async def main() -> None:
+        handle = await parts.namespace.create(COPY, OURS)
+        os.ftruncate(handle.fd, SIZE)
+        await parts.namespace.handles.release(inodes.encode(handle.file))
+        with monkeypatch.context() as patch:
+            patch.setattr(durable, "sync_dir", failing_sync)
+            with pytest.raises(DiskError):
+                await parts.namespace.publish_copy(COPY, NAME)
+        parts.commitlog.disks[1].retry_at_s = float("inf")
+        await create_refused(parts)
+        assert holders(parts, NAME) == [0]
+
+    trio.run(main)
+
+
+@dataclass
+class SlowLinks:
+    """The first `only` links of NAME, or all, wait for the event."""
+
+    only: int = 1 << 30
+    event: threading.Event = field(default_factory=threading.Event)
+
+
+@pytest.fixture
+def slow_link(monkeypatch):
+    link, slow = safe_open.link_unnamed, SlowLinks()
+
+    def waiting_link(fd: int, dirfd: int, name: bytes) -> None:
+        if name == NAME and slow.only > 0:
+            slow.only -= 1
+            assert slow.event.wait(30)
+        link(fd, dirfd, name)
+
+    monkeypatch.setattr(safe_open, "link_unnamed", waiting_link)
+    monkeypatch.setattr(namespace, "PUBLISH_DEADLINE_S", 0.05)
+    yield slow
+    slow.event.set()
+
+
+def test_beside_a_link_that_hangs_the_segment_is_made_elsewhere(parts, slow_link):
+    async def main() -> None:
+        slow_link.only = 1
+        handle = await parts.namespace.create(NAME, OURS)
+        await parts.namespace.create(b"%020d" % SIZE, OURS)
+        assert holders(parts, NAME) == [handle.file.disk - 1] != [0]
+
+        # The disk answers after all: what it has made is no part of the log.
+        slow_link.event.set()
+        await until(lambda: len(holders(parts, NAME)) == 2)
+        health.note_success(parts.commitlog.disks[1])
+        async with leftovers_removed(parts):
+            await until(lambda: holders(parts, NAME) == [handle.file.disk - 1])
+        assert parts.commitlog.find_name(NAME) is handle.file
+
+    trio.run(main)
+
+
+def test_a_link_that_hung_is_the_segment_if_no_other_was_made(parts, slow_link):
+    async def main() -> None:
+        with pytest.raises(NoDiskAvailableError):
+            await parts.namespace.create(NAME, OURS)
+        slow_link.event.set()
+        await until(lambda: len(holders(parts, NAME)) == 3)
+        await until(lambda: parts.commitlog.find_name(NAME) is not None)
+        await until(lambda: parts.namespace.handles.statistics().files == 0)
+        file = parts.commitlog.find_name(NAME)
+        for disk in parts.commitlog.disks.values():
+            health.note_success(disk)
+        async with leftovers_removed(parts):
+            await until(lambda: holders(parts, NAME) == [file.disk - 1])
+        await parts.namespace.remove(NAME)
+        assert holders(parts, NAME) == []
+
+    trio.run(main)
+
+
+def test_a_rename_that_hangs_holds_up_its_own_names_only(parts, monkeypatch):
+    link, go_on = os.link, threading.Event()
+
+    def waiting_link(*arguments: object, **options: object) -> None:
+        assert go_on.wait(30)
+        link(*arguments, **options)
+
+    async def main() -> None:
+        handle = await parts.namespace.create(COPY, OURS)
+        os.ftruncate(handle.fd, SIZE)
+        await parts.namespace.handles.release(inodes.encode(handle.file))
+        monkeypatch.setattr(os, "link", waiting_link)
+        monkeypatch.setattr(namespace, "REMOVE_DEADLINE_S", 0.05)
+        with pytest.raises(DiskError):
+            await parts.namespace.publish_copy(COPY, NAME)
+        for change in (parts.namespace.remove(COPY), parts.namespace.publish_copy(COPY, NAME)):
+            with pytest.raises(DiskError):
+                await change
+        with pytest.raises(SegmentExistsError):
+            await parts.namespace.create(NAME, OURS)
+        go_on.set()
+        await until(lambda: parts.commitlog.find_name(NAME) is not None)
+        assert holders(parts, NAME) == [0]
+        assert holders(parts, COPY) == []
+
+    trio.run(main)
+
+
+def test_every_disk_hung_for_a_moment_and_the_next_create_succeeds(parts, monkeypatch):
+    """As when a machine is frozen for a snapshot: no disk is held against a broker that tries again."""
+    reserve = allocate.reserve
+
+    def failing(dirfd: int, segment_size: int, owner: Owner) -> int:
+        raise OSError(errno.EIO, "injected")
+
+    async def main() -> None:
+        monkeypatch.setattr(allocate, "reserve", failing)
+        with pytest.raises(NoDiskAvailableError) as refused:
+            await parts.namespace.create(NAME, OURS)
+        assert errno_of(refused.value) == errno.EIO
+        monkeypatch.setattr(allocate, "reserve", reserve)
+        await trio.sleep(NO_SPACE_CACHE_S)
+        await parts.namespace.create(NAME, OURS)
+
+    trio.run(main)

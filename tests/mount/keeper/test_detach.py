@@ -1,0 +1,132 @@
+"""What becomes of a mount that nobody will answer for any more."""
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.tiny_fuse import tiny_fuse
+from support.waiting import eventually
+
+from commitlogfs.mount.keeper import detach
+from commitlogfs.mount.keeper.command_line import Options
+from commitlogfs.mount.keeper.detach import see_off
+from commitlogfs.mount.linux import mountinfo
+from commitlogfs.mount.linux.stop_signals import STOPS, Signals
+from commitlogfs.mount.location import runtime_directory
+
+pytestmark = [pytest.mark.mounted, pytest.mark.root]
+
+HOLD = "import sys, time; held = open(sys.argv[1]); print('held', flush=True); time.sleep(1000)"
+
+
+@pytest.fixture
+def signals() -> Iterator[Signals]:
+    former = {number: signal.getsignal(number) for number in STOPS}
+    made = Signals()
+    yield made
+    signal.set_wakeup_fd(-1)
+    for number, handler in former.items():
+        signal.signal(number, handler)
+    made.close()
+
+
+@pytest.fixture
+def options(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
+    monkeypatch.setenv(runtime_directory.OVERRIDE, str(workdir / "run"))
+    monkeypatch.setattr(detach, "LOOK_INTERVAL_S", 0.05)
+    runtime_directory.ensure_runtime_folder()
+    (workdir / "mnt").mkdir()
+    return Options("tiny", str(workdir / "mnt"), ("true",))
+
+
+@contextlib.contextmanager
+def dead_mount(options: Options, *, held: bool = False) -> Iterator[subprocess.Popen[str] | None]:
+    """A mount whose daemon has died, and a process that has a file open there."""
+    with tiny_fuse(Path(options.mountpoint)) as daemon:
+        holder = None
+        if held:
+            holder = subprocess.Popen(
+                [sys.executable, "-S", "-c", HOLD, f"{options.mountpoint}/file"], stdout=subprocess.PIPE, text=True
+            )
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+        daemon.kill()
+        daemon.wait()
+        try:
+            yield holder
+        finally:
+            if holder is not None:
+                holder.kill()
+                holder.communicate()
+
+
+def is_there(options: Options) -> bool:
+    return mountinfo.find_mount(options.mountpoint) is not None
+
+
+@pytest.mark.parametrize("patient", [True, False])
+def test_a_dead_mount_that_nobody_holds_is_detached(options: Options, signals: Signals, patient: bool):
+    with dead_mount(options):
+        assert is_there(options)
+        see_off(options, signals, patient=patient)
+        assert not is_there(options)
+
+
+def test_a_mount_that_is_gone_needs_nothing(options: Options, signals: Signals):
+    see_off(options, signals, patient=True)
+
+
+def test_a_held_mount_is_detached_when_its_holder_leaves(
+    options: Options, signals: Signals, caplog: pytest.LogCaptureFixture
+):
+    with dead_mount(options, held=True) as holder:
+
+        def leave_when_named() -> None:
+            with contextlib.suppress(AssertionError):  # then nothing leaves, and the test runs into its timeout
+                eventually(lambda: any(record.message == "dead_mount_held" for record in caplog.records))
+                holder.kill()
+                holder.wait()
+
+        leaving = threading.Thread(target=leave_when_named)
+        leaving.start()
+        see_off(options, signals, patient=True)
+        leaving.join()
+        assert not is_there(options)
+    told = [record for record in caplog.records if record.message == "dead_mount_held"]
+    assert len(told) == 1
+    assert f"pid {holder.pid}" in told[0].fields["holders"]
+
+
+def test_without_patience_a_held_mount_stays(options: Options, signals: Signals):
+    with dead_mount(options, held=True):
+        see_off(options, signals, patient=False)
+        assert is_there(options)
+
+
+def test_a_stop_signal_ends_the_wait(options: Options, signals: Signals):
+    with dead_mount(options, held=True):
+        os.kill(os.getpid(), signal.SIGTERM)
+        see_off(options, signals, patient=True)
+        assert is_there(options)
+
+
+@pytest.mark.parametrize("lock", [runtime_directory.keeper_lock_path, runtime_directory.lock_path])
+def test_a_mount_of_somebody_who_lives_stays(options: Options, signals: Signals, lock):
+    with dead_mount(options), lock(options.name).open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        see_off(options, signals, patient=True)
+        assert is_there(options)
+
+
+def test_a_mount_of_another_name_stays(options: Options, signals: Signals):
+    other = Options("other", options.mountpoint, ("true",))
+    with dead_mount(options):
+        see_off(other, signals, patient=True)
+        assert is_there(options)

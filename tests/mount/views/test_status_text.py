@@ -1,0 +1,123 @@
+"""Sentences of `status`, from documents made by hand."""
+
+import time
+from typing import Any
+
+import pytest
+
+from commitlogfs.mount.views.status_text import (
+    describe_degraded,
+    describe_disk,
+    describe_log,
+    describe_pressure,
+    describe_store_root,
+)
+
+LIMITS = {"clean": 75, "force": 85, "full": 90, "resume": 83, "min_free_bytes": 0}
+
+
+def a_disk(**changes: object) -> dict[str, Any]:
+    return {
+        "path": "/data1",
+        "refusal": None,
+        "last_error": "",
+        "thresholds": LIMITS,
+        "next_threshold": "clean",
+        "eta_seconds": 32400.0,
+        **changes,
+    }
+
+
+def a_log(**changes: object) -> dict[str, Any]:
+    empty = {"count": 0, "unsized": 0, "first_offset": 0, "last_offset": None, "size": 1 << 30, "gaps": []}
+    return {**empty, **changes}
+
+
+def a_document(**changes: object) -> dict[str, Any]:
+    return {
+        "segments": a_log(count=12, last_offset=11 << 30),
+        "ingest_bytes_per_second": 31e6,
+        "placement": {"fallback": False, "next_disk": "/data2"},
+        "statfs": {"used_percent": 50, "trigger": "all"},
+        "thresholds": LIMITS,
+        "store_root": {"path": "/store", "used_percent": 40.0},
+        "missing_disks": ["/data3", "/data4"],
+        **changes,
+    }
+
+
+def test_log():
+    assert describe_log(a_document()) == (
+        "12 segments of 1GiB, log offsets 0 to 12,884,901,888, growing by 29.6 MiB/s."
+    )
+    assert describe_log(a_document(ingest_bytes_per_second=0.0)).endswith("12,884,901,888.")
+    idle = a_document(ingest_bytes_per_second=0.0, idle_since=1_700_000_000.5)
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(1_700_000_000))
+    assert describe_log(idle).endswith(f"12,884,901,888, idle since {when}.")
+    empty = a_document(segments=a_log(first_offset=None, size=4096))
+    assert describe_log(empty) == "The log is empty; segments of 4KiB will be made when the broker starts."
+    made_ahead = a_log(count=1, unsized=1, last_offset=0)
+    assert describe_log(a_document(segments=made_ahead, ingest_bytes_per_second=0.0)) == (
+        "1 segment of 1GiB, log offsets 0 to 1,073,741,824, and 1 segment without a size yet."
+    )
+    gap = {**a_document()["segments"], "gaps": [[1 << 30, 2 << 30]]}
+    assert "WITH 1 GAP: consumers skip over a gap silently" in describe_log(a_document(segments=gap))
+
+
+def test_degraded():
+    assert describe_degraded(a_document()) == "DEGRADED: served without /data3, /data4."
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, "reaches clean (75 %) in about 9 h"),
+        ({"eta_seconds": None}, "below clean (75 %)"),
+        ({"path": "/data2"}, "takes the next segment, reaches clean (75 %) in about 9 h"),
+        ({"next_threshold": None}, ""),
+        ({"refusal": "above-force"}, "skipped for new segments until below 83 %"),
+        ({"refusal": "no-room"}, "full: no new segments until space is free"),
+        ({"refusal": "held-back", "last_error": "EIO"}, "passed over for a moment: EIO"),
+        ({"refusal": "not-writable"}, "read-only: its segments are served, new ones go elsewhere"),
+        ({"refusal": "unknown-usage"}, "does not answer: passed over"),
+    ],
+)
+def test_disk(changes, text):
+    assert describe_disk(a_disk(**changes), a_document()) == text
+
+
+def test_a_disk_in_fall_back():
+    document = a_document(placement={"fallback": True, "next_disk": None})
+    said = describe_disk(a_disk(next_threshold="full", eta_seconds=60.0), document)
+    assert said == "above its limit like all others, used all the same, reaches full (90 %) in about 60 s"
+
+
+@pytest.mark.parametrize(
+    ("used", "said"),
+    [
+        (75, "nothing for lack of space before 75 %"),
+        (76, "deletes expired segments at once"),
+        (86, "deletes its oldest segments, whatever their age"),
+        (91, "refuses messages and deletes its oldest segments"),
+    ],
+)
+def test_pressure(used, said):
+    text = describe_pressure(a_document(statfs={"used_percent": used, "trigger": "all"}))
+    assert said in text
+    assert "least full" in text
+    assert "fullest" in describe_pressure(a_document(statfs={"used_percent": used, "trigger": "any"}))
+
+
+@pytest.mark.parametrize(
+    ("used", "said"),
+    [
+        (None, "does not answer"),
+        (75.0, "fine up to 75 %"),
+        (75.1, "above 75 % the broker deletes expired segments"),
+        (85.5, "above 85 % the broker deletes its oldest segments for it"),
+    ],
+)
+def test_store_root(used, said):
+    text = describe_store_root(a_document(store_root={"path": "/store", "used_percent": used}))
+    assert text.startswith("The store root /store")
+    assert said in text

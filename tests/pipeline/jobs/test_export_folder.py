@@ -1,0 +1,167 @@
+"""The folder of an export: whatever the moment of a kill, the next open finds a range once or not at all."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlogfs.pipeline.jobs.export_folder import (
+    OWN,
+    ExportFolder,
+    ExportRefusedError,
+    FinishedFile,
+    FinishedRange,
+    partition_folder,
+)
+from commitlogfs.pipeline.log.scanner import Damage
+
+SETTINGS: dict[str, Any] = {"format": 1, "columns": ["body"]}
+
+
+class Killed(Exception):  # noqa: N818
+    pass
+
+
+class Mortal:
+    """A filesystem of pyarrow whose process is killed after so many changes."""
+
+    def __init__(self, real: Any, changes: int) -> None:
+        self._real, self._left = real, changes
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("move", "delete_file", "create_dir", "open_output_stream"):
+            if self._left == 0:
+                raise Killed
+            self._left -= 1
+        return getattr(self._real, name)
+
+
+def make(folder: ExportFolder, start: int, end: int, names: list[str]) -> tuple[FinishedRange, dict[str, str]]:
+    made, files = {}, []
+    for name in names:
+        path, stream = folder.new_file("x")
+        with stream:
+            stream.write(f"{start}-{end} {name}".encode())
+        final = f"topic={name}/{start}-{end}.parquet"
+        made[final] = path
+        files.append(FinishedFile(final, 3, folder.finish_file(path)))
+    return FinishedRange(start, end, 3 * len(names), tuple(files), (Damage(start, 5, "why", "0"),)), made
+
+
+def visible(root: Path) -> list[str]:
+    return sorted(
+        str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and OWN not in path.parts
+    )
+
+
+def test_what_is_committed_is_there_and_said(tmp_path: Path) -> None:
+    with ExportFolder(str(tmp_path / "out")).open(SETTINGS) as folder:
+        finished, made = make(folder, 0, 100, ["a", "b"])
+        assert visible(tmp_path / "out") == []
+        folder.commit(finished, made)
+        assert folder.finished() == [finished]
+    assert visible(tmp_path / "out") == ["topic=a/0-100.parquet", "topic=b/0-100.parquet"]
+    assert ExportFolder(str(tmp_path / "out")).finished() == [finished]
+
+
+@pytest.mark.parametrize("replacing", [False, True])
+def test_a_commit_killed_at_any_step_is_finished_or_forgotten(tmp_path: Path, replacing: bool) -> None:
+    whole = ["topic=a/0-100.parquet", "topic=b/0-100.parquet"]
+    outcomes = set()
+    for step in range(30):
+        root = tmp_path / f"out{step}"
+        with ExportFolder(str(root)).open(SETTINGS) as folder:
+            before = None
+            if replacing:
+                before, made = make(folder, 0, 100, ["a", "old"])
+                folder.commit(before, made)
+            finished, made = make(folder, 0, 100, ["a", "b"])
+            folder._fs = Mortal(folder._fs, step)
+            try:
+                folder.commit(finished, made, before)
+            except Killed:
+                ended = False
+            else:
+                ended = True
+        with ExportFolder(str(root)).open(SETTINGS) as folder:
+            known = [[file.path for file in one.files] for one in folder.finished()]
+            outcomes.add(str(known))
+            assert visible(root) == sorted(known[0]) if known else not visible(root)
+            assert list((root / OWN / "building").iterdir()) == []
+            assert [path.suffix for path in (root / OWN / "ranges").iterdir()] == [".json"] * len(known)
+        if ended:
+            assert known == [whole]
+            break
+    else:
+        pytest.fail("never committed")
+    assert step > 5
+    assert len(outcomes) == 2
+
+
+def test_only_one_export_writes_at_a_time(tmp_path: Path) -> None:
+    with (
+        ExportFolder(str(tmp_path)).open(SETTINGS),
+        pytest.raises(ExportRefusedError, match="another export is writing"),
+    ):
+        ExportFolder(str(tmp_path)).open(SETTINGS)
+    ExportFolder(str(tmp_path)).open(SETTINGS).close()
+
+
+def test_other_settings_and_foreign_folders_are_refused(tmp_path: Path) -> None:
+    ExportFolder(str(tmp_path / "out")).open(SETTINGS).close()
+    with pytest.raises(ExportRefusedError, match=r'with columns = \["body"\], not \["topic"\]'):
+        ExportFolder(str(tmp_path / "out")).check({**SETTINGS, "columns": ["topic"]})
+    with pytest.raises(ExportRefusedError, match=r"holds something else \(out\)"):
+        ExportFolder(str(tmp_path)).open(SETTINGS)
+    (tmp_path / "file").touch()
+    with pytest.raises(ExportRefusedError, match="is a file"):
+        ExportFolder(str(tmp_path / "file")).open(SETTINGS)
+    with pytest.raises(ExportRefusedError, match=r"cannot be written: "):
+        ExportFolder("/proc/nowhere").open(SETTINGS)
+    assert [path.name for path in tmp_path.iterdir() if path.name not in ("out", "file")] == []
+
+
+def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
+    ExportFolder(str(tmp_path)).open(SETTINGS).close()
+    (tmp_path / OWN / "ranges" / "1-2.json").write_text("{")
+    with pytest.raises(ExportRefusedError, match=r"ranges/1-2\.json is damaged"):
+        ExportFolder(str(tmp_path)).finished()
+
+
+def test_a_file_that_somebody_took_away_is_not_passed_over(tmp_path: Path) -> None:
+    with ExportFolder(str(tmp_path)).open(SETTINGS) as folder:
+        finished, made = make(folder, 0, 100, ["a"])
+        folder._fs = Mortal(folder._fs, 2)  # the manifest is written, nothing else
+        with pytest.raises(Killed):
+            folder.commit(finished, made)
+    for path in (tmp_path / OWN / "building").iterdir():
+        path.unlink()
+    with pytest.raises(ExportRefusedError, match="was removed before it was finished"):
+        ExportFolder(str(tmp_path)).open(SETTINGS)
+
+
+def test_a_uri_means_the_same_folder(tmp_path: Path) -> None:
+    with ExportFolder(f"file://{tmp_path}/out").open(SETTINGS) as folder:
+        folder.commit(*make(folder, 0, 9, ["a"]))
+    assert visible(tmp_path / "out") == ["topic=a/0-9.parquet"]
+    assert json.loads((tmp_path / "out" / OWN / "export.json").read_text()) == SETTINGS
+
+
+@pytest.mark.parametrize(
+    ("topic", "folder"),
+    [
+        ("plain-Topic_1", "topic=plain-Topic_1"),
+        ("%RETRY%group", "topic=%25RETRY%25group"),
+        ("a/b=c:d", "topic=a%2Fb%3Dc%3Ad"),
+        ("主题", "topic=主题"),
+        ("", "topic=__HIVE_DEFAULT_PARTITION__"),
+    ],
+)
+def test_folders_are_named_as_spark_names_them(topic: str, folder: str) -> None:
+    assert partition_folder([("topic", topic), ("date", "2026-11-21")]) == f"{folder}/date=2026-11-21"
+
+
+def test_a_topic_too_long_for_a_folder_is_refused() -> None:
+    with pytest.raises(ExportRefusedError, match="too long for the name of a folder"):
+        partition_folder([("topic", "t" * 250)])

@@ -1,0 +1,189 @@
+"""A path that is not a log is an error, a log without messages is an empty table: in every reader and verb."""
+
+import json
+import logging
+import os
+import re
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from support.messages import messages
+from support.pools import PoolMount
+from support.written_logs import WrittenLog, write_log
+
+from commitlogfs.pipeline import cli
+from commitlogfs.pipeline.jobs.audit import audit
+from commitlogfs.pipeline.jobs.export import ExportRequest, plan_export
+from commitlogfs.pipeline.jobs.rebuild import rebuild
+from commitlogfs.pipeline.jobs.stats import stats
+from commitlogfs.pipeline.log.errors import LocationError
+from commitlogfs.pipeline.source.options import ReadOptions, parse_options
+from commitlogfs.pipeline.source.reader import plan_batch
+from commitlogfs.pipeline.source.selection import Bounds
+from commitlogfs.pipeline.source.stream_reader import CommitlogStreamReader
+
+SEGMENT = 1 << 16
+ENTRY = struct.Struct(">qiq")
+"""Of a consume queue: log offset, size, tags code."""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> WrittenLog:
+    """In a store's root, as a broker has it."""
+    return write_log(tmp_path / "store" / "commitlog", SEGMENT, messages(20))
+
+
+def options(path: object, *, streaming: bool = False, **given: str) -> ReadOptions:
+    return parse_options({"path": str(path), **given}, streaming=streaming)
+
+
+def batch(path: object, **given: str) -> int:
+    return len(plan_batch(options(path, **given), Bounds()))
+
+
+def stream(path: object, **given: str) -> CommitlogStreamReader:
+    return CommitlogStreamReader(options(path, streaming=True, **given), cast("Any", None))
+
+
+READERS: dict[str, Callable[[str], object]] = {
+    "batch": batch,
+    "stream": lambda path: stream(path).initialOffset(),
+    "stats": lambda path: stats(cast("Any", None), path),
+    "export": lambda path: plan_export(ExportRequest(path, "/nowhere/out")),
+    "rebuild": lambda path: rebuild(cast("Any", None), path, Path("/nowhere/out")),
+    "audit": lambda path: audit(cast("Any", None), path),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(("above", "kind"), [(".", "path"), ("..", "path"), (".", "file URI"), (".", "list")])
+def test_a_directory_above_the_log_is_an_error_that_names_the_log(
+    log: WrittenLog, reader: str, above: str, kind: str
+) -> None:
+    root = os.path.normpath(log.folder.parent / above)
+    place, told = {
+        "path": (root, str(log.folder)),
+        "file URI": (f"file://{root}", f"file://{log.folder}"),
+        "list": (f"{log.folder},{root}", str(log.folder)),
+    }[kind]
+    with pytest.raises(LocationError, match=re.escape(f"no segments; the log is likely {told}")):
+        READERS[reader](place)
+
+
+@pytest.mark.parametrize("verb", ["stats", "export", "rebuild", "audit"])
+def test_each_verb_names_the_log_below_a_wrong_path(
+    log: WrittenLog, verb: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    output = {"export": [str(tmp_path / "out")], "rebuild": ["--output", str(tmp_path / "out")]}.get(verb, [])
+    assert cli.main([verb, str(log.folder.parent), *output]) == 3
+    assert f"no segments; the log is likely {log.folder}" in capfd.readouterr().err
+
+
+def test_each_wrong_path_is_an_error_in_spark(spark: SparkSession, log: WrittenLog) -> None:
+    reader = spark.read.format("commitlog").schema("topic string")
+    for pushes in ("false", "true"):
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", pushes)
+        try:
+            with pytest.raises(PySparkException, match=f"LocationError: .*likely {log.folder}"):
+                reader.load(str(log.folder.parent)).where("topic = 'a'").count()
+        finally:
+            spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("files", [1, 3])
+def test_files_of_a_consume_queue_are_no_log(log: WrittenLog, files: int, reader: str) -> None:
+    """They have names like those of segments."""
+    queue = log.folder.parent / "consumequeue" / "Topic" / "0"
+    queue.mkdir(parents=True)
+    entries = b"".join(ENTRY.pack(offset, 100, 0) for offset in log.offsets)
+    for number in range(files):
+        (queue / f"{number * 6000:020d}").write_bytes(entries.ljust(6000, b"\0"))
+    with pytest.raises(LocationError, match=f"{queue}: no file holds a message"):
+        READERS[reader](str(queue))
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_segment_as_path_is_an_error_that_names_the_log(log: WrittenLog, reader: str) -> None:
+    with pytest.raises(LocationError, match=f"Not a directory; the log is likely {log.folder}$"):
+        READERS[reader](str(log.segment_at(0)))
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_an_empty_directory_is_an_error(tmp_path: Path, reader: str) -> None:
+    with pytest.raises(Exception, match=f"{tmp_path} holds no segments: is the log mounted there"):
+        READERS[reader](str(tmp_path))
+
+
+def test_an_empty_directory_is_a_log_without_messages_if_said_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert batch(tmp_path, failOnDataLoss="false") == 0
+        reader = stream(tmp_path, failOnDataLoss="false")
+        assert reader.initialOffset() == {"offset": 0}
+    assert caplog.messages == [f"{tmp_path} holds no segments: is the log mounted there?"] * 2
+    log = write_log(tmp_path, SEGMENT, messages(20))
+    assert reader.latestOffset({"offset": 0}, ReadAllAvailable()) == {"offset": log.end}
+
+
+def test_a_first_segment_without_size_is_a_log(tmp_path: Path) -> None:
+    """A broker creates the file first and gives it its size afterwards."""
+    (tmp_path / f"{0:020d}").touch()
+    assert batch(tmp_path) == 0
+
+
+def test_disks_of_a_pool_are_a_log_without_messages(make_pool: Callable[..., PoolMount]) -> None:
+    pool = make_pool(2)
+    assert batch(",".join(map(str, pool.disks))) == 0
+    assert batch(pool.disks[0]) == 0
+
+
+def test_a_stream_on_a_new_mount_reads_the_first_segment(make_pool: Callable[..., PoolMount]) -> None:
+    pool = make_pool(2)
+    pool.start()
+    reader = stream(pool.mountpoint)
+    assert reader.initialOffset() == {"offset": 0}
+    assert reader.latestOffset({"offset": 0}, ReadAllAvailable()) == {"offset": 0}
+    segment = pool.path(0)
+    with segment.open("xb") as file:
+        file.truncate(pool.segment_size)
+    source = write_log(pool.disks[0].parent / "source", pool.segment_size, messages(20))
+    with segment.open("r+b") as file:
+        file.write(source.segment_at(0).read_bytes()[: source.end])
+        os.fsync(file.fileno())
+    assert reader.latestOffset({"offset": 0}, ReadAllAvailable()) == {"offset": source.end}
+    pool.stop()
+    with pytest.raises(Exception, match=r"is the log mounted there|was cut back"):
+        reader.latestOffset({"offset": source.end}, ReadAllAvailable())
+
+
+@pytest.mark.slow
+def test_every_verb_takes_a_new_mount_for_an_empty_log(
+    spark: SparkSession, make_pool: Callable[..., PoolMount], tmp_path: Path
+) -> None:
+    pool = make_pool(2)
+    pool.start()
+    log = str(pool.mountpoint)
+    assert spark.read.format("commitlog").schema("topic string").load(log).count() == 0
+    assert stats(spark, log).as_json()["total"] is None
+    assert audit(spark, log).is_whole
+    assert rebuild(spark, log, tmp_path / "rebuilt").records == 0
+    assert plan_export(ExportRequest(log, str(tmp_path / "out"))).todo == ()
+
+
+@pytest.mark.slow
+def test_stats_of_a_new_mount_exits_with_0(make_pool: Callable[..., PoolMount]) -> None:
+    pool = make_pool(1)
+    pool.start()
+    command = [sys.executable, "-m", "commitlogfs.pipeline", "--json", "stats", str(pool.mountpoint)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(ran.stdout)["segments"] == 0

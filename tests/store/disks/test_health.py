@@ -1,0 +1,95 @@
+import pytest
+from support.files import open_disk
+
+from commitlogfs.store.disks import health
+from commitlogfs.store.disks.disk import DiskState
+from commitlogfs.store.errors import DiskError, DiskFailedError, DiskFullError, DiskReadOnlyError
+
+FAILED = DiskFailedError("/data1", "trouble")
+
+
+@pytest.fixture
+def disk(workdir):
+    with open_disk(workdir) as disk:
+        yield disk
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds"),
+    [
+        (DiskFullError, health.HOLD_BACK_FULL_S),
+        (DiskReadOnlyError, health.HOLD_BACK_READ_ONLY_S),
+        (DiskFailedError, health.HOLD_BACK_FAILED_S),
+        (DiskError, health.HOLD_BACK_FAILED_S),
+    ],
+)
+def test_a_failed_disk_is_passed_over_for_its_time(disk, kind, seconds):
+    assert not health.is_held_back(disk, 1000.0)
+    health.note_error(disk, kind("/data1", "trouble"), 1000.0)
+    assert health.is_held_back(disk, 1000.0)
+    assert health.is_held_back(disk, 1000.0 + seconds - 0.001)
+    assert not health.is_held_back(disk, 1000.0 + seconds)
+    assert disk.last_error == "/data1: trouble", "told even after the time is over"
+
+
+def test_the_more_lasting_the_trouble_the_longer_the_time():
+    assert health.HOLD_BACK_FULL_S < health.HOLD_BACK_READ_ONLY_S < health.HOLD_BACK_FAILED_S
+
+
+def test_a_success_forgets(disk):
+    health.note_error(disk, DiskFailedError("/data1", "trouble"), 1000.0)
+    health.note_success(disk)
+    assert not health.is_held_back(disk, 1000.0)
+    assert disk.last_error == ""
+
+
+def test_the_latest_error_decides(disk):
+    health.note_error(disk, DiskFailedError("/data1", "old"), 1000.0)
+    health.note_error(disk, DiskFullError("/data1", "new"), 1001.0)
+    assert not health.is_held_back(disk, 1003.0)
+    assert disk.last_error == "/data1: new"
+
+
+@pytest.mark.parametrize("state", [state for state in DiskState if state is not DiskState.RW])
+def test_a_disk_that_takes_nothing_anyway_is_not_held_back(disk, state):
+    health.note_error(disk, DiskFailedError("/data1", "trouble"), 1000.0)
+    disk.state = state
+    assert not health.is_held_back(disk, 1000.0)
+
+
+def test_one_failure_is_a_suspicion_and_a_second_one_a_proof(disk):
+    health.note_error(disk, FAILED, 1000.0)
+    assert (disk.present_state, disk.is_troubled) == (DiskState.RW, True)
+    health.note_attempt(disk, FAILED, 1001.0)
+    assert (disk.present_state, disk.is_troubled) == (DiskState.FAILED, True)
+
+
+@pytest.mark.parametrize("answer", [None, DiskFullError("/data1", "full")])
+def test_an_attempt_that_succeeds_or_only_lacks_room_ends_it(disk, answer):
+    health.note_error(disk, FAILED, 1000.0)
+    health.note_attempt(disk, FAILED, 1001.0)
+    health.note_look(disk, is_readable=False, now_s=1001.0)
+    health.note_attempt(disk, answer, 1002.0)
+    assert (disk.present_state, disk.is_troubled) == (DiskState.RW, False)
+    assert not health.is_lost(disk, 1e9)
+    assert health.is_held_back(disk, 1003.0), "but it is tried last for its time"
+
+
+def test_a_disk_that_does_not_answer_keeps_its_say_for_a_time_and_is_never_lost(disk):
+    health.note_error(disk, FAILED, 1000.0)
+    health.note_look(disk, is_readable=False, now_s=1000.0)
+    health.note_silence(disk, 1000.0 + health.SUSPECT_S - 1)
+    assert disk.present_state is DiskState.RW
+    health.note_silence(disk, 1000.0 + health.SUSPECT_S)
+    assert disk.present_state is DiskState.FAILED
+    assert not health.is_lost(disk, 1e9)
+
+
+def test_lost_is_what_cannot_be_read_at_any_look_for_long(disk):
+    for seconds in (0.0, health.LOST_AFTER_S - 1):
+        health.note_look(disk, is_readable=False, now_s=1000.0 + seconds)
+    assert not health.is_lost(disk, 1000.0 + health.LOST_AFTER_S - 1)
+    assert health.is_lost(disk, 1000.0 + health.LOST_AFTER_S)
+    health.note_look(disk, is_readable=True, now_s=2000.0)
+    health.note_look(disk, is_readable=False, now_s=2001.0)
+    assert not health.is_lost(disk, 2002.0)
