@@ -137,7 +137,7 @@ def _appender(segment: Path, size: int) -> Iterator[Callable[[], float]]:
     )
     output: list[str] = []
     try:
-        assert process.stdout is not None  # noqa: S101 - narrowing: it is a pipe
+        assert process.stdout is not None
         if process.stdout.readline() != "appending\n":
             raise WrongResultError("the appender did not start")
         yield lambda: int(output[0]) / float(output[1])

@@ -46,12 +46,12 @@ def _end(reader: subprocess.Popen[str]) -> None:
 
 
 def _tell(reader: subprocess.Popen[str]) -> None:
-    assert reader.stdin is not None  # noqa: S101 - narrowing: it is a pipe
+    assert reader.stdin is not None
     reader.stdin.write("go\n")
 
 
 def _expect(reader: subprocess.Popen[str], word: str) -> None:
-    assert reader.stdout is not None  # noqa: S101 - narrowing: it is a pipe
+    assert reader.stdout is not None
     said = reader.stdout.readline().strip()
     if said != word:
         raise WrongResultError(f"a reader said {said or 'nothing'!r} instead of {word!r}")

@@ -20,6 +20,7 @@ from commitlogfs.bench.interrupts import InterruptedByUserError, Interrupts
 from commitlogfs.bench.rocketmq import Broker, Distribution, NameServer, ReceivedMessage, RocketmqError
 from commitlogfs.bench.served import CommandFailedError
 from commitlogfs.console.output import make_console
+from commitlogfs.store.record_layout import BODY_AT, BODY_LENGTH_AT
 
 MESSAGES = 20_000
 BODY_BYTES = 1024
@@ -32,8 +33,6 @@ LINES_SHOWN = 24
 _PIPELINE = "commitlogfs-pipeline"
 _SEND_TIMEOUT_S = 120.0
 _CONSUME_IDLE_S = 30.0
-_BODY_LENGTH_AT = 84
-"""Where a record keeps the length of its body, before the body itself (hosts with IPv4 addresses)."""
 
 
 class DemoFailedError(Exception):
@@ -217,8 +216,8 @@ class Demo:
             record = os.pread(fd, message.store_bytes, message.log_offset)
         finally:
             os.close(fd)
-        length = int.from_bytes(record[_BODY_LENGTH_AT : _BODY_LENGTH_AT + 4], "big")
-        body = record[_BODY_LENGTH_AT + 4 :][:length]
+        length = int.from_bytes(record[BODY_LENGTH_AT:BODY_AT], "big")
+        body = record[BODY_AT:][:length]
         if body != rocketmq.make_body(message.sequence, BODY_BYTES):
             raise DemoFailedError(
                 f"the bytes at log offset {message.log_offset} are not message {message.sequence}"

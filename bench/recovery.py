@@ -147,12 +147,12 @@ class _Client:
         self._process = process
 
     def ask(self, line: str) -> None:
-        assert self._process.stdin is not None  # noqa: S101 - narrowing: both are pipes
+        assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n".encode())
 
     def answer(self) -> tuple[float, str]:
         """Raises CommandFailedError when it says nothing in time."""
-        assert self._process.stdout is not None  # noqa: S101
+        assert self._process.stdout is not None
         if not select.select([self._process.stdout], [], [], _ANSWER_TIMEOUT_S)[0]:
             raise CommandFailedError(
                 f"the mount did not answer within {_ANSWER_TIMEOUT_S:g} s of its daemon's death"

@@ -39,8 +39,8 @@ def main() -> None:
         for turn, line in enumerate(sys.stdin):
             verb, _, pid = line.strip().partition(" ")
             if verb == "floor":
-                assert floor is not None  # noqa: S101 - narrowing: both are given
-                assert floor.stdout is not None  # noqa: S101
+                assert floor is not None
+                assert floor.stdout is not None
                 _kill(int(floor.stdout.readline()))
                 _say(floor.stdout.readline().strip())
                 continue

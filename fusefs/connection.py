@@ -72,7 +72,7 @@ def mount(operations: CommitLogOperations, options: ConnectionOptions, kept: Kep
             operations.suspect_growth(commitlog.files())
             operations.disk_memory.restore()
         log_event(log, logging.INFO, "taken_over", state_lost=chosen.state_lost, ids_given_back=freed)
-        assert extension.module is not None  # noqa: S101 - narrowing: nothing is taken over without it
+        assert extension.module is not None
         extension.module.resend()
         chosen.table.note_takeover()
         operations.forget_removed()

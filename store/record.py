@@ -1,14 +1,6 @@
 """One record of the log: RocketMQ's message format V1 and V2, decoded. Pure: bytes in, values out.
 
-All numbers are big-endian (RocketMQ MessageExtEncoder#encode, CommitLog#checkMessageAndReturnSize):
-
-    TOTALSIZE 4  MAGIC 4  BODYCRC 4  QUEUEID 4  FLAG 4  QUEUEOFFSET 8  PHYSICALOFFSET 8  SYSFLAG 4
-    BORNTIMESTAMP 8  BORNHOST 8|20  STORETIMESTAMP 8  STOREHOST 8|20  RECONSUMETIMES 4
-    PREPAREDTRANSACTIONOFFSET 8  BODYLEN 4 BODY  TOPICLEN 1|2 TOPIC  PROPLEN 2 PROPERTIES
-
-A host is an address of 4 or 16 bytes, told by SYSFLAG, and a port of 4. TOPICLEN has 1 byte in V1, 2 in V2.
-A segment ends with a blank record: 8 bytes, TOTALSIZE = all that remains of the segment. Bytes past the last
-record of the log may be anything, even an old record: only one that carries its own log offset counts.
+The layout is that of `store.record_layout`.
 """
 
 import struct
@@ -18,15 +10,19 @@ from enum import Enum, IntFlag
 from ipaddress import IPv4Address, IPv6Address
 
 from commitlogfs.store.errors import StoreError
+from commitlogfs.store.record_layout import (
+    BODY_AT,
+    BORN_HOST_AT,
+    BORN_HOST_V6_BIT,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECONSUME_TIMES_AT,
+    SIZE_AND_MAGIC_BYTES,
+    SMALLEST_RECORD_BYTES,
+    STORE_HOST_V6_BIT,
+)
 
-MAGIC_V1 = 0xDAA320A7
-MAGIC_V2 = 0xDAA320AB
-MAGIC_BLANK = 0xCBD43194
-
-HEADER_BYTES = 8
-"""TOTALSIZE and MAGIC: what `peek` needs."""
-SMALLEST_RECORD_BYTES = 91
-"""V1, two IPv4 hosts, nothing in body, topic and properties."""
 PROPERTY_CRC_BYTES = 20
 """The record's own checksum, where the broker adds one: the last property, `__CRC32#`."""
 
@@ -36,6 +32,9 @@ _PORT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _BEFORE_BODY = struct.Struct(">iqi")
 _SHORT = struct.Struct(">h")
+assert _HEADER.size == SIZE_AND_MAGIC_BYTES
+assert _BEFORE_BORN_HOST.size == BORN_HOST_AT
+assert _BEFORE_BODY.size == BODY_AT - RECONSUME_TIMES_AT
 _PROPERTY_CRC_NAME = b"__CRC32#\x01"
 _CRC_MASK = 0x7FFFFFFF
 
@@ -45,8 +44,8 @@ class SysFlag(IntFlag):
 
     COMPRESSED = 1 << 0
     MULTI_TAGS = 1 << 1
-    BORN_HOST_V6 = 1 << 4
-    STORE_HOST_V6 = 1 << 5
+    BORN_HOST_V6 = 1 << BORN_HOST_V6_BIT
+    STORE_HOST_V6 = 1 << STORE_HOST_V6_BIT
     NEED_UNWRAP = 1 << 6
     INNER_BATCH = 1 << 7
 
@@ -188,18 +187,18 @@ def parse_properties(raw: bytes) -> dict[str, str]:
 
 
 def peek(data: bytes) -> int:
-    """The size of the record that begins with these (at least HEADER_BYTES) bytes.
+    """The size of the record that begins with these (at least SIZE_AND_MAGIC_BYTES) bytes.
 
     Raises BlankRecordError, NotARecordError, TruncatedRecordError.
     """
-    if len(data) < HEADER_BYTES:
-        raise TruncatedRecordError(HEADER_BYTES, len(data))
+    if len(data) < SIZE_AND_MAGIC_BYTES:
+        raise TruncatedRecordError(SIZE_AND_MAGIC_BYTES, len(data))
     total_size: int
     magic: int
     total_size, magic = _HEADER.unpack_from(data)
     if magic == MAGIC_BLANK:
         raise BlankRecordError(total_size)
-    if not any(data[:HEADER_BYTES]):
+    if not any(data[:SIZE_AND_MAGIC_BYTES]):
         raise NotARecordError("nothing is written here (yet)")
     if magic not in (MAGIC_V1, MAGIC_V2) or total_size < SMALLEST_RECORD_BYTES:
         raise NotARecordError("no record begins here")

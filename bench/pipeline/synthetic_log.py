@@ -14,13 +14,20 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from commitlogfs.store.record_layout import (
+    BORN_TIMESTAMP_AT,
+    END_BLANK_BYTES,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    PHYSICAL_OFFSET_AT,
+    QUEUE_OFFSET_AT,
+    STORE_TIMESTAMP_AT,
+)
+
 TOPICS, QUEUES = 8, 8
 BODY_BYTES = 200
 FIRST_STORED_MS = 1_750_000_000_000
 _MESSAGES_PER_MS = 50
-_V1, _BLANK = 0xDAA320A7, 0xCBD43194
-_END_BLANK = 8
-_QUEUE_OFFSET_AT, _PHYSICAL_OFFSET_AT, _BORN_AT, _STORED_AT = 20, 28, 40, 56
 _UNIQUE_DIGITS, _KEY_DIGITS = 16, 10
 _AT_ONCE = 1 << 14
 
@@ -48,7 +55,7 @@ def write_log(folder: Path, messages: int, segment_size: int, tell: Callable[[st
     block = _Block()
     done = offset = 0
     while done < messages:
-        per_segment = (segment_size - _END_BLANK) // block.size * len(block.starts)
+        per_segment = (segment_size - END_BLANK_BYTES) // block.size * len(block.starts)
         count = min(per_segment, messages - done)
         path = folder / f"{offset:020d}"
         with path.open("wb") as file:
@@ -57,7 +64,7 @@ def write_log(folder: Path, messages: int, segment_size: int, tell: Callable[[st
                 file.write(block.render(done + start, part, offset + start // len(block.starts) * block.size).data)
             written = file.tell()
             if count == per_segment:
-                file.write(struct.pack(">II", segment_size - written, _BLANK))
+                file.write(struct.pack(">II", segment_size - written, MAGIC_BLANK))
             file.truncate(segment_size)
         done += count
         tell(f"{done:,} of {messages:,} messages written")
@@ -87,10 +94,10 @@ class _Block:
             sequence = first + number * len(self.starts) + index
             stored = FIRST_STORED_MS + sequence // _MESSAGES_PER_MS
             for at, value in (
-                (_QUEUE_OFFSET_AT, first // len(self.starts) + number),
-                (_PHYSICAL_OFFSET_AT, offset + number * self.size + start),
-                (_BORN_AT, stored - 1),
-                (_STORED_AT, stored),
+                (QUEUE_OFFSET_AT, first // len(self.starts) + number),
+                (PHYSICAL_OFFSET_AT, offset + number * self.size + start),
+                (BORN_TIMESTAMP_AT, stored - 1),
+                (STORE_TIMESTAMP_AT, stored),
             ):
                 out[:, start + at : start + at + 8] = value.astype(">i8")[:, None].view(np.uint8)
             _write_digits(out, start + self._unique_at[index], sequence, _UNIQUE_DIGITS)
@@ -114,7 +121,7 @@ def _template(topic: int, queue: int) -> bytes:
         b"KEYS\x01k%s\x02UNIQ_KEY\x01%s%s\x02CLUSTER\x01DefaultCluster\x02WAIT\x01true\x02TAGS\x01Tag%d\x02"
     ) % (b"0" * _KEY_DIGITS, b"7F00000100002A14", b"0" * _UNIQUE_DIGITS, (topic + queue) % 5)
     host = bytes([127, 0, 0, 1]) + struct.pack(">i", 10911)
-    record = struct.pack(">IIiiqqiq", _V1, zlib.crc32(body) & 0x7FFFFFFF, queue, 0, 0, 0, 0, 0)
+    record = struct.pack(">IIiiqqiq", MAGIC_V1, zlib.crc32(body) & 0x7FFFFFFF, queue, 0, 0, 0, 0, 0)
     record += host + struct.pack(">q", 0) + host + struct.pack(">iqi", 0, 0, len(body)) + body
     record += (
         struct.pack(">b", len(_topic(topic))) + _topic(topic) + struct.pack(">h", len(properties)) + properties

@@ -328,7 +328,7 @@ class Namespace:
             is_late = True
             self._commitlog.note_leftover(left)
             raise DiskFailedError(disk.path, f"link: {error}") from error
-        assert handle is not None  # noqa: S101 - narrowing: it is in time
+        assert handle is not None
         return handle
 
     async def _publish(self, disk: Disk, plan: CreatePlan, fd: int, left: Segment) -> allocate.Published:

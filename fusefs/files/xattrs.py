@@ -25,7 +25,7 @@ _ATTRIBUTES: dict[bytes, Callable[[Disk, Segment], bytes]] = {
     PREFIX + b"disk_id": lambda disk, file: disk.disk_id.encode(),
     PREFIX + b"fullpath": _full_path,
     PREFIX + b"base_offset": lambda disk, file: b"%d" % file.base_offset,
-    PREFIX + b"allocated_bytes": lambda disk, file: b"%d" % (unpack(file.attributes).blocks * 512),
+    PREFIX + b"allocated_bytes": lambda disk, file: b"%d" % (unpack(file.attributes).allocated_bytes),
 }
 
 

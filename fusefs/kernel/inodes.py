@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pyfuse3
 from pyfuse3 import InodeT
 
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.identity import LARGEST_DISK_NUMBER, DiskNumber
 from commitlogfs.store.errors import SegmentNotFoundError
 from commitlogfs.store.pool.catalog import Segment
 
@@ -29,8 +29,13 @@ CONTROL_METRICS = InodeT(5)
 
 BACKING_BITS = 48
 LARGEST_BACKING = (1 << BACKING_BITS) - 1
-LARGEST_DISK = (1 << 12) - 1
-_EPOCH_BIT = 60
+DISK_BITS = 12
+LARGEST_DISK = (1 << DISK_BITS) - 1
+_EPOCH_BIT = BACKING_BITS + DISK_BITS
+_EPOCH_BITS = 4
+
+assert LARGEST_DISK == LARGEST_DISK_NUMBER, "every disk of a pool has inode numbers"
+assert _EPOCH_BIT + _EPOCH_BITS == 64, "an inode number has 64 bits"
 
 _epoch = 0
 
@@ -55,7 +60,7 @@ def encode(file: Segment) -> InodeT:
 def begin_epoch(epoch: int) -> None:
     """Once, before the first request is answered. Raises OverflowError for more than four bits."""
     global _epoch
-    if not 0 <= epoch < 1 << 4:
+    if not 0 <= epoch < 1 << _EPOCH_BITS:
         raise OverflowError(f"no epoch: {epoch}")
     _epoch = epoch << _EPOCH_BIT
 

@@ -108,7 +108,7 @@ def begin(
 
 
 def _taken_over(kept: Kept, former: Handshake, reply: bytes, device: int, wanted: Passthrough) -> Session:
-    assert extension.module is not None  # noqa: S101 - narrowing: begin has looked
+    assert extension.module is not None
     if reply[_INIT_OUT_FLAGS:] != former.init_reply[_INIT_OUT_FLAGS:]:
         raise UnknownLayoutError(
             "this version would have agreed with the kernel on other features than the mount was made with"

@@ -49,7 +49,7 @@ def init(
     """
     specs, size, _ = chosen_disks(which, disks, segment_size)
     root = parse_owner(owner, mode, RootAttributes(NEW_ROOT_MODE, os.geteuid(), os.getegid()))
-    assert root is not None  # noqa: S101 - narrowing: a default was given
+    assert root is not None
     with ExitStack() as stack:
         try:
             plan = birth.plan_init(specs, size or DEFAULT_SEGMENT_SIZE, root, stack)

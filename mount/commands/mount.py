@@ -149,7 +149,7 @@ def _daemon_command(
     which: str | None, init: str | None, segment_size: str | None, config: Config, flags: list[str]
 ) -> list[str]:
     """Starts the daemon itself, from any folder: all paths are absolute."""
-    assert which is not None  # noqa: S101 - narrowing: configuration_of demands it
+    assert which is not None
     command = daemon_program()
     if init is None:
         command.append(config.file if _is_path(which) and config.file is not None else which)

@@ -195,7 +195,7 @@ def _disks(
 ) -> tuple[PlannedDisk, ...]:
     if text is not None:
         return disks_of_sizes(text, common)
-    assert base is not None  # noqa: S101 - narrowing: one of the two is given
+    assert base is not None
     return tuple(
         replace(disk, thresholds=change_thresholds(disk.thresholds, given)) for disk in disks_of_config(base)
     )

@@ -10,6 +10,7 @@ from typing import Final
 from commitlogfs.console.errors import UsageError
 from commitlogfs.console.units import UnitError, parse_size
 from commitlogfs.mount.config.model import Config
+from commitlogfs.store.files.attributes import BLOCK_BYTES
 from commitlogfs.store.files.usage import measure_usage
 from commitlogfs.store.retention.simulated_pool import PlannedDisk
 from commitlogfs.store.segment import parse_segment_name
@@ -94,4 +95,4 @@ def _segment_bytes(folder: str, segment_size: int) -> int:
     with os.scandir(folder) as entries:
         ours = [e for e in entries if parse_segment_name(os.fsencode(e.name), segment_size) is not None]
         found = [entry.stat(follow_symlinks=False) for entry in ours]
-    return sum(st.st_blocks * 512 for st in found if stat.S_ISREG(st.st_mode))
+    return sum(st.st_blocks * BLOCK_BYTES for st in found if stat.S_ISREG(st.st_mode))

@@ -90,7 +90,7 @@ def _silent_disks(document: dict[str, Any] | None) -> set[str]:
 
 def _to_be_probed(folder: OpenFolder, usage: DiskUsage, document: dict[str, Any] | None) -> Probed:
     """A segment is made only where the daemon makes some, and with room for one of its own beside it."""
-    assert folder.identity is not None  # noqa: S101 - narrowing: the caller has looked
+    assert folder.identity is not None
     path, size = folder.spec.path, folder.identity.segment_size
     known = {} if document is None else {disk["path"]: disk["state"] for disk in document["disks"]}
     is_served = known.get(path, "rw") in ("rw", "failed") and not folder.spec.readonly

@@ -18,6 +18,7 @@ from commitlogfs.store.record import (
     TruncatedRecordError,
     WrongOffsetError,
 )
+from commitlogfs.store.record_layout import SIZE_AND_MAGIC_BYTES
 
 _CHUNK_BYTES: Final = 1 << 20
 
@@ -46,7 +47,7 @@ class LogReader:
         """The record that begins at `offset`, decoded and raw. Raises AbsentError where there is none."""
         room = self.segment_size - offset % self.segment_size
         try:
-            header = b"".join(self.read(offset, min(record.HEADER_BYTES, room)))
+            header = b"".join(self.read(offset, min(SIZE_AND_MAGIC_BYTES, room)))
             size = record.peek(header)
             if size > room:
                 # No record crosses into the next segment: these bytes only look like one.

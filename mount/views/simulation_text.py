@@ -62,7 +62,7 @@ def describe_retention(report: SimulationReport) -> str:
     text = f"The log reaches back {shortest}"
     if shortest != longest:
         text += f" to {longest} (median {duration_in_words(retention.median_s)})"
-    assert report.steady_s is not None  # noqa: S101 - narrowing: there is a retention
+    assert report.steady_s is not None
     return f"{text}, from {duration_in_words(report.steady_s)} after the beginning on."
 
 

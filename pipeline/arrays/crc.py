@@ -3,8 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
+from commitlogfs.pipeline.arrays.array_types import Bytes, Longs
 from commitlogfs.pipeline.arrays.compiled import compiled
-from commitlogfs.pipeline.arrays.walk import Bytes, Longs
 
 
 def _tables() -> npt.NDArray[np.uint32]:

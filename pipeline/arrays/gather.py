@@ -1,13 +1,10 @@
 """Copying many short ranges out of one buffer into another. Compiled."""
 
 import numpy as np
-import numpy.typing as npt
 
+from commitlogfs.pipeline.arrays.array_types import Bytes, Ints, Longs
 from commitlogfs.pipeline.arrays.compiled import Scalar, compiled
 from commitlogfs.pipeline.arrays.raw_bytes import SLACK, copy_text
-from commitlogfs.pipeline.arrays.walk import Bytes, Longs
-
-Ints = npt.NDArray[np.int32]
 
 _MOST_BYTES = 2**31 - 1
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from commitlogfs.pipeline.arrays.array_types import Bytes, Longs
 from commitlogfs.pipeline.arrays.compiled import Scalar, compiled
 from commitlogfs.pipeline.arrays.raw_bytes import is_same
-from commitlogfs.pipeline.arrays.walk import Bytes, Longs
 
 
 def group_spans(data: Bytes, starts: Longs, lengths: Longs, also: Longs | None = None) -> tuple[Longs, Longs]:

@@ -6,13 +6,10 @@ piece of three bytes, while Python sees three of one. Tag and key hashes depend 
 """
 
 import numpy as np
-import numpy.typing as npt
 
+from commitlogfs.pipeline.arrays.array_types import Bytes, Ints, Longs
 from commitlogfs.pipeline.arrays.compiled import Scalar, compiled
 from commitlogfs.pipeline.arrays.raw_bytes import word
-from commitlogfs.pipeline.arrays.walk import Bytes, Longs
-
-Ints = npt.NDArray[np.int32]
 
 _REPLACEMENT = 0xFFFD
 _HIGH_BITS = np.uint64(0x8080808080808080)

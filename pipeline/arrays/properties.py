@@ -7,13 +7,10 @@ it, a repeated name keeps its last value, the last 0x02 may be missing. `store.r
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from commitlogfs.pipeline.arrays.array_types import Bytes, Ints, Longs
 from commitlogfs.pipeline.arrays.compiled import Scalar, compiled
 from commitlogfs.pipeline.arrays.raw_bytes import MARKS, SLACK, copy_text, is_same, lowest_bit, marks
-from commitlogfs.pipeline.arrays.walk import Bytes, Longs
-
-Ints = npt.NDArray[np.int32]
 
 _SHORTEST_PIECE = 4
 _FEW = 48

@@ -7,15 +7,13 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from commitlogfs.pipeline.arrays.array_types import Bytes
 from commitlogfs.pipeline.arrays.compiled import Scalar, compiled
-
-Bytes = npt.NDArray[np.uint8]
 
 
 def _loader(bits: int, *, swapped: bool, signed: bool) -> Callable[[Bytes, int], int]:

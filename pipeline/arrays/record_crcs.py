@@ -6,9 +6,9 @@ significant first, 0x02; the CRC is of all before them (CommitLog.CRC32_RESERVED
 
 import numpy as np
 
+from commitlogfs.pipeline.arrays.array_types import Bytes, Longs
 from commitlogfs.pipeline.arrays.crc import crcs
 from commitlogfs.pipeline.arrays.fields import RecordFields
-from commitlogfs.pipeline.arrays.walk import Bytes, Longs
 from commitlogfs.store.record import PROPERTY_CRC_BYTES
 
 _NAME = np.frombuffer(b"__CRC32#\x01", np.uint8)

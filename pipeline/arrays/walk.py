@@ -1,22 +1,36 @@
 """Walking from record to record over raw bytes, and finding the first record after a gap. Compiled.
 
-The layout is the one of `store.record`, which decodes one record for people; here nothing is built, only proven:
-a record counts where TOTALSIZE fits the segment, the magic is V1 or V2, PHYSICALOFFSET is the place it lies at,
-and the lengths inside add up to TOTALSIZE (CommitLog#checkMessageAndReturnSize, and stricter by the offset).
-Every index is proven before it is used: the bytes may be anything.
+The layout is that of `store.record_layout`. `store.record` decodes one record for people; here nothing is
+built, only proven: a record counts where TOTALSIZE fits the segment, the magic is V1 or V2, PHYSICALOFFSET is
+the place it lies at, and the lengths inside add up to TOTALSIZE (CommitLog#checkMessageAndReturnSize, and
+stricter by the offset). Every index is proven before it is used: the bytes may be anything.
 """
 
 from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from commitlogfs.pipeline.arrays.array_types import Bytes, Longs
 from commitlogfs.pipeline.arrays.compiled import Scalar, compiled
 from commitlogfs.pipeline.arrays.raw_bytes import i16, i32, i64, u32, word
-
-Bytes = npt.NDArray[np.uint8]
-Longs = npt.NDArray[np.int64]
+from commitlogfs.store.record_layout import (
+    BODY_AT,
+    BORN_HOST_V6_BIT,
+    END_BLANK_BYTES,
+    IPV6_EXTRA,
+    LARGEST_V1_TOPIC_BYTES,
+    MAGIC_AT,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    PHYSICAL_OFFSET_AT,
+    PROPERTIES_LENGTH_BYTES,
+    SIZE_AND_MAGIC_BYTES,
+    SMALLEST_RECORD_BYTES,
+    STORE_HOST_V6_BIT,
+    SYS_FLAG_AT,
+)
 
 
 class Ended(IntEnum):
@@ -47,22 +61,23 @@ REASONS = {
     Ended.BROKEN: "a record whose lengths contradict each other",
 }
 
-SMALLEST_HEADER = 88
-"""Bytes before the body, for two IPv4 hosts; each IPv6 host adds 12."""
-SMALLEST_RECORD = 91
-END_BLANK = 8
-"""A record leaves at least these bytes for the blank record (CommitLog.END_FILE_MIN_BLANK_LENGTH)."""
-
-_V1, _V2, _BLANK = 0xDAA320A7, 0xDAA320AB, 0xCBD43194
+# Compiled code knows numbers, no enumerations.
+_STOP = int(Ended.STOP)
+_MORE = int(Ended.MORE)
+_BLANK = int(Ended.BLANK)
+_UNWRITTEN = int(Ended.UNWRITTEN)
+_OTHER = int(Ended.OTHER)
+_ELSEWHERE = int(Ended.ELSEWHERE)
+_BROKEN = int(Ended.BROKEN)
+_FULL = int(Ended.FULL)
+_RECORD = -1
+"""The verdict on a place where a whole record lies."""
 
 _SHIFTS = np.full(256, 4, np.uint8)
 """By the byte where a magic would end: how far the next magic may be (the search of Boyer, Moore and Horspool)."""
-for _magic in (_V1, _V2, _BLANK):
+for _magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK):
     for _byte, _shift in zip(_magic.to_bytes(4, "big"), (3, 2, 1, 0), strict=True):
         _SHIFTS[_byte] = min(_SHIFTS[_byte], _shift)
-
-# What _judge says of a place, beside the reasons of Ended: RECORD.
-_RECORD = -1
 
 
 class Walk(NamedTuple):
@@ -100,56 +115,56 @@ def find(data: Bytes, offset: int, start: int, stop: int, room: int) -> Found:
 
 
 @compiled
-def _judge(data: Bytes, offset: Scalar, at: Scalar, room: Scalar) -> tuple[Scalar, Scalar]:
+def _verdict_on(data: Bytes, offset: Scalar, at: Scalar, room: Scalar) -> tuple[Scalar, Scalar]:
     """What lies at `at`: (_RECORD, its size), (Ended.MORE, bytes needed), or (another Ended, 0)."""
     left = room - at
     if left == 0:
-        return 2, 0
-    if left < 8:
-        return 4, 0
+        return _BLANK, 0
+    if left < SIZE_AND_MAGIC_BYTES:
+        return _OTHER, 0
     given = data.size - at
-    if given < 8:
-        return 1, 8
+    if given < SIZE_AND_MAGIC_BYTES:
+        return _MORE, SIZE_AND_MAGIC_BYTES
     size = i32(data, at)
-    magic = u32(data, at + 4)
-    if magic == _BLANK:
-        return (2, 0) if size == left else (6, 0)
-    if magic not in (_V1, _V2):
-        return (3, 0) if size == 0 and magic == 0 else (4, 0)
-    if left < SMALLEST_RECORD:
-        return 6, 0
-    if given < SMALLEST_RECORD:
-        return 1, SMALLEST_RECORD
-    if i64(data, at + 28) != offset + at:
-        return 5, 0
-    if size < SMALLEST_RECORD or size > left - END_BLANK:
-        return 6, 0
-    flags = i32(data, at + 36)
-    before_body = SMALLEST_HEADER + 12 * ((flags >> 4) & 1) + 12 * ((flags >> 5) & 1)
-    topic_bytes = 1 if magic == _V1 else 2
-    if before_body + topic_bytes + 2 > size:
-        return 6, 0
+    magic = u32(data, at + MAGIC_AT)
+    if magic == MAGIC_BLANK:
+        return (_BLANK, 0) if size == left else (_BROKEN, 0)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        return (_UNWRITTEN, 0) if size == 0 and magic == 0 else (_OTHER, 0)
+    if left < SMALLEST_RECORD_BYTES:
+        return _BROKEN, 0
+    if given < SMALLEST_RECORD_BYTES:
+        return _MORE, SMALLEST_RECORD_BYTES
+    if i64(data, at + PHYSICAL_OFFSET_AT) != offset + at:
+        return _ELSEWHERE, 0
+    if size < SMALLEST_RECORD_BYTES or size > left - END_BLANK_BYTES:
+        return _BROKEN, 0
+    flags = i32(data, at + SYS_FLAG_AT)
+    before_body = BODY_AT + IPV6_EXTRA * (((flags >> BORN_HOST_V6_BIT) & 1) + ((flags >> STORE_HOST_V6_BIT) & 1))
+    topic_bytes = 1 if magic == MAGIC_V1 else 2
+    if before_body + topic_bytes + PROPERTIES_LENGTH_BYTES > size:
+        return _BROKEN, 0
     if given < before_body:
-        return 1, before_body
+        return _MORE, before_body
     body = i32(data, at + before_body - 4)
-    if body < 0 or body > size - before_body - topic_bytes - 2:
-        return 6, 0
+    if body < 0 or body > size - before_body - topic_bytes - PROPERTIES_LENGTH_BYTES:
+        return _BROKEN, 0
     if given < size:
-        return 1, size
+        return _MORE, size
     topic_at = at + before_body + body
     if topic_bytes == 1:
         topic: Scalar = np.int64(data[topic_at])
-        if topic > 127:
-            return 6, 0
+        if topic > LARGEST_V1_TOPIC_BYTES:
+            return _BROKEN, 0
     else:
         topic = i16(data, topic_at)
         if topic < 0:
-            return 6, 0
-    if topic > size - before_body - body - topic_bytes - 2:
-        return 6, 0
+            return _BROKEN, 0
+    if topic > size - before_body - body - topic_bytes - PROPERTIES_LENGTH_BYTES:
+        return _BROKEN, 0
     properties = i16(data, topic_at + topic_bytes + topic)
-    if properties < 0 or before_body + body + topic_bytes + topic + 2 + properties != size:
-        return 6, 0
+    if properties < 0 or before_body + body + topic_bytes + topic + PROPERTIES_LENGTH_BYTES + properties != size:
+        return _BROKEN, 0
     return _RECORD, size
 
 
@@ -160,15 +175,15 @@ def _walk(
     count = 0
     at = start
     while at < stop:
-        verdict, size = _judge(data, offset, at, room)
+        verdict, size = _verdict_on(data, offset, at, room)
         if verdict != _RECORD:
             return count, verdict, at, size
         if count == positions.size:
-            return count, 7, at, 0
+            return count, _FULL, at, 0
         positions[count] = at
         count += 1
         at += size
-    return count, 0, at, 0
+    return count, _STOP, at, 0
 
 
 @compiled
@@ -185,14 +200,14 @@ def _find(data: Bytes, offset: Scalar, start: Scalar, stop: Scalar, room: Scalar
             ):
                 at += 28
             continue
-        magic = u32(data, at + 4)
-        if magic in (_V1, _V2, _BLANK):
-            verdict, needed = _judge(data, offset, at, room)
-            if verdict == _RECORD or verdict == 2:
+        magic = u32(data, at + MAGIC_AT)
+        if magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK):
+            verdict, needed = _verdict_on(data, offset, at, room)
+            if verdict in (_RECORD, _BLANK):
                 return 1, at, 0
-            if verdict == 1:
+            if verdict == _MORE:
                 return 0, at, needed
         at += 1
     if at < min(stop, room - 7):
-        return 0, at, 8  # the buffer ended, not the range
+        return 0, at, SIZE_AND_MAGIC_BYTES  # the buffer ended, not the range
     return 0, stop, 0

@@ -1,7 +1,6 @@
 """The files of one consume queue, from its entries in the order of the log.
 
-An entry is what the broker writes for a message (ConsumeQueue#putMessagePositionInfo, big-endian): physical offset
-8, record size 4, tags code 8. It stands at its queue offset times 20; a file of the queue is named by the byte
+An entry (`queue_entry`) stands at its queue offset times its length. A file of the queue is named by the byte
 offset of its first entry and has its full length from the start, zero after the last entry. What the broker does
 with entries that do not follow one another is done here, too:
 
@@ -20,19 +19,13 @@ from types import TracebackType
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
+from commitlogfs.pipeline.arrays.array_types import Bytes, Longs
 from commitlogfs.pipeline.arrays.compiled import compiled
 from commitlogfs.pipeline.arrays.raw_bytes import i32, i64
+from commitlogfs.pipeline.broker.queue_entry import BATCH_ENTRY_BYTES, ENTRY_BYTES, SIZE_AT, TAGS_CODE_AT
 from commitlogfs.pipeline.log.errors import PipelineError
 
-Bytes = npt.NDArray[np.uint8]
-Longs = npt.NDArray[np.int64]
-
-ENTRY_BYTES = 20
-BATCH_ENTRY_BYTES = 46
-"""Of a queue of inner batches (BatchConsumeQueue): offset 8, size 4, tags code 8, store time 8, base offset 8,
-count 2, -1 in 4, 0 in 4."""
 DEFAULT_FILE_SIZE = 300_000 * ENTRY_BYTES
 DEFAULT_BATCH_FILE_SIZE = 300_000 * BATCH_ENTRY_BYTES
 
@@ -206,11 +199,11 @@ class BatchConsumeQueueFiles:
         self._written = self._left_out = 0
 
     def feed(self, entries: Bytes) -> None:
-        """The next entries, 46 bytes each, in the order of the log."""
+        """The next entries, of BATCH_ENTRY_BYTES each, in the order of the log."""
         rows = entries.reshape(-1, BATCH_ENTRY_BYTES)
         if not len(rows):
             return
-        offsets = np.ascontiguousarray(rows[:, :8]).view(">i8").ravel().astype(np.int64)
+        offsets = np.ascontiguousarray(rows[:, :SIZE_AT]).view(">i8").ravel().astype(np.int64)
         furthest = np.maximum.accumulate(np.concatenate((np.array([self._last]), offsets)))
         new = offsets > furthest[:-1]
         kept = np.ascontiguousarray(rows[new]).ravel()
@@ -233,8 +226,8 @@ class BatchConsumeQueueFiles:
 
 
 def _place(entry: Bytes) -> tuple[int, int]:
-    raw = entry[:12].tobytes()
-    return int.from_bytes(raw[:8], "big", signed=True), int.from_bytes(raw[8:], "big", signed=True)
+    raw = entry[:TAGS_CODE_AT].tobytes()
+    return int.from_bytes(raw[:SIZE_AT], "big", signed=True), int.from_bytes(raw[SIZE_AT:], "big", signed=True)
 
 
 @compiled
@@ -244,13 +237,13 @@ def _select(
     """The entries that are kept; their number; how many of them are misplaced; the furthest byte of the log then;
     and whether one came after the last of them that was left out for its queue offset: the broker makes the
     file for it all the same, when the one before it is full."""
-    kept = np.empty(queue_offsets.size * 20, np.uint8)
+    kept = np.empty(queue_offsets.size * ENTRY_BYTES, np.uint8)
     count = 0
     misplaced = 0
     looked_up = False
     for i in range(queue_offsets.size):
-        at = i * 20
-        end = i64(entries, at) + i32(entries, at + 8)
+        at = i * ENTRY_BYTES
+        end = i64(entries, at) + i32(entries, at + SIZE_AT)
         if end <= furthest:
             continue
         wanted = queue_offsets[i]
@@ -260,7 +253,7 @@ def _select(
         if wanted != next_offset + count:
             misplaced += 1
         furthest = end
-        kept[count * 20 : count * 20 + 20] = entries[at : at + 20]
+        kept[count * ENTRY_BYTES : (count + 1) * ENTRY_BYTES] = entries[at : at + ENTRY_BYTES]
         count += 1
         looked_up = False
     return kept, count, misplaced, furthest, looked_up

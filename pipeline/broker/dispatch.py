@@ -18,18 +18,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from commitlogfs.pipeline.arrays.array_types import Bools, Bytes, Ints, Longs
 from commitlogfs.pipeline.arrays.fields import RecordFields, record_fields
 from commitlogfs.pipeline.arrays.groups import group_spans
 from commitlogfs.pipeline.arrays.java_text import java_hashes, well_formed_text
 from commitlogfs.pipeline.broker import dispatch_properties as props
 from commitlogfs.pipeline.log.errors import PipelineError
-
-Bytes = npt.NDArray[np.uint8]
-Bools = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int32]
-Longs = npt.NDArray[np.int64]
 
 DEFAULT_DELAYS_MS = tuple(
     1000 * seconds

@@ -7,15 +7,11 @@ splits it, a piece without name or value is dropped, a repeated name keeps its l
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from commitlogfs.pipeline.arrays.array_types import Bools, Bytes, Ints, Longs
 from commitlogfs.pipeline.arrays.compiled import Scalar, compiled
 from commitlogfs.pipeline.arrays.java_text import well_formed_text
 from commitlogfs.pipeline.arrays.raw_bytes import MARKS, lowest_bit, marks
-
-Bytes = npt.NDArray[np.uint8]
-Ints = npt.NDArray[np.int32]
-Longs = npt.NDArray[np.int64]
 
 NAMES = (
     b"UNIQ_KEY",
@@ -55,7 +51,7 @@ def find_dispatch_properties(data: Bytes, starts: Longs, lengths: Longs) -> Span
     return Spans(start, length)
 
 
-def parse_longs(data: Bytes, starts: Longs, lengths: Longs) -> tuple[Longs, npt.NDArray[np.bool_]]:
+def parse_longs(data: Bytes, starts: Longs, lengths: Longs) -> tuple[Longs, Bools]:
     """Decimal numbers (Long#parseLong), and which of the texts are one; at most 18 digits."""
     values = np.zeros(starts.size, np.int64)
     valid = np.zeros(starts.size, np.bool_)
@@ -75,7 +71,7 @@ class KeyTexts(NamedTuple):
 def key_texts(
     data: Bytes,
     found: Spans,
-    wanted: npt.NDArray[np.bool_],
+    wanted: Bools,
     groups: Longs,
     key_prefixes: Ints,
     tag_prefixes: Ints,
@@ -136,7 +132,7 @@ def _find(data: Bytes, starts: Longs, lengths: Longs, start: Longs, length: Long
 
 
 @compiled
-def _parse(data: Bytes, starts: Longs, lengths: Longs, values: Longs, valid: npt.NDArray[np.bool_]) -> None:
+def _parse(data: Bytes, starts: Longs, lengths: Longs, values: Longs, valid: Bools) -> None:
     for row in range(starts.size):
         at = starts[row]
         end = at + lengths[row]
@@ -161,7 +157,7 @@ def _parse(data: Bytes, starts: Longs, lengths: Longs, values: Longs, valid: npt
 
 
 @compiled
-def _count_keys(data: Bytes, starts: Longs, lengths: Longs, wanted: npt.NDArray[np.bool_], with_tags: bool) -> int:
+def _count_keys(data: Bytes, starts: Longs, lengths: Longs, wanted: Bools, with_tags: bool) -> int:
     count = 0
     for row in range(wanted.size):
         if not wanted[row]:
@@ -185,7 +181,7 @@ def _list_keys(
     data: Bytes,
     starts: Longs,
     lengths: Longs,
-    wanted: npt.NDArray[np.bool_],
+    wanted: Bools,
     with_tags: bool,
     groups: Longs,
     key_prefixes: Ints,

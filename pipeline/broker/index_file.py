@@ -22,12 +22,10 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from commitlogfs.pipeline.arrays.array_types import Bytes, Ints, Longs
 from commitlogfs.pipeline.arrays.compiled import compiled
 from commitlogfs.pipeline.arrays.raw_bytes import put
 
-Bytes = npt.NDArray[np.uint8]
-Ints = npt.NDArray[np.int32]
-Longs = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.void]
 
 HEADER_BYTES = 40

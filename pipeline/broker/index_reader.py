@@ -4,14 +4,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from commitlogfs.pipeline.arrays.array_types import Ints, Longs
 from commitlogfs.pipeline.arrays.compiled import compiled
 from commitlogfs.pipeline.broker.index_file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from commitlogfs.pipeline.log.errors import PipelineError
-
-Ints = npt.NDArray[np.int32]
-Longs = npt.NDArray[np.int64]
 
 HEADER = np.dtype(
     [

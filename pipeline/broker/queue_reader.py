@@ -9,20 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from commitlogfs.pipeline.broker.consume_queue import BATCH_ENTRY_BYTES, ENTRY_BYTES
+from commitlogfs.pipeline.arrays.array_types import Bools, Longs
+from commitlogfs.pipeline.broker.queue_entry import BATCH_ENTRY, BATCH_ENTRY_BYTES, ENTRY, ENTRY_BYTES
 from commitlogfs.store.segment import looks_like_segment
 
-Longs = npt.NDArray[np.int64]
-
-ENTRY = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
-BATCH_ENTRY = np.dtype(
-    [
-        *(("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8"), ("time_ms", ">i8")),
-        *(("queue_offset", ">i8"), ("count", ">i2"), ("rest", ">i8")),
-    ]
-)
-BATCH_REST = -1 << 32
-"""What every entry of a queue of batches ends with: -1 in 4 bytes, 0 in 4."""
 _BLANK_SIZE = 0x7FFFFFFF
 _AT_ONCE = 1 << 20
 
@@ -38,9 +28,9 @@ class QueueEntries(NamedTuple):
     """Of a queue of batches: store times, queue offsets, counts and the rest, in four rows; else without rows."""
 
     @property
-    def used(self) -> npt.NDArray[np.bool_]:
+    def used(self) -> Bools:
         """Which of them point at a record."""
-        used: npt.NDArray[np.bool_] = (self.sizes > 0) & (self.sizes != _BLANK_SIZE)
+        used: Bools = (self.sizes > 0) & (self.sizes != _BLANK_SIZE)
         return used
 
 

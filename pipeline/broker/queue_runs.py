@@ -4,14 +4,22 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from commitlogfs.pipeline.arrays.array_types import Bools, Bytes, Longs
 from commitlogfs.pipeline.arrays.compiled import compiled
 from commitlogfs.pipeline.arrays.raw_bytes import put
 from commitlogfs.pipeline.broker.dispatch import Entries
-
-Bytes = npt.NDArray[np.uint8]
-Longs = npt.NDArray[np.int64]
+from commitlogfs.pipeline.broker.queue_entry import (
+    BATCH_ENTRY_BYTES,
+    BATCH_REST,
+    COUNT_AT,
+    ENTRY_BYTES,
+    QUEUE_OFFSET_AT,
+    REST_AT,
+    SIZE_AT,
+    TAGS_CODE_AT,
+    TIME_MS_AT,
+)
 
 
 class Run(NamedTuple):
@@ -23,12 +31,12 @@ class Run(NamedTuple):
     """Of the first, where they follow one another; of each, where not. Of no use for a queue of batches."""
 
 
-def collect_runs(pieces: Sequence[Entries], batches: npt.NDArray[np.bool_]) -> Iterator[Run]:
+def collect_runs(pieces: Sequence[Entries], batches: Bools) -> Iterator[Run]:
     """`pieces` in the order of the log; `batches`: by queue number, whether it is a queue of batches."""
     if not pieces:
         return
     entries = Entries(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
-    widths = np.where(batches, 46, 20)
+    widths = np.where(batches, BATCH_ENTRY_BYTES, ENTRY_BYTES)
     counts = np.bincount(entries.queues, minlength=batches.size)
     ends = np.cumsum(counts)
     byte_ends = np.cumsum(counts * widths)
@@ -66,12 +74,12 @@ def _sort(
     tags_codes: Longs,
     times_ms: Longs,
     counts: Longs,
-    batches: npt.NDArray[np.bool_],
+    batches: Bools,
     next_row: Longs,
     next_byte: Longs,
     out: Bytes,
     sorted_offsets: Longs,
-    follows: npt.NDArray[np.bool_],
+    follows: Bools,
     furthest: Longs,
 ) -> None:
     """`next_row`, `next_byte`: where each queue's rows begin in `sorted_offsets`, its entries in `out`. `follows`
@@ -89,14 +97,13 @@ def _sort(
         furthest[queue] = max(furthest[queue], end)
         sorted_offsets[row] = queue_offsets[i]
         put(out, at, offsets[i], 8)
-        put(out, at + 8, sizes[i], 4)
-        put(out, at + 12, tags_codes[i], 8)
+        put(out, at + SIZE_AT, sizes[i], 4)
+        put(out, at + TAGS_CODE_AT, tags_codes[i], 8)
         if batches[queue]:
-            put(out, at + 20, times_ms[i], 8)
-            put(out, at + 28, queue_offsets[i], 8)
-            put(out, at + 36, counts[i], 2)
-            put(out, at + 38, -1, 4)
-            put(out, at + 42, 0, 4)
-            next_byte[queue] = at + 46
+            put(out, at + TIME_MS_AT, times_ms[i], 8)
+            put(out, at + QUEUE_OFFSET_AT, queue_offsets[i], 8)
+            put(out, at + COUNT_AT, counts[i], 2)
+            put(out, at + REST_AT, BATCH_REST, 8)
+            next_byte[queue] = at + BATCH_ENTRY_BYTES
         else:
-            next_byte[queue] = at + 20
+            next_byte[queue] = at + ENTRY_BYTES

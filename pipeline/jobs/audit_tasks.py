@@ -10,12 +10,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from commitlogfs.pipeline.arrays.array_types import Bools, Longs
 from commitlogfs.pipeline.arrays.fields import record_fields
 from commitlogfs.pipeline.arrays.groups import group_spans
 from commitlogfs.pipeline.arrays.record_crcs import wrong_body_crcs, wrong_property_crcs
 from commitlogfs.pipeline.broker.dispatch import Dispatched, Dispatcher, DispatchRules, Entries, Keys, QueueKey
 from commitlogfs.pipeline.broker.index_reader import IndexFile, broken_chains, first_descent, keys_between
-from commitlogfs.pipeline.broker.queue_reader import BATCH_REST, QueueEntries, QueueReader
+from commitlogfs.pipeline.broker.queue_entry import BATCH_REST
+from commitlogfs.pipeline.broker.queue_reader import QueueEntries, QueueReader
 from commitlogfs.pipeline.jobs.findings import Findings, Kind
 from commitlogfs.pipeline.log.errors import PipelineError, SegmentGoneError
 from commitlogfs.pipeline.log.lookup import LogLookup
@@ -23,8 +25,6 @@ from commitlogfs.pipeline.log.scanner import Chunk, Damage, DamageMode, scan_spl
 from commitlogfs.pipeline.log.segments import LogListing
 from commitlogfs.pipeline.log.splits import Split
 from commitlogfs.pipeline.source.worker_task import worker_task
-
-Longs = npt.NDArray[np.int64]
 
 _HELD_AT_MOST = 1_000_000
 _WIDEST_JUMP = 1 << 16
@@ -437,8 +437,8 @@ def _find_stray(queue: QueueKey, plan: AuditPlan, reader: QueueReader, stray: in
     findings.add(Kind.QUEUE_ENTRY_STRAY, -1, queue_name(queue), "entries that no record asks for", count=stray)
 
 
-def _points_between(part: QueueEntries, begin: int, end: int) -> npt.NDArray[np.bool_]:
-    points: npt.NDArray[np.bool_] = part.used & (part.offsets >= begin) & (part.offsets < end)
+def _points_between(part: QueueEntries, begin: int, end: int) -> Bools:
+    points: Bools = part.used & (part.offsets >= begin) & (part.offsets < end)
     return points
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from commitlogfs.pipeline.arrays.walk import Longs
+from commitlogfs.pipeline.arrays.array_types import Longs
 from commitlogfs.pipeline.jobs.export_folder import ExportFolder
 from commitlogfs.pipeline.jobs.tally import DAY_MS
 from commitlogfs.pipeline.log.errors import output_errors

@@ -21,8 +21,8 @@ from pyspark import RDD, StorageLevel
 from pyspark.sql import SparkSession
 
 from commitlogfs.console.exit_status import ExitCode
-from commitlogfs.pipeline.broker.consume_queue import ENTRY_BYTES
 from commitlogfs.pipeline.broker.index_file import IndexFileWriter, Share, file_names, file_size, plan_files
+from commitlogfs.pipeline.broker.queue_entry import ENTRY_BYTES
 from commitlogfs.pipeline.broker.settings import BrokerSettings
 from commitlogfs.pipeline.jobs import rebuild_tasks as tasks
 from commitlogfs.pipeline.jobs.apply import make_manifest, write_manifest

@@ -20,15 +20,10 @@ from typing import Any, NamedTuple, Self, cast
 import numpy as np
 import numpy.typing as npt
 
-from commitlogfs.pipeline.broker.consume_queue import (
-    BATCH_ENTRY_BYTES,
-    ENTRY_BYTES,
-    BatchConsumeQueueFiles,
-    ConsumeQueueFiles,
-    QueueSummary,
-)
+from commitlogfs.pipeline.broker.consume_queue import BatchConsumeQueueFiles, ConsumeQueueFiles, QueueSummary
 from commitlogfs.pipeline.broker.dispatch import Dispatched, Dispatcher, DispatchRules, Entries, Keys, QueueKey
 from commitlogfs.pipeline.broker.index_file import KEY, IndexFileWriter, IndexSummary, KeyBlock, Share, pack_keys
+from commitlogfs.pipeline.broker.queue_entry import BATCH_ENTRY_BYTES, ENTRY_BYTES
 from commitlogfs.pipeline.broker.queue_runs import Run, collect_runs
 from commitlogfs.pipeline.broker.settings import BrokerSettings
 from commitlogfs.pipeline.log.errors import OutputError, output_errors

@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from commitlogfs.pipeline.arrays.array_types import Longs
 from commitlogfs.pipeline.arrays.compiled import compiled
 from commitlogfs.pipeline.arrays.fields import RecordFields, record_fields
 from commitlogfs.pipeline.arrays.groups import group_spans
-from commitlogfs.pipeline.arrays.walk import Longs
 from commitlogfs.pipeline.log.scanner import Chunk, Damage, DamageMode, scan_split
 from commitlogfs.pipeline.log.splits import Split
 from commitlogfs.pipeline.source.selection import RecordFilter

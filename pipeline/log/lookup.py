@@ -8,6 +8,7 @@ from typing import Self
 from commitlogfs.pipeline.log.segments import LogListing, SegmentReader, open_segment, read_at
 from commitlogfs.store import record
 from commitlogfs.store.record import Record, RecordError
+from commitlogfs.store.record_layout import SIZE_AND_MAGIC_BYTES
 
 
 class LogLookup:
@@ -29,7 +30,7 @@ class LogLookup:
             self._readers[index] = self._stack.enter_context(open_segment(segment))
         reader, position = self._readers[index], offset - segment.base_offset
         try:
-            size = record.peek(read_at(reader, position, record.HEADER_BYTES).tobytes())
+            size = record.peek(read_at(reader, position, SIZE_AND_MAGIC_BYTES).tobytes())
             if size > segment.size - position:
                 return None
             return record.decode(read_at(reader, position, size).tobytes(), offset)

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from commitlogfs.pipeline.arrays.walk import REASONS, Bytes, Ended, Longs
+from commitlogfs.pipeline.arrays.array_types import Bytes, Longs
+from commitlogfs.pipeline.arrays.walk import REASONS, Ended
 from commitlogfs.pipeline.log.errors import AmbiguousSplitError, DamagedLogError
 from commitlogfs.pipeline.log.segments import SegmentFile, open_segment
 from commitlogfs.pipeline.log.splits import Split

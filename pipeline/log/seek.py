@@ -11,8 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from commitlogfs.pipeline.arrays.array_types import Longs
 from commitlogfs.pipeline.arrays.fields import record_fields
-from commitlogfs.pipeline.arrays.walk import Ended, Longs
+from commitlogfs.pipeline.arrays.walk import Ended
 from commitlogfs.pipeline.log.errors import SegmentGoneError
 from commitlogfs.pipeline.log.scanner import Chunk, DamageMode, scan_split
 from commitlogfs.pipeline.log.segments import LogListing, list_segments, open_segment

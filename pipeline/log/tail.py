@@ -11,16 +11,15 @@ from functools import lru_cache
 
 import numpy as np
 
+from commitlogfs.pipeline.arrays.array_types import Bytes, Longs
 from commitlogfs.pipeline.arrays.fields import record_fields
-from commitlogfs.pipeline.arrays.walk import REASONS, Bytes, Ended, Longs, walk
+from commitlogfs.pipeline.arrays.walk import REASONS, Ended, walk
 from commitlogfs.pipeline.log.segments import LogListing, SegmentFile, SegmentReader, open_segment, read_at
 from commitlogfs.pipeline.log.window import Window
 from commitlogfs.store.record import SysFlag
+from commitlogfs.store.record_layout import BODY_AT, IPV6_EXTRA, PHYSICAL_OFFSET_AT, STORE_TIMESTAMP_AT, SYS_FLAG_AT
 
 SETTLE_S = 0.2
-_OFFSET_AT = 28
-_STORE_TIMESTAMP_AT = 56
-_HEADER_BYTES = 88
 _BEGIN_BYTES = 1 << 20
 _BEFORE = 8
 """Records before a damaged place whose store times are compared with those of the records after it."""
@@ -206,13 +205,13 @@ def _times_before(segment: SegmentFile, end: int) -> tuple[int, ...]:
 def begins_here(segment: SegmentFile, reader: SegmentReader, at: int, newest_ms: int | None) -> bool:
     """Whether the bytes at `at`, which are not a whole record, have the header of one that was written to just this
     place, and not before `newest_ms`."""
-    header = read_at(reader, at, _HEADER_BYTES).tobytes()
-    if len(header) < _HEADER_BYTES:
+    header = read_at(reader, at, BODY_AT).tobytes()
+    if len(header) < BODY_AT:
         return False
-    if int.from_bytes(header[_OFFSET_AT : _OFFSET_AT + 8], "big") != segment.base_offset + at:
+    if int.from_bytes(header[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8], "big") != segment.base_offset + at:
         return False
-    flags = int.from_bytes(header[36:40], "big")
-    start = _STORE_TIMESTAMP_AT + (12 if flags & SysFlag.BORN_HOST_V6 else 0)
+    flags = int.from_bytes(header[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big")
+    start = STORE_TIMESTAMP_AT + (IPV6_EXTRA if flags & SysFlag.BORN_HOST_V6 else 0)
     stored_ms = int.from_bytes(header[start : start + 8], "big", signed=True)
     return newest_ms is None or stored_ms >= newest_ms
 

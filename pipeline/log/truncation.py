@@ -1,12 +1,18 @@
 """Whether the segment in which a log ends was cut short. A broker gives each its full size before it writes, so a
 file that is smaller has lost what was behind its end, and nothing in it says how much."""
 
-from commitlogfs.pipeline.arrays.walk import END_BLANK
 from commitlogfs.pipeline.log.segments import LogListing, SegmentFile, open_segment, read_at
 from commitlogfs.pipeline.log.tail import is_begun
-from commitlogfs.store.record import MAGIC_V1, MAGIC_V2
+from commitlogfs.store.record_layout import (
+    END_BLANK_BYTES,
+    MAGIC_AT,
+    MAGIC_V1,
+    MAGIC_V2,
+    PHYSICAL_OFFSET_AT,
+    SIZE_AND_MAGIC_BYTES,
+)
 
-_HEADER_BYTES = 36
+_HEADER_BYTES = PHYSICAL_OFFSET_AT + 8
 """With PHYSICALOFFSET, by which a record is known to belong where it lies."""
 
 
@@ -36,11 +42,12 @@ def crossing_record(listing: LogListing, end_offset: int) -> str | None:
     left = last.size - position
     with open_segment(last) as reader:
         header = read_at(reader, position, _HEADER_BYTES).tobytes()
-    size, magic = int.from_bytes(header[:4], "big", signed=True), int.from_bytes(header[4:8], "big")
-    if left >= END_BLANK:
-        if magic not in (MAGIC_V1, MAGIC_V2) or size <= left - END_BLANK:
+    size = int.from_bytes(header[:MAGIC_AT], "big", signed=True)
+    magic = int.from_bytes(header[MAGIC_AT:SIZE_AND_MAGIC_BYTES], "big")
+    if left >= END_BLANK_BYTES:
+        if magic not in (MAGIC_V1, MAGIC_V2) or size <= left - END_BLANK_BYTES:
             return None
-        if left >= _HEADER_BYTES and int.from_bytes(header[28:36], "big") != end_offset:
+        if left >= _HEADER_BYTES and int.from_bytes(header[PHYSICAL_OFFSET_AT:], "big") != end_offset:
             return None
     elif not any(header):
         return None

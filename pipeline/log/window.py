@@ -4,27 +4,27 @@ from typing import NamedTuple
 
 import numpy as np
 
-from commitlogfs.pipeline.arrays.walk import (
-    REASONS,
-    SMALLEST_HEADER,
-    SMALLEST_RECORD,
-    Bytes,
-    Ended,
-    Longs,
-    Walk,
-    find,
-    walk,
-)
+from commitlogfs.pipeline.arrays.array_types import Bytes, Longs
+from commitlogfs.pipeline.arrays.walk import REASONS, Ended, Walk, find, walk
 from commitlogfs.pipeline.log.errors import LocationError
 from commitlogfs.pipeline.log.segments import SegmentFile, SegmentReader, read_at
-from commitlogfs.store.record import MAGIC_V1
+from commitlogfs.store.record_layout import (
+    BODY_AT,
+    BORN_HOST_V6_BIT,
+    IPV6_EXTRA,
+    LARGEST_HEADER_BYTES,
+    MAGIC_AT,
+    MAGIC_V1,
+    PROPERTIES_LENGTH_BYTES,
+    SIZE_AND_MAGIC_BYTES,
+    SMALLEST_RECORD_BYTES,
+    STORE_HOST_V6_BIT,
+    SYS_FLAG_AT,
+    TOTAL_SIZE_AT,
+)
 
 WINDOW_BYTES = 4 << 20
 """Small beside a core's share of the last cache, and what numpy gives huge pages."""
-_LARGEST_HEADER = SMALLEST_HEADER + 2 * 12
-"""With two IPv6 hosts: what lies before the body."""
-_HEADER_WITH_MAGIC = 8
-"""TOTALSIZE and MAGIC: what of a record may lie before the first byte of it that is not zero, and more."""
 
 
 class WayTo(NamedTuple):
@@ -43,7 +43,7 @@ class Window:
     def __init__(self, segment: SegmentFile, reader: SegmentReader) -> None:
         self._segment, self._reader = segment, reader
         self._buffer: Bytes = np.empty(min(WINDOW_BYTES, segment.size), np.uint8)
-        self._positions: Longs = np.empty(len(self._buffer) // SMALLEST_RECORD + 1, np.int64)
+        self._positions: Longs = np.empty(len(self._buffer) // SMALLEST_RECORD_BYTES + 1, np.int64)
         self.data: Bytes = self._buffer[:0]
         self.begin = 0
         """Position of data[0]."""
@@ -52,7 +52,7 @@ class Window:
         """Read what lies at `position` now; `at_least` bytes of it, else LocationError."""
         if at_least > len(self._buffer):
             self._buffer = np.empty(at_least, np.uint8)
-            self._positions = np.empty(at_least // SMALLEST_RECORD + 1, np.int64)
+            self._positions = np.empty(at_least // SMALLEST_RECORD_BYTES + 1, np.int64)
         room = self._segment.size - position
         self.data = self._buffer[: self._reader.read_into(self._buffer[:room], position)]
         self.begin = position
@@ -90,7 +90,7 @@ class Window:
             if at >= stop:
                 return None
             if result.needed <= len(self._buffer):
-                at = max(at, self._reader.next_data(at) - _HEADER_WITH_MAGIC)
+                at = max(at, self._reader.next_data(at) - SIZE_AND_MAGIC_BYTES)
                 if at >= stop:
                     return None
                 self.load(at, result.needed)
@@ -122,22 +122,27 @@ class Window:
 
     def _is_record(self, at: int) -> bool:
         """Whether the lengths of the record at `at`, whose own header claims it, add up to its size."""
-        header = read_at(self._reader, at, _LARGEST_HEADER)
-        if len(header) < _LARGEST_HEADER:
+        header = read_at(self._reader, at, LARGEST_HEADER_BYTES).tobytes()
+        if len(header) < LARGEST_HEADER_BYTES:
             return False
-        size, magic, flags = (int.from_bytes(header[place : place + 4].tobytes(), "big") for place in (0, 4, 36))
-        before_body = SMALLEST_HEADER + 12 * ((flags >> 4 & 1) + (flags >> 5 & 1))
-        body = int.from_bytes(header[before_body - 4 : before_body].tobytes(), "big", signed=True)
+        places = (TOTAL_SIZE_AT, MAGIC_AT, SYS_FLAG_AT)
+        size, magic, flags = (int.from_bytes(header[place : place + 4], "big") for place in places)
+        ipv6_hosts = (flags >> BORN_HOST_V6_BIT & 1) + (flags >> STORE_HOST_V6_BIT & 1)
+        before_body = BODY_AT + IPV6_EXTRA * ipv6_hosts
+        body = int.from_bytes(header[before_body - 4 : before_body], "big", signed=True)
         topic_bytes = 1 if magic == MAGIC_V1 else 2
         topic_at = before_body + body
         if body < 0 or topic_at + topic_bytes > size:
             return False
-        topic = int.from_bytes(read_at(self._reader, at + topic_at, topic_bytes).tobytes(), "big", signed=True)
+        topic = self._signed(at + topic_at, topic_bytes)
         properties_at = topic_at + topic_bytes + topic
-        if topic < 0 or properties_at + 2 > size:
+        if topic < 0 or properties_at + PROPERTIES_LENGTH_BYTES > size:
             return False
-        properties = int.from_bytes(read_at(self._reader, at + properties_at, 2).tobytes(), "big", signed=True)
-        return properties >= 0 and properties_at + 2 + properties == size
+        properties = self._signed(at + properties_at, PROPERTIES_LENGTH_BYTES)
+        return properties >= 0 and properties_at + PROPERTIES_LENGTH_BYTES + properties == size
+
+    def _signed(self, at: int, size: int) -> int:
+        return int.from_bytes(read_at(self._reader, at, size).tobytes(), "big", signed=True)
 
     @property
     def _offset(self) -> int:

@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from commitlogfs.pipeline.arrays.array_types import Bytes, Ints, Longs
 from commitlogfs.pipeline.arrays.fields import RecordFields, record_fields
-from commitlogfs.pipeline.arrays.gather import Ints, gather
+from commitlogfs.pipeline.arrays.gather import gather
 from commitlogfs.pipeline.arrays.groups import all_alike, group_spans
 from commitlogfs.pipeline.arrays.java_text import is_ascii, well_formed
 from commitlogfs.pipeline.arrays.properties import find_property, parse_all
-from commitlogfs.pipeline.arrays.walk import Bytes, Longs
 from commitlogfs.pipeline.log.errors import PipelineError
 from commitlogfs.pipeline.log.scanner import Chunk
 from commitlogfs.store.record import Host, SysFlag
+from commitlogfs.store.record_layout import MAGIC_V1, MAGIC_V2
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -51,7 +52,7 @@ COLUMNS: pa.Schema = pa.schema(
 )
 """Every column there is, in the order in which a table without a chosen schema has them."""
 
-_MAGIC = np.array([0, 0xDAA320A7 - (1 << 32), 0xDAA320AB - (1 << 32)], np.int32)
+_MAGIC = np.array([0, MAGIC_V1, MAGIC_V2], np.uint32).view(np.int32)
 _V4_HOST_BYTES, _V6_HOST_BYTES = 8, 20
 _LARGEST_MS = (2**63 - 1) // 1000
 

@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from commitlogfs.pipeline.arrays.array_types import Longs
 from commitlogfs.pipeline.arrays.fields import RecordFields, record_fields
 from commitlogfs.pipeline.arrays.record_crcs import wrong_body_crcs
-from commitlogfs.pipeline.arrays.walk import Longs
 from commitlogfs.pipeline.log.errors import DamagedLogError, SegmentGoneError
 from commitlogfs.pipeline.log.scanner import Chunk, Damage, DamageMode, scan_split
 from commitlogfs.pipeline.log.splits import Split

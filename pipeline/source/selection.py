@@ -7,9 +7,9 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from commitlogfs.pipeline.arrays.array_types import Bytes, Longs
 from commitlogfs.pipeline.arrays.fields import RecordFields
 from commitlogfs.pipeline.arrays.groups import group_spans
-from commitlogfs.pipeline.arrays.walk import Bytes, Longs
 from commitlogfs.pipeline.source.options import ReadOptions
 
 HALF_TOPICS: Final = frozenset({b"RMQ_SYS_TRANS_HALF_TOPIC", b"RMQ_SYS_TRANS_OP_HALF_TOPIC"})

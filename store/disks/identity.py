@@ -19,7 +19,9 @@ from commitlogfs.store.segment import BaseOffset
 DiskNumber = NewType("DiskNumber", int)
 """1, 2, 3 ... in the order given at birth; never reused within a pool, part of every inode number."""
 
-LARGEST_DISK_NUMBER = 2**15 - 1
+LARGEST_DISK_NUMBER = 2**12 - 1
+"""It has 12 bits in an inode number (fusefs.kernel.inodes). Numbers are never reused, so a pool has at most so many
+disks in all its life."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,12 @@ _NLINK_FIELD = struct.Struct("=16xq")
 _SIZE_FIELD = struct.Struct("=40xq")
 
 
+BLOCK_BYTES = 512
+"""Unit of st_blocks (stat(2)), whatever the filesystem's own block size."""
+
+
 class FileAttributes(NamedTuple):
-    """statx(2) of a backing file. Sizes in bytes, blocks of 512 bytes, times in ns since the epoch.
+    """statx(2) of a backing file. Sizes in bytes, blocks of BLOCK_BYTES, times in ns since the epoch.
 
     `btime_ns` is 0 where the filesystem keeps no birth time.
     """
@@ -34,6 +38,11 @@ class FileAttributes(NamedTuple):
     mtime_ns: int
     ctime_ns: int
     btime_ns: int
+
+    @property
+    def allocated_bytes(self) -> int:
+        """What the file occupies on its disk."""
+        return self.blocks * BLOCK_BYTES
 
 
 def unpack(packed: PackedAttributes) -> FileAttributes:

@@ -98,7 +98,7 @@ def punch_fd(fd: int, dirfd: int, retired_name: bytes, segment_size: int) -> tup
     Raises OSError; ENOENT where the file has a name that is not ours, by which somebody keeps it."""
     _demand_no_other_name(fd, dirfd, retired_name)
     before = measure_usage(dirfd).free_bytes
-    expected = before + unpack(stat_fd(fd)).blocks * 512
+    expected = before + unpack(stat_fd(fd)).allocated_bytes
     _syscalls.fallocate(fd, _syscalls.FALLOC_FL_PUNCH_HOLE | _syscalls.FALLOC_FL_KEEP_SIZE, 0, segment_size)
     os.fsync(fd)
     return stat_fd(fd), _measure_freed(dirfd, before, expected)
@@ -207,7 +207,7 @@ def _rename_into_retired(dirfd: int, name: bytes, retired_name: bytes) -> None:
 def _freed_bytes(dirfd: int, name: bytes) -> int:
     """What unlinking this name gives back: nothing while the file has another name."""
     attributes = unpack(stat_name(dirfd, name))
-    return attributes.blocks * 512 if attributes.nlink == 1 else 0
+    return attributes.allocated_bytes if attributes.nlink == 1 else 0
 
 
 def _measure_freed(dirfd: int, free_before: int, expected_free: int, most: int = 0) -> UsageAfter:

@@ -212,7 +212,7 @@ def _members(specs: tuple[DiskSpec, ...], folders: list[OpenFolder]) -> tuple[tu
     paths = tuple(spec.path for spec in specs)
     if born:
         known = born[0].identity
-        assert known is not None  # noqa: S101 - narrowing: `born` holds only folders with identity
+        assert known is not None
         interrupted = len(born) < len(specs) and all(
             folder.identity is not None
             and durable.read_xattr(folder.dirfd, layout.XATTR_BIRTH) is not None

@@ -218,7 +218,7 @@ class CommitLog:
     def punchable_bytes(self, file: Segment) -> int:
         """What a hole in a retired file would give back; its other names, which forbid that, may have gone since
         they were seen."""
-        return 0 if (file.disk, file.ino) in self._kept else unpack(file.attributes).blocks * 512
+        return 0 if (file.disk, file.ino) in self._kept else unpack(file.attributes).allocated_bytes
 
     def count_links(self) -> None:
         """Walk the log for `freeable_bytes`: which segments have names besides ours."""

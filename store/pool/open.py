@@ -37,7 +37,6 @@ _QUARANTINING = frozenset({FindingCode.DUPLICATE_SEGMENT, FindingCode.WRONG_SIZE
 
 _WRITTEN_AHEAD = 3
 """The segment in use and the two that a broker makes ahead of it."""
-_SECTOR = 512
 
 
 class OnMissing(Enum):
@@ -189,7 +188,7 @@ def reserve_newest(pool: Pool) -> list[str]:
         disk = pool.disk_of(segment)
         if disk.state is not DiskState.RW or segment.size != pool.segment_size:
             continue
-        if unpack(segment.attributes).blocks * _SECTOR >= pool.segment_size:
+        if unpack(segment.attributes).allocated_bytes >= pool.segment_size:
             continue
         name = segment.name.decode()
         try:

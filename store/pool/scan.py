@@ -55,7 +55,7 @@ def scan_folder(dirfd: int, segment_size: int) -> DiskScan:
             scan.segments.append((base, outcome))
         else:
             temporary = parse_temporary_name(name, segment_size)
-            assert temporary is not None  # noqa: S101 - narrowing: one of the two parsed above
+            assert temporary is not None
             scan.temporaries.append((name, temporary, outcome))
     return scan
 

@@ -96,7 +96,7 @@ def disk_alerts(snapshot: Snapshot, incurable: frozenset[int]) -> list[Alert]:
             text = "new segments fail there, and it is tried again now and then: see its last error, repair it"
             alerts.append(Alert(AlertCode.DISK_FAILED, disk.path, text))
     for disk in writable:
-        assert disk.measured is not None  # noqa: S101 - narrowing: writable disks answer
+        assert disk.measured is not None
         if disk.is_barren:
             text = (
                 "the latest segments removed there gave no space back, so no more go for its sake: somebody has "

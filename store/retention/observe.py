@@ -11,9 +11,6 @@ from commitlogfs.store.pool.catalog import Catalog, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.retention.facts import DiskFacts, HeldFacts, Moment, RefusedFacts, SegmentFacts, Snapshot
 
-BLOCK_BYTES = 512
-"""Of st_blocks."""
-
 
 class CatalogFacts:
     """The catalog as LogFacts."""
@@ -70,5 +67,5 @@ def observe(
 
 def _facts_of(segment: Segment) -> SegmentFacts:
     attributes = unpack(segment.attributes)
-    gain = attributes.blocks * BLOCK_BYTES if attributes.nlink <= 1 else 0  # somebody has given it another name
+    gain = attributes.allocated_bytes if attributes.nlink <= 1 else 0  # somebody has given it another name
     return SegmentFacts(segment.base_offset, segment.disk, gain, attributes.mtime_ns)

@@ -91,7 +91,7 @@ def _above_clean(share: DiskShare) -> Fraction:
 def _is_curable(share: DiskShare) -> bool:
     """Whether deleting our segments could bring this disk below `clean`. If not (foreign data), the broker
     would empty the log for nothing, so the pressure is not shown."""
-    assert share.usage is not None  # noqa: S101 - narrowing: only answering disks get here
+    assert share.usage is not None
     foreign = share.usage.used_bytes - share.segment_bytes
     return foreign * 100 < share.thresholds.clean * share.usage.entire_bytes
 

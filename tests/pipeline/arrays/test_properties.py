@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from commitlogfs.pipeline.arrays.array_types import Bytes, Longs
 from commitlogfs.pipeline.arrays.properties import Texts, find_property, parse_all
 from commitlogfs.pipeline.arrays.raw_bytes import MARKS
-from commitlogfs.pipeline.arrays.walk import Bytes, Longs
 from commitlogfs.pipeline.broker.dispatch_properties import NAMES, find_dispatch_properties
 from commitlogfs.store.record import parse_properties
 

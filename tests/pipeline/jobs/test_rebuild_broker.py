@@ -15,8 +15,7 @@ from support.rebuilding import read_files, rebuild_in_process
 
 from commitlogfs.bench import rocketmq
 from commitlogfs.bench.rocketmq import Broker, Distribution, NameServer
-from commitlogfs.pipeline.broker.consume_queue import BATCH_ENTRY_BYTES, ENTRY_BYTES
-from commitlogfs.pipeline.broker.queue_reader import BATCH_ENTRY
+from commitlogfs.pipeline.broker.queue_entry import BATCH_ENTRY, BATCH_ENTRY_BYTES, ENTRY_BYTES
 from commitlogfs.pipeline.broker.settings import BrokerSettings, load_broker_settings
 from commitlogfs.pipeline.jobs.apply import apply_rebuilt
 from commitlogfs.pipeline.jobs.audit import audit

@@ -7,8 +7,8 @@ import pytest
 from support.messages import FIRST_MS, STEP_MS, message
 from support.records import V2, make_record
 
+from commitlogfs.pipeline.arrays.array_types import Bytes
 from commitlogfs.pipeline.arrays.fields import RecordFields, record_fields
-from commitlogfs.pipeline.arrays.walk import Bytes
 from commitlogfs.pipeline.source.options import parse_options
 from commitlogfs.pipeline.source.selection import Bounds, RecordFilter
 
