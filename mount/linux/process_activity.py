@@ -8,6 +8,7 @@ from pathlib import Path
 
 _STATE, _MINOR_FAULTS, _MAJOR_FAULTS, _USER_TICKS, _SYSTEM_TICKS = 0, 7, 9, 11, 12
 """Fields of /proc/PID/task/TID/stat, counted from the one after the name (proc(5): 3)."""
+_RUNNABLE = frozenset("R")
 _ON_ITS_WAY = frozenset("RD")
 """Runnable, or waiting for a disk in the kernel: it continues without anybody's help."""
 
@@ -33,10 +34,11 @@ class Activity:
 
     def has_moved_since(self, former: "Activity") -> bool:
         """Whether any thread has used a processor or loaded memory since then, or is about to."""
-        return any(
-            task.state in _ON_ITS_WAY or (task.ran_ns, task.faults) != (before.ran_ns, before.faults)
-            for task, before in self._pairs(former)
-        )
+        return self._has_run(former, _ON_ITS_WAY)
+
+    def has_run_since(self, former: "Activity") -> bool:
+        """The same, but a thread that has only waited for a disk has not run: the disk may never answer."""
+        return self._has_run(former, _RUNNABLE)
 
     def starved_since(self, former: "Activity") -> float:
         """Longest time, in seconds, that one thread has waited for a processor since then; infinity if a runnable
@@ -47,6 +49,12 @@ class Activity:
                 return math.inf
             longest = max(longest, (task.waited_ns - before.waited_ns) / 1e9)
         return longest
+
+    def _has_run(self, former: "Activity", on_its_way: frozenset[str]) -> bool:
+        return any(
+            task.state in on_its_way or (task.ran_ns, task.faults) != (before.ran_ns, before.faults)
+            for task, before in self._pairs(former)
+        )
 
     def _pairs(self, former: "Activity") -> list[tuple[Task, Task]]:
         return [(task, former.tasks.get(tid, _NOT_STARTED)) for tid, task in self.tasks.items()]

@@ -1,41 +1,66 @@
 """What a mount with this configuration would refuse now, found out without mounting.
 
 The same checks as at a mount, made beside the running daemon. They read every disk, and one that hangs holds its
-reader in the kernel, so a child process reads them, with a deadline.
+reader in the kernel, so a child process reads them. It is waited for while it makes progress: how long the scan
+takes depends on how many segments are not in memory.
 """
 
-import contextlib
 import json
+import signal
 import subprocess
 import sys
+import time
 
 from commitlogfs.console.errors import RefusedError, UserError
 from commitlogfs.mount.config.model import Config, load_config
+from commitlogfs.mount.linux.process_activity import read_activity
 from commitlogfs.mount.preflight import configured_pool
 from commitlogfs.mount.preflight.inspection import inspect_pool
 from commitlogfs.store.findings import Severity
 from commitlogfs.store.pool.open import OnMissing
 
-TIMEOUT_S = 30.0
+SILENCE_S = 30.0
+"""Without any progress: a disk that retries a bad sector may take so long for one read."""
+_CHECK_S = 1.0
 _KILL_GRACE_S = 1.0
 _SHOWN = 3
 
 
-def why_not_mountable(config: Config, on_missing: OnMissing, timeout_s: float = TIMEOUT_S) -> list[str]:
-    """The reasons, of many the first few; empty if a mount would not be refused. `config` was read from a file."""
+def why_not_mountable(config: Config, on_missing: OnMissing, silence_s: float = SILENCE_S) -> list[str]:
+    """The reasons, of many the first few; empty if a mount would not be refused. `config` was read from a file.
+
+    Raises RefusedError if the scan makes no progress for `silence_s`.
+    """
     command = [sys.executable, "-P", "-m", __name__, str(config.file), on_missing.value]
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/"
     )
-    try:
-        out, err = child.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
+    answer = _wait(child, silence_s)
+    if answer is None:
         _leave(child)
-        return [f"its disks do not answer within {timeout_s:g} s"]
+        raise RefusedError(
+            f"{config.name}: not restarted: a disk has not answered for {silence_s:g} s, and a successor would "
+            f"wait for it, too; see dmesg and `commitlogfs doctor {config.name}`, and repair or detach that disk"
+        )
+    out, err = answer
     if child.returncode != 0:
         return [f"its disks cannot be checked ({err.strip().rpartition(chr(10))[2]})"]
     reasons: list[str] = json.loads(out)
     return reasons
+
+
+def _wait(child: subprocess.Popen[str], silence_s: float) -> tuple[str, str] | None:
+    """What the child has written; None if it does not end and has not run for `silence_s`."""
+    activity, moved_at = read_activity(child.pid), time.monotonic()
+    while True:
+        try:
+            return child.communicate(timeout=min(_CHECK_S, silence_s))
+        except subprocess.TimeoutExpired:
+            now = read_activity(child.pid)
+            if now.has_run_since(activity):
+                activity, moved_at = now, time.monotonic()
+            elif time.monotonic() - moved_at >= silence_s:
+                return None
 
 
 def _leave(child: subprocess.Popen[str]) -> None:
@@ -44,8 +69,10 @@ def _leave(child: subprocess.Popen[str]) -> None:
     for pipe in (child.stdout, child.stderr):
         if pipe is not None:
             pipe.close()
-    with contextlib.suppress(subprocess.TimeoutExpired):
+    try:
         child.wait(_KILL_GRACE_S)
+    except subprocess.TimeoutExpired:
+        child.returncode = -signal.SIGKILL  # nobody waits for it
 
 
 def _find_reasons(config: Config, on_missing: OnMissing) -> list[str]:

@@ -1,14 +1,17 @@
-"""A disk whose writes fail on demand: an image served by nbdkit's error filter, through nbdfuse and a loop device.
+"""A disk that fails or hangs on demand: an image served by nbdkit's filters, through nbdfuse and a loop device.
 
 The kernel sees a block device that answers writes with EIO, as a failing drive does: journals abort by themselves.
+Or one that answers late, or not at all.
 """
 
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 from support.loop_disks import BUSY_TIMEOUT_S, LoopDisk
 
@@ -23,6 +26,8 @@ def flaky_available() -> str:
 
 class FlakyDisk(LoopDisk):
     """A LoopDisk over an image that can be told to fail. Mounted, and well, from the start."""
+
+    read_delay_ms: ClassVar[int] = 0
 
     def __init__(self, folder: Path, fstype: str, size_bytes: int) -> None:
         super().__init__(folder, fstype, size_bytes)
@@ -45,6 +50,16 @@ class FlakyDisk(LoopDisk):
         """The device takes writes again; a filesystem that has given up does not know that."""
         self._writes_fail.unlink(missing_ok=True)
 
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """No request to the device is answered meanwhile."""
+        server = self._servers[0]
+        server.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            server.send_signal(signal.SIGCONT)
+
     def destroy(self) -> None:
         self.heal()
         self.unmount()
@@ -57,9 +72,10 @@ class FlakyDisk(LoopDisk):
         self._serving.mkdir()
         socket, served = self.folder / "socket", self._serving / "disk"
         self._start(
-            *("nbdkit", "--foreground", "--exit-with-parent", "-U", str(socket), "--filter=error", "file"),
+            *("nbdkit", "--foreground", "--exit-with-parent", "-U", str(socket)),
+            *("--filter=error", "--filter=delay", "file"),
             *(str(self._store), "error-pwrite=EIO", "error-pwrite-rate=100%"),
-            f"error-pwrite-file={self._writes_fail}",
+            *(f"error-pwrite-file={self._writes_fail}", f"delay-read={self.read_delay_ms}ms"),
         )
         _await(socket.exists, "nbdkit to listen")
         self._start("nbdfuse", str(served), f"nbd+unix:///?socket={socket}")
@@ -83,6 +99,12 @@ class FlakyDisk(LoopDisk):
             server.send_signal(signal.SIGTERM)
             server.wait()
         self._servers.clear()
+
+
+class SlowDisk(FlakyDisk):
+    """Each read of the device takes a while."""
+
+    read_delay_ms = 300
 
 
 def _await(condition: Callable[[], bool], what: str) -> None:

@@ -8,10 +8,6 @@ from support.kept import KeptMount
 from support.pools import Ran
 from support.waiting import eventually
 
-from commitlogfs.mount.config.model import load_config
-from commitlogfs.mount.preflight.rehearsal import why_not_mountable
-from commitlogfs.store.pool.open import OnMissing
-
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
 
@@ -139,11 +135,3 @@ def test_an_option_of_the_mount_itself_is_refused(striped: KeptMount) -> None:
     ran = restarted(striped)
     assert ran.status == 4
     assert "changes allow_other from true to false" in ran.err
-
-
-def test_disks_that_do_not_answer_are_refused(striped: KeptMount) -> None:
-    config = load_config(striped.pool.config)
-    assert why_not_mountable(config, OnMissing.REFUSE, timeout_s=60.0) == []
-    assert why_not_mountable(config, OnMissing.REFUSE, timeout_s=0.001) == [
-        "its disks do not answer within 0.001 s"
-    ]
