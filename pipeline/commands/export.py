@@ -141,7 +141,7 @@ def export(
         common.show_json(result.as_json())
     else:
         _show(result)
-    if result.damages or result.lost or result.kept:
+    if result.damages or result.lost or result.kept or result.not_served:
         raise typer.Exit(ExitCode.FINDINGS)
 
 
@@ -187,6 +187,8 @@ def _show(result: "ExportResult") -> None:
         )
     elif not result.kept:
         common.say(f"Nothing new: the log is exported up to {result.end_offset:,}.")
+    for told in result.not_served:
+        common.complain(f"missing: {told}")
     for start, end in result.lost:
         common.complain(f"lost: log offsets {start} to {end} are not in the log")
     for one in result.kept:

@@ -179,7 +179,7 @@ def rebuild(
             installed = _apply(output, store_root, settings, log, accept_misplaced=accept_misplaced)
     finally:
         _show_apply(_as_json(result) | {"warnings": warnings}, installed, as_json=as_json)
-    if result.damages:
+    if result.damages or result.not_served:
         raise typer.Exit(ExitCode.FINDINGS)
 
 
@@ -295,6 +295,8 @@ def _show(result: "RebuildResult") -> None:
             "or a topic that was deleted and made again"
         )
     common.say(f"written to {result.output}")
+    for told in result.not_served:
+        common.complain(f"missing: {told}")
     for damage in result.damages:
         common.complain(
             f"damage: segment {damage.segment}, log offset {damage.offset}, {damage.length} bytes skipped: "

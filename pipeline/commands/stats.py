@@ -60,7 +60,7 @@ def stats(
         common.show_json(found.as_json())
     else:
         _show(found)
-    if found.damages or found.missing:
+    if found.damages or found.missing or found.not_served:
         raise typer.Exit(ExitCode.FINDINGS)
 
 
@@ -70,6 +70,8 @@ def _show(found: "LogStats") -> None:
         f"{count_of(found.segments, 'segment')}, log offsets {found.start_offset:,} to {found.end_offset:,}, "
         f"{count_of(len(found.topics), 'topic')}"
     )
+    for told in found.not_served:
+        common.complain(f"missing: {told}")
     for start, end in found.missing:
         common.complain(f"missing: log offsets {start} to {end}: no segment holds them")
     for damage in found.damages:

@@ -185,6 +185,8 @@ def _add_listing_findings(
             notes.append(str(unread))
     for place in listing.empty_places:
         findings.add(Kind.EMPTY_PLACE, -1, place, "no segment lies in it, but in the others")
+    for left_out in listing.not_served:
+        findings.add(Kind.NOT_SERVED, -1, left_out.place, left_out.fact)
     for one, other in twins:
         findings.add(Kind.DUPLICATE_SEGMENT, one.base_offset, one.name, f"{one.uri} (read) and {other.uri}")
 

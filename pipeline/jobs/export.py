@@ -34,7 +34,14 @@ from commitlogfs.pipeline.jobs.export_folder import (
 from commitlogfs.pipeline.jobs.export_tasks import FilePlan, FileWritten, Layout, Partition, Reading
 from commitlogfs.pipeline.jobs.tally import Tally, store_days, tally_splits
 from commitlogfs.pipeline.log.errors import LocationError, OptionError, PipelineError
-from commitlogfs.pipeline.log.losses import demand_complete, demand_places, missing_ranges, require_log
+from commitlogfs.pipeline.log.losses import (
+    demand_beginning,
+    demand_complete,
+    demand_places,
+    missing_ranges,
+    not_served,
+    require_log,
+)
 from commitlogfs.pipeline.log.scanner import Damage, DamageMode
 from commitlogfs.pipeline.log.seek import first_place, narrow_by_time, survey
 from commitlogfs.pipeline.log.segments import LogListing, list_segments
@@ -110,6 +117,8 @@ class ExportPlan:
     """Not exported and not there; empty with failOnDataLoss."""
     kept: tuple[Kept, ...]
     """Asked to be replaced, but not whole in the log."""
+    not_served: tuple[str, ...] = ()
+    """What a degraded mount leaves out, a line for each disk and segment, where the log's beginning is exported."""
 
     @property
     def todo_bytes(self) -> int:
@@ -125,6 +134,7 @@ class ExportPlan:
             "ranges_finished_before": len(self.before),
             "lost": [{"start_offset": start, "end_offset": end} for start, end in self.lost],
             "kept": [one.as_json() for one in self.kept],
+            "not_served": list(self.not_served),
         }
 
 
@@ -138,6 +148,7 @@ class ExportResult:
     end_offset: int
     lost: tuple[Range, ...]
     kept: tuple[Kept, ...]
+    not_served: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -163,6 +174,7 @@ class ExportResult:
             "damages": [asdict(damage) for damage in self.damages],
             "lost": [{"start_offset": start, "end_offset": end} for start, end in self.lost],
             "kept": [one.as_json() for one in self.kept],
+            "not_served": list(self.not_served),
         }
 
 
@@ -185,6 +197,8 @@ def plan_export(request: ExportRequest, options: Mapping[str, str] | None = None
     asked = _uncovered(start, end, before)
     if read.start is Edge.EARLIEST and before and max(one.end for one in before) < start:
         asked.insert(0, (max(one.end for one in before), start))
+    from_beginning = read.start is Edge.EARLIEST and bool(asked) and asked[0][0] == listing.begin_offset
+    demand_beginning(listing, fail=read.fail_on_data_loss and from_beginning)
     lost = []
     for one in *asked, *_cut_off(read, listing, log_end):
         demand_complete(listing, *one, fail=read.fail_on_data_loss, warn=False)
@@ -196,7 +210,8 @@ def plan_export(request: ExportRequest, options: Mapping[str, str] | None = None
         whole, kept = _replaceable(before, _asked(read, start), listing, log_end)
         todo += [(one.start, one.end) for one in whole if start <= one.start and one.end <= end]
     return ExportPlan(
-        *(request, read, layout, settings, listing, end, tuple(sorted(todo)), before, tuple(lost), tuple(kept))
+        *(request, read, layout, settings, listing, end, tuple(sorted(todo)), before, tuple(lost), tuple(kept)),
+        not_served=not_served(listing) if from_beginning else (),
     )
 
 
@@ -231,6 +246,7 @@ def export(
         end_offset=plan.end_offset,
         lost=(*plan.lost, *run.lost),
         kept=(*plan.kept, *run.kept),
+        not_served=plan.not_served,
     )
 
 

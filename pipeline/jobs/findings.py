@@ -16,6 +16,7 @@ class Kind(StrEnum):
     CUT_SHORT = "cut-short"
     UNREAD_END = "unread-end"
     EMPTY_PLACE = "empty-place"
+    NOT_SERVED = "not-served"
     DUPLICATE_SEGMENT = "duplicate-segment"
     DAMAGE = "damage"
     BODY_CRC = "body-crc"
@@ -35,6 +36,7 @@ MEANINGS = {
     Kind.CUT_SHORT: "the file of a segment ends before it ought to",
     Kind.UNREAD_END: "a message after the last one that is read: never finished, or damaged",
     Kind.EMPTY_PLACE: "a folder without any segment: is its disk mounted?",
+    Kind.NOT_SERVED: "a degraded mount leaves out a disk or a segment",
     Kind.DUPLICATE_SEGMENT: "two folders hold a segment of this name",
     Kind.DAMAGE: "no readable record, although the log goes on behind it",
     Kind.BODY_CRC: "the body does not match its CRC",

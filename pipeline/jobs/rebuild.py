@@ -30,7 +30,7 @@ from commitlogfs.pipeline.jobs.progress import OnProgress, show_progress
 from commitlogfs.pipeline.jobs.rebuild_tasks import IndexFileWritten, Item, Place, SplitSummary
 from commitlogfs.pipeline.jobs.worker_errors import worker_errors
 from commitlogfs.pipeline.log.errors import OutputError, PipelineError, output_errors
-from commitlogfs.pipeline.log.losses import demand_places, missing_log, missing_ranges
+from commitlogfs.pipeline.log.losses import demand_places, missing_log, missing_ranges, not_served
 from commitlogfs.pipeline.log.scanner import Damage, DamageMode
 from commitlogfs.pipeline.log.segments import LogListing, list_segments
 from commitlogfs.pipeline.log.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
@@ -68,6 +68,8 @@ class RebuildResult:
     index_entries: int
     damages: tuple[Damage, ...]
     """Skipped, in the order of the log; always empty with FAILFAST."""
+    not_served: tuple[str, ...] = ()
+    """What a degraded mount leaves out, a line for each disk and segment."""
 
 
 def rebuild(
@@ -130,6 +132,7 @@ def rebuild(
         index_files=tuple(names),
         index_entries=sum(written.summary.entries for written in run.index_files),
         damages=tuple(run.damages) if cut_off is None else (*run.damages, cut_off),
+        not_served=not_served(listing),
     )
 
 
@@ -167,6 +170,10 @@ def _demand_possible(
         raise RebuildRefusedError(
             f"{log}: no segment holds log offset {end}, the next one begins at {begin}: behind a gap entries "
             "come to stand in wrong places: mount the missing disk, or rebuild what is there with mode=PERMISSIVE"
+        )
+    if listing.may_lack_beginning and mode is DamageMode.FAILFAST:
+        raise RebuildRefusedError(
+            f"{not_served(listing)[0]}: correct that, or rebuild what is there with mode=PERMISSIVE"
         )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from commitlogfs.pipeline.arrays.java_text import well_formed_text
 from commitlogfs.pipeline.jobs.tally import Figures, Tally, queue_ids, tally_splits
-from commitlogfs.pipeline.log.losses import demand_places, missing_ranges, require_log
+from commitlogfs.pipeline.log.losses import demand_places, missing_ranges, not_served, require_log
 from commitlogfs.pipeline.log.scanner import Damage, DamageMode
 from commitlogfs.pipeline.log.seek import survey
 from commitlogfs.pipeline.log.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
@@ -82,6 +82,8 @@ class LogStats:
     """Skipped; empty with FAILFAST."""
     missing: tuple[tuple[int, int], ...]
     """Log offsets between the segments, or behind a last one that was cut short, that are in none."""
+    not_served: tuple[str, ...] = ()
+    """What a degraded mount leaves out, a line for each disk and segment."""
 
     def as_json(self) -> dict[str, Any]:
         """Stable schema (docs/pipeline.md)."""
@@ -94,6 +96,7 @@ class LogStats:
             "topics": [{"topic": name, **topic.as_json()} for name, topic in self.topics.items()],
             "damages": [asdict(damage) for damage in self.damages],
             "missing": [{"start_offset": start, "end_offset": end} for start, end in self.missing],
+            "not_served": list(self.not_served),
         }
 
 
@@ -135,6 +138,7 @@ def stats(
         topics=topics,
         damages=tuple(sorted(tally.damages, key=lambda damage: damage.offset)),
         missing=tuple(missing_ranges(listing, begin, expected_end(listing, end))),
+        not_served=not_served(listing),
     )
 
 

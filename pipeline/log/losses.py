@@ -62,6 +62,29 @@ def demand_places(listing: LogListing, *, fail: bool) -> None:
         _logger.warning("%s", told)
 
 
+def demand_beginning(listing: LogListing, *, fail: bool) -> None:
+    """With `fail` a DataLossError if a degraded mount may leave out what was before the first segment, as no hole
+    shows that. Else a line in the log for each disk and segment that such a mount does not serve."""
+    if fail and listing.may_lack_beginning:
+        raise DataLossError(
+            f"{not_served(listing)[0]}; correct that, read with startingOffsets={listing.begin_offset}, or read "
+            "with failOnDataLoss=false to go on without it"
+        )
+    for told in not_served(listing):
+        _logger.warning("%s", told)
+
+
+def not_served(listing: LogListing) -> tuple[str, ...]:
+    """What degraded mounts leave out, a line for each; first what may lie before the first segment."""
+    begin = listing.begin_offset
+    before = [one for one in listing.not_served if one.may_precede(begin)]
+    others = [one for one in listing.not_served if one not in before]
+    return (
+        *(f"{one}; what it holds before log offset {begin} is not read" for one in before),
+        *(f"{one}; what it holds is not read" for one in others),
+    )
+
+
 def missing_log(listing: LogListing) -> str | None:
     """What is wrong where no place holds a segment; None for a log, if only one without messages."""
     if listing.segments or not listing.empty_places:
@@ -81,6 +104,9 @@ def _describe(listing: LogListing, lost_from: int, lost_to: int) -> str:
         return "it has no segments"
     begin = listing.segments[0].base_offset
     if lost_to <= begin:
+        if listing.not_served:
+            told = ", ".join(one.fact for one in listing.not_served)
+            return f"it begins at {begin}: what was before it has been deleted, or is not served ({told})"
         return f"it begins at {begin}, what was before it has been deleted"
     for segment in listing.segments:
         if segment.end_offset == lost_from and segment.size < listing.segment_size:
@@ -90,4 +116,6 @@ def _describe(listing: LogListing, lost_from: int, lost_to: int) -> str:
             )
     if lost_from >= listing.segments[-1].end_offset:
         return f"its last segment ends at {listing.segments[-1].end_offset}"
+    if listing.not_served:
+        return f"a hole between its segments ({', '.join(one.fact for one in listing.not_served)})"
     return "a hole between its segments, maybe a disk that is not mounted"

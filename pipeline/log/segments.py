@@ -14,11 +14,10 @@ import numpy.typing as npt
 
 from commitlogfs.pipeline.log.errors import DuplicateSegmentError, LocationError, SegmentGoneError
 from commitlogfs.pipeline.log.locations import absolute_place, is_uri, local_path, split_places
+from commitlogfs.pipeline.log.mount_status import MOUNT_STATUS, NotServed, find_not_served
 from commitlogfs.store.layout import XATTR_IDENTITY
 from commitlogfs.store.segment import LARGEST_OFFSET, format_segment_name, looks_like_segment
 
-_MOUNT_STATUS = ".commitlogfs/status.json"
-"""In every mount of ours, found by its name alone."""
 _ABOVE_LOG = ("commitlog", "store/commitlog")
 """Where a log lies below a directory that is easily taken for it."""
 _MOST_FOLDERS = 1000
@@ -49,11 +48,18 @@ class LogListing:
     segments: tuple[SegmentFile, ...]
     empty_places: tuple[str, ...] = ()
     """Places without any segment, unless they are known to be a log or a disk of one: they may not be mounted."""
+    not_served: tuple[NotServed, ...] = ()
+    """What degraded mounts among the places leave out."""
 
     @property
     def begin_offset(self) -> int:
         """0 without segments."""
         return self.segments[0].base_offset if self.segments else 0
+
+    @property
+    def may_lack_beginning(self) -> bool:
+        """Whether a degraded mount may leave out what was before the first segment: no gap shows that."""
+        return any(not self.segments or one.may_precede(self.begin_offset) for one in self.not_served)
 
     @property
     def gaps(self) -> tuple[tuple[int, int], ...]:
@@ -114,8 +120,10 @@ def list_with_twins(
     found: dict[int, SegmentFile] = {}
     twins: list[tuple[SegmentFile, SegmentFile]] = []
     empty: list[str] = []
+    not_served: list[NotServed] = []
     for place in map(absolute_place, places):
         before = len(found) + len(twins)
+        not_served += find_not_served(place)
         listed = _list_uri(place) if is_uri(place) else _list_folder(place)
         for segment in listed.segments:
             other = found.setdefault(segment.base_offset, segment)
@@ -125,7 +133,8 @@ def list_with_twins(
             _require_no_log_below(place, listed.folders)
             empty.append(place)
     segments = tuple(found[offset] for offset in sorted(found))
-    listing = LogListing(segment_size or max((one.size for one in segments), default=0), segments, tuple(empty))
+    size = segment_size or max((one.size for one in segments), default=0)
+    listing = LogListing(size, segments, tuple(empty), tuple(not_served))
     return _checked(listing, path), twins
 
 
@@ -135,7 +144,7 @@ def _is_known_log(place: str) -> bool:
     if path is None:
         return False
     try:
-        return (path / _MOUNT_STATUS).exists() or bool(os.getxattr(path, XATTR_IDENTITY))
+        return (path / MOUNT_STATUS).exists() or bool(os.getxattr(path, XATTR_IDENTITY))
     except OSError:
         return False
 

@@ -88,8 +88,8 @@ class CommitlogDataSource(DataSource):
     startingTimestamp        milliseconds since 1970: only messages stored then or later
     endingTimestamp          only messages stored before; batch only
     failOnDataLoss           true: what was to be read and is gone (deleted segments, a hole, a disk that is not
-                             mounted, a last segment that was cut short) is an error; false: it is logged as lost,
-                             and reading goes on behind it
+                             mounted, the beginning that a degraded mount may lack, a last segment that was cut
+                             short) is an error; false: it is logged as lost, and reading goes on behind it
     maxBytesPerTrigger       of the log, per micro-batch, one message at least; stream only
     maxOffsetsPerTrigger     messages per micro-batch, before any filter; stream only
     minPartitions            at least so many, where the log is large enough

@@ -19,7 +19,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from commitlogfs.pipeline.log.errors import PipelineError
-from commitlogfs.pipeline.log.losses import DataLossError, demand_complete, demand_places
+from commitlogfs.pipeline.log.losses import DataLossError, demand_beginning, demand_complete, demand_places
+from commitlogfs.pipeline.log.mount_status import NotServed
 from commitlogfs.pipeline.log.seek import advance, first_place, offset_of_time, survey
 from commitlogfs.pipeline.log.segments import LogListing, list_segments
 from commitlogfs.pipeline.log.splits import plan_splits
@@ -49,6 +50,7 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """Where the log ended when it was looked at last."""
         self._told: tuple[tuple[str, ...], int | None] = ((), None)
         """What is known to be missing: places, and the end of the last segment."""
+        self._told_not_served: tuple[NotServed, ...] = ()
         self._target: int | None = None
         """Trigger.AvailableNow: what comes after it is not for this run."""
 
@@ -104,7 +106,7 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _initial(self) -> int:
         options = self._options
         listing, end = survey(options.path, options.segment_size)
-        self._demand_whole(listing, end)
+        self._demand_whole(listing, end, from_beginning=options.start is Edge.EARLIEST)
         match options.start:
             case Edge.LATEST:
                 return end
@@ -137,8 +139,12 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._known_end = end
         return listing, end
 
-    def _demand_whole(self, listing: LogListing, end: int) -> None:
-        """No place without segments, and a last segment that was not cut short; else an error, or said once."""
+    def _demand_whole(self, listing: LogListing, end: int, *, from_beginning: bool = False) -> None:
+        """No place without segments, nothing that a degraded mount leaves out, and a last segment that was not cut
+        short; else an error, or said once. From a given offset on, what a mount leaves out is seen as a hole."""
+        if listing.not_served != self._told_not_served:
+            demand_beginning(listing, fail=self._options.fail_on_data_loss and from_beginning)
+            self._told_not_served = listing.not_served
         expected = expected_end(listing, end)
         lack = (listing.empty_places, expected if expected > end else None)
         if lack != self._told:
