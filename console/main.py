@@ -50,7 +50,9 @@ def run(app: typer.Typer, arguments: list[str] | None = None, translate: Transla
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.OK)
     except Exception as error:
-        shown = error if isinstance(error, UserError) else translate(error)
+        shown = translate(error)
+        if shown is None and isinstance(error, UserError):
+            shown = error
         if shown is not None:
             _report(app, str(shown))
             return int(shown.exit_code)

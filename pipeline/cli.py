@@ -48,6 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _translate(error: Exception) -> UserError | None:
+    if isinstance(error, UserError):
+        return _failed(str(error), error.exit_code)
     if isinstance(error, PipelineError):
         return _failed(str(error), error.exit_status)
     if isinstance(error, ModuleNotFoundError):

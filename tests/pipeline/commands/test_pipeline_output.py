@@ -10,6 +10,7 @@ import pytest
 from support.messages import messages
 from support.written_logs import write_log
 
+from commitlogfs.console.errors import UsageError
 from commitlogfs.pipeline import cli
 from commitlogfs.pipeline.commands import common
 from commitlogfs.pipeline.jobs import audit as audit_job
@@ -99,7 +100,7 @@ def test_errors_and_warnings_show_names_as_they_are(
 ) -> None:
     def fail(*_: object) -> None:
         common.complain(f"topic {name}")
-        raise common.UserError(f"no {name}")
+        raise UsageError(f"no {name}")
 
     monkeypatch.setattr(common, "look_at", fail)
     assert cli.main(["stats", "log"]) == 2
