@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import time
 from collections import Counter
 from collections.abc import Set
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,10 @@ _ABSENT = frozenset({FindingCode.DISK_MISSING, FindingCode.DISK_WITHOUT_IDENTITY
 _QUARANTINING = frozenset({FindingCode.DUPLICATE_SEGMENT, FindingCode.WRONG_SIZE})
 """Findings about a segment that exists but cannot be served."""
 
+
+_IN_USE_PATIENCE_S = 2.0
+"""The kernel may close the files of a mount that has ended a moment after it has gone."""
+_IN_USE_PAUSE_S = 0.02
 
 _WRITTEN_AHEAD = 3
 """The segment in use and the two that a broker makes ahead of it."""
@@ -443,7 +448,12 @@ def _judge_in_use(pool: Pool) -> None:
     if last is None:
         return
     disk = pool.disk_of(last)
-    if is_open_elsewhere(disk.dirfd, last.path):
+    deadline = time.monotonic() + _IN_USE_PATIENCE_S
+    while is_in_use := is_open_elsewhere(disk.dirfd, last.path):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(_IN_USE_PAUSE_S)
+    if is_in_use:
         pool.findings.append(
             Finding(
                 FindingCode.SEGMENT_IN_USE,

@@ -41,7 +41,7 @@ class KeptMount:
         seen = self._ready_count()
         started = time.monotonic()
         os.kill(self.pool.daemon.pid, signal.SIGCONT)
-        eventually(lambda: self._ready_count() > seen, _READY_TIMEOUT_S)
+        eventually(lambda: self._ready_count() > seen, _READY_TIMEOUT_S, self.pool.log_path.read_text)
         self.daemon = self._daemon_pid()
         return time.monotonic() - started
 

@@ -11,8 +11,9 @@ T = TypeVar("T")
 WAIT_S = 10.0
 
 
-def eventually(condition: Callable[[], T], timeout_s: float = WAIT_S) -> T:
-    """The first true value of `condition`; an AssertionError or RuntimeError in it counts as not yet."""
+def eventually(condition: Callable[[], T], timeout_s: float = WAIT_S, shown: Callable[[], str] = str) -> T:
+    """The first true value of `condition`; an AssertionError or RuntimeError in it counts as not yet. What `shown`
+    returns is part of the failure: a log, for instance."""
     deadline = time.monotonic() + timeout_s
     while True:
         trouble: Exception | None = None
@@ -23,7 +24,7 @@ def eventually(condition: Callable[[], T], timeout_s: float = WAIT_S) -> T:
         except (AssertionError, RuntimeError) as error:
             trouble = error
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout_s:g} s: {trouble or condition}")
+            raise AssertionError(f"not within {timeout_s:g} s: {trouble or condition}\n{shown()}".rstrip())
         time.sleep(0.02)
 
 

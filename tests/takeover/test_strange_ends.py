@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -55,6 +56,11 @@ def start_watched(pool: PoolMount) -> int:
     """Under a keeper that replaces a hung daemon; the daemon."""
     pool.start("--watchdog", "1")
     return int(eventually(lambda: events(pool, "daemon_ready"))[0].rpartition("pid=")[2].split()[0])
+
+
+def await_daemon(pool: PoolMount, count: int) -> None:
+    """Until so many daemons, one after the other, have become ready."""
+    eventually(lambda: len(events(pool, "daemon_ready")) == count, 30, pool.log_path.read_text)
 
 
 # --- the administrator -------------------------------------------------------------------------------------
@@ -124,7 +130,7 @@ def test_an_aborted_mount_is_made_anew(
     start_watched(pool)
     pool.make_segments([0])
     abort(pool)
-    eventually(lambda: len(events(pool, "daemon_ready")) == 2, 30)
+    await_daemon(pool, 2)
     assert events(pool, "connection_aborted")
     assert events(pool, "mount_ended")
     assert len(mounts(pool)) == 1
@@ -148,7 +154,7 @@ def test_an_aborted_mount_is_not_made_anew_while_somebody_holds_it(
         assert f"pid {os.getpid()}" in pool.log_since_start()
         assert len(mounts(pool)) == 1
     close(fd)
-    eventually(lambda: len(events(pool, "daemon_ready")) == 2, 30)
+    await_daemon(pool, 2)
     assert len(mounts(pool)) == 1
     assert pool.path(0).read_bytes()[:4] == b"goes"
     pool.stop()
@@ -167,6 +173,26 @@ def test_a_mount_that_was_aborted_between_two_daemons(
     assert kept.pool.path(0).read_bytes()[:4096] == segment_bytes(0, 4096)
     kept.replace()  # its descriptors have taken the place of the old ones
     assert kept.pool.status()["daemon"]["restarts"] == 1
+
+
+def test_files_of_an_aborted_mount_that_close_late(
+    make_pool: Callable[..., PoolMount], abort: Callable[[PoolMount], None]
+) -> None:
+    """The kernel may still have the newest segment open, for the dead mount, when that has been unmounted."""
+    pool = make_pool(2)
+    start_watched(pool)
+    pool.make_segments([0])
+    fd = os.open(Path(pool.disks[0]) / pool.path(0).name, os.O_RDONLY)
+    try:
+        abort(pool)
+        eventually(lambda: events(pool, "dead_mount_found"), 30, pool.log_path.read_text)
+        eventually(lambda: not mounts(pool))
+        time.sleep(0.3)
+    finally:
+        os.close(fd)
+    await_daemon(pool, 2)
+    assert pool.path(0).read_bytes()[:4096] == segment_bytes(0, 4096)
+    pool.stop()
 
 
 def close(fd: int) -> None:
