@@ -40,11 +40,13 @@ def take_inventory(
     segment_size: int,
     opened: Set[tuple[DiskNumber, int]] = frozenset(),
     holds_nothing: Callable[[Segment], bool] = is_empty,
+    newest_missing: BaseOffset | None = None,
 ) -> Inventory:
     """`opened` are files, by disk and inode, that a mount goes on with. Whoever uses one puts a wrong size right,
-    as a copy does. `holds_nothing` is asked about each of several copies of one segment; False in doubt."""
+    as a copy does. `holds_nothing` is asked about each of several copies of one segment; False in doubt. A disk
+    that is missing may hold any segment up to `newest_missing`; None where no disk is missing."""
     inventory = Inventory(Catalog(segment_size))
-    _place_segments(inventory, scans, segment_size, opened, holds_nothing)
+    _place_segments(inventory, scans, segment_size, opened, holds_nothing, newest_missing)
     for disk, scan in scans:
         _place_temporaries(inventory, disk, scan)
         _report_strangers(inventory, disk, scan)
@@ -58,6 +60,7 @@ def _place_segments(
     segment_size: int,
     opened: Set[tuple[DiskNumber, int]],
     holds_nothing: Callable[[Segment], bool],
+    newest_missing: BaseOffset | None,
 ) -> None:
     """Written for 60,000 segments without a fault: what is wrong is looked for in bulk, and told one by one."""
     paths = {disk.number: disk.path for disk, _ in scans}
@@ -85,6 +88,12 @@ def _place_segments(
         else:
             unsized.append(segment)
             served.append(segment)
+    for segment in unsized[:]:
+        may_be_leftover = newest_missing is not None and segment.base_offset <= newest_missing
+        if may_be_leftover and (segment.disk, segment.ino) not in opened:
+            unsized.remove(segment)
+            served.remove(segment)
+            _report_unproven(inventory, segment, paths)
     first_sized = next((segment.base_offset for segment in served if segment.size), None)
     for segment in unsized[:]:
         # Nobody gets at it: what was the log's beginning once has been removed, and this is no part of it.
@@ -209,6 +218,20 @@ def _report_unsized(inventory: Inventory, segment: Segment, paths: dict[DiskNumb
         FindingCode.UNSIZED_SEGMENT, severity, paths[segment.disk], segment.name.decode(), message, remedy
     )
     inventory.findings.append(finding)
+
+
+def _report_unproven(inventory: Inventory, segment: Segment, paths: dict[DiskNumber, str]) -> None:
+    """Not quarantined: as for every other segment of a missing disk, CommitLog refuses to create the name."""
+    inventory.findings.append(
+        Finding(
+            FindingCode.UNSIZED_SEGMENT,
+            Severity.WARNING,
+            paths[segment.disk],
+            segment.name.decode(),
+            "empty, not served: a missing disk may hold the segment itself",
+            "bring back the missing disk; nothing is removed before",
+        )
+    )
 
 
 def _place_temporaries(inventory: Inventory, disk: Disk, scan: DiskScan) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import os
 import time
 from collections import Counter
@@ -31,10 +32,12 @@ DEFAULT_ROOT = RootAttributes(NEW_ROOT_MODE, 0, 0)
 """Where the record is damaged: closed rather than open."""
 
 _ABSENT = frozenset({FindingCode.DISK_MISSING, FindingCode.DISK_WITHOUT_IDENTITY})
-"""Findings about a configured path at which no disk of any pool is."""
+"""Findings about a configured path at which no disk of any pool can be read."""
 _QUARANTINING = frozenset({FindingCode.DUPLICATE_SEGMENT, FindingCode.WRONG_SIZE})
 """Findings about a segment that exists but cannot be served."""
 
+_NO_FAULT_OF_A_DISK = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+"""Any other error is: drives give EIO, ENODATA, EREMOTEIO, ETIMEDOUT and more, damaged filesystems EUCLEAN."""
 
 _IN_USE_PATIENCE_S = 2.0
 """The kernel may close the files of a mount that has ended a moment after it has gone."""
@@ -94,15 +97,16 @@ def open_pool(
     lock: bool = True,
     lock_patience_s: float = 0.0,
     check_in_use: bool = True,
-    opened: Set[tuple[DiskNumber, int]] = frozenset(),
+    opened: Set[tuple[DiskNumber, int]] | None = frozenset(),
 ) -> Pool:
     """Open, identify and scan every disk; everything wrong is in the returned pool's findings.
 
     `segment_size` None takes the pool's own. With `lock`, each disk's folder is locked against a
     second daemon, which needs no file there and works on a read-only disk. `opened` are
-    files of a mount that is gone on with, as for take_inventory.
-    Nothing is changed. Raises PoolError where not even a scan is possible: no folder can be opened, no
-    identity anywhere (NoIdentityError), identities of different pools, or a disk that cannot be read.
+    files of a mount that is gone on with, as for take_inventory; None beside a running daemon, which alone knows.
+    A disk that cannot be read completely is missing: what it did not show could be taken for absent.
+    Nothing is changed. Raises PoolError where not even a scan is possible: no folder can be read, no
+    identity anywhere (NoIdentityError), identities of different pools, or no memory or descriptors for the scan.
     """
     with contextlib.ExitStack() as stack:
         folders, findings = _open_folders(specs, stack)
@@ -113,27 +117,36 @@ def open_pool(
         findings += compare_segment_size(members[0].spec.path, first.segment_size, segment_size)
         if lock and not any(finding.code is FindingCode.DISK_TWICE for finding in findings):
             findings += _lock_all(members, lock_patience_s)
-        disks = [_make_disk(folder, found) for folder, found in zip(members, identities, strict=True)]
-        disks.sort(key=lambda disk: disk.number)
+        candidates = [_make_disk(folder, found) for folder, found in zip(members, identities, strict=True)]
+        candidates.sort(key=lambda disk: disk.number)
+        contents, more = _read_all(candidates, first.segment_size)
+        findings += more
+        disks = [found.disk for found in contents]
+        if not disks:
+            raise PoolRefusedError(findings, Severity.REFUSES)
         findings += _read_only_findings(disks)
         absent = {finding.disk for finding in findings if finding.code in _ABSENT}
+        told = {disk.number for disk in candidates} - {disk.number for disk in disks}
+        absent |= {member.path for member in first.members if member.number in told}
         missing, more = _missing_members(first, disks, specs, absent)
         findings += more
+        newest = max((found.newest for found in contents if found.newest is not None), default=None)
         dirfds = {disk.number: disk.dirfd for disk in disks}
         inventory = take_inventory(
-            _scan_all(disks, first.segment_size),
+            [(found.disk, found.scan) for found in contents],
             first.segment_size,
-            opened,
+            opened or frozenset(),
             lambda copy: leftovers.name_holds_nothing(dirfds[copy.disk], copy.name, copy.ino),
+            newest if missing and opened is not None else None,
         )
         inventory.findings[:0] = findings
-        pool = Pool(first.pool_id, first.segment_size, disks, inventory, _read_root(disks), missing)
-        _judge_newest(pool, trust_empty=not check_in_use)
+        pool = Pool(first.pool_id, first.segment_size, disks, inventory, contents[0].root, missing)
+        _judge_newest(pool, newest, opened)
         if check_in_use:
             _judge_in_use(pool)
         stack.pop_all()
-    for folder in folders:  # folders that turned out to be no members are of no further use
-        if folder not in members:
+    for folder in folders:  # folders of no members, and of disks that cannot be read, are of no further use
+        if folder.dirfd not in dirfds.values():
             os.close(folder.dirfd)
     return pool
 
@@ -383,32 +396,54 @@ def _missing_members(
     return [member.path for member in missing], findings
 
 
-def _scan_all(disks: list[Disk], segment_size: int) -> list[tuple[Disk, DiskScan]]:
-    """All disks at once, since each has its own spindle. Raises PoolError naming the disk that failed."""
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    """What is read of one disk."""
 
-    def scan(disk: Disk) -> DiskScan:
+    disk: Disk
+    scan: DiskScan
+    newest: BaseOffset | None
+    """The newest segment of the pool, as this disk records it."""
+    root: RootAttributes
+
+
+def _read_all(disks: list[Disk], segment_size: int) -> tuple[list[_Contents], list[Finding]]:
+    """All disks at once, since each has its own spindle; a finding for each that cannot be read completely. Raises
+    PoolError where that is not the disk's fault."""
+
+    def read(disk: Disk) -> _Contents | Finding:
         try:
-            return scan_folder(disk.dirfd, segment_size)
+            return _Contents(
+                disk,
+                scan_folder(disk.dirfd, segment_size),
+                identity.read_newest(disk.dirfd),
+                identity.read_root(disk.dirfd, DEFAULT_ROOT),
+            )
         except OSError as error:
-            reason = os.strerror(error.errno or 0)
-            raise PoolError(f"{disk.path}: cannot be read completely ({reason}): check the disk") from error
+            reason = f"cannot be read completely ({os.strerror(error.errno or 0)})"
+            if error.errno in _NO_FAULT_OF_A_DISK:
+                raise PoolError(f"{disk.path}: {reason}: check the disk") from error
+            return Finding(FindingCode.DISK_MISSING, Severity.REFUSES, disk.path, "", reason, "check the disk")
 
     with ThreadPoolExecutor(max_workers=max(1, len(disks))) as executor:
-        return list(zip(disks, executor.map(scan, disks), strict=True))
+        outcomes = list(executor.map(read, disks))
+    contents = [outcome for outcome in outcomes if isinstance(outcome, _Contents)]
+    return contents, [outcome for outcome in outcomes if isinstance(outcome, Finding)]
 
 
-def _read_root(disks: list[Disk]) -> RootAttributes:
-    return identity.read_root(disks[0].dirfd, DEFAULT_ROOT)
-
-
-def _judge_newest(pool: Pool, *, trust_empty: bool) -> None:
+def _judge_newest(pool: Pool, newest: BaseOffset | None, opened: Set[tuple[DiskNumber, int]] | None) -> None:
     """Refused while the newest segment is known to lie where it cannot be served: two histories would follow.
 
-    While a disk is missing, a file without size stands for no segment, unless `trust_empty`: a disk that failed may
-    have kept it, and the segment with the messages may lie on the missing one.
+    `newest` is the newest one on record. While a disk is missing, a file without size stands for no segment, unless
+    it is one of `opened`: a disk that failed may have kept it, and the segment with the messages may lie on the
+    missing one.
     """
+
+    def counts(segment: Segment) -> bool:
+        return bool(segment.size) or not pool.missing or opened is None or (segment.disk, segment.ino) in opened
+
     last = pool.inventory.catalog.last
-    while pool.missing and not trust_empty and last is not None and not last.size:
+    while last is not None and not counts(last):
         last = pool.inventory.catalog.predecessor(last.base_offset)
     for index, finding in enumerate(pool.findings):
         if finding.code in _QUARANTINING and (last is None or finding.file.encode() > last.name):
@@ -417,17 +452,17 @@ def _judge_newest(pool: Pool, *, trust_empty: bool) -> None:
                 severity=Severity.REFUSES_ALWAYS,
                 message=f"{finding.message}, and the log has no newer one to go on from",
             )
-    recorded = [newest for disk in pool.disks if (newest := identity.read_newest(disk.dirfd)) is not None]
     if pool.missing:
         gaps = pool.inventory.catalog.gaps()
         pool.newest_missing = BaseOffset(gaps[-1][1] - pool.segment_size) if gaps else None
-    if not recorded or (last is not None and max(recorded) <= last.base_offset):
+    if newest is None or (last is not None and newest <= last.base_offset):
         return
-    newest_name = format_segment_name(BaseOffset(max(recorded))).decode()
+    if pool.missing:
+        pool.newest_missing = newest
+    newest_name = format_segment_name(newest).decode()
     if newest_name.encode() in pool.inventory.quarantined:
         return
     if pool.missing:
-        pool.newest_missing = max(recorded)
         severity = Severity.REFUSES_ALWAYS
         message = "the newest segment lies on a missing disk, so the log would grow a second history"
         remedy = f"bring back {' or '.join(pool.missing)}"
@@ -435,7 +470,7 @@ def _judge_newest(pool: Pool, *, trust_empty: bool) -> None:
         # No reason to refuse: a power cut may undo the creation of the newest segment, which is still empty then,
         # and may bring back the record of segments that a broker has truncated at its recovery.
         first = BaseOffset(0 if last is None else last.base_offset + pool.segment_size)
-        several = max(recorded) > first
+        several = newest > first
         severity = Severity.WARNING
         message = f"recorded as newest, but on no disk{f', as all from {first:020d} on' if several else ''}"
         remedy = "nothing to do after a power cut; else find out who removed what, and bring it back"

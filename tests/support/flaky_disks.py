@@ -1,9 +1,10 @@
 """A disk that fails or hangs on demand: an image served by nbdkit's filters, through nbdfuse and a loop device.
 
-The kernel sees a block device that answers writes with EIO, as a failing drive does: journals abort by themselves.
-Or one that answers late, or not at all.
+The kernel sees a block device that answers reads or writes with EIO, as a failing drive does: journals abort by
+themselves. Or one that answers late, or not at all.
 """
 
+import os
 import shutil
 import signal
 import subprocess
@@ -34,6 +35,7 @@ class FlakyDisk(LoopDisk):
         self._store = folder / "store"
         self._serving = folder / "nbd"
         self._writes_fail = folder / "writes-fail"
+        self._reads_fail = folder / "reads-fail"
         self._servers: list[subprocess.Popen[bytes]] = []
 
     def mount(self, *options: str) -> None:
@@ -46,9 +48,23 @@ class FlakyDisk(LoopDisk):
         """From now on every write to the device is answered with EIO."""
         self._writes_fail.touch()
 
+    def fail_reads(self) -> None:
+        """From now on every read from the device is answered with EIO; what is in memory can still be read."""
+        self._reads_fail.touch()
+
+    def drop_caches(self) -> None:
+        """The kernel has nothing of the disk in memory but what is in use, so that reads go to the device."""
+        for device in (self.path.stat().st_dev, self.image.stat().st_dev):
+            number = f"{os.major(device)}:{os.minor(device)}"
+            Path(f"/sys/class/bdi/{number}/read_ahead_kb").write_text("0")  # one read brings no neighbours back
+        for flag in ("--freeze", "--unfreeze"):  # after that no journal holds on to blocks
+            subprocess.run(["fsfreeze", flag, str(self.path)], check=True)
+        Path("/proc/sys/vm/drop_caches").write_text("3")
+
     def heal(self) -> None:
-        """The device takes writes again; a filesystem that has given up does not know that."""
+        """The device answers again; a filesystem that has given up does not know that."""
         self._writes_fail.unlink(missing_ok=True)
+        self._reads_fail.unlink(missing_ok=True)
 
     @contextmanager
     def hanging(self) -> Iterator[None]:
@@ -75,7 +91,9 @@ class FlakyDisk(LoopDisk):
             *("nbdkit", "--foreground", "--exit-with-parent", "-U", str(socket)),
             *("--filter=error", "--filter=delay", "file"),
             *(str(self._store), "error-pwrite=EIO", "error-pwrite-rate=100%"),
-            *(f"error-pwrite-file={self._writes_fail}", f"delay-read={self.read_delay_ms}ms"),
+            f"error-pwrite-file={self._writes_fail}",
+            *("error-pread=EIO", "error-pread-rate=100%", f"error-pread-file={self._reads_fail}"),
+            f"delay-read={self.read_delay_ms}ms",
         )
         _await(socket.exists, "nbdkit to listen")
         self._start("nbdfuse", str(served), f"nbd+unix:///?socket={socket}")

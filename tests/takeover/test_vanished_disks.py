@@ -80,3 +80,18 @@ def test_a_takeover_without_the_newest_segment(vanished: tuple[KeptMount, LoopDi
     assert sorted(os.listdir(pool.mountpoint)) == [pool.path(index).name for index in range(5)]
     assert pool.path(3).read_bytes()[:4096] == segment_bytes(3, 4096)
     assert not [finding for finding in status(pool)["findings"] if finding["severity"].startswith("refuses")]
+
+
+def test_a_vanished_disk_comes_back_by_restart(vanished: tuple[KeptMount, LoopDisk, int]) -> None:
+    """Once nobody has files of it open, it can be mounted again beside the running mount."""
+    kept, disk, fd = vanished
+    pool = kept.pool
+    kept.replace()
+    assert status(pool)["missing_disks"] == [str(pool.disks[0])]
+    close(fd)
+    disk.repair()
+    kept.change("restart")
+    assert status(pool)["missing_disks"] == []
+    assert sorted(os.listdir(pool.mountpoint)) == [pool.path(index).name for index in range(4)]
+    assert pool.path(3).read_bytes()[:4096] == segment_bytes(3, 4096)
+    pool.make_segments([4])

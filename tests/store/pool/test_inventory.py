@@ -95,6 +95,29 @@ def test_even_equal_copies_three_times_are_one_finding(disks):
     assert codes(inventory) == [FindingCode.DUPLICATE_SEGMENT]
 
 
+@pytest.mark.parametrize(("newest_missing", "expected"), [(2, {1, 3}), (0, {1, 2, 3})])
+def test_empty_files_that_a_missing_disk_may_hold(disks, newest_missing, expected):
+    put(disks[0], name(0), b"")
+    put(disks[1], name(1))
+    put(disks[2], name(2), b"")
+    opened = put(disks[0], name(3), b"").stat().st_ino
+    scans = [(disk, scan_folder(disk.dirfd, SIZE)) for disk in disks]
+    inventory = take_inventory(
+        scans, SIZE, {(disks[0].number, opened)}, newest_missing=BaseOffset(newest_missing * SIZE)
+    )
+    assert set(served(inventory)) == expected
+    assert inventory.leftovers == []  # which would be removed
+    warned = [f.file for f in inventory.findings if "a missing disk may hold" in f.message]
+    assert warned == [name(index) for index in (0, 2) if index not in expected]
+
+
+def test_an_empty_file_in_use_beside_a_missing_disk(disks):
+    ino = put(disks[0], name(0), b"").stat().st_ino
+    scans = [(disk, scan_folder(disk.dirfd, SIZE)) for disk in disks]
+    inventory = take_inventory(scans, SIZE, {(disks[0].number, ino)}, newest_missing=BaseOffset(0))
+    assert served(inventory) == {0: 1}
+
+
 @pytest.mark.parametrize("real", [0, 2])
 def test_an_empty_copy_gives_way_to_the_one_with_content(disks, real):
     for index in range(3):

@@ -1,0 +1,189 @@
+"""A disk opens, but its names or its files' attributes cannot be read: it is missing, and the others are served."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support.filling import status
+from support.flaky_disks import FlakyDisk, flaky_available
+from support.kept import KeptMount
+from support.loop_disks import DiskFarm, mkfs_available
+from support.pools import MIB, PoolMount, segment_bytes
+from support.waiting import eventually
+
+from commitlogfs.store import layout
+from commitlogfs.store.disks import identity
+
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+
+COUNT = 40
+"""So many that no filesystem keeps the names in the directory's inode."""
+NEWEST = COUNT - 1
+LARGE = 512 * MIB
+"""Blocks of 4 KiB even on ext4: no two of them in one page of the image."""
+
+
+@dataclass
+class Unreadable:
+    """Three disks. The first one, which holds every third segment and the newest, can be made unreadable."""
+
+    kept: KeptMount
+    disk: FlakyDisk
+
+    @property
+    def pool(self) -> PoolMount:
+        return self.kept.pool
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.pool.disks[0])
+
+    def fail(self, what: str) -> None:
+        """What cannot be read: the "names" in the directory, or only the "attributes" of the files."""
+        os.sync()
+        self.disk.drop_caches()
+        os.getxattr(self.folder, layout.XATTR_IDENTITY)  # in memory again, as the directory's inode is
+        if what == "attributes":
+            os.listdir(self.folder)
+        self.disk.fail_reads()
+        with pytest.raises(OSError, match="Input/output error"):
+            [entry.stat() for entry in self.folder.iterdir()]
+
+    def names(self, *disks: int) -> list[str]:
+        return [self.pool.path(index).name for index in range(COUNT) if index % 3 in disks]
+
+
+@pytest.fixture(params=["ext4", "xfs"])
+def unreadable(
+    request: pytest.FixtureRequest, disk_farm: DiskFarm, keep: Callable[..., KeptMount]
+) -> Iterator[Unreadable]:
+    lack = flaky_available() or ("" if mkfs_available(request.param) else f"no mkfs.{request.param}")
+    if lack:
+        pytest.skip(lack)
+    flaky = disk_farm.add_of(FlakyDisk, request.param, LARGE)
+    flaky.unmount()
+    # xfs would shut down, as a changed access time makes it read the inode, and ext4 reads attributes ahead.
+    flaky.mount("noatime", *(["inode_readahead_blks=0"] if request.param == "ext4" else []))
+    disks = [flaky, disk_farm.add(), disk_farm.add()]
+    folders = [disk.path / "commitlog" for disk in disks]
+    for folder in folders:
+        folder.mkdir(mode=0o700)
+    kept = keep(disks=folders)
+    kept.pool.make_segments(range(COUNT))
+    assert kept.pool.disk_of(NEWEST) == 0
+    eventually(lambda: recorded(folders[1]) == recorded(folders[2]) == NEWEST * MIB)
+    kept.pool.stop()
+    kept.start()  # no file of it is in use, which would keep its attributes in memory
+    yield Unreadable(kept, flaky)
+    flaky.heal()
+
+
+def recorded(folder: Path) -> int | None:
+    """The base offset of the newest segment, as a disk knows it."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        return identity.read_newest(fd)
+    finally:
+        os.close(fd)
+
+
+def reasons(pool: PoolMount) -> str:
+    return "\n".join(line for line in pool.log_since_start().splitlines() if "event=finding" in line)
+
+
+def assert_not_made_again(pool: PoolMount, index: int) -> None:
+    with pytest.raises(FileExistsError):
+        os.open(pool.path(index), os.O_RDWR | os.O_CREAT, 0o644)
+
+
+def assert_whole(pool: PoolMount, count: int) -> None:
+    assert sorted(os.listdir(pool.mountpoint)) == [pool.path(index).name for index in range(count)]
+    for index in range(count):
+        assert pool.path(index).read_bytes()[:4096] == segment_bytes(index, 4096)
+    assert not [finding for finding in status(pool)["findings"] if finding["severity"].startswith("refuses")]
+
+
+@pytest.mark.parametrize("what", ["names", "attributes"])
+def test_killed_beside_an_unreadable_disk(unreadable: Unreadable, what: str) -> None:
+    """The other disks are served, and no segment is made a second time. When the disk answers again, `restart`
+    brings it back, and nothing was lost."""
+    kept, pool = unreadable.kept, unreadable.pool
+    unreadable.fail(what)
+    kept.replace()
+    assert sorted(os.listdir(pool.mountpoint)) == unreadable.names(1, 2)
+    assert pool.path(1).read_bytes()[:4096] == segment_bytes(1, 4096)
+    assert status(pool)["missing_disks"] == [str(unreadable.folder)]
+    assert f"{unreadable.folder}: cannot be read completely (Input/output error)" in reasons(pool)
+    for index in (0, NEWEST):
+        assert_not_made_again(pool, index)
+    pool.make_segments([COUNT])
+    kept.replace()
+    assert_not_made_again(pool, NEWEST)
+
+    unreadable.disk.heal()
+    kept.change("restart")
+    assert_whole(pool, COUNT + 1)
+    assert status(pool)["missing_disks"] == []
+
+
+def test_restart_is_refused_beside_an_unreadable_disk(unreadable: Unreadable) -> None:
+    """The running daemon goes on, and serves what the kernel or itself still can."""
+    kept, pool = unreadable.kept, unreadable.pool
+    unreadable.fail("names")
+    ran = pool.cli("restart", pool.name)
+    assert ran.status == 4
+    assert f"{unreadable.folder}: cannot be read completely (Input/output error)" in ran.err
+    before = kept.daemon
+    assert kept.newest_daemon() == before
+    assert pool.path(1).read_bytes()[:4096] == segment_bytes(1, 4096)
+    unreadable.disk.heal()
+    kept.change("restart")
+    assert_whole(pool, COUNT)
+
+
+def test_a_fresh_mount_beside_an_unreadable_disk(unreadable: Unreadable) -> None:
+    """As with a missing disk: refused; with `on_missing = "degraded"` only while the newest segment lies there."""
+    kept, pool = unreadable.kept, unreadable.pool
+    pool.stop()
+    unreadable.fail("names")
+    ran = pool.cli("mount", "--daemon", pool.config)
+    assert ran.status == 4
+    assert f"{unreadable.folder}: cannot be read completely (Input/output error)" in ran.err
+    pool.settings["on_missing"] = '"degraded"'
+    pool.write_config()
+    ran = pool.cli("mount", "--daemon", pool.config)
+    assert ran.status == 4
+    assert "the newest segment lies on a missing disk" in ran.err
+
+    unreadable.disk.heal()
+    kept.start()
+    pool.make_segments([COUNT])
+    eventually(lambda: recorded(Path(pool.disks[2])) == COUNT * MIB)
+    pool.stop()
+    unreadable.fail("names")
+    kept.start()
+    assert sorted(os.listdir(pool.mountpoint)) == sorted([*unreadable.names(1, 2), pool.path(COUNT).name])
+    assert_not_made_again(pool, NEWEST)
+    unreadable.disk.heal()
+    kept.change("restart")
+    assert_whole(pool, COUNT + 1)
+
+
+def test_a_file_open_on_a_disk_that_comes_back(unreadable: Unreadable) -> None:
+    """A broker that has the newest segment mapped keeps it while its disk is missing, and after that."""
+    kept, pool = unreadable.kept, unreadable.pool
+    fd = os.open(pool.path(NEWEST), os.O_RDWR)
+    try:
+        unreadable.fail("names")
+        kept.replace()
+        unreadable.disk.heal()
+        kept.change("restart")
+        os.pwrite(fd, b"goes", 0)
+        os.fsync(fd)
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    assert pool.path(NEWEST).read_bytes()[:4] == b"goes"
