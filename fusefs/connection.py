@@ -60,8 +60,8 @@ def mount(operations: CommitLogOperations, options: ConnectionOptions, kept: Kep
     refused = {} if chosen.taken_over else _refusing_disks(operations)
     if chosen.why_plain:
         log_event(log, logging.WARNING, "passthrough_off", reason=chosen.why_plain)
-    if chosen.why_mortal:
-        log_event(log, logging.WARNING, "takeover_impossible", reason=chosen.why_mortal)
+    if chosen.why_no_takeover:
+        log_event(log, logging.WARNING, "takeover_impossible", reason=chosen.why_no_takeover)
     backing.state_lost = chosen.state_lost or chosen.table.epoch > 0
     if chosen.taken_over:
         freed = 0
@@ -74,8 +74,8 @@ def mount(operations: CommitLogOperations, options: ConnectionOptions, kept: Kep
         log_event(log, logging.INFO, "taken_over", state_lost=chosen.state_lost, ids_given_back=freed)
         assert extension.module is not None
         extension.module.resend()
-        chosen.table.note_takeover()
-        operations.forget_removed()
+        chosen.table.record_takeover()
+        operations.invalidate_removed()
     chosen.not_passed_through = [chosen.why_plain] if chosen.why_plain else []
     chosen.not_passed_through += [f"{path}: {reason}" for path, reason in refused.items()]
     return chosen
@@ -85,8 +85,8 @@ def _refusing_disks(operations: CommitLogOperations) -> dict[str, str]:
     """Whose files the kernel cannot serve by itself, by path, with the reason."""
     refused = {}
     for disk in _writable_disks(operations):
-        reason = operations.backing.try_disk(disk)
-        operations.backing.note_disk(disk, reason)
+        reason = operations.backing.probe_disk(disk)
+        operations.backing.record_disk(disk, reason)
         if reason:
             refused[disk.path] = reason
     return refused
@@ -102,7 +102,7 @@ async def serve(operations: CommitLogOperations) -> None:
         nursery.start_soon(operations.background.run)
         nursery.start_soon(operations.namespace.free_retired_files)
         nursery.start_soon(operations.retention.run)
-        nursery.start_soon(operations.forgetting.run)
+        nursery.start_soon(operations.invalidation.run)
         nursery.start_soon(operations.disk_memory.run)
         nursery.start_soon(_give_back_unknown, operations)
         if operations.backing.takeovers:
@@ -117,9 +117,9 @@ async def _try_disk(operations: CommitLogOperations, disk: Disk) -> None:
     """After a takeover, when requests are served: a disk that hangs must not hold up the others."""
     with contextlib.suppress(TimeoutError):
         reason = await operations.threads.run_within(
-            disk.number, TRY_DISK_DEADLINE_S, lambda: operations.backing.try_disk(disk)
+            disk.number, TRY_DISK_DEADLINE_S, lambda: operations.backing.probe_disk(disk)
         )
-        operations.backing.note_disk(disk, reason)
+        operations.backing.record_disk(disk, reason)
 
 
 async def _give_back_unknown(operations: CommitLogOperations) -> None:

@@ -33,7 +33,7 @@ from pyfuse3 import (
 
 from commitlogfs.fusefs.disks.background import BackgroundSync
 from commitlogfs.fusefs.disks.disk_memory import DiskMemory
-from commitlogfs.fusefs.disks.disk_probes import DiskTrials
+from commitlogfs.fusefs.disks.disk_probes import DiskProbes
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
 from commitlogfs.fusefs.errors import errno_of
@@ -46,7 +46,7 @@ from commitlogfs.fusefs.files.namespace import Namespace
 from commitlogfs.fusefs.files.retention import Retention
 from commitlogfs.fusefs.kernel import extension, inodes
 from commitlogfs.fusefs.kernel.backing import Backing
-from commitlogfs.fusefs.kernel.invalidation import Forgetting
+from commitlogfs.fusefs.kernel.invalidation import Invalidation
 from commitlogfs.fusefs.kernel.observer import Observer
 from commitlogfs.store import layout
 from commitlogfs.store.disks import identity
@@ -145,7 +145,7 @@ class CommitLogOperations(pyfuse3.Operations):
         self.backing = Backing(observer)
         self.usage = UsageMonitor(commitlog, self.threads, observer)
         self.disk_memory = DiskMemory(commitlog, self.backing)
-        self.forgetting = Forgetting()
+        self.invalidation = Invalidation()
         self.namespace = Namespace(
             commitlog,
             self.threads,
@@ -154,7 +154,7 @@ class CommitLogOperations(pyfuse3.Operations):
             self.backing,
             observer,
             kernel_holds,
-            self.forgetting.forget,
+            self.invalidation.forget,
         )
         self.handles = self.namespace.handles
         self.listing = Listing(commitlog, self.threads, observer, self.namespace.refresh_attributes)
@@ -164,7 +164,7 @@ class CommitLogOperations(pyfuse3.Operations):
             self.namespace,
             self.usage,
             self.listing.refresh,
-            DiskTrials(commitlog, self.threads, observer),
+            DiskProbes(commitlog, self.threads, observer),
             self.backing,
         )
         self._grown: set[int] = set()
@@ -228,7 +228,7 @@ class CommitLogOperations(pyfuse3.Operations):
             attributes = await self._apply(file, changes)
         else:
             attributes = await self._resize(file, changes)
-        self.commitlog.note_attributes(file, attributes)
+        self.commitlog.record_attributes(file, attributes)
         if changes.size is not None:
             self._grown.discard(inode)  # a broker's way: it has its size now, and is synced
             self.namespace.sync_soon(file)
@@ -322,7 +322,7 @@ class CommitLogOperations(pyfuse3.Operations):
     async def open(self, inode: InodeT, flags: FlagT, ctx: RequestContext) -> FileInfo:
         if self.control.owns(inode):
             return self.control.open(inode, flags)
-        self._demand_readable(flags)
+        self._require_readable(flags)
         try:
             file = self._file(inode)
         except SegmentNotFoundError as error:
@@ -336,9 +336,9 @@ class CommitLogOperations(pyfuse3.Operations):
     async def read(self, fh: FileHandleT, off: int, size: int) -> bytes:
         if self.control.owns_handle(fh):
             if self.control.is_log(fh):
-                self._demand_readable(os.O_RDONLY)
+                self._require_readable(os.O_RDONLY)
             return await self.control.read(fh, off, size)
-        self._demand_readable(os.O_RDONLY)
+        self._require_readable(os.O_RDONLY)
         async with self.handles.use(fh) as handle:
             fd = handle.fd
             return await self.threads.run(handle.file.disk, lambda: os.pread(fd, size, off))
@@ -358,7 +358,7 @@ class CommitLogOperations(pyfuse3.Operations):
             grows = off + len(fitting) > file.size
             attributes = await self.threads.run(file.disk, lambda: _write_all(fd, fitting, off, grows))
             if attributes is not None:
-                self.commitlog.note_attributes(file, attributes)
+                self.commitlog.record_attributes(file, attributes)
                 self._grown.add(fh)
             return len(fitting)
 
@@ -369,7 +369,7 @@ class CommitLogOperations(pyfuse3.Operations):
             if self.backing.is_inherited(file) and unpack(file.attributes).ctime_ns >= since_ns:
                 self._grown.add(inodes.encode(file))
 
-    def forget_removed(self) -> None:
+    def invalidate_removed(self) -> None:
         """After a takeover: the kernel may still know names that a former daemon has removed by rule just before it
         died, and so hold their files. Whatever was removed lay before what is the oldest now."""
         log = self.commitlog
@@ -380,7 +380,7 @@ class CommitLogOperations(pyfuse3.Operations):
             bases |= set(range(oldest, first.base_offset, log.segment_size))
         for base in sorted(bases):
             if log.catalog.get(base) is None:
-                self.forgetting.forget(format_segment_name(base), 0)
+                self.invalidation.forget(format_segment_name(base), 0)
 
     @handler
     async def flush(self, fh: FileHandleT) -> None:
@@ -609,7 +609,7 @@ class CommitLogOperations(pyfuse3.Operations):
             self._grown.discard(inodes.encode(file))
             raise inodes.StaleInodeError(f"{file.name.decode()}: given up on its disk") from refusal
 
-    def _demand_readable(self, flags: int) -> None:
+    def _require_readable(self, flags: int) -> None:
         """Where that is wanted, nothing is read while every disk is full. What is mapped, or read in passthrough,
         does not come to us: there it holds for the next open."""
         if self._refuse_reads_when_full and flags & os.O_ACCMODE != os.O_WRONLY and self.retention.is_full:

@@ -65,7 +65,7 @@ BLOCKING = {
     "durable": {"sync_dir", "write_xattr", "read_xattr"},
     "safe_open": {"open_file", "open_unnamed", "open_folder", "link_unnamed"},
     "allocate": {"reserve", "publish"},
-    "probe": {"try_disk"},
+    "probe": {"probe_disk"},
     "remove": {"remove_file", "retire_file", "drop_retired", "list_retired", "punch_fd", "punch_retired"},
 }
 """module -> functions that may wait for a disk, so never called straight from the event loop."""

@@ -23,7 +23,7 @@ class StoreRun:
 
     root: Path
     settings: Settings = field(default_factory=dict)
-    """As in broker.conf; with `tidy`, no message that puts entries in wrong places is written."""
+    """As in broker.conf; with `clean_up`, no message that puts entries in wrong places is written."""
     count: int = 1000
     seed: int = 1
 

@@ -8,7 +8,7 @@ import trio
 T = TypeVar("T")
 
 
-class Detached(Generic[T]):
+class AbandonableWork(Generic[T]):
     """A task of its own that outlives the request it was started for."""
 
     def __init__(

@@ -9,7 +9,7 @@ from functools import partial
 
 import trio
 
-from commitlogfs.fusefs.disks.abandoned_work import Detached
+from commitlogfs.fusefs.disks.abandoned_work import AbandonableWork
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.store import layout
 from commitlogfs.store.disks import health, identity
@@ -69,7 +69,7 @@ class BackgroundSync:
         """Wait until the names and sizes of a disk's files are durable, as far as it can make them so. May be
         cancelled, on a disk that hangs: the work goes on in a task of its own."""
         if number in self._to_sync or self._syncing[number].locked():
-            await Detached(partial(self._sync, number)).wait(math.inf)
+            await AbandonableWork(partial(self._sync, number)).wait(math.inf)
         for ended in tuple(self._sizes[number]):
             await ended.wait()
 
@@ -117,7 +117,7 @@ class BackgroundSync:
         except OSError as error:
             if sync:
                 self._to_sync.add(number)  # until it succeeds
-            health.note_error(disk, DiskFailedError(disk.path, f"sync: {error.strerror}"), time.monotonic())
+            health.record_error(disk, DiskFailedError(disk.path, f"sync: {error.strerror}"), time.monotonic())
             log_event(log, logging.WARNING, "sync_failed", disk=disk.path, errno=error.errno)
         else:
             self._recorded[number] = record

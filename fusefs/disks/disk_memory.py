@@ -14,14 +14,14 @@ import trio
 from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.store.disks import health
 from commitlogfs.store.disks.identity import DiskNumber
-from commitlogfs.store.disks.reclaim import VainRemovals
+from commitlogfs.store.disks.reclaim import FruitlessRemovals
 from commitlogfs.store.pool.commitlog import CommitLog
 
 INTERVAL_S: Final = 1.0
 _FREE_UNIT: Final = 1 << 16
 """Bytes: 32 bits are enough for 256 TiB."""
 _FAILING, _READ_ONLY = 1, 2
-_WAS_BARREN = 1 << 31
+_RECLAIMED_NOTHING = 1 << 31
 
 
 class Kind(IntEnum):
@@ -29,7 +29,7 @@ class Kind(IntEnum):
 
     TROUBLE = 1
     SUSPECTED_SINCE_S = 2
-    VAIN_REMOVALS = 3
+    FRUITLESS_REMOVALS = 3
     LOWEST_FREE = 4
     VAIN_SINCE_S = 5
 
@@ -47,7 +47,7 @@ class DiskMemory:
 
     def keep(self) -> None:
         """Note what has changed."""
-        vain = self._commitlog.vain_removals()
+        vain = self._commitlog.fruitless_removals()
         for disk in self._commitlog.disks.values():
             values: dict[Kind, int] = {}
             if disk.is_troubled:
@@ -56,7 +56,7 @@ class DiskMemory:
                 values[Kind.SUSPECTED_SINCE_S] = round(time.monotonic() if since_s is None else since_s)
             if disk.number in vain:
                 record = vain[disk.number]
-                values[Kind.VAIN_REMOVALS] = record.in_a_row | _WAS_BARREN * record.was_barren
+                values[Kind.FRUITLESS_REMOVALS] = record.in_a_row | _RECLAIMED_NOTHING * record.reclaimed_nothing
                 values[Kind.LOWEST_FREE] = -(-record.lowest_free_bytes // _FREE_UNIT)
                 values[Kind.VAIN_SINCE_S] = round(record.since_s)
             for kind in Kind:
@@ -78,12 +78,12 @@ class DiskMemory:
                     since_s=min(since_s, now_s),
                     now_s=now_s,
                 )
-            if {Kind.VAIN_REMOVALS, Kind.LOWEST_FREE, Kind.VAIN_SINCE_S} <= of_disk.keys():
-                vain = of_disk[Kind.VAIN_REMOVALS]
-                record = VainRemovals(
-                    vain & ~_WAS_BARREN,
+            if {Kind.FRUITLESS_REMOVALS, Kind.LOWEST_FREE, Kind.VAIN_SINCE_S} <= of_disk.keys():
+                vain = of_disk[Kind.FRUITLESS_REMOVALS]
+                record = FruitlessRemovals(
+                    vain & ~_RECLAIMED_NOTHING,
                     of_disk[Kind.LOWEST_FREE] * _FREE_UNIT,
                     min(float(of_disk[Kind.VAIN_SINCE_S]), now_s),
-                    was_barren=bool(vain & _WAS_BARREN),
+                    reclaimed_nothing=bool(vain & _RECLAIMED_NOTHING),
                 )
-                self._commitlog.resume_vain_removals(DiskNumber(disk.number), record)
+                self._commitlog.resume_fruitless_removals(DiskNumber(disk.number), record)

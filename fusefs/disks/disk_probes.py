@@ -10,7 +10,7 @@ from commitlogfs.fusefs.kernel.observer import Observer
 from commitlogfs.store.disks import health
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.identity import DiskNumber
-from commitlogfs.store.disks.probe import Trial, try_disk
+from commitlogfs.store.disks.probe import DiskProbe, probe_disk
 from commitlogfs.store.errors import DiskFullError
 from commitlogfs.store.pool.commitlog import CommitLog
 
@@ -19,7 +19,7 @@ SAMPLES = 3
 """Segments read: the oldest, the newest, and what lies between at even distances. One bad block is no lost disk."""
 
 
-class DiskTrials:
+class DiskProbes:
     def __init__(self, commitlog: CommitLog, threads: DiskThreads, observer: Observer) -> None:
         self._commitlog = commitlog
         self._threads = threads
@@ -40,30 +40,30 @@ class DiskTrials:
         size, names = self._commitlog.segment_size, self._samples(number)
         may_write = disk.state is DiskState.RW  # an operator who spares a disk has his reasons
         if number in self._unanswered:
-            health.note_silence(disk, time.monotonic())
+            health.record_silence(disk, time.monotonic())
             return
         self._unanswered.add(number)
 
-        def work() -> Trial:
+        def work() -> DiskProbe:
             try:
-                return try_disk(path, dirfd, names, size, may_write=may_write)
+                return probe_disk(path, dirfd, names, size, may_write=may_write)
             finally:
                 self._unanswered.discard(number)
 
         try:
-            trial = await self._threads.run_within(number, DEADLINE_S, work)
+            probe = await self._threads.run_within(number, DEADLINE_S, work)
         except TimeoutError:
-            self._observer.disk_error(path, "trial", "ETIMEDOUT")
-            health.note_silence(disk, time.monotonic())
+            self._observer.disk_error(path, "probe", "ETIMEDOUT")
+            health.record_silence(disk, time.monotonic())
             return
         now_s = time.monotonic()
-        disk.is_read_only = trial.is_read_only
+        disk.is_read_only = probe.is_read_only
         if may_write:
-            health.note_attempt(disk, trial.error, now_s)
-        is_well = may_write and (trial.error is None or isinstance(trial.error, DiskFullError))
-        if not is_well and not trial.is_readable:
-            self._observer.disk_error(path, "trial", "EIO")
-        health.note_look(disk, is_readable=is_well or trial.is_readable, now_s=now_s)
+            health.record_attempt(disk, probe.error, now_s)
+        is_well = may_write and (probe.error is None or isinstance(probe.error, DiskFullError))
+        if not is_well and not probe.is_readable:
+            self._observer.disk_error(path, "probe", "EIO")
+        health.record_look(disk, is_readable=is_well or probe.is_readable, now_s=now_s)
 
     def _samples(self, number: DiskNumber) -> tuple[bytes, ...]:
         segments = self._commitlog.catalog.on_disk(number)

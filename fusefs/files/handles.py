@@ -66,7 +66,7 @@ class Handles:
         async with self._using(file) as handle:
             if file.role is Role.GIVEN_UP:
                 raise inodes.StaleInodeError(f"{file.name.decode()}: given up on its disk")
-            self._backing.note_open(
+            self._backing.record_open(
                 file, handle.fd, writable=handle.writable, first=not handle.opens, to_write=to_write
             )
             handle.opens += 1
@@ -74,7 +74,7 @@ class Handles:
 
     def adopt(self, file: Segment, fd: int) -> Handle:
         """The first open of a file just created, with the descriptor that made it."""
-        self._backing.note_open(file, fd, writable=True, first=True, to_write=True)
+        self._backing.record_open(file, fd, writable=True, first=True, to_write=True)
         handle = Handle(file, fd, writable=True, opens=1)
         self._handles[inodes.encode(file)] = handle
         return handle
@@ -178,7 +178,7 @@ class Handles:
         self._closed_empty.discard(inode)
         if not handle.file.size and not leftovers.size_in_memory(handle.fd):
             self._closed_empty.add(inode)
-        self._backing.note_last_close(handle.file)
+        self._backing.record_last_close(handle.file)
         await self._threads.run(handle.file.disk, lambda: os.close(handle.fd))
         await self._on_last_close(handle.file)
 

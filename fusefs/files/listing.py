@@ -89,6 +89,6 @@ class Listing:
                 self._observer.disk_error(disk.path, "stat", errno.errorcode.get(outcome, "EIO"))
             elif size_of(outcome) > self._commitlog.segment_size:
                 self._too_long.append(segments[index])
-            elif not self._commitlog.note_look(segments[index], known[index], outcome):
+            elif not self._commitlog.record_look(segments[index], known[index], outcome):
                 self._observer.disk_error(disk.path, "stat", "ESTALE")
                 log_event(log, logging.ERROR, "file_replaced", disk=disk.path, segment=segments[index].name)

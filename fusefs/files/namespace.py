@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import trio
 
-from commitlogfs.fusefs.disks.abandoned_work import Detached
+from commitlogfs.fusefs.disks.abandoned_work import AbandonableWork
 from commitlogfs.fusefs.disks.background import BackgroundSync
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
@@ -82,9 +82,9 @@ class Namespace:
         backing: Backing,
         observer: Observer,
         kernel_holds: Callable[[int], bool] = lambda inode: False,
-        forget_entry: Callable[[bytes, int], None] = lambda name, inode: None,
+        invalidate_entry: Callable[[bytes, int], None] = lambda name, inode: None,
     ) -> None:
-        """`kernel_holds` tells whether the kernel still knows an inode; it may block. `forget_entry` makes it
+        """`kernel_holds` tells whether the kernel still knows an inode; it may block. `invalidate_entry` makes it
         forget a name that has gone without its asking; it does not block."""
         self._commitlog = commitlog
         self._threads = threads
@@ -96,7 +96,7 @@ class Namespace:
         """Names in the hands of a disk that may not have answered yet."""
         self._backing = backing
         self._kernel_holds = kernel_holds
-        self._forget_entry = forget_entry
+        self._invalidate_entry = invalidate_entry
         self.make_room: Callable[[], Awaitable[bool]] | None = None
         """Called when a create finds every disk full, with all names locked; whether it is worth another try."""
         self._look_at_retired = {number: trio.Event() for number in commitlog.disks}
@@ -153,7 +153,7 @@ class Namespace:
         file = chosen.file
         name, inode = file.name, int(inodes.encode(file))
         await self._remove_in_time(file, chosen.rule, chosen.why)
-        self._forget_entry(name, inode)
+        self._invalidate_entry(name, inode)
         return True
 
     async def publish_copy(self, old_name: bytes, new_name: bytes) -> None:
@@ -163,7 +163,7 @@ class Namespace:
         async with self._lock:
             file = self._commitlog.find_name(old_name)
             if file is not None:
-                self._demand_at_rest(self._commitlog.disk_of(file), old_name, new_name)
+                self._require_at_rest(self._commitlog.disk_of(file), old_name, new_name)
                 await self.refresh_attributes(file)
             await self._settle(new_name)
             file = self._commitlog.plan_publish_copy(old_name, new_name)
@@ -188,7 +188,7 @@ class Namespace:
                     await self._on_disk(disk, "sync", lambda: os.fsync(fd))
             except Exception as error:  # nobody waits for this, and nothing in it may end the daemon
                 if isinstance(error, DiskReadOnlyError | DiskFailedError):
-                    self._commitlog.note_trouble(disk.number, error, time.monotonic())
+                    self._commitlog.record_trouble(disk.number, error, time.monotonic())
                 log_event(log, logging.WARNING, "sync_failed", segment=file.name, reason=str(error))
 
         self._background.sync_size(file.disk, work)
@@ -205,7 +205,7 @@ class Namespace:
                 await self._cut(file)
                 return
             disturbed = file.attributes is not known
-            if not self._commitlog.note_look(file, known, seen):
+            if not self._commitlog.record_look(file, known, seen):
                 disk = self._commitlog.disk_of(file)
                 self._observer.disk_error(disk.path, "stat", "ESTALE")
                 log_event(log, logging.ERROR, "file_replaced", disk=disk.path, segment=file.path)
@@ -245,7 +245,7 @@ class Namespace:
         except (DiskError, OSError) as error:
             log_event(log, logging.ERROR, "overgrown", segment=file.name, size=before, reason=str(error))
             return
-        self._commitlog.note_attributes(file, attributes)
+        self._commitlog.record_attributes(file, attributes)
         log_event(log, logging.ERROR, "cut_to_size", segment=file.name, disk=disk.path, bytes=before - size)
 
     async def _create(self, name: bytes, owner: Owner, deadline: float) -> Handle:
@@ -287,7 +287,7 @@ class Namespace:
             try:
                 handle = await self._create_on(disk, plan, owner, patience_s)
             except DiskError as error:
-                self._commitlog.note_disk_error(number, error, time.monotonic())
+                self._commitlog.record_disk_error(number, error, time.monotonic())
                 self._observer.placement_skipped(type(error).__name__)
                 log_event(log, logging.WARNING, "create_moved_on", segment=name, reason=str(error))
                 continue
@@ -315,18 +315,18 @@ class Namespace:
                 return self._adopt(disk, plan, fd, published)
             async with self._lock:
                 if self._commitlog.find_name(plan.name) is None:
-                    self._commitlog.note_leftover_gone(left)
+                    self._commitlog.record_leftover_gone(left)
                     await self.handles.release(inodes.encode(self._adopt(disk, plan, fd, published).file))
                 else:
                     await self._threads.run(disk.number, partial(os.close, fd))
-                    self._commitlog.note_leftover(left)
+                    self._commitlog.record_leftover(left)
             return None
 
         try:
             handle = await self._finish(disk.number, "link", (), publish, PUBLISH_DEADLINE_S)
         except TimeoutError as error:
             is_late = True
-            self._commitlog.note_leftover(left)
+            self._commitlog.record_leftover(left)
             raise DiskFailedError(disk.path, f"link: {error}") from error
         assert handle is not None
         return handle
@@ -339,17 +339,17 @@ class Namespace:
         except BaseException as error:
             os.close(fd)
             if isinstance(error, UncertainPublishError):
-                self._commitlog.note_leftover(left)
+                self._commitlog.record_leftover(left)
                 raise DiskFailedError(disk.path, str(error)) from error
             if isinstance(error, FileExistsError):
-                self._commitlog.note_doubtful(plan.name, disk.number)
+                self._commitlog.record_uncertain(plan.name, disk.number)
                 raise SegmentExistsError(
                     f"{plan.name.decode()}: a file of that name lies on {disk.path}"
                 ) from error
             raise
 
     def _adopt(self, disk: Disk, plan: CreatePlan, fd: int, published: allocate.Published) -> Handle:
-        file = self._commitlog.note_created(plan, disk.number, published)
+        file = self._commitlog.record_created(plan, disk.number, published)
         self._changed(disk)
         log_event(log, logging.INFO, "created", segment=plan.name, disk=disk.path)
         return self.handles.adopt(file, fd)
@@ -361,19 +361,19 @@ class Namespace:
         Its empty file stays until the disk is well (leftovers); whoever has that open cannot give it a size.
         """
         disk, name, inode = self._commitlog.disk_of(file), file.name, int(inodes.encode(file))
-        self._commitlog.note_trouble(disk.number, error, time.monotonic())
+        self._commitlog.record_trouble(disk.number, error, time.monotonic())
         await self._usage.refresh(USAGE_AGE_S)
         async with self._lock:
             if file.role is Role.GIVEN_UP:
                 return True
             if not self.may_give_up(file) or not await self._is_certainly_empty(file):
                 return False
-            self._backing.note_gone(file)
-            self._commitlog.note_given_up(file)
+            self._backing.record_gone(file)
+            self._commitlog.record_given_up(file)
             self.changed_ns = time.time_ns()
             self._background.request(None)
         log_event(log, logging.WARNING, "given_up", segment=name, disk=disk.path, reason=str(error))
-        self._forget_entry(name, inode)
+        self._invalidate_entry(name, inode)
         return True
 
     def may_give_up(self, file: Segment) -> bool:
@@ -412,9 +412,9 @@ class Namespace:
             try:
                 attributes = await self._on_disk(disk, "rename", work)
             except BaseException:
-                self._commitlog.note_doubtful(new_name, disk.number)
+                self._commitlog.record_uncertain(new_name, disk.number)
                 raise
-            self._commitlog.note_copy_published(file, new_name, attributes)
+            self._commitlog.record_copy_published(file, new_name, attributes)
         self._changed(disk)
 
     async def _commit_predecessor(self, plan: CreatePlan, last_chance: float) -> None:
@@ -427,11 +427,11 @@ class Namespace:
             await self._background.committed(predecessor.disk)
         if scope.cancelled_caught:
             disk = self._commitlog.disk_of(predecessor)
-            log_event(log, logging.WARNING, "commit_awaited_in_vain", segment=predecessor.name, disk=disk.path)
+            log_event(log, logging.WARNING, "commit_wait_timed_out", segment=predecessor.name, disk=disk.path)
 
     async def _settle(self, name: bytes) -> None:
         """Ask the disk that this name may lie on, if there is one, whether it does."""
-        disk = self._commitlog.doubtful(name)
+        disk = self._commitlog.uncertain(name)
         if disk is None:
             return
         dirfd = disk.dirfd
@@ -440,7 +440,7 @@ class Namespace:
                 disk.number, ATTRIBUTES_DEADLINE_S, lambda: allocate.is_certainly_absent(dirfd, name)
             )
             if absent:
-                self._commitlog.note_denied(name)
+                self._commitlog.record_denied(name)
 
     async def _settle_leftovers(self, name: bytes) -> bool:
         """Ask the disks that may hold an empty file of this name, where there is no other disk, whether they do.
@@ -452,13 +452,13 @@ class Namespace:
                 if await self._threads.run_within(
                     file.disk, ATTRIBUTES_DEADLINE_S, partial(allocate.is_certainly_absent, dirfd, name)
                 ):
-                    self._commitlog.note_leftover_gone(file)
+                    self._commitlog.record_leftover_gone(file)
                     is_settled = True
         return is_settled
 
     async def _remove_in_time(self, file: Segment, reason: str, why: str | None = None) -> None:
         disk, name, inode = self._commitlog.disk_of(file), file.name, int(inodes.encode(file))
-        self._demand_at_rest(disk, name)
+        self._require_at_rest(disk, name)
         has_ended = is_late = False
 
         async def work() -> None:
@@ -469,14 +469,14 @@ class Namespace:
                 has_ended = True
             if is_late:
                 # The kernel has been told nothing, or that it failed: it would keep the name, and with it the file.
-                self._forget_entry(name, inode)
+                self._invalidate_entry(name, inode)
 
         try:
             await self._finish(file.disk, "unlink", (name,), work, REMOVE_DEADLINE_S)
         except (TimeoutError, trio.Cancelled) as error:
             if not has_ended:
                 is_late = True
-                self._commitlog.note_leaving(file, reason)
+                self._commitlog.record_leaving(file, reason)
             if isinstance(error, TimeoutError):
                 raise DiskFailedError(disk.path, f"unlink: {error}") from error
             raise
@@ -487,7 +487,7 @@ class Namespace:
         try:
             await self._remove_from_disk(file, disk, reason)
         except Exception as error:
-            self._commitlog.note_stayed(file, reason)
+            self._commitlog.record_stayed(file, reason)
             log_event(log, logging.WARNING, "remove_failed", segment=name, disk=disk.path, reason=str(error))
             raise
         self._changed(disk)
@@ -502,20 +502,20 @@ class Namespace:
 
         def unlink() -> DiskUsage:
             with contextlib.suppress(FileNotFoundError):  # gone already: what is asked for has happened
-                safe_open.demand_file(dirfd, file_name, file.ino)
+                safe_open.require_file(dirfd, file_name, file.ino)
             return remove.remove_file(dirfd, file_name)
 
         async with self.handles.first_opens_held(file):
             if await self._is_held(file, disk):
                 retired = await self._on_disk(disk, "retire", retire)
-                self._commitlog.note_retired(file, retired.name, reason)
+                self._commitlog.record_retired(file, retired.name, reason)
                 if retired.vanished:
-                    await self._note_vanished(file, disk, file_name)
+                    await self._record_vanished(file, disk, file_name)
             else:
-                self._backing.note_gone(file)  # before: what it pins is not free
-                self._commitlog.note_removed(file, await self._on_disk(disk, "unlink", unlink), reason)
+                self._backing.record_gone(file)  # before: what it pins is not free
+                self._commitlog.record_removed(file, await self._on_disk(disk, "unlink", unlink), reason)
 
-    async def _note_vanished(self, file: Segment, disk: Disk, name: bytes) -> None:
+    async def _record_vanished(self, file: Segment, disk: Disk, name: bytes) -> None:
         """Somebody has removed or moved an open file on the disk itself: has it another name now?"""
         links = 1
         if self.handles.is_open(file):
@@ -523,7 +523,7 @@ class Namespace:
                 fd = handle.fd
                 links = nlink_of(await self._on_disk(disk, "stat", lambda: stat_fd(fd)))
         if links:
-            self._commitlog.note_kept(file)
+            self._commitlog.record_kept(file)
         log_event(log, logging.WARNING, "vanished", segment=name, disk=disk.path, links=links)
 
     async def _is_held(self, file: Segment, disk: Disk) -> bool:
@@ -531,7 +531,7 @@ class Namespace:
         if self.handles.is_open(file) or self._backing.is_inherited(file):
             return True
         was_passed_through = self._backing.is_passed_through(file)
-        self._backing.note_gone(file)
+        self._backing.record_gone(file)
         is_open = await self._is_open_on_disk(file, disk)
         return was_passed_through if is_open is None else is_open
 
@@ -554,11 +554,11 @@ class Namespace:
         try:
             attributes, usage = await self._punched(file, disk)
         except (FileNotFoundError, ForeignFileError) as error:
-            self._commitlog.note_kept(file)
+            self._commitlog.record_kept(file)
             log_event(log, logging.WARNING, "punch_refused", segment=file.name, disk=disk.path, reason=str(error))
             return
-        self._commitlog.note_attributes(file, attributes)
-        self._commitlog.note_usage(file.disk, usage)
+        self._commitlog.record_attributes(file, attributes)
+        self._commitlog.record_usage(file.disk, usage)
 
     async def _punched(self, file: Segment, disk: Disk) -> tuple[PackedAttributes, DiskUsage]:
         dirfd, name, ino, size = disk.dirfd, file.placed_as, file.ino, self._commitlog.segment_size
@@ -611,7 +611,7 @@ class Namespace:
             inode = int(inodes.encode(file))
             if await trio.to_thread.run_sync(self._kernel_holds, inode):
                 return
-            self._backing.note_gone(file)  # before: what it pins is not free
+            self._backing.record_gone(file)  # before: what it pins is not free
             dirfd, name = disk.dirfd, file.name
             try:
                 if await self._is_open_on_disk(file, disk):
@@ -620,7 +620,7 @@ class Namespace:
             except (DiskError, OSError) as error:
                 log_event(log, logging.WARNING, "free_failed", segment=name, reason=str(error))
                 return
-            self._commitlog.note_removed(file, usage)
+            self._commitlog.record_removed(file, usage)
 
     async def _remove_leftover(self, file: Segment, disk: Disk) -> None:
         """Once nobody has it open, and if it holds no data: whatever else it may be, it is not removed."""
@@ -628,23 +628,23 @@ class Namespace:
             inode = int(inodes.encode(file))
             if self.handles.is_open(file) or await trio.to_thread.run_sync(self._kernel_holds, inode):
                 return
-            self._backing.note_gone(file)
+            self._backing.record_gone(file)
             dirfd, name, ino = disk.dirfd, file.name, file.ino
             try:
                 usage = await self._on_disk(
                     disk, "unlink", lambda: leftovers.remove_leftover(dirfd, name, ino), REMOVE_DEADLINE_S
                 )
             except (HoldsDataError, ForeignFileError) as error:
-                self._commitlog.note_kept(file)
+                self._commitlog.record_kept(file)
                 log_event(log, logging.ERROR, "leftover_kept", segment=name, disk=disk.path, reason=str(error))
                 return
             except (DiskError, OSError) as error:
                 reason = error if isinstance(error, DiskError) else DiskFailedError(disk.path, str(error))
-                self._commitlog.note_trouble(disk.number, reason, time.monotonic())
+                self._commitlog.record_trouble(disk.number, reason, time.monotonic())
                 log_event(log, logging.WARNING, "leftover_not_removed", segment=name, reason=str(error))
                 return
         if usage is not None:
-            self._commitlog.note_leftover_gone(file, usage)
+            self._commitlog.record_leftover_gone(file, usage)
             log_event(log, logging.INFO, "leftover_removed", segment=name, disk=disk.path)
 
     def _changed(self, disk: Disk) -> None:
@@ -656,7 +656,7 @@ class Namespace:
         reasons = [reason.name.lower() for reason in evaluated.refusals.values()] if evaluated else []
         return [*reasons, "fallback"] if plan.fallback else reasons
 
-    def _demand_at_rest(self, disk: Disk, *names: bytes) -> None:
+    def _require_at_rest(self, disk: Disk, *names: bytes) -> None:
         """Raises DiskFailedError while an earlier change of one of these names has not ended."""
         for name in names:
             if name in self._in_flight:
@@ -684,7 +684,7 @@ class Namespace:
                 self._in_flight.difference_update(names)
 
         try:
-            return await Detached(work_and_release).wait(deadline_s)
+            return await AbandonableWork(work_and_release).wait(deadline_s)
         except TimeoutError:
             self._observer.disk_error(self._commitlog.disks[number].path, op, "ETIMEDOUT")
             raise

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import trio
 
-from commitlogfs.fusefs.disks.disk_probes import DiskTrials
+from commitlogfs.fusefs.disks.disk_probes import DiskProbes
 from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
 from commitlogfs.fusefs.files.namespace import Chosen, Namespace
 from commitlogfs.store.disks.identity import DiskNumber
@@ -52,7 +52,7 @@ class ClockMemory(Protocol):
     @property
     def clock_lead_s(self) -> float | None: ...
 
-    def note_clock_lead(self, lead_s: float | None) -> None: ...
+    def record_clock_lead(self, lead_s: float | None) -> None: ...
 
 
 class Retention:
@@ -65,7 +65,7 @@ class Retention:
         namespace: Namespace,
         usage: UsageMonitor,
         look: Callable[[], Awaitable[None]],
-        trials: DiskTrials,
+        probes: DiskProbes,
         memory: ClockMemory,
         clocks: Callable[[], Moment] = read_clocks,
     ) -> None:
@@ -79,7 +79,7 @@ class Retention:
         self._namespace = namespace
         self._usage = usage
         self._look = look
-        self._trials = trials
+        self._probes = probes
         self._memory = memory
         self._refused: RefusedFacts | None = None
         self._clocks = clocks
@@ -101,7 +101,7 @@ class Retention:
     async def cycle(self) -> None:
         """At most a batch of removals. One that fails ends the batch: the next cycle begins with the same segment
         again."""
-        await self._trials.look(self._to_be_looked_at())
+        await self._probes.look(self._to_be_looked_at())
         await self._look_at_links()
         for _ in range(self.rules.batch):
             await self._usage.refresh(FRESH_S)
@@ -176,9 +176,9 @@ class Retention:
     def _choose_for_create(self) -> Chosen | None:
         return self._first_of(self._decide(for_create=True))
 
-    def believe_the_clock(self) -> None:
+    def reset_clock_baseline(self) -> None:
         """The next daemon is to take the present time for granted: somebody restarts this one on purpose."""
-        self._memory.note_clock_lead(None)
+        self._memory.record_clock_lead(None)
 
     def _decide(self, *, for_create: bool = False) -> Decision:
         if self._state.clock is None:
@@ -192,7 +192,7 @@ class Retention:
         if lead_s is not None:
             return ClockWatch(lead_s)
         clock = ClockWatch.begin(self._clocks())
-        self._memory.note_clock_lead(clock.lead_s)
+        self._memory.record_clock_lead(clock.lead_s)
         return clock
 
     def _first_of(self, decision: Decision) -> Chosen | None:

@@ -55,12 +55,12 @@ class Backing:
         self._kernel = kernel
         self.why_plain = why_plain
 
-    def try_disk(self, disk: Disk) -> str:
+    def probe_disk(self, disk: Disk) -> str:
         """Why no file of this disk can be passed through; empty if that is not known. Blocking, in any thread."""
         return "" if self._kernel is None or self.why_plain else _try_disk(self._kernel, disk)
 
-    def note_disk(self, disk: Disk, reason: str) -> None:
-        """What `try_disk` has found: with a reason, its files are served plain without trying each."""
+    def record_disk(self, disk: Disk, reason: str) -> None:
+        """What `probe_disk` has found: with a reason, its files are served plain without trying each."""
         if reason:
             self._refused[disk.number] = reason
             log_event(log, logging.WARNING, "passthrough_off", disk=disk.path, reason=reason)
@@ -112,7 +112,7 @@ class Backing:
         self._known.clear()
         return freed
 
-    def note_open(self, file: Segment, fd: int, *, writable: bool, first: bool, to_write: bool) -> None:
+    def record_open(self, file: Segment, fd: int, *, writable: bool, first: bool, to_write: bool) -> None:
         """Before the reply to an open. `fd` is open for reading and writing if `writable`; `first` if this daemon
         knows of no other open; `to_write` is what the caller wants."""
         inode = int(inodes.encode(file))
@@ -127,13 +127,13 @@ class Backing:
                 if to_write:
                     self._serve_plain_meanwhile(inode, known)
                 return
-            self.note_gone(file)
+            self.record_gone(file)
         backing_id = self._obtain(file, fd, writable)
         self._table.put(inode, backing_id)
         if backing_id != PLAIN and self._kernel is not None:
             self._kernel.bind(inode, backing_id)
 
-    def note_last_close(self, file: Segment) -> None:
+    def record_last_close(self, file: Segment) -> None:
         """This daemon knows of no open any more. Whether the kernel has taken or refused the plain ones: nobody has
         the file open plain, so its backing id is right again, for whoever held it all the time and for all others.
         """
@@ -150,7 +150,7 @@ class Backing:
     def is_passed_through(self, file: Segment) -> bool:
         return (self._table.get(int(inodes.encode(file))) or PLAIN) != PLAIN
 
-    def note_gone(self, file: Segment) -> None:
+    def record_gone(self, file: Segment) -> None:
         """The file is gone for good: the kernel holds it no longer, and neither may its backing id."""
         inode = int(inodes.encode(file))
         self._inherited.discard(inode)
@@ -177,9 +177,9 @@ class Backing:
         """As the first daemon of this mount has found it; None if it has not yet."""
         return self._table.clock_lead_s
 
-    def note_clock_lead(self, lead_s: float | None) -> None:
+    def record_clock_lead(self, lead_s: float | None) -> None:
         """For the daemons to come."""
-        self._table.note_clock_lead(lead_s)
+        self._table.record_clock_lead(lead_s)
 
     def keep_note(self, disk: DiskNumber, kind: int, value: int | None) -> None:
         """A number about a disk, for the daemons to come."""
@@ -195,7 +195,7 @@ class Backing:
         return passed, len(self._table) - passed
 
     def _serve_plain_meanwhile(self, inode: int, backing_id: int) -> None:
-        """Until `note_last_close`. Recorded: a daemon that takes over has to know what is open plain."""
+        """Until `record_last_close`. Recorded: a daemon that takes over has to know what is open plain."""
         if self._kernel is not None:
             self._kernel.unbind(inode)
         self._set_aside[inode] = backing_id

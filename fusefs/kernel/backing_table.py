@@ -111,7 +111,7 @@ class BackingTable:
         takeovers: int = _NUMBER.unpack_from(self._map, _TAKEOVERS_OFFSET)[0]
         return takeovers
 
-    def note_takeover(self) -> None:
+    def record_takeover(self) -> None:
         _NUMBER.pack_into(self._map, _TAKEOVERS_OFFSET, self.takeovers + 1)
 
     @property
@@ -119,7 +119,7 @@ class BackingTable:
         lead_s: float = _LEAD.unpack_from(self._map, _LEAD_OFFSET)[0]
         return lead_s or None
 
-    def note_clock_lead(self, lead_s: float | None) -> None:
+    def record_clock_lead(self, lead_s: float | None) -> None:
         """None: the next daemon is to look for itself."""
         _LEAD.pack_into(self._map, _LEAD_OFFSET, lead_s or 0.0)
 

@@ -39,7 +39,7 @@ def notification(name: bytes, inode: int) -> bytes:
     return _OUT_HEADER.pack(_OUT_HEADER.size + len(body), code, 0) + body
 
 
-class Forgetting:
+class Invalidation:
     """Names to be forgotten; told to the kernel in the order of their coming, soon."""
 
     def __init__(self) -> None:

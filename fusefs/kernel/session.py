@@ -44,13 +44,13 @@ class Session:
 
     table: BackingTable
     device: int | None
-    """None where a successor cannot go on with this session; `why_mortal` says why."""
+    """None where a successor cannot go on with this session; `why_no_takeover` says why."""
     handshake_fd: int | None
     taken_over: bool
     state_lost: bool
     passthrough: bool
     why_plain: str
-    why_mortal: str
+    why_no_takeover: str
     not_passed_through: list[str] = field(default_factory=list)
     """Why some or all files are served plain, one reason each."""
 
@@ -103,7 +103,7 @@ def begin(
         state_lost=False,
         passthrough=offered,
         why_plain=_why_plain(offered, wanted),
-        why_mortal="" if survives else "the kernel cannot resend requests (needs Linux 6.9)",
+        why_no_takeover="" if survives else "the kernel cannot resend requests (needs Linux 6.9)",
     )
 
 
@@ -139,7 +139,7 @@ def _taken_over(kept: Kept, former: Handshake, reply: bytes, device: int, wanted
         state_lost=lost,
         passthrough=on,
         why_plain=_why_plain(offered, wanted, "the mount was made without it: unmount, and mount it again"),
-        why_mortal="",
+        why_no_takeover="",
     )
 
 
@@ -153,7 +153,7 @@ def _plain(reason: str, wanted: Passthrough) -> Session:
         state_lost=False,
         passthrough=False,
         why_plain=why,
-        why_mortal=reason,
+        why_no_takeover=reason,
     )
 
 

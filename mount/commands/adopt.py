@@ -49,7 +49,9 @@ def adopt(
     with ExitStack() as stack:
         try:
             plan = birth.plan_adopt(specs, size, parse_owner(owner, mode, None), stack)
-            _demand_usable(plan.segment_size, f"all {plan.segments} segments have {format_size(plan.segment_size)}")
+            _require_usable(
+                plan.segment_size, f"all {plan.segments} segments have {format_size(plan.segment_size)}"
+            )
             carry_out(plan, specs, stack, dry_run=dry_run, as_json=as_json, done="taken over")
         except SegmentSizeError as error:
             raise _contradiction(error, key) from None
@@ -62,12 +64,12 @@ def _contradiction(error: SegmentSizeError, key: str | None) -> RefusedError:
     number = f"all {error.total}" if error.number == error.total else f"{error.number} of {error.total}"
     found = format_size(error.found)
     text = f"{number} segments have {found}"
-    _demand_usable(error.found, text)
+    _require_usable(error.found, text)
     remedy = f'write segment_size = "{found}"' if key else f"leave it out, or give --segment-size {found}"
     return RefusedError(f"adopt: {key or '--segment-size'} is {format_size(error.given)}, but {text}; {remedy}")
 
 
-def _demand_usable(size: int, text: str) -> None:
+def _require_usable(size: int, text: str) -> None:
     """Raises RefusedError for segments of a size that no pool can have; `text` says which."""
     try:
         checked_segment_size(size)

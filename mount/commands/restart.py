@@ -93,11 +93,11 @@ def _check_configuration(target: Target, *, degraded: bool) -> None:
         file = status["daemon"].get("configuration")  # a former version does not tell
         if file is not None:
             config = load_config(file)
-            _demand_same_mount(target.name, config, status)
+            _require_same_mount(target.name, config, status)
             _require_mountable(target.name, config, status, degraded=degraded)
 
 
-def _demand_same_mount(name: str, config: Config, status: dict[str, Any]) -> None:
+def _require_same_mount(name: str, config: Config, status: dict[str, Any]) -> None:
     """What is fixed for the life of a mount. Raises RefusedError."""
     changed = []
     size = configured_segment_size(config)

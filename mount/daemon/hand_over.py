@@ -19,13 +19,15 @@ ANSWER_TIME_S: Final = 0.01
 HAND_OVER_TIMEOUT_S: Final = 3.0
 
 
-class SteppingBack:
-    """`why_mortal`: why nobody would go on with the mount just now; empty if somebody would. `prepare` is called
-    before the last step."""
+class HandOver:
+    """Ends this daemon and leaves its mount to a successor.
 
-    def __init__(self, mountpoint: str, why_mortal: Callable[[], str], prepare: Callable[[], None]) -> None:
+    `why_no_takeover` returns why no successor could take the mount over at this moment, empty if one could.
+    `prepare` is called before the last step."""
+
+    def __init__(self, mountpoint: str, why_no_takeover: Callable[[], str], prepare: Callable[[], None]) -> None:
         self._mountpoint = mountpoint
-        self._why_mortal = why_mortal
+        self._why_no_takeover = why_no_takeover
         self._prepare = prepare
         self._asking = trio.Lock()
         self._is_decided = False
@@ -35,7 +37,7 @@ class SteppingBack:
     async def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """The control verb: {"pid": of this process}, or {"refused": why}. With "force" a program that cannot be
         loaded is no reason."""
-        reason = self._why_mortal()
+        reason = self._why_no_takeover()
         if reason:
             return {"refused": reason}
         async with self._asking:
@@ -51,7 +53,7 @@ class SteppingBack:
         """Requests in hand are answered; those that a hung disk holds are sent again to the successor."""
         log_event(log, logging.INFO, "restart_requested")
         await trio.sleep(ANSWER_TIME_S)
-        reason = self._why_mortal()
+        reason = self._why_no_takeover()
         if reason:
             log_event(log, logging.ERROR, "restart_given_up", reason=reason)
             self._is_decided = False

@@ -31,7 +31,7 @@ from commitlogfs.fusefs.kernel.session import Kept
 from commitlogfs.mount.config.model import Config
 from commitlogfs.mount.daemon import takeover
 from commitlogfs.mount.daemon.served_mount import PROBE_TIMEOUT_S, ServedMount
-from commitlogfs.mount.daemon.start_cleanup import tidy
+from commitlogfs.mount.daemon.start_cleanup import clean_up
 from commitlogfs.mount.keeper import environment
 from commitlogfs.mount.linux import descriptor_store, fuse_device, mountinfo
 from commitlogfs.mount.linux.open_files_limit import raise_descriptor_limit
@@ -45,7 +45,7 @@ from commitlogfs.mount.preflight import configured_pool
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.findings import Severity
-from commitlogfs.store.pool.open import OnMissing, Pool, PoolRefusedError, demand_mountable, open_pool
+from commitlogfs.store.pool.open import OnMissing, Pool, PoolRefusedError, open_pool, require_mountable
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def run(config: Config, received: dict[str, int], on_ready: Callable[[], None]) 
         log_event(log, logging.INFO, "pool_opened", disks=len(pool.disks), segments=count, seconds=seconds)
         _tell_findings(pool)
         if kept is None:
-            tidy(pool)
+            clean_up(pool)
             owner = (pool.root.uid, pool.root.gid)
             standing = guard.raise_guard(config.mountpoint, protect=os.geteuid() == 0, owner=owner)
             log_event(log, logging.INFO, "guarded", path=config.mountpoint, protection=standing.protection.value)
@@ -126,7 +126,7 @@ def check_mountpoint(config: Config) -> None:
     Raises RefusedError.
     """
     path = config.mountpoint
-    _demand_fuse_device()
+    _require_fuse_device()
     if _is_ours(mountinfo.find_mount(path)):
         answer = probe_mount(path, PROBE_TIMEOUT_S)
         if answer.ok:
@@ -142,7 +142,7 @@ def check_mountpoint(config: Config) -> None:
         bare = guard.check_bare(path)
         if bare.state not in (BareState.ABSENT, BareState.EMPTY, BareState.GUARDED):
             raise RefusedError(bare.message)
-        configured_pool.demand_separate(config)
+        configured_pool.require_separate(config)
     except OSError as error:
         raise RefusedError(f"{path}: cannot be looked at ({error.strerror}): check the path") from error
 
@@ -159,7 +159,7 @@ def warn_of_time_limits(timeouts: dict[str, int | None]) -> None:
         log_event(log, logging.WARNING, "request_timeout", limits=limits, text=text)
 
 
-def _demand_fuse_device() -> None:
+def _require_fuse_device() -> None:
     """Raises RefusedError where no filesystem can be served at all."""
     try:
         fd = os.open(_FUSE_DEVICE, os.O_RDWR | os.O_CLOEXEC)
@@ -192,7 +192,7 @@ def _open(config: Config, kept: Kept | None) -> Pool:
             )
             stack.callback(pool.close)
             on_missing = OnMissing.DEGRADED if takes_over else configured_pool.on_missing(config)
-            demand_mountable(pool, on_missing, takes_over=takes_over)
+            require_mountable(pool, on_missing, takes_over=takes_over)
         except PoolRefusedError as error:
             raise configured_pool.refusal(error, config.name) from error
         except PoolError as error:

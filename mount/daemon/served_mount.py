@@ -20,8 +20,8 @@ from commitlogfs.fusefs.kernel.inherited_state import KeptStateError
 from commitlogfs.fusefs.kernel.session import STORED, Kept, Passthrough, Session
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.mount.config.model import Config
-from commitlogfs.mount.daemon.hand_over import SteppingBack
-from commitlogfs.mount.daemon.start_cleanup import tidy_after_takeover
+from commitlogfs.mount.daemon.hand_over import HandOver
+from commitlogfs.mount.daemon.start_cleanup import clean_up_after_takeover
 from commitlogfs.mount.daemon.takeover import Sight
 from commitlogfs.mount.keeper import successor
 from commitlogfs.mount.keeper.adoption import KeeperWatch
@@ -61,7 +61,7 @@ class ServedMount:
         self._commitlog = CommitLog(pool, POLICIES[config.placement])
         if kept is not None:
             for file in find_retired(pool):
-                self._commitlog.note_found_retired(file)
+                self._commitlog.record_found_retired(file)
         self._metrics.registry.register(LogCollector(self._commitlog, config.name))
         self._status = Composed(self._compose)
         self._metrics_text = Composed(self._render_metrics)
@@ -80,8 +80,8 @@ class ServedMount:
         self._answers = Answers(
             config.name, self._commitlog, self._operations, self._report, self._status, self._metrics_text
         )
-        self._stepping_back = SteppingBack(
-            config.mountpoint, self._why_mortal, self._operations.retention.believe_the_clock
+        self._hand_over = HandOver(
+            config.mountpoint, self._why_no_takeover, self._operations.retention.reset_clock_baseline
         )
         self._failure: RefusedError | None = None
         self._stops: list[int] = []
@@ -137,16 +137,16 @@ class ServedMount:
         except OSError as error:
             log_event(log, logging.ERROR, "descriptors_not_kept", reason=str(error))
         else:
-            self._is_kept = (kept or session.taken_over) and not session.why_mortal
+            self._is_kept = (kept or session.taken_over) and not session.why_no_takeover
             if not self._is_kept:
-                log_event(log, logging.WARNING, "mortal", reason=self._why_mortal())
+                log_event(log, logging.WARNING, "takeover_unavailable", reason=self._why_no_takeover())
                 # To kill this process for being slow would end the mount for good.
                 notify.watch_no_longer()
 
     async def serve(self, listener: socket.socket, on_ready: Callable[[], None]) -> ExitCode:
         """OK once unmounted, HANDED_OVER after `restart`, FINDINGS when somebody has aborted the connection. Raises
         RefusedError if it does not come to answer."""
-        verbs = {**self._answers.verbs(), "restart": self._stepping_back.answer}
+        verbs = {**self._answers.verbs(), "restart": self._hand_over.answer}
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch_signals)
@@ -157,10 +157,10 @@ class ServedMount:
         except ExceptionGroup as group:
             raise _refusal_in(group) or group from None
         finally:
-            if not self._stepping_back.has_begun:
+            if not self._hand_over.has_begun:
                 notify.stopping()
             connection.close(self._operations)
-        if self._stepping_back.has_begun:
+        if self._hand_over.has_begun:
             log_event(log, logging.INFO, "handed_over", path=self._config.mountpoint)
             return ExitCode.HANDED_OVER
         aborted = self._is_attached()
@@ -214,7 +214,7 @@ class ServedMount:
             nursery.start_soon(self._feed_watchdog)
             if self._kept is not None:
                 in_thread = partial(trio.to_thread.run_sync, abandon_on_cancel=True)
-                nursery.start_soon(in_thread, tidy_after_takeover, self._pool)
+                nursery.start_soon(in_thread, clean_up_after_takeover, self._pool)
             if self._session is not None:
                 nursery.start_soon(self._keeper.run, self._session.descriptors())
 
@@ -285,16 +285,16 @@ class ServedMount:
     async def _compose(self) -> dict[str, Any]:
         document = await self._report.compose()
         document["daemon"]["state_lost"] = self._operations.backing.state_lost
-        reason = self._why_mortal()
-        document["daemon"]["survives"] = not reason
-        document["daemon"]["mortal_reason"] = reason
+        reason = self._why_no_takeover()
+        document["daemon"]["takeover_available"] = not reason
+        document["daemon"]["takeover_unavailable_reason"] = reason
         return document
 
-    def _why_mortal(self) -> str:
+    def _why_no_takeover(self) -> str:
         """Why the mount would end with this process just now; empty if it would not."""
         if self._is_kept and not self._keeper.is_alone:
             return ""
-        reason = self._session.why_mortal if self._session is not None else ""
+        reason = self._session.why_no_takeover if self._session is not None else ""
         if self._is_kept and not reason:
             return "its keeper has died, and the next one has not been started yet: see the daemon's log"
         return reason or "no keeper and no service manager keeps the descriptors of the mount"

@@ -8,12 +8,12 @@ from commitlogfs.store.pool.open import Pool, finish_renames, reserve_newest, sw
 log = logging.getLogger(__name__)
 
 
-def tidy(pool: Pool) -> None:
+def clean_up(pool: Pool) -> None:
     """Before anything is served. Raises PoolError, OSError as store.pool.open does."""
     _tell(sweep(pool), reserve_newest(pool))
 
 
-def tidy_after_takeover(pool: Pool) -> None:
+def clean_up_after_takeover(pool: Pool) -> None:
     """What a fresh mount does before it serves: here somebody is waiting, and a disk may hang."""
     _tell(finish_renames(pool), reserve_newest(pool))
 

@@ -45,7 +45,7 @@ def find_broker(mountpoint: str) -> BrokerView:
     return BrokerView("a process started from here", False, _unlimited(hard), dict(os.environ))
 
 
-def judge_open_files(segments: int, broker: BrokerView) -> Check:
+def check_open_files(segments: int, broker: BrokerView) -> Check:
     wanted = _rounded_up(segments + OTHER_FILES)
     text = f"the pool can hold {segments:,} segments, each open in the broker's process all the time; "
     text += f"{broker.who} may open {broker.open_files:,} files"
@@ -56,7 +56,7 @@ def judge_open_files(segments: int, broker: BrokerView) -> Check:
     return Check("open-files", Level.WARNING if broker.running else Level.NOTE, text, remedy)
 
 
-def judge_mappings(segments: int, max_map_count: int) -> Check:
+def check_mappings(segments: int, max_map_count: int) -> Check:
     wanted = _rounded_up(segments + OTHER_FILES)
     text = f"the pool can hold {segments:,} segments, each mapped in the broker's process; "
     text += f"vm.max_map_count is {max_map_count:,}"
@@ -66,7 +66,7 @@ def judge_mappings(segments: int, max_map_count: int) -> Check:
     return Check("mappings", Level.WARNING, text, remedy)
 
 
-def judge_locale(broker: BrokerView) -> Check:
+def check_locale(broker: BrokerView) -> Check:
     environment = broker.environment
     name = next((value for key in ("LC_ALL", "LC_CTYPE", "LANG") if (value := environment.get(key))), "C")
     language = re.split(r"[_.@]", name)[0].lower()

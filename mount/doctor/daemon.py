@@ -12,11 +12,11 @@ _MORE: Final = "`commitlogfs status` shows every disk and alert; docs/operating.
 _FINDING_LEVELS: Final = {"note": Level.NOTE, "warning": Level.WARNING}
 
 
-def judge_daemon(document: dict[str, Any]) -> list[Check]:
+def check_daemon(document: dict[str, Any]) -> list[Check]:
     """Everything in the status document that is not as it should be."""
-    checks = [_judge_alert(alert) for alert in document["retention"]["alerts"]]
+    checks = [_check_alert(alert) for alert in document["retention"]["alerts"]]
     alerted = {alert["disk"] for alert in document["retention"]["alerts"]}
-    checks += [check for disk in document["disks"] if (check := _judge_disk(disk, alerted)) is not None]
+    checks += [check for disk in document["disks"] if (check := _check_disk(disk, alerted)) is not None]
     if document["placement"]["next_disk"] is None:
         message = "no disk takes the next segment: creating one fails"
         checks.append(Check("no-disk-for-the-next", Level.PROBLEM, message, "free space, or repair or add a disk"))
@@ -30,11 +30,11 @@ def judge_daemon(document: dict[str, Any]) -> list[Check]:
     if document["daemon"].get("state_lost"):
         message = "the daemon was not told what its predecessors knew of open files"
         checks.append(Check("state-lost", Level.WARNING, message, "restart the broker when convenient"))
-    checks += [_judge_finding(finding) for finding in document["findings"] if finding["code"] != "gap"]
+    checks += [_check_finding(finding) for finding in document["findings"] if finding["code"] != "gap"]
     return checks or [ok("daemon", f"daemon {document['daemon']['pid']} reports no trouble")]
 
 
-def judge_probe(path: str, probe: DiskProbe) -> list[Check]:
+def check_probe(path: str, probe: DiskProbe) -> list[Check]:
     if probe.silence:
         return [Check("disk-silent", Level.PROBLEM, f"{path}: {probe.silence}", "check the disk: `dmesg`")]
     checks = []
@@ -53,13 +53,13 @@ def judge_probe(path: str, probe: DiskProbe) -> list[Check]:
     return checks or [ok("disk-probe", f"{path}: segments can be read and made")]
 
 
-def _judge_alert(alert: dict[str, Any]) -> Check:
+def _check_alert(alert: dict[str, Any]) -> Check:
     level = Level.PROBLEM if alert["code"] in _PROBLEMS else Level.WARNING
     where = f"{alert['disk']}: " if alert["disk"] else ""
     return Check(alert["code"], level, f"{where}{alert['text']}", _MORE)
 
 
-def _judge_disk(disk: dict[str, Any], alerted: set[str]) -> Check | None:
+def _check_disk(disk: dict[str, Any], alerted: set[str]) -> Check | None:
     """None for a disk that takes segments, or of which an alert tells."""
     path = disk["path"]
     cause = f" ({disk['last_error']})" if disk["last_error"] else ""
@@ -78,7 +78,7 @@ def _judge_disk(disk: dict[str, Any], alerted: set[str]) -> Check | None:
     return None
 
 
-def _judge_finding(finding: dict[str, str]) -> Check:
+def _check_finding(finding: dict[str, str]) -> Check:
     where = "/".join(part for part in (finding["disk"], finding["file"]) if part)
     message = f"{where}: {finding['message']}" if where else finding["message"]
     level = _FINDING_LEVELS.get(finding["severity"], Level.PROBLEM)

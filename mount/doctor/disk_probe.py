@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from commitlogfs.store.disks.probe import try_disk
+from commitlogfs.store.disks.probe import probe_disk
 from commitlogfs.store.errors import DiskFullError
 from commitlogfs.store.segment import parse_segment_name
 
@@ -100,9 +100,9 @@ def _probe(path: str, dirfd: int, segment_size: int, *, may_write: bool) -> Disk
         names = _samples(dirfd, segment_size)
     except OSError as error:
         unlisted, names = os.strerror(error.errno or 0), []
-    trials = {name: try_disk(path, dirfd, (name,), segment_size, may_write=False) for name in names}
-    unreadable = tuple(name.decode() for name, trial in trials.items() if not trial.is_readable)
-    refusal = try_disk(path, dirfd, (), min(segment_size, RESERVED_BYTES), may_write=may_write).error
+    probes = {name: probe_disk(path, dirfd, (name,), segment_size, may_write=False) for name in names}
+    unreadable = tuple(name.decode() for name, probe in probes.items() if not probe.is_readable)
+    refusal = probe_disk(path, dirfd, (), min(segment_size, RESERVED_BYTES), may_write=may_write).error
     return DiskProbe(
         unlisted=unlisted,
         unreadable=unreadable,

@@ -28,14 +28,14 @@ _PROBE_TIMEOUT_S: Final = 3.0
 
 def examine_machine() -> list[Check]:
     return [
-        judge_kernel(os.uname().release),
+        check_kernel(os.uname().release),
         check_fuse_device(Path("/dev/fuse")),
-        *([] if os.geteuid() == 0 else [judge_fusermount(*_find_fusermount())]),
-        judge_request_timeouts(read_request_timeouts()),
+        *([] if os.geteuid() == 0 else [check_fusermount(*_find_fusermount())]),
+        check_request_timeouts(read_request_timeouts()),
     ]
 
 
-def judge_kernel(release: str) -> Check:
+def check_kernel(release: str) -> Check:
     match = re.match(r"(\d+)\.(\d+)", release)
     if match is not None and (int(match[1]), int(match[2])) < OLDEST_KERNEL:
         return Check("kernel", Level.PROBLEM, f"kernel {release} is too old", "use Linux 5.6 or later")
@@ -61,7 +61,7 @@ def check_fuse_device(path: Path) -> Check:
     return ok("fuse-device", f"{path} can be opened")
 
 
-def judge_fusermount(tool: str | None, setuid: bool) -> Check:
+def check_fusermount(tool: str | None, setuid: bool) -> Check:
     """For users other than root only."""
     if tool is None:
         message = "fusermount3 is not to be found: only root can mount"
@@ -72,7 +72,7 @@ def judge_fusermount(tool: str | None, setuid: bool) -> Check:
     return ok("fusermount", f"{tool} is there")
 
 
-def judge_allow_other(*, wanted: bool, root: bool, fuse_conf: str) -> Check:
+def check_allow_other(*, wanted: bool, root: bool, fuse_conf: str) -> Check:
     if not wanted:
         message = "allow_other is off: only the daemon's user sees the mount"
         return ok("allow-other", message)
@@ -86,7 +86,7 @@ def judge_allow_other(*, wanted: bool, root: bool, fuse_conf: str) -> Check:
     )
 
 
-def judge_request_timeouts(values: dict[str, int | None]) -> Check:
+def check_request_timeouts(values: dict[str, int | None]) -> Check:
     """`values` as of read_request_timeouts."""
     limits = describe_limits(values)
     if limits:

@@ -9,11 +9,11 @@ from typing import Any, Final
 from commitlogfs.console.errors import RefusedError, UserError
 from commitlogfs.console.formatting import approximate_size, count_of
 from commitlogfs.mount.config.model import Config
-from commitlogfs.mount.doctor.broker import find_broker, judge_locale, judge_mappings, judge_open_files
-from commitlogfs.mount.doctor.daemon import judge_daemon, judge_probe
+from commitlogfs.mount.doctor.broker import check_locale, check_mappings, check_open_files, find_broker
+from commitlogfs.mount.doctor.daemon import check_daemon, check_probe
 from commitlogfs.mount.doctor.diagnosis import Check, Level, from_finding, ok
 from commitlogfs.mount.doctor.disk_probe import Probed, probe_disks
-from commitlogfs.mount.doctor.machine import dead_mount, judge_allow_other
+from commitlogfs.mount.doctor.machine import check_allow_other, dead_mount
 from commitlogfs.mount.linux import mountinfo
 from commitlogfs.mount.linux.probe import probe_mount
 from commitlogfs.mount.location.guard import BareState, check_bare, is_immutable
@@ -50,24 +50,24 @@ def examine_pool(config: Config) -> list[Check]:
             if folder.identity is not None:
                 probed.append(_to_be_probed(folder, usage, document))
             capacities[folder.device] = segments_possible(usage, config.segment_size)
-            checks += [_judge_disk(folder, usage), *_judge_mode(folder), *_judge_inodes(folder, usage, config)]
+            checks += [_check_disk(folder, usage), *_check_mode(folder), *_check_inodes(folder, usage, config)]
         checks += [from_finding(finding) for finding in compare_folders(folders)]
-        checks += _judge_identities(folders)
+        checks += _check_identities(folders)
         checks += _check_segment_size(folders, config)
-        checks += _judge_owner(folders, config.mountpoint)
+        checks += _check_owner(folders, config.mountpoint)
         for disk, probe in zip(probed, probe_disks(probed, _PROBE_TIMEOUT_S), strict=True):
-            checks += judge_probe(disk.path, probe)
+            checks += check_probe(disk.path, probe)
     capacity = sum(capacities.values())
     broker = find_broker(config.mountpoint)
     return [
         *checks,
-        *([] if document is None else judge_daemon(document)),
+        *([] if document is None else check_daemon(document)),
         check_mountpoint(config.mountpoint),
         check_store_root(config.mountpoint, config.thresholds),
-        judge_allow_other(wanted=config.allow_other, root=os.geteuid() == 0, fuse_conf=_read("/etc/fuse.conf")),
-        judge_open_files(capacity, broker),
-        judge_mappings(capacity, int(_read("/proc/sys/vm/max_map_count") or 65530)),
-        judge_locale(broker),
+        check_allow_other(wanted=config.allow_other, root=os.geteuid() == 0, fuse_conf=_read("/etc/fuse.conf")),
+        check_open_files(capacity, broker),
+        check_mappings(capacity, int(_read("/proc/sys/vm/max_map_count") or 65530)),
+        check_locale(broker),
     ]
 
 
@@ -125,7 +125,7 @@ def _open_disks(
     return folders, checks
 
 
-def _judge_disk(folder: OpenFolder, usage: DiskUsage) -> Check:
+def _check_disk(folder: OpenFolder, usage: DiskUsage) -> Check:
     text = f"{folder.spec.path}: {folder.filesystem.name}, {approximate_size(usage.total_bytes)}, "
     text += f"{usage.used_percent:.1f} % used"
     if os.fstatvfs(folder.dirfd).f_flag & os.ST_RDONLY:
@@ -138,7 +138,7 @@ def _judge_disk(folder: OpenFolder, usage: DiskUsage) -> Check:
     return ok("disk", text)
 
 
-def _judge_mode(folder: OpenFolder) -> list[Check]:
+def _check_mode(folder: OpenFolder) -> list[Check]:
     mode = stat.S_IMODE(os.fstat(folder.dirfd).st_mode)
     if not mode & 0o077:
         return []
@@ -147,7 +147,7 @@ def _judge_mode(folder: OpenFolder) -> list[Check]:
     return [Check(FindingCode.FOLDER_OPEN_TO_OTHERS.value, Level.NOTE, message, f"chmod 0700 {path}")]
 
 
-def _judge_inodes(folder: OpenFolder, usage: DiskUsage, config: Config) -> list[Check]:
+def _check_inodes(folder: OpenFolder, usage: DiskUsage, config: Config) -> list[Check]:
     st = os.fstatvfs(folder.dirfd)
     wanted = usage.available_bytes // config.segment_size + _SPARE_INODES
     if not st.f_files or st.f_favail >= wanted:
@@ -156,7 +156,7 @@ def _judge_inodes(folder: OpenFolder, usage: DiskUsage, config: Config) -> list[
     return [Check("inodes", Level.WARNING, message, "remove other files from that filesystem")]
 
 
-def _judge_identities(folders: list[OpenFolder]) -> list[Check]:
+def _check_identities(folders: list[OpenFolder]) -> list[Check]:
     bare = [folder.spec.path for folder in folders if folder.identity is None]
     if not bare:
         return []
@@ -184,7 +184,7 @@ def _check_segment_size(folders: list[OpenFolder], config: Config) -> list[Check
     return []
 
 
-def _judge_owner(folders: list[OpenFolder], mountpoint: str) -> list[Check]:
+def _check_owner(folders: list[OpenFolder], mountpoint: str) -> list[Check]:
     """What hangs on the owner of the mounted directory, which every disk of the pool records."""
     born = next((folder for folder in folders if folder.identity is not None), None)
     if born is None:
@@ -192,10 +192,10 @@ def _judge_owner(folders: list[OpenFolder], mountpoint: str) -> list[Check]:
     owner = read_root(born.dirfd, DEFAULT_ROOT)
     names = (name for folder in folders for name in os.listdir(folder.dirfd))  # noqa: PTH208 - a descriptor
     has_segments = any(looks_like_segment(os.fsencode(name)) for name in names)
-    return [judge_access(mountpoint, owner), *check_store_root_access(mountpoint, owner, has_segments)]
+    return [check_access(mountpoint, owner), *check_store_root_access(mountpoint, owner, has_segments)]
 
 
-def judge_access(mountpoint: str, owner: RootAttributes) -> Check:
+def check_access(mountpoint: str, owner: RootAttributes) -> Check:
     """Which users the mounted directory lets in."""
     user, group = user_name(owner.uid), group_name(owner.gid)
     text = f"{mountpoint}: mode {owner.mode:04o}, owner {user}, group {group}"
@@ -265,7 +265,7 @@ def check_store_root(mountpoint: str, thresholds: Thresholds) -> Check:
     except OSError as error:
         message = f"store root {path}: cannot be measured ({os.strerror(error.errno or 0)})"
         return Check("store-root", Level.NOTE, message, "the broker makes it at its first start")
-    return judge_store_root(path, usage.used_percent, thresholds)
+    return inspect_store_root(path, usage.used_percent, thresholds)
 
 
 def check_store_root_access(mountpoint: str, owner: RootAttributes, has_segments: bool) -> list[Check]:
@@ -282,7 +282,7 @@ def check_store_root_access(mountpoint: str, owner: RootAttributes, has_segments
     return [ok(name, f"store root {root.path}: nothing keeps user {user_name(owner.uid)} from writing there")]
 
 
-def judge_store_root(path: str, used_percent: float, thresholds: Thresholds) -> Check:
+def inspect_store_root(path: str, used_percent: float, thresholds: Thresholds) -> Check:
     """The broker applies the limits of the commitlog to the disk of its consumequeue as well."""
     text = f"store root {path}: {used_percent:.1f} % used"
     remedy = "free space there, or give the consumequeue a larger disk"

@@ -27,7 +27,7 @@ _MNT_DETACH = 2
 _UMOUNT_NOFOLLOW = 8
 
 
-def see_off(options: Options, signals: Signals, *, patient: bool) -> None:
+def detach_unused(options: Options, signals: Signals, *, patient: bool) -> None:
     """Detach the dead mount once nobody holds it; if not `patient`, only if that is so now.
 
     Ends early when it is gone, when somebody else looks after this name again, or at a stop signal. The caller has

@@ -199,11 +199,11 @@ class Keeper:
             daemon.has_served = True
             self._restarts.record_served()
         if fields.get("READY") == "1" and daemon.state is _State.STARTING:
-            self._note_ready(daemon)
+            self._record_ready(daemon)
         if fields.get("STOPPING") == "1" and daemon.state in (_State.STARTING, _State.READY):
             daemon.state, daemon.deadline = _State.STOPPING, time.monotonic() + STOP_TIMEOUT_S
         if fields.get("WATCHDOG") == "1" and daemon.state is _State.READY:
-            self._note_alive(daemon)
+            self._record_alive(daemon)
         extension = fields.get("EXTEND_TIMEOUT_USEC", "")
         if (
             extension.isdecimal()
@@ -306,7 +306,7 @@ class Keeper:
             log_event(log, logging.INFO, "unmounted_meanwhile", path=self._options.mountpoint)
             self._outcome = Outcome(ExitCode.OK)
 
-    def _note_ready(self, daemon: _Daemon) -> None:
+    def _record_ready(self, daemon: _Daemon) -> None:
         now = time.monotonic()
         self._set_trouble("")
         daemon.state, daemon.has_served = _State.READY, True
@@ -323,7 +323,7 @@ class Keeper:
         if self._options.standby:
             self._reserve.want()
 
-    def _note_alive(self, daemon: _Daemon) -> None:
+    def _record_alive(self, daemon: _Daemon) -> None:
         if math.isinf(daemon.deadline) and self._options.watchdog_s:
             log_event(log, logging.WARNING, "daemon_answers_again", repeat_key=time.monotonic(), pid=daemon.pid)
         self._record_heard(daemon, time.monotonic())
@@ -343,7 +343,9 @@ class Keeper:
         elif daemon.state is _State.READY and not self._descriptors:
             daemon.deadline = math.inf
             reason = "does not answer, and is not replaced: the mount would end with it"
-            log_event(log, logging.ERROR, "mortal_daemon_hung", repeat_key=now, pid=daemon.pid, reason=reason)
+            log_event(
+                log, logging.ERROR, "hung_daemon_without_takeover", repeat_key=now, pid=daemon.pid, reason=reason
+            )
             self._pass_on({"STATUS": f"daemon {daemon.pid} {reason}"})
         elif daemon.state is _State.KILLED:
             daemon.deadline = math.inf
@@ -513,7 +515,7 @@ class Keeper:
 
     def _unmount(self) -> None:
         try:
-            self._demand_in_sight()
+            self._require_in_sight()
             unmount(self._options.mountpoint)
         except Exception as error:  # whatever it is, somebody waits for a word
             log_event(log, logging.ERROR, "stop_refused", reason=str(error))
@@ -521,7 +523,7 @@ class Keeper:
             log_event(log, logging.INFO, "unmounted", path=self._options.mountpoint)
         self._signals.wake()
 
-    def _demand_in_sight(self) -> None:
+    def _require_in_sight(self) -> None:
         """Raises RefusedError if what one sees at the mountpoint is something else."""
         entry = mountinfo.find_mount(self._options.mountpoint)
         kept = {fuse_device.mount_device(fd) for fd in self._fuse_devices()} or {None}

@@ -21,7 +21,7 @@ from commitlogfs.console.errors import RefusedError, UserError
 from commitlogfs.mount.keeper import command_line
 from commitlogfs.mount.keeper.command_line import Options
 from commitlogfs.mount.keeper.descriptors import KeptDescriptors
-from commitlogfs.mount.keeper.detach import see_off
+from commitlogfs.mount.keeper.detach import detach_unused
 from commitlogfs.mount.keeper.inbox import Inbox
 from commitlogfs.mount.keeper.loop import Keeper, Outcome
 from commitlogfs.mount.linux import logs, priority
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
             print(f"commitlogfs: {error}", file=sys.stderr)
             return int(error.exit_code)
         if outcome.forsaken:
-            see_off(options, signals, patient=outcome.gave_up)
+            detach_unused(options, signals, patient=outcome.gave_up)
     return outcome.status
 
 

@@ -29,7 +29,7 @@ def configured_segment_size(config: Config) -> int | None:
     return config.segment_size if "segment_size" in config.given else None
 
 
-def demand_separate(config: Config) -> None:
+def require_separate(config: Config) -> None:
     """Refuse a mountpoint inside a disk, whatever links or bind mounts hide it. Raises RefusedError, OSError.
 
     (A disk inside the mountpoint makes that a folder that is not empty.)

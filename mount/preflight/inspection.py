@@ -11,7 +11,7 @@ from commitlogfs.store.disks.membership import DiskSpec
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.files.locks import lock_holder
 from commitlogfs.store.findings import Finding, Severity
-from commitlogfs.store.pool.open import OnMissing, Pool, PoolRefusedError, demand_mountable, open_pool
+from commitlogfs.store.pool.open import OnMissing, Pool, PoolRefusedError, open_pool, require_mountable
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def _describe(pool: Pool, daemon: int | None, on_missing: OnMissing) -> Inspecti
 
 def _is_mountable(pool: Pool, on_missing: OnMissing) -> bool:
     try:
-        demand_mountable(pool, on_missing)
+        require_mountable(pool, on_missing)
     except PoolRefusedError:
         return False
     return True

@@ -77,7 +77,7 @@ def _leave(child: subprocess.Popen[str]) -> None:
 
 def _find_reasons(config: Config, on_missing: OnMissing) -> list[str]:
     try:
-        configured_pool.demand_separate(config)
+        configured_pool.require_separate(config)
         inspection = inspect_pool(
             configured_pool.disk_specs(config),
             configured_pool.configured_segment_size(config),

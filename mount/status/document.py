@@ -24,7 +24,7 @@ from commitlogfs.store.disks.eligibility import Eligibility, RefusalReason
 from commitlogfs.store.files.usage import DiskUsage, measure_usage
 from commitlogfs.store.retention.statfs import StatfsFigures
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _STORE_ROOT_TIMEOUT_S = 1.0
 
 

@@ -55,7 +55,11 @@ def describe_passthrough(daemon: dict[str, Any]) -> str:
     text = f"passthrough on, but for {count_of(plain, 'file')}" if plain else "passthrough on"
     if daemon["passthrough"] == "off":
         text = f"passthrough off ({daemon['passthrough_reason']})"
-    return text if daemon["survives"] else f"{text}; the mount ends with it ({daemon['mortal_reason']})"
+    if daemon.get("takeover_available", True):  # a daemon of an earlier version does not say
+        return text
+    return (
+        f"{text}; the mount ends with the daemon: no takeover is possible ({daemon['takeover_unavailable_reason']})"
+    )
 
 
 def describe_disk(disk: dict[str, Any], document: dict[str, Any]) -> str:

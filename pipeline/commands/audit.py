@@ -64,7 +64,7 @@ def audit(
     if place is None:
         raise UsageError("audit: which log? Give LOG, --store-root or --broker-conf")
     if html is not None:
-        _demand_writable(html)
+        _require_writable(html)
     for warning in settings.warnings:
         common.complain(f"warning: {warning}")
     log_bytes = _size(place, segment_size)
@@ -92,7 +92,7 @@ def audit(
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def _demand_writable(page: Path) -> None:
+def _require_writable(page: Path) -> None:
     """Now, rather than after a long run. Leaves what is there."""
     if not page.absolute().parent.is_dir():
         raise UsageError(f"--html: {page.absolute().parent}: no such folder")

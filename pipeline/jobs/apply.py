@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from commitlogfs.console.exit_status import ExitCode
-from commitlogfs.pipeline.jobs.rename_exchange import demand_exchange, exchange, mount_points
+from commitlogfs.pipeline.jobs.rename_exchange import exchange, mount_points, require_exchange
 from commitlogfs.pipeline.log.errors import LocationError, PipelineError
 from commitlogfs.pipeline.log.locations import absolute_places
 from commitlogfs.pipeline.log.segments import LogListing, SegmentFile, list_segments, open_segment, read_at
@@ -186,7 +186,7 @@ class _StoreLog:
         """Whether it still ends where it ended."""
         return find_end(self._listing(manifest)) == manifest.end_offset
 
-    def demand_same(self, manifest: Manifest, output: Path) -> None:
+    def require_same(self, manifest: Manifest, output: Path) -> None:
         listing = self._listing(manifest)
         there = {segment.name: segment for segment in listing.segments}
         for name, head in manifest.heads.items():
@@ -230,13 +230,13 @@ def _begin(output: Path, store_root: Path, log: _StoreLog, *, accept_misplaced: 
             "deleted and made again: remove it and rebuild with --topic-start TOPIC=OFFSET or --live-topics-only; "
             "--accept-misplaced installs it as it is"
         )
-    log.demand_same(manifest, output)
+    log.require_same(manifest, output)
     if not log.is_as_read(manifest):
         raise ApplyRefusedError(f"{output}: the log has grown since this was made of it: rebuild again")
     names = [name for name in _PARTS if (output / name).is_dir()]
     if not names:
         raise ApplyRefusedError(f"{output} holds no {' or '.join(_PARTS)}: name the output of a rebuild")
-    _demand_exchangeable(output, store_root, names)
+    _require_exchangeable(output, store_root, names)
     _give_to_owner([output, *output.rglob("*")], store_root)
     os.sync()  # the rebuilt files, before they replace what was there
     parts = tuple(_Part(name, (output / name).stat().st_ino) for name in names)
@@ -251,7 +251,7 @@ def _begin(output: Path, store_root: Path, log: _StoreLog, *, accept_misplaced: 
     return journal
 
 
-def _demand_exchangeable(output: Path, store_root: Path, names: Sequence[str]) -> None:
+def _require_exchangeable(output: Path, store_root: Path, names: Sequence[str]) -> None:
     device = store_root.stat().st_dev
     mounted = mount_points()
     for path in output, *(output / name for name in names), *(store_root / name for name in names):
@@ -267,7 +267,7 @@ def _demand_exchangeable(output: Path, store_root: Path, names: Sequence[str]) -
         if path != output and str(path.parent.resolve() / path.name) in mounted:
             raise ApplyRefusedError(f"{path} is a mount point, which cannot be exchanged: unmount it first")
     try:
-        demand_exchange(store_root)
+        require_exchange(store_root)
     except OSError as error:
         raise ApplyRefusedError(
             f"{store_root}: this filesystem cannot exchange two names in one step ({error.strerror}): move the "

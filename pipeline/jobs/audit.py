@@ -144,7 +144,7 @@ def _index_of(store_root: Path | None, settings: BrokerSettings) -> tuple[IndexF
         raise IndexFileError(f"{store_root}/index cannot be read ({error.strerror})") from error
 
 
-def _demand_deleted(report: AuditReport, segment_size: int | None) -> None:
+def _require_deleted(report: AuditReport, segment_size: int | None) -> None:
     """What workers could not find must be what a broker deletes: the log's first segments, and index files."""
     found, log = report.found, report.log
     if found.segments_gone:
@@ -205,10 +205,10 @@ class _Run:
 
     def run(self, split_size: int) -> None:
         tallies = self._audit_log(split_size)
-        _demand_deleted(self._report, self._segment_size)
+        _require_deleted(self._report, self._segment_size)
         self._report.queues = len(tallies)
         for queue, tally in sorted(tallies.items()):
-            self._judge_queue(queue, tally)
+            self._check_queue(queue, tally)
         if self._plan.queues is not None:
             self._audit_queues(tallies)
         if self._plan.index:
@@ -234,7 +234,7 @@ class _Run:
                 self._report.found.merge(report)
         return {queue: tally for queue, tally in added if queue is not None}
 
-    def _judge_queue(self, queue: QueueKey, tally: QueueTally) -> None:
+    def _check_queue(self, queue: QueueKey, tally: QueueTally) -> None:
         report, name = self._report, tasks.queue_name(queue)
         older, runs = tally.of_now()
         for one, following in pairwise(runs):

@@ -35,12 +35,12 @@ from commitlogfs.pipeline.jobs.export_tasks import FilePlan, FileWritten, Layout
 from commitlogfs.pipeline.jobs.tally import Tally, store_days, tally_splits
 from commitlogfs.pipeline.log.errors import LocationError, OptionError, PipelineError
 from commitlogfs.pipeline.log.losses import (
-    demand_beginning,
-    demand_complete,
-    demand_places,
     missing_ranges,
     not_served,
+    require_beginning,
+    require_complete,
     require_log,
+    require_places,
 )
 from commitlogfs.pipeline.log.scanner import Damage, DamageMode
 from commitlogfs.pipeline.log.seek import first_place, narrow_by_time, survey
@@ -191,17 +191,17 @@ def plan_export(request: ExportRequest, options: Mapping[str, str] | None = None
     folder.check(settings)
     listing, log_end = survey(read.path, read.segment_size)
     require_log(listing)
-    demand_places(listing, fail=read.fail_on_data_loss)
+    require_places(listing, fail=read.fail_on_data_loss)
     start, end = _bounds(read, listing, log_end)
     before = tuple(folder.finished())
     asked = _uncovered(start, end, before)
     if read.start is Edge.EARLIEST and before and max(one.end for one in before) < start:
         asked.insert(0, (max(one.end for one in before), start))
     from_beginning = read.start is Edge.EARLIEST and bool(asked) and asked[0][0] == listing.begin_offset
-    demand_beginning(listing, fail=read.fail_on_data_loss and from_beginning)
+    require_beginning(listing, fail=read.fail_on_data_loss and from_beginning)
     lost = []
     for one in *asked, *_cut_off(read, listing, log_end):
-        demand_complete(listing, *one, fail=read.fail_on_data_loss, warn=False)
+        require_complete(listing, *one, fail=read.fail_on_data_loss, warn=False)
         lost += missing_ranges(listing, *one)
     size = request.range_size or max(DEFAULT_RANGE_BYTES, cores * _SPLITS_PER_CORE * _split_bytes(read))
     todo = [piece for one in asked for piece in _cut(listing, *one, size)]

@@ -131,7 +131,7 @@ class ExportFolder:
             return
         before = self._read_json(f"{OWN}/export.json")
         if before is None:
-            self._demand_empty()
+            self._require_empty()
             return
         for key in sorted({*before, *settings}):
             if before.get(key) != settings.get(key):
@@ -159,7 +159,7 @@ class ExportFolder:
             raise
         return self
 
-    def _demand_empty(self) -> None:
+    def _require_empty(self) -> None:
         names = [info.base_name for info in self._list("")]
         # A first run may have been killed before it wrote anything else.
         if any(name != OWN for name in names):

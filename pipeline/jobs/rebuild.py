@@ -30,7 +30,7 @@ from commitlogfs.pipeline.jobs.progress import OnProgress, show_progress
 from commitlogfs.pipeline.jobs.rebuild_tasks import IndexFileWritten, Item, Place, SplitSummary
 from commitlogfs.pipeline.jobs.worker_errors import worker_errors
 from commitlogfs.pipeline.log.errors import OutputError, PipelineError, output_errors
-from commitlogfs.pipeline.log.losses import demand_places, missing_log, missing_ranges, not_served
+from commitlogfs.pipeline.log.losses import missing_log, missing_ranges, not_served, require_places
 from commitlogfs.pipeline.log.scanner import Damage, DamageMode
 from commitlogfs.pipeline.log.segments import LogListing, list_segments
 from commitlogfs.pipeline.log.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
@@ -94,7 +94,7 @@ def rebuild(
     settings = settings or BrokerSettings()
     output = output.absolute()  # a worker has a working directory of its own
     listing = list_segments(log, settings.segment_size)
-    _demand_possible(listing, log, output, settings, mode, consumequeue=consumequeue, index=index)
+    _require_possible(listing, log, output, settings, mode, consumequeue=consumequeue, index=index)
     require_messages(listing)
     end_offset = find_end(listing)
     cut_off = _cut_off(listing, end_offset)
@@ -145,7 +145,7 @@ def _cut_off(listing: LogListing, end_offset: int) -> Damage | None:
     return None
 
 
-def _demand_possible(
+def _require_possible(
     listing: LogListing,
     log: str,
     output: Path,
@@ -164,7 +164,7 @@ def _demand_possible(
     lack = missing_log(listing)
     if lack is not None:
         raise RebuildRefusedError(lack)
-    demand_places(listing, fail=mode is DamageMode.FAILFAST)
+    require_places(listing, fail=mode is DamageMode.FAILFAST)
     if listing.gaps and mode is DamageMode.FAILFAST:
         end, begin = listing.gaps[0]
         raise RebuildRefusedError(
@@ -255,7 +255,7 @@ class _Run:
 
     def finish(self, zone: tzinfo | None) -> list[str]:
         """Everything in place under `out`; the names of the index files. Raises OutputError, OSError."""
-        self._demand_written()
+        self._require_written()
         out = self._building / "out"
         out.mkdir(exist_ok=True)
         if self._queues:
@@ -276,7 +276,7 @@ class _Run:
             (self._building / "index" / number).rename(out / "index" / name)
         return names
 
-    def _demand_written(self) -> None:
+    def _require_written(self) -> None:
         """What workers say they have written must be here: a disk that they do not share hides it."""
         out, figures = self._building / "out", self.queue_figures
         sizes = [path.stat().st_size for path in out.glob("*/*/*/*")]

@@ -19,7 +19,7 @@ def exchange(one: Path, other: Path) -> None:
         raise OSError(number, os.strerror(number), str(one), None, str(other))
 
 
-def demand_exchange(folder: Path) -> None:
+def require_exchange(folder: Path) -> None:
     """Raises OSError unless names in `folder` can be exchanged: not every filesystem can."""
     probe = Path(tempfile.mkdtemp(prefix=".exchange-", dir=folder))
     (probe / "one").mkdir()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from commitlogfs.pipeline.arrays.java_text import well_formed_text
 from commitlogfs.pipeline.jobs.tally import Figures, Tally, queue_ids, tally_splits
-from commitlogfs.pipeline.log.losses import demand_places, missing_ranges, not_served, require_log
+from commitlogfs.pipeline.log.losses import missing_ranges, not_served, require_log, require_places
 from commitlogfs.pipeline.log.scanner import Damage, DamageMode
 from commitlogfs.pipeline.log.seek import survey
 from commitlogfs.pipeline.log.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
@@ -117,7 +117,7 @@ def stats(
 
     listing, end = survey(log, segment_size)
     require_log(listing)
-    demand_places(listing, fail=mode is DamageMode.FAILFAST)
+    require_places(listing, fail=mode is DamageMode.FAILFAST)
     splits = plan_splits(listing, end, split_size=split_size)
     tally = Tally()
     if splits:

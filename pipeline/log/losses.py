@@ -31,7 +31,7 @@ def missing_ranges(listing: LogListing, start: int, end: int) -> list[tuple[int,
     return missing
 
 
-def demand_complete(listing: LogListing, start: int, end: int, *, fail: bool, warn: bool = True) -> None:
+def require_complete(listing: LogListing, start: int, end: int, *, fail: bool, warn: bool = True) -> None:
     """With `fail` a DataLossError if some of [start, end) lies in no segment, with `warn` a line in the log."""
     for lost_from, lost_to in missing_ranges(listing, start, end):
         where = _describe(listing, lost_from, lost_to)
@@ -46,7 +46,7 @@ def demand_complete(listing: LogListing, start: int, end: int, *, fail: bool, wa
             )
 
 
-def demand_places(listing: LogListing, *, fail: bool) -> None:
+def require_places(listing: LogListing, *, fail: bool) -> None:
     """With `fail` a DataLossError if one of several places holds no segment, else a line in the log: between those
     of the others nothing need be missing, but before and behind them. Where no place holds any, a LocationError."""
     told = missing_log(listing)
@@ -62,7 +62,7 @@ def demand_places(listing: LogListing, *, fail: bool) -> None:
         _logger.warning("%s", told)
 
 
-def demand_beginning(listing: LogListing, *, fail: bool) -> None:
+def require_beginning(listing: LogListing, *, fail: bool) -> None:
     """With `fail` a DataLossError if a degraded mount may leave out what was before the first segment, as no hole
     shows that. Else a line in the log for each disk and segment that such a mount does not serve."""
     if fail and listing.may_lack_beginning:

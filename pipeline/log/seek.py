@@ -109,11 +109,11 @@ def narrow_by_time(
         fall = times.first_fall()
         if fall is None:
             break
-        doubtful = next((index for index in fall if times.is_outlier(index)), None)
-        if doubtful is None or len(times.distrusted) == _OUTLIERS:
+        uncertain = next((index for index in fall if times.is_outlier(index)), None)
+        if uncertain is None or len(times.distrusted) == _OUTLIERS:
             _warn_of_fall(splits, times, fall)
             return splits
-        times.distrusted.add(doubtful)
+        times.distrusted.add(uncertain)
     for index in times.distrusted:
         _warn_of_outlier(splits[index])
         kept |= {max(0, index - 1), index}  # a clock may have been wrong from somewhere in the one before it

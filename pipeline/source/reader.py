@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from commitlogfs.pipeline.log.errors import LocationError
-from commitlogfs.pipeline.log.losses import demand_beginning, demand_complete, demand_places
+from commitlogfs.pipeline.log.losses import require_beginning, require_complete, require_places
 from commitlogfs.pipeline.log.seek import narrow_by_time, survey
 from commitlogfs.pipeline.log.segments import LogListing
 from commitlogfs.pipeline.log.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
@@ -37,10 +37,10 @@ def plan_batch(options: ReadOptions, bounds: Bounds) -> Sequence[Split]:
     look at few records where times do. Raises what `survey` raises, and DataLossError: also where a place holds no
     segment, a degraded mount may lack the beginning, or the last segment was cut short."""
     listing, log_end = survey(options.path, options.segment_size)
-    demand_places(listing, fail=options.fail_on_data_loss)
-    demand_beginning(listing, fail=options.fail_on_data_loss and options.start is Edge.EARLIEST)
+    require_places(listing, fail=options.fail_on_data_loss)
+    require_beginning(listing, fail=options.fail_on_data_loss and options.start is Edge.EARLIEST)
     start, end = _offsets(options, listing, log_end)
-    demand_complete(listing, start, _wanted_end(options, listing, log_end), fail=options.fail_on_data_loss)
+    require_complete(listing, start, _wanted_end(options, listing, log_end), fail=options.fail_on_data_loss)
     if bounds.start_offset is not None:
         start = max(start, bounds.start_offset)
     if bounds.end_offset is not None:

@@ -81,7 +81,7 @@ class RecordFilter:
     only_topics: frozenset[bytes] | None = None
     """Narrows, without meaning a topic by name."""
     _verdicts: dict[bytes, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _doubtful: Selection | None = field(default=None, init=False, repr=False, compare=False)
+    _uncertain: Selection | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, options: ReadOptions) -> Self:
@@ -132,12 +132,12 @@ class RecordFilter:
         starts, lengths = fields.topic_start, fields.topic_length
         if self.topic_pattern is not None:
             return self._judged(data, starts, lengths)
-        if self._doubtful is None:
-            self._doubtful = _table_of(self._names_of_doubt(), b"" if self._is_by_name else _SYSTEM_PREFIX)
-        doubtful = np.flatnonzero(self._doubtful[data[starts], np.minimum(lengths, _LONGEST)])
+        if self._uncertain is None:
+            self._uncertain = _table_of(self._names_of_doubt(), b"" if self._is_by_name else _SYSTEM_PREFIX)
+        uncertain = np.flatnonzero(self._uncertain[data[starts], np.minimum(lengths, _LONGEST)])
         wanted = np.full(len(starts), not self._is_by_name)
-        if len(doubtful):
-            wanted[doubtful] = self._judged(data, starts[doubtful], lengths[doubtful])
+        if len(uncertain):
+            wanted[uncertain] = self._judged(data, starts[uncertain], lengths[uncertain])
         return wanted
 
     @property

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from commitlogfs.pipeline.log.errors import PipelineError
-from commitlogfs.pipeline.log.losses import DataLossError, demand_beginning, demand_complete, demand_places
+from commitlogfs.pipeline.log.losses import DataLossError, require_beginning, require_complete, require_places
 from commitlogfs.pipeline.log.mount_status import NotServed
 from commitlogfs.pipeline.log.seek import advance, first_place, offset_of_time, survey
 from commitlogfs.pipeline.log.segments import LogListing, list_segments
@@ -70,12 +70,12 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def latestOffset(self, start: Mapping[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         begin = _offset_in(start)
         listing, end = self._survey(begin)
-        self._demand_whole(listing, end)
+        self._require_whole(listing, end)
         if self._target is not None:
             end = min(end, self._target)
         if end <= begin:
             return {_KEY: begin}
-        demand_complete(listing, begin, end, fail=self._options.fail_on_data_loss, warn=False)
+        require_complete(listing, begin, end, fail=self._options.fail_on_data_loss, warn=False)
         reached = advance(listing, max(begin, _begin(listing)), end, **self._limits(limit))
         return {_KEY: max(begin, reached)}
 
@@ -93,7 +93,7 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if begin >= stop:
             return []
         listing = list_segments(self._options.path, self._options.segment_size)
-        demand_complete(listing, begin, stop, fail=self._options.fail_on_data_loss)
+        require_complete(listing, begin, stop, fail=self._options.fail_on_data_loss)
         size = split_bytes(self._options, listing, stop - begin)
         splits = plan_splits(listing, stop, start_offset=begin, exact_start=True, split_size=size)
         return [LogPartition(split) for split in splits]
@@ -106,14 +106,14 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _initial(self) -> int:
         options = self._options
         listing, end = survey(options.path, options.segment_size)
-        self._demand_whole(listing, end, from_beginning=options.start is Edge.EARLIEST)
+        self._require_whole(listing, end, from_beginning=options.start is Edge.EARLIEST)
         match options.start:
             case Edge.LATEST:
                 return end
             case int(start) if start > end:
                 raise DataLossError(f"{options.path}: startingOffsets is {start}, but the log ends at {end}")
             case int(start):
-                demand_complete(listing, start, end, fail=options.fail_on_data_loss)
+                require_complete(listing, start, end, fail=options.fail_on_data_loss)
                 return first_place(listing, start, end)
         if options.start_ms is not None:
             return offset_of_time(listing, _begin(listing), end, options.start_ms)
@@ -139,17 +139,17 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._known_end = end
         return listing, end
 
-    def _demand_whole(self, listing: LogListing, end: int, *, from_beginning: bool = False) -> None:
+    def _require_whole(self, listing: LogListing, end: int, *, from_beginning: bool = False) -> None:
         """No place without segments, nothing that a degraded mount leaves out, and a last segment that was not cut
         short; else an error, or said once. From a given offset on, what a mount leaves out is seen as a hole."""
         if listing.not_served != self._told_not_served:
-            demand_beginning(listing, fail=self._options.fail_on_data_loss and from_beginning)
+            require_beginning(listing, fail=self._options.fail_on_data_loss and from_beginning)
             self._told_not_served = listing.not_served
         expected = expected_end(listing, end)
         lack = (listing.empty_places, expected if expected > end else None)
         if lack != self._told:
-            demand_places(listing, fail=self._options.fail_on_data_loss)
-            demand_complete(listing, end, expected, fail=self._options.fail_on_data_loss)
+            require_places(listing, fail=self._options.fail_on_data_loss)
+            require_complete(listing, end, expected, fail=self._options.fail_on_data_loss)
             self._told = lack
 
     def _limits(self, limit: ReadLimit) -> dict[str, Any]:

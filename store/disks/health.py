@@ -22,7 +22,7 @@ LOST_AFTER_S = 300.0
 """A path to a disk that is switched over, or a controller that restarts, is back by then."""
 
 
-def note_error(disk: Disk, error: DiskError, now_s: float) -> None:
+def record_error(disk: Disk, error: DiskError, now_s: float) -> None:
     """Remember a failed create: the disk is passed over until `retry_at_s` (monotonic seconds)."""
     match error:
         case DiskFullError():
@@ -39,13 +39,13 @@ def note_error(disk: Disk, error: DiskError, now_s: float) -> None:
         disk.suspected_since_s = now_s
 
 
-def note_success(disk: Disk) -> None:
+def record_success(disk: Disk) -> None:
     disk.last_failure = None
     disk.retry_at_s = 0.0
     _trust(disk)
 
 
-def note_attempt(disk: Disk, error: DiskError | None, now_s: float) -> None:
+def record_attempt(disk: Disk, error: DiskError | None, now_s: float) -> None:
     """A segment could, or could not, be made by way of trial. It is still told what had failed, and a disk that was
     passed over stays so for its time."""
     if error is None or isinstance(error, DiskFullError):
@@ -67,14 +67,14 @@ def resume_trouble(disk: Disk, *, is_failing: bool, is_read_only: bool, since_s:
     disk.last_failure = DiskFailedError(disk.path, "has failed before this daemon was started")
 
 
-def note_silence(disk: Disk, now_s: float) -> None:
+def record_silence(disk: Disk, now_s: float) -> None:
     """It has not answered to a look: that proves nothing at once, and never that it is lost."""
     disk.unreadable_since_s = None
     if disk.suspected_since_s is not None and now_s - disk.suspected_since_s >= SUSPECT_S:
         disk.is_failing = True
 
 
-def note_look(disk: Disk, *, is_readable: bool, now_s: float) -> None:
+def record_look(disk: Disk, *, is_readable: bool, now_s: float) -> None:
     """Whether any of its segments could be read."""
     if is_readable:
         disk.unreadable_since_s = None

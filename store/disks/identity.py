@@ -86,7 +86,7 @@ def parse_identity(raw: bytes, where: str) -> DiskIdentity:
                 for number, disk_id, path in document["members"]
             ),
         )
-        _demand_sense(found)
+        _require_sense(found)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise PoolError(
             f"{where}: attribute {layout.XATTR_IDENTITY} is damaged ({error}): "
@@ -95,7 +95,7 @@ def parse_identity(raw: bytes, where: str) -> DiskIdentity:
     return found
 
 
-def _demand_sense(found: DiskIdentity) -> None:
+def _require_sense(found: DiskIdentity) -> None:
     """Raises ValueError for what no birth ever wrote: sizes are divided by, numbers become inode numbers."""
     if found.segment_size <= 0:
         raise ValueError(f"segment size {found.segment_size}")

@@ -64,7 +64,7 @@ def compare_folders(folders: list[OpenFolder]) -> list[Finding]:
     filesystems: dict[int, str] = {}
     for folder in folders:
         path = folder.spec.path
-        findings += _judge_filesystem(folder)
+        findings += _check_filesystem(folder)
         first = seen.setdefault((folder.device, folder.ino), path)
         if first != path:
             findings.append(
@@ -93,7 +93,7 @@ def compare_folders(folders: list[OpenFolder]) -> list[Finding]:
     return findings
 
 
-def _judge_filesystem(folder: OpenFolder) -> list[Finding]:
+def _check_filesystem(folder: OpenFolder) -> list[Finding]:
     kind = folder.filesystem
     if kind.suitability is Suitability.REFUSED:
         return [

@@ -15,7 +15,7 @@ _BLOCK: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class DiskProbe:
     error: DiskError | None
     """Why no segment can be made; None where one can, or it was not tried."""
     is_read_only: bool
@@ -24,9 +24,9 @@ class Trial:
     """False where none of the segments tried can be read, for a reason that lies with the disk."""
 
 
-def try_disk(
+def probe_disk(
     disk_path: str, dirfd: int, segments: tuple[bytes, ...], segment_size: int, *, may_write: bool = True
-) -> Trial:
+) -> DiskProbe:
     """Make a segment without a name, if that `may` be, and read of those named. Leaves nothing behind."""
     tried = [_is_readable(disk_path, dirfd, name) for name in segments]
     try:
@@ -35,7 +35,7 @@ def try_disk(
         read_only = False
     error = _why_not_made(disk_path, dirfd, segment_size) if may_write else None
     # ext4 that has turned read-only by itself does not show it.
-    return Trial(error, read_only or isinstance(error, DiskReadOnlyError), any(tried) or not tried)
+    return DiskProbe(error, read_only or isinstance(error, DiskReadOnlyError), any(tried) or not tried)
 
 
 def _why_not_made(disk_path: str, dirfd: int, segment_size: int) -> DiskError | None:

@@ -71,7 +71,7 @@ def retire_file(dirfd: int, name: bytes, ino: int, *, forced: bool = False) -> R
     retired_name += _FORCED if forced else b""
     vanished = False
     try:
-        safe_open.demand_file(dirfd, name, ino)
+        safe_open.require_file(dirfd, name, ino)
         _move_aside(dirfd, name, ino, retired_name)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOSPC, errno.EDQUOT):
@@ -80,7 +80,7 @@ def retire_file(dirfd: int, name: bytes, ino: int, *, forced: bool = False) -> R
             vanished = True
         else:
             with contextlib.suppress(FileNotFoundError):  # moved already, and only the sync found no room
-                safe_open.demand_file(dirfd, name, ino)
+                safe_open.require_file(dirfd, name, ino)
                 os.unlink(name, dir_fd=dirfd)
         drop_empty_folder(dirfd)
         durable.sync_dir(dirfd)
@@ -96,7 +96,7 @@ def punch_fd(fd: int, dirfd: int, retired_name: bytes, segment_size: int) -> tup
     """Free all blocks of a retired segment although it is open: who has it mapped reads zeros from now on. Its
     size stays, because a mapping beyond a file's end kills its owner. Its attributes, and the usage without them.
     Raises OSError; ENOENT where the file has a name that is not ours, by which somebody keeps it."""
-    _demand_no_other_name(fd, dirfd, retired_name)
+    _require_no_other_name(fd, dirfd, retired_name)
     before = measure_usage(dirfd).free_bytes
     expected = before + unpack(stat_fd(fd)).allocated_bytes
     _syscalls.fallocate(fd, _syscalls.FALLOC_FL_PUNCH_HOLE | _syscalls.FALLOC_FL_KEEP_SIZE, 0, segment_size)
@@ -119,7 +119,7 @@ def punch_retired(
         os.close(fd)
 
 
-def _demand_no_other_name(fd: int, dirfd: int, retired_name: bytes) -> None:
+def _require_no_other_name(fd: int, dirfd: int, retired_name: bytes) -> None:
     """Raises OSError (ENOENT) where a file has any name but the one in the retired folder."""
     attributes = unpack(stat_fd(fd))
     if attributes.nlink == 0:
@@ -128,7 +128,7 @@ def _demand_no_other_name(fd: int, dirfd: int, retired_name: bytes) -> None:
         raise FileNotFoundError(errno.ENOENT, "has another name, too", os.fsdecode(retired_name))
     folder = safe_open.open_folder(dirfd, layout.RETIRED_FOLDER)
     try:
-        safe_open.demand_file(folder, retired_name, attributes.ino)
+        safe_open.require_file(folder, retired_name, attributes.ino)
     finally:
         os.close(folder)
 
@@ -141,7 +141,7 @@ def _move_aside(dirfd: int, name: bytes, ino: int, retired_name: bytes) -> None:
             _rename_into_retired(dirfd, name, retired_name)
         except FileNotFoundError:
             # The last close of another retired file took the folder away - unless the segment itself is gone.
-            safe_open.demand_file(dirfd, name, ino)
+            safe_open.require_file(dirfd, name, ino)
         else:
             return
 

@@ -37,7 +37,7 @@ def open_file(dirfd: int, name: bytes, flags: int, ino: int | None = None) -> in
         os.close(place)
 
 
-def demand_file(dirfd: int, name: bytes, ino: int) -> None:
+def require_file(dirfd: int, name: bytes, ino: int) -> None:
     """Raises OSError (ELOOP) unless the file with inode `ino` lies there, ENOENT where nothing does."""
     attributes = unpack(stat_name(dirfd, name))
     if attributes.ino != ino or not stat.S_ISREG(attributes.mode):

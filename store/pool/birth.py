@@ -75,12 +75,12 @@ def plan_init(
         above = open_spec(DiskSpec(parent, specs[0].thresholds))
         stack.callback(os.close, above.dirfd)
         _refuse_on(compare_folders([above]))
-        _demand_writable(above)
+        _require_writable(above)
     folders = _open_all(tuple(spec for spec in specs if spec.path not in absent), stack)
     findings = compare_folders(folders)
     _refuse_on(findings)
     for folder in folders:
-        _demand_writable(folder)
+        _require_writable(folder)
         for name in os.listdir(folder.dirfd):
             if os.fsencode(name) not in layout.IGNORED_NAMES:
                 raise PoolError(
@@ -106,14 +106,14 @@ def plan_adopt(
     findings = compare_folders(folders)
     _refuse_on(findings)
     for folder in folders:
-        _demand_writable(folder)
+        _require_writable(folder)
     members, pool_id = _members(specs, folders)
     sizes = [sizes_present(folder.dirfd) for folder in folders]
     if segment_size is None:
         size = _learn_segment_size(folders, sizes)
     else:
         size = segment_size
-        _demand_right_size(size, sum(sizes, Counter()))
+        _require_right_size(size, sum(sizes, Counter()))
     inventory, scans = _take_inventory(folders, size)
     _refuse_native_mismatch(scans)
     findings += inventory.findings
@@ -194,7 +194,7 @@ def _refuse_on(findings: list[Finding]) -> None:
             raise PoolError(str(finding))
 
 
-def _demand_writable(folder: OpenFolder) -> None:
+def _require_writable(folder: OpenFolder) -> None:
     path = folder.spec.path
     try:
         if is_read_only(folder.dirfd):
@@ -256,7 +256,7 @@ def _refuse_native_mismatch(scans: list[tuple[Disk, DiskScan]]) -> None:
             )
 
 
-def _demand_right_size(given: int, sizes: Counter[int]) -> None:
+def _require_right_size(given: int, sizes: Counter[int]) -> None:
     """Raises SegmentSizeError, before segments are taken for damaged ones or for alien files."""
     if not sizes:
         return

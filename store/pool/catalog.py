@@ -84,7 +84,7 @@ class Catalog:
         self._gaps = gaps_between(self._bases, segment_size)
         self._partial = {s.base_offset: s for s in self._segments if s.size != segment_size}
         for segment in self._segments:
-            self._note_ino(segment)
+            self._record_ino(segment)
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -177,7 +177,7 @@ class Catalog:
         index = bisect_left(self._bases, segment.base_offset)
         if index < len(self._bases) and self._bases[index] == segment.base_offset:
             raise ValueError(f"base offset {segment.base_offset} is taken")
-        self._note_ino(segment)
+        self._record_ino(segment)
         before, after = self._neighbours(index, index)
         self._drop_gap(before, after)
         self._keep_gap(before, segment.base_offset)
@@ -222,7 +222,7 @@ class Catalog:
         if before is not None and after is not None and after - before > self.segment_size:
             del self._gaps[bisect_left(self._gaps, (BaseOffset(before + self.segment_size), after))]
 
-    def _note_ino(self, segment: Segment) -> None:
+    def _record_ino(self, segment: Segment) -> None:
         inos = self._by_ino.setdefault(segment.disk, {})
         if inos.setdefault(segment.ino, segment) is not segment:
             raise ValueError(f"disk {segment.disk} inode {segment.ino} is taken")

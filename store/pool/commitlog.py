@@ -4,10 +4,10 @@ Every method is short, synchronous and touches memory only, so it is called on o
 Blocking work is in `allocate`, `remove` and `beneath`; adapters run it in worker threads between a `plan_*`
 and a `note_*` call:
 
-    plan_create -> allocate.reserve, allocate.publish (next disk on failure) -> note_created | note_disk_error
-                                                                               | note_doubtful
-    plan_remove -> remove.retire_file | remove.remove_file                   -> note_retired | note_removed
-    plan_publish_copy -> link, unlink                                        -> note_copy_published
+    plan_create -> allocate.reserve, allocate.publish (next disk on failure) -> record_created | record_disk_error
+                                                                               | record_uncertain
+    plan_remove -> remove.retire_file | remove.remove_file                   -> record_retired | record_removed
+    plan_publish_copy -> link, unlink                                        -> record_copy_published
 """
 
 import time
@@ -20,7 +20,7 @@ from commitlogfs.store.disks import health
 from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.disks.eligibility import DiskView, Eligibility, RefusalReason, evaluate
 from commitlogfs.store.disks.identity import DiskNumber, RootAttributes
-from commitlogfs.store.disks.reclaim import VainRemovals, Yields
+from commitlogfs.store.disks.reclaim import FruitlessRemovals, ReclaimedSpace
 from commitlogfs.store.errors import (
     BeyondSegmentError,
     DiskError,
@@ -103,13 +103,13 @@ class CommitLog:
         self._temporaries: dict[bytes, Segment] = pool.inventory.temporaries
         self._leaving: dict[bytes, Segment] = {}
         self._quarantined: dict[bytes, str] = pool.inventory.quarantined
-        self._doubtful: dict[bytes, DiskNumber] = {}
+        self._uncertain: dict[bytes, DiskNumber] = {}
         self._others: dict[tuple[DiskNumber, int], Segment] = {
             (file.disk, file.ino): file for file in (*self._temporaries.values(), *pool.inventory.leftovers)
         }
         self._kept: set[tuple[DiskNumber, int]] = set()
         self._usage: dict[DiskNumber, DiskUsage | None] = dict.fromkeys(self.disks)
-        self._yields = Yields(self.segment_size)
+        self._reclaimed_space = ReclaimedSpace(self.segment_size)
         self._linked: Counter[DiskNumber] = Counter()
         self._no_space: tuple[float, NoDiskAvailableError] | None = None
         self._newest_missing = pool.newest_missing
@@ -192,11 +192,11 @@ class CommitLog:
 
     # --- disks ---------------------------------------------------------------------------------------
 
-    def note_usage(self, number: DiskNumber, usage: DiskUsage | None) -> None:
+    def record_usage(self, number: DiskNumber, usage: DiskUsage | None) -> None:
         """The latest measurement of a disk; None while it does not answer."""
         self._usage[number] = usage
         if usage is not None:
-            self._yields.note_free(number, usage.free_bytes)
+            self._reclaimed_space.record_free(number, usage.free_bytes)
 
     def measured(self, number: DiskNumber) -> DiskUsage | None:
         """The latest measurement, as the disk says."""
@@ -224,21 +224,21 @@ class CommitLog:
         """Walk the log for `freeable_bytes`: which segments have names besides ours."""
         self._linked = Counter(segment.disk for segment in self.catalog if nlink_of(segment.attributes) > 1)
 
-    def vain_removals(self) -> dict[DiskNumber, VainRemovals]:
+    def fruitless_removals(self) -> dict[DiskNumber, FruitlessRemovals]:
         """Disks where the latest removals have not freed what they promised."""
-        return self._yields.records()
+        return self._reclaimed_space.records()
 
-    def resume_vain_removals(self, number: DiskNumber, record: VainRemovals) -> None:
+    def resume_fruitless_removals(self, number: DiskNumber, record: FruitlessRemovals) -> None:
         """What a former daemon of this mount has found."""
-        self._yields.resume(number, record)
+        self._reclaimed_space.resume(number, record)
 
-    def is_barren(self, number: DiskNumber) -> bool:
+    def reclaims_nothing(self, number: DiskNumber) -> bool:
         """Whether the latest removals from this disk freed nothing, so that none is to be counted on."""
-        return self._yields.is_barren(number, time.monotonic())
+        return self._reclaimed_space.reclaims_nothing(number, time.monotonic())
 
     def freeable_bytes(self, number: DiskNumber) -> int:
         """What removing all segments of a disk would give back, as far as is known."""
-        if self.is_barren(number):
+        if self.reclaims_nothing(number):
             return 0
         return max(0, self.catalog.count_on_disk(number) - self._linked[number]) * self.segment_size
 
@@ -267,14 +267,14 @@ class CommitLog:
         self.last_eligibility = eligibility
         return eligibility
 
-    def note_disk_error(self, number: DiskNumber, error: DiskError, now_s: float) -> None:
+    def record_disk_error(self, number: DiskNumber, error: DiskError, now_s: float) -> None:
         """A create has failed there, and goes on to the next disk."""
         self.counters.create_retries += 1
-        self.note_trouble(number, error, now_s)
+        self.record_trouble(number, error, now_s)
 
-    def note_trouble(self, number: DiskNumber, error: DiskError, now_s: float) -> None:
+    def record_trouble(self, number: DiskNumber, error: DiskError, now_s: float) -> None:
         """A disk has refused a change."""
-        health.note_error(self.disks[number], error, now_s)
+        health.record_error(self.disks[number], error, now_s)
 
     # --- creating ------------------------------------------------------------------------------------
 
@@ -286,7 +286,7 @@ class CommitLog:
         """
         now_s = time.monotonic() if now_s is None else now_s
         base, role = self._parse_new_name(name)
-        self._demand_free_name(name, base)
+        self._require_free_name(name, base)
         if self._no_space is not None and self.refuses_for_now(now_s):
             raise self._no_space[1]
         eligibility = self.evaluate(now_s)
@@ -304,10 +304,10 @@ class CommitLog:
         base = BaseOffset(0 if last is None else last.base_offset + self.segment_size)
         return self._rank(base, self.evaluate(time.monotonic()))
 
-    def note_created(self, plan: CreatePlan, number: DiskNumber, published: Published) -> Segment:
+    def record_created(self, plan: CreatePlan, number: DiskNumber, published: Published) -> Segment:
         """The file exists now. Returns its entry."""
-        health.note_success(self.disks[number])
-        self.note_usage(number, published.usage)
+        health.record_success(self.disks[number])
+        self.record_usage(number, published.usage)
         self.counters.created += 1
         if plan.role is Role.TEMPORARY:
             file = Segment(plan.base_offset, number, published.attributes, Role.TEMPORARY, plan.name)
@@ -325,47 +325,47 @@ class CommitLog:
         others = {*eligibility.eligible, *eligibility.last_resort} - taken
         return file.role is Role.SEGMENT and bool(others)
 
-    def note_given_up(self, file: Segment) -> None:
+    def record_given_up(self, file: Segment) -> None:
         """An empty segment has left the log; its file stays on the failed disk, and its name is free for others."""
         self.catalog.remove(file)
-        self.note_leftover(file)
+        self.record_leftover(file)
 
-    def note_leftover(self, file: Segment) -> None:
+    def record_leftover(self, file: Segment) -> None:
         """A failed disk holds, or may hold, this empty file, which is no part of the log."""
         file.role = Role.GIVEN_UP
         self._others[(file.disk, file.ino)] = file
 
-    def note_leftover_gone(self, file: Segment, usage: DiskUsage | None = None) -> None:
+    def record_leftover_gone(self, file: Segment, usage: DiskUsage | None = None) -> None:
         """It does not lie on its disk any longer."""
         self._others.pop((file.disk, file.ino), None)
         self._no_space = None
         if usage is not None:
-            self.note_usage(file.disk, usage)
+            self.record_usage(file.disk, usage)
 
     def leftovers_named(self, name: bytes) -> list[Segment]:
         return [file for file in self._others.values() if file.role is Role.GIVEN_UP and file.name == name]
 
     def leftovers(self, number: DiskNumber) -> list[Segment]:
-        """Files to be removed from a disk when it is well, unless they turned out to hold data (`note_kept`)."""
+        """Files to be removed from a disk when it is well, unless they turned out to hold data (`record_kept`)."""
         return [
             file
             for key, file in self._others.items()
             if file.role is Role.GIVEN_UP and file.disk == number and key not in self._kept
         ]
 
-    def note_doubtful(self, name: bytes, number: DiskNumber) -> None:
-        """A disk holds, or may hold, this name outside of the log: until it denies that (`note_denied`), no disk
+    def record_uncertain(self, name: bytes, number: DiskNumber) -> None:
+        """A disk holds, or may hold, this name outside of the log: until it denies that (`record_denied`), no disk
         gets the name, because the same segment on two disks is the one thing that must not happen."""
-        self._doubtful[name] = number
+        self._uncertain[name] = number
 
-    def doubtful(self, name: bytes) -> Disk | None:
+    def uncertain(self, name: bytes) -> Disk | None:
         """The disk to be asked before this name is used."""
-        number = self._doubtful.get(name)
+        number = self._uncertain.get(name)
         return None if number is None else self.disks[number]
 
-    def note_denied(self, name: bytes) -> None:
+    def record_denied(self, name: bytes) -> None:
         """The name certainly does not lie on the disk it was suspected on."""
-        del self._doubtful[name]
+        del self._uncertain[name]
 
     def refuses_for_now(self, now_s: float) -> bool:
         """Whether a create gets the answer of a moment ago, without another look."""
@@ -405,13 +405,13 @@ class CommitLog:
             f"{shown}: not a segment of this log: names are 20 digits, a multiple of {self.segment_size}"
         )
 
-    def _demand_free_name(self, name: bytes, base: BaseOffset) -> None:
+    def _require_free_name(self, name: bytes, base: BaseOffset) -> None:
         if name in self._quarantined:
             raise SegmentExistsError(f"{name.decode()}: quarantined: {self._quarantined[name]}")
         if name in self._leaving:
             raise SegmentExistsError(f"{name.decode()}: being removed by a disk that does not answer")
-        if name in self._doubtful:
-            disk = self.disks[self._doubtful[name]]
+        if name in self._uncertain:
+            disk = self.disks[self._uncertain[name]]
             raise SegmentExistsError(f"{name.decode()}: a file of that name lies, or may lie, on {disk.path}")
         if self.find_name(name) is not None:
             raise SegmentExistsError(f"{name.decode()}: exists")
@@ -467,11 +467,11 @@ class CommitLog:
         if new_size != self.segment_size:
             raise InvalidSizeError(f"size {new_size}: a segment grows to {self.segment_size} and never shrinks")
 
-    def note_attributes(self, file: Segment, attributes: PackedAttributes) -> None:
+    def record_attributes(self, file: Segment, attributes: PackedAttributes) -> None:
         """Attributes after a change made through us: nothing newer is known."""
         self._set_attributes(file, attributes)
 
-    def note_look(self, file: Segment, known: PackedAttributes, seen: PackedAttributes) -> bool:
+    def record_look(self, file: Segment, known: PackedAttributes, seen: PackedAttributes) -> bool:
         """What a stat saw. `known` are the attributes known when it began: if something newer has been noted
         since, the stat may have come before that change, and is left out.
 
@@ -497,40 +497,42 @@ class CommitLog:
             raise SegmentNotFoundError(f"{name.decode(errors='backslashreplace')}: no such segment")
         return file
 
-    def note_removed(self, file: Segment, usage: DiskUsage, reason: str = UNLINK) -> None:
+    def record_removed(self, file: Segment, usage: DiskUsage, reason: str = UNLINK) -> None:
         """The file is gone from its disk for good."""
         if isinstance(usage, UsageAfter):
             promised = self.gainable_bytes(file)
-            self._yields.note_removal(file.disk, promised, usage.gained_bytes, usage.free_bytes, time.monotonic())
-        self._forget_name(file, reason)
+            self._reclaimed_space.record_removal(
+                file.disk, promised, usage.gained_bytes, usage.free_bytes, time.monotonic()
+            )
+        self._drop_name(file, reason)
         if self._others.get((file.disk, file.ino)) is file:  # its inode number may have been given away by now
             del self._others[file.disk, file.ino]
             self._kept.discard((file.disk, file.ino))
-        self.note_usage(file.disk, usage)
+        self.record_usage(file.disk, usage)
         self._no_space = None
 
-    def note_retired(self, file: Segment, retired_name: bytes, reason: str = UNLINK) -> None:
+    def record_retired(self, file: Segment, retired_name: bytes, reason: str = UNLINK) -> None:
         """The file has left the log but is still open."""
-        self._forget_name(file, reason)
+        self._drop_name(file, reason)
         file.role = Role.RETIRED
         file.placed_as = retired_name
         self._others[(file.disk, file.ino)] = file
         self._no_space = None
 
-    def note_kept(self, file: Segment) -> None:
+    def record_kept(self, file: Segment) -> None:
         """A retired file has a name of somebody else's on its disk: its last close frees nothing."""
         if self._others.get((file.disk, file.ino)) is file:
             self._kept.add((file.disk, file.ino))
 
-    def note_leaving(self, file: Segment, reason: str = UNLINK) -> None:
+    def record_leaving(self, file: Segment, reason: str = UNLINK) -> None:
         """A removal takes longer than anyone waits for: the file is out of the log already, its name stays
-        taken until `note_removed`, `note_retired` or `note_stayed`."""
+        taken until `record_removed`, `record_retired` or `record_stayed`."""
         name = file.name
-        self._forget_name(file, reason)
+        self._drop_name(file, reason)
         self._leaving[name] = file
         self._others[(file.disk, file.ino)] = file
 
-    def note_stayed(self, file: Segment, reason: str = UNLINK) -> None:
+    def record_stayed(self, file: Segment, reason: str = UNLINK) -> None:
         """A removal has failed after all."""
         if self._leaving.pop(file.name, None) is None:
             return
@@ -553,14 +555,14 @@ class CommitLog:
         if file.role is not Role.TEMPORARY:
             raise NotPermittedError(f"{old_name.decode()}: segments are not renamed")
         base, role = self._parse_new_name(new_name)
-        self._demand_free_name(new_name, base)
+        self._require_free_name(new_name, base)
         if role is Role.SEGMENT and file.size != self.segment_size:
             raise SegmentIncompleteError(
                 f"{old_name.decode()}: has {file.size} of {self.segment_size} bytes: finish the copy first"
             )
         return file
 
-    def note_copy_published(self, file: Segment, new_name: bytes, attributes: PackedAttributes) -> None:
+    def record_copy_published(self, file: Segment, new_name: bytes, attributes: PackedAttributes) -> None:
         del self._temporaries[file.placed_as]
         file.attributes = attributes
         base, role = self._parse_new_name(new_name)
@@ -574,7 +576,7 @@ class CommitLog:
         file.placed_as = b""
         self.catalog.add(file)
 
-    def _forget_name(self, file: Segment, reason: str) -> None:
+    def _drop_name(self, file: Segment, reason: str) -> None:
         if self._leaving.pop(file.name, None) is not None:
             return
         if file.role is Role.SEGMENT:
@@ -595,7 +597,7 @@ class CommitLog:
         """Cheap where there is none, which is nearly always."""
         return len(self._others) > len(self._temporaries) and bool(self.retired())
 
-    def note_found_retired(self, file: Segment) -> None:
+    def record_found_retired(self, file: Segment) -> None:
         """A former daemon has retired this file, and somebody may still have it open."""
         self._others[(file.disk, file.ino)] = file
 

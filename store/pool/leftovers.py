@@ -85,7 +85,7 @@ def remove_leftover(dirfd: int, name: bytes, ino: int) -> DiskUsage | None:
     """Remove a leftover durably; the usage without it. None, and nothing removed, while somebody has it open.
     Success where it is gone already. Raises HoldsDataError, and OSError: ELOOP where another file lies there."""
     try:
-        safe_open.demand_file(dirfd, name, ino)
+        safe_open.require_file(dirfd, name, ino)
         if not name_holds_nothing(dirfd, name, ino):
             raise HoldsDataError(f"{name.decode()}: was given up empty, and may hold data by now; it stays")
         if write_lease.is_open_elsewhere(dirfd, name):

@@ -141,9 +141,9 @@ def open_pool(
         )
         inventory.findings[:0] = findings
         pool = Pool(first.pool_id, first.segment_size, disks, inventory, contents[0].root, missing)
-        _judge_newest(pool, newest, opened)
+        _check_newest(pool, newest, opened)
         if check_in_use:
-            _judge_in_use(pool)
+            _check_in_use(pool)
         stack.pop_all()
     for folder in folders:  # folders of no members, and of disks that cannot be read, are of no further use
         if folder.dirfd not in dirfds.values():
@@ -167,7 +167,7 @@ def compare_segment_size(path: str, pools: int, configured: int | None) -> list[
     ]
 
 
-def demand_mountable(pool: Pool, on_missing: OnMissing, *, takes_over: bool = False) -> None:
+def require_mountable(pool: Pool, on_missing: OnMissing, *, takes_over: bool = False) -> None:
     """Raises PoolRefusedError if a finding forbids to mount under this setting.
 
     A takeover continues without the newest segment: the broker has it mapped, and CommitLog makes no segment up to
@@ -431,7 +431,7 @@ def _read_all(disks: list[Disk], segment_size: int) -> tuple[list[_Contents], li
     return contents, [outcome for outcome in outcomes if isinstance(outcome, Finding)]
 
 
-def _judge_newest(pool: Pool, newest: BaseOffset | None, opened: Set[tuple[DiskNumber, int]] | None) -> None:
+def _check_newest(pool: Pool, newest: BaseOffset | None, opened: Set[tuple[DiskNumber, int]] | None) -> None:
     """Refused while the newest segment is known to lie where it cannot be served: two histories would follow.
 
     `newest` is the newest one on record. While a disk is missing, a file without size stands for no segment, unless
@@ -478,7 +478,7 @@ def _judge_newest(pool: Pool, newest: BaseOffset | None, opened: Set[tuple[DiskN
     pool.findings.append(finding)
 
 
-def _judge_in_use(pool: Pool) -> None:
+def _check_in_use(pool: Pool) -> None:
     last: Segment | None = pool.inventory.catalog.last
     if last is None:
         return

@@ -18,7 +18,7 @@ class AlertCode(Enum):
     """It has no say until a segment can be made there again; or its segments are given up."""
     HELD_OPEN = "held-open"
     """Removed segments keep a disk at `full`, because somebody has them open."""
-    IN_VAIN = "in-vain"
+    NOT_RECLAIMING = "not-reclaiming"
     """There is pressure, but nothing may go, or it would not help, or has not helped."""
     STUCK = "stuck"
     """The oldest segment cannot be removed, and so none can."""
@@ -97,12 +97,12 @@ def disk_alerts(snapshot: Snapshot, incurable: frozenset[int]) -> list[Alert]:
             alerts.append(Alert(AlertCode.DISK_FAILED, disk.path, text))
     for disk in writable:
         assert disk.measured is not None
-        if disk.is_barren:
+        if disk.reclaims_nothing:
             text = (
                 "the latest segments removed there gave no space back, so no more go for its sake: somebody has "
                 "them open on the disk itself (`lsof +L1`), or keeps copies that share their blocks: end that"
             )
-            alerts.append(Alert(AlertCode.IN_VAIN, disk.path, text))
+            alerts.append(Alert(AlertCode.NOT_RECLAIMING, disk.path, text))
         elif disk.number in incurable:
             text = f"{disk.measured.used_percent:.1f} % used, mostly not by segments: free space there"
             alerts.append(Alert(AlertCode.FOREIGN_DATA, disk.path, text))

@@ -98,7 +98,7 @@ def decide(
                 "the pressure is not relieved: what could go would not be enough, has other names "
                 "(hard links: `find -links +1`), or lies on a disk that hangs"
             )
-            alerts.append(Alert(AlertCode.IN_VAIN, "", text))
+            alerts.append(Alert(AlertCode.NOT_RECLAIMING, "", text))
     if rules.mode is Mode.FILESYSTEM:
         jump_s = clock.jumped_by(snapshot.moment)
         if jump_s:

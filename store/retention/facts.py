@@ -33,7 +33,7 @@ class DiskFacts:
     pending_bytes: int
     """Of segments that are removed, but still open: on their way to being free."""
     thresholds: Thresholds
-    is_barren: bool = False
+    reclaims_nothing: bool = False
     """The latest removals there gave nothing: no more is counted on."""
     is_troubled: bool = False
     """Removing a segment there is likely to fail."""

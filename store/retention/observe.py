@@ -51,7 +51,7 @@ def observe(
             log.measured(disk.number),
             log.pending_bytes(disk.number),
             disk.thresholds,
-            is_barren=log.is_barren(disk.number),
+            reclaims_nothing=log.reclaims_nothing(disk.number),
             is_troubled=disk.is_troubled,
             is_lost=health.is_lost(disk, now_s),
         )

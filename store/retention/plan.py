@@ -47,10 +47,10 @@ def plan_prefix(snapshot: Snapshot, goal: Goal) -> tuple[SegmentFacts, ...] | No
     if not goal(best_case(snapshot)):
         return None
     planned = []
-    barren = barren_disks(snapshot)
+    not_reclaiming = disks_not_reclaiming(snapshot)
     for segment in removable_prefix(snapshot):
         planned.append(segment)
-        if segment.disk in usages and segment.disk not in barren:
+        if segment.disk in usages and segment.disk not in not_reclaiming:
             usages[segment.disk] = usages[segment.disk].with_pending_free(segment.allocated_bytes)
             if goal(usages):
                 return tuple(planned)
@@ -66,16 +66,16 @@ def best_case(snapshot: Snapshot) -> dict[DiskNumber, DiskUsage]:
     """The same with all segments gone but the newest KEPT_SEGMENTS, each as large as it can be: an upper bound that
     needs no walk over the log."""
     kept = Counter(segment.disk for segment in snapshot.log.newest(KEPT_SEGMENTS))
-    barren = barren_disks(snapshot)
+    not_reclaiming = disks_not_reclaiming(snapshot)
     size = snapshot.log.segment_size
     return {
         number: usage.with_pending_free(
-            0 if number in barren else (snapshot.log.count_on(number) - kept[number]) * size
+            0 if number in not_reclaiming else (snapshot.log.count_on(number) - kept[number]) * size
         )
         for number, usage in usages_of(snapshot).items()
     }
 
 
-def barren_disks(snapshot: Snapshot) -> frozenset[DiskNumber]:
+def disks_not_reclaiming(snapshot: Snapshot) -> frozenset[DiskNumber]:
     """Where removing segments has freed nothing lately: promises of theirs are not believed."""
-    return frozenset(disk.number for disk in snapshot.disks if disk.is_barren)
+    return frozenset(disk.number for disk in snapshot.disks if disk.reclaims_nothing)

@@ -134,7 +134,7 @@ class _Simulation:
         ours = _Cycles(never if self._rules.mode is Mode.OFF else 0, round(self._rules.interval_s * _NS))
         brokers = _Cycles(never if self._rules.mode is Mode.FILESYSTEM else FIRST_RUN_S * _NS, INTERVAL_S * _NS)
         self._left_ns = self._filling_ns()
-        self._tally.note_levels(self._pool, 0)
+        self._tally.record_levels(self._pool, 0)
         self._create_missing()
         self._start_or_stop()
         day = 1
@@ -220,9 +220,9 @@ class _Simulation:
                         self._refused = log.created
                         self._tally.refused_creates += 1
                     break
-            self._tally.note_created(len(log), self._now_ns)
+            self._tally.record_created(len(log), self._now_ns)
             if self._pool.bands != bands:
-                self._tally.note_levels(self._pool, self._now_ns)
+                self._tally.record_levels(self._pool, self._now_ns)
         return removed
 
     # --- who removes ---------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ class _Simulation:
 
     def _remove(self, count: int, actor: Actor, rule: Rule) -> None:
         removed = [self._pool.remove_oldest() for _ in range(count)]
-        self._tally.note_removals(removed, actor, rule, self._pool, self._now_ns)
+        self._tally.record_removals(removed, actor, rule, self._pool, self._now_ns)
         self._underway = max(0, self._underway - count)
 
     # --- what the rules are asked --------------------------------------------------------------------------

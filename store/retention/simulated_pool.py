@@ -162,17 +162,17 @@ class SimulatedPool:
         candidates = tuple([self._candidates[number - 1] for number in eligibility.eligible])
         chosen = self._policy.rank(request, candidates)[0]
         self.log.append(chosen, wall_ns)
-        self._note_change(chosen)
+        self._record_change(chosen)
         return True
 
     def remove_oldest(self) -> SegmentFacts:
         oldest = self.log.remove_oldest()
-        self._note_change(oldest.disk)
+        self._record_change(oldest.disk)
         return oldest
 
     # --- inside --------------------------------------------------------------------------------------------
 
-    def _note_change(self, number: DiskNumber) -> None:
+    def _record_change(self, number: DiskNumber) -> None:
         index = number - 1
         self._facts[index] = None
         self._candidates[index] = self._candidate(number)

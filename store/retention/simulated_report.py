@@ -108,7 +108,7 @@ class Tally:
     _oldest_since_ns: int = 0
     _oldest_mtime_ns: int = 0
 
-    def note_levels(self, pool: SimulatedPool, now_ns: int) -> None:
+    def record_levels(self, pool: SimulatedPool, now_ns: int) -> None:
         """To be called whenever a disk has left its band."""
         for level in LEVELS:
             if level in self._reached_ns and self.trigger is Trigger.ALL:
@@ -119,12 +119,12 @@ class Tally:
             if at and (self.trigger is Trigger.ANY or len(at) == len(pool.disks)):
                 self._reached_ns.setdefault(level, now_ns)
 
-    def note_created(self, segments: int, now_ns: int) -> None:
+    def record_created(self, segments: int, now_ns: int) -> None:
         """So many there are with it."""
         if segments > len(self._grown_ns):
             self._grown_ns.append(now_ns)
 
-    def note_removals(
+    def record_removals(
         self, removed: Sequence[SegmentFacts], actor: Actor, rule: Rule, pool: SimulatedPool, now_ns: int
     ) -> None:
         """At least one, the oldest of the log; `pool` is without them already."""

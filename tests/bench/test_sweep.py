@@ -76,12 +76,12 @@ def test_a_living_run_and_doubtful_ones_are_left_alone(workdir: Path, monkeypatc
     monkeypatch.setenv("TMPDIR", str(workdir))
     living = sweep.create_base("test")
     owner = json.loads((living / "owner.json").read_text())
-    doubtful = {
+    uncertain = {
         "nothing": None,
         "torn": "{",
         "elsewhere": json.dumps({**owner, "pid_namespace": "pid:[1]", "start_ticks": 1}),
     }
-    for name, text in doubtful.items():
+    for name, text in uncertain.items():
         (workdir / (sweep.prefix_of("test") + name)).mkdir()
         if text is not None:
             (workdir / (sweep.prefix_of("test") + name) / "owner.json").write_text(text)

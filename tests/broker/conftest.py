@@ -31,7 +31,7 @@ def names(newest: Distribution, base_folder: Path) -> Iterator[NameServer]:
         yield server
 
 
-def _demand_disks() -> None:
+def _require_disks() -> None:
     lack = loop_available() or ("" if mkfs_available("xfs") else "no mkfs.xfs")
     if lack:
         pytest.skip(lack)
@@ -40,7 +40,7 @@ def _demand_disks() -> None:
 @pytest.fixture
 def new_stand(workdir: Path, names: NameServer) -> Iterator[MakeStand]:
     """Makes stands for one test: `new_stand(("ext4", "xfs"), segment_size=...)`."""
-    _demand_disks()
+    _require_disks()
     with ExitStack() as stack:
 
         def make(*args: Any, **options: Any) -> Stand:
@@ -52,7 +52,7 @@ def new_stand(workdir: Path, names: NameServer) -> Iterator[MakeStand]:
 @pytest.fixture(scope="module")
 def module_stand(base_folder: Path, names: NameServer, request: pytest.FixtureRequest) -> Iterator[MakeStand]:
     """The same for one stand that the tests of a module share."""
-    _demand_disks()
+    _require_disks()
     folder = base_folder / request.module.__name__.rpartition(".")[2]
     with ExitStack() as stack:
 

@@ -48,7 +48,7 @@ def committed_batches(folder: Path) -> int:
     return len(list((folder / "checkpoint" / "commits").glob("[0-9]*")))
 
 
-def demand_each_once(rows: list[dict[str, Any]], topic: str, sent: int) -> None:
+def require_each_once(rows: list[dict[str, Any]], topic: str, sent: int) -> None:
     """By the broker's own numbering: each queue's offsets from 0 on without a gap, each message once."""
     mine = [row for row in rows if row["topic"] == topic]
     places = Counter(row["commitLogOffset"] for row in rows)
@@ -80,7 +80,7 @@ def kill_drivers_while_sending(
             with streaming(log, workdir, "maxOffsetsPerTrigger=900") as driver:
 
                 def gone_on(before: int = before, driver: Any = driver) -> bool:
-                    spark_driver.demand_running(driver)
+                    spark_driver.require_running(driver)
                     return committed_batches(workdir) > before + 1
 
                 eventually(gone_on, spark_driver.BUSY_S)
@@ -97,7 +97,7 @@ def test_each_message_once_although_the_driver_is_killed(
     sent = kill_drivers_while_sending(log, workdir, newest, names, "Killed")
     assert len(list(log.iterdir())) > 3
     spark_driver.run("drain", log, workdir)
-    demand_each_once(rows_of(workdir), "Killed", sent)
+    require_each_once(rows_of(workdir), "Killed", sent)
 
 
 def test_each_message_once_on_a_mount(
@@ -108,7 +108,7 @@ def test_each_message_once_on_a_mount(
     with make_broker(pool, names, newest) as running:
         sent = kill_drivers_while_sending(pool.mountpoint, workdir, newest, names, "Mounted", kills=1)
         spark_driver.run("drain", pool.mountpoint, workdir)
-        demand_each_once(rows_of(workdir), "Mounted", sent)
+        require_each_once(rows_of(workdir), "Mounted", sent)
         assert running.is_running
 
 
@@ -120,7 +120,7 @@ def test_segments_deleted_in_between(
     topic = "Deleted"
     send_all(newest, names, topic, 2000, size_bytes=700)
     spark_driver.run("drain", log, workdir)
-    demand_each_once(rows_of(workdir), topic, 2000)
+    require_each_once(rows_of(workdir), topic, 2000)
     read_to = max(row["commitLogOffset"] for row in rows_of(workdir))
 
     send_all(newest, names, topic, 6000, size_bytes=700, start=2000)

@@ -233,7 +233,7 @@ def test_the_status_document_follows_its_schema(filled: PoolMount) -> None:
         assert isinstance(document[key], kind | int if kind is float else kind), key
     for key, keys in NESTED_KEYS.items():
         assert keys <= document[key].keys(), key
-    assert document["schema"] == 1
+    assert document["schema"] == 2
     assert document["segments"] == {
         "count": SEGMENTS,
         "unsized": 1,

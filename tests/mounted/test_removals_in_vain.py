@@ -13,7 +13,7 @@ from support.loop_disks import DiskFarm, mkfs_available
 from support.pools import MIB, PoolMount
 from support.waiting import eventually
 
-from commitlogfs.store.disks.reclaim import VAIN_REMOVALS
+from commitlogfs.store.disks.reclaim import FRUITLESS_REMOVALS
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 
@@ -49,7 +49,7 @@ def open_on_the_disk(folder: Path) -> Iterator[None]:
     ("fstype", "keep", "at_most"),
     [
         ("ext4", hard_links, 0),
-        ("xfs", shared_blocks, 2 * VAIN_REMOVALS),
+        ("xfs", shared_blocks, 2 * FRUITLESS_REMOVALS),
     ],
     ids=["hard links", "shared blocks"],
 )
@@ -68,12 +68,12 @@ def test_what_is_kept_elsewhere_is_not_removed_for_its_space(
             stack.enter_context(keep(Path(disk)))
         for number in range(2):
             fill_and_await(pool, number, 88)
-        eventually(lambda: "in-vain" in alerts(pool), 20)
+        eventually(lambda: "not-reclaiming" in alerts(pool), 20)
         await_cycles(pool, 3)
         assert SEGMENTS - len(os.listdir(pool.mountpoint)) <= at_most
         assert shown_percent(pool) <= SHOWN_WHERE_NOTHING_HELPS
     if at_most:
-        assert alerts(pool) == {"in-vain"}
+        assert alerts(pool) == {"not-reclaiming"}
         for number in range(2):
             fill_and_await(pool, number, 80)
         eventually(lambda: alerts(pool) == set() or None)

@@ -13,7 +13,7 @@ from support.loop_disks import DiskFarm, LoopDisk
 from support.pools import MIB, PoolMount
 from support.waiting import eventually
 
-from commitlogfs.store.disks.probe import Trial, try_disk
+from commitlogfs.store.disks.probe import DiskProbe, probe_disk
 from commitlogfs.store.errors import DiskError, DiskReadOnlyError
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
@@ -131,18 +131,18 @@ def test_what_a_trial_finds_out(disk_farm: DiskFarm) -> None:
         (disk.path / name.decode()).write_bytes(bytes(4096))
     dirfd = os.open(disk.path, os.O_RDONLY)
     try:
-        assert try_disk("/d", dirfd, names, MIB) == Trial(None, is_read_only=False, is_readable=True)
+        assert probe_disk("/d", dirfd, names, MIB) == DiskProbe(None, is_read_only=False, is_readable=True)
         assert {entry.name for entry in disk.path.iterdir()} == {"lost+found", *(name.decode() for name in names)}
-        assert try_disk("/d", dirfd, (), MIB).is_readable, "nothing lies there, so nothing is lost"
-        assert try_disk("/d", dirfd, names, MIB, may_write=False).is_readable
+        assert probe_disk("/d", dirfd, (), MIB).is_readable, "nothing lies there, so nothing is lost"
+        assert probe_disk("/d", dirfd, names, MIB, may_write=False).is_readable
         disk.turn_read_only()
-        trial = try_disk("/d", dirfd, names, MIB)
-        assert isinstance(trial.error, DiskReadOnlyError)
-        assert (trial.is_read_only, trial.is_readable) == (True, True)
+        probe = probe_disk("/d", dirfd, names, MIB)
+        assert isinstance(probe.error, DiskReadOnlyError)
+        assert (probe.is_read_only, probe.is_readable) == (True, True)
         disk.vanish()
-        trial = try_disk("/d", dirfd, names, MIB)
-        assert isinstance(trial.error, DiskError)
-        assert not trial.is_readable
-        assert not try_disk("/d", dirfd, names, MIB, may_write=False).is_readable
+        probe = probe_disk("/d", dirfd, names, MIB)
+        assert isinstance(probe.error, DiskError)
+        assert not probe.is_readable
+        assert not probe_disk("/d", dirfd, names, MIB, may_write=False).is_readable
     finally:
         os.close(dirfd)

@@ -75,12 +75,12 @@ def test_a_look_that_comes_late_does_not_undo_what_is_newer(dirfd, workdir):
     known = segment.attributes
     too_early = stat_name(dirfd, NAMES[4])
     os.truncate(workdir / NAMES[4].decode(), SIZE)
-    log.note_attributes(segment, stat_name(dirfd, NAMES[4]))
+    log.record_attributes(segment, stat_name(dirfd, NAMES[4]))
 
-    log.note_look(segment, known, too_early)
+    log.record_look(segment, known, too_early)
     assert segment in list(log.listed())
 
     known = segment.attributes
     (workdir / NAMES[4].decode()).chmod(0o600)
-    log.note_look(segment, known, stat_name(dirfd, NAMES[4]))
+    log.record_look(segment, known, stat_name(dirfd, NAMES[4]))
     assert unpack(segment.attributes).mode & 0o777 == 0o600

@@ -43,7 +43,7 @@ class PretendDisk:
     foreign: int = 0
     state: DiskState = DiskState.RW
     answers: bool = True
-    is_barren: bool = False
+    reclaims_nothing: bool = False
     is_troubled: bool = False
     is_lost: bool = False
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -91,7 +91,7 @@ class World:
                     usage,
                     pending,
                     disk.thresholds,
-                    is_barren=disk.is_barren,
+                    reclaims_nothing=disk.reclaims_nothing,
                     is_troubled=disk.is_troubled,
                     is_lost=disk.is_lost,
                 )

@@ -43,7 +43,7 @@ class DriverEndedError(Exception):
     """A driver that was to be at work has ended."""
 
 
-def demand_running(driver: subprocess.Popen[str]) -> None:
+def require_running(driver: subprocess.Popen[str]) -> None:
     if driver.poll() is not None:
         raise DriverEndedError(f"with {driver.returncode}: {driver.communicate()[1][-6000:]}")
 

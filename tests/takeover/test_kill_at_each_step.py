@@ -25,7 +25,7 @@ MOST_STEPS = 60
 """More than any operation has: a loop that does not end is a bug in the test."""
 
 
-class Mortal:
+class DyingMount:
     """A kept mount whose daemon dies at a chosen step."""
 
     def __init__(self, kept: KeptMount, plan: FaultPlan) -> None:
@@ -63,94 +63,94 @@ class Mortal:
 
 
 @pytest.fixture(params=["auto", pytest.param("off", marks=pytest.mark.soak)], ids=["passed", "plain"])
-def mortal(keep: Callable[..., KeptMount], request: pytest.FixtureRequest, workdir: Path) -> Mortal:
+def dying(keep: Callable[..., KeptMount], request: pytest.FixtureRequest, workdir: Path) -> DyingMount:
     plan = FaultPlan(workdir)
-    return Mortal(keep(2, settings={"passthrough": f'"{request.param}"'}, variables=plan.variables), plan)
+    return DyingMount(keep(2, settings={"passthrough": f'"{request.param}"'}, variables=plan.variables), plan)
 
 
-def test_create_and_grow(mortal: Mortal) -> None:
+def test_create_and_grow(dying: DyingMount) -> None:
     made = []
-    for index in mortal.at_each_step():
-        path = mortal.pool.path(index)
+    for index in dying.at_each_step():
+        path = dying.pool.path(index)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o640)
         os.ftruncate(fd, MIB)
         os.pwrite(fd, segment_bytes(index, 64), 0)
         os.fsync(fd)
         os.close(fd)
         made.append(index)
-        assert mortal.listed() == made
+        assert dying.listed() == made
     for index in made:
-        assert mortal.pool.path(index).read_bytes()[:64] == segment_bytes(index, 64)
-        assert mortal.pool.path(index).stat().st_mode & 0o777 == 0o640
-    assert mortal.beneath() == sorted(mortal.pool.path(index).name for index in made)
+        assert dying.pool.path(index).read_bytes()[:64] == segment_bytes(index, 64)
+        assert dying.pool.path(index).stat().st_mode & 0o777 == 0o640
+    assert dying.beneath() == sorted(dying.pool.path(index).name for index in made)
 
 
-def test_remove(mortal: Mortal) -> None:
-    mortal.pool.make_segments(range(1, 31))
+def test_remove(dying: DyingMount) -> None:
+    dying.pool.make_segments(range(1, 31))
     left = list(range(1, 31))
-    for index in mortal.at_each_step():
-        mortal.pool.path(index).unlink()
+    for index in dying.at_each_step():
+        dying.pool.path(index).unlink()
         left.remove(index)
-        assert mortal.listed() == left
+        assert dying.listed() == left
         with pytest.raises(FileNotFoundError):
-            mortal.pool.path(index).unlink()
-    eventually(lambda: len(mortal.beneath()) == len(left))
+            dying.pool.path(index).unlink()
+    eventually(lambda: len(dying.beneath()) == len(left))
 
 
-def test_remove_while_it_is_mapped(mortal: Mortal) -> None:
+def test_remove_while_it_is_mapped(dying: DyingMount) -> None:
     """Moved aside, still readable, and freed at the last close, whoever was there when."""
-    for index in mortal.at_each_step():
-        fd = os.open(mortal.pool.path(index), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+    for index in dying.at_each_step():
+        fd = os.open(dying.pool.path(index), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         os.ftruncate(fd, MIB)
         with mmap.mmap(fd, MIB) as mapped:
             mapped[:64] = segment_bytes(index, 64)
-            mortal.pool.path(index).unlink()
-            assert mortal.listed() == []
+            dying.pool.path(index).unlink()
+            assert dying.listed() == []
             assert os.pread(fd, 64, 0) == mapped[:64] == segment_bytes(index, 64)
             assert os.fstat(fd).st_nlink == 0
         os.close(fd)
-    eventually(lambda: mortal.beneath() == [], 30)
+    eventually(lambda: dying.beneath() == [], 30)
 
 
-def test_rename_of_a_finished_copy(mortal: Mortal) -> None:
+def test_rename_of_a_finished_copy(dying: DyingMount) -> None:
     published = []
-    for index in mortal.at_each_step():
-        path = mortal.pool.path(index)
+    for index in dying.at_each_step():
+        path = dying.pool.path(index)
         copy = path.with_name(f".{path.name}.aB3xYz")
         copy.write_bytes(segment_bytes(index, MIB))
         copy.rename(path)
         published.append(index)
-        assert mortal.listed() == published
+        assert dying.listed() == published
         assert path.read_bytes() == segment_bytes(index, MIB)
-    eventually(lambda: mortal.beneath() == sorted(mortal.pool.path(index).name for index in published))
+    eventually(lambda: dying.beneath() == sorted(dying.pool.path(index).name for index in published))
 
 
-def test_attributes(mortal: Mortal) -> None:
-    path = mortal.pool.path(0)
-    mortal.pool.make_segments([0])
-    for step in mortal.at_each_step():
+def test_attributes(dying: DyingMount) -> None:
+    path = dying.pool.path(0)
+    dying.pool.make_segments([0])
+    for step in dying.at_each_step():
         path.chmod(0o600 + step % 8)
         os.utime(path, ns=(step * 10**9, step * 10**9))
-        mortal.pool.mountpoint.chmod(0o750 + step % 2)
+        dying.pool.mountpoint.chmod(0o750 + step % 2)
         assert path.stat().st_mode & 0o777 == 0o600 + step % 8
         assert path.stat().st_mtime_ns == step * 10**9
-        assert mortal.pool.mountpoint.stat().st_mode & 0o777 == 0o750 + step % 2
+        assert dying.pool.mountpoint.stat().st_mode & 0o777 == 0o750 + step % 2
 
 
-def test_the_same_name_again(mortal: Mortal) -> None:
+def test_the_same_name_again(dying: DyingMount) -> None:
     """Removed while it is open and made again: two files, whoever answers."""
     with contextlib.ExitStack() as stack:
         held: list[tuple[int, bytes]] = []
-        for step in mortal.at_each_step():
+        for step in dying.at_each_step():
             content = segment_bytes(step, 64)
-            fd = os.open(mortal.pool.path(0), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+            fd = os.open(dying.pool.path(0), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
             stack.callback(os.close, fd)
             os.ftruncate(fd, MIB)
             os.pwrite(fd, content, 0)
             held.append((fd, content))
-            assert mortal.pool.path(0).read_bytes()[:64] == content
-            mortal.pool.path(0).unlink()
+            assert dying.pool.path(0).read_bytes()[:64] == content
+            dying.pool.path(0).unlink()
         for fd, content in held:
             assert os.pread(fd, 64, 0) == content
         assert len({os.fstat(fd).st_ino for fd, _ in held}) == len(held)
-    eventually(lambda: mortal.beneath() == [], 30)
+    eventually(lambda: dying.beneath() == [], 30)

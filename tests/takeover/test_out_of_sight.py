@@ -200,9 +200,9 @@ def test_without_a_keeper_nobody_steps_back(keep: Callable[..., KeptMount]) -> N
         keeper = eventually(lambda former=former: newest_keeper(pool, former), 20)
     os.kill(keeper, signal.SIGKILL)
     socket = Path(pool.runtime) / runtime_directory.socket_path(pool.name).name
-    eventually(lambda: control_socket.ask(socket, "status")["daemon"]["survives"] is False)
+    eventually(lambda: control_socket.ask(socket, "status")["daemon"]["takeover_available"] is False)
     assert "its keeper has died" in control_socket.ask(socket, "restart")["refused"]
-    eventually(lambda: control_socket.ask(socket, "status")["daemon"]["survives"], 20)
+    eventually(lambda: control_socket.ask(socket, "status")["daemon"]["takeover_available"], 20)
     assert control_socket.ask(socket, "status")["daemon"]["pid"] == kept.daemon
     assert pool.cli("restart", pool.name).status == 0
     assert pool.cli("umount", pool.name).status == 0

@@ -136,7 +136,7 @@ def test_an_aborted_mount_is_made_anew(
     assert len(mounts(pool)) == 1
     assert pool.path(0).read_bytes()[:4096] == segment_bytes(0, 4096)
     assert pool.status()["daemon"]["restarts"] == 0
-    assert pool.status()["daemon"]["survives"]
+    assert pool.status()["daemon"]["takeover_available"]
     pool.stop()
 
 
@@ -307,7 +307,7 @@ def test_a_crash_loop_harms_nobody(keep_versions: Callable[..., VersionedMount],
 
 
 @pytest.fixture
-def mortal(make_pool: Callable[..., PoolMount]) -> VersionedMount:
+def without_takeover(make_pool: Callable[..., PoolMount]) -> VersionedMount:
     mount = VersionedMount(make_pool(2), watchdog_s=1)
     mount.without_extension("bare")
     mount.choose("bare")
@@ -315,32 +315,32 @@ def mortal(make_pool: Callable[..., PoolMount]) -> VersionedMount:
     return mount
 
 
-def test_a_mortal_daemon_that_hangs_is_told_and_not_killed(mortal: VersionedMount) -> None:
-    pool = mortal.pool
+def test_a_mortal_daemon_that_hangs_is_told_and_not_killed(without_takeover: VersionedMount) -> None:
+    pool = without_takeover.pool
     daemon = pool.status()["daemon"]
-    assert not daemon["survives"]
-    assert "C extension" in daemon["mortal_reason"]
+    assert not daemon["takeover_available"]
+    assert "C extension" in daemon["takeover_unavailable_reason"]
     pool.make_segments([0])
     os.kill(daemon["pid"], signal.SIGSTOP)
-    eventually(lambda: mortal.events("mortal_daemon_hung", pid=daemon["pid"]))
+    eventually(lambda: without_takeover.events("hung_daemon_without_takeover", pid=daemon["pid"]))
     os.kill(daemon["pid"], signal.SIGCONT)
-    eventually(lambda: mortal.events("daemon_answers_again"))
+    eventually(lambda: without_takeover.events("daemon_answers_again"))
     assert pool.path(0).read_bytes()[:4096] == segment_bytes(0, 4096)
     assert pool.status()["daemon"]["pid"] == daemon["pid"]
-    assert not mortal.events("daemon_hung")
+    assert not without_takeover.events("daemon_hung")
     pool.stop()
 
 
-def test_a_mortal_daemon_that_dies_is_followed_by_another_mount(mortal: VersionedMount) -> None:
-    pool = mortal.pool
+def test_a_mortal_daemon_that_dies_is_followed_by_another_mount(without_takeover: VersionedMount) -> None:
+    pool = without_takeover.pool
     pool.make_segments([0])
     fd = os.open(pool.path(0), os.O_RDONLY)
-    os.kill(mortal.daemon, signal.SIGKILL)
-    eventually(lambda: mortal.events("successor_refused"))
-    assert mortal.events("mount_ended")
+    os.kill(without_takeover.daemon, signal.SIGKILL)
+    eventually(lambda: without_takeover.events("successor_refused"))
+    assert without_takeover.events("mount_ended")
     assert f"{pool.mountpoint}: in use by " in pool.log_since_start()
     close(fd)
-    mortal.wait_ready(2)
+    without_takeover.wait_ready(2)
     assert len(mounts(pool)) == 1
     assert pool.path(0).read_bytes()[:4096] == segment_bytes(0, 4096)
     pool.stop()

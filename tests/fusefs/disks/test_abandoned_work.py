@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from commitlogfs.fusefs.disks.abandoned_work import Detached
+from commitlogfs.fusefs.disks.abandoned_work import AbandonableWork
 
 
 class Slow:
@@ -29,7 +29,7 @@ def test_a_result_in_time_is_the_waiters():
     async def main() -> None:
         slow = Slow("made")
         slow.go_on.set()
-        assert await Detached(slow.work, slow.discard).wait(5) == "made"
+        assert await AbandonableWork(slow.work, slow.discard).wait(5) == "made"
         assert not slow.discarded
 
     trio.run(main)
@@ -40,7 +40,7 @@ def test_an_error_in_time_is_the_waiters():
         slow = Slow(OSError(5, "injected"))
         slow.go_on.set()
         with pytest.raises(OSError, match="injected"):
-            await Detached(slow.work, slow.discard).wait(5)
+            await AbandonableWork(slow.work, slow.discard).wait(5)
 
     trio.run(main)
 
@@ -49,7 +49,7 @@ def test_an_error_in_time_is_the_waiters():
 def test_what_comes_too_late_is_discarded(outcome, discarded):
     async def main() -> None:
         slow = Slow(outcome)
-        detached = Detached(slow.work, slow.discard)
+        detached = AbandonableWork(slow.work, slow.discard)
         with pytest.raises(TimeoutError):
             await detached.wait(0.01)
         slow.go_on.set()
@@ -62,7 +62,7 @@ def test_what_comes_too_late_is_discarded(outcome, discarded):
 def test_a_cancelled_waiter_leaves_the_work_running():
     async def main() -> None:
         slow = Slow("made")
-        detached = Detached(slow.work, slow.discard)
+        detached = AbandonableWork(slow.work, slow.discard)
         with trio.move_on_after(0.01):
             await detached.wait(5)
         slow.go_on.set()

@@ -13,7 +13,7 @@ from commitlogfs.fusefs.kernel.observer import SilentObserver
 from commitlogfs.store.disks import health
 from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.disks.identity import DiskNumber
-from commitlogfs.store.disks.reclaim import TRY_AGAIN_S, VAIN_REMOVALS, VainRemovals
+from commitlogfs.store.disks.reclaim import FRUITLESS_REMOVALS, TRY_AGAIN_S, FruitlessRemovals
 from commitlogfs.store.errors import DiskReadOnlyError
 
 FIRST = DiskNumber(1)
@@ -66,7 +66,7 @@ def daemons(workdir):
 def test_trouble_of_a_disk_is_kept_and_forgotten(daemons, is_failing):
     first = daemons()
     since_s = time.monotonic() - 30
-    health.note_error(first.disk, DiskReadOnlyError("/data1", "its filesystem is read-only"), since_s)
+    health.record_error(first.disk, DiskReadOnlyError("/data1", "its filesystem is read-only"), since_s)
     first.disk.is_failing = first.disk.is_read_only = is_failing
     first.memory.keep()
     second = daemons()
@@ -77,7 +77,7 @@ def test_trouble_of_a_disk_is_kept_and_forgotten(daemons, is_failing):
     assert health.is_held_back(second.disk, time.monotonic())
     assert second.disk.last_error
     assert not second.commitlog.disks[DiskNumber(2)].is_troubled
-    health.note_success(second.disk)
+    health.record_success(second.disk)
     second.disk.is_read_only = False
     second.memory.keep()
     third = daemons()
@@ -88,18 +88,20 @@ def test_trouble_of_a_disk_is_kept_and_forgotten(daemons, is_failing):
 def test_a_successor_counts_on_after_removals_in_vain(daemons):
     first = daemons()
     now_s = time.monotonic()
-    first.commitlog.resume_vain_removals(FIRST, VainRemovals(VAIN_REMOVALS, 10**12 + 1, now_s, was_barren=True))
+    first.commitlog.resume_fruitless_removals(
+        FIRST, FruitlessRemovals(FRUITLESS_REMOVALS, 10**12 + 1, now_s, reclaimed_nothing=True)
+    )
     first.memory.keep()
     second = daemons()
     second.memory.restore()
-    assert second.commitlog.is_barren(FIRST)
-    record = second.commitlog.vain_removals()[FIRST]
-    assert (record.in_a_row, record.was_barren) == (VAIN_REMOVALS, True)
+    assert second.commitlog.reclaims_nothing(FIRST)
+    record = second.commitlog.fruitless_removals()[FIRST]
+    assert (record.in_a_row, record.reclaimed_nothing) == (FRUITLESS_REMOVALS, True)
     assert 0 < record.lowest_free_bytes - 10**12 <= 1 << 16
     record.since_s -= TRY_AGAIN_S
-    assert not second.commitlog.is_barren(FIRST)
-    second.commitlog.vain_removals().clear()
+    assert not second.commitlog.reclaims_nothing(FIRST)
+    second.commitlog.fruitless_removals().clear()
     second.memory.keep()
     third = daemons()
     third.memory.restore()
-    assert third.commitlog.vain_removals() == {}
+    assert third.commitlog.fruitless_removals() == {}

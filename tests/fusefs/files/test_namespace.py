@@ -110,7 +110,7 @@ def test_room_is_made_although_a_disk_that_fails_is_still_to_be_tried(
         parts.commitlog._no_space = None  # as a removal does
         for number, disk in parts.commitlog.disks.items():
             if number == 2:
-                parts.commitlog.note_usage(number, measure_usage(disk.dirfd))
+                parts.commitlog.record_usage(number, measure_usage(disk.dirfd))
         return True
 
     parts.namespace.make_room = make_room
@@ -195,7 +195,7 @@ def test_the_kernel_forgets_a_name_whose_removal_took_too_long(
     """It was told that the removal failed, and would keep the file for good."""
     monkeypatch.setattr(namespace, "REMOVE_DEADLINE_S", 0.05)
     forgotten: list[bytes] = []
-    parts.namespace._forget_entry = lambda name, _inode: forgotten.append(name)
+    parts.namespace._invalidate_entry = lambda name, _inode: forgotten.append(name)
 
     async def main() -> None:
         await make(parts, 0)
@@ -215,7 +215,7 @@ def test_a_removal_by_rule_that_is_cut_short_leaves_the_log_in_order(
     parts: Parts, slow: SlowUnlink, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     forgotten: list[bytes] = []
-    parts.namespace._forget_entry = lambda name, _inode: forgotten.append(name)
+    parts.namespace._invalidate_entry = lambda name, _inode: forgotten.append(name)
 
     async def main() -> None:
         await make(parts, 0)

@@ -10,7 +10,7 @@ import pytest
 import trio
 from support.pooled import Parts, open_parts
 
-from commitlogfs.fusefs.disks.disk_probes import DiskTrials
+from commitlogfs.fusefs.disks.disk_probes import DiskProbes
 from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
 from commitlogfs.fusefs.files.retention import Retention
 from commitlogfs.fusefs.kernel import inodes
@@ -35,8 +35,8 @@ def daemon(parts: Parts, memory: Backing, jump_s: float) -> Retention:
     """Another one of the same mount."""
     observer = SilentObserver()
     usage = UsageMonitor(parts.commitlog, parts.threads, observer)
-    trials = DiskTrials(parts.commitlog, parts.threads, observer)
-    return Retention(BY_AGE, parts.commitlog, parts.namespace, usage, no_look, trials, memory, clocks(jump_s))
+    probes = DiskProbes(parts.commitlog, parts.threads, observer)
+    return Retention(BY_AGE, parts.commitlog, parts.namespace, usage, no_look, probes, memory, clocks(jump_s))
 
 
 async def no_look() -> None:
@@ -60,7 +60,7 @@ def test_a_jump_of_the_clock_is_remembered_beyond_the_daemon(workdir: Path) -> N
         await after_a_crash.cycle()
         assert len(parts.commitlog.catalog) == SEGMENTS
         assert AlertCode.CLOCK_JUMPED in {alert.code for alert in after_a_crash.preview().alerts}
-        after_a_crash.believe_the_clock()
+        after_a_crash.reset_clock_baseline()
         await daemon(parts, memory, YEAR_S).cycle()
         assert len(parts.commitlog.catalog) == 3
 

@@ -84,7 +84,7 @@ def test_a_link_reported_as_failed_leaves_an_empty_file_that_goes(parts, ill):
         assert holders(parts, NAME) == [0, handle.file.disk - 1]
         assert parts.commitlog.find_name(NAME) is handle.file
         assert len(parts.commitlog.catalog) == 1
-        health.note_success(parts.commitlog.disks[1])
+        health.record_success(parts.commitlog.disks[1])
         async with leftovers_removed(parts):
             await until(lambda: holders(parts, NAME) == [handle.file.disk - 1])
 
@@ -95,7 +95,7 @@ def test_a_leftover_that_holds_data_by_now_stays(parts, ill, caplog):
     async def main() -> None:
         handle = await parts.namespace.create(NAME, OURS)
         (parts.folders[0] / NAME.decode()).write_bytes(b"x")
-        health.note_success(parts.commitlog.disks[1])
+        health.record_success(parts.commitlog.disks[1])
         async with leftovers_removed(parts):
             await until(lambda: "leftover_kept" in caplog.text)
         assert holders(parts, NAME) == [0, handle.file.disk - 1]
@@ -186,7 +186,7 @@ def test_beside_a_link_that_hangs_the_segment_is_made_elsewhere(parts, slow_link
         # The disk answers after all: what it has made is no part of the log.
         slow_link.event.set()
         await until(lambda: len(holders(parts, NAME)) == 2)
-        health.note_success(parts.commitlog.disks[1])
+        health.record_success(parts.commitlog.disks[1])
         async with leftovers_removed(parts):
             await until(lambda: holders(parts, NAME) == [handle.file.disk - 1])
         assert parts.commitlog.find_name(NAME) is handle.file
@@ -204,7 +204,7 @@ def test_a_link_that_hung_is_the_segment_if_no_other_was_made(parts, slow_link):
         await until(lambda: parts.namespace.handles.statistics().files == 0)
         file = parts.commitlog.find_name(NAME)
         for disk in parts.commitlog.disks.values():
-            health.note_success(disk)
+            health.record_success(disk)
         async with leftovers_removed(parts):
             await until(lambda: holders(parts, NAME) == [file.disk - 1])
         await parts.namespace.remove(NAME)

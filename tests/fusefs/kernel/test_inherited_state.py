@@ -181,11 +181,11 @@ def test_a_table_of_another_epoch_or_layout_is_not_used():
 def test_the_clocks_lead_survives_and_is_not_known_to_a_former_version():
     table = BackingTable.create(0)
     assert table.clock_lead_s is None
-    table.note_clock_lead(1_800_000_000.25)
+    table.record_clock_lead(1_800_000_000.25)
     table.put(7, 3)
     successor = reopened(table)
     assert (successor.clock_lead_s, successor.get(7), successor.takeovers) == (1_800_000_000.25, 3, 0)
-    successor.note_clock_lead(None)
+    successor.record_clock_lead(None)
     with contextlib.closing(reopened(successor)) as third:
         assert third.clock_lead_s is None
     table.close()
@@ -249,7 +249,7 @@ def test_takeovers_are_counted():
     table = BackingTable.create(0)
     assert table.takeovers == 0
     successor = reopened(table)
-    successor.note_takeover()
+    successor.record_takeover()
     with contextlib.closing(reopened(successor)) as third:
         assert table.takeovers == third.takeovers == 1
     table.close()

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from commitlogfs.mount.doctor import machine, pool
-from commitlogfs.mount.doctor.broker import BrokerView, judge_locale, judge_mappings, judge_open_files
+from commitlogfs.mount.doctor.broker import BrokerView, check_locale, check_mappings, check_open_files
 from commitlogfs.mount.doctor.diagnosis import Level
 from commitlogfs.mount.doctor.machine import (
+    check_allow_other,
     check_fuse_device,
-    judge_allow_other,
-    judge_fusermount,
-    judge_kernel,
-    judge_request_timeouts,
+    check_fusermount,
+    check_kernel,
+    check_request_timeouts,
 )
-from commitlogfs.mount.doctor.pool import check_mountpoint, judge_access, judge_store_root, segments_possible
+from commitlogfs.mount.doctor.pool import check_access, check_mountpoint, inspect_store_root, segments_possible
 from commitlogfs.mount.location.guard import lower_guard, raise_guard
 from commitlogfs.store.disks.identity import RootAttributes
 from commitlogfs.store.files.usage import DiskUsage
@@ -37,7 +37,7 @@ TIB = 1 << 40
     ],
 )
 def test_kernel(release, level):
-    assert judge_kernel(release).level is level
+    assert check_kernel(release).level is level
 
 
 def test_fuse_device(tmp_path, monkeypatch):
@@ -55,9 +55,9 @@ def test_fuse_device(tmp_path, monkeypatch):
 
 
 def test_fusermount():
-    assert judge_fusermount(None, False).remedy == "install the package fuse3"
-    assert judge_fusermount("/usr/bin/fusermount3", False).level is Level.PROBLEM
-    assert judge_fusermount("/usr/bin/fusermount3", True).level is Level.OK
+    assert check_fusermount(None, False).remedy == "install the package fuse3"
+    assert check_fusermount("/usr/bin/fusermount3", False).level is Level.PROBLEM
+    assert check_fusermount("/usr/bin/fusermount3", True).level is Level.OK
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,13 @@ def test_fusermount():
     ],
 )
 def test_allow_other(wanted, root, conf, level):
-    assert judge_allow_other(wanted=wanted, root=root, fuse_conf=conf).level is level
+    assert check_allow_other(wanted=wanted, root=root, fuse_conf=conf).level is level
 
 
 def test_request_timeouts():
     quiet = {"default_request_timeout": 0, "max_request_timeout": None}
-    assert judge_request_timeouts(quiet).level is Level.OK
-    check = judge_request_timeouts({"default_request_timeout": 0, "max_request_timeout": 30})
+    assert check_request_timeouts(quiet).level is Level.OK
+    check = check_request_timeouts({"default_request_timeout": 0, "max_request_timeout": 30})
     assert check.level is Level.WARNING
     assert check.message == "fs.fuse.max_request_timeout = 30: one hung request aborts the whole mount"
     assert "fs.fuse.max_request_timeout=0" in check.remedy
@@ -86,13 +86,13 @@ def test_sixty_terabytes_need_sixty_thousand_descriptors_and_mappings():
     segments = segments_possible(DiskUsage(60 * 10**12, 0, 0), 1 << 30)
     assert segments == 55879
     small = BrokerView("the broker (pid 5)", True, 20_000)
-    check = judge_open_files(segments, small)
+    check = check_open_files(segments, small)
     assert (check.level, "LimitNOFILE=70000" in check.remedy) == (Level.WARNING, True)
-    assert judge_open_files(segments, BrokerView("a process", False, 20_000)).level is Level.NOTE
-    assert judge_open_files(segments, BrokerView("the broker", True, 65_536)).level is Level.OK
-    check = judge_mappings(segments + 10_000, 65_530)
+    assert check_open_files(segments, BrokerView("a process", False, 20_000)).level is Level.NOTE
+    assert check_open_files(segments, BrokerView("the broker", True, 65_536)).level is Level.OK
+    check = check_mappings(segments + 10_000, 65_530)
     assert (check.level, "vm.max_map_count=80000" in check.remedy) == (Level.WARNING, True)
-    assert judge_mappings(segments, 65_530).level is Level.OK
+    assert check_mappings(segments, 65_530).level is Level.OK
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_sixty_terabytes_need_sixty_thousand_descriptors_and_mappings():
     ],
 )
 def test_locale(environment, level):
-    assert judge_locale(BrokerView("a process", False, 1, environment)).level is level
+    assert check_locale(BrokerView("a process", False, 1, environment)).level is level
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_locale(environment, level):
     [(75.0, Level.OK, ""), (75.1, Level.NOTE, "expired"), (85.0, Level.NOTE, ""), (85.1, Level.WARNING, "because")],
 )
 def test_store_root(used, level, said):
-    check = judge_store_root("/store", used, Thresholds())
+    check = inspect_store_root("/store", used, Thresholds())
     assert (check.level, said in check.message) == (level, True)
 
 
@@ -152,5 +152,5 @@ def test_a_store_root_that_is_not_there_yet(tmp_path):
     ],
 )
 def test_who_can_read_the_messages(mode, level, said):
-    check = judge_access("/log", RootAttributes(mode, 0, 0))
+    check = check_access("/log", RootAttributes(mode, 0, 0))
     assert (check.level, said in check.message) == (level, True)

@@ -16,7 +16,7 @@ from support.waiting import eventually
 
 from commitlogfs.mount.keeper import detach
 from commitlogfs.mount.keeper.command_line import Options
-from commitlogfs.mount.keeper.detach import see_off
+from commitlogfs.mount.keeper.detach import detach_unused
 from commitlogfs.mount.linux import mountinfo
 from commitlogfs.mount.linux.stop_signals import STOPS, Signals
 from commitlogfs.mount.location import runtime_directory
@@ -75,12 +75,12 @@ def is_there(options: Options) -> bool:
 def test_a_dead_mount_that_nobody_holds_is_detached(options: Options, signals: Signals, patient: bool):
     with dead_mount(options):
         assert is_there(options)
-        see_off(options, signals, patient=patient)
+        detach_unused(options, signals, patient=patient)
         assert not is_there(options)
 
 
 def test_a_mount_that_is_gone_needs_nothing(options: Options, signals: Signals):
-    see_off(options, signals, patient=True)
+    detach_unused(options, signals, patient=True)
 
 
 def test_a_held_mount_is_detached_when_its_holder_leaves(
@@ -96,7 +96,7 @@ def test_a_held_mount_is_detached_when_its_holder_leaves(
 
         leaving = threading.Thread(target=leave_when_named)
         leaving.start()
-        see_off(options, signals, patient=True)
+        detach_unused(options, signals, patient=True)
         leaving.join()
         assert not is_there(options)
     told = [record for record in caplog.records if record.message == "dead_mount_held"]
@@ -106,14 +106,14 @@ def test_a_held_mount_is_detached_when_its_holder_leaves(
 
 def test_without_patience_a_held_mount_stays(options: Options, signals: Signals):
     with dead_mount(options, held=True):
-        see_off(options, signals, patient=False)
+        detach_unused(options, signals, patient=False)
         assert is_there(options)
 
 
 def test_a_stop_signal_ends_the_wait(options: Options, signals: Signals):
     with dead_mount(options, held=True):
         os.kill(os.getpid(), signal.SIGTERM)
-        see_off(options, signals, patient=True)
+        detach_unused(options, signals, patient=True)
         assert is_there(options)
 
 
@@ -121,12 +121,12 @@ def test_a_stop_signal_ends_the_wait(options: Options, signals: Signals):
 def test_a_mount_of_somebody_who_lives_stays(options: Options, signals: Signals, lock):
     with dead_mount(options), lock(options.name).open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        see_off(options, signals, patient=True)
+        detach_unused(options, signals, patient=True)
         assert is_there(options)
 
 
 def test_a_mount_of_another_name_stays(options: Options, signals: Signals):
     other = Options("other", options.mountpoint, ("true",))
     with dead_mount(options):
-        see_off(other, signals, patient=True)
+        detach_unused(other, signals, patient=True)
         assert is_there(options)

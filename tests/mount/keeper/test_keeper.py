@@ -649,10 +649,10 @@ class TestWithMount:
         stub.plan("mount ready wait:go say:WATCHDOG=1 hang")
         stub.start()
         stub.wait_ready()
-        eventually(lambda: stub.events("mortal_daemon_hung"))
+        eventually(lambda: stub.events("hung_daemon_without_takeover"))
         (stub.folder / "go").touch()
         eventually(lambda: stub.events("daemon_answers_again"))
-        eventually(lambda: len(stub.events("mortal_daemon_hung")) == 2)
+        eventually(lambda: len(stub.events("hung_daemon_without_takeover")) == 2)
         assert stub.keeper.poll() is None
         assert not stub.events("daemon_hung")
 

@@ -7,7 +7,7 @@ import pytest
 
 from commitlogfs.mount.daemon import lifecycle
 from commitlogfs.mount.doctor.diagnosis import Level
-from commitlogfs.mount.doctor.machine import judge_request_timeouts
+from commitlogfs.mount.doctor.machine import check_request_timeouts
 from commitlogfs.mount.linux.request_timeouts import FOLDER, describe_limits, read_request_timeouts
 
 
@@ -25,7 +25,7 @@ def test_a_kernel_that_has_one_of_them(tmp_path: Path) -> None:
     timeouts = read_request_timeouts(tmp_path)
     assert timeouts == {"default_request_timeout": None, "max_request_timeout": 15}
     assert describe_limits(timeouts) == "fs.fuse.max_request_timeout = 15"
-    assert judge_request_timeouts(timeouts).level is Level.WARNING
+    assert check_request_timeouts(timeouts).level is Level.WARNING
 
 
 @pytest.mark.parametrize(("seconds", "lines"), [(0, 0), (60, 1)])

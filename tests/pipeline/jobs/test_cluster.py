@@ -63,7 +63,7 @@ def test_a_killed_executor_changes_nothing(cluster: SparkCluster, log: WrittenLo
     try:
 
         def at_work() -> bool:
-            spark_driver.demand_running(driver)
+            spark_driver.require_running(driver)
             return len(list(workdir.iterdir())) > 20
 
         eventually(at_work, spark_driver.BUSY_S)
@@ -112,12 +112,12 @@ def kill_an_executor(cluster: SparkCluster, job: "subprocess.Popen[str]", begun:
     try:
 
         def at_work() -> bool:
-            spark_driver.demand_running(job)
+            spark_driver.require_running(job)
             return begun()
 
         eventually(at_work, spark_driver.BUSY_S)
         os.kill(cluster.executors()[-1], signal.SIGKILL)
-        spark_driver.demand_running(job)
+        spark_driver.require_running(job)
         spark_driver.finish(job)
     finally:
         spark_driver.kill(job)

@@ -117,9 +117,9 @@ def written(newest: Distribution, tmp_path_factory: pytest.TempPathFactory) -> l
     """By configuration, and at the end a tidy store that was closed and opened again: all by one JVM."""
     folder = tmp_path_factory.mktemp("stores")
     runs = [store_run(folder / str(number), given) for number, given in enumerate(CONFIGURATIONS)]
-    tidy = [store_run(folder / "tidy", TIDY, seed=seed) for seed in (1, 2)]
-    rocketmq.write_stores(newest, [*runs, *tidy])
-    return [rebuilt(run) for run in [*runs, tidy[0]]]
+    clean_up = [store_run(folder / "tidy", TIDY, seed=seed) for seed in (1, 2)]
+    rocketmq.write_stores(newest, [*runs, *clean_up])
+    return [rebuilt(run) for run in [*runs, clean_up[0]]]
 
 
 @pytest.mark.parametrize("number", range(len(CONFIGURATIONS)))

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from commitlogfs.pipeline.log.errors import OptionError
-from commitlogfs.pipeline.log.losses import DataLossError, demand_complete, missing_ranges
+from commitlogfs.pipeline.log.losses import DataLossError, missing_ranges, require_complete
 from commitlogfs.pipeline.log.segments import LogListing, SegmentFile
 from commitlogfs.pipeline.log.splits import plan_splits
 
@@ -55,11 +55,11 @@ def test_ranges(bases: tuple[int, ...], start: int, end: int, missing: list[tupl
 )
 def test_said_as_error_or_as_warning(bases: tuple[int, ...], told: str, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(DataLossError) as refusal:
-        demand_complete(listing(*bases), 50, 400, fail=True)
+        require_complete(listing(*bases), 50, 400, fail=True)
     assert str(refusal.value).startswith(told)
     assert str(refusal.value).endswith("read with failOnDataLoss=false to go on without them")
     with caplog.at_level(logging.WARNING):
-        demand_complete(listing(*bases), 50, 400, fail=False)
+        require_complete(listing(*bases), 50, 400, fail=False)
     (line,) = caplog.messages
     range_and_reason = told.partition(" are not in the log: ")
     assert line.startswith(f"lost: {range_and_reason[0]} (")

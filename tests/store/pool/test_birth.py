@@ -13,7 +13,7 @@ from commitlogfs.store.disks.identity import RootAttributes
 from commitlogfs.store.disks.membership import DiskSpec
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.pool import birth
-from commitlogfs.store.pool.open import OnMissing, demand_mountable, open_pool, sweep
+from commitlogfs.store.pool.open import OnMissing, open_pool, require_mountable, sweep
 from commitlogfs.store.thresholds import Thresholds
 
 SIZE = 4096
@@ -41,7 +41,7 @@ def is_pool(specs: tuple[DiskSpec, ...]) -> bool:
     except PoolError:
         return False
     try:
-        demand_mountable(pool, OnMissing.REFUSE)
+        require_mountable(pool, OnMissing.REFUSE)
     except PoolError:
         return False
     finally:

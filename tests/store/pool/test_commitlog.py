@@ -66,13 +66,13 @@ def make_log(
     pool.newest_missing = None if newest_missing is None else BaseOffset(newest_missing)
     log = CommitLog(pool, POLICIES["round-robin"])
     for disk in members:
-        log.note_usage(disk.number, usage)
+        log.record_usage(disk.number, usage)
     return log
 
 
 def created(log: CommitLog, file_name: bytes, ino: int, size: int = 0) -> Segment:
     plan = log.plan_create(file_name, NOW)
-    return log.note_created(plan, plan.order[0], Published(packed_attributes(ino, size), ROOMY))
+    return log.record_created(plan, plan.order[0], Published(packed_attributes(ino, size), ROOMY))
 
 
 # --- the log as one file -----------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_the_record_stays_above_what_a_missing_disk_may_hold():
     """A broker unlinks its unused segment 4 at a clean stop; 3 may lie on the missing disk."""
     log = make_log({2: SIZE, 4: SIZE}, missing=("/data9",), newest_missing=3 * SIZE)
     assert log.newest == 4 * SIZE
-    log.note_removed(log.plan_remove(name(4)), ROOMY)
+    log.record_removed(log.plan_remove(name(4)), ROOMY)
     assert log.newest == 3 * SIZE
     with pytest.raises(SegmentExistsError, match="/data9"):
         log.plan_create(name(3), NOW)
@@ -173,7 +173,7 @@ def test_no_space_is_remembered_for_a_moment():
         log.plan_create(name(0), NOW)
     assert first.value.no_space
     for number in log.disks:
-        log.note_usage(number, ROOMY)
+        log.record_usage(number, ROOMY)
     with pytest.raises(NoDiskAvailableError):
         log.plan_create(name(1), NOW + NO_SPACE_CACHE_S - 0.001)
     assert log.plan_create(name(1), NOW + NO_SPACE_CACHE_S).order
@@ -183,7 +183,7 @@ def test_a_removal_ends_the_memory_of_no_space():
     log = make_log({0: SIZE}, usage=FULL)
     with pytest.raises(NoDiskAvailableError):
         log.plan_create(name(1), NOW)
-    log.note_removed(log.plan_remove(name(0)), ROOMY)
+    log.record_removed(log.plan_remove(name(0)), ROOMY)
     assert log.plan_create(name(1), NOW + 0.001).order == (1,)
 
 
@@ -205,7 +205,7 @@ def test_when_every_disk_refuses_the_reason_is_told(error, no_space):
     log = make_log()
     plan = log.plan_create(name(0), NOW)
     for number in plan.order:
-        log.note_disk_error(number, error, NOW)
+        log.record_disk_error(number, error, NOW)
     refused = log.no_disk_left(plan, NOW)
     assert refused.no_space is no_space
     assert str(error) in str(refused)
@@ -257,16 +257,16 @@ def test_a_retired_file_is_found_by_inode_only_and_counts_as_free():
     log = make_log({0: SIZE})
     before = log.usage(DiskNumber(1))
     file = log.plan_remove(name(0))
-    log.note_retired(file, name(0) + b".01234567")
+    log.record_retired(file, name(0) + b".01234567")
     assert log.find_name(name(0)) is None
     assert list(log.listed()) == []
     assert log.find_ino(DiskNumber(1), 100) is file
     assert file.path == b".commitlogfs/" + name(0) + b".01234567"
     assert log.retired() == [file]
     used = DiskUsage(1 << 30, (1 << 30) - SIZE, (1 << 30) - SIZE)
-    log.note_usage(DiskNumber(1), used)
+    log.record_usage(DiskNumber(1), used)
     assert log.usage(DiskNumber(1)) == before, "its blocks are about to be given back"
-    log.note_removed(file, ROOMY)
+    log.record_removed(file, ROOMY)
     with pytest.raises(SegmentNotFoundError):
         log.find_ino(DiskNumber(1), 100)
 
@@ -274,11 +274,11 @@ def test_a_retired_file_is_found_by_inode_only_and_counts_as_free():
 def test_a_name_made_again_is_another_file():
     log = make_log({0: SIZE})
     old = log.plan_remove(name(0))
-    log.note_retired(old, name(0) + b".01234567")
+    log.record_retired(old, name(0) + b".01234567")
     new = created(log, name(0), 777, SIZE)
     assert log.find_name(name(0)) is new
     assert log.find_ino(old.disk, old.ino) is old
-    log.note_removed(old, ROOMY)
+    log.record_removed(old, ROOMY)
     assert log.find_name(name(0)) is new
     assert log.counters.removed == {"unlink": 1}
 
@@ -299,9 +299,9 @@ def test_renames_and_their_refusals():
         log.plan_publish_copy(temporary, name(7))
     with pytest.raises(SegmentIncompleteError, match="0 of 4096"):
         log.plan_publish_copy(temporary, name(2))
-    log.note_attributes(file, packed_attributes(900, SIZE))
+    log.record_attributes(file, packed_attributes(900, SIZE))
     assert log.plan_publish_copy(temporary, name(2)) is file
-    log.note_copy_published(file, name(2), packed_attributes(900, SIZE))
+    log.record_copy_published(file, name(2), packed_attributes(900, SIZE))
     assert log.find_name(temporary) is None
     assert log.find_name(name(2)) is file
     assert log.find_ino(file.disk, 900) is file
@@ -314,12 +314,12 @@ def test_a_copy_can_move_to_another_temporary_name_and_another_segment():
     first, second = b"." + name(2) + b".x", b"." + name(5) + b".y"
     file = created(log, first, 900)
     log.plan_publish_copy(first, second)
-    log.note_copy_published(file, second, packed_attributes(900, SIZE))
+    log.record_copy_published(file, second, packed_attributes(900, SIZE))
     assert log.find_name(first) is None
     assert log.find_name(second) is file
     assert file.base_offset == 5 * SIZE
     log.plan_publish_copy(second, name(5))
-    log.note_copy_published(file, name(5), packed_attributes(900, SIZE))
+    log.record_copy_published(file, name(5), packed_attributes(900, SIZE))
     assert log.catalog.get(5 * SIZE) is file
 
 
@@ -336,14 +336,14 @@ def test_what_cannot_be_freed_is_not_promised():
     count = log.catalog.count_on_disk(number)
     assert log.freeable_bytes(number) == count * SIZE
     first = log.catalog.get(0)
-    log.note_attributes(first, packed_attributes(ino=first.ino, size=SIZE, nlink=2))
+    log.record_attributes(first, packed_attributes(ino=first.ino, size=SIZE, nlink=2))
     log.count_links()
     assert log.freeable_bytes(number) == (count - 1) * SIZE
     vain = [segment for segment in log.catalog.on_disk(number) if segment is not first]
     for segment in vain[:3]:
-        log.note_attributes(segment, packed_attributes(ino=segment.ino, size=SIZE, blocks=SIZE // 512))
-        log.note_removed(segment, UsageAfter(100 * SIZE, 10 * SIZE, 10 * SIZE, gained_bytes=0))
-    assert log.is_barren(number)
+        log.record_attributes(segment, packed_attributes(ino=segment.ino, size=SIZE, blocks=SIZE // 512))
+        log.record_removed(segment, UsageAfter(100 * SIZE, 10 * SIZE, 10 * SIZE, gained_bytes=0))
+    assert log.reclaims_nothing(number)
     assert log.freeable_bytes(number) == 0
-    log.note_usage(number, DiskUsage(100 * SIZE, 11 * SIZE, 11 * SIZE))
-    assert not log.is_barren(number)
+    log.record_usage(number, DiskUsage(100 * SIZE, 11 * SIZE, 11 * SIZE))
+    assert not log.reclaims_nothing(number)

@@ -235,7 +235,7 @@ def test_a_disk_that_hangs_ends_the_prefix():
     engine = Engine(COOPERATIVE, world)
     engine.planned()
     assert engine.after(30).planned() == []
-    assert AlertCode.IN_VAIN in engine.alerts()
+    assert AlertCode.NOT_RECLAIMING in engine.alerts()
 
 
 def test_segments_of_a_lost_disk_are_absent_already():
@@ -284,15 +284,15 @@ def test_a_removal_that_failed_is_told_and_tried_again():
 def test_nothing_goes_for_a_disk_where_removals_give_nothing(for_create):
     world = two_disks(92, 92)
     for disk in world.disks:
-        disk.is_barren = True
+        disk.reclaims_nothing = True
     engine = Engine(COOPERATIVE, world)
     engine.planned()
     assert engine.after(30).planned(for_create=for_create) == []
     assert [(alert.code, alert.disk) for alert in engine.decide().alerts[:2]] == [
-        (AlertCode.IN_VAIN, "/data1"),
-        (AlertCode.IN_VAIN, "/data2"),
+        (AlertCode.NOT_RECLAIMING, "/data1"),
+        (AlertCode.NOT_RECLAIMING, "/data2"),
     ]
-    world.disks[1].is_barren = False
+    world.disks[1].reclaims_nothing = False
     engine.planned()
     engine.after(30)
     # Three, or ten, of disk 2, and what lies between.
@@ -308,7 +308,7 @@ def test_segments_that_free_nothing_are_not_counted_on():
     assert len(engine.after(30).planned()) == 90 + 15
     world.linked = set(range(180))
     assert engine.planned() == []
-    assert AlertCode.IN_VAIN in engine.alerts()
+    assert AlertCode.NOT_RECLAIMING in engine.alerts()
 
 
 def test_a_cordoned_disk_has_no_say_but_its_segments_go():

@@ -95,10 +95,10 @@ class Histories(RuleBasedStateMachine):
         disk = self.world.disks[min(number, len(self.world.disks)) - 1]
         disk.state, disk.answers = state, answers
 
-    @rule(number=st.integers(1, 4), troubled=st.booleans(), lost=st.booleans(), barren=st.booleans())
-    def change_health(self, number: int, troubled: bool, lost: bool, barren: bool) -> None:
+    @rule(number=st.integers(1, 4), troubled=st.booleans(), lost=st.booleans(), not_reclaiming=st.booleans())
+    def change_health(self, number: int, troubled: bool, lost: bool, not_reclaiming: bool) -> None:
         disk = self.world.disks[min(number, len(self.world.disks)) - 1]
-        disk.is_troubled, disk.is_lost, disk.is_barren = troubled, lost, barren
+        disk.is_troubled, disk.is_lost, disk.reclaims_nothing = troubled, lost, not_reclaiming
 
     @rule()
     def close_all(self) -> None:
@@ -153,7 +153,7 @@ class Histories(RuleBasedStateMachine):
             freed = sum(
                 removal.segment.allocated_bytes
                 for removal in planned
-                if removal.segment.disk == disk.number and not disk.is_barren
+                if removal.segment.disk == disk.number and not disk.reclaims_nothing
             )
             assert disk.usage is not None
             left[disk.number] = (disk.usage.with_pending_free(freed), disk.thresholds)
