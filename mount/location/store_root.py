@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from commitlogfs.mount.linux import mountinfo
+from commitlogfs.store.broker_store import ABORT_FILE, CHECKPOINT_FILE, CONFIG, CONSUME_QUEUE, INDEX, LOCK_FILE
 from commitlogfs.store.disks.identity import RootAttributes
 
-LOCK: Final = "lock"
-"""The file that a broker opens before everything else, and leaves behind."""
-_TRACES: Final = (LOCK, "abort", "checkpoint", "config", "consumequeue", "index")
+_TRACES: Final = (LOCK_FILE, ABORT_FILE, CHECKPOINT_FILE, CONFIG, CONSUME_QUEUE, INDEX)
 """Names that a broker makes in its store root."""
 _TIMEOUT_S: Final = 3.0
 
@@ -53,8 +52,8 @@ def examine_store_root(mountpoint: str, owner: RootAttributes, *, has_segments: 
     traces = [name for name in _TRACES if os.path.lexists(root / name)]
     if has_segments and not traces:
         return StoreRoot(str(root))
-    if LOCK in traces:
-        user = (root / LOCK).lstat().st_uid
+    if LOCK_FILE in traces:
+        user = (root / LOCK_FILE).lstat().st_uid
         if user != owner.uid:
             return StoreRoot(str(root), other_user=user)
     obstacle, remedy = _find_obstacle(root, mountpoint, owner)

@@ -9,6 +9,8 @@ import os
 import struct
 from pathlib import Path
 
+from commitlogfs.store.broker_store import LOCK_FILE
+
 _FLOCK = struct.Struct("@hhqqi4x")
 """struct flock on 64-bit Linux: type, whence, start, length, pid."""
 
@@ -16,11 +18,11 @@ _FLOCK = struct.Struct("@hhqqi4x")
 def broker_pid(store_root: Path) -> int | None:
     """The process that holds the store's lock; None if none does. Raises OSError if that cannot be told."""
     try:
-        fd = os.open(store_root / "lock", os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(store_root / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     except PermissionError:
-        fd = os.open(store_root / "lock", os.O_RDONLY | os.O_CLOEXEC)  # to ask needs no right to write
+        fd = os.open(store_root / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)  # to ask needs no right to write
     try:
         answer = fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
     finally:

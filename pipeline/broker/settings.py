@@ -17,6 +17,7 @@ from commitlogfs.pipeline.broker.dispatch import SCHEDULE_TOPIC, DispatchRules, 
 from commitlogfs.pipeline.broker.index_file import DEFAULT_CAPACITY, DEFAULT_SLOTS
 from commitlogfs.pipeline.log.errors import PipelineError
 from commitlogfs.store.broker_conf import BrokerConf, PropertiesError, parse_properties
+from commitlogfs.store.broker_store import COMMITLOG, TOPICS_FILE
 
 NEWEST_VERSION = "5.5.0"
 _DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -167,7 +168,7 @@ def _path(conf: BrokerConf, key: str) -> Path | None:
 
 
 def _commitlog(conf: BrokerConf, root: Path | None) -> str | None:
-    return conf.text("storePathCommitLog") or (None if root is None else str(root / "commitlog"))
+    return conf.text("storePathCommitLog") or (None if root is None else str(root / COMMITLOG))
 
 
 def _positive(conf: BrokerConf, key: str, default: int) -> int:
@@ -237,7 +238,7 @@ def _read_topics(root: Path | None, conf: BrokerConf) -> tuple[dict[str, Any] | 
     """
     if root is None:
         return None, False
-    for path in root / "config/topics.json", root / "config/topics.json.bak":
+    for path in root / TOPICS_FILE, root / f"{TOPICS_FILE}.bak":
         try:
             content = json.loads(path.read_text())
             table = content["topicConfigTable"]

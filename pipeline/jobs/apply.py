@@ -29,12 +29,20 @@ from commitlogfs.pipeline.log.errors import LocationError, PipelineError
 from commitlogfs.pipeline.log.locations import absolute_places
 from commitlogfs.pipeline.log.segments import LogListing, SegmentFile, list_segments, open_segment, read_at
 from commitlogfs.pipeline.log.tail import find_end
+from commitlogfs.store.broker_store import (
+    ABORT_FILE,
+    BATCH_CONSUME_QUEUE,
+    COMMITLOG,
+    CONSUME_QUEUE,
+    INDEX,
+    LOCK_FILE,
+)
 
 MANIFEST = "rebuild.json"
 """In the output of a rebuild: what it was made from."""
 JOURNAL = "rebuild-apply.json"
 """In the store's root while folders are being exchanged."""
-_PARTS = ("consumequeue", "batchconsumequeue", "index")
+_PARTS = (CONSUME_QUEUE, BATCH_CONSUME_QUEUE, INDEX)
 _HEADS, _HEAD_BYTES = 2, 256
 
 
@@ -117,7 +125,7 @@ def apply_rebuilt(
             if not output.exists():
                 return _result(journal, store_root)
             journal = None
-        log = _StoreLog(own_log or str(store_root / "commitlog"), given_log)
+        log = _StoreLog(own_log or str(store_root / COMMITLOG), given_log)
         if journal is None:
             journal = _begin(output, store_root, log, accept_misplaced=accept_misplaced)
         elif not output.exists():
@@ -153,7 +161,7 @@ def _result(journal: _Journal, store_root: Path) -> ApplyResult:
 @contextmanager
 def _broker_kept_out(store_root: Path) -> Iterator[None]:
     """The very lock that a broker takes (DefaultMessageStore#start): byte 0 of `lock`, for writing."""
-    lock = store_root / "lock"
+    lock = store_root / LOCK_FILE
     try:
         is_new = not lock.exists()
         file = lock.open("a+b")
@@ -375,7 +383,7 @@ def _warnings(store_root: Path, left: Sequence[str]) -> Iterator[str]:
             f"{store_root}: the broker has been running since an earlier apply was interrupted: "
             f"{' and '.join(left)} stayed as the broker has it"
         )
-    if (store_root / "abort").exists() and (store_root / "index").exists():
+    if (store_root / ABORT_FILE).exists() and (store_root / INDEX).exists():
         yield (
             f"{store_root}/abort: the broker was not stopped cleanly: at its next start it removes all index files "
             "newer than its checkpoint: start it, stop it cleanly, and rebuild the index again"

@@ -34,6 +34,7 @@ from commitlogfs.pipeline.log.splits import DEFAULT_SPLIT_BYTES, plan_splits
 from commitlogfs.pipeline.log.tail import find_end
 from commitlogfs.pipeline.log.truncation import crossing_record, expected_end
 from commitlogfs.pipeline.log.unread_end import Unread, find_unread, require_messages
+from commitlogfs.store.broker_store import BATCH_CONSUME_QUEUE, CONSUME_QUEUE, INDEX
 from commitlogfs.store.segment import LARGEST_OFFSET
 
 _TASKS_AT_MOST = 20_000
@@ -137,7 +138,7 @@ def _index_of(store_root: Path | None, settings: BrokerSettings) -> tuple[IndexF
     if store_root is None or not settings.index_enabled:
         return None
     try:
-        return tuple(list_index(store_root / "index", settings.index_slots, settings.index_capacity))
+        return tuple(list_index(store_root / INDEX, settings.index_slots, settings.index_capacity))
     except FileNotFoundError:
         return ()
     except OSError as error:
@@ -296,7 +297,7 @@ class _Run:
                 )
 
     def _queues_on_disk(self) -> Iterator[QueueKey]:
-        for folder, batch in (("consumequeue", False), ("batchconsumequeue", True)):
+        for folder, batch in ((CONSUME_QUEUE, False), (BATCH_CONSUME_QUEUE, True)):
             for path in (self._plan.queues or Path()).glob(f"{folder}/*/*"):
                 if path.name.isdecimal():
                     yield QueueKey(path.parent.name, int(path.name), batch)

@@ -25,6 +25,7 @@ from commitlogfs.pipeline.log.scanner import Chunk, Damage, DamageMode, scan_spl
 from commitlogfs.pipeline.log.segments import LogListing
 from commitlogfs.pipeline.log.splits import Split
 from commitlogfs.pipeline.source.worker_task import worker_task
+from commitlogfs.store.broker_store import BATCH_CONSUME_QUEUE, CONSUME_QUEUE
 
 _HELD_AT_MOST = 1_000_000
 _WIDEST_JUMP = 1 << 16
@@ -139,7 +140,7 @@ Audited = SplitReport | tuple[QueueKey, QueueTally]
 
 
 def queue_folder(root: Path, queue: QueueKey) -> Path:
-    return root / ("batchconsumequeue" if queue.batch else "consumequeue") / queue.topic / str(queue.queue_id)
+    return root / (BATCH_CONSUME_QUEUE if queue.batch else CONSUME_QUEUE) / queue.topic / str(queue.queue_id)
 
 
 def queue_name(queue: QueueKey) -> str:

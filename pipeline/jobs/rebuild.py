@@ -37,6 +37,7 @@ from commitlogfs.pipeline.log.splits import DEFAULT_SPLIT_BYTES, Split, plan_spl
 from commitlogfs.pipeline.log.tail import find_end
 from commitlogfs.pipeline.log.truncation import expected_end
 from commitlogfs.pipeline.log.unread_end import require_messages, warn_of_unread_end
+from commitlogfs.store.broker_store import BATCH_CONSUME_QUEUE, CONSUME_QUEUE, INDEX
 
 _TASKS_AT_MOST = 20_000
 _QUEUE_BYTES_PER_TASK = 512 << 20
@@ -259,12 +260,12 @@ class _Run:
         out = self._building / "out"
         out.mkdir(exist_ok=True)
         if self._queues:
-            (out / "consumequeue").mkdir(exist_ok=True)
+            (out / CONSUME_QUEUE).mkdir(exist_ok=True)
             if self._settings.rules.batch_topics:
-                (out / "batchconsumequeue").mkdir(exist_ok=True)
+                (out / BATCH_CONSUME_QUEUE).mkdir(exist_ok=True)
         if not self._index:
             return []
-        (out / "index").mkdir()
+        (out / INDEX).mkdir()
         numbers = [str(written.file) for written in self.index_files]
         times = [written.summary.begin_ms for written in self.index_files]
         if self._has_empty_file():
@@ -273,14 +274,14 @@ class _Run:
             self._write_empty_file()
         names = file_names(times, zone)
         for number, name in zip(numbers, names, strict=True):
-            (self._building / "index" / number).rename(out / "index" / name)
+            (self._building / INDEX / number).rename(out / INDEX / name)
         return names
 
     def _require_written(self) -> None:
         """What workers say they have written must be here: a disk that they do not share hides it."""
         out, figures = self._building / "out", self.queue_figures
         sizes = [path.stat().st_size for path in out.glob("*/*/*/*")]
-        index = [self._building / "index" / str(written.file) for written in self.index_files]
+        index = [self._building / INDEX / str(written.file) for written in self.index_files]
         whole = file_size(self._settings.index_slots, self._settings.index_capacity)
         pairs = (
             ("queues", sum(1 for _ in out.glob("*/*/*")), figures["queues"]),
@@ -304,7 +305,7 @@ class _Run:
     def _write_empty_file(self) -> None:
         last = self.index_files[-1].summary if self.index_files else None
         before = None if last is None else (last.end_offset, last.end_ms)
-        folder = self._building / "index"
+        folder = self._building / INDEX
         folder.mkdir(exist_ok=True)
         slots, capacity = self._settings.index_slots, self._settings.index_capacity
         with IndexFileWriter(folder / "empty", slots, capacity, before) as writer:

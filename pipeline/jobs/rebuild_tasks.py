@@ -30,6 +30,7 @@ from commitlogfs.pipeline.log.errors import OutputError, output_errors
 from commitlogfs.pipeline.log.scanner import Chunk, Damage, DamageMode, scan_split
 from commitlogfs.pipeline.log.splits import Split
 from commitlogfs.pipeline.source.worker_task import worker_task
+from commitlogfs.store.broker_store import BATCH_CONSUME_QUEUE, CONSUME_QUEUE, INDEX
 
 _HELD_AT_MOST = 1_000_000
 """Entries and keys that are gathered before they are sorted and sent on, some 40 bytes each."""
@@ -311,7 +312,7 @@ def _write_queues(
     for queue, of_queue in groupby(items, lambda item: item.queue):
         totals.update(asdict(_write_queue(queue, of_queue, attempt.path, spills, settings)), queues=1)
         totals["bytes"] += sum(path.stat().st_size for path in attempt.path.iterdir())
-        kind = "batchconsumequeue" if queue.batch else "consumequeue"
+        kind = BATCH_CONSUME_QUEUE if queue.batch else CONSUME_QUEUE
         attempt.publish(Path("out", kind, queue.topic, str(queue.queue_id)))
     return totals
 
@@ -358,7 +359,7 @@ def _write_index_file(
     finally:
         if writer is not None:
             writer.release()
-    attempt.publish(Path("index", str(number)))
+    attempt.publish(Path(INDEX, str(number)))
     return IndexFileWritten(number, summary)
 
 

@@ -15,10 +15,11 @@ import numpy.typing as npt
 from commitlogfs.pipeline.log.errors import DuplicateSegmentError, LocationError, SegmentGoneError
 from commitlogfs.pipeline.log.locations import absolute_place, is_uri, local_path, split_places
 from commitlogfs.pipeline.log.mount_status import MOUNT_STATUS, NotServed, find_not_served
+from commitlogfs.store.broker_store import COMMITLOG
 from commitlogfs.store.layout import XATTR_IDENTITY
 from commitlogfs.store.segment import LARGEST_OFFSET, format_segment_name, looks_like_segment
 
-_ABOVE_LOG = ("commitlog", "store/commitlog")
+_ABOVE_LOG = (COMMITLOG, f"store/{COMMITLOG}")
 """Where a log lies below a directory that is easily taken for it."""
 _MOST_FOLDERS = 1000
 
