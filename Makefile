@@ -7,7 +7,7 @@ WORKERS ?= 2
 # Files in their order: the long ones (bench, broker) come first, so that no worker is left with one at the end.
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup demo test test-fast soak lint bench bench-metadata bench-pipeline clean
+.PHONY: setup demo test test-fast test-floors soak lint manual bench bench-metadata bench-pipeline clean
 
 setup: ## system packages, virtual environment, editable install
 	@scripts/setup $(VENV)
@@ -21,11 +21,17 @@ test: setup ## the whole suite (README's second command)
 test-fast: setup ## everyday work: no broker, no slow tests, below a minute
 	@$(PYTEST) $(PARALLEL) -m "not soak and not slow and not broker"
 
+test-floors: setup ## everyday tests with the oldest versions that pyproject.toml allows
+	@scripts/test-floors
+
 soak: setup ## longer proofs, not in CI
 	@$(PYTEST) -m soak --timeout 7200
 
-lint: setup ## ruff and mypy strict
+lint: setup ## spelling, ruff and mypy strict
 	@scripts/lint $(VENV)
+
+manual: setup ## man pages and shell completion, in build/man/share
+	@$(PY) scripts/manual.py build/man
 
 bench-metadata: setup ## 60,000 segments: mount, list, memory; create latency on ext4 and xfs
 	@$(PY) -m commitlogfs.bench.metadata
