@@ -15,6 +15,7 @@ from support.booted import Booted, booted, why_not
 from support.broker_unit import BROKER, BrokerUnit
 from support.brokers import send_all
 from support.loop_disks import DiskFarm, loop_available
+from support.releases import SOURCE, copy_source
 
 from commitlogfs.bench import rocketmq, sweep
 from commitlogfs.bench.rocketmq import Distribution, NameServer
@@ -29,7 +30,6 @@ pytestmark = [
     ),
 ]
 
-SOURCE = Path(__file__).parents[2]
 VERSION = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]["version"]
 NEXT_VERSION = "0.1.1"
 STORE = "/var/rocketmq/store"
@@ -46,10 +46,9 @@ def lines_of(document: str, heading: str) -> str:
     return found[1]
 
 
-def copy_source(place: Path, version: str) -> None:
+def copy_release(place: Path, version: str) -> None:
     """What a release contains, as that version."""
-    left_out = shutil.ignore_patterns(".*", "build", "dist", "tests", "*.so", "*.egg-info", "__pycache__")
-    shutil.copytree(SOURCE, place, ignore=left_out)
+    copy_source(place)
     project = place / "pyproject.toml"
     project.write_text(project.read_text().replace(f'version = "{VERSION}"', f'version = "{version}"'))
 
@@ -106,8 +105,8 @@ def machine(base_folder: Path) -> Iterator[Machine]:
 
 def test_the_typed_lines_end_in_a_broker_that_works(machine: Machine) -> None:
     shared = machine.system.shared
-    copy_source(shared / "release", VERSION)
-    copy_source(shared / "next", NEXT_VERSION)
+    copy_release(shared / "release", VERSION)
+    copy_release(shared / "next", NEXT_VERSION)
     machine.type(lines_of("README.md", "Ten lines to a running mount"), shared / "release")
     machine.system.run("commitlogfs", "ready", "broker", "--wait", "30")
     machine.broker.start_unit(machine.system)
