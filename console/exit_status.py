@@ -1,4 +1,4 @@
-"""Exit statuses of every commitlogfs command and `commitlogfs-pipeline` (documented in docs/operating.md)."""
+"""Exit statuses of every commitlogfs command and `commitlogfs-pipeline` (documented in docs/reference/cli.md)."""
 
 from enum import IntEnum
 

@@ -25,7 +25,7 @@ def _no_translation(_error: Exception) -> None:
 
 
 def run(app: typer.Typer, arguments: list[str] | None = None, translate: Translate = _no_translation) -> int:
-    """Run one command and return its exit status (docs/operating.md).
+    """Run one command and return its exit status (docs/reference/cli.md).
 
     Reports UserError, wrong arguments and OSError as one line on standard error. Any other exception passes: it is
     a bug, and its traceback is needed.

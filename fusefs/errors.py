@@ -1,4 +1,4 @@
-"""The one place where store errors become errnos. Documented for users in docs/operating.md."""
+"""The one place where store errors become errnos. Documented for users in docs/reference/errors.md."""
 
 import errno
 import logging

@@ -65,7 +65,7 @@ def options(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; the exit status (docs/operating.md)."""
+    """Run one command; the exit status (docs/reference/cli.md)."""
     return console.run(app, arguments)
 
 

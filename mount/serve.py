@@ -16,7 +16,7 @@ from commitlogfs.mount.linux import descriptor_store, logs, priority
 
 
 def main() -> int:
-    """Serve until unmounted or told to hand over; the exit status (docs/operating.md)."""
+    """Serve until unmounted or told to hand over; the exit status (docs/reference/cli.md)."""
     parser = argparse.ArgumentParser(prog="commitlogfs-daemon", description=__doc__)
     parser.add_argument("which", help="configuration name or file; with --init the mountpoint")
     parser.add_argument("--init", metavar="DISK,DISK,...")

@@ -18,7 +18,7 @@ class Severity(IntEnum):
 
 
 class FindingCode(Enum):
-    """Stable names, shown in `--json` and explained in docs/operating.md."""
+    """Stable names, shown in `--json` and explained in docs/reference/findings.md."""
 
     DISK_MISSING = "disk-missing"
     DISK_WITHOUT_IDENTITY = "disk-without-identity"

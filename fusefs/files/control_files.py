@@ -1,7 +1,7 @@
 """The hidden folder `.commitlogfs`: found by name, never listed in the root.
 
     log           the whole log as one file, addressed by log offset; EIO over a gap, never zeros
-    status.json   state for programs (schema in docs/operating.md)
+    status.json   state for programs (schema in docs/reference/status.md)
     metrics       Prometheus text
 
 All are read with direct I/O: their content moves and must not come from the page cache.

@@ -1,4 +1,4 @@
-"""Read-only extended attributes of a segment (names in docs/operating.md)."""
+"""Read-only extended attributes of a segment (names in docs/reference/status.md)."""
 
 import os
 from collections.abc import Callable

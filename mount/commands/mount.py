@@ -163,7 +163,7 @@ def daemon_program() -> list[str]:
     """The start of the daemon's command line: where there are installed commands, the one beside this command.
 
     It is named by the path, with its links, by which this one was called. A keeper uses it for as long as the mount
-    lives, so an upgrade that changes a link (docs/operating.md) takes effect at the next `restart`.
+    lives, so an upgrade that changes a link (docs/installing.md) takes effect at the next `restart`.
     """
     called = Path(sys.argv[0]).absolute()
     folder = called.resolve().parent

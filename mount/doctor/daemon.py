@@ -8,7 +8,7 @@ from commitlogfs.mount.doctor.disk_probe import DiskProbe
 
 _PROBLEMS: Final = frozenset({"all-full", "no-writable-disk", "disk-failed", "stuck"})
 """Alerts that keep the log from being written, read or cleaned now."""
-_MORE: Final = "`commitlogfs status` shows every disk and alert; docs/operating.md explains them"
+_MORE: Final = "`commitlogfs status` shows every disk and alert; docs/troubleshooting.md explains them"
 _FINDING_LEVELS: Final = {"note": Level.NOTE, "warning": Level.WARNING}
 
 

@@ -1,6 +1,6 @@
 """The state of a running daemon as one document: `status --json`, `.commitlogfs/status.json`, control socket.
 
-The schema is documented in docs/operating.md and only grows.
+The schema is documented in docs/reference/status.md and only grows.
 """
 
 import contextlib

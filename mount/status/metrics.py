@@ -1,4 +1,4 @@
-"""Prometheus metrics of one daemon (names in docs/operating.md)."""
+"""Prometheus metrics of one daemon (names in docs/reference/metrics.md)."""
 
 import os
 from collections.abc import Callable, Iterable

@@ -121,7 +121,7 @@ def remarks(report: SimulationReport, scenario: Scenario) -> list[Remark]:
 
 
 def as_document(report: SimulationReport, scenario: Scenario, found: list[Remark]) -> dict[str, Any]:
-    """Stable schema (docs/operating.md). Bytes, percent, and seconds since the beginning; null: never."""
+    """Stable schema (docs/reference/cli.md). Bytes, percent, and seconds since the beginning; null: never."""
     rules, broker, retention = scenario.rules, scenario.broker, report.retention
     return {
         "scenario": {

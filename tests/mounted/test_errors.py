@@ -1,4 +1,4 @@
-"""What the mounted directory refuses, and how. REFUSALS and the table in docs/errors.md say the same."""
+"""What the mounted directory refuses, and how. REFUSALS and the table in docs/reference/errors.md say the same."""
 
 import ctypes
 import errno
@@ -15,7 +15,7 @@ from support.pools import MIB, PoolMount, segment_bytes
 pytestmark = pytest.mark.mounted
 BOTH_MODES = True
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "errors.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
 
 SEEK_END_OF_DATA = (os.SEEK_DATA, os.SEEK_HOLE)
 RENAME_EXCHANGE = 2

@@ -85,7 +85,7 @@ def test_the_documents_name_one_layout() -> None:
     """`ln -sfn` would put the link inside a directory of that name, and upgrades would run the former code."""
     source = Path(__file__).parents[2]
     version = tomllib.loads((source / "pyproject.toml").read_text())["project"]["version"]
-    for document in ("README.md", "docs/operating.md", "docs/systemd.md", "docs/pipeline.md"):
+    for document in ("README.md", "docs/installing.md", "docs/getting-started.md", "docs/pipeline.md"):
         text = (source / document).read_text()
         for line in text.splitlines():
             assert not re.search(r"\bln (?!-sfT).*/opt/commitlogfs( |$)", line), line

@@ -1,11 +1,11 @@
-"""docs/findings.md and the enum of findings agree."""
+"""docs/reference/findings.md and the enum of findings agree."""
 
 import re
 from pathlib import Path
 
 from commitlogfs.store.findings import FindingCode
 
-TABLE = Path(__file__).parents[2] / "docs/findings.md"
+TABLE = Path(__file__).parents[2] / "docs/reference/findings.md"
 _ROW = re.compile(r"^\| `([a-z-]+)` \|(.*)\|$", re.MULTILINE)
 
 

@@ -1,6 +1,6 @@
 """The mounted directory and a model of it, side by side, under random sequences of operations.
 
-The model is a dictionary of byte strings with the rules of docs/operating.md. Whatever the two answer
+The model is a dictionary of byte strings with the rules of docs/reference/errors.md. Whatever the two answer
 differently - content, size, listing, attributes, errno - is a bug in one of them. A sequence that found one
 lives on as a plain test in test_mounted_cases.py.
 """

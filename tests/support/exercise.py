@@ -164,7 +164,7 @@ class Exercise:
 
     def _can_splice(self, opened: Open) -> bool:
         """With passthrough, splice(2) and its relatives read past it from a descriptor that also appends, by way of
-        a cache of their own: docs/errors.md."""
+        a cache of their own: docs/reference/errors.md."""
         return opened.reads and not opened.direct and (self._plain or not opened.appends)
 
     def copy(self) -> None:

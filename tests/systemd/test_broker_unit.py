@@ -148,7 +148,7 @@ def kill_all(machine: Machine) -> None:
 
 
 def upgrade(machine: Machine) -> None:
-    """As docs/systemd.md says: the commands become those of another version, and the unit is restarted."""
+    """As docs/installing.md says: the commands become those of another version, and the unit is restarted."""
     folder = release(machine.system.shared / f"releases/{NEW_VERSION}", NEW_VERSION)
     commands(folder / "bin", "env", f"PYTHONPATH={folder}", sys.executable)
     machine.system.run("cp", "-r", "--remove-destination", f"{folder}/bin/.", "/usr/local/bin")

@@ -1,4 +1,4 @@
-"""README's lines, typed literally, end in a broker that accepts messages; those of docs/operating.md upgrade it.
+"""README's lines, typed literally, end in a broker that accepts messages; those of docs/installing.md upgrade it.
 
 On a machine of its own (a booted systemd on an overlay of this one), with packages from pip's index.
 """
@@ -114,7 +114,7 @@ def test_the_typed_lines_end_in_a_broker_that_works(machine: Machine) -> None:
     assert machine.versions() == (VERSION, VERSION)
     broker = machine.system.show(BROKER, "MainPID")
 
-    upgrade = lines_of("docs/operating.md", "Upgrade and way back").replace("NAME", "broker")
+    upgrade = lines_of("docs/installing.md", "Upgrade and way back").replace("NAME", "broker")
     machine.type(upgrade, shared / "next")
     assert machine.versions() == (NEXT_VERSION, NEXT_VERSION)
     machine.sends("Upgraded")

@@ -1,0 +1,78 @@
+"""Links, headings and paths that the documents name exist, and the documents that code and tests name do, too."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PROJECT = ("bench", "console", "docs", "fusefs", "mount", "pipeline", "scripts", "store", "systemd", "tests")
+"""Directories whose content the documents name by a path from the root."""
+
+_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_SPAN = re.compile(r"`([^`\n]+)`")
+_PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(PROJECT)})(?:/[\w.@-]+)+/?")
+_NAMED_DOCUMENT = re.compile(r"\bdocs/[\w./-]*\.md\b|\bREADME\.md\b")
+
+
+def anchors(document: Path) -> set[str]:
+    """Of all headings, as GitHub makes them: lower case, spaces as hyphens, no other punctuation."""
+    text = _FENCE.sub("", document.read_text())
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(document: Path) -> Iterator[str]:
+    for link in _LINK.findall(_FENCE.sub("", document.read_text())):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = (document.parent / name).resolve() if name else document
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            yield link
+
+
+def missing_paths(document: Path) -> Iterator[str]:
+    for span in _SPAN.findall(_FENCE.sub("", document.read_text())):
+        yield from (path for path in _PATH.findall(span) if not (ROOT / path).exists())
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(document: Path) -> None:
+    assert not list(broken_links(document))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_named_paths_of_the_project_exist(document: Path) -> None:
+    assert not list(missing_paths(document))
+
+
+def test_the_readme_leads_to_every_document() -> None:
+    linked = {(ROOT / link.partition("#")[0]).resolve() for link in _LINK.findall((ROOT / "README.md").read_text())}
+    assert [path for path in DOCUMENTS if path.is_relative_to(ROOT / "docs") and path not in linked] == []
+
+
+def test_documents_named_in_code_and_tests_exist() -> None:
+    missing = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for folder in (*PROJECT, "pyspark_commitlog")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".c", ".pyi", ".service", ".conf", ""} and path.is_file()
+        for name in _NAMED_DOCUMENT.findall(path.read_text(errors="replace"))
+        if not (ROOT / name).exists()
+    ]
+    assert not missing
+
+
+def test_a_broken_link_and_a_missing_path_are_found(tmp_path: Path) -> None:
+    other, document = tmp_path / "other.md", tmp_path / "document.md"
+    other.write_text("# A heading: `mount(8)`\n\n```\n# no heading\n```\n")
+    document.write_text(
+        "[one](other.md#a-heading-mount8) [two](other.md#no-heading) [three](none.md) [four](https://example.org)\n"
+        "`store/segment.py` `python -m x; cat store/none.py` `mount NAME` `store`\n"
+    )
+    assert list(broken_links(document)) == ["other.md#no-heading", "none.md"]
+    assert list(missing_paths(document)) == ["store/none.py"]
