@@ -13,8 +13,8 @@ PROJECT = ("bench", "console", "docs", "fusefs", "mount", "pipeline", "scripts",
 
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-_SPAN = re.compile(r"`([^`\n]+)`")
 _PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(PROJECT)})(?:/[\w.@-]+)+/?")
+_MODULE = re.compile(r"(?<![\w./-])\w+\.(?:py|c)\b")
 _NAMED_DOCUMENT = re.compile(r"\bdocs/[\w./-]*\.md\b|\bREADME\.md\b")
 
 
@@ -36,8 +36,10 @@ def broken_links(document: Path) -> Iterator[str]:
 
 
 def missing_paths(document: Path) -> Iterator[str]:
-    for span in _SPAN.findall(_FENCE.sub("", document.read_text())):
-        yield from (path for path in _PATH.findall(span) if not (ROOT / path).exists())
+    """Paths from the root, and names of modules without a directory."""
+    text = _LINK.sub("", _FENCE.sub("", document.read_text()))
+    yield from (path for path in _PATH.findall(text) if not (ROOT / path.rstrip(".")).exists())
+    yield from (name for name in _MODULE.findall(text) if not any(any((ROOT / p).rglob(name)) for p in PROJECT))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -72,7 +74,7 @@ def test_a_broken_link_and_a_missing_path_are_found(tmp_path: Path) -> None:
     other.write_text("# A heading: `mount(8)`\n\n```\n# no heading\n```\n")
     document.write_text(
         "[one](other.md#a-heading-mount8) [two](other.md#no-heading) [three](none.md) [four](https://example.org)\n"
-        "`store/segment.py` `python -m x; cat store/none.py` `mount NAME` `store`\n"
+        "(store/segment.py) `python -m x; cat store/none.py` `mount NAME` store/segment.py. `segment.py` `gone.py`\n"
     )
     assert list(broken_links(document)) == ["other.md#no-heading", "none.md"]
-    assert list(missing_paths(document)) == ["store/none.py"]
+    assert list(missing_paths(document)) == ["store/none.py", "gone.py"]
