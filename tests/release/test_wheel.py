@@ -34,7 +34,8 @@ spark.stop()
 """
 SHIPPED = {
     "": ["LICENSE", "README.md", "CHANGELOG.md", "SECURITY.md"],
-    "docs": [path.name for path in (SOURCE / "docs").iterdir()],
+    "docs": [path.name for path in (SOURCE / "docs").glob("*.md")],
+    "docs/reference": [path.name for path in (SOURCE / "docs/reference").glob("*.md")],
     "systemd": [path.name for path in (SOURCE / "systemd").iterdir() if path.is_file()],
     "systemd/broker.service.d": ["commitlogfs.conf"],
     "scripts": ["manual.py"],
@@ -43,6 +44,7 @@ SHIPPED = {
 INSTALLED_IN = {
     "": "doc/commitlogfs",
     "docs": "doc/commitlogfs/docs",
+    "docs/reference": "doc/commitlogfs/docs/reference",
     "systemd": "commitlogfs/systemd",
     "systemd/broker.service.d": "commitlogfs/systemd/broker.service.d",
     "scripts": "commitlogfs",
