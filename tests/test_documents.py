@@ -75,7 +75,7 @@ def test_a_broken_link_and_a_missing_path_are_found(tmp_path: Path) -> None:
     document.write_text(
         "[one](other.md#a-heading-mount8) [two](other.md#no-heading) [three](none.md) [four](https://example.org)\n"
         "(store/segment.py) `python -m x; cat store/none.py` `mount NAME` "
-        "store/segment.py. `segment.py` `gone.py`\n"
+        "store/segment.py. `segment.py` `gone.c`\n"
     )
     assert list(broken_links(document)) == ["other.md#no-heading", "none.md"]
-    assert list(missing_paths(document)) == ["store/none.py", "gone.py"]
+    assert list(missing_paths(document)) == ["store/none.py", "gone.c"]
