@@ -89,6 +89,24 @@ def logged_events() -> Iterator[tuple[str, str]]:
                 yield str(name.value), str(path.relative_to(ROOT))
 
 
+def texts_in_code() -> Iterator[str]:
+    """Every string of the code, the fixed parts of formatted ones included."""
+    for path in sorted(path for package in LOGGING_PACKAGES for path in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+@pytest.mark.parametrize("heading", ["The mount is refused", "A command refuses"])
+def test_quoted_messages_are_those_of_the_code(heading):
+    code = "\0".join(texts_in_code())
+    cells = " ".join(row[0] for row in rows("troubleshooting.md", heading, "message"))
+    quoted = [text for text in re.findall(r"`([^`]+)`", cells) if " " in text]
+    ours = [text for text in quoted if not text.startswith(("/", "ln: ", "rm "))]
+    assert ours
+    assert [text for text in ours if re.split(r"\.\.\.|\(", text)[0].strip() not in code] == []
+
+
 def test_one_row_for_every_event():
     logged = dict(logged_events())
     assert len(logged) > 50
