@@ -100,8 +100,9 @@ def test_check_and_doctor_take_the_mountpoint(pools: list[PoolMount], cli: Comma
 MOUNT_WITH_CONFIGURATIONS_IN = """
 import sys
 from pathlib import Path
-from commitlogfs.mount import cli, config
-config.SYSTEM_FOLDER = Path(sys.argv[1])
+from commitlogfs.mount import cli
+from commitlogfs.mount.config import model
+model.SYSTEM_FOLDER = Path(sys.argv[1])
 sys.exit(cli.main(["mount", "--daemon", "--no-keeper", sys.argv[2]]))
 """
 
@@ -111,7 +112,8 @@ def test_mount_takes_the_mountpoint_of_a_configuration(
 ) -> None:
     pool = make_pool(1, name="unmounted")
     monkeypatch.setenv(*next(iter(pool.env.items())))
-    command = [sys.executable, "-c", MOUNT_WITH_CONFIGURATIONS_IN, pool.config.parent, pool.mountpoint]
+    directories = (pool.config.parent, pool.mountpoint)
+    command = [sys.executable, "-c", MOUNT_WITH_CONFIGURATIONS_IN, *map(str, directories)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert mountinfo.find_mount(pool.mountpoint) is not None

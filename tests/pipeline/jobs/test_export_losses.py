@@ -13,7 +13,6 @@ from support.messages import message, messages
 from support.written_logs import WrittenLog, write_log
 
 from commitlogfs.console.exit_status import ExitCode
-from commitlogfs.pipeline import cli
 from commitlogfs.pipeline.jobs import export_tasks
 from commitlogfs.pipeline.jobs.export import ExportRequest, ExportResult, _Run, export, plan_export
 from commitlogfs.pipeline.jobs.export_folder import ExportFolder, ExportInterruptedError
@@ -200,4 +199,4 @@ def test_an_output_that_cannot_be_written_is_told_and_refused(
     monkeypatch.undo()
     run(tmp_path)
     assert exported(tmp_path) == log.offsets
-    assert {cli._STATUS[kind.__name__] for kind in (OutputError, ExportInterruptedError)} == {ExitCode.REFUSED}
+    assert {kind.exit_status for kind in (OutputError, ExportInterruptedError)} == {ExitCode.REFUSED}
