@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.waiting import eventually
@@ -55,7 +56,7 @@ def assert_nothing_left(workdir: Path) -> None:
         assert str(workdir) not in backing.read_text()
 
 
-def assert_measured(document: dict, names: tuple[str, ...], measured: set[str], rounds: int) -> None:
+def assert_measured(document: dict[str, Any], names: tuple[str, ...], measured: set[str], rounds: int) -> None:
     found = {workload["workload"]: workload for workload in document["workloads"]}
     assert tuple(found) == names
     for workload in found.values():
@@ -104,7 +105,7 @@ def test_the_data_path_in_a_given_folder(workdir):
     assert_nothing_left(workdir)
 
 
-def assert_recovery_measured(document: dict, loads: tuple[int, ...] = (0,)) -> None:
+def assert_recovery_measured(document: dict[str, Any], loads: tuple[int, ...] = (0,)) -> None:
     for recovery, load in zip(document["recovery"], loads, strict=True):
         assert recovery["load"] == load
         assert recovery["kills"] == len(recovery["seconds"]) == len(recovery["ordinary_seconds"]) == 2

@@ -4,6 +4,8 @@ The restart of one configuration is the start of the next on the same store, as 
 broker.conf, so one walk per version takes one start per configuration.
 """
 
+from typing import Any
+
 import pytest
 from support.brokers import check_all, complaints, mapped_segments, send_all
 from support.pools import MIB
@@ -14,7 +16,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.
 
 COUNT = 4000
 
-CONFIGURATIONS = {
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "async": {"flushDiskType": "ASYNC_FLUSH"},
     "sync": {"flushDiskType": "SYNC_FLUSH"},
     "warm": {"warmMapedFileEnable": True, "flushDiskType": "SYNC_FLUSH"},

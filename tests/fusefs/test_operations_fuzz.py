@@ -9,7 +9,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pyfuse3
 import pytest
@@ -202,12 +202,12 @@ async def _play(served: Served, sequence: list[Request]) -> None:
 
 def test_it_still_serves_after_all_that(served: Served) -> None:
     async def main() -> None:
-        name = format_segment_name(100 * SIZE)
-        info, _ = await served.operations.create(pyfuse3.ROOT_INODE, name, 0o644, os.O_RDWR, _Ctx())
+        name, anybody = format_segment_name(100 * SIZE), cast(pyfuse3.RequestContext, _Ctx())
+        info, _ = await served.operations.create(pyfuse3.ROOT_INODE, name, 0o644, os.O_RDWR, anybody)
         assert await served.operations.write(info.fh, 0, b"alive") == 5
         assert (await served.operations.read(info.fh, 0, 5)) == b"alive"
         await served.operations.release(info.fh)
-        await served.operations.unlink(pyfuse3.ROOT_INODE, name, _Ctx())
-        assert (await served.operations.lookup(pyfuse3.ROOT_INODE, b".commitlogfs", _Ctx())).st_ino == 2
+        await served.operations.unlink(pyfuse3.ROOT_INODE, name, anybody)
+        assert (await served.operations.lookup(pyfuse3.ROOT_INODE, b".commitlogfs", anybody)).st_ino == 2
 
     trio.run(main)

@@ -4,7 +4,7 @@ for nothing, neither by the filesystem nor by the broker that statfs steers."""
 import os
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -57,7 +57,7 @@ def test_what_is_kept_elsewhere_is_not_removed_for_its_space(
     disk_farm: DiskFarm,
     make_pool: Callable[..., PoolMount],
     fstype: str,
-    keep: Callable[[Path], Iterator[None]],
+    keep: Callable[[Path], AbstractContextManager[None]],
     at_most: int,
 ) -> None:
     if not mkfs_available(fstype):

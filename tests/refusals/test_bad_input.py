@@ -84,16 +84,16 @@ def edited(old: str, new: str) -> Callable[[PoolMount], None]:
     return edit
 
 
-def with_head(line: str) -> Callable[[PoolMount], None]:
-    return lambda pool: pool.config.write_text(f"{line}\n{pool.config.read_text()}") and None
+def with_head(line: str) -> Callable[[PoolMount], object]:
+    return lambda pool: pool.config.write_text(f"{line}\n{pool.config.read_text()}")
 
 
 def with_thresholds(line: str) -> Callable[[PoolMount], None]:
     return edited("[[disks]]", f"[thresholds]\n{line}\n[[disks]]")
 
 
-def raw(content: bytes) -> Callable[[PoolMount], None]:
-    return lambda pool: pool.config.write_bytes(content) and None
+def raw(content: bytes) -> Callable[[PoolMount], object]:
+    return lambda pool: pool.config.write_bytes(content)
 
 
 def second_disk(path: str) -> Callable[[PoolMount], None]:

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.releases import SOURCE
@@ -14,7 +15,7 @@ from typer.main import get_command
 from commitlogfs.mount.cli import app as filesystem
 from commitlogfs.pipeline.cli import app as pipeline
 
-COMMANDS = {"commitlogfs": get_command(filesystem), "commitlogfs-pipeline": get_command(pipeline)}
+COMMANDS: dict[str, Any] = {"commitlogfs": get_command(filesystem), "commitlogfs-pipeline": get_command(pipeline)}
 
 
 @pytest.fixture(scope="module")

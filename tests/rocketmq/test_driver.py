@@ -97,7 +97,7 @@ def test_every_version_sends_consumes_and_queries(version, tmp_path):
 @pytest.mark.soak
 def test_multi_path_alternates_and_sender_rides_through_a_kill(newest, tmp_path):
     paths = [tmp_path / "a", tmp_path / "b"]
-    config = {
+    config: dict[str, str | int | float] = {
         "storePathCommitLog": ",".join(map(str, paths)),
         "mappedFileSizeCommitLog": MIB,
     }

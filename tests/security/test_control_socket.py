@@ -68,7 +68,7 @@ def test_modes(shared: PoolMount) -> None:
 
 def test_a_stranger_is_kept_out_twice(shared: PoolMount) -> None:
     """By the file modes, and where those are loosened by the peer's credentials, with a message."""
-    ask = [sys.executable, "-c", _ASK_AS_STRANGER, path_of(shared)]
+    ask: list[str | Path] = [sys.executable, "-c", _ASK_AS_STRANGER, path_of(shared)]
     assert subprocess.run(ask, capture_output=True, text=True, check=True).stdout == "permission denied\n"
     shared.runtime.chmod(0o711)
     path_of(shared).chmod(0o666)

@@ -3,6 +3,7 @@
 import os
 import stat
 import subprocess
+from pathlib import Path
 
 import pytest
 from support.pools import PoolMount
@@ -38,13 +39,14 @@ def test_no_set_id_bits_and_no_programs(shared: PoolMount) -> None:
 def test_a_stranger_gets_what_the_mode_bits_say(shared: PoolMount) -> None:
     shared.make_segments([2])
     os.chmod(shared.path(2), 0o600)
-    for command in (
+    commands: tuple[list[str | Path], ...] = (
         ["cat", shared.path(2)],
         ["rm", "-f", shared.path(2)],
         ["touch", shared.path(9)],
         ["chmod", "777", shared.path(2)],
         ["cat", shared.mountpoint / ".commitlogfs/log"],
-    ):
+    )
+    for command in commands:
         done = subprocess.run(command, user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, check=False)
         assert done.returncode != 0, command
         assert b"ermi" in done.stderr, done.stderr  # Permission denied, not permitted

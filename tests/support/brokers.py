@@ -90,7 +90,7 @@ def make_broker(
 ) -> Broker:
     """Its home is named after the pool's work folder, so that no two brokers of a name server are alike."""
     name = options.pop("name", f"broker-{pool.workdir.name.replace('.', '-')}")
-    placed = {
+    placed: dict[str, Any] = {
         "storePathRootDir": str(pool.mountpoint.parent),
         "storePathCommitLog": str(pool.mountpoint),
         "mappedFileSizeCommitLog": pool.segment_size,

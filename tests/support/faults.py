@@ -21,8 +21,8 @@ class FaultPlan:
 
     def __init__(self, folder: Path) -> None:
         shim, plan = folder / "fault_shim.so", folder / "fault_plan"
-        command = ["cc", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", shim, _SHIM, "-ldl"]
-        subprocess.run(command, check=True)
+        flags = ("-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror")
+        subprocess.run(["cc", *flags, "-o", shim, _SHIM, "-ldl"], check=True)
         plan.write_bytes(bytes(_PLAN.size))
         fd = os.open(plan, os.O_RDWR)
         self._plan = mmap.mmap(fd, _PLAN.size)

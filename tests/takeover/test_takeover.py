@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import bystander
@@ -99,7 +100,7 @@ def test_requests_wait_for_the_successor(kept: KeptMount) -> None:
     ]
     time.sleep(0.2)
     kept.go_on()
-    values = [result() for result in results]
+    values: list[Any] = [result() for result in results]
     assert values[2] == segment_bytes(1, 4)
     os.close(values[3])
     os.close(fd)

@@ -12,7 +12,7 @@ from commitlogfs.fusefs.disks.background import BackgroundSync
 from commitlogfs.store import layout
 from commitlogfs.store.disks import identity
 from commitlogfs.store.files.allocate import Owner
-from commitlogfs.store.segment import format_segment_name
+from commitlogfs.store.segment import BaseOffset, format_segment_name
 
 SIZE = 4096
 OWNER = Owner(os.geteuid(), os.getegid(), 0o644)
@@ -32,7 +32,7 @@ def test_every_disk_records_the_newest_segment(workdir):
             await parts.namespace.create(name, OWNER)
             background.request(parts.commitlog.catalog.last.disk)
         await background.drain()
-        assert records(parts) == [identity.format_newest(3 * SIZE)] * 3
+        assert records(parts) == [identity.format_newest(BaseOffset(3 * SIZE))] * 3
 
     with open_parts(workdir) as parts:
         background = BackgroundSync(parts.commitlog, parts.threads)
@@ -52,13 +52,13 @@ def test_a_removed_old_segment_touches_its_own_disk_only(workdir):
         await parts.namespace.remove(names(1)[0])
         background.request(disk)
         await background.drain()
-        assert records(parts) == [identity.format_newest(3 * SIZE), mark, mark]
+        assert records(parts) == [identity.format_newest(BaseOffset(3 * SIZE)), mark, mark]
 
         # The newest one removed: every record changes.
         await parts.namespace.remove(names(4)[3])
         background.request(disk)
         await background.drain()
-        assert records(parts) == [identity.format_newest(2 * SIZE)] * 3
+        assert records(parts) == [identity.format_newest(BaseOffset(2 * SIZE))] * 3
 
     with open_parts(workdir) as parts:
         background = BackgroundSync(parts.commitlog, parts.threads)

@@ -2,6 +2,7 @@
 
 import os
 import time
+from typing import Any
 
 import pytest
 from support.pooled import Parts, open_parts
@@ -41,7 +42,7 @@ def daemons(workdir):
     """Makes a daemon; the one before it is gone."""
     made: list[Daemon] = []
     table = BackingTable.create(0)
-    stack = []
+    stack: list[Any] = []
 
     def make() -> Daemon:
         for daemon in made:

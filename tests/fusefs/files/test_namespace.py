@@ -13,6 +13,7 @@ from support.waiting import until
 
 from commitlogfs.fusefs.files import namespace
 from commitlogfs.fusefs.kernel import inodes
+from commitlogfs.store.disks.identity import DiskNumber
 from commitlogfs.store.errors import DiskFailedError, NoDiskAvailableError
 from commitlogfs.store.files import allocate, remove
 from commitlogfs.store.files.allocate import Owner
@@ -44,7 +45,7 @@ async def make(parts: Parts, index: int, *, close: bool = True) -> int:
 def failing(monkeypatch: pytest.MonkeyPatch, parts: Parts, *numbers: int) -> None:
     """Nothing can be reserved on these disks."""
     reserve = allocate.reserve
-    dirfds = {parts.commitlog.disks[number].dirfd for number in numbers}
+    dirfds = {parts.commitlog.disks[DiskNumber(number)].dirfd for number in numbers}
 
     def fail(dirfd: int, segment_size: int, owner: Owner) -> int:
         if dirfd in dirfds:
@@ -85,7 +86,7 @@ def test_a_disk_above_force_takes_what_all_others_have_refused(
 
 
 def test_it_comes_before_one_that_failed_a_moment_ago(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts.commitlog.disks[1].retry_at_s = float("inf")
+    parts.commitlog.disks[DiskNumber(1)].retry_at_s = float("inf")
     fill(monkeypatch, parts, {3: 87})
     failing(monkeypatch, parts, 2)
 
@@ -245,7 +246,7 @@ def test_a_disk_that_hangs_keeps_nobody_elses_removed_segments(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drop, go_on = remove.drop_retired, threading.Event()
-    hung = parts.commitlog.disks[1].dirfd
+    hung = parts.commitlog.disks[DiskNumber(1)].dirfd
 
     def waiting(dirfd: int, name: bytes) -> DiskUsage:
         assert dirfd != hung or go_on.wait(30)

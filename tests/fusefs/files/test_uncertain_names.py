@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import trio
@@ -216,7 +217,7 @@ def test_a_link_that_hung_is_the_segment_if_no_other_was_made(parts, slow_link):
 def test_a_rename_that_hangs_holds_up_its_own_names_only(parts, monkeypatch):
     link, go_on = os.link, threading.Event()
 
-    def waiting_link(*arguments: object, **options: object) -> None:
+    def waiting_link(*arguments: Any, **options: Any) -> None:
         assert go_on.wait(30)
         link(*arguments, **options)
 

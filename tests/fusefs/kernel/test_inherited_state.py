@@ -5,6 +5,7 @@ import os
 import random
 import struct
 import zlib
+from typing import Any
 
 import pytest
 
@@ -97,7 +98,8 @@ def reopened(table: BackingTable, epoch: int = 0) -> BackingTable:
 
 def test_a_table_is_read_by_the_next_daemon_as_the_last_one_left_it():
     rng = random.Random(5)  # noqa: S311
-    table, model = BackingTable.create(0), {}
+    table = BackingTable.create(0)
+    model: dict[int, Any] = {}
     for _ in range(30_000):  # more than fit at first
         inode = rng.randrange(1, 12_000) << 48 | rng.randrange(1, 99)
         if rng.random() < 0.3 and model:

@@ -101,7 +101,7 @@ def test_a_held_mount_is_detached_when_its_holder_leaves(
         assert not is_there(options)
     told = [record for record in caplog.records if record.message == "dead_mount_held"]
     assert len(told) == 1
-    assert f"pid {holder.pid}" in told[0].fields["holders"]
+    assert f"pid {holder.pid}" in vars(told[0])["fields"]["holders"]
 
 
 def test_without_patience_a_held_mount_stays(options: Options, signals: Signals):

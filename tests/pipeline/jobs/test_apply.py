@@ -175,7 +175,7 @@ def _crash_at(monkeypatch: pytest.MonkeyPatch, step: int, *, after: bool) -> Non
     """The process ends at the step-th change of a name, before it or right after it."""
     count = iter(range(100))
 
-    def crashing(change: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
+    def crashing(change: Callable[[Path, Path], object]) -> Callable[[Path, Path], None]:
         def run(source: Path, target: Path) -> None:
             crashes = next(count) == step
             if crashes and not after:
@@ -187,7 +187,7 @@ def _crash_at(monkeypatch: pytest.MonkeyPatch, step: int, *, after: bool) -> Non
         return run
 
     monkeypatch.setattr(apply, "exchange", crashing(exchange))
-    monkeypatch.setattr(apply, "_move", crashing(lambda source, target: source.rename(target) and None))
+    monkeypatch.setattr(apply, "_move", crashing(lambda source, target: source.rename(target)))
 
 
 @pytest.mark.parametrize("after", [False, True])

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -95,7 +96,8 @@ def test_the_output_is_the_brokers(spark: SparkSession, log: WrittenLog, tmp_pat
 
 def test_either_part_alone(spark: SparkSession, log: WrittenLog, tmp_path: Path) -> None:
     expected = oracle_files(log)
-    for part, options in (("consumequeue", {"index": False}), ("index", {"consumequeue": False})):
+    parts: dict[str, dict[str, Any]] = {"consumequeue": {"index": False}, "index": {"consumequeue": False}}
+    for part, options in parts.items():
         rebuild(spark, str(log.folder), tmp_path / part, settings=SETTINGS, **options)
         found = rebuilt_files(tmp_path / part)
         assert found == {name: data for name, data in expected.items() if name.startswith(part)}

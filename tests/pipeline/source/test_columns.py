@@ -62,10 +62,10 @@ def expected_row(log: WrittenLog, offset: int) -> dict[str, Any]:
 
 
 def comparable(row: dict[str, Any]) -> dict[str, Any]:
-    milliseconds = {
+    milliseconds: dict[str, Any] = {
         name: round(row[name].timestamp() * 1000) for name in ("bornTimestamp", "storeTimestamp") if name in row
     }
-    maps = {"properties": dict(row["properties"])} if "properties" in row else {}
+    maps: dict[str, Any] = {"properties": dict(row["properties"])} if "properties" in row else {}
     return {**row, **milliseconds, **maps}
 
 

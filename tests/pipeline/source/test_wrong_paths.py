@@ -45,7 +45,7 @@ def options(path: object, *, streaming: bool = False, **given: str) -> ReadOptio
     return parse_options({"path": str(path), **given}, streaming=streaming)
 
 
-def batch(path: object, **given: str) -> int:
+def batch(path: object, **given: Any) -> int:
     return len(plan_batch(options(path, **given), Bounds()))
 
 

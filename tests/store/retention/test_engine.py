@@ -1,6 +1,7 @@
 """Forced deletion by the rules alone: when it begins, what goes, and when it ends."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.pretend import SIZE, PretendDisk, World, striped
@@ -44,13 +45,13 @@ class Engine:
     def planned(self, *, for_create: bool = False) -> list[int]:
         return [removal.segment.base_offset // SIZE for removal in self.decide(for_create=for_create).planned]
 
-    def after(self, seconds: float, **options: float) -> "Engine":
+    def after(self, seconds: float, **options: Any) -> "Engine":
         self.world.pass_time(seconds, **options)
         return self
 
     def carry_out(self, limit: int = 1000, *, is_open: bool = False, for_create: bool = False) -> list[int]:
         """Remove until nothing is planned; the indexes of what went."""
-        gone = []
+        gone: list[int] = []
         while len(gone) < limit:
             planned = self.planned(for_create=for_create)
             if not planned:

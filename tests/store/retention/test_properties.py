@@ -62,7 +62,7 @@ class Histories(RuleBasedStateMachine):
 
     @initialize(rules=rules, disks=st.lists(disks, min_size=1, max_size=4), fill=st.integers(0, 100))
     def begin(self, rules: RetentionRules, disks: list[PretendDisk], fill: int) -> None:
-        self.rules = rules
+        self.rules: RetentionRules = rules  # type: ignore[assignment]  # of the base class: a list of methods
         self.state = EngineState()
         self.world = World(disks, [])
         self.write(fill, 0)
