@@ -104,9 +104,9 @@ def degraded(make_pool: Callable[..., PoolMount]) -> Degraded:
     return Degraded(pool, log, gone, aside)
 
 
-def count(spark: SparkSession, path: str, **options: object) -> int:
+def count(spark: SparkSession, path: str, **options: str | int | bool) -> int:
     source = spark.read.format("commitlog").schema("commitLogOffset long").options(**options)
-    return cast("int", source.load(path).count())
+    return source.load(path).count()
 
 
 def planned(path: str, **options: str) -> int:
