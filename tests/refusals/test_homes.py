@@ -19,9 +19,9 @@ UNKNOWN = 54_321
 _AS_USER = """
 import os, sys
 from pathlib import Path
-from commitlogfs.mount import config
 from commitlogfs.mount.cli import main
-config.SYSTEM_FOLDER, uid = Path(sys.argv[1]), int(sys.argv[2])
+from commitlogfs.mount.config import model
+model.SYSTEM_FOLDER, uid = Path(sys.argv[1]), int(sys.argv[2])
 os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
 sys.exit(main(sys.argv[3:]))
 """
