@@ -118,7 +118,7 @@ def test_commitlog_at_the_future_mountpoint_is_adopted_by_the_recipe(new_stand, 
 def recipe_commands() -> str:
     """The shell block under the recipe's heading, without the two lines about the broker's own unit."""
     text = RECIPE.read_text()
-    section = text.split("## A commitlog that lies at the future mountpoint")[1].split("\n## ")[0]
+    section = text.split("## A commitlog at the future mountpoint")[1].split("\n## ")[0]
     block = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
     assert block is not None
     lines = block[1].splitlines()

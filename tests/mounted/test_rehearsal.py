@@ -42,7 +42,7 @@ def test_slow_disks_are_waited_for_while_they_answer(
     disk_farm: DiskFarm, make_pool: Callable[..., PoolMount]
 ) -> None:
     pool = cold_pool(disk_farm.add_of(SlowDisk), make_pool)
-    silence_s = 4 * SlowDisk.read_delay_ms / 1000
+    silence_s = 2 * SlowDisk.read_delay_ms / 1000
     started = time.monotonic()
     assert why_not_mountable(load_config(pool.config), OnMissing.REFUSE, silence_s) == []
     assert time.monotonic() - started > silence_s

@@ -122,7 +122,7 @@ class FlakyDisk(LoopDisk):
 class SlowDisk(FlakyDisk):
     """Each read of the device takes a while."""
 
-    read_delay_ms = 300
+    read_delay_ms = 600
 
 
 def _await(condition: Callable[[], bool], what: str) -> None:

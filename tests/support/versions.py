@@ -20,7 +20,7 @@ from support.waiting import eventually
 from commitlogfs.mount.keeper.command_line import Options
 
 SOURCE = Path(__file__).parents[2]
-_PACKAGES = ("bench", "fusefs", "mount", "store")
+_PACKAGES = ("bench", "console", "fusefs", "mount", "store")
 _LAUNCHER = """
 import runpy, sys
 from pathlib import Path
@@ -60,7 +60,7 @@ class VersionedMount(KeptMount):
     def without_extension(self, name: str) -> None:
         """A version without its C part."""
         self.make(name, {})
-        folder = self._folder / name / "commitlogfs/fusefs"
+        folder = self._folder / name / "commitlogfs/fusefs/kernel"
         for library in folder.glob("_passthrough*.so"):
             library.unlink()
         # Else the installed one would be found.
