@@ -9,6 +9,8 @@ from support.messages import FIRST_MS, STEP_MS
 from support.records import V1, V2, make_record
 from support.written_logs import Maker, WrittenLog
 
+from commitlogfs.store.record_layout import IPV6_EXTRA, STORE_TIMESTAMP_AT
+
 RESTART_MS = 3_600_000
 """How long a broker was down before it cut its log back: later messages were stored so much later."""
 _SEGMENT_SIZES = (8 << 10, 16 << 10, 64 << 10)
@@ -29,7 +31,11 @@ class MutatedLog:
 
     def is_touched(self, offset: int) -> bool:
         """Whether the message at `offset` was damaged."""
-        return any(start < self.records[offset] and start + length > offset for start, length in self.damages)
+        return self.is_damaged(offset, self.records[offset])
+
+    def is_damaged(self, begin: int, end: int) -> bool:
+        """Whether any byte from log offset `begin` to before `end` was changed."""
+        return any(start < end and start + length > begin for start, length in self.damages)
 
     def faults(self, found: Iterable[int], reported: Iterable[tuple[int, int]]) -> list[str]:
         """What is wrong with a reader that read the messages at the log offsets `found` and reported these ranges.
@@ -78,8 +84,14 @@ def make_mutated_log(folder: Path, seed: int) -> MutatedLog:
             mutated.damages.append(damage)
     # Only a message that was written later tells that others are old.
     if any(not mutated.is_touched(offset) for offset in log.offsets if offset >= cut):
-        mutated.stale = stale
+        # One whose own store time was damaged may look as if it was stored later than all others.
+        mutated.stale = {offset for offset in stale if not mutated.is_damaged(*_store_time(offset))}
     return mutated
+
+
+def _store_time(offset: int) -> tuple[int, int]:
+    """Where the store time of the message at `offset` lies, whatever the kind of its born host."""
+    return offset + STORE_TIMESTAMP_AT, offset + STORE_TIMESTAMP_AT + IPV6_EXTRA + 8
 
 
 def _some_message(chance: random.Random, number: int, longest: int, later_ms: int = 0) -> Maker:
