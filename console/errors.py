@@ -12,12 +12,6 @@ class UserError(Exception):
     exit_code: ExitCode = ExitCode.USAGE
 
 
-class FailedError(UserError):
-    """The command did its work as far as it could, and it failed."""
-
-    exit_code = ExitCode.FINDINGS
-
-
 class UsageError(UserError):
     """A bad argument, option or configuration value."""
 

@@ -50,9 +50,7 @@ def run(app: typer.Typer, arguments: list[str] | None = None, translate: Transla
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.OK)
     except Exception as error:
-        shown = translate(error)
-        if shown is None and isinstance(error, UserError):
-            shown = error
+        shown = translate(error) or (error if isinstance(error, UserError) else None)
         if shown is not None:
             _report(app, str(shown))
             return int(shown.exit_code)
