@@ -190,10 +190,14 @@ class PoolMount:
         self.start()
 
     def log_since_start(self) -> str:
-        """What the daemon started last has logged."""
+        """The complete lines that the daemon started last has logged.
+
+        A reader may see a page of a line before the rest of it, so an unfinished line is left out.
+        """
         with self.log_path.open() as log:
             log.seek(self._log_start)
-            return log.read()
+            lines, newline, _unfinished = log.read().rpartition("\n")
+            return lines + newline
 
     def status(self) -> Any:
         ran = self.cli("status", self.name, "--json")
