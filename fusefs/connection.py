@@ -100,7 +100,7 @@ async def serve(operations: CommitLogOperations) -> None:
     """Answer requests until the filesystem is unmounted or `step_back`; then finish what was promised."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(operations.background.run)
-        nursery.start_soon(operations.namespace.free_retired_files)
+        nursery.start_soon(operations.freeing.run)
         nursery.start_soon(operations.retention.run)
         nursery.start_soon(operations.invalidation.run)
         nursery.start_soon(operations.disk_memory.run)

@@ -35,35 +35,38 @@ from commitlogfs.fusefs.disks.background import BackgroundSync
 from commitlogfs.fusefs.disks.disk_memory import DiskMemory
 from commitlogfs.fusefs.disks.disk_probes import DiskProbes
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.disks.reminders import Reminders
 from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
 from commitlogfs.fusefs.errors import errno_of
 from commitlogfs.fusefs.files import attrs, xattrs
-from commitlogfs.fusefs.files.changes import Changes, apply
+from commitlogfs.fusefs.files.backing_attributes import BackingAttributes
 from commitlogfs.fusefs.files.control_files import FOLDER_NAME, ControlContents, ControlFiles
-from commitlogfs.fusefs.files.handles import Handle
+from commitlogfs.fusefs.files.copies import Copies
+from commitlogfs.fusefs.files.creation import Creation
+from commitlogfs.fusefs.files.disk_files import files_of_disks
+from commitlogfs.fusefs.files.freeing import Freeing
+from commitlogfs.fusefs.files.handles import Handle, Handles
 from commitlogfs.fusefs.files.listing import Listing, readdir_reply
-from commitlogfs.fusefs.files.namespace import Namespace
+from commitlogfs.fusefs.files.name_changes import NameChanges
+from commitlogfs.fusefs.files.removal import Removals
+from commitlogfs.fusefs.files.resizing import Resizing
 from commitlogfs.fusefs.files.retention import Retention
 from commitlogfs.fusefs.kernel import extension, inodes
 from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.fusefs.kernel.invalidation import Invalidation
 from commitlogfs.fusefs.kernel.observer import Observer
-from commitlogfs.store import layout
-from commitlogfs.store.disks import identity
-from commitlogfs.store.disks.disk import DiskState, translate
+from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.identity import RootAttributes
 from commitlogfs.store.errors import (
-    DiskError,
-    DiskFailedError,
     DiskReadOnlyError,
     NotPermittedError,
     SegmentExistsError,
     SegmentNotFoundError,
 )
 from commitlogfs.store.events import log_event
-from commitlogfs.store.files import durable, safe_open
 from commitlogfs.store.files.allocate import PERMISSION_BITS, Owner
 from commitlogfs.store.files.attributes import PackedAttributes, stat_fd, unpack
+from commitlogfs.store.files.changes import Changes
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.retention import RetentionRules
@@ -77,8 +80,6 @@ RECENT_S = 60.0
 FORGOTTEN_SEGMENTS = 64
 """More than are ever removed by rule before the kernel has been told."""
 STATFS_AGE_S = 1.0
-RESIZE_DEADLINE_S = 3.0
-"""A disk that has not given a new segment its size by then is left, if another one can take the segment."""
 SLOW_OPERATION_S = 1.0
 NAME_MAX = 255
 
@@ -146,26 +147,50 @@ class CommitLogOperations(pyfuse3.Operations):
         self.usage = UsageMonitor(commitlog, self.threads, observer)
         self.disk_memory = DiskMemory(commitlog, self.backing)
         self.invalidation = Invalidation()
-        self.namespace = Namespace(
-            commitlog,
-            self.threads,
-            self.usage,
-            self.background,
-            self.backing,
-            observer,
-            kernel_holds,
-            self.invalidation.forget,
+        self.disk_files = files_of_disks(commitlog.disks.values(), self.threads, observer)
+        disks, invalidate = self.disk_files, self.invalidation.forget
+        self._to_free = Reminders(commitlog.disks)
+        self.handles = Handles(commitlog, disks, self.backing, self._to_free)
+        self.attributes = BackingAttributes(commitlog, disks, self.handles)
+        self.listing = Listing(commitlog, disks, self.attributes)
+        self.changes = NameChanges(commitlog, disks, self.background)
+        self.removals = Removals(
+            commitlog, disks, self.changes, self.handles, self.backing, self._to_free, invalidate
         )
-        self.handles = self.namespace.handles
-        self.listing = Listing(commitlog, self.threads, observer, self.namespace.refresh_attributes)
+        self.freeing = Freeing(commitlog, disks, self.handles, self.backing, self._to_free, kernel_holds)
         self.retention = Retention(
             rules,
             commitlog,
-            self.namespace,
+            self.changes,
+            self.removals,
+            self.freeing,
+            self.attributes,
             self.usage,
             self.listing.refresh,
             DiskProbes(commitlog, self.threads, observer),
             self.backing,
+        )
+        self.creation = Creation(
+            commitlog,
+            disks,
+            self.changes,
+            self.handles,
+            self.usage,
+            self.background,
+            observer,
+            self.retention.reclaim,
+        )
+        self.copies = Copies(commitlog, disks, self.changes, self.handles, self.attributes)
+        self.resizing = Resizing(
+            commitlog,
+            disks,
+            self.changes,
+            self.handles,
+            self.attributes,
+            self.backing,
+            self.usage,
+            self.background,
+            invalidate,
         )
         self._grown: set[int] = set()
         """Files that writes have, or may have, made longer since they were last synced: their inode numbers."""
@@ -183,23 +208,23 @@ class CommitLogOperations(pyfuse3.Operations):
         file = self.commitlog.find_name(name)
         if file is None:
             raise FUSEError(errno.ENOENT)
-        await self.namespace.refresh_attributes(file)
+        await self.attributes.refresh(file)
         return attrs.entry_of_file(file)
 
     async def forget(self, inode_list: Sequence[tuple[InodeT, int]]) -> None:
         """Nothing is kept per lookup: inode numbers are derived from the files themselves. Also comes from lookups
         that a former daemon has answered."""
         if self.commitlog.has_retired:
-            self.namespace.look_at_retired_soon()
+            self._to_free.remind_all()
 
     @handler
     async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
         if inode == inodes.ROOT:
-            return attrs.entry_of_root(self.commitlog.root, self.namespace.changed_ns)
+            return attrs.entry_of_root(self.commitlog.root, self.changes.changed_ns)
         if self.control.owns(inode):
             return self.control.entry(inode)
         file = self._file(inode)
-        await self.namespace.refresh_attributes(file)
+        await self.attributes.refresh(file)
         return attrs.entry_of_file(file)
 
     @handler
@@ -225,13 +250,12 @@ class CommitLogOperations(pyfuse3.Operations):
             raise NotPermittedError("control files cannot be changed")
         file = self._file(inode)
         if changes.size is None:
-            attributes = await self._apply(file, changes)
+            disk, check_resize = self.disk_files[file.disk], self.commitlog.check_resize
+            attributes = await disk.change(file.path, file.ino, changes, check_resize)
+            self.commitlog.record_attributes(file, attributes)
         else:
-            attributes = await self._resize(file, changes)
-        self.commitlog.record_attributes(file, attributes)
-        if changes.size is not None:
+            await self.resizing.resize(file, changes)
             self._grown.discard(inode)  # a broker's way: it has its size now, and is synced
-            self.namespace.sync_soon(file)
         return attrs.entry_of_file(file)
 
     @handler
@@ -248,7 +272,7 @@ class CommitLogOperations(pyfuse3.Operations):
         if parent_inode != inodes.ROOT:
             raise NotPermittedError("control files cannot be made")
         try:
-            handle = await self.namespace.create(name, Owner(ctx.uid, ctx.gid, mode))
+            handle = await self.creation.create(name, Owner(ctx.uid, ctx.gid, mode))
         except SegmentExistsError:
             file = self.commitlog.find_name(name)
             if file is None or (flags & os.O_EXCL and not (_resent.get() and file.size == 0)):
@@ -261,7 +285,7 @@ class CommitLogOperations(pyfuse3.Operations):
         if parent_inode != inodes.ROOT or name == FOLDER_NAME:
             raise NotPermittedError("control files cannot be removed")
         try:
-            await self.namespace.remove(name)
+            await self.removals.unlink(name)
         except SegmentNotFoundError:
             if not _resent.get():
                 raise
@@ -279,7 +303,7 @@ class CommitLogOperations(pyfuse3.Operations):
         if parent_inode_old != inodes.ROOT or parent_inode_new != inodes.ROOT or flags & pyfuse3.RENAME_EXCHANGE:
             raise NotPermittedError("only a finished copy can be renamed, onto its segment's name")
         try:
-            await self.namespace.publish_copy(name_old, name_new)
+            await self.copies.publish(name_old, name_new)
         except SegmentNotFoundError:
             if not (_resent.get() and self.commitlog.find_name(name_new)):
                 raise
@@ -390,6 +414,9 @@ class CommitLogOperations(pyfuse3.Operations):
         turned read-only is told once: no later close will find it otherwise."""
         if fh not in self._grown:
             return
+        if self._file(InodeT(fh)).role is Role.GIVEN_UP:  # the segment is made on another disk; nothing to sync
+            self._grown.discard(fh)
+            return
         try:
             async with self.handles.use(fh) as handle:
                 fd = handle.fd
@@ -419,7 +446,7 @@ class CommitLogOperations(pyfuse3.Operations):
             with contextlib.suppress(SegmentNotFoundError):
                 file = self._file(InodeT(fh))
                 if self.backing.is_passed_through(file):
-                    await self.namespace.refresh_attributes(file)
+                    await self.attributes.refresh(file)
             await self.handles.release(fh)
 
     # --- directories ---------------------------------------------------------------------------------
@@ -447,9 +474,7 @@ class CommitLogOperations(pyfuse3.Operations):
         async with trio.open_nursery() as nursery:
             for disk in self.commitlog.disks.values():
                 if disk.state is DiskState.RW:
-                    nursery.start_soon(
-                        self.threads.run, disk.number, functools.partial(durable.sync_dir, disk.dirfd)
-                    )
+                    nursery.start_soon(self.disk_files[disk.number].sync_directory)
 
     # --- the filesystem as a whole -------------------------------------------------------------------
 
@@ -491,7 +516,7 @@ class CommitLogOperations(pyfuse3.Operations):
         file = self.commitlog.find_ino(*key)
         if name == xattrs.STATE:
             return (await self.segment_state(file)).value.encode()
-        await self.namespace.refresh_attributes(file)
+        await self.attributes.refresh(file)
         value = xattrs.value(name, self.commitlog.disk_of(file), file)
         if value is None:
             raise FUSEError(pyfuse3.ENOATTR)
@@ -516,14 +541,10 @@ class CommitLogOperations(pyfuse3.Operations):
         raise NotPermittedError("extended attributes are read-only")
 
     async def segment_state(self, file: Segment, deadline_s: float | None = None) -> SegmentState:
-        """Looks at the first bytes of it and the next two. Raises OSError; with a deadline TimeoutError."""
+        """By the first bytes of it and the next two. Raises OSError; with a deadline TimeoutError."""
 
         async def has_data(segment: Segment) -> bool:
-            disk = self.commitlog.disk_of(segment)
-            look = functools.partial(xattrs.has_data, disk.dirfd, segment.path)
-            if deadline_s is None:
-                return await self.threads.run(disk.number, look)
-            return await self.threads.run_within(disk.number, deadline_s, look)
+            return await self.disk_files[segment.disk].has_data(segment.path, deadline_s)
 
         own = await has_data(file)
         successor = False
@@ -533,38 +554,6 @@ class CommitLogOperations(pyfuse3.Operations):
 
     # --- helpers -------------------------------------------------------------------------------------
 
-    async def _resize(self, file: Segment, changes: Changes) -> PackedAttributes:
-        """A new segment whose disk refuses it its size, or hangs, is given up: its caller gets the error, and the
-        next open of the name makes it on another disk."""
-        if file.role is Role.GIVEN_UP:
-            raise inodes.StaleInodeError(f"{file.name.decode()}: given up on its disk")
-        if not self.namespace.may_give_up(file):
-            return await self._apply(file, changes)
-        disk = self.commitlog.disk_of(file)
-        refusal: DiskError
-        try:
-            return await self._apply(file, changes, RESIZE_DEADLINE_S)
-        except TimeoutError as error:
-            refusal = DiskFailedError(disk.path, f"ftruncate: {error}")
-        except (DiskReadOnlyError, DiskFailedError) as error:
-            refusal = error
-        if await self.namespace.give_up(file, refusal):
-            self._grown.discard(inodes.encode(file))
-        raise refusal
-
-    async def _apply(self, file: Segment, changes: Changes, deadline_s: float | None = None) -> PackedAttributes:
-        """Raises DiskError, OSError; with a deadline TimeoutError."""
-        disk = self.commitlog.disk_of(file)
-        work = functools.partial(apply, disk.dirfd, file.path, file.ino, changes, self.commitlog.check_resize)
-        try:
-            if deadline_s is None:
-                return await self.threads.run(disk.number, work)
-            return await self.threads.run_within(disk.number, deadline_s, work)
-        except TimeoutError:
-            raise
-        except OSError as error:
-            raise translate(disk.path, error) from error
-
     async def _open_existing(self, file: Segment, flags: FlagT) -> Handle:
         """On a read-only disk only sealed segments can be opened for writing, which a broker does with all of
         them: what it appended to another would stay in memory, acknowledged, and be lost. Refused this, it does
@@ -572,7 +561,7 @@ class CommitLogOperations(pyfuse3.Operations):
         await self._check_truncation(file, flags)
         to_write = flags & os.O_ACCMODE != os.O_RDONLY
         if to_write and not file.size:
-            await self._give_up_if_refused(file)
+            await self.resizing.require_writable(file)
         handle = await self.handles.open(file, to_write=to_write)
         if handle.writable or not to_write:
             return handle
@@ -586,28 +575,6 @@ class CommitLogOperations(pyfuse3.Operations):
             await self.handles.release(inodes.encode(file))
             raise
         return handle
-
-    async def _give_up_if_refused(self, file: Segment) -> None:
-        """A segment without size, to be opened for writing: if its disk refuses that, it is made on another one
-        within the same open. Raises StaleInodeError then, upon which the kernel looks the name up again."""
-        if not self.namespace.may_give_up(file):
-            return
-        disk = self.commitlog.disk_of(file)
-        dirfd, path, ino = disk.dirfd, file.path, file.ino
-        refusal: DiskError | OSError | None = None
-
-        def try_it() -> None:
-            os.close(safe_open.open_file(dirfd, path, os.O_RDWR, ino))
-
-        try:
-            await self.threads.run_within(disk.number, RESIZE_DEADLINE_S, try_it)
-        except TimeoutError as error:
-            refusal = DiskFailedError(disk.path, f"open: {error}")
-        except OSError as error:
-            refusal = translate(disk.path, error)
-        if isinstance(refusal, DiskReadOnlyError | DiskFailedError) and await self.namespace.give_up(file, refusal):
-            self._grown.discard(inodes.encode(file))
-            raise inodes.StaleInodeError(f"{file.name.decode()}: given up on its disk") from refusal
 
     def _require_readable(self, flags: int) -> None:
         """Where that is wanted, nothing is read while every disk is full. What is mapped, or read in passthrough,
@@ -625,7 +592,7 @@ class CommitLogOperations(pyfuse3.Operations):
         """The kernel sends no setattr for O_TRUNC: an open that succeeds empties the file in its eyes, and kills
         whoever has it mapped. Raises InvalidSizeError unless the file is empty."""
         if flags & os.O_TRUNC:
-            await self.namespace.refresh_attributes(file)
+            await self.attributes.refresh(file)
             self.commitlog.check_resize(file.size, 0)
 
     def _file_info(self, file: Segment, flags: FlagT) -> FileInfo:
@@ -652,15 +619,13 @@ class CommitLogOperations(pyfuse3.Operations):
             current.gid if changes.gid is None else changes.gid,
         )
         if root != current:
-            record = identity.format_root(root)
             for disk in self.commitlog.disks.values():
                 if disk.state is DiskState.RW:
-                    write = functools.partial(durable.write_xattr, disk.dirfd, layout.XATTR_ROOT, record)
-                    await self.threads.run(disk.number, write)
+                    await self.disk_files[disk.number].write_root(root)
             self.commitlog.root = root
         if changes.mtime_ns is not None:
-            self.namespace.changed_ns = changes.mtime_ns
-        return attrs.entry_of_root(root, self.namespace.changed_ns)
+            self.changes.changed_ns = changes.mtime_ns
+        return attrs.entry_of_root(root, self.changes.changed_ns)
 
 
 def kernel_holds(inode: int) -> bool:

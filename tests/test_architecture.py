@@ -63,7 +63,11 @@ BLOCKING = {
         *("walk", "write"),
     },
     "durable": {"sync_dir", "write_xattr", "read_xattr"},
-    "safe_open": {"open_file", "open_unnamed", "open_folder", "link_unnamed"},
+    "safe_open": {"open_file", "open_unnamed", "open_folder", "link_unnamed", "stat_path"},
+    "changes": {"apply"},
+    "rename": {"rename_copy"},
+    "written": {"find_written", "has_data"},
+    "leftovers": {"remove_leftover"},
     "allocate": {"reserve", "publish"},
     "probe": {"probe_disk"},
     "remove": {"remove_file", "retire_file", "drop_retired", "list_retired", "punch_fd", "punch_retired"},
@@ -72,7 +76,7 @@ BLOCKING = {
 
 BLOCKING_NAMES = {"open", "stat_fd", "stat_name", "stat_names", "stat_changes", "measure_usage", "sleep"}
 
-LOOP_EXCEPTIONS = {("namespace.py", "_publish", "os.close")}
+LOOP_EXCEPTIONS = {("creation.py", "_link", "os.close")}
 """A just made, still unnamed file is given up after an error: nothing is flushed by that close."""
 
 

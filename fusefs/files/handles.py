@@ -1,25 +1,22 @@
 """Open files: one backing descriptor per file, shared by all its opens.
 
 A handle is found by inode number, so a request that carries the handle of a former daemon opens the file
-again. A descriptor is closed when the last open is released and no request uses it; a retired file is freed
-at that moment.
+again. A descriptor is closed when the last open is released and no request uses it.
 """
 
-import errno
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 
 import trio
 
-from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.disks.reminders import Reminders
+from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.backing import Backing
-from commitlogfs.store.disks.disk import translate
-from commitlogfs.store.errors import ForeignFileError, SegmentNotFoundError
-from commitlogfs.store.files import safe_open
+from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.errors import SegmentNotFoundError
 from commitlogfs.store.pool import leftovers
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
@@ -47,14 +44,15 @@ class Handles:
     def __init__(
         self,
         commitlog: CommitLog,
-        threads: DiskThreads,
+        disks: Mapping[DiskNumber, DiskFiles],
         backing: Backing,
-        on_last_close: Callable[[Segment], Awaitable[None]],
+        to_free: Reminders,
     ) -> None:
+        """`to_free` is reminded of the last close of a file that is no part of the log any longer."""
         self._commitlog = commitlog
-        self._threads = threads
+        self._disks = disks
         self._backing = backing
-        self._on_last_close = on_last_close
+        self._to_free = to_free
         self._handles: dict[int, Handle] = {}
         self._opening: dict[int, trio.Lock] = {}
         self._closed_empty: set[int] = set()
@@ -155,18 +153,8 @@ class Handles:
                 if self._commitlog.find_ino(file.disk, file.ino) is not file:
                     raise SegmentNotFoundError(f"{file.name.decode()}: removed")
                 if inode not in self._handles:
-                    self._handles[inode] = await self._open_backing(file)
-
-    async def _open_backing(self, file: Segment) -> Handle:
-        disk = self._commitlog.disk_of(file)
-        open_backing = partial(_open_backing, disk.dirfd, file.path, file.ino)
-        try:
-            fd, writable = await self._threads.run(file.disk, open_backing)
-        except FileNotFoundError as error:
-            raise ForeignFileError(disk.path, f"{file.path.decode()}: has vanished: who removed it?") from error
-        except OSError as error:
-            raise translate(disk.path, error) from error
-        return Handle(file, fd, writable)
+                    opened = await self._disks[file.disk].open(file.path, file.ino)
+                    self._handles[inode] = Handle(file, opened.fd, opened.writable)
 
     async def _close_if_idle(self, handle: Handle) -> None:
         if handle.opens or handle.users:
@@ -179,15 +167,6 @@ class Handles:
         if not handle.file.size and not leftovers.size_in_memory(handle.fd):
             self._closed_empty.add(inode)
         self._backing.record_last_close(handle.file)
-        await self._threads.run(handle.file.disk, lambda: os.close(handle.fd))
-        await self._on_last_close(handle.file)
-
-
-def _open_backing(dirfd: int, path: bytes, ino: int) -> tuple[int, bool]:
-    """Read-write where the disk allows it: the broker opens every segment read-write."""
-    try:
-        return safe_open.open_file(dirfd, path, os.O_RDWR, ino), True
-    except OSError as error:
-        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
-            raise
-    return safe_open.open_file(dirfd, path, os.O_RDONLY, ino), False
+        await self._disks[handle.file.disk].close(handle.fd)
+        if handle.file.role in (Role.RETIRED, Role.GIVEN_UP):
+            self._to_free.remind(handle.file.disk)

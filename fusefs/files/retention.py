@@ -12,11 +12,14 @@ import trio
 
 from commitlogfs.fusefs.disks.disk_probes import DiskProbes
 from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
-from commitlogfs.fusefs.files.namespace import Chosen, Namespace
+from commitlogfs.fusefs.files.backing_attributes import BackingAttributes
+from commitlogfs.fusefs.files.freeing import Freeing
+from commitlogfs.fusefs.files.name_changes import NameChanges
+from commitlogfs.fusefs.files.removal import Removals
 from commitlogfs.store.disks.identity import DiskNumber
 from commitlogfs.store.errors import DiskError
 from commitlogfs.store.events import log_event
-from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.pool.commitlog import CommitLog, Removal
 from commitlogfs.store.retention import (
     PAUSE_S,
     Alert,
@@ -62,7 +65,10 @@ class Retention:
         self,
         rules: RetentionRules,
         commitlog: CommitLog,
-        namespace: Namespace,
+        changes: NameChanges,
+        removals: Removals,
+        freeing: Freeing,
+        attributes: BackingAttributes,
         usage: UsageMonitor,
         look: Callable[[], Awaitable[None]],
         probes: DiskProbes,
@@ -76,7 +82,10 @@ class Retention:
         self.cycles = 0
         """Since the daemon started, those that failed included."""
         self._commitlog = commitlog
-        self._namespace = namespace
+        self._changes = changes
+        self._removals = removals
+        self._freeing = freeing
+        self._attributes = attributes
         self._usage = usage
         self._look = look
         self._probes = probes
@@ -85,7 +94,6 @@ class Retention:
         self._clocks = clocks
         self._state = EngineState()
         self._held_since_s: dict[tuple[DiskNumber, int], float] = {}
-        namespace.make_room = self.make_room
 
     async def run(self) -> None:
         """A cycle per interval, until cancelled."""
@@ -106,7 +114,9 @@ class Retention:
         for _ in range(self.rules.batch):
             await self._usage.refresh(FRESH_S)
             await self._look_at_oldest()
-            if not await self._remove(self._namespace.remove_by_rule, self._choose):
+            async with self._changes.lock:
+                is_removed = await self._remove(self._choose())
+            if not is_removed:
                 break
             await trio.sleep(PAUSE_S)
         await self._punch()
@@ -117,34 +127,27 @@ class Retention:
             return frozenset(self._commitlog.disks)
         return frozenset() if self._refused is None else frozenset({self._refused.disk})
 
-    async def make_room(self) -> bool:
-        """For a create that found no disk: with all names locked. Whether something was removed."""
-        removed = False
-        while await self._remove(self._namespace.remove_by_rule_locked, self._choose_for_create):
-            removed = True
-        return removed
+    async def reclaim(self) -> bool:
+        """Remove segments for a create that found no disk and holds the lock of all names. Returns whether any
+        went."""
+        is_any_removed = False
+        while await self._remove(self._choose_for_create()):
+            is_any_removed = True
+        return is_any_removed
 
-    async def _remove(
-        self, remove: Callable[[Callable[[], Chosen | None]], Awaitable[bool]], choose: Callable[[], Chosen | None]
-    ) -> bool:
-        """Whether a segment went. One that does not is told as long as room is wanted."""
-        chosen: Chosen | None = None
-
-        def noted() -> Chosen | None:
-            nonlocal chosen
-            chosen = choose()
-            return chosen
-
-        try:
-            removed = await remove(noted)
-        except (DiskError, OSError) as error:
-            log_event(log, logging.WARNING, "retention_failed", reason=str(error))
-            if chosen is not None:
-                self._refused = RefusedFacts(chosen.file.base_offset, chosen.file.disk, _why(error))
-            return False
-        if removed or not self.is_full:
+    async def _remove(self, removal: Removal | None) -> bool:
+        """Carry out what a rule has decided; False if it has decided nothing, or the removal failed. A failure is
+        reported as long as space is needed."""
+        if removal is not None:
+            try:
+                await self._removals.carry_out(removal)
+            except (DiskError, OSError) as error:
+                log_event(log, logging.WARNING, "retention_failed", reason=str(error))
+                self._refused = RefusedFacts(removal.file.base_offset, removal.file.disk, _why(error))
+                return False
+        if removal is not None or not self.is_full:
             self._refused = None
-        return removed
+        return removal is not None
 
     def preview(self) -> Decision:
         """What would be done now, by the last measurements; nothing is remembered of it."""
@@ -168,12 +171,14 @@ class Retention:
     def forced_are_open(self) -> bool:
         return self._commitlog.has_retired and bool(self.held())
 
-    def _choose(self) -> Chosen | None:
+    def _choose(self) -> Removal | None:
+        """The next removal of a cycle. Here, and for a create, the caller holds the lock of all names: the removal
+        is carried out before any name changes."""
         decision = self._decide()
         self._tell(decision.alerts)
         return self._first_of(decision)
 
-    def _choose_for_create(self) -> Chosen | None:
+    def _choose_for_create(self) -> Removal | None:
         return self._first_of(self._decide(for_create=True))
 
     def reset_clock_baseline(self) -> None:
@@ -195,12 +200,12 @@ class Retention:
         self._memory.record_clock_lead(clock.lead_s)
         return clock
 
-    def _first_of(self, decision: Decision) -> Chosen | None:
+    def _first_of(self, decision: Decision) -> Removal | None:
         if not decision.planned:
             return None
-        removal = decision.planned[0]
-        file = self._commitlog.catalog.get(removal.segment.base_offset)
-        return None if file is None else Chosen(file, removal.rule.value, removal.reason)
+        planned = decision.planned[0]
+        file = self._commitlog.catalog.get(planned.segment.base_offset)
+        return None if file is None else Removal(file, planned.rule.value, planned.reason)
 
     async def _punch(self) -> None:
         """As many as are needed, each decided anew."""
@@ -221,7 +226,7 @@ class Retention:
                 bytes=held.allocated_bytes,
                 reason="every disk is full, and somebody still has this removed segment open",
             )
-            await self._namespace.punch(file)
+            await self._freeing.punch(file)
 
     async def _look_at_links(self) -> None:
         """Under pressure: what somebody has given another name frees nothing, for the rules nor for a broker."""
@@ -236,7 +241,7 @@ class Retention:
             for segment in itertools.islice(removable_prefix(self._observe()), self.rules.batch):
                 file = self._commitlog.catalog.get(segment.base_offset)
                 if file is not None:
-                    await self._namespace.refresh_attributes(file)
+                    await self._attributes.refresh(file)
 
     def _observe(self) -> Snapshot:
         moment = self._clocks()

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable
 
 from commitlogfs.store.disks.disk import Disk
-from commitlogfs.store.files import safe_open
 from commitlogfs.store.files.attributes import unpack
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
@@ -37,16 +36,6 @@ def value(name: bytes, disk: Disk, file: Segment) -> bytes | None:
     """Every attribute but STATE, which needs a look at the disk. None for an unknown name."""
     read = _ATTRIBUTES.get(name)
     return None if read is None else read(disk, file)
-
-
-def has_data(dirfd: int, path: bytes) -> bool:
-    """Whether a record begins the file: RocketMQ's segments begin with a record's length. Blocks; raises
-    OSError. In plain mode a mapped store shows here only after msync."""
-    fd = safe_open.open_file(dirfd, path, os.O_RDONLY)
-    try:
-        return any(os.pread(fd, 8, 0))
-    finally:
-        os.close(fd)
 
 
 def successors(commitlog: CommitLog, file: Segment) -> list[Segment]:

@@ -38,9 +38,12 @@ milliseconds, and a broker that measures before that deletes more than it needs.
 _FREE_PAUSE_S = 0.001
 
 
-def remove_file(dirfd: int, name: bytes) -> DiskUsage:
+def remove_file(dirfd: int, name: bytes, ino: int | None = None) -> DiskUsage:
     """Unlink a name nobody has open; the usage without it: UsageAfter, unless it was gone already. Raises OSError;
-    ENOENT is success (a repeated request)."""
+    ELOOP where another file than the one with inode `ino` lies there. ENOENT is success (a repeated request)."""
+    if ino is not None:
+        with contextlib.suppress(FileNotFoundError):
+            safe_open.require_file(dirfd, name, ino)
     before = measure_usage(dirfd).free_bytes
     try:
         expected = before + _freed_bytes(dirfd, name)

@@ -9,7 +9,7 @@ import os
 import stat
 
 from commitlogfs.store import _syscalls
-from commitlogfs.store.files.attributes import stat_name, unpack
+from commitlogfs.store.files.attributes import PackedAttributes, stat_name, unpack
 
 _RESOLVE = (
     _syscalls.RESOLVE_BENEATH
@@ -42,6 +42,18 @@ def require_file(dirfd: int, name: bytes, ino: int) -> None:
     attributes = unpack(stat_name(dirfd, name))
     if attributes.ino != ino or not stat.S_ISREG(attributes.mode):
         raise OSError(errno.ELOOP, "another file", os.fsdecode(name))
+
+
+def stat_path(dirfd: int, path: bytes) -> PackedAttributes:
+    """Attributes of a file that lies in the disk's directory, or in one below it. Raises OSError."""
+    folder, _, name = path.rpartition(b"/")
+    if not folder:
+        return stat_name(dirfd, name)
+    fd = open_folder(dirfd, folder)
+    try:
+        return stat_name(fd, name)
+    finally:
+        os.close(fd)
 
 
 def open_unnamed(dirfd: int, mode: int) -> int:

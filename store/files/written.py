@@ -24,6 +24,16 @@ class Written:
     mtime_ns: int
 
 
+def has_data(dirfd: int, path: bytes) -> bool:
+    """Whether a record begins the file: RocketMQ's segments begin with a record's length. Blocks; raises OSError.
+    Where the daemon serves the file, a store to a mapping shows here only after msync."""
+    fd = safe_open.open_file(dirfd, path, os.O_RDONLY)
+    try:
+        return any(os.pread(fd, _BEGINNING, 0))
+    finally:
+        os.close(fd)
+
+
 def find_written(dirfd: int, path: bytes, size: int, at_least: int = 0) -> Written:
     """`at_least` bytes are known to be written. Blocks; raises OSError."""
     fd = safe_open.open_file(dirfd, path, os.O_RDONLY)

@@ -67,6 +67,21 @@ class CreatePlan:
     fallback: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A decision to remove a file. It is made while no name changes, and carried out before another one does."""
+
+    file: Segment
+    reason: str = UNLINK
+    """UNLINK, or the rule of forced deletion."""
+    why: str | None = None
+    """Explanation of the rule, for the operator."""
+
+    @property
+    def is_forced(self) -> bool:
+        return self.reason != UNLINK
+
+
 class LogRange(NamedTuple):
     """A part of a log read that lies in one segment."""
 
@@ -358,10 +373,9 @@ class CommitLog:
         gets the name, because the same segment on two disks is the one thing that must not happen."""
         self._uncertain[name] = number
 
-    def uncertain(self, name: bytes) -> Disk | None:
+    def uncertain(self, name: bytes) -> DiskNumber | None:
         """The disk to be asked before this name is used."""
-        number = self._uncertain.get(name)
-        return None if number is None else self.disks[number]
+        return self._uncertain.get(name)
 
     def record_denied(self, name: bytes) -> None:
         """The name certainly does not lie on the disk it was suspected on."""
@@ -490,12 +504,12 @@ class CommitLog:
 
     # --- removing and renaming -----------------------------------------------------------------------
 
-    def plan_remove(self, name: bytes) -> Segment:
-        """The file that a removal of `name` means. Raises SegmentNotFoundError."""
+    def plan_remove(self, name: bytes) -> Removal:
+        """The removal that a caller of the mount asks for. Raises SegmentNotFoundError."""
         file = self.find_name(name)
         if file is None:
             raise SegmentNotFoundError(f"{name.decode(errors='backslashreplace')}: no such segment")
-        return file
+        return Removal(file)
 
     def record_removed(self, file: Segment, usage: DiskUsage, reason: str = UNLINK) -> None:
         """The file is gone from its disk for good."""

@@ -4,7 +4,7 @@ Policy only, without I/O: fusefs.files.retention carries it out.
 """
 
 from commitlogfs.store.retention.alerts import Alert, AlertCode, all_full
-from commitlogfs.store.retention.engine import Decision, EngineState, Removal, Rule, decide, is_pressed
+from commitlogfs.store.retention.engine import Decision, EngineState, PlannedRemoval, Rule, decide, is_pressed
 from commitlogfs.store.retention.facts import (
     DiskFacts,
     HeldFacts,
@@ -28,8 +28,8 @@ __all__ = [
     "LogFacts",
     "Mode",
     "Moment",
+    "PlannedRemoval",
     "RefusedFacts",
-    "Removal",
     "RetentionRules",
     "Rule",
     "SegmentFacts",

@@ -37,7 +37,7 @@ class Rule(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Removal:
+class PlannedRemoval:
     """One segment that is to go."""
 
     segment: SegmentFacts
@@ -49,7 +49,7 @@ class Removal:
 class Decision:
     """What to do now; ask again when it is done."""
 
-    planned: tuple[Removal, ...] = ()
+    planned: tuple[PlannedRemoval, ...] = ()
     """All that have to go for the goal as things stand (for AGE no more than a batch): the first of them now."""
     punch: HeldFacts | None = None
     """Free the blocks of this one, if nothing is planned."""
@@ -87,7 +87,7 @@ def decide(
     if for_create:
         return Decision(_plan_full(snapshot), None, _force_in_s(rules, state, snapshot), tuple(alerts)), state
 
-    planned: tuple[Removal, ...] = ()
+    planned: tuple[PlannedRemoval, ...] = ()
     if state.forcing:
         forced = _plan_force(rules, state.forcing, snapshot)
         if not forced:
@@ -141,7 +141,7 @@ def _curable(snapshot: Snapshot) -> frozenset[DiskNumber]:
 
 def _plan_force(
     rules: RetentionRules, forcing: frozenset[DiskNumber], snapshot: Snapshot
-) -> tuple[Removal, ...] | None:
+) -> tuple[PlannedRemoval, ...] | None:
     """() when enough has gone; None if it would be in vain."""
     resume = {disk.number: disk.thresholds.resume for disk in snapshot.writable()}
 
@@ -160,7 +160,7 @@ def _plan_force(
     else:
         paths = ", ".join(disk.path for disk in snapshot.disks if disk.number in forcing)
         reason = f"above force for {rules.force_after_s:g} s: until below resume: {paths}"
-    return tuple(Removal(segment, Rule.FORCE, reason) for segment in segments)
+    return tuple(PlannedRemoval(segment, Rule.FORCE, reason) for segment in segments)
 
 
 def _force_in_s(rules: RetentionRules, state: EngineState, snapshot: Snapshot) -> float | None:
@@ -174,7 +174,7 @@ def _force_in_s(rules: RetentionRules, state: EngineState, snapshot: Snapshot) -
 # --- FULL ----------------------------------------------------------------------------------------------------
 
 
-def _plan_full(snapshot: Snapshot) -> tuple[Removal, ...]:
+def _plan_full(snapshot: Snapshot) -> tuple[PlannedRemoval, ...]:
     """A disk that only waits for removed segments to be let go takes none yet: a few that are held by somebody are
     made up for, but not any number, or a reader of everything would cost the log."""
     disks = {disk.number: disk for disk in snapshot.writable()}
@@ -191,14 +191,14 @@ def _plan_full(snapshot: Snapshot) -> tuple[Removal, ...]:
 
     reason = "every disk is full and a new segment is asked for: until one takes it"
     return tuple(
-        Removal(segment, Rule.FULL, reason) for segment in plan_prefix(snapshot, one_takes_a_segment) or ()
+        PlannedRemoval(segment, Rule.FULL, reason) for segment in plan_prefix(snapshot, one_takes_a_segment) or ()
     )
 
 
 # --- AGE -----------------------------------------------------------------------------------------------------
 
 
-def _plan_age(rules: RetentionRules, snapshot: Snapshot, alerts: list[Alert]) -> tuple[Removal, ...]:
+def _plan_age(rules: RetentionRules, snapshot: Snapshot, alerts: list[Alert]) -> tuple[PlannedRemoval, ...]:
     """A segment without a believable age, from before 1970 or the future, is not expired, and ends the prefix."""
     if rules.reserved_s is None or not (snapshot.moment.hour in rules.delete_when or _above_clean(rules, snapshot)):
         return ()
@@ -212,7 +212,7 @@ def _plan_age(rules: RetentionRules, snapshot: Snapshot, alerts: list[Alert]) ->
             alerts.append(Alert(AlertCode.AGE_UNKNOWN, "", text))
         if not 0 < segment.mtime_ns <= latest_ns:
             break
-        expired.append(Removal(segment, Rule.AGE, reason))
+        expired.append(PlannedRemoval(segment, Rule.AGE, reason))
     return tuple(expired)
 
 

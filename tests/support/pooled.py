@@ -1,17 +1,28 @@
 """An open CommitLog on plain folders, with the adapter's parts around it but without a mount."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import trio
 
 from commitlogfs.fusefs.disks.background import BackgroundSync
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.disks.reminders import Reminders
 from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
-from commitlogfs.fusefs.files.namespace import Namespace
+from commitlogfs.fusefs.files.backing_attributes import BackingAttributes
+from commitlogfs.fusefs.files.copies import Copies
+from commitlogfs.fusefs.files.creation import Creation
+from commitlogfs.fusefs.files.disk_files import DiskFiles, files_of_disks
+from commitlogfs.fusefs.files.freeing import Freeing
+from commitlogfs.fusefs.files.handles import Handles
+from commitlogfs.fusefs.files.name_changes import NameChanges
+from commitlogfs.fusefs.files.removal import Removals
+from commitlogfs.fusefs.files.resizing import Resizing
 from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.fusefs.kernel.observer import SilentObserver
-from commitlogfs.store.disks.identity import RootAttributes
+from commitlogfs.store.disks.identity import DiskNumber, RootAttributes
 from commitlogfs.store.disks.membership import DiskSpec
 from commitlogfs.store.placement import POLICIES
 from commitlogfs.store.pool import birth
@@ -20,32 +31,92 @@ from commitlogfs.store.pool.open import open_pool
 from commitlogfs.store.thresholds import Thresholds
 
 
+async def nothing_to_reclaim() -> bool:
+    return False
+
+
 @dataclass(slots=True)
+class Kernel:
+    """What a kernel would be told, and what it would answer."""
+
+    holds_all: bool = False
+    """Whether it still knows every inode."""
+    invalidated: list[bytes] = field(default_factory=list)
+
+    def invalidate(self, name: bytes, _inode: int) -> None:
+        self.invalidated.append(name)
+
+
 class Parts:
-    folders: list[Path]
-    commitlog: CommitLog
-    threads: DiskThreads
-    namespace: Namespace
-    background: BackgroundSync
+    """What serves a mount, without forced deletion and without a kernel."""
+
+    def __init__(
+        self, folders: list[Path], commitlog: CommitLog, reclaim: Callable[[], Awaitable[bool]] = nothing_to_reclaim
+    ) -> None:
+        self.folders = folders
+        self.commitlog = commitlog
+        self.kernel = Kernel()
+        observer = SilentObserver()
+        self.threads = DiskThreads(commitlog.disks)
+        self.usage = UsageMonitor(commitlog, self.threads, observer)
+        self.background = BackgroundSync(commitlog, self.threads)
+        self.backing = Backing(observer)
+        self.disks: dict[DiskNumber, DiskFiles] = files_of_disks(commitlog.disks.values(), self.threads, observer)
+        self.to_free = Reminders(commitlog.disks)
+        self.handles = Handles(commitlog, self.disks, self.backing, self.to_free)
+        self.attributes = BackingAttributes(commitlog, self.disks, self.handles)
+        self.changes = NameChanges(commitlog, self.disks, self.background)
+        self.removals = Removals(
+            commitlog, self.disks, self.changes, self.handles, self.backing, self.to_free, self.kernel.invalidate
+        )
+        self.freeing = Freeing(
+            commitlog, self.disks, self.handles, self.backing, self.to_free, lambda _inode: self.kernel.holds_all
+        )
+        self.creation = Creation(
+            commitlog, self.disks, self.changes, self.handles, self.usage, self.background, observer, reclaim
+        )
+        self.copies = Copies(commitlog, self.disks, self.changes, self.handles, self.attributes)
+        self.resizing = Resizing(
+            commitlog,
+            self.disks,
+            self.changes,
+            self.handles,
+            self.attributes,
+            self.backing,
+            self.usage,
+            self.background,
+            self.kernel.invalidate,
+        )
+
+    @asynccontextmanager
+    async def freeing_runs(self) -> AsyncIterator[None]:
+        """As while a daemon serves."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.freeing.run)
+            yield
+            nursery.cancel_scope.cancel()
+
+    def close(self) -> None:
+        self.handles.close()
+        self.backing.close()
+        self.commitlog.close()
 
 
 @contextmanager
-def open_parts(workdir: Path, count: int = 3, segment_size: int = 4096) -> Iterator[Parts]:
+def open_parts(
+    workdir: Path,
+    count: int = 3,
+    segment_size: int = 4096,
+    reclaim: Callable[[], Awaitable[bool]] = nothing_to_reclaim,
+) -> Iterator[Parts]:
     """A new pool of `count` folders in `workdir`."""
     folders = [workdir / f"disk{number}" for number in range(1, count + 1)]
     specs = tuple(DiskSpec(str(folder), Thresholds()) for folder in folders)
     with ExitStack() as stack:
         birth.execute(birth.plan_init(specs, segment_size, RootAttributes(0o755, 0, 0), stack), specs, stack)
     commitlog = CommitLog(open_pool(specs, segment_size), POLICIES["round-robin"])
-    threads = DiskThreads(commitlog.disks)
-    observer = SilentObserver()
-    usage = UsageMonitor(commitlog, threads, observer)
-    background = BackgroundSync(commitlog, threads)
-    backing = Backing(observer)
-    namespace = Namespace(commitlog, threads, usage, background, backing, observer)
+    parts = Parts(folders, commitlog, reclaim)
     try:
-        yield Parts(folders, commitlog, threads, namespace, background)
+        yield parts
     finally:
-        namespace.handles.close()
-        backing.close()
-        commitlog.close()
+        parts.close()

@@ -12,6 +12,7 @@ from commitlogfs.fusefs.disks.background import BackgroundSync
 from commitlogfs.store import layout
 from commitlogfs.store.disks import identity
 from commitlogfs.store.files.allocate import Owner
+from commitlogfs.store.files.changes import Changes
 from commitlogfs.store.segment import BaseOffset, format_segment_name
 
 SIZE = 4096
@@ -29,7 +30,7 @@ def records(parts):
 def test_every_disk_records_the_newest_segment(workdir):
     async def main():
         for name in names(4):
-            await parts.namespace.create(name, OWNER)
+            await parts.creation.create(name, OWNER)
             background.request(parts.commitlog.catalog.last.disk)
         await background.drain()
         assert records(parts) == [identity.format_newest(BaseOffset(3 * SIZE))] * 3
@@ -42,20 +43,20 @@ def test_every_disk_records_the_newest_segment(workdir):
 def test_a_removed_old_segment_touches_its_own_disk_only(workdir):
     async def main():
         for name in names(4):
-            await parts.namespace.create(name, OWNER)
+            await parts.creation.create(name, OWNER)
         background.request(parts.commitlog.catalog.last.disk)
         await background.drain()
         mark = b"12345"
         for folder in parts.folders:
             os.setxattr(folder, layout.XATTR_NEWEST, mark)
         disk = parts.commitlog.catalog.first.disk
-        await parts.namespace.remove(names(1)[0])
+        await parts.removals.unlink(names(1)[0])
         background.request(disk)
         await background.drain()
         assert records(parts) == [identity.format_newest(BaseOffset(3 * SIZE)), mark, mark]
 
         # The newest one removed: every record changes.
-        await parts.namespace.remove(names(4)[3])
+        await parts.removals.unlink(names(4)[3])
         background.request(disk)
         await background.drain()
         assert records(parts) == [identity.format_newest(BaseOffset(2 * SIZE))] * 3
@@ -90,7 +91,7 @@ async def create_waits(parts, name, gate):
 
     async def create():
         nonlocal ended
-        await parts.namespace.create(name, OWNER)
+        await parts.creation.create(name, OWNER)
         ended = True
 
     async with trio.open_nursery() as nursery:
@@ -106,7 +107,7 @@ def test_a_segment_is_made_only_when_its_predecessors_name_is_committed(workdir,
 
     async def main():
         first, second = names(2)
-        await parts.namespace.create(first, OWNER)
+        await parts.creation.create(first, OWNER)
         assert await create_waits(parts, second, gate)
 
     with open_parts(workdir) as parts:
@@ -119,11 +120,10 @@ def test_a_segment_is_made_only_when_its_predecessors_size_is_committed(workdir,
 
     async def main():
         first, second = names(2)
-        handle = await parts.namespace.create(first, OWNER)
+        handle = await parts.creation.create(first, OWNER)
         await parts.background.drain()  # its name is
         gate.close(monkeypatch, "fsync")
-        os.ftruncate(handle.fd, SIZE)
-        parts.namespace.sync_soon(handle.file)
+        await parts.resizing.resize(handle.file, Changes(size=SIZE))
         assert await create_waits(parts, second, gate)
 
     with open_parts(workdir) as parts:
@@ -132,12 +132,12 @@ def test_a_segment_is_made_only_when_its_predecessors_size_is_committed(workdir,
 
 def test_a_predecessor_on_a_disk_that_hangs_is_not_waited_for_without_end(workdir, monkeypatch):
     gate = Gate()
-    monkeypatch.setattr("commitlogfs.fusefs.files.namespace.COMMIT_DEADLINE_S", 0.05)
+    monkeypatch.setattr("commitlogfs.fusefs.files.creation.COMMIT_DEADLINE_S", 0.05)
 
     async def main():
         first, second = names(2)
-        await parts.namespace.create(first, OWNER)
-        handle = await parts.namespace.create(second, OWNER)
+        await parts.creation.create(first, OWNER)
+        handle = await parts.creation.create(second, OWNER)
         assert handle.file.disk != parts.commitlog.catalog.first.disk
         gate.open()
 
@@ -156,7 +156,7 @@ def test_a_sync_that_fails_is_tried_again_and_its_disk_passed_over(workdir, monk
         fsync(fd)
 
     async def main():
-        await parts.namespace.create(names(1)[0], OWNER)
+        await parts.creation.create(names(1)[0], OWNER)
         disk = parts.commitlog.catalog.first.disk
         monkeypatch.setattr(os, "fsync", failing)
         await parts.background.committed(disk)

@@ -7,6 +7,7 @@ import trio
 import trio.testing
 from support.files import names_in
 from support.pooled import Parts, open_parts
+from support.waiting import until
 
 from commitlogfs.fusefs.files.handles import HandleStatistics
 from commitlogfs.fusefs.kernel import inodes
@@ -30,11 +31,11 @@ def open_fds() -> int:
 
 
 async def make(parts: Parts, *, closed: bool = True) -> Segment:
-    handle = await parts.namespace.create(NAME, OURS)
+    handle = await parts.creation.create(NAME, OURS)
     os.ftruncate(handle.fd, SIZE)
     os.pwrite(handle.fd, b"old", 0)
     if closed:
-        await parts.namespace.handles.release(inodes.encode(handle.file))
+        await parts.handles.release(inodes.encode(handle.file))
     return handle.file
 
 
@@ -45,7 +46,7 @@ def left_on_disks(parts: Parts) -> list[str]:
 def test_concurrent_first_opens_share_one_descriptor(parts):
     async def main() -> None:
         file = await make(parts)
-        handles = parts.namespace.handles
+        handles = parts.handles
         before = open_fds()
         async with trio.open_nursery() as nursery:
             for _ in range(20):
@@ -66,7 +67,7 @@ def test_concurrent_first_opens_share_one_descriptor(parts):
 def test_a_first_open_that_fails_leaves_nothing_behind(parts):
     async def main() -> None:
         file = await make(parts)
-        handles = parts.namespace.handles
+        handles = parts.handles
         (parts.folders[0] / NAME.decode()).unlink()
         before = open_fds()
         for _ in range(3):
@@ -81,7 +82,7 @@ def test_a_first_open_that_fails_leaves_nothing_behind(parts):
 def test_releases_nobody_knows_are_tolerated(parts):
     async def main() -> None:
         file = await make(parts)
-        handles = parts.namespace.handles
+        handles = parts.handles
         await handles.release(inodes.encode(file))
         await handles.release(12345)
         await handles.open(file)
@@ -95,7 +96,7 @@ def test_releases_nobody_knows_are_tolerated(parts):
 def test_a_request_with_a_former_daemons_handle_opens_the_file_for_its_length(parts):
     async def main() -> None:
         file = await make(parts)
-        handles = parts.namespace.handles
+        handles = parts.handles
         async with handles.use(inodes.encode(file)) as handle:
             assert os.pread(handle.fd, 3, 0) == b"old"
             assert handles.is_open(file)
@@ -108,7 +109,7 @@ def test_a_request_with_a_former_daemons_handle_opens_the_file_for_its_length(pa
 def test_an_inode_of_no_file_is_refused(parts, inode):
     async def main() -> None:
         with pytest.raises(SegmentNotFoundError):
-            async with parts.namespace.handles.use(inode):
+            async with parts.handles.use(inode):
                 pass
 
     trio.run(main)
@@ -117,7 +118,7 @@ def test_an_inode_of_no_file_is_refused(parts, inode):
 def test_a_descriptor_is_not_closed_under_a_working_request(parts):
     async def main() -> None:
         file = await make(parts, closed=False)
-        handles = parts.namespace.handles
+        handles = parts.handles
         async with handles.use(inodes.encode(file)) as handle:
             await handles.release(inodes.encode(file))
             assert os.pread(handle.fd, 3, 0) == b"old"
@@ -129,16 +130,17 @@ def test_a_descriptor_is_not_closed_under_a_working_request(parts):
 def test_a_retired_file_is_freed_by_its_last_close(parts):
     async def main() -> None:
         file = await make(parts, closed=False)
-        handles = parts.namespace.handles
+        handles = parts.handles
         await handles.open(file)
-        await parts.namespace.remove(NAME)
+        await parts.removals.unlink(NAME)
         assert left_on_disks(parts) == [".commitlogfs"]
         inode = inodes.encode(file)
         await handles.release(inode)
         async with handles.use(inode) as handle:
             assert os.pread(handle.fd, 3, 0) == b"old"
-        await handles.release(inode)
-        assert left_on_disks(parts) == []
+        async with parts.freeing_runs():
+            await handles.release(inode)
+            await until(lambda: left_on_disks(parts) == [])
         assert parts.commitlog.retired() == []
         with pytest.raises(SegmentNotFoundError):
             parts.commitlog.find_ino(file.disk, file.ino)
@@ -149,7 +151,7 @@ def test_a_retired_file_is_freed_by_its_last_close(parts):
 def test_a_file_that_nobody_has_open_goes_at_once(parts):
     async def main() -> None:
         await make(parts)
-        await parts.namespace.remove(NAME)
+        await parts.removals.unlink(NAME)
         assert left_on_disks(parts) == []
 
     trio.run(main)
@@ -158,14 +160,15 @@ def test_a_file_that_nobody_has_open_goes_at_once(parts):
 def test_a_name_made_again_never_mixes_with_the_held_file(parts):
     async def main() -> None:
         old = await make(parts, closed=False)
-        await parts.namespace.remove(NAME)
-        new = await parts.namespace.create(NAME, OURS)
+        await parts.removals.unlink(NAME)
+        new = await parts.creation.create(NAME, OURS)
         os.pwrite(new.fd, b"new", 0)
         assert inodes.encode(new.file) != inodes.encode(old)
-        async with parts.namespace.handles.use(inodes.encode(old)) as handle:
+        async with parts.handles.use(inodes.encode(old)) as handle:
             assert os.pread(handle.fd, 3, 0) == b"old"
-        await parts.namespace.handles.release(inodes.encode(old))
-        assert left_on_disks(parts) == [NAME.decode()]
+        async with parts.freeing_runs():
+            await parts.handles.release(inodes.encode(old))
+            await until(lambda: left_on_disks(parts) == [NAME.decode()])
         assert os.pread(new.fd, 3, 0) == b"new"
 
     trio.run(main)
@@ -176,18 +179,19 @@ def test_a_retired_file_opened_again_at_its_last_close_is_not_freed(parts):
 
     async def main() -> None:
         file = await make(parts, closed=False)
-        handles = parts.namespace.handles
+        handles = parts.handles
         inode = inodes.encode(file)
-        await parts.namespace.remove(NAME)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(handles.release, inode)
-            while handles.is_open(file):  # until the closing has begun
-                await trio.lowlevel.checkpoint()
-            nursery.start_soon(handles.open, file)
-        async with handles.use(inode) as handle:
-            assert os.pread(handle.fd, 3, 0) == b"old"
-        await handles.release(inode)
-        assert left_on_disks(parts) == []
+        await parts.removals.unlink(NAME)
+        async with parts.freeing_runs():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(handles.release, inode)
+                while handles.is_open(file):  # until the closing has begun
+                    await trio.lowlevel.checkpoint()
+                nursery.start_soon(handles.open, file)
+            async with handles.use(inode) as handle:
+                assert os.pread(handle.fd, 3, 0) == b"old"
+            await handles.release(inode)
+            await until(lambda: left_on_disks(parts) == [])
 
     trio.run(main)
 
@@ -197,7 +201,7 @@ def test_opening_while_the_file_is_being_removed(parts, remover_first):
     """Either order is right: the opener reads the old content, or is told that there is no such file."""
 
     async def open_and_read(file: Segment) -> str:
-        handles = parts.namespace.handles
+        handles = parts.handles
         try:
             await handles.open(file)
         except SegmentNotFoundError:
@@ -209,19 +213,16 @@ def test_opening_while_the_file_is_being_removed(parts, remover_first):
 
     async def main() -> None:
         outcomes = []
-        for _ in range(20):
-            file = await make(parts)
-            async with trio.open_nursery() as nursery:
-                if remover_first:
-                    nursery.start_soon(parts.namespace.remove, NAME)
-                    while not parts.threads.statistics()[file.disk]:  # until the removal works on the disk
+        async with parts.freeing_runs():
+            for _ in range(20):
+                file = await make(parts)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(parts.removals.unlink, NAME)
+                    while remover_first and not parts.threads.statistics()[file.disk]:  # until it works on the disk
                         await trio.lowlevel.checkpoint()
                     outcomes.append(await open_and_read(file))
-                else:
-                    nursery.start_soon(parts.namespace.remove, NAME)
-                    outcomes.append(await open_and_read(file))
-            assert left_on_disks(parts) == []
-            assert not parts.namespace.handles.is_open(file)
+                await until(lambda: left_on_disks(parts) == [])
+                assert not parts.handles.is_open(file)
         assert not remover_first or "gone" in outcomes
 
     trio.run(main)

@@ -36,7 +36,19 @@ def daemon(parts: Parts, memory: Backing, jump_s: float) -> Retention:
     observer = SilentObserver()
     usage = UsageMonitor(parts.commitlog, parts.threads, observer)
     probes = DiskProbes(parts.commitlog, parts.threads, observer)
-    return Retention(BY_AGE, parts.commitlog, parts.namespace, usage, no_look, probes, memory, clocks(jump_s))
+    return Retention(
+        BY_AGE,
+        parts.commitlog,
+        parts.changes,
+        parts.removals,
+        parts.freeing,
+        parts.attributes,
+        usage,
+        no_look,
+        probes,
+        memory,
+        clocks(jump_s),
+    )
 
 
 async def no_look() -> None:
@@ -46,10 +58,10 @@ async def no_look() -> None:
 async def make_segments(parts: Parts) -> None:
     owner = Owner(os.geteuid(), os.getegid(), 0o600)
     for index in range(SEGMENTS):
-        handle = await parts.namespace.create(format_segment_name(index * SIZE), owner)
+        handle = await parts.creation.create(format_segment_name(index * SIZE), owner)
         os.ftruncate(handle.fd, SIZE)
-        await parts.namespace.refresh_attributes(handle.file)
-        await parts.namespace.handles.release(inodes.encode(handle.file))
+        await parts.attributes.refresh(handle.file)
+        await parts.handles.release(inodes.encode(handle.file))
 
 
 def test_a_jump_of_the_clock_is_remembered_beyond_the_daemon(workdir: Path) -> None:

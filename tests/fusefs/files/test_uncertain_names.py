@@ -4,8 +4,6 @@ disk; what the first one has kept is empty, known as a leftover, and goes."""
 import errno
 import os
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +14,7 @@ from support.pooled import Parts, open_parts
 from support.waiting import until
 
 from commitlogfs.fusefs.errors import errno_of
-from commitlogfs.fusefs.files import namespace
+from commitlogfs.fusefs.files import copies, creation
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.store.disks import health
 from commitlogfs.store.errors import DiskError, NoDiskAvailableError, SegmentExistsError
@@ -68,25 +66,17 @@ def holders(parts: Parts, name: bytes) -> list[int]:
 
 async def create_refused(parts: Parts) -> None:
     with pytest.raises(SegmentExistsError):
-        await parts.namespace.create(NAME, OURS)
-
-
-@asynccontextmanager
-async def leftovers_removed(parts: Parts) -> AsyncIterator[None]:
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(parts.namespace.free_retired_files)
-        yield
-        nursery.cancel_scope.cancel()
+        await parts.creation.create(NAME, OURS)
 
 
 def test_a_link_reported_as_failed_leaves_an_empty_file_that_goes(parts, ill):
     async def main() -> None:
-        handle = await parts.namespace.create(NAME, OURS)
+        handle = await parts.creation.create(NAME, OURS)
         assert holders(parts, NAME) == [0, handle.file.disk - 1]
         assert parts.commitlog.find_name(NAME) is handle.file
         assert len(parts.commitlog.catalog) == 1
         health.record_success(parts.commitlog.disks[1])
-        async with leftovers_removed(parts):
+        async with parts.freeing_runs():
             await until(lambda: holders(parts, NAME) == [handle.file.disk - 1])
 
     trio.run(main)
@@ -94,10 +84,10 @@ def test_a_link_reported_as_failed_leaves_an_empty_file_that_goes(parts, ill):
 
 def test_a_leftover_that_holds_data_by_now_stays(parts, ill, caplog):
     async def main() -> None:
-        handle = await parts.namespace.create(NAME, OURS)
+        handle = await parts.creation.create(NAME, OURS)
         (parts.folders[0] / NAME.decode()).write_bytes(b"x")
         health.record_success(parts.commitlog.disks[1])
-        async with leftovers_removed(parts):
+        async with parts.freeing_runs():
             await until(lambda: "leftover_kept" in caplog.text)
         assert holders(parts, NAME) == [0, handle.file.disk - 1]
         assert caplog.text.count("leftover_kept") == 1
@@ -108,15 +98,15 @@ def test_a_leftover_that_holds_data_by_now_stays(parts, ill, caplog):
 def test_without_another_disk_a_denied_name_is_made_where_it_failed(workdir, ill):
     async def main(parts: Parts) -> None:
         with pytest.raises(NoDiskAvailableError):
-            await parts.namespace.create(NAME, OURS)
+            await parts.creation.create(NAME, OURS)
         await trio.sleep(NO_SPACE_CACHE_S)
         with pytest.raises(NoDiskAvailableError):
-            await parts.namespace.create(NAME, OURS)  # it is still there
+            await parts.creation.create(NAME, OURS)  # it is still there
         (parts.folders[0] / NAME.decode()).unlink()
         ill.clear()
         ill.append((0, 0))
         await trio.sleep(NO_SPACE_CACHE_S)
-        await parts.namespace.create(NAME, OURS)
+        await parts.creation.create(NAME, OURS)
         assert holders(parts, NAME) == [0]
 
     with open_parts(workdir, 1) as parts:
@@ -139,13 +129,13 @@ def test_a_rename_that_failed_half_way_keeps_the_name_taken(parts, monkeypatch):
         raise OSError(errno.EIO, "injected")
 
     async def main() -> None:
-        handle = await parts.namespace.create(COPY, OURS)
+        handle = await parts.creation.create(COPY, OURS)
         os.ftruncate(handle.fd, SIZE)
-        await parts.namespace.handles.release(inodes.encode(handle.file))
+        await parts.handles.release(inodes.encode(handle.file))
         with monkeypatch.context() as patch:
             patch.setattr(durable, "sync_dir", failing_sync)
             with pytest.raises(DiskError):
-                await parts.namespace.publish_copy(COPY, NAME)
+                await parts.copies.publish(COPY, NAME)
         parts.commitlog.disks[1].retry_at_s = float("inf")
         await create_refused(parts)
         assert holders(parts, NAME) == [0]
@@ -172,7 +162,7 @@ def slow_link(monkeypatch):
         link(fd, dirfd, name)
 
     monkeypatch.setattr(safe_open, "link_unnamed", waiting_link)
-    monkeypatch.setattr(namespace, "PUBLISH_DEADLINE_S", 0.05)
+    monkeypatch.setattr(creation, "LINK_DEADLINE_S", 0.05)
     yield slow
     slow.event.set()
 
@@ -180,15 +170,15 @@ def slow_link(monkeypatch):
 def test_beside_a_link_that_hangs_the_segment_is_made_elsewhere(parts, slow_link):
     async def main() -> None:
         slow_link.only = 1
-        handle = await parts.namespace.create(NAME, OURS)
-        await parts.namespace.create(b"%020d" % SIZE, OURS)
+        handle = await parts.creation.create(NAME, OURS)
+        await parts.creation.create(b"%020d" % SIZE, OURS)
         assert holders(parts, NAME) == [handle.file.disk - 1] != [0]
 
         # The disk answers after all: what it has made is no part of the log.
         slow_link.event.set()
         await until(lambda: len(holders(parts, NAME)) == 2)
         health.record_success(parts.commitlog.disks[1])
-        async with leftovers_removed(parts):
+        async with parts.freeing_runs():
             await until(lambda: holders(parts, NAME) == [handle.file.disk - 1])
         assert parts.commitlog.find_name(NAME) is handle.file
 
@@ -198,17 +188,17 @@ def test_beside_a_link_that_hangs_the_segment_is_made_elsewhere(parts, slow_link
 def test_a_link_that_hung_is_the_segment_if_no_other_was_made(parts, slow_link):
     async def main() -> None:
         with pytest.raises(NoDiskAvailableError):
-            await parts.namespace.create(NAME, OURS)
+            await parts.creation.create(NAME, OURS)
         slow_link.event.set()
         await until(lambda: len(holders(parts, NAME)) == 3)
         await until(lambda: parts.commitlog.find_name(NAME) is not None)
-        await until(lambda: parts.namespace.handles.statistics().files == 0)
+        await until(lambda: parts.handles.statistics().files == 0)
         file = parts.commitlog.find_name(NAME)
         for disk in parts.commitlog.disks.values():
             health.record_success(disk)
-        async with leftovers_removed(parts):
+        async with parts.freeing_runs():
             await until(lambda: holders(parts, NAME) == [file.disk - 1])
-        await parts.namespace.remove(NAME)
+        await parts.removals.unlink(NAME)
         assert holders(parts, NAME) == []
 
     trio.run(main)
@@ -222,18 +212,18 @@ def test_a_rename_that_hangs_holds_up_its_own_names_only(parts, monkeypatch):
         link(*arguments, **options)
 
     async def main() -> None:
-        handle = await parts.namespace.create(COPY, OURS)
+        handle = await parts.creation.create(COPY, OURS)
         os.ftruncate(handle.fd, SIZE)
-        await parts.namespace.handles.release(inodes.encode(handle.file))
+        await parts.handles.release(inodes.encode(handle.file))
         monkeypatch.setattr(os, "link", waiting_link)
-        monkeypatch.setattr(namespace, "REMOVE_DEADLINE_S", 0.05)
+        monkeypatch.setattr(copies, "RENAME_DEADLINE_S", 0.05)
         with pytest.raises(DiskError):
-            await parts.namespace.publish_copy(COPY, NAME)
-        for change in (parts.namespace.remove(COPY), parts.namespace.publish_copy(COPY, NAME)):
+            await parts.copies.publish(COPY, NAME)
+        for change in (parts.removals.unlink(COPY), parts.copies.publish(COPY, NAME)):
             with pytest.raises(DiskError):
                 await change
         with pytest.raises(SegmentExistsError):
-            await parts.namespace.create(NAME, OURS)
+            await parts.creation.create(NAME, OURS)
         go_on.set()
         await until(lambda: parts.commitlog.find_name(NAME) is not None)
         assert holders(parts, NAME) == [0]
@@ -252,10 +242,10 @@ def test_every_disk_hung_for_a_moment_and_the_next_create_succeeds(parts, monkey
     async def main() -> None:
         monkeypatch.setattr(allocate, "reserve", failing)
         with pytest.raises(NoDiskAvailableError) as refused:
-            await parts.namespace.create(NAME, OURS)
+            await parts.creation.create(NAME, OURS)
         assert errno_of(refused.value) == errno.EIO
         monkeypatch.setattr(allocate, "reserve", reserve)
         await trio.sleep(NO_SPACE_CACHE_S)
-        await parts.namespace.create(NAME, OURS)
+        await parts.creation.create(NAME, OURS)
 
     trio.run(main)

@@ -160,7 +160,7 @@ def test_the_record_stays_above_what_a_missing_disk_may_hold():
     """A broker unlinks its unused segment 4 at a clean stop; 3 may lie on the missing disk."""
     log = make_log({2: SIZE, 4: SIZE}, missing=("/data9",), newest_missing=3 * SIZE)
     assert log.newest == 4 * SIZE
-    log.record_removed(log.plan_remove(name(4)), ROOMY)
+    log.record_removed(log.plan_remove(name(4)).file, ROOMY)
     assert log.newest == 3 * SIZE
     with pytest.raises(SegmentExistsError, match="/data9"):
         log.plan_create(name(3), NOW)
@@ -183,7 +183,7 @@ def test_a_removal_ends_the_memory_of_no_space():
     log = make_log({0: SIZE}, usage=FULL)
     with pytest.raises(NoDiskAvailableError):
         log.plan_create(name(1), NOW)
-    log.record_removed(log.plan_remove(name(0)), ROOMY)
+    log.record_removed(log.plan_remove(name(0)).file, ROOMY)
     assert log.plan_create(name(1), NOW + 0.001).order == (1,)
 
 
@@ -256,7 +256,7 @@ def test_a_write_at_the_end_of_a_segment_is_refused(offset):
 def test_a_retired_file_is_found_by_inode_only_and_counts_as_free():
     log = make_log({0: SIZE})
     before = log.usage(DiskNumber(1))
-    file = log.plan_remove(name(0))
+    file = log.plan_remove(name(0)).file
     log.record_retired(file, name(0) + b".01234567")
     assert log.find_name(name(0)) is None
     assert list(log.listed()) == []
@@ -273,7 +273,7 @@ def test_a_retired_file_is_found_by_inode_only_and_counts_as_free():
 
 def test_a_name_made_again_is_another_file():
     log = make_log({0: SIZE})
-    old = log.plan_remove(name(0))
+    old = log.plan_remove(name(0)).file
     log.record_retired(old, name(0) + b".01234567")
     new = created(log, name(0), 777, SIZE)
     assert log.find_name(name(0)) is new

@@ -12,7 +12,7 @@ from commitlogfs.store.retention import (
     KEPT_SEGMENTS,
     EngineState,
     Mode,
-    Removal,
+    PlannedRemoval,
     RetentionRules,
     Rule,
     Snapshot,
@@ -39,7 +39,7 @@ states = st.sampled_from([*DiskState, *[DiskState.RW] * 8])
 disks = st.builds(PretendDisk, st.integers(5, 40), st.integers(0, 12))
 
 
-def is_prefix(planned: tuple[Removal, ...], snapshot: Snapshot) -> bool:
+def is_prefix(planned: tuple[PlannedRemoval, ...], snapshot: Snapshot) -> bool:
     """Of what is there: what lies on a lost disk is passed over. Nothing else is, whatever states disks take: it
     may be served, and what goes behind it would leave a hole."""
     gone = {disk.number for disk in snapshot.disks if disk.is_lost}
@@ -47,7 +47,7 @@ def is_prefix(planned: tuple[Removal, ...], snapshot: Snapshot) -> bool:
     return [removal.segment for removal in planned] == expected[: len(planned)]
 
 
-def can_go(planned: tuple[Removal, ...], snapshot: Snapshot) -> bool:
+def can_go(planned: tuple[PlannedRemoval, ...], snapshot: Snapshot) -> bool:
     """None lies on a disk that is known not to let go of it."""
     closed = {
         disk.number
@@ -130,7 +130,7 @@ class Histories(RuleBasedStateMachine):
             self.world.remove_oldest(is_open=is_open)
         assert len(self.world.log) >= min(before, KEPT_SEGMENTS)
 
-    def check(self, planned: tuple[Removal, ...], snapshot: Snapshot) -> None:
+    def check(self, planned: tuple[PlannedRemoval, ...], snapshot: Snapshot) -> None:
         assert is_prefix(planned, snapshot)
         assert can_go(planned, snapshot)
         assert len(planned) <= max(0, len(snapshot.log) - KEPT_SEGMENTS)
@@ -147,7 +147,7 @@ class Histories(RuleBasedStateMachine):
         assert not self.is_reached(which, planned[:-1], snapshot)
         assert self.is_reached(which, planned, snapshot)
 
-    def is_reached(self, which: Rule, planned: tuple[Removal, ...], snapshot: Snapshot) -> bool:
+    def is_reached(self, which: Rule, planned: tuple[PlannedRemoval, ...], snapshot: Snapshot) -> bool:
         left = {}
         for disk in snapshot.writable():
             freed = sum(

@@ -1,4 +1,4 @@
-"""Applying setattr to a backing file: the one grow, mode, owner, times. For worker threads: it blocks."""
+"""Changes of a file's attributes: its size, mode, owner and times. Blocks; belongs in a worker thread."""
 
 import os
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from commitlogfs.store.files.attributes import PackedAttributes, stat_fd
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What is asked for; None leaves a thing as it is."""
+    """The attributes to change; None leaves one as it is."""
 
     size: int | None = None
     mode: int | None = None

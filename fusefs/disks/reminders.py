@@ -1,0 +1,27 @@
+"""Reminders: one event loop task per disk waits for work, and others say that there may be some."""
+
+from collections.abc import Iterable
+
+import trio
+
+from commitlogfs.store.disks.identity import DiskNumber
+
+
+class Reminders:
+    """A reminder that comes while its task works is kept, so that nothing is missed; several count as one."""
+
+    def __init__(self, disks: Iterable[DiskNumber]) -> None:
+        self._events = {number: trio.Event() for number in disks}
+
+    def remind(self, number: DiskNumber) -> None:
+        self._events[number].set()
+
+    def remind_all(self) -> None:
+        for event in self._events.values():
+            event.set()
+
+    async def wait(self, number: DiskNumber, at_most_s: float) -> None:
+        """Wait for the next reminder of a disk, at most `at_most_s`."""
+        with trio.move_on_after(at_most_s):
+            await self._events[number].wait()
+        self._events[number] = trio.Event()

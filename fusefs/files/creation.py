@@ -1,0 +1,213 @@
+"""Creates: on the first disk of the plan that takes the segment, within the time that a broker waits."""
+
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+import trio
+
+from commitlogfs.fusefs.disks.background import BackgroundSync
+from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
+from commitlogfs.fusefs.files.disk_files import DiskFiles
+from commitlogfs.fusefs.files.handles import Handle, Handles
+from commitlogfs.fusefs.files.name_changes import NameChanges
+from commitlogfs.fusefs.kernel import inodes
+from commitlogfs.fusefs.kernel.observer import Observer
+from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.errors import (
+    DiskError,
+    DiskFailedError,
+    NoDiskAvailableError,
+    SegmentExistsError,
+    UncertainPublishError,
+)
+from commitlogfs.store.events import log_event
+from commitlogfs.store.files.allocate import Owner, Published
+from commitlogfs.store.pool.catalog import Role, Segment
+from commitlogfs.store.pool.commitlog import CommitLog, CreatePlan
+
+log = logging.getLogger(__name__)
+
+CREATE_DEADLINE_S = 4.5
+"""For a create as a whole, because the broker gives up after 5 s. Its parts share it:"""
+COMMIT_DEADLINE_S = 2.0
+RECLAIM_DEADLINE_S = 2.0
+RESERVE_DEADLINE_S = 2.0
+"""The next disk is tried when one has not reserved a segment by then."""
+LINK_DEADLINE_S = 1.0
+USAGE_AGE_S = 0.1
+SLOW_CREATE_S = 0.01
+"""The broker warns about a segment that took longer."""
+
+
+class Creation:
+    """Makes segments and temporaries."""
+
+    def __init__(
+        self,
+        commitlog: CommitLog,
+        disks: Mapping[DiskNumber, DiskFiles],
+        changes: NameChanges,
+        handles: Handles,
+        usage: UsageMonitor,
+        background: BackgroundSync,
+        observer: Observer,
+        reclaim: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """`reclaim` is called, with the lock of all names held, when every disk is full; it returns whether the
+        create is worth another attempt."""
+        self._commitlog = commitlog
+        self._disks = disks
+        self._changes = changes
+        self._handles = handles
+        self._usage = usage
+        self._background = background
+        self._observer = observer
+        self._reclaim = reclaim
+
+    async def create(self, name: bytes, owner: Owner) -> Handle:
+        """Make a segment or temporary and open it.
+
+        Raises InvalidNameError, SegmentExistsError, NoDiskAvailableError, OSError.
+        """
+        started = time.perf_counter()
+        deadline = trio.current_time() + CREATE_DEADLINE_S  # waiting for another change counts, too
+        result = "failed"
+        try:
+            async with self._changes.lock:
+                handle = await self._create(name, owner, deadline - LINK_DEADLINE_S)
+            result = "ok"
+        except SegmentExistsError:
+            result = "exists"
+            raise
+        except NoDiskAvailableError:
+            result = "no-space"
+            raise
+        finally:
+            elapsed = time.perf_counter() - started
+            self._observer.segment_created(result, elapsed)
+        if elapsed > SLOW_CREATE_S:
+            log_event(log, logging.INFO, "slow_create", segment=name, seconds=elapsed)
+        return handle
+
+    async def _create(self, name: bytes, owner: Owner, last_chance: float) -> Handle:
+        """`last_chance` is the latest time to begin a link."""
+        if self._changes.is_in_flight(name):
+            raise SegmentExistsError(f"{name.decode()}: in the hands of a disk that does not answer")
+        await self._usage.refresh(USAGE_AGE_S)
+        await self._changes.settle(name)
+        refused_before = self._commitlog.refuses_for_now(time.monotonic())
+        try:
+            return await self._create_somewhere(name, owner, last_chance)
+        except NoDiskAvailableError as error:
+            if refused_before or not error.no_space or not await self._reclaimed(last_chance):
+                raise
+        return await self._create_somewhere(name, owner, last_chance)
+
+    async def _reclaimed(self, last_chance: float) -> bool:
+        """Whether segments were removed, or may have been, so that the create is worth another attempt."""
+        with trio.move_on_at(min(trio.current_time() + RECLAIM_DEADLINE_S, last_chance)):
+            return await self._reclaim()
+        return trio.current_time() < last_chance
+
+    async def _create_somewhere(self, name: bytes, owner: Owner, last_chance: float) -> Handle:
+        """On the first disk of the plan that takes it. Raises NoDiskAvailableError, SegmentExistsError."""
+        plan = self._commitlog.plan_create(name)
+        if not plan.order and await self._settle_leftovers(name):
+            plan = self._commitlog.plan_create(name)
+        await self._commit_predecessor(plan, last_chance)
+        for reason in self._skip_reasons(plan):
+            self._observer.placement_skipped(reason)
+        for number in plan.order:
+            patience_s = min(RESERVE_DEADLINE_S, last_chance - trio.current_time())
+            if patience_s <= 0:
+                raise NoDiskAvailableError(
+                    f"{name.decode()}: no disk has taken it in time", no_space=False, failing=True
+                )
+            try:
+                return await self._create_on(self._disks[number], plan, owner, patience_s)
+            except DiskError as error:
+                self._commitlog.record_disk_error(number, error, time.monotonic())
+                self._observer.placement_skipped(type(error).__name__)
+                log_event(log, logging.WARNING, "create_moved_on", segment=name, reason=str(error))
+        raise self._commitlog.no_disk_left(plan, time.monotonic())
+
+    async def _create_on(self, disk: DiskFiles, plan: CreatePlan, owner: Owner, patience_s: float) -> Handle:
+        fd, attributes = await disk.reserve(self._commitlog.segment_size, owner, patience_s)
+        # A link that fails or hangs may have happened, or happen yet. What it leaves is empty, and known.
+        placed_as = b"" if plan.role is Role.SEGMENT else plan.name
+        left = Segment(plan.base_offset, disk.number, attributes, Role.GIVEN_UP, placed_as)
+        is_late = False
+
+        def leave() -> None:
+            nonlocal is_late
+            is_late = True
+            self._commitlog.record_leftover(left)
+
+        async def work() -> Handle | None:
+            published = await self._link(disk, plan, fd, left)
+            if not is_late:
+                return self._adopt(disk, plan, fd, published)
+            async with self._changes.lock:
+                if self._commitlog.find_name(plan.name) is None:
+                    self._commitlog.record_leftover_gone(left)
+                    await self._handles.release(inodes.encode(self._adopt(disk, plan, fd, published).file))
+                else:
+                    await disk.close(fd)
+                    self._commitlog.record_leftover(left)
+            return None
+
+        handle = await self._changes.finish(disk, "link", (), work, LINK_DEADLINE_S, leave)
+        assert handle is not None
+        return handle
+
+    async def _link(self, disk: DiskFiles, plan: CreatePlan, fd: int, left: Segment) -> Published:
+        """Give the unnamed file its name. Raises DiskError if another disk is to be tried."""
+        try:
+            return await disk.link(fd, plan.name)
+        except BaseException as error:
+            os.close(fd)
+            if isinstance(error, UncertainPublishError):
+                self._commitlog.record_leftover(left)
+                raise DiskFailedError(disk.path, str(error)) from error
+            if isinstance(error, FileExistsError):
+                self._commitlog.record_uncertain(plan.name, disk.number)
+                raise SegmentExistsError(
+                    f"{plan.name.decode()}: a file of that name lies on {disk.path}"
+                ) from error
+            raise
+
+    def _adopt(self, disk: DiskFiles, plan: CreatePlan, fd: int, published: Published) -> Handle:
+        """The file exists: it is a part of the log, and open."""
+        file = self._commitlog.record_created(plan, disk.number, published)
+        self._changes.record(disk.number)
+        log_event(log, logging.INFO, "created", segment=plan.name, disk=disk.path)
+        return self._handles.adopt(file, fd)
+
+    async def _commit_predecessor(self, plan: CreatePlan, last_chance: float) -> None:
+        """Make sure that no power cut leaves a segment without the one before it. A disk that does not answer in
+        time is not waited for, because the broker gives up after 5 s."""
+        predecessor = self._commitlog.catalog.predecessor(plan.base_offset)
+        if predecessor is None:
+            return
+        with trio.move_on_at(min(trio.current_time() + COMMIT_DEADLINE_S, last_chance)) as scope:
+            await self._background.committed(predecessor.disk)
+        if scope.cancelled_caught:
+            disk = self._disks[predecessor.disk]
+            log_event(log, logging.WARNING, "commit_wait_timed_out", segment=predecessor.name, disk=disk.path)
+
+    async def _settle_leftovers(self, name: bytes) -> bool:
+        """If no other disk takes the segment, ask the disks that may hold an empty file of this name. Returns
+        whether one of them does not."""
+        is_settled = False
+        for file in self._commitlog.leftovers_named(name):
+            if await self._disks[file.disk].is_certainly_absent(name):
+                self._commitlog.record_leftover_gone(file)
+                is_settled = True
+        return is_settled
+
+    def _skip_reasons(self, plan: CreatePlan) -> list[str]:
+        evaluated = self._commitlog.last_eligibility
+        reasons = [reason.name.lower() for reason in evaluated.refusals.values()] if evaluated else []
+        return [*reasons, "fallback"] if plan.fallback else reasons

@@ -1,0 +1,303 @@
+"""File operations of one disk, as coroutines. The blocking work runs in threads of that disk.
+
+An OSError that blames the disk is raised as the store's own error, an OSError of the file alone as it is, and both
+are counted. An operation with a deadline raises DiskFailedError when that has passed; its system call still
+happens.
+"""
+
+import contextlib
+import errno
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.kernel.observer import Observer
+from commitlogfs.store import layout
+from commitlogfs.store.disks import identity
+from commitlogfs.store.disks.disk import Disk, translate
+from commitlogfs.store.disks.identity import DiskNumber, RootAttributes
+from commitlogfs.store.errors import DiskFailedError, ForeignFileError
+from commitlogfs.store.events import log_event
+from commitlogfs.store.files import allocate, changes, durable, remove, rename, safe_open, write_lease, written
+from commitlogfs.store.files.allocate import Owner, Published
+from commitlogfs.store.files.attributes import PackedAttributes, stat_changes, stat_fd
+from commitlogfs.store.files.changes import Changes
+from commitlogfs.store.files.remove import Retired
+from commitlogfs.store.files.usage import DiskUsage
+from commitlogfs.store.pool import leftovers
+from commitlogfs.store.segment import BaseOffset, format_segment_name
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+STAT_DEADLINE_S = 1.0
+"""The catalog answers for a disk that has not answered by then."""
+LEFTOVER_DEADLINE_S = 3.0
+
+
+class Reserved(NamedTuple):
+    """An unnamed file with all blocks of a segment."""
+
+    fd: int
+    attributes: PackedAttributes
+
+
+class Opened(NamedTuple):
+    fd: int
+    writable: bool
+    """False on a read-only disk."""
+
+
+class DiskFiles:
+    """The file operations of one disk. Names lie in the disk's directory, paths there or in a directory below
+    it."""
+
+    def __init__(self, disk: Disk, threads: DiskThreads, observer: Observer) -> None:
+        self._disk = disk
+        self._threads = threads
+        self._observer = observer
+
+    @property
+    def number(self) -> DiskNumber:
+        return self._disk.number
+
+    @property
+    def path(self) -> str:
+        """The disk's path, for messages."""
+        return self._disk.path
+
+    def record_error(self, op: str, errno_name: str) -> None:
+        """Count an error that no operation here has raised itself."""
+        self._observer.disk_error(self.path, op, errno_name)
+
+    # --- attributes ----------------------------------------------------------------------------------
+
+    async def stat(self, path: bytes) -> PackedAttributes | None:
+        """Attributes of a file; None where the disk fails, or does not answer within STAT_DEADLINE_S."""
+        stat = partial(safe_open.stat_path, self._disk.dirfd, path)
+        try:
+            return await self._threads.run_within(self.number, STAT_DEADLINE_S, stat)
+        except TimeoutError:
+            self.record_error("stat", "ETIMEDOUT")
+        except OSError as error:
+            self._count("stat", error)
+            log_event(log, logging.WARNING, "stat_failed", disk=self.path, segment=path, errno=error.errno)
+        return None
+
+    async def stat_segments(
+        self, bases: Sequence[BaseOffset], known: list[PackedAttributes]
+    ) -> list[tuple[int, PackedAttributes]]:
+        """(index, attributes) of the segments that are not as `known`. Left out is what the disk does not answer
+        within STAT_DEADLINE_S."""
+        dirfd = self._disk.dirfd
+
+        def work() -> list[tuple[int, PackedAttributes | int]]:
+            return stat_changes(dirfd, [format_segment_name(base) for base in bases], known)
+
+        try:
+            outcomes = await self._threads.run_within(self.number, STAT_DEADLINE_S, work)
+        except TimeoutError:
+            self.record_error("stat", "ETIMEDOUT")
+            return []
+        found = []
+        for index, outcome in outcomes:
+            if isinstance(outcome, int):
+                self.record_error("stat", errno.errorcode.get(outcome, "EIO"))
+            else:
+                found.append((index, outcome))
+        return found
+
+    async def stat_open(self, fd: int) -> PackedAttributes:
+        """Attributes of an open file. Raises DiskError, OSError."""
+        return await self._run("stat", partial(stat_fd, fd))
+
+    async def change(
+        self,
+        path: bytes,
+        ino: int,
+        wanted: Changes,
+        check_resize: Callable[[int, int], None],
+        deadline_s: float | None = None,
+    ) -> PackedAttributes:
+        """Change size, mode, owner and times; the attributes afterwards. Raises DiskError, OSError, and whatever
+        `check_resize(current, new)` raises."""
+        op = "setattr" if wanted.size is None else "ftruncate"
+        apply = partial(changes.apply, self._disk.dirfd, path, ino, wanted, check_resize)
+        return await self._run(op, apply, deadline_s)
+
+    async def truncate(self, fd: int, size: int) -> PackedAttributes:
+        """Cut an open file; its attributes afterwards. Raises DiskError, OSError."""
+
+        def work() -> PackedAttributes:
+            os.ftruncate(fd, size)
+            return stat_fd(fd)
+
+        return await self._run("cut", work)
+
+    # --- opening and reading -------------------------------------------------------------------------
+
+    async def open(self, path: bytes, ino: int) -> Opened:
+        """Open the file with inode `ino` for reading and writing, or for reading only on a read-only disk. Raises
+        DiskError, OSError."""
+        try:
+            return await self._run("open", partial(_open, self._disk.dirfd, path, ino))
+        except FileNotFoundError as error:
+            raise ForeignFileError(self.path, f"{path.decode()}: has vanished: who removed it?") from error
+
+    async def require_writable(self, path: bytes, ino: int, deadline_s: float) -> None:
+        """Open the file with inode `ino` for writing, and close it. Raises DiskError, OSError."""
+        dirfd = self._disk.dirfd
+        await self._run("open", lambda: os.close(safe_open.open_file(dirfd, path, os.O_RDWR, ino)), deadline_s)
+
+    async def close(self, fd: int) -> None:
+        """Close a descriptor, which may write something to the disk first. Raises OSError."""
+        await self._threads.run(self.number, partial(os.close, fd))
+
+    async def sync(self, fd: int) -> None:
+        """Make an open file durable. Raises DiskError, OSError."""
+        await self._run("sync", partial(os.fsync, fd))
+
+    async def has_data(self, path: bytes, deadline_s: float | None = None) -> bool:
+        """Whether a record begins the file. A read of data: raises OSError as the disk says, TimeoutError after the
+        deadline; neither is counted."""
+        read = partial(written.has_data, self._disk.dirfd, path)
+        if deadline_s is None:
+            return await self._threads.run(self.number, read)
+        return await self._threads.run_within(self.number, deadline_s, read)
+
+    async def is_open_elsewhere(self, path: bytes) -> bool | None:
+        """Whether any other process has the file open; None where that cannot be known. Raises DiskError, OSError.
+
+        Some read the disks directly, and a mapping outlives its descriptor: with passthrough, nobody tells the
+        daemon when it ends. A backing id of ours counts as another process, so the caller gives that back first.
+        """
+        try:
+            return await self._run("lease", partial(write_lease.is_open_elsewhere, self._disk.dirfd, path))
+        except FileNotFoundError:
+            return False
+        except PermissionError:  # the file belongs to another user; removing it needs no permission of the file's
+            return None
+
+    # --- creating and renaming -----------------------------------------------------------------------
+
+    async def reserve(self, segment_size: int, owner: Owner, deadline_s: float) -> Reserved:
+        """An unnamed file with all blocks of a segment; the caller closes it. Raises DiskError, OSError."""
+        dirfd = self._disk.dirfd
+
+        def work() -> Reserved:
+            fd = allocate.reserve(dirfd, segment_size, owner)
+            return Reserved(fd, stat_fd(fd))
+
+        return await self._run("reserve", work, deadline_s, discard=lambda made: os.close(made.fd))
+
+    async def link(self, fd: int, name: bytes) -> Published:
+        """Give an unnamed file its name. Raises as `allocate.publish`, DiskError."""
+        dirfd = self._disk.dirfd
+        return await self._run("link", lambda: allocate.publish(dirfd, fd, name))
+
+    async def is_certainly_absent(self, name: bytes) -> bool:
+        """Whether no file has this name; False where the disk fails, or does not answer within STAT_DEADLINE_S."""
+        ask = partial(allocate.is_certainly_absent, self._disk.dirfd, name)
+        try:
+            return await self._threads.run_within(self.number, STAT_DEADLINE_S, ask)
+        except TimeoutError:
+            return False
+
+    async def rename_copy(self, old_name: bytes, new_name: bytes, ino: int) -> PackedAttributes:
+        """Rename a finished copy durably; its attributes afterwards. Raises DiskError, OSError."""
+        return await self._run("rename", partial(rename.rename_copy, self._disk.dirfd, old_name, new_name, ino))
+
+    # --- removing ------------------------------------------------------------------------------------
+
+    async def unlink(self, name: bytes, ino: int) -> DiskUsage:
+        """Remove a file that nobody has open, durably; the usage without it. Raises DiskError, OSError."""
+        dirfd = self._disk.dirfd
+        return await self._run("unlink", lambda: remove.remove_file(dirfd, name, ino))
+
+    async def retire(self, name: bytes, ino: int, *, forced: bool) -> Retired:
+        """Move an open file aside, durably. Raises DiskError, OSError."""
+        dirfd = self._disk.dirfd
+        return await self._run("retire", lambda: remove.retire_file(dirfd, name, ino, forced=forced))
+
+    async def free_retired(self, retired_name: bytes) -> DiskUsage:
+        """Remove a retired file after its last close; the usage without it. Raises DiskError, OSError."""
+        dirfd = self._disk.dirfd
+        return await self._run("free", lambda: remove.drop_retired(dirfd, retired_name))
+
+    async def punch(self, retired_name: bytes, ino: int, size: int) -> tuple[PackedAttributes, DiskUsage]:
+        """Free the blocks of a retired file; its attributes, and the usage without them. Raises DiskError, OSError;
+        FileNotFoundError where it has another name."""
+        return await self._run("punch", partial(remove.punch_retired, self._disk.dirfd, retired_name, ino, size))
+
+    async def punch_open(self, fd: int, retired_name: bytes, size: int) -> tuple[PackedAttributes, DiskUsage]:
+        """`punch` of a file that this daemon has open."""
+        return await self._run("punch", partial(remove.punch_fd, fd, self._disk.dirfd, retired_name, size))
+
+    async def remove_leftover(self, name: bytes, ino: int) -> DiskUsage | None:
+        """Remove an empty file, durably; the usage without it. None, and nothing removed, while another process has
+        it open. Raises HoldsDataError, DiskError, OSError."""
+        unlink = partial(leftovers.remove_leftover, self._disk.dirfd, name, ino)
+        return await self._run("unlink", unlink, LEFTOVER_DEADLINE_S)
+
+    async def drop_empty_folder(self) -> None:
+        """Remove the directory of retired files if it is empty, and the disk answers."""
+        drop = partial(remove.drop_empty_folder, self._disk.dirfd)
+        with contextlib.suppress(OSError):  # it is harmless, and the next last close tries again
+            await self._threads.run_within(self.number, STAT_DEADLINE_S, drop)
+
+    # --- the disk's directory ------------------------------------------------------------------------
+
+    async def sync_directory(self) -> None:
+        """Make all names durable. Raises DiskError, OSError."""
+        await self._run("sync", partial(durable.sync_dir, self._disk.dirfd))
+
+    async def write_root(self, root: RootAttributes) -> None:
+        """Record mode and owner of the mounted directory, durably. Raises DiskError, OSError."""
+        record = identity.format_root(root)
+        await self._run("setxattr", partial(durable.write_xattr, self._disk.dirfd, layout.XATTR_ROOT, record))
+
+    # --- errors --------------------------------------------------------------------------------------
+
+    async def _run(
+        self,
+        op: str,
+        work: Callable[[], T],
+        deadline_s: float | None = None,
+        discard: Callable[[T], None] | None = None,
+    ) -> T:
+        """The result of `work`. One that comes after the deadline is given to `discard`."""
+        try:
+            if deadline_s is None:
+                return await self._threads.run(self.number, work)
+            return await self._threads.run_within(self.number, deadline_s, work, discard)
+        except TimeoutError as error:
+            self.record_error(op, "ETIMEDOUT")
+            raise DiskFailedError(self.path, f"{op}: {error}") from error
+        except OSError as error:
+            self._count(op, error)
+            translated = translate(self.path, error)
+            if translated is error:
+                raise
+            raise translated from error
+
+    def _count(self, op: str, error: OSError) -> None:
+        self.record_error(op, errno.errorcode.get(error.errno or 0, "EIO"))
+
+
+def files_of_disks(disks: Iterable[Disk], threads: DiskThreads, observer: Observer) -> dict[DiskNumber, DiskFiles]:
+    """Disk number -> its file operations."""
+    return {disk.number: DiskFiles(disk, threads, observer) for disk in disks}
+
+
+def _open(dirfd: int, path: bytes, ino: int) -> Opened:
+    """Read-write where the disk allows it: the broker opens every segment read-write."""
+    try:
+        return Opened(safe_open.open_file(dirfd, path, os.O_RDWR, ino), writable=True)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+    return Opened(safe_open.open_file(dirfd, path, os.O_RDONLY, ino), writable=False)

@@ -1,0 +1,133 @@
+"""Freeing what has left the log: retired files after their last close, and leftovers of given-up segments.
+
+The kernel's own knowledge decides, not a count of opens, which would die with the daemon. The kernel reports that
+it drops an inode (FORGET), but only once, so there is a check every second, too.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+import trio
+
+from commitlogfs.fusefs.disks.reminders import Reminders
+from commitlogfs.fusefs.files.disk_files import DiskFiles
+from commitlogfs.fusefs.files.handles import Handles
+from commitlogfs.fusefs.kernel import inodes
+from commitlogfs.fusefs.kernel.backing import Backing
+from commitlogfs.store.disks.disk import DiskState
+from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.errors import DiskError, DiskFailedError, ForeignFileError, HoldsDataError
+from commitlogfs.store.events import log_event
+from commitlogfs.store.files.attributes import PackedAttributes
+from commitlogfs.store.files.usage import DiskUsage
+from commitlogfs.store.pool.catalog import Segment
+from commitlogfs.store.pool.commitlog import CommitLog
+
+log = logging.getLogger(__name__)
+
+CHECK_INTERVAL_S = 1.0
+
+
+class Freeing:
+    """Gives back the space of files that are no part of the log any longer."""
+
+    def __init__(
+        self,
+        commitlog: CommitLog,
+        disks: Mapping[DiskNumber, DiskFiles],
+        handles: Handles,
+        backing: Backing,
+        to_free: Reminders,
+        kernel_holds: Callable[[int], bool],
+    ) -> None:
+        """`to_free` says when there may be something to free. `kernel_holds` returns whether the kernel still knows
+        an inode; it may block."""
+        self._commitlog = commitlog
+        self._disks = disks
+        self._handles = handles
+        self._backing = backing
+        self._to_free = to_free
+        self._kernel_holds = kernel_holds
+
+    async def run(self) -> None:
+        """Until cancelled. Each disk has its own task, so a disk that hangs delays its own files only."""
+        async with trio.open_nursery() as nursery:
+            for disk in self._disks.values():
+                nursery.start_soon(self._run_for, disk)
+
+    async def punch(self, file: Segment) -> None:
+        """Free the blocks of a retired file although it is open. They stay where another user keeps the file under
+        a name of his own, and count as impossible to gain from then on. Raises DiskError, OSError."""
+        disk = self._disks[file.disk]
+        try:
+            attributes, usage = await self._punched(file, disk)
+        except (FileNotFoundError, ForeignFileError) as error:
+            self._commitlog.record_kept(file)
+            log_event(log, logging.WARNING, "punch_refused", segment=file.name, disk=disk.path, reason=str(error))
+            return
+        self._commitlog.record_attributes(file, attributes)
+        self._commitlog.record_usage(file.disk, usage)
+
+    async def _punched(self, file: Segment, disk: DiskFiles) -> tuple[PackedAttributes, DiskUsage]:
+        size = self._commitlog.segment_size
+        if not self._handles.is_open(file):
+            return await disk.punch(file.placed_as, file.ino, size)
+        async with self._handles.use(inodes.encode(file)) as handle:
+            return await disk.punch_open(handle.fd, file.placed_as, size)
+
+    async def _run_for(self, disk: DiskFiles) -> None:
+        member = self._commitlog.disks[disk.number]
+        if member.state is DiskState.RW:
+            await disk.drop_empty_folder()  # a former daemon may have left it
+        while True:
+            await self._to_free.wait(disk.number, CHECK_INTERVAL_S)
+            for file in self._commitlog.retired():
+                if file.disk == disk.number:
+                    await self._free(file, disk)
+            if member.state is DiskState.RW and not member.is_troubled:
+                for file in self._commitlog.leftovers(disk.number):
+                    await self._remove_leftover(file, disk)
+
+    async def _free(self, file: Segment, disk: DiskFiles) -> None:
+        """Give a retired file's space back, unless it is still open."""
+        async with self._handles.first_opens_held(file):  # a removal under way ends first
+            if file not in self._commitlog.retired() or await self._is_held(file):
+                return
+            self._backing.record_gone(file)  # before the unlink: a backing id keeps the space of its file
+            try:
+                if await disk.is_open_elsewhere(file.path):
+                    return
+                usage = await disk.free_retired(file.name)
+            except (DiskError, OSError) as error:
+                log_event(log, logging.WARNING, "free_failed", segment=file.name, reason=str(error))
+                return
+            self._commitlog.record_removed(file, usage)
+
+    async def _remove_leftover(self, file: Segment, disk: DiskFiles) -> None:
+        """Remove a leftover that nobody has open. If it holds data, it may be anything, and stays."""
+        name = file.name
+        async with self._handles.first_opens_held(file):
+            if await self._is_held(file):
+                return
+            self._backing.record_gone(file)
+            try:
+                usage = await disk.remove_leftover(name, file.ino)
+            except (HoldsDataError, ForeignFileError) as error:
+                self._commitlog.record_kept(file)
+                log_event(log, logging.ERROR, "leftover_kept", segment=name, disk=disk.path, reason=str(error))
+                return
+            except (DiskError, OSError) as error:
+                reason = error if isinstance(error, DiskError) else DiskFailedError(disk.path, str(error))
+                self._commitlog.record_trouble(disk.number, reason, time.monotonic())
+                log_event(log, logging.WARNING, "leftover_not_removed", segment=name, reason=str(error))
+                return
+        if usage is not None:
+            self._commitlog.record_leftover_gone(file, usage)
+            log_event(log, logging.INFO, "leftover_removed", segment=name, disk=disk.path)
+
+    async def _is_held(self, file: Segment) -> bool:
+        """Whether this daemon has a file open, or the kernel still knows its inode."""
+        if self._handles.is_open(file):
+            return True
+        return await trio.to_thread.run_sync(self._kernel_holds, int(inodes.encode(file)))

@@ -1,0 +1,98 @@
+"""The order of changes of names: one at a time, and none waits for a hung disk without end.
+
+The kernel locks the mounted directory for the length of a create, unlink or rename, so a change that hangs would
+stop all others. Each change therefore waits for its disk for a bounded time. The system call may still happen
+afterwards, so the names that it uses stay reserved until it has ended.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+import trio
+
+from commitlogfs.fusefs.disks.abandoned_work import AbandonableWork
+from commitlogfs.fusefs.disks.background import BackgroundSync
+from commitlogfs.fusefs.files.disk_files import DiskFiles
+from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.errors import DiskFailedError
+from commitlogfs.store.pool.commitlog import CommitLog
+
+T = TypeVar("T")
+
+
+class NameChanges:
+    """The lock of all names, the names in flight, and the time of the last change."""
+
+    def __init__(
+        self, commitlog: CommitLog, disks: Mapping[DiskNumber, DiskFiles], background: BackgroundSync
+    ) -> None:
+        self._commitlog = commitlog
+        self._disks = disks
+        self._background = background
+        self._in_flight: set[bytes] = set()
+        self.lock = trio.Lock()
+        """The lock of all names: held from the decision about a change until its disk has answered, or is given
+        up."""
+        self.changed_ns = time.time_ns()
+        """When names last changed: the root directory's mtime."""
+
+    def assert_locked(self) -> None:
+        """For functions whose caller holds the lock of all names."""
+        assert self.lock.statistics().owner is trio.lowlevel.current_task()
+
+    def is_in_flight(self, name: bytes) -> bool:
+        """Whether a disk has not yet answered to an earlier change of this name."""
+        return name in self._in_flight
+
+    def require_at_rest(self, disk: DiskFiles, *names: bytes) -> None:
+        """Raises DiskFailedError while an earlier change of one of these names has not ended."""
+        for name in names:
+            if self.is_in_flight(name):
+                raise DiskFailedError(disk.path, f"{name.decode()}: no answer yet to an earlier change")
+
+    def record(self, disk: DiskNumber | None) -> None:
+        """Names have changed on a disk; None where only the log as a whole has changed."""
+        self.changed_ns = time.time_ns()
+        self._background.request(disk)
+
+    async def settle(self, name: bytes) -> None:
+        """If a disk may hold this name outside of the log, ask it, so that the name can be used if it does not."""
+        number = self._commitlog.uncertain(name)
+        if number is not None and await self._disks[number].is_certainly_absent(name):
+            self._commitlog.record_denied(name)
+
+    async def finish(
+        self,
+        disk: DiskFiles,
+        op: str,
+        names: tuple[bytes, ...],
+        work: Callable[[], Awaitable[T]],
+        deadline_s: float,
+        on_late: Callable[[], None] = lambda: None,
+    ) -> T:
+        """The result of `work`, which changes `names`. Raises DiskFailedError after `deadline_s`.
+
+        `work` continues then, and the names are reserved until it ends. `on_late` is called when nobody waits for
+        `work` any longer, because of the deadline or because the caller was cancelled.
+        """
+        has_ended = False
+        self._in_flight.update(names)
+
+        async def work_and_release() -> T:
+            nonlocal has_ended
+            try:
+                return await work()
+            finally:
+                has_ended = True
+                self._in_flight.difference_update(names)
+
+        try:
+            return await AbandonableWork(work_and_release).wait(deadline_s)
+        except (TimeoutError, trio.Cancelled) as error:
+            if not has_ended:
+                on_late()
+            if isinstance(error, TimeoutError):
+                disk.record_error(op, "ETIMEDOUT")
+                raise DiskFailedError(disk.path, f"{op}: {error}") from error
+            raise

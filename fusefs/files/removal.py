@@ -1,0 +1,123 @@
+"""Removals, whoever decides them: durable before anybody is told so, and never of a file that is in use."""
+
+import logging
+from collections.abc import Callable, Mapping
+
+from commitlogfs.fusefs.disks.reminders import Reminders
+from commitlogfs.fusefs.files.disk_files import DiskFiles
+from commitlogfs.fusefs.files.handles import Handles
+from commitlogfs.fusefs.files.name_changes import NameChanges
+from commitlogfs.fusefs.kernel import inodes
+from commitlogfs.fusefs.kernel.backing import Backing
+from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.events import log_event
+from commitlogfs.store.files.attributes import nlink_of
+from commitlogfs.store.pool.catalog import Segment
+from commitlogfs.store.pool.commitlog import CommitLog, Removal
+
+log = logging.getLogger(__name__)
+
+REMOVE_DEADLINE_S = 3.0
+
+
+class Removals:
+    """Carries out removals."""
+
+    def __init__(
+        self,
+        commitlog: CommitLog,
+        disks: Mapping[DiskNumber, DiskFiles],
+        changes: NameChanges,
+        handles: Handles,
+        backing: Backing,
+        to_free: Reminders,
+        invalidate_entry: Callable[[bytes, int], None],
+    ) -> None:
+        """`to_free` is reminded of files that left the log while open. `invalidate_entry` makes the kernel drop a
+        name and its inode; it does not block."""
+        self._commitlog = commitlog
+        self._disks = disks
+        self._changes = changes
+        self._handles = handles
+        self._backing = backing
+        self._to_free = to_free
+        self._invalidate_entry = invalidate_entry
+
+    async def unlink(self, name: bytes) -> None:
+        """Remove a segment or temporary for a caller of the mount. Raises SegmentNotFoundError, and as
+        `carry_out`."""
+        async with self._changes.lock:
+            await self.carry_out(self._commitlog.plan_remove(name))
+
+    async def carry_out(self, removal: Removal) -> None:
+        """Remove a file; durable when it returns. The caller holds the lock of all names, and has decided under it.
+
+        Raises DiskError, OSError; DiskFailedError after REMOVE_DEADLINE_S, when the removal continues by itself.
+        """
+        self._changes.assert_locked()
+        file = removal.file
+        disk, name, inode = self._disks[file.disk], file.name, int(inodes.encode(file))
+        self._changes.require_at_rest(disk, name)
+        is_late = False
+
+        def leave_the_log() -> None:
+            nonlocal is_late
+            is_late = True
+            self._commitlog.record_leaving(file, removal.reason)
+
+        async def work() -> None:
+            await self._remove(removal, disk)
+            if is_late or removal.is_forced:
+                # The kernel knows nothing of a removal by rule, and that a late one has failed. It would keep the
+                # name, and with it the file.
+                self._invalidate_entry(name, inode)
+
+        await self._changes.finish(disk, "unlink", (name,), work, REMOVE_DEADLINE_S, leave_the_log)
+
+    async def _remove(self, removal: Removal, disk: DiskFiles) -> None:
+        """Remove a file from its disk, however long it takes."""
+        file, name = removal.file, removal.file.name
+        try:
+            async with self._handles.first_opens_held(file):
+                if await self._is_in_use(file, disk):
+                    await self._retire(removal, disk)
+                else:
+                    self._backing.record_gone(file)  # before the unlink: a backing id keeps the space of its file
+                    usage = await disk.unlink(name, file.ino)
+                    self._commitlog.record_removed(file, usage, removal.reason)
+        except Exception as error:
+            self._commitlog.record_stayed(file, removal.reason)
+            log_event(log, logging.WARNING, "remove_failed", segment=name, disk=disk.path, reason=str(error))
+            raise
+        self._changes.record(disk.number)
+        level = logging.WARNING if removal.is_forced else logging.INFO
+        log_event(log, level, "removed", segment=name, disk=disk.path, reason=removal.reason, why=removal.why)
+
+    async def _retire(self, removal: Removal, disk: DiskFiles) -> None:
+        """Take a file that is in use out of the log; it lives until its last close."""
+        file, name = removal.file, removal.file.name
+        retired = await disk.retire(name, file.ino, forced=removal.is_forced)
+        self._commitlog.record_retired(file, retired.name, removal.reason)
+        if retired.vanished:
+            await self._record_vanished(file, disk, name)
+        self._to_free.remind(disk.number)  # its last close may have come meanwhile
+
+    async def _record_vanished(self, file: Segment, disk: DiskFiles, name: bytes) -> None:
+        """Another process has removed or moved an open file on the disk itself: if the file has another name, its
+        last close frees nothing."""
+        links = 1
+        if self._handles.is_open(file):
+            async with self._handles.use(inodes.encode(file)) as handle:
+                links = nlink_of(await disk.stat_open(handle.fd))
+        if links:
+            self._commitlog.record_kept(file)
+        log_event(log, logging.WARNING, "vanished", segment=name, disk=disk.path, links=links)
+
+    async def _is_in_use(self, file: Segment, disk: DiskFiles) -> bool:
+        """Whether any process has a file open or mapped. The caller holds first opens."""
+        if self._handles.is_open(file) or self._backing.is_inherited(file):
+            return True
+        was_passed_through = self._backing.is_passed_through(file)
+        self._backing.record_gone(file)
+        is_open = await disk.is_open_elsewhere(file.path)
+        return was_passed_through if is_open is None else is_open

@@ -1,0 +1,143 @@
+"""The one growth of a segment, to its size. If its disk refuses that, the segment is given up: the next create of
+its name makes it on another disk, and the empty file that stays behind is a leftover."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from commitlogfs.fusefs.disks.background import BackgroundSync
+from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
+from commitlogfs.fusefs.files.backing_attributes import BackingAttributes
+from commitlogfs.fusefs.files.disk_files import DiskFiles
+from commitlogfs.fusefs.files.handles import Handles
+from commitlogfs.fusefs.files.name_changes import NameChanges
+from commitlogfs.fusefs.kernel import inodes
+from commitlogfs.fusefs.kernel.backing import Backing
+from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.errors import DiskError, DiskFailedError, DiskReadOnlyError
+from commitlogfs.store.events import log_event
+from commitlogfs.store.files.attributes import ino_of, size_of
+from commitlogfs.store.files.changes import Changes
+from commitlogfs.store.pool.catalog import Role, Segment
+from commitlogfs.store.pool.commitlog import CommitLog
+
+log = logging.getLogger(__name__)
+
+RESIZE_DEADLINE_S = 3.0
+"""A disk that has not given a new segment its size by then is left, if another one can take the segment."""
+USAGE_AGE_S = 0.1
+
+
+class Resizing:
+    """Gives segments their size, and gives up those whose disk refuses."""
+
+    def __init__(
+        self,
+        commitlog: CommitLog,
+        disks: Mapping[DiskNumber, DiskFiles],
+        changes: NameChanges,
+        handles: Handles,
+        attributes: BackingAttributes,
+        backing: Backing,
+        usage: UsageMonitor,
+        background: BackgroundSync,
+        invalidate_entry: Callable[[bytes, int], None],
+    ) -> None:
+        """`invalidate_entry`: as for `Removals`."""
+        self._commitlog = commitlog
+        self._disks = disks
+        self._changes = changes
+        self._handles = handles
+        self._attributes = attributes
+        self._backing = backing
+        self._usage = usage
+        self._background = background
+        self._invalidate_entry = invalidate_entry
+
+    async def resize(self, file: Segment, wanted: Changes) -> None:
+        """Change a file's size, and what else is `wanted`; the size is committed in the background.
+
+        A new segment whose disk refuses, or hangs, is given up: the caller gets the error. Raises DiskError,
+        OSError, InvalidSizeError, BeyondSegmentError, StaleInodeError.
+        """
+        self._require_not_given_up(file)
+        disk = self._disks[file.disk]
+        deadline_s = RESIZE_DEADLINE_S if self._may_give_up(file) else None
+        try:
+            attributes = await disk.change(file.path, file.ino, wanted, self._commitlog.check_resize, deadline_s)
+        except (DiskReadOnlyError, DiskFailedError) as refusal:
+            if deadline_s is not None:
+                await self._give_up(file, disk, refusal)
+            raise
+        self._commitlog.record_attributes(file, attributes)
+        self._sync_soon(file, disk)
+
+    async def require_writable(self, file: Segment) -> None:
+        """For an open for writing of a segment without size: if its disk refuses that, the segment is given up, and
+        made elsewhere within the same open, because StaleInodeError makes the kernel look the name up again."""
+        if not self._may_give_up(file):
+            return
+        disk = self._disks[file.disk]
+        try:
+            await disk.require_writable(file.path, file.ino, RESIZE_DEADLINE_S)
+        except (DiskReadOnlyError, DiskFailedError) as refusal:
+            if await self._give_up(file, disk, refusal):
+                raise _given_up(file) from refusal
+        except (DiskError, OSError):
+            return  # the open itself meets the same error
+
+    def _require_not_given_up(self, file: Segment) -> None:
+        if file.role is Role.GIVEN_UP:
+            raise _given_up(file)
+
+    async def _give_up(self, file: Segment, disk: DiskFiles, error: DiskError) -> bool:
+        """Take a segment that its disk refused out of the log, if it is certainly empty and another disk can take
+        it. Returns whether it has left. A process that has it open cannot give it a size."""
+        name, inode = file.name, int(inodes.encode(file))
+        self._commitlog.record_trouble(disk.number, error, time.monotonic())
+        await self._usage.refresh(USAGE_AGE_S)
+        async with self._changes.lock:
+            if file.role is Role.GIVEN_UP:
+                return True
+            if not self._may_give_up(file) or not await self._is_certainly_empty(file):
+                return False
+            self._backing.record_gone(file)
+            self._commitlog.record_given_up(file)
+            self._changes.record(None)
+        log_event(log, logging.WARNING, "given_up", segment=name, disk=disk.path, reason=str(error))
+        self._invalidate_entry(name, inode)
+        return True
+
+    def _may_give_up(self, file: Segment) -> bool:
+        """Whether a file is an empty segment that another disk could take."""
+        if file.size or self._changes.is_in_flight(file.name) or self._commitlog.find_name(file.name) is not file:
+            return False
+        return self._commitlog.can_move(file, time.monotonic())
+
+    async def _is_certainly_empty(self, file: Segment) -> bool:
+        """Also if the kernel may have written to it without a request to the daemon."""
+        known = self._handles.is_certainly_empty(file)
+        if known is not None:
+            return known
+        if not self._backing.is_passed_through(file):
+            return file.size == 0
+        seen = await self._attributes.read(file)
+        return seen is not None and (ino_of(seen), size_of(seen)) == (file.ino, 0)
+
+    def _sync_soon(self, file: Segment, disk: DiskFiles) -> None:
+        """Commit a segment's new size in the background."""
+
+        async def work() -> None:
+            try:
+                async with self._handles.use(inodes.encode(file)) as handle:
+                    await disk.sync(handle.fd)
+            except Exception as error:  # nothing waits for this task, and no error in it may end the daemon
+                if isinstance(error, DiskReadOnlyError | DiskFailedError):
+                    self._commitlog.record_trouble(disk.number, error, time.monotonic())
+                log_event(log, logging.WARNING, "sync_failed", segment=file.name, reason=str(error))
+
+        self._background.sync_size(disk.number, work)
+
+
+def _given_up(file: Segment) -> inodes.StaleInodeError:
+    return inodes.StaleInodeError(f"{file.name.decode()}: given up on its disk")

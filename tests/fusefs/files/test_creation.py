@@ -1,0 +1,159 @@
+"""Creates beside disks that fail, are full or hang: what one disk does is paid by its own segments."""
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from support.pooled import Parts, open_parts
+
+from commitlogfs.fusefs.files import creation
+from commitlogfs.fusefs.kernel import inodes
+from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.errors import NoDiskAvailableError
+from commitlogfs.store.files import allocate
+from commitlogfs.store.files.allocate import Owner
+from commitlogfs.store.files.usage import DiskUsage, measure_usage
+
+SIZE = 4096
+OURS = Owner(os.geteuid(), os.getegid(), 0o644)
+
+
+def name_of(index: int) -> bytes:
+    return b"%020d" % (index * SIZE)
+
+
+@pytest.fixture
+def parts(workdir: Path) -> Iterator[Parts]:
+    with open_parts(workdir) as parts:
+        yield parts
+
+
+async def make(parts: Parts, index: int, *, close: bool = True) -> int:
+    """The disk it got."""
+    handle = await parts.creation.create(name_of(index), OURS)
+    if close:
+        os.ftruncate(handle.fd, SIZE)
+        await parts.handles.release(inodes.encode(handle.file))
+    return handle.file.disk
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, parts: Parts, *numbers: int) -> None:
+    """Nothing can be reserved on these disks."""
+    reserve = allocate.reserve
+    dirfds = {parts.commitlog.disks[DiskNumber(number)].dirfd for number in numbers}
+
+    def fail(dirfd: int, segment_size: int, owner: Owner) -> int:
+        if dirfd in dirfds:
+            raise OSError(errno.EIO, "injected")
+        return reserve(dirfd, segment_size, owner)
+
+    monkeypatch.setattr(allocate, "reserve", fail)
+
+
+def fill(monkeypatch: pytest.MonkeyPatch, parts: Parts, percents: dict[int, float]) -> None:
+    """These disks are measured as so full; `percents` may change later."""
+
+    def measured(dirfd: int) -> DiskUsage:
+        usage = measure_usage(dirfd)
+        for number, disk in parts.commitlog.disks.items():
+            if disk.dirfd == dirfd and number in percents:
+                free = int(usage.total_bytes * (100 - percents[number]) / 100)
+                return DiskUsage(usage.total_bytes, free, free)
+        return usage
+
+    monkeypatch.setattr("commitlogfs.fusefs.disks.usage_monitor.measure_usage", measured)
+
+
+def test_a_disk_above_force_takes_what_all_others_have_refused(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within one create: nobody has to try again."""
+    fill(monkeypatch, parts, {3: 87})
+    failing(monkeypatch, parts, 1, 2)
+
+    async def main() -> None:
+        assert await make(parts, 0) == 3
+
+    trio.run(main)
+
+
+def test_it_comes_before_one_that_failed_a_moment_ago(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts.commitlog.disks[DiskNumber(1)].retry_at_s = float("inf")
+    fill(monkeypatch, parts, {3: 87})
+    failing(monkeypatch, parts, 2)
+
+    async def main() -> None:
+        assert await make(parts, 0) == 3
+
+    trio.run(main)
+
+
+def test_room_is_made_although_a_disk_that_fails_is_still_to_be_tried(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    percents: dict[int, float] = {2: 95, 3: 95}
+    asked = 0
+
+    async def reclaim() -> bool:
+        nonlocal asked
+        asked += 1
+        percents[2] = 50
+        opened.commitlog._no_space = None  # as a removal does
+        for number, disk in opened.commitlog.disks.items():
+            if number == 2:
+                opened.commitlog.record_usage(number, measure_usage(disk.dirfd))
+        return True
+
+    async def main() -> None:
+        assert await make(opened, 0) == 2
+        assert asked == 1
+
+    with open_parts(workdir, reclaim=reclaim) as opened:
+        fill(monkeypatch, opened, percents)
+        failing(monkeypatch, opened, 1)
+        trio.run(main)
+
+
+def test_nobody_is_asked_for_room_again_and_again(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker tries again every millisecond."""
+    monkeypatch.setattr("commitlogfs.store.pool.commitlog.NO_SPACE_CACHE_S", 60.0)
+    asked = 0
+
+    async def reclaim() -> bool:
+        nonlocal asked
+        asked += 1
+        return False
+
+    async def main() -> None:
+        for _ in range(5):
+            with pytest.raises(NoDiskAvailableError):
+                await make(opened, 0)
+        assert asked == 1
+
+    with open_parts(workdir, reclaim=reclaim) as opened:
+        fill(monkeypatch, opened, {2: 95, 3: 95})
+        failing(monkeypatch, opened, 1)
+        trio.run(main)
+
+
+def test_waiting_for_another_change_counts(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker gives up after 5 s, whatever the time was spent on."""
+    monkeypatch.setattr(creation, "CREATE_DEADLINE_S", 0.3)
+    monkeypatch.setattr(creation, "LINK_DEADLINE_S", 0.1)
+
+    async def change_for(seconds: float, task_status: "trio.TaskStatus[None]") -> None:
+        async with parts.changes.lock:
+            task_status.started()
+            await trio.sleep(seconds)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(lambda task_status: change_for(0.3, task_status))
+            with pytest.raises(NoDiskAvailableError, match="in time") as caught:
+                await make(parts, 0)
+        assert (caught.value.no_space, caught.value.failing) == (False, True)
+
+    trio.run(main)

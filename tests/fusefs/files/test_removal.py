@@ -1,0 +1,148 @@
+"""Removals beside disks that fail or hang: what one disk does is paid by its own segments."""
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from support.pooled import Parts, open_parts
+from support.waiting import until
+
+from commitlogfs.fusefs.files import removal
+from commitlogfs.fusefs.kernel import inodes
+from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.errors import DiskFailedError
+from commitlogfs.store.files import remove
+from commitlogfs.store.files.allocate import Owner
+from commitlogfs.store.files.usage import DiskUsage
+from commitlogfs.store.pool.commitlog import Removal
+
+SIZE = 4096
+OURS = Owner(os.geteuid(), os.getegid(), 0o644)
+
+
+def name_of(index: int) -> bytes:
+    return b"%020d" % (index * SIZE)
+
+
+@pytest.fixture
+def parts(workdir: Path) -> Iterator[Parts]:
+    with open_parts(workdir) as parts:
+        yield parts
+
+
+async def make(parts: Parts, index: int, *, close: bool = True) -> int:
+    """The disk it got."""
+    handle = await parts.creation.create(name_of(index), OURS)
+    if close:
+        os.ftruncate(handle.fd, SIZE)
+        await parts.handles.release(inodes.encode(handle.file))
+    return handle.file.disk
+
+
+class SlowUnlink:
+    """Unlinks wait for `go_on`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go_on = threading.Event()
+        unlink = remove.remove_file
+
+        def waiting(dirfd: int, name: bytes, ino: int) -> DiskUsage:
+            assert self.go_on.wait(30)
+            return unlink(dirfd, name, ino)
+
+        monkeypatch.setattr(remove, "remove_file", waiting)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowUnlink]:
+    made = SlowUnlink(monkeypatch)
+    yield made
+    made.go_on.set()
+
+
+def test_the_kernel_forgets_a_name_whose_removal_took_too_long(
+    parts: Parts, slow: SlowUnlink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told that the removal failed, and would keep the file for good."""
+    monkeypatch.setattr(removal, "REMOVE_DEADLINE_S", 0.05)
+    forgotten = parts.kernel.invalidated
+
+    async def main() -> None:
+        await make(parts, 0)
+        with pytest.raises(DiskFailedError):
+            await parts.removals.unlink(name_of(0))
+        assert forgotten == []
+        slow.go_on.set()
+        await until(lambda: bool(forgotten))
+        assert forgotten == [name_of(0)]
+        assert parts.commitlog.find_name(name_of(0)) is None
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_removal_by_rule_that_is_cut_short_leaves_the_log_in_order(
+    parts: Parts, slow: SlowUnlink, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    forgotten = parts.kernel.invalidated
+
+    async def main() -> None:
+        await make(parts, 0)
+        await make(parts, 1)
+        file = parts.commitlog.catalog.first
+        assert file is not None
+        with trio.move_on_after(0.05) as scope:
+            async with parts.changes.lock:
+                await parts.removals.carry_out(Removal(file, "full", "for a test"))
+        assert scope.cancelled_caught
+        assert [segment.base_offset for segment in parts.commitlog.catalog] == [SIZE]
+        if fails:
+            monkeypatch.setattr(os, "unlink", _refuse)
+        slow.go_on.set()
+        await until(lambda: not parts.commitlog.is_removing)
+        kept = [segment.base_offset for segment in parts.commitlog.catalog]
+        assert kept == ([0, SIZE] if fails else [SIZE])
+        assert forgotten == ([] if fails else [name_of(0)])
+
+    trio.run(main)
+
+
+def _refuse(*_arguments: object, **_options: object) -> None:
+    raise OSError(errno.EIO, "injected")
+
+
+def test_a_disk_that_hangs_keeps_nobody_elses_removed_segments(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drop, go_on = remove.drop_retired, threading.Event()
+    hung = parts.commitlog.disks[DiskNumber(1)].dirfd
+
+    def waiting(dirfd: int, name: bytes) -> DiskUsage:
+        assert dirfd != hung or go_on.wait(30)
+        return drop(dirfd, name)
+
+    monkeypatch.setattr(remove, "drop_retired", waiting)
+
+    async def main() -> None:
+        for index in range(2):
+            assert await make(parts, index, close=False) == index + 1
+            await parts.removals.unlink(name_of(index))
+        parts.kernel.holds_all = True  # the kernel has them, and lets go of both
+        for file in parts.commitlog.retired():
+            await parts.handles.release(inodes.encode(file))
+        assert len(parts.commitlog.retired()) == 2
+        parts.kernel.holds_all = False
+        async with parts.freeing_runs():
+            with trio.fail_after(10):
+                while len(parts.commitlog.retired()) > 1:
+                    parts.to_free.remind_all()
+                    await trio.sleep(0.01)
+            assert [file.disk for file in parts.commitlog.retired()] == [1]
+            go_on.set()
+            await until(lambda: not parts.commitlog.retired())
+
+    trio.run(main)
