@@ -214,7 +214,7 @@ class CommitLogOperations(pyfuse3.Operations):
     async def forget(self, inode_list: Sequence[tuple[InodeT, int]]) -> None:
         """Nothing is kept per lookup: inode numbers are derived from the files themselves. Also comes from lookups
         that a former daemon has answered."""
-        if self.commitlog.has_retired:
+        if self.commitlog.others.has_retired:
             self._to_free.remind_all()
 
     @handler
@@ -397,7 +397,7 @@ class CommitLogOperations(pyfuse3.Operations):
         """After a takeover: the kernel may still know names that a former daemon has removed by rule just before it
         died, and so hold their files. Whatever was removed lay before what is the oldest now."""
         log = self.commitlog
-        bases: set[int] = {file.base_offset for file in log.retired()}
+        bases: set[int] = {file.base_offset for file in log.others.retired()}
         first = log.catalog.first
         if first is not None:
             oldest = max(0, first.base_offset - FORGOTTEN_SEGMENTS * log.segment_size)
@@ -497,8 +497,8 @@ class CommitLogOperations(pyfuse3.Operations):
         shares = tuple(
             DiskShare(
                 disk.present_state,
-                self.commitlog.usage(disk.number),
-                self.commitlog.freeable_bytes(disk.number),
+                self.commitlog.space.usage(disk.number),
+                self.commitlog.space.freeable_bytes(disk.number),
                 disk.thresholds,
             )
             for disk in self.commitlog.disks.values()

@@ -99,7 +99,7 @@ class BackgroundSync:
         disk = self._commitlog.disks[number]
         if disk.state is not DiskState.RW:
             return
-        record = identity.format_newest(self._commitlog.newest)
+        record = identity.format_newest(self._commitlog.names.newest)
         dirfd, sync = disk.dirfd, number in self._to_sync
         self._to_sync.discard(number)
         if not sync and self._recorded.get(number) == record:

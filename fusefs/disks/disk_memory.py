@@ -47,7 +47,7 @@ class DiskMemory:
 
     def keep(self) -> None:
         """Note what has changed."""
-        vain = self._commitlog.fruitless_removals()
+        vain = self._commitlog.space.fruitless_removals()
         for disk in self._commitlog.disks.values():
             values: dict[Kind, int] = {}
             if disk.is_troubled:
@@ -86,4 +86,4 @@ class DiskMemory:
                     min(float(of_disk[Kind.VAIN_SINCE_S]), now_s),
                     reclaimed_nothing=bool(vain & _RECLAIMED_NOTHING),
                 )
-                self._commitlog.resume_fruitless_removals(DiskNumber(disk.number), record)
+                self._commitlog.space.resume_fruitless_removals(DiskNumber(disk.number), record)

@@ -38,9 +38,9 @@ class UsageMonitor:
             usage = await self._threads.run_within(number, DEADLINE_S, lambda: measure_usage(dirfd))
         except TimeoutError:
             self._observer.disk_error(disk.path, "statfs", "ETIMEDOUT")
-            self._commitlog.record_usage(number, None)
+            self._commitlog.space.record_usage(number, None)
         except OSError as error:
             self._observer.disk_error(disk.path, "statfs", errno.errorcode.get(error.errno or 0, "EIO"))
-            self._commitlog.record_usage(number, None)
+            self._commitlog.space.record_usage(number, None)
         else:
-            self._commitlog.record_usage(number, usage)
+            self._commitlog.space.record_usage(number, usage)

@@ -83,7 +83,7 @@ class ControlFiles:
         if inode == inodes.CONTROL_FOLDER:
             mode, size = stat.S_IFDIR | 0o555, 0
         elif inode == inodes.CONTROL_LOG:
-            mode, size = stat.S_IFREG | 0o440, int(self._commitlog.end_offset)
+            mode, size = stat.S_IFREG | 0o440, int(self._commitlog.catalog.end_offset)
         else:
             mode, size = stat.S_IFREG | 0o444, 0
         return attrs.entry_of_control(inode, mode, self._commitlog.root, size, time.time_ns())
@@ -113,7 +113,7 @@ class ControlFiles:
 
     async def _read_log(self, offset: int, length: int) -> bytes:
         parts = []
-        for segment, position, count in self._commitlog.split_range(offset, length):
+        for segment, position, count in self._commitlog.catalog.split_range(offset, length):
             async with self._handles.use(inodes.encode(segment)) as handle:
                 fd = handle.fd
                 data = await self._threads.run(segment.disk, lambda: os.pread(fd, count, position))  # noqa: B023 - awaited here

@@ -49,7 +49,7 @@ class Copies:
                     try:
                         attributes = await disk.rename_copy(old_name, new_name, file.ino)
                     except BaseException:
-                        self._commitlog.record_uncertain(new_name, disk.number)
+                        self._commitlog.names.record_uncertain(new_name, disk.number)
                         raise
                     self._commitlog.record_copy_published(file, new_name, attributes)
                 self._changes.record(disk.number)

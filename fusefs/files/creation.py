@@ -97,7 +97,7 @@ class Creation:
             raise SegmentExistsError(f"{name.decode()}: in the hands of a disk that does not answer")
         await self._usage.refresh(USAGE_AGE_S)
         await self._changes.settle(name)
-        refused_before = self._commitlog.refuses_for_now(time.monotonic())
+        refused_before = self._commitlog.admission.refuses_for_now(time.monotonic())
         try:
             return await self._create_somewhere(name, owner, last_chance)
         except NoDiskAvailableError as error:
@@ -117,7 +117,7 @@ class Creation:
         if not plan.order and await self._settle_leftovers(name):
             plan = self._commitlog.plan_create(name)
         await self._commit_predecessor(plan, last_chance)
-        for reason in self._skip_reasons(plan):
+        for reason in plan.skip_reasons:
             self._observer.placement_skipped(reason)
         for number in plan.order:
             patience_s = min(RESERVE_DEADLINE_S, last_chance - trio.current_time())
@@ -131,7 +131,7 @@ class Creation:
                 self._commitlog.record_disk_error(number, error, time.monotonic())
                 self._observer.placement_skipped(type(error).__name__)
                 log_event(log, logging.WARNING, "create_moved_on", segment=name, reason=str(error))
-        raise self._commitlog.no_disk_left(plan, time.monotonic())
+        raise self._commitlog.admission.no_disk_left(time.monotonic())
 
     async def _create_on(self, disk: DiskFiles, plan: CreatePlan, owner: Owner, patience_s: float) -> Handle:
         fd, attributes = await disk.reserve(self._commitlog.segment_size, owner, patience_s)
@@ -172,7 +172,7 @@ class Creation:
                 self._commitlog.record_leftover(left)
                 raise DiskFailedError(disk.path, str(error)) from error
             if isinstance(error, FileExistsError):
-                self._commitlog.record_uncertain(plan.name, disk.number)
+                self._commitlog.names.record_uncertain(plan.name, disk.number)
                 raise SegmentExistsError(
                     f"{plan.name.decode()}: a file of that name lies on {disk.path}"
                 ) from error
@@ -201,13 +201,8 @@ class Creation:
         """If no other disk takes the segment, ask the disks that may hold an empty file of this name. Returns
         whether one of them does not."""
         is_settled = False
-        for file in self._commitlog.leftovers_named(name):
+        for file in self._commitlog.others.leftovers_named(name):
             if await self._disks[file.disk].is_certainly_absent(name):
                 self._commitlog.record_leftover_gone(file)
                 is_settled = True
         return is_settled
-
-    def _skip_reasons(self, plan: CreatePlan) -> list[str]:
-        evaluated = self._commitlog.last_eligibility
-        reasons = [reason.name.lower() for reason in evaluated.refusals.values()] if evaluated else []
-        return [*reasons, "fallback"] if plan.fallback else reasons

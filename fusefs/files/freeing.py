@@ -63,11 +63,11 @@ class Freeing:
         try:
             attributes, usage = await self._punched(file, disk)
         except (FileNotFoundError, ForeignFileError) as error:
-            self._commitlog.record_kept(file)
+            self._commitlog.others.record_kept(file)
             log_event(log, logging.WARNING, "punch_refused", segment=file.name, disk=disk.path, reason=str(error))
             return
         self._commitlog.record_attributes(file, attributes)
-        self._commitlog.record_usage(file.disk, usage)
+        self._commitlog.space.record_usage(file.disk, usage)
 
     async def _punched(self, file: Segment, disk: DiskFiles) -> tuple[PackedAttributes, DiskUsage]:
         size = self._commitlog.segment_size
@@ -82,17 +82,17 @@ class Freeing:
             await disk.drop_empty_folder()  # a former daemon may have left it
         while True:
             await self._to_free.wait(disk.number, CHECK_INTERVAL_S)
-            for file in self._commitlog.retired():
+            for file in self._commitlog.others.retired():
                 if file.disk == disk.number:
                     await self._free(file, disk)
             if member.state is DiskState.RW and not member.is_troubled:
-                for file in self._commitlog.leftovers(disk.number):
+                for file in self._commitlog.others.leftovers(disk.number):
                     await self._remove_leftover(file, disk)
 
     async def _free(self, file: Segment, disk: DiskFiles) -> None:
         """Give a retired file's space back, unless it is still open."""
         async with self._handles.first_opens_held(file):  # a removal under way ends first
-            if file not in self._commitlog.retired() or await self._is_held(file):
+            if file not in self._commitlog.others.retired() or await self._is_held(file):
                 return
             self._backing.record_gone(file)  # before the unlink: a backing id keeps the space of its file
             try:
@@ -102,7 +102,7 @@ class Freeing:
             except (DiskError, OSError) as error:
                 log_event(log, logging.WARNING, "free_failed", segment=file.name, reason=str(error))
                 return
-            self._commitlog.record_removed(file, usage)
+            self._commitlog.record_freed(file, usage)
 
     async def _remove_leftover(self, file: Segment, disk: DiskFiles) -> None:
         """Remove a leftover that nobody has open. If it holds data, it may be anything, and stays."""
@@ -114,12 +114,12 @@ class Freeing:
             try:
                 usage = await disk.remove_leftover(name, file.ino)
             except (HoldsDataError, ForeignFileError) as error:
-                self._commitlog.record_kept(file)
+                self._commitlog.others.record_kept(file)
                 log_event(log, logging.ERROR, "leftover_kept", segment=name, disk=disk.path, reason=str(error))
                 return
             except (DiskError, OSError) as error:
                 reason = error if isinstance(error, DiskError) else DiskFailedError(disk.path, str(error))
-                self._commitlog.record_trouble(disk.number, reason, time.monotonic())
+                self._commitlog.admission.record_trouble(disk.number, reason, time.monotonic())
                 log_event(log, logging.WARNING, "leftover_not_removed", segment=name, reason=str(error))
                 return
         if usage is not None:

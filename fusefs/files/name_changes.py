@@ -58,9 +58,9 @@ class NameChanges:
 
     async def settle(self, name: bytes) -> None:
         """If a disk may hold this name outside of the log, ask it, so that the name can be used if it does not."""
-        number = self._commitlog.uncertain(name)
+        number = self._commitlog.names.uncertain(name)
         if number is not None and await self._disks[number].is_certainly_absent(name):
-            self._commitlog.record_denied(name)
+            self._commitlog.names.record_denied(name)
 
     async def finish(
         self,

@@ -63,7 +63,7 @@ class Removals:
         def leave_the_log() -> None:
             nonlocal is_late
             is_late = True
-            self._commitlog.record_leaving(file, removal.reason)
+            self._commitlog.record_leaving(removal)
 
         async def work() -> None:
             await self._remove(removal, disk)
@@ -83,10 +83,9 @@ class Removals:
                     await self._retire(removal, disk)
                 else:
                     self._backing.record_gone(file)  # before the unlink: a backing id keeps the space of its file
-                    usage = await disk.unlink(name, file.ino)
-                    self._commitlog.record_removed(file, usage, removal.reason)
+                    self._commitlog.record_removed(removal, await disk.unlink(name, file.ino))
         except Exception as error:
-            self._commitlog.record_stayed(file, removal.reason)
+            self._commitlog.record_stayed(removal)
             log_event(log, logging.WARNING, "remove_failed", segment=name, disk=disk.path, reason=str(error))
             raise
         self._changes.record(disk.number)
@@ -97,7 +96,7 @@ class Removals:
         """Take a file that is in use out of the log; it lives until its last close."""
         file, name = removal.file, removal.file.name
         retired = await disk.retire(name, file.ino, forced=removal.is_forced)
-        self._commitlog.record_retired(file, retired.name, removal.reason)
+        self._commitlog.record_retired(removal, retired.name)
         if retired.vanished:
             await self._record_vanished(file, disk, name)
         self._to_free.remind(disk.number)  # its last close may have come meanwhile
@@ -110,7 +109,7 @@ class Removals:
             async with self._handles.use(inodes.encode(file)) as handle:
                 links = nlink_of(await disk.stat_open(handle.fd))
         if links:
-            self._commitlog.record_kept(file)
+            self._commitlog.others.record_kept(file)
         log_event(log, logging.WARNING, "vanished", segment=name, disk=disk.path, links=links)
 
     async def _is_in_use(self, file: Segment, disk: DiskFiles) -> bool:

@@ -94,7 +94,7 @@ class Resizing:
         """Take a segment that its disk refused out of the log, if it is certainly empty and another disk can take
         it. Returns whether it has left. A process that has it open cannot give it a size."""
         name, inode = file.name, int(inodes.encode(file))
-        self._commitlog.record_trouble(disk.number, error, time.monotonic())
+        self._commitlog.admission.record_trouble(disk.number, error, time.monotonic())
         await self._usage.refresh(USAGE_AGE_S)
         async with self._changes.lock:
             if file.role is Role.GIVEN_UP:
@@ -112,7 +112,7 @@ class Resizing:
         """Whether a file is an empty segment that another disk could take."""
         if file.size or self._changes.is_in_flight(file.name) or self._commitlog.find_name(file.name) is not file:
             return False
-        return self._commitlog.can_move(file, time.monotonic())
+        return self._commitlog.admission.can_move(file, time.monotonic())
 
     async def _is_certainly_empty(self, file: Segment) -> bool:
         """Also if the kernel may have written to it without a request to the daemon."""
@@ -133,7 +133,7 @@ class Resizing:
                     await disk.sync(handle.fd)
             except Exception as error:  # nothing waits for this task, and no error in it may end the daemon
                 if isinstance(error, DiskReadOnlyError | DiskFailedError):
-                    self._commitlog.record_trouble(disk.number, error, time.monotonic())
+                    self._commitlog.admission.record_trouble(disk.number, error, time.monotonic())
                 log_event(log, logging.WARNING, "sync_failed", segment=file.name, reason=str(error))
 
         self._background.sync_size(disk.number, work)

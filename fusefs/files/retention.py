@@ -169,7 +169,7 @@ class Retention:
 
     @property
     def forced_are_open(self) -> bool:
-        return self._commitlog.has_retired and bool(self.held())
+        return self._commitlog.others.has_retired and bool(self.held())
 
     def _choose(self) -> Removal | None:
         """The next removal of a cycle. Here, and for a create, the caller holds the lock of all names: the removal
@@ -215,7 +215,7 @@ class Retention:
             if held is None:
                 return
             file = next(
-                file for file in self._commitlog.retired() if (file.disk, file.ino) == (held.disk, held.ino)
+                file for file in self._commitlog.others.retired() if (file.disk, file.ino) == (held.disk, held.ino)
             )
             log_event(
                 log,
@@ -233,7 +233,7 @@ class Retention:
         await self._usage.refresh(FRESH_S)
         if is_pressed(self._observe()):
             await self._look()
-            self._commitlog.count_links()
+            self._commitlog.space.count_links()
 
     async def _look_at_oldest(self) -> None:
         """Their times of change, which decide about their age: the kernel may have written without asking us."""
@@ -245,7 +245,7 @@ class Retention:
 
     def _observe(self) -> Snapshot:
         moment = self._clocks()
-        present = {(file.disk, file.ino) for file in self._commitlog.retired()}
+        present = {(file.disk, file.ino) for file in self._commitlog.others.retired()}
         self._held_since_s = {key: self._held_since_s.get(key, moment.steady_s) for key in present}
         return observe(self._commitlog, moment, lambda file: self._held_since_s[file.disk, file.ino], self._refused)
 

@@ -4,11 +4,13 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from itertools import pairwise
+from typing import NamedTuple
 
 from commitlogfs.store import layout
 from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.errors import LogGapError
 from commitlogfs.store.files.attributes import PackedAttributes, ino_of, size_of
-from commitlogfs.store.segment import BaseOffset, format_segment_name
+from commitlogfs.store.segment import BaseOffset, LogOffset, format_segment_name
 
 
 class Role(IntEnum):
@@ -62,6 +64,14 @@ class Segment:
 
     def __repr__(self) -> str:
         return f"Segment({self.name!r}, disk={self.disk}, ino={self.ino}, {self.role.name.lower()})"
+
+
+class LogRange(NamedTuple):
+    """A part of a log read that lies in one segment."""
+
+    segment: Segment
+    position: int
+    length: int
 
 
 class Catalog:
@@ -171,6 +181,36 @@ class Catalog:
         """Segments with a base offset greater than `base_offset`, in order. Not to be held across changes."""
         for index in range(bisect_right(self._bases, base_offset), len(self._segments)):
             yield self._segments[index]
+
+    # --- the log as one file -------------------------------------------------------------------------
+
+    @property
+    def end_offset(self) -> LogOffset:
+        """The log offset just past the last whole segment; 0 for an empty log."""
+        last = self.last_whole
+        return LogOffset(0 if last is None else last.base_offset + self.segment_size)
+
+    def split_range(self, offset: int, length: int) -> list[LogRange]:
+        """The segments that hold log offsets [offset, offset + length), clipped at the end of the log.
+
+        Raises LogGapError where the first byte lies in no whole segment. A gap further on ends the range
+        early: what precedes it can be read.
+        """
+        ranges: list[LogRange] = []
+        end = min(offset + length, self.end_offset)
+        while offset < end:
+            segment = self.find(offset)
+            if segment is None or segment.size != self.segment_size:
+                if ranges:
+                    break
+                raise LogGapError(f"log offset {offset}: no segment holds it")
+            position = offset - segment.base_offset
+            count = min(end - offset, self.segment_size - position)
+            ranges.append(LogRange(segment, position, count))
+            offset += count
+        return ranges
+
+    # --- changes -------------------------------------------------------------------------------------
 
     def add(self, segment: Segment) -> None:
         """Raises ValueError if the base offset or the inode is taken."""

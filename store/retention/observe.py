@@ -48,18 +48,18 @@ def observe(
             disk.number,
             disk.path,
             disk.present_state,
-            log.measured(disk.number),
-            log.pending_bytes(disk.number),
+            log.space.measured(disk.number),
+            log.others.pending_bytes(disk.number),
             disk.thresholds,
-            reclaims_nothing=log.reclaims_nothing(disk.number),
+            reclaims_nothing=log.space.reclaims_nothing(disk.number),
             is_troubled=disk.is_troubled,
             is_lost=health.is_lost(disk, now_s),
         )
         for disk in log.disks.values()
     )
     held = tuple(
-        HeldFacts(file.base_offset, file.disk, log.punchable_bytes(file), held_since_s(file), file.ino)
-        for file in log.retired()
+        HeldFacts(file.base_offset, file.disk, log.others.punchable_bytes(file), held_since_s(file), file.ino)
+        for file in log.others.retired()
         if is_forced(file.placed_as)
     )
     return Snapshot(moment, disks, CatalogFacts(log.catalog), held, log.is_removing, refused)

@@ -89,20 +89,20 @@ def test_trouble_of_a_disk_is_kept_and_forgotten(daemons, is_failing):
 def test_a_successor_counts_on_after_removals_in_vain(daemons):
     first = daemons()
     now_s = time.monotonic()
-    first.commitlog.resume_fruitless_removals(
+    first.commitlog.space.resume_fruitless_removals(
         FIRST, FruitlessRemovals(FRUITLESS_REMOVALS, 10**12 + 1, now_s, reclaimed_nothing=True)
     )
     first.memory.keep()
     second = daemons()
     second.memory.restore()
-    assert second.commitlog.reclaims_nothing(FIRST)
-    record = second.commitlog.fruitless_removals()[FIRST]
+    assert second.commitlog.space.reclaims_nothing(FIRST)
+    record = second.commitlog.space.fruitless_removals()[FIRST]
     assert (record.in_a_row, record.reclaimed_nothing) == (FRUITLESS_REMOVALS, True)
     assert 0 < record.lowest_free_bytes - 10**12 <= 1 << 16
     record.since_s -= TRY_AGAIN_S
-    assert not second.commitlog.reclaims_nothing(FIRST)
-    second.commitlog.fruitless_removals().clear()
+    assert not second.commitlog.space.reclaims_nothing(FIRST)
+    second.commitlog.space.fruitless_removals().clear()
     second.memory.keep()
     third = daemons()
     third.memory.restore()
-    assert third.commitlog.fruitless_removals() == {}
+    assert third.commitlog.space.fruitless_removals() == {}

@@ -101,10 +101,10 @@ def test_room_is_made_although_a_disk_that_fails_is_still_to_be_tried(
         nonlocal asked
         asked += 1
         percents[2] = 50
-        opened.commitlog._no_space = None  # as a removal does
+        opened.commitlog.admission.forget_refusal()  # as a removal does
         for number, disk in opened.commitlog.disks.items():
             if number == 2:
-                opened.commitlog.record_usage(number, measure_usage(disk.dirfd))
+                opened.commitlog.space.record_usage(number, measure_usage(disk.dirfd))
         return True
 
     async def main() -> None:
@@ -119,7 +119,7 @@ def test_room_is_made_although_a_disk_that_fails_is_still_to_be_tried(
 
 def test_nobody_is_asked_for_room_again_and_again(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker tries again every millisecond."""
-    monkeypatch.setattr("commitlogfs.store.pool.commitlog.NO_SPACE_CACHE_S", 60.0)
+    monkeypatch.setattr("commitlogfs.store.pool.admission.NO_SPACE_CACHE_S", 60.0)
     asked = 0
 
     async def reclaim() -> bool:

@@ -141,7 +141,7 @@ def test_a_retired_file_is_freed_by_its_last_close(parts):
         async with parts.freeing_runs():
             await handles.release(inode)
             await until(lambda: left_on_disks(parts) == [])
-        assert parts.commitlog.retired() == []
+        assert parts.commitlog.others.retired() == []
         with pytest.raises(SegmentNotFoundError):
             parts.commitlog.find_ino(file.disk, file.ino)
 

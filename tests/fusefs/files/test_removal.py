@@ -132,17 +132,17 @@ def test_a_disk_that_hangs_keeps_nobody_elses_removed_segments(
             assert await make(parts, index, close=False) == index + 1
             await parts.removals.unlink(name_of(index))
         parts.kernel.holds_all = True  # the kernel has them, and lets go of both
-        for file in parts.commitlog.retired():
+        for file in parts.commitlog.others.retired():
             await parts.handles.release(inodes.encode(file))
-        assert len(parts.commitlog.retired()) == 2
+        assert len(parts.commitlog.others.retired()) == 2
         parts.kernel.holds_all = False
         async with parts.freeing_runs():
             with trio.fail_after(10):
-                while len(parts.commitlog.retired()) > 1:
+                while len(parts.commitlog.others.retired()) > 1:
                     parts.to_free.remind_all()
                     await trio.sleep(0.01)
-            assert [file.disk for file in parts.commitlog.retired()] == [1]
+            assert [file.disk for file in parts.commitlog.others.retired()] == [1]
             go_on.set()
-            await until(lambda: not parts.commitlog.retired())
+            await until(lambda: not parts.commitlog.others.retired())
 
     trio.run(main)

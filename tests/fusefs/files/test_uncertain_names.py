@@ -20,7 +20,7 @@ from commitlogfs.store.disks import health
 from commitlogfs.store.errors import DiskError, NoDiskAvailableError, SegmentExistsError
 from commitlogfs.store.files import allocate, durable, safe_open
 from commitlogfs.store.files.allocate import Owner
-from commitlogfs.store.pool.commitlog import NO_SPACE_CACHE_S
+from commitlogfs.store.pool.admission import NO_SPACE_CACHE_S
 
 SIZE = 4096
 NAME = b"%020d" % 0
@@ -200,6 +200,18 @@ def test_a_link_that_hung_is_the_segment_if_no_other_was_made(parts, slow_link):
             await until(lambda: holders(parts, NAME) == [file.disk - 1])
         await parts.removals.unlink(NAME)
         assert holders(parts, NAME) == []
+
+    trio.run(main)
+
+
+def test_a_cancelled_create_leaves_a_segment_but_nothing_open(parts, slow_link, monkeypatch):
+    async def main() -> None:
+        monkeypatch.setattr(creation, "LINK_DEADLINE_S", 1.0)
+        with trio.move_on_after(0.05):
+            await parts.creation.create(NAME, OURS)
+        slow_link.event.set()
+        await until(lambda: parts.commitlog.find_name(NAME) is not None)
+        await until(lambda: parts.handles.statistics().opens == 0)
 
     trio.run(main)
 

@@ -26,8 +26,9 @@ from commitlogfs.store.files.allocate import Published
 from commitlogfs.store.files.filesystem import FilesystemKind, Suitability
 from commitlogfs.store.files.usage import DiskUsage, UsageAfter
 from commitlogfs.store.placement import POLICIES
+from commitlogfs.store.pool.admission import NO_SPACE_CACHE_S
 from commitlogfs.store.pool.catalog import Catalog, Role, Segment
-from commitlogfs.store.pool.commitlog import NO_SPACE_CACHE_S, CommitLog
+from commitlogfs.store.pool.commitlog import CommitLog, Removal
 from commitlogfs.store.pool.inventory import Inventory
 from commitlogfs.store.pool.open import Pool
 from commitlogfs.store.segment import BaseOffset, format_segment_name
@@ -66,7 +67,7 @@ def make_log(
     pool.newest_missing = None if newest_missing is None else BaseOffset(newest_missing)
     log = CommitLog(pool, POLICIES["round-robin"])
     for disk in members:
-        log.record_usage(disk.number, usage)
+        log.space.record_usage(disk.number, usage)
     return log
 
 
@@ -96,12 +97,12 @@ def test_split_range_reads_what_a_byte_by_byte_reader_would(segments, offset, le
     log = make_log(segments)
     whole = {index for index, size in segments.items() if size == SIZE}
     end = (max(whole) + 1) * SIZE if whole else 0
-    assert log.end_offset == end
+    assert log.catalog.end_offset == end
     readable = 0
     while readable < length and offset + readable < end and (offset + readable) // SIZE in whole:
         readable += min(SIZE - (offset + readable) % SIZE, length - readable)
     with _gap_or(length > 0 and offset < end and readable == 0):
-        ranges = log.split_range(offset, length)
+        ranges = log.catalog.split_range(offset, length)
         assert sum(part.length for part in ranges) == readable
         at = offset
         for part in ranges:
@@ -113,14 +114,14 @@ def test_split_range_reads_what_a_byte_by_byte_reader_would(segments, offset, le
 
 def test_nothing_lies_past_the_end():
     log = make_log({0: SIZE, 1: SIZE})
-    assert log.split_range(2 * SIZE, 10) == []
-    assert log.split_range(10**15, 10) == []
-    assert [(r.position, r.length) for r in log.split_range(2 * SIZE - 5, 100)] == [(SIZE - 5, 5)]
+    assert log.catalog.split_range(2 * SIZE, 10) == []
+    assert log.catalog.split_range(10**15, 10) == []
+    assert [(r.position, r.length) for r in log.catalog.split_range(2 * SIZE - 5, 100)] == [(SIZE - 5, 5)]
 
 
 def test_what_precedes_the_first_segment_is_a_gap():
     with pytest.raises(LogGapError, match="log offset 0"):
-        make_log({3: SIZE}).split_range(0, 10)
+        make_log({3: SIZE}).catalog.split_range(0, 10)
 
 
 # --- planning ----------------------------------------------------------------------------------------
@@ -159,9 +160,9 @@ def test_a_degraded_log_makes_nothing_below_its_newest_segment():
 def test_the_record_stays_above_what_a_missing_disk_may_hold():
     """A broker unlinks its unused segment 4 at a clean stop; 3 may lie on the missing disk."""
     log = make_log({2: SIZE, 4: SIZE}, missing=("/data9",), newest_missing=3 * SIZE)
-    assert log.newest == 4 * SIZE
-    log.record_removed(log.plan_remove(name(4)).file, ROOMY)
-    assert log.newest == 3 * SIZE
+    assert log.names.newest == 4 * SIZE
+    log.record_removed(log.plan_remove(name(4)), ROOMY)
+    assert log.names.newest == 3 * SIZE
     with pytest.raises(SegmentExistsError, match="/data9"):
         log.plan_create(name(3), NOW)
     assert log.plan_create(name(4), NOW).base_offset == 4 * SIZE
@@ -173,7 +174,7 @@ def test_no_space_is_remembered_for_a_moment():
         log.plan_create(name(0), NOW)
     assert first.value.no_space
     for number in log.disks:
-        log.record_usage(number, ROOMY)
+        log.space.record_usage(number, ROOMY)
     with pytest.raises(NoDiskAvailableError):
         log.plan_create(name(1), NOW + NO_SPACE_CACHE_S - 0.001)
     assert log.plan_create(name(1), NOW + NO_SPACE_CACHE_S).order
@@ -183,7 +184,7 @@ def test_a_removal_ends_the_memory_of_no_space():
     log = make_log({0: SIZE}, usage=FULL)
     with pytest.raises(NoDiskAvailableError):
         log.plan_create(name(1), NOW)
-    log.record_removed(log.plan_remove(name(0)).file, ROOMY)
+    log.record_removed(log.plan_remove(name(0)), ROOMY)
     assert log.plan_create(name(1), NOW + 0.001).order == (1,)
 
 
@@ -206,7 +207,7 @@ def test_when_every_disk_refuses_the_reason_is_told(error, no_space):
     plan = log.plan_create(name(0), NOW)
     for number in plan.order:
         log.record_disk_error(number, error, NOW)
-    refused = log.no_disk_left(plan, NOW)
+    refused = log.admission.no_disk_left(NOW)
     assert refused.no_space is no_space
     assert str(error) in str(refused)
     assert log.counters.create_retries == 3
@@ -255,30 +256,32 @@ def test_a_write_at_the_end_of_a_segment_is_refused(offset):
 
 def test_a_retired_file_is_found_by_inode_only_and_counts_as_free():
     log = make_log({0: SIZE})
-    before = log.usage(DiskNumber(1))
-    file = log.plan_remove(name(0)).file
-    log.record_retired(file, name(0) + b".01234567")
+    before = log.space.usage(DiskNumber(1))
+    removal = log.plan_remove(name(0))
+    file = removal.file
+    log.record_retired(removal, name(0) + b".01234567")
     assert log.find_name(name(0)) is None
     assert list(log.listed()) == []
     assert log.find_ino(DiskNumber(1), 100) is file
     assert file.path == b".commitlogfs/" + name(0) + b".01234567"
-    assert log.retired() == [file]
+    assert log.others.retired() == [file]
     used = DiskUsage(1 << 30, (1 << 30) - SIZE, (1 << 30) - SIZE)
-    log.record_usage(DiskNumber(1), used)
-    assert log.usage(DiskNumber(1)) == before, "its blocks are about to be given back"
-    log.record_removed(file, ROOMY)
+    log.space.record_usage(DiskNumber(1), used)
+    assert log.space.usage(DiskNumber(1)) == before, "its blocks are about to be given back"
+    log.record_freed(file, ROOMY)
     with pytest.raises(SegmentNotFoundError):
         log.find_ino(DiskNumber(1), 100)
 
 
 def test_a_name_made_again_is_another_file():
     log = make_log({0: SIZE})
-    old = log.plan_remove(name(0)).file
-    log.record_retired(old, name(0) + b".01234567")
+    removal = log.plan_remove(name(0))
+    old = removal.file
+    log.record_retired(removal, name(0) + b".01234567")
     new = created(log, name(0), 777, SIZE)
     assert log.find_name(name(0)) is new
     assert log.find_ino(old.disk, old.ino) is old
-    log.record_removed(old, ROOMY)
+    log.record_freed(old, ROOMY)
     assert log.find_name(name(0)) is new
     assert log.counters.removed == {"unlink": 1}
 
@@ -334,16 +337,30 @@ def test_what_cannot_be_freed_is_not_promised():
     log = make_log(dict.fromkeys(range(12), SIZE))
     number = log.catalog.get(0).disk
     count = log.catalog.count_on_disk(number)
-    assert log.freeable_bytes(number) == count * SIZE
+    assert log.space.freeable_bytes(number) == count * SIZE
     first = log.catalog.get(0)
     log.record_attributes(first, packed_attributes(ino=first.ino, size=SIZE, nlink=2))
-    log.count_links()
-    assert log.freeable_bytes(number) == (count - 1) * SIZE
+    log.space.count_links()
+    assert log.space.freeable_bytes(number) == (count - 1) * SIZE
     vain = [segment for segment in log.catalog.on_disk(number) if segment is not first]
     for segment in vain[:3]:
         log.record_attributes(segment, packed_attributes(ino=segment.ino, size=SIZE, blocks=SIZE // 512))
-        log.record_removed(segment, UsageAfter(100 * SIZE, 10 * SIZE, 10 * SIZE, gained_bytes=0))
-    assert log.reclaims_nothing(number)
-    assert log.freeable_bytes(number) == 0
-    log.record_usage(number, DiskUsage(100 * SIZE, 11 * SIZE, 11 * SIZE))
-    assert not log.reclaims_nothing(number)
+        log.record_removed(Removal(segment), UsageAfter(100 * SIZE, 10 * SIZE, 10 * SIZE, gained_bytes=0))
+    assert log.space.reclaims_nothing(number)
+    assert log.space.freeable_bytes(number) == 0
+    log.space.record_usage(number, DiskUsage(100 * SIZE, 11 * SIZE, 11 * SIZE))
+    assert not log.space.reclaims_nothing(number)
+
+
+def test_an_inode_number_given_away_keeps_no_mark_of_its_former_file():
+    """A leftover was kept because it held data, somebody removed it, and a segment got its inode number."""
+    log = make_log()
+    leftover = created(log, name(0), 900)
+    log.record_given_up(leftover)
+    log.others.record_kept(leftover)
+    log.record_leftover_gone(leftover)
+    plan = log.plan_create(name(3), NOW)
+    attributes = packed_attributes(900, SIZE, blocks=SIZE // 512)
+    file = log.record_created(plan, leftover.disk, Published(attributes, ROOMY))
+    log.record_retired(Removal(file), name(3) + b".01234567")
+    assert log.others.pending_bytes(leftover.disk) == SIZE

@@ -1,0 +1,168 @@
+"""Which disks take the next segment, in which order, and the error when none does."""
+
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from commitlogfs.store.disks import health
+from commitlogfs.store.disks.disk import Disk
+from commitlogfs.store.disks.eligibility import DiskView, Eligibility, RefusalReason, evaluate
+from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.errors import DiskError, DiskFailedError, DiskFullError, NoDiskAvailableError
+from commitlogfs.store.placement import Candidate, PlacementPolicy, PlacementRequest
+from commitlogfs.store.pool.catalog import Catalog, Role, Segment
+from commitlogfs.store.pool.other_files import OtherFiles
+from commitlogfs.store.pool.space import Space
+from commitlogfs.store.segment import BaseOffset
+
+NO_SPACE_CACHE_S = 0.1
+"""How long the answer holds that no disk takes a segment: the broker tries again about every millisecond."""
+
+_WORDS = {
+    RefusalReason.ABOVE_FORCE: "above force",
+    RefusalReason.NO_ROOM: "full",
+    RefusalReason.HELD_BACK: "failed a moment ago",
+    RefusalReason.NOT_WRITABLE: "not writable",
+    RefusalReason.UNKNOWN_USAGE: "does not answer",
+}
+
+
+class Choice(NamedTuple):
+    order: tuple[DiskNumber, ...]
+    """In order of preference. A disk with a leftover of the new file's name is not among them."""
+    skip_reasons: tuple[str, ...]
+    """Why others were passed over; "fallback" if all were, for their fill level, and are taken all the same."""
+
+
+class Admission:
+    """Ledger of the disks' standing with new segments: which are skipped for their fill level (with hysteresis),
+    which have refused one lately, and for how long nobody needs to ask again.
+
+    Every question evaluates all disks anew, by their latest measurements.
+    """
+
+    def __init__(
+        self,
+        disks: Mapping[DiskNumber, Disk],
+        policy: PlacementPolicy,
+        catalog: Catalog,
+        others: OtherFiles,
+        space: Space,
+    ) -> None:
+        self._disks = disks
+        self._policy = policy
+        self._catalog = catalog
+        self._others = others
+        self._space = space
+        self._skipped: frozenset[DiskNumber] = frozenset()
+        self._no_space: tuple[float, NoDiskAvailableError] | None = None
+
+    def evaluate(self, now_s: float) -> Eligibility:
+        """Which disks may take a segment now; remembers which are skipped, for the hysteresis."""
+        eligibility = evaluate(self._views(now_s), self._catalog.segment_size, self._skipped)
+        self._skipped = eligibility.skipped
+        return eligibility
+
+    def choose(self, base: BaseOffset, name: bytes, now_s: float) -> Choice:
+        """The disks for a new file. Raises NoDiskAvailableError; that answer holds for NO_SPACE_CACHE_S."""
+        if self._no_space is not None and self.refuses_for_now(now_s):
+            raise self._no_space[1]
+        eligibility = self.evaluate(now_s)
+        if not eligibility.eligible and not eligibility.held_back:
+            raise self._refusal(eligibility, now_s)
+        leftover_disks = {file.disk for file in self._others.leftovers_named(name)}
+        order = tuple(number for number in self._rank(base, eligibility) if number not in leftover_disks)
+        reasons = [reason.name.lower() for reason in eligibility.refusals.values()]
+        return Choice(order, (*reasons, "fallback") if eligibility.fallback else tuple(reasons))
+
+    def preview_next(self) -> tuple[DiskNumber, ...]:
+        """Where the segment after the newest would go now, best first; empty if nowhere."""
+        last = self._catalog.last
+        base = BaseOffset(0 if last is None else last.base_offset + self._catalog.segment_size)
+        return self._rank(base, self.evaluate(time.monotonic()))
+
+    def can_move(self, file: Segment, now_s: float) -> bool:
+        """Whether a segment that its disk refuses to continue with could be made on another one."""
+        eligibility = self.evaluate(now_s)
+        taken = {file.disk, *(leftover.disk for leftover in self._others.leftovers_named(file.name))}
+        others = {*eligibility.eligible, *eligibility.last_resort} - taken
+        return file.role is Role.SEGMENT and bool(others)
+
+    # --- refusals ------------------------------------------------------------------------------------
+
+    def record_success(self, disk: DiskNumber) -> None:
+        """A disk has taken a segment."""
+        health.record_success(self._disks[disk])
+
+    def record_trouble(self, disk: DiskNumber, error: DiskError, now_s: float) -> None:
+        """A disk has refused a change."""
+        health.record_error(self._disks[disk], error, now_s)
+
+    def refuses_for_now(self, now_s: float) -> bool:
+        """Whether a create gets the answer of a moment ago, without a new evaluation."""
+        return self._no_space is not None and now_s < self._no_space[0]
+
+    def no_disk_left(self, now_s: float) -> NoDiskAvailableError:
+        """Every disk that was tried has refused: the error to raise, also for the next moment's attempts."""
+        return self._refusal(self.evaluate(now_s), now_s)
+
+    def forget_refusal(self) -> None:
+        """Something has gone from a disk, so the next create evaluates anew."""
+        self._no_space = None
+
+    def _refusal(self, eligibility: Eligibility, now_s: float) -> NoDiskAvailableError:
+        error = self._no_disk_error(eligibility)
+        self._no_space = (now_s + NO_SPACE_CACHE_S, error)
+        return error
+
+    def _no_disk_error(self, eligibility: Eligibility) -> NoDiskAvailableError:
+        parts = []
+        no_space = failing = False
+        for number, reason in eligibility.refusals.items():
+            disk = self._disks[number]
+            held_back = reason is RefusalReason.HELD_BACK
+            parts.append(disk.last_error if held_back else f"{disk.path}: {_WORDS[reason]}")
+            no_space |= reason is RefusalReason.NO_ROOM
+            no_space |= held_back and isinstance(disk.last_failure, DiskFullError)
+            failing |= reason is RefusalReason.UNKNOWN_USAGE
+            failing |= held_back and isinstance(disk.last_failure, DiskFailedError)
+        message = f"no disk takes a new segment: {'; '.join(parts) or 'all refused'}"
+        return NoDiskAvailableError(message, no_space=no_space, failing=failing)
+
+    # --- order ---------------------------------------------------------------------------------------
+
+    def _views(self, now_s: float) -> tuple[DiskView, ...]:
+        return tuple(
+            DiskView(
+                disk.number,
+                disk.state,
+                self._space.usage(disk.number),
+                disk.thresholds,
+                health.is_held_back(disk, now_s),
+                self._others.pending_bytes(disk.number),
+            )
+            for disk in self._disks.values()
+        )
+
+    def _rank(self, base: BaseOffset, eligibility: Eligibility) -> tuple[DiskNumber, ...]:
+        predecessor = self._catalog.predecessor(base)
+        request = PlacementRequest(
+            base,
+            self._catalog.segment_size,
+            None if predecessor is None else predecessor.disk,
+            tuple(self._disks),
+        )
+
+        def ranked(numbers: tuple[DiskNumber, ...]) -> tuple[DiskNumber, ...]:
+            candidates = tuple(
+                Candidate(disk.number, disk.disk_id, disk.path, disk.weight, self._available(disk.number))
+                for disk in self._disks.values()
+                if disk.number in numbers
+            )
+            return tuple(self._policy.rank(request, candidates)) if candidates else ()
+
+        return ranked(eligibility.eligible) + ranked(eligibility.last_resort) + ranked(eligibility.held_back)
+
+    def _available(self, disk: DiskNumber) -> int:
+        usage = self._space.usage(disk)
+        return 0 if usage is None else usage.available_bytes

@@ -1,0 +1,80 @@
+"""Files of the pool that are not in the catalog: copies in progress, and what has left the log and may be open."""
+
+from collections.abc import Iterable, Iterator
+
+from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.files.attributes import nlink_of, unpack
+from commitlogfs.store.pool.catalog import Role, Segment
+
+
+class OtherFiles:
+    """Ledger of temporaries, retired files, leftovers, and files that a disk is still removing, by inode.
+
+    A file is here from the moment it is made as a copy, or leaves the catalog, until it enters the catalog or is
+    certainly gone from its disk. So every file that can be open is either here or in the catalog.
+    """
+
+    def __init__(self, files: Iterable[Segment]) -> None:
+        self._files: dict[tuple[DiskNumber, int], Segment] = {(file.disk, file.ino): file for file in files}
+        self._kept: set[tuple[DiskNumber, int]] = set()
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._files.values())
+
+    def get(self, disk: DiskNumber, ino: int) -> Segment | None:
+        return self._files.get((disk, ino))
+
+    def add(self, file: Segment) -> None:
+        self._files[file.disk, file.ino] = file
+
+    def remove(self, file: Segment) -> None:
+        """The file is in the catalog now, or gone. Nothing happens if another file has got its inode number."""
+        if self._files.get((file.disk, file.ino)) is file:
+            del self._files[file.disk, file.ino]
+            self._kept.discard((file.disk, file.ino))
+
+    # --- retired files -------------------------------------------------------------------------------
+
+    @property
+    def has_retired(self) -> bool:
+        """Cheap where there is none, which is nearly always."""
+        return any(file.role is Role.RETIRED for file in self._files.values())
+
+    def retired(self) -> list[Segment]:
+        return [file for file in self._files.values() if file.role is Role.RETIRED]
+
+    def record_kept(self, file: Segment) -> None:
+        """Another user keeps this file: a retired one has a name that is not ours, so its last close frees nothing;
+        a leftover may hold data, so it stays."""
+        if self._files.get((file.disk, file.ino)) is file:
+            self._kept.add((file.disk, file.ino))
+
+    def pending_bytes(self, disk: DiskNumber) -> int:
+        """Bytes of retired files, which become free with their last close."""
+        return sum(self.gainable_bytes(file) for file in self.retired() if file.disk == disk)
+
+    def gainable_bytes(self, file: Segment) -> int:
+        """Bytes that unlinking a file, and its last close, give back as far as is known: none while it has a name
+        that is not ours."""
+        return 0 if nlink_of(file.attributes) > 1 else self.punchable_bytes(file)
+
+    def punchable_bytes(self, file: Segment) -> int:
+        """Bytes that a hole in a retired file would give back. A name that is not ours forbids that, but may have
+        gone since it was seen."""
+        return 0 if self._is_kept(file) else unpack(file.attributes).allocated_bytes
+
+    # --- leftovers -----------------------------------------------------------------------------------
+
+    def leftovers(self, disk: DiskNumber) -> list[Segment]:
+        """Leftovers that can be removed when their disk is well."""
+        return [
+            file
+            for file in self._files.values()
+            if file.role is Role.GIVEN_UP and file.disk == disk and not self._is_kept(file)
+        ]
+
+    def leftovers_named(self, name: bytes) -> list[Segment]:
+        return [file for file in self._files.values() if file.role is Role.GIVEN_UP and file.name == name]
+
+    def _is_kept(self, file: Segment) -> bool:
+        return (file.disk, file.ino) in self._kept
