@@ -65,7 +65,7 @@ from commitlogfs.store.errors import (
 )
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.allocate import PERMISSION_BITS, Owner
-from commitlogfs.store.files.attributes import PackedAttributes, stat_fd, unpack
+from commitlogfs.store.files.attributes import unpack
 from commitlogfs.store.files.changes import Changes
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
@@ -195,7 +195,7 @@ class CommitLogOperations(pyfuse3.Operations):
         self._grown: set[int] = set()
         """Files that writes have, or may have, made longer since they were last synced: their inode numbers."""
         self._refuse_reads_when_full = refuse_reads_when_full
-        self.control = ControlFiles(commitlog, self.handles, self.threads, contents)
+        self.control = ControlFiles(commitlog, disks, self.handles, contents)
 
     # --- names and attributes ------------------------------------------------------------------------
 
@@ -364,8 +364,7 @@ class CommitLogOperations(pyfuse3.Operations):
             return await self.control.read(fh, off, size)
         self._require_readable(os.O_RDONLY)
         async with self.handles.use(fh) as handle:
-            fd = handle.fd
-            return await self.threads.run(handle.file.disk, lambda: os.pread(fd, size, off))
+            return await self.disk_files[handle.file.disk].read(handle.fd, size, off)
 
     @handler
     async def write(self, fh: FileHandleT, off: int, buf: bytes) -> int:
@@ -378,9 +377,9 @@ class CommitLogOperations(pyfuse3.Operations):
             if not handle.writable:
                 disk = self.commitlog.disk_of(handle.file)
                 raise DiskReadOnlyError(disk.path, "its filesystem is read-only")
-            fd, file = handle.fd, handle.file
+            file = handle.file
             grows = off + len(fitting) > file.size
-            attributes = await self.threads.run(file.disk, lambda: _write_all(fd, fitting, off, grows))
+            attributes = await self.disk_files[file.disk].write(handle.fd, fitting, off, grows=grows)
             if attributes is not None:
                 self.commitlog.record_attributes(file, attributes)
                 self._grown.add(fh)
@@ -419,8 +418,7 @@ class CommitLogOperations(pyfuse3.Operations):
             return
         try:
             async with self.handles.use(fh) as handle:
-                fd = handle.fd
-                await self.threads.run(handle.file.disk, lambda: os.fsync(fd))
+                await self.disk_files[handle.file.disk].commit(handle.fd)
         except OSError as error:
             if error.errno == errno.EROFS:
                 self._grown.discard(fh)
@@ -434,9 +432,7 @@ class CommitLogOperations(pyfuse3.Operations):
         async with self.handles.use(fh) as handle:
             if not handle.writable:
                 return
-            fd = handle.fd
-            sync = os.fdatasync if datasync else os.fsync
-            await self.threads.run(handle.file.disk, lambda: sync(fd))
+            await self.disk_files[handle.file.disk].commit(handle.fd, data_only=datasync)
 
     @handler
     async def release(self, fh: FileHandleT) -> None:
@@ -637,12 +633,3 @@ def kernel_holds(inode: int) -> bool:
     except OSError as error:
         log_event(log, logging.WARNING, "kernel_not_asked", errno=error.errno)
     return True
-
-
-def _write_all(fd: int, view: memoryview, offset: int, grows: bool) -> PackedAttributes | None:
-    """Write everything; the new attributes if the write is known to grow the file."""
-    while view:
-        written = os.pwrite(fd, view, offset)
-        view = view[written:]
-        offset += written
-    return stat_fd(fd) if grows else None

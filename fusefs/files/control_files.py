@@ -11,15 +11,16 @@ import itertools
 import os
 import stat
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, InodeT
 
-from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.fusefs.files import attrs
+from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.files.handles import Handles
 from commitlogfs.fusefs.kernel import inodes
+from commitlogfs.store.disks.identity import DiskNumber
 from commitlogfs.store.errors import LogGapError, NotPermittedError, SegmentNotFoundError
 from commitlogfs.store.pool.commitlog import CommitLog
 
@@ -41,11 +42,15 @@ class ControlContents:
 
 class ControlFiles:
     def __init__(
-        self, commitlog: CommitLog, handles: Handles, threads: DiskThreads, contents: ControlContents
+        self,
+        commitlog: CommitLog,
+        disks: Mapping[DiskNumber, DiskFiles],
+        handles: Handles,
+        contents: ControlContents,
     ) -> None:
         self._commitlog = commitlog
         self._handles = handles
-        self._threads = threads
+        self._disks = disks
         self._texts: dict[int, Content] = {
             inodes.CONTROL_STATUS: contents.status,
             inodes.CONTROL_METRICS: contents.metrics,
@@ -115,8 +120,7 @@ class ControlFiles:
         parts = []
         for segment, position, count in self._commitlog.catalog.split_range(offset, length):
             async with self._handles.use(inodes.encode(segment)) as handle:
-                fd = handle.fd
-                data = await self._threads.run(segment.disk, lambda: os.pread(fd, count, position))  # noqa: B023 - awaited here
+                data = await self._disks[segment.disk].read(handle.fd, count, position)
             parts.append(data)
             if len(data) < count:
                 raise LogGapError(f"{segment.name.decode()}: ends at {position + len(data)}, before its size")

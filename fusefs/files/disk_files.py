@@ -138,7 +138,7 @@ class DiskFiles:
 
         return await self._run("cut", work)
 
-    # --- opening and reading -------------------------------------------------------------------------
+    # --- open files ----------------------------------------------------------------------------------
 
     async def open(self, path: bytes, ino: int) -> Opened:
         """Open the file with inode `ino` for reading and writing, or for reading only on a read-only disk. Raises
@@ -161,14 +161,6 @@ class DiskFiles:
         """Make an open file durable. Raises DiskError, OSError."""
         await self._run("sync", partial(os.fsync, fd))
 
-    async def has_data(self, path: bytes, deadline_s: float | None = None) -> bool:
-        """Whether a record begins the file. A read of data: raises OSError as the disk says, TimeoutError after the
-        deadline; neither is counted."""
-        read = partial(written.has_data, self._disk.dirfd, path)
-        if deadline_s is None:
-            return await self._threads.run(self.number, read)
-        return await self._threads.run_within(self.number, deadline_s, read)
-
     async def is_open_elsewhere(self, path: bytes) -> bool | None:
         """Whether any other process has the file open; None where that cannot be known. Raises DiskError, OSError.
 
@@ -181,6 +173,28 @@ class DiskFiles:
             return False
         except PermissionError:  # the file belongs to another user; removing it needs no permission of the file's
             return None
+
+    # --- data ----------------------------------------------------------------------------------------
+    # An error is the caller's answer as the disk gives it: it is raised as OSError, and not counted.
+
+    async def read(self, fd: int, length: int, offset: int) -> bytes:
+        """Raises OSError."""
+        return await self._threads.run(self.number, partial(os.pread, fd, length, offset))
+
+    async def write(self, fd: int, data: memoryview, offset: int, *, grows: bool) -> PackedAttributes | None:
+        """Write everything; the attributes afterwards if the write `grows` the file. Raises OSError."""
+        return await self._threads.run(self.number, partial(_write_all, fd, data, offset, grows))
+
+    async def commit(self, fd: int, *, data_only: bool = False) -> None:
+        """Make what was written durable. Raises OSError."""
+        await self._threads.run(self.number, partial(os.fdatasync if data_only else os.fsync, fd))
+
+    async def has_data(self, path: bytes, deadline_s: float | None = None) -> bool:
+        """Whether a record begins the file. Raises OSError; TimeoutError after the deadline."""
+        read = partial(written.has_data, self._disk.dirfd, path)
+        if deadline_s is None:
+            return await self._threads.run(self.number, read)
+        return await self._threads.run_within(self.number, deadline_s, read)
 
     # --- creating and renaming -----------------------------------------------------------------------
 
@@ -301,3 +315,11 @@ def _open(dirfd: int, path: bytes, ino: int) -> Opened:
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
     return Opened(safe_open.open_file(dirfd, path, os.O_RDONLY, ino), writable=False)
+
+
+def _write_all(fd: int, data: memoryview, offset: int, grows: bool) -> PackedAttributes | None:
+    while data:
+        count = os.pwrite(fd, data, offset)
+        data = data[count:]
+        offset += count
+    return stat_fd(fd) if grows else None
