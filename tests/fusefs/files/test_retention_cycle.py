@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 from support.pooled import Parts, open_parts
+from support.waiting import until
 
 from commitlogfs.fusefs.disks.disk_probes import DiskProbes
 from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
@@ -108,6 +109,26 @@ def test_a_removal_that_fails_is_told_and_the_cycle_goes_on(workdir: Path, monke
         assert "EPERM" in told.text
         await retention.cycle()
         assert len(parts.commitlog.catalog) == 3
+        assert AlertCode.STUCK not in {alert.code for alert in retention.preview().alerts}
+
+    with open_parts(workdir) as parts:
+        memory = Backing(SilentObserver())
+        trio.run(main)
+        memory.close()
+
+
+def test_a_rule_is_asked_only_while_no_name_changes(workdir: Path) -> None:
+    """A rule asked before would name a segment that another removal has taken meanwhile."""
+
+    async def main() -> None:
+        await make_segments(parts)
+        retention = daemon(parts, memory, 0)
+        retention.rules = RetentionRules(mode=Mode.FILESYSTEM, reserved_s=0.0, delete_when=frozenset(range(24)))
+        async with trio.open_nursery() as nursery, parts.changes.lock:
+            nursery.start_soon(retention.cycle)
+            await until(lambda: parts.changes.lock.statistics().tasks_waiting == 1)
+            await parts.removals.carry_out(parts.commitlog.plan_remove(format_segment_name(0)))
+        assert parts.commitlog.counters.removed == {"unlink": 1, "age": 1}
         assert AlertCode.STUCK not in {alert.code for alert in retention.preview().alerts}
 
     with open_parts(workdir) as parts:
