@@ -76,9 +76,9 @@ from commitlogfs.store.segment import SegmentState, format_segment_name
 log = logging.getLogger(__name__)
 
 RECENT_S = 60.0
-"""Longer than a takeover takes, even after some failed starts."""
+"""Longer than a takeover takes, even after some failed starts: for `suspect_growth`."""
 FORGOTTEN_SEGMENTS = 64
-"""More than are ever removed by rule before the kernel has been told."""
+"""More segments than a daemon removes by rule before it reports them to the kernel."""
 STATFS_AGE_S = 1.0
 SLOW_OPERATION_S = 1.0
 NAME_MAX = 255
@@ -89,7 +89,7 @@ Handler = Callable[Concatenate["CommitLogOperations", P], Coroutine[Any, Any, R]
 
 
 _resent: ContextVar[bool] = ContextVar("resent", default=False)
-"""Whether the request in hand was sent before, to a daemon that died: it may have had its effect already."""
+"""Whether the kernel had sent this request to a daemon that died, so that it may have had its effect already."""
 _last_was_resent: Callable[[], bool] = extension.module.is_resent if extension.module else lambda: False
 
 
@@ -193,7 +193,7 @@ class CommitLogOperations(pyfuse3.Operations):
             invalidate,
         )
         self._grown: set[int] = set()
-        """Files that writes have, or may have, made longer since they were last synced: their inode numbers."""
+        """Inode numbers of files that writes have, or may have, made longer since their last sync."""
         self._refuse_reads_when_full = refuse_reads_when_full
         self.control = ControlFiles(commitlog, disks, self.handles, contents)
 
@@ -212,8 +212,8 @@ class CommitLogOperations(pyfuse3.Operations):
         return attrs.entry_of_file(file)
 
     async def forget(self, inode_list: Sequence[tuple[InodeT, int]]) -> None:
-        """Nothing is kept per lookup: inode numbers are derived from the files themselves. Also comes from lookups
-        that a former daemon has answered."""
+        """The kernel drops inodes, also some that a former daemon has answered for. Nothing is kept for each
+        lookup, because inode numbers are derived from the files themselves."""
         if self.commitlog.others.has_retired:
             self._to_free.remind_all()
 
@@ -260,7 +260,7 @@ class CommitLogOperations(pyfuse3.Operations):
 
     @handler
     async def access(self, inode: InodeT, mode: ModeT, ctx: RequestContext) -> bool:
-        """The kernel decides by mode bits (default_permissions); asked all the same, the answer is yes."""
+        """Always allowed: the kernel decides by mode bits before it asks (default_permissions)."""
         return True
 
     # --- creating and removing -----------------------------------------------------------------------
@@ -368,8 +368,8 @@ class CommitLogOperations(pyfuse3.Operations):
 
     @handler
     async def write(self, fh: FileHandleT, off: int, buf: bytes) -> int:
-        """Over the segment's end: what fits. The kernel has copied the bytes into its pages already, where all who
-        have the file mapped see them, so refusing all of them would take none back."""
+        """A write past the segment's end writes what fits. The kernel has copied all bytes into its pages already,
+        where every process that maps the file sees them, so refusing the write would take none back."""
         if self.control.owns_handle(fh):
             raise NotPermittedError("control files are read-only")
         fitting = memoryview(buf)[: self.commitlog.fit_write(off, len(buf))]
@@ -386,15 +386,17 @@ class CommitLogOperations(pyfuse3.Operations):
             return len(fitting)
 
     def suspect_growth(self, files: Iterable[Segment]) -> None:
-        """After a takeover: what has changed a moment ago may be a copy whose writer closes it soon."""
+        """After a takeover, treat recently changed files as grown: one may be a copy whose writer closes it
+        soon."""
         since_ns = time.time_ns() - round(RECENT_S * 1e9)
         for file in files:
             if self.backing.is_inherited(file) and unpack(file.attributes).ctime_ns >= since_ns:
                 self._grown.add(inodes.encode(file))
 
     def invalidate_removed(self) -> None:
-        """After a takeover: the kernel may still know names that a former daemon has removed by rule just before it
-        died, and so hold their files. Whatever was removed lay before what is the oldest now."""
+        """After a takeover, make the kernel drop names that a former daemon has removed by rule just before it
+        died: the kernel may still know them, and so hold their files. They lie before the oldest segment of the
+        log."""
         log = self.commitlog
         bases: set[int] = {file.base_offset for file in log.others.retired()}
         first = log.catalog.first
@@ -407,10 +409,10 @@ class CommitLogOperations(pyfuse3.Operations):
 
     @handler
     async def flush(self, fh: FileHandleT) -> None:
-        """Of a file that was written longer, a copy: it is durable when its writer's close returns. Without that, a
-        power cut would leave an empty segment in the middle of the log, as cp and rsync sync nothing. Other files
-        have their size already, and are synced when whoever writes them says so, as on any disk. That its disk has
-        turned read-only is told once: no later close will find it otherwise."""
+        """Sync a file that writes have made longer, which is a copy, so that it is durable when its writer's close
+        returns. cp and rsync sync nothing, and a power cut would leave an empty segment in the middle of the log.
+        Other files have their size already, and are synced when their writer asks for it, as on any disk. A disk
+        that has turned read-only is reported by the first close only."""
         if fh not in self._grown:
             return
         if self._file(InodeT(fh)).role is Role.GIVEN_UP:  # the segment is made on another disk; nothing to sync
@@ -488,7 +490,7 @@ class CommitLogOperations(pyfuse3.Operations):
         return data
 
     async def statfs_figures(self) -> StatfsFigures:
-        """The figures as shown now, at most STATFS_AGE_S old."""
+        """The figures that statfs shows, at most STATFS_AGE_S old."""
         await self.usage.refresh(STATFS_AGE_S)
         shares = tuple(
             DiskShare(
@@ -537,7 +539,8 @@ class CommitLogOperations(pyfuse3.Operations):
         raise NotPermittedError("extended attributes are read-only")
 
     async def segment_state(self, file: Segment, deadline_s: float | None = None) -> SegmentState:
-        """By the first bytes of it and the next two. Raises OSError; with a deadline TimeoutError."""
+        """State of a segment, by the first bytes of it and of the next two. Raises OSError; with a deadline
+        TimeoutError."""
 
         async def has_data(segment: Segment) -> bool:
             return await self.disk_files[segment.disk].has_data(segment.path, deadline_s)
@@ -551,9 +554,12 @@ class CommitLogOperations(pyfuse3.Operations):
     # --- helpers -------------------------------------------------------------------------------------
 
     async def _open_existing(self, file: Segment, flags: FlagT) -> Handle:
-        """On a read-only disk only sealed segments can be opened for writing, which a broker does with all of
-        them: what it appended to another would stay in memory, acknowledged, and be lost. Refused this, it does
-        not start. Raises DiskReadOnlyError."""
+        """Open a file for the first or another time. Raises DiskReadOnlyError for writing to any but a sealed
+        segment on a read-only disk.
+
+        A broker opens all segments for writing. What it appended to one on a read-only disk would stay in memory,
+        acknowledged, and be lost; refused the open, it does not start.
+        """
         await self._check_truncation(file, flags)
         to_write = flags & os.O_ACCMODE != os.O_RDONLY
         if to_write and not file.size:
@@ -573,8 +579,8 @@ class CommitLogOperations(pyfuse3.Operations):
         return handle
 
     def _require_readable(self, flags: int) -> None:
-        """Where that is wanted, nothing is read while every disk is full. What is mapped, or read in passthrough,
-        does not come to us: there it holds for the next open."""
+        """Refuse reads while every disk is full, if the configuration says so. Mappings and passthrough reads do
+        not come to the daemon: for them it holds from the next open on."""
         if self._refuse_reads_when_full and flags & os.O_ACCMODE != os.O_WRONLY and self.retention.is_full:
             raise FUSEError(errno.ENOSPC)
 
@@ -585,27 +591,28 @@ class CommitLogOperations(pyfuse3.Operations):
         return self.commitlog.find_ino(*key)
 
     async def _check_truncation(self, file: Segment, flags: int) -> None:
-        """The kernel sends no setattr for O_TRUNC: an open that succeeds empties the file in its eyes, and kills
-        whoever has it mapped. Raises InvalidSizeError unless the file is empty."""
+        """Raises InvalidSizeError for O_TRUNC of a file that is not empty. The kernel sends no setattr for it: if
+        the open succeeds, the kernel takes the file for empty, and kills processes that map it."""
         if flags & os.O_TRUNC:
             await self.attributes.refresh(file)
             self.commitlog.check_resize(file.size, 0)
 
     def _file_info(self, file: Segment, flags: FlagT) -> FileInfo:
-        """The kernel may keep its pages over a new open: nobody changes a segment but through it.
+        """The reply to an open. The kernel may keep its pages over a new open, because every change of a segment
+        goes through it.
 
-        Who only writes, or appends, comes to us with each write, passthrough or not: that is cp and a shell's >>,
-        which have to be told where a segment ends. A broker opens for reading and writing.
+        The daemon serves write-only and appending opens, also with passthrough: cp and a shell's >> have to meet
+        the end of the segment. A broker opens for reading and writing.
         """
         writes_only = flags & os.O_ACCMODE == os.O_WRONLY or bool(flags & os.O_APPEND)
         passed = self.backing.is_passed_through(file)
         direct = writes_only and passed
         if passed and flags & os.O_ACCMODE == os.O_RDWR and file.size < self.commitlog.segment_size:
-            self._grown.add(inodes.encode(file))  # it may, without our being asked
+            self._grown.add(inodes.encode(file))  # it may grow without a request to the daemon
         return FileInfo(fh=FileHandleT(inodes.encode(file)), keep_cache=not direct, direct_io=direct)
 
     async def _change_root(self, changes: Changes) -> EntryAttributes:
-        """Mode and owner of the mounted directory are kept on every writable disk."""
+        """Change mode and owner of the mounted directory; every writable disk records them."""
         if changes.size is not None:
             raise FUSEError(errno.EISDIR)
         current = self.commitlog.root
@@ -625,7 +632,7 @@ class CommitLogOperations(pyfuse3.Operations):
 
 
 def kernel_holds(inode: int) -> bool:
-    """Whether the kernel still has this inode, open or cached. Never from within a request."""
+    """Whether the kernel still has this inode, open or cached. Blocks; never call it in a request's task."""
     try:
         pyfuse3.invalidate_inode(InodeT(inode), attr_only=True)
     except FileNotFoundError:

@@ -31,7 +31,7 @@ class Handle:
     writable: bool
     opens: int = 0
     users: int = 0
-    """Requests working on the descriptor right now."""
+    """Number of requests that use the descriptor at the moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,12 @@ class Handles:
         self._handles: dict[int, Handle] = {}
         self._opening: dict[int, trio.Lock] = {}
         self._closed_empty: set[int] = set()
-        """Files that were empty at their last close."""
+        """Inode numbers of files that were empty at their last close."""
 
     async def open(self, file: Segment, *, to_write: bool = False) -> Handle:
-        """One more open; `to_write` is what its caller wants. Raises DiskError, OSError, SegmentNotFoundError
-        (removed meanwhile), StaleInodeError (given up: the kernel looks the name up again)."""
+        """Open a file once more; `to_write` says whether its caller opens it for writing. Raises DiskError,
+        OSError, SegmentNotFoundError (removed meanwhile), StaleInodeError (given up: the kernel looks the name up
+        again)."""
         async with self._using(file) as handle:
             if file.role is Role.GIVEN_UP:
                 raise inodes.StaleInodeError(f"{file.name.decode()}: given up on its disk")
@@ -71,7 +72,7 @@ class Handles:
             return handle
 
     def adopt(self, file: Segment, fd: int) -> Handle:
-        """The first open of a file just created, with the descriptor that made it."""
+        """Take the descriptor of a file that was just created as its first open."""
         self._backing.record_open(file, fd, writable=True, first=True, to_write=True)
         handle = Handle(file, fd, writable=True, opens=1)
         self._handles[inodes.encode(file)] = handle
@@ -87,8 +88,9 @@ class Handles:
             yield handle
 
     def is_certainly_empty(self, file: Segment) -> bool | None:
-        """Whether a file that is, or was, open has no content, without asking its disk: passed through, it may have
-        grown without our being asked. None for a file that only a former daemon may have opened."""
+        """Whether a file that is, or was, open has no content, as the kernel knows without its disk: with
+        passthrough, it may have grown without a request to the daemon. None for a file that only a former daemon
+        may have opened."""
         if self.is_open(file):
             return leftovers.size_in_memory(self._handles[inodes.encode(file)].fd) == 0
         if inodes.encode(file) in self._closed_empty and not self._backing.is_inherited(file):
@@ -96,7 +98,7 @@ class Handles:
         return None
 
     async def release(self, inode: int) -> None:
-        """One open less. A release of an open that only a former daemon knew is tolerated."""
+        """Count one open less. A release of an open that only a former daemon knew is tolerated."""
         handle = self._handles.get(inode)
         if handle is None:
             return
@@ -104,13 +106,14 @@ class Handles:
         await self._close_if_idle(handle)
 
     def is_open(self, file: Segment) -> bool:
-        """A first open under way does not count yet: `first_opens_held` keeps the answer true for a while."""
+        """Whether this daemon has a file open. A first open under way does not count yet; within
+        `first_opens_held`, a closed file stays closed."""
         handle = self._handles.get(inodes.encode(file))
         return handle is not None and handle.file is file
 
     @asynccontextmanager
     async def first_opens_held(self, file: Segment) -> AsyncIterator[None]:
-        """For whoever moves or removes a file: a first open under way finishes before, others come after."""
+        """For moving or removing a file: a first open under way ends before, and others wait until afterwards."""
         inode = inodes.encode(file)
         lock = self._opening.setdefault(inode, trio.Lock())
         await lock.acquire()
@@ -125,7 +128,7 @@ class Handles:
         return HandleStatistics(len(self._handles), sum(handle.opens for handle in self._handles.values()))
 
     def close(self) -> None:
-        """At the end of the daemon."""
+        """Close all descriptors, at the end of the daemon."""
         for handle in self._handles.values():
             os.close(handle.fd)
         self._handles.clear()

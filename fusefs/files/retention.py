@@ -42,7 +42,7 @@ from commitlogfs.store.retention.plan import removable_prefix
 log = logging.getLogger(__name__)
 
 FRESH_S = 0.05
-"""A measurement this old is taken for the one after the last removal, which has noted its own disk's."""
+"""Largest age of a measurement after a removal, which has recorded its own disk's."""
 
 
 def read_clocks() -> Moment:
@@ -50,7 +50,7 @@ def read_clocks() -> Moment:
 
 
 class ClockMemory(Protocol):
-    """Of the wall clock's lead, as long as the mount lasts, whichever daemon serves it."""
+    """Keeps the lead of the wall clock as long as the mount lasts, whichever daemon serves it."""
 
     @property
     def clock_lead_s(self) -> float | None: ...
@@ -59,7 +59,7 @@ class ClockMemory(Protocol):
 
 
 class Retention:
-    """Owns the rules' memory. All methods run in the event loop."""
+    """Asks the rules, carries out what they decide, and owns their memory. All methods run in the event loop."""
 
     def __init__(
         self,
@@ -70,24 +70,24 @@ class Retention:
         freeing: Freeing,
         attributes: BackingAttributes,
         usage: UsageMonitor,
-        look: Callable[[], Awaitable[None]],
+        refresh_all: Callable[[], Awaitable[None]],
         probes: DiskProbes,
         memory: ClockMemory,
         clocks: Callable[[], Moment] = read_clocks,
     ) -> None:
-        """`look` refreshes the attributes of every segment."""
+        """`refresh_all` reads the attributes of every segment."""
         self.rules = rules
         self._alerts: tuple[Alert, ...] = ()
-        """Of the last cycle."""
+        """Alerts of the last cycle."""
         self.cycles = 0
-        """Since the daemon started, those that failed included."""
+        """Number of cycles since the daemon started, including those that failed."""
         self._commitlog = commitlog
         self._changes = changes
         self._removals = removals
         self._freeing = freeing
         self._attributes = attributes
         self._usage = usage
-        self._look = look
+        self._refresh_all = refresh_all
         self._probes = probes
         self._memory = memory
         self._refused: RefusedFacts | None = None
@@ -96,7 +96,7 @@ class Retention:
         self._held_since_s: dict[tuple[DiskNumber, int], float] = {}
 
     async def run(self) -> None:
-        """A cycle per interval, until cancelled."""
+        """Run one cycle per interval, until cancelled."""
         while True:
             next_cycle = trio.current_time() + self.rules.interval_s
             try:
@@ -107,13 +107,13 @@ class Retention:
             await trio.sleep_until(next_cycle)
 
     async def cycle(self) -> None:
-        """At most a batch of removals. One that fails ends the batch: the next cycle begins with the same segment
-        again."""
-        await self._probes.look(self._to_be_looked_at())
-        await self._look_at_links()
+        """Remove at most a batch of segments. A removal that fails ends the batch: the next cycle begins with the
+        same segment again."""
+        await self._probes.look(self._disks_to_probe())
+        await self._count_links()
         for _ in range(self.rules.batch):
             await self._usage.refresh(FRESH_S)
-            await self._look_at_oldest()
+            await self._refresh_oldest()
             async with self._changes.lock:
                 is_removed = await self._remove(self._choose())
             if not is_removed:
@@ -121,8 +121,9 @@ class Retention:
             await trio.sleep(PAUSE_S)
         await self._punch()
 
-    def _to_be_looked_at(self) -> frozenset[DiskNumber]:
-        """Besides those in trouble: at first all, since a former daemon's knowledge may be old, or lost."""
+    def _disks_to_probe(self) -> frozenset[DiskNumber]:
+        """Disks to probe besides those in trouble: at first all, because a former daemon's knowledge may be old, or
+        lost."""
         if not self.cycles:
             return frozenset(self._commitlog.disks)
         return frozenset() if self._refused is None else frozenset({self._refused.disk})
@@ -150,16 +151,17 @@ class Retention:
         return removal is not None
 
     def preview(self) -> Decision:
-        """What would be done now, by the last measurements; nothing is remembered of it."""
+        """What the rules would decide now, by the last measurements; it changes nothing."""
         return decide(self.rules, self._state, self._observe())[0]
 
     def foresee(self) -> Decision:
-        """What would be done if the pressure had held long enough, and its hour had come for what is expired."""
+        """What the rules would decide if the pressure had held long enough, and it were the hour of
+        `delete_when`."""
         hours = frozenset(range(24)) if self.rules.delete_when else frozenset()
         return decide(replace(self.rules, force_after_s=0.0, delete_when=hours), self._state, self._observe())[0]
 
     def held(self) -> tuple[HeldFacts, ...]:
-        """What was removed by force and is still open."""
+        """Segments that were removed by force and are still open."""
         return self._observe().held
 
     @property
@@ -169,20 +171,21 @@ class Retention:
 
     @property
     def forced_are_open(self) -> bool:
+        """Whether a segment that was removed by force is still open."""
         return self._commitlog.others.has_retired and bool(self.held())
 
     def _choose(self) -> Removal | None:
         """The next removal of a cycle. Here, and for a create, the caller holds the lock of all names: the removal
         is carried out before any name changes."""
         decision = self._decide()
-        self._tell(decision.alerts)
+        self._report(decision.alerts)
         return self._first_of(decision)
 
     def _choose_for_create(self) -> Removal | None:
         return self._first_of(self._decide(for_create=True))
 
     def reset_clock_baseline(self) -> None:
-        """The next daemon is to take the present time for granted: somebody restarts this one on purpose."""
+        """Make the next daemon accept the present time: an operator restarts this one on purpose."""
         self._memory.record_clock_lead(None)
 
     def _decide(self, *, for_create: bool = False) -> Decision:
@@ -192,7 +195,7 @@ class Retention:
         return decision
 
     def _known_clock(self) -> ClockWatch:
-        """What a former daemon of this mount has found, which a jump since then must not change."""
+        """The clock as a former daemon of this mount has found it, so that a jump since then is noticed."""
         lead_s = self._memory.clock_lead_s
         if lead_s is not None:
             return ClockWatch(lead_s)
@@ -208,7 +211,7 @@ class Retention:
         return None if file is None else Removal(file, planned.rule.value, planned.reason)
 
     async def _punch(self) -> None:
-        """As many as are needed, each decided anew."""
+        """Free the blocks of as many held segments as needed, each decided anew."""
         while True:
             await self._usage.refresh(FRESH_S)
             held = self._decide().punch
@@ -228,15 +231,17 @@ class Retention:
             )
             await self._freeing.punch(file)
 
-    async def _look_at_links(self) -> None:
-        """Under pressure: what somebody has given another name frees nothing, for the rules nor for a broker."""
+    async def _count_links(self) -> None:
+        """Under pressure, count the segments that have another name: removing them frees nothing, whether by a rule
+        or by a broker."""
         await self._usage.refresh(FRESH_S)
         if is_pressed(self._observe()):
-            await self._look()
+            await self._refresh_all()
             self._commitlog.space.count_links()
 
-    async def _look_at_oldest(self) -> None:
-        """Their times of change, which decide about their age: the kernel may have written without asking us."""
+    async def _refresh_oldest(self) -> None:
+        """Read when the oldest segments were last changed, which decides about their age: with passthrough, the
+        kernel writes without a request to the daemon."""
         if self.rules.mode is Mode.FILESYSTEM:
             for segment in itertools.islice(removable_prefix(self._observe()), self.rules.batch):
                 file = self._commitlog.catalog.get(segment.base_offset)
@@ -249,8 +254,8 @@ class Retention:
         self._held_since_s = {key: self._held_since_s.get(key, moment.steady_s) for key in present}
         return observe(self._commitlog, moment, lambda file: self._held_since_s[file.disk, file.ino], self._refused)
 
-    def _tell(self, alerts: tuple[Alert, ...]) -> None:
-        """What begins and what ends, once."""
+    def _report(self, alerts: tuple[Alert, ...]) -> None:
+        """Log each alert once when it begins, and once when it ends."""
         before = {(alert.code, alert.disk) for alert in self._alerts}
         now = {(alert.code, alert.disk) for alert in alerts}
         for alert in alerts:
@@ -263,7 +268,7 @@ class Retention:
 
 
 def _why(error: DiskError | OSError) -> str:
-    """With the errno in front, where there is one."""
+    """The error as text, after its errno where it has one."""
     cause = error if isinstance(error, OSError) else error.__cause__
     code = errno.errorcode.get(cause.errno or 0, "") if isinstance(cause, OSError) else ""
     return f"{code}: {error}" if code else str(error)
