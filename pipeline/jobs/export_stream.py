@@ -15,7 +15,7 @@ from commitlogfs.pipeline.source.columns import COLUMNS
 from commitlogfs.pipeline.source.options import parse_options
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 DEFAULT_INTERVAL_S: Final = 60.0
@@ -46,23 +46,8 @@ def follow(
     default) go on where they ended. Each micro-batch is shuffled by topic and date, so that it makes one file of
     each. Raises OptionError, ExportRefusedError.
     """
-    from pyspark.sql.functions import col, to_date
-
-    given = {"startingOffsets": "earliest", **(options or {})}
-    if any(name.lower() == "startingtimestamp" for name in given):
-        del given["startingOffsets"]
-    parse_options({"path": log, **given}, streaming=True)
-    unknown = [name for name in partition_by if name not in PARTITION_COLUMNS]
-    if unknown:
-        raise OptionError(f"no partition by {', '.join(unknown)}: there are {', '.join(PARTITION_COLUMNS)}")
-    folder = local_path(output)
-    if folder is not None and (folder / OWN).exists():
-        raise ExportRefusedError(f"{output} was made by exports of whole ranges: name another output")
-    needed = [name for name, by in (("topic", "topic"), ("storeTimestamp", "date")) if by in partition_by]
-    names = [*columns, *(name for name in needed if name not in columns)]
-    rows = spark.readStream.format("commitlog").options(**given).schema(_schema(names)).load(log)
-    if "date" in partition_by:
-        rows = rows.withColumn("date", to_date(col("storeTimestamp")))
+    given = _checked_options(log, output, partition_by, options or {})
+    rows = _read_stream(spark, log, columns, partition_by, given)
     if partition_by:
         rows = rows.repartition(*partition_by)
     kept = [*columns, *(name for name in partition_by if name not in columns)]
@@ -78,6 +63,39 @@ def follow(
     if available_now:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{interval_s} seconds").start()
+
+
+def _checked_options(
+    log: str, output: str, partition_by: Sequence[str], options: Mapping[str, str]
+) -> dict[str, str]:
+    """The options of the stream. Raises OptionError, ExportRefusedError."""
+    given = {"startingOffsets": "earliest", **options}
+    if any(name.lower() == "startingtimestamp" for name in given):
+        del given["startingOffsets"]
+    parse_options({"path": log, **given}, streaming=True)
+    unknown = [name for name in partition_by if name not in PARTITION_COLUMNS]
+    if unknown:
+        raise OptionError(f"no partition by {', '.join(unknown)}: there are {', '.join(PARTITION_COLUMNS)}")
+    folder = local_path(output)
+    if folder is not None and (folder / OWN).exists():
+        raise ExportRefusedError(f"{output} was made by exports of whole ranges: name another output")
+    return given
+
+
+def _read_stream(
+    spark: "SparkSession",
+    log: str,
+    columns: Sequence[str],
+    partition_by: Sequence[str],
+    options: Mapping[str, str],
+) -> "DataFrame":
+    """The columns, and those that the partitions are made of."""
+    from pyspark.sql.functions import col, to_date
+
+    needed = [name for name, by in (("topic", "topic"), ("storeTimestamp", "date")) if by in partition_by]
+    names = [*columns, *(name for name in needed if name not in columns)]
+    rows = spark.readStream.format("commitlog").options(**options).schema(_schema(names)).load(log)
+    return rows.withColumn("date", to_date(col("storeTimestamp"))) if "date" in partition_by else rows
 
 
 def wait(query: "StreamingQuery") -> None:
