@@ -312,11 +312,11 @@ class CommitLogOperations(pyfuse3.Operations):
     async def mkdir(
         self, parent_inode: InodeT, name: FileNameT, mode: ModeT, ctx: RequestContext
     ) -> EntryAttributes:
-        raise NotPermittedError("a commitlog has no folders")
+        raise NotPermittedError("a commitlog has no subdirectories")
 
     @handler
     async def rmdir(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
-        raise NotPermittedError("a commitlog has no folders")
+        raise NotPermittedError("a commitlog has no subdirectories")
 
     @handler
     async def symlink(

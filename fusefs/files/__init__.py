@@ -1,4 +1,4 @@
-"""What requests do to names and files: open, list, create, remove, change.
+"""Operations on names and files, as requests need them: open, list, create, remove, change.
 
 The shape of a request handler belongs to fusefs.operations.
 """

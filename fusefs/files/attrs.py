@@ -28,7 +28,7 @@ def entry_of_file(file: Segment) -> EntryAttributes:
 
 
 def blank_entry() -> EntryAttributes:
-    """What the entries of all files have in common. To be filled; a listing fills the same one again and again."""
+    """An entry with the fields that all files have in common. A listing fills the same one again and again."""
     entry = EntryAttributes()
     entry.entry_timeout = CACHE_S
     entry.attr_timeout = CACHE_S
@@ -61,7 +61,8 @@ def entry_of_root(root: RootAttributes, changed_ns: int) -> EntryAttributes:
 
 
 def entry_of_control(inode: InodeT, mode: int, root: RootAttributes, size: int, now_ns: int) -> EntryAttributes:
-    """A control file or folder: belongs to the root directory's owner; never cached, its size moves."""
+    """The entry of a control file or their directory. It belongs to the root directory's owner, and is never
+    cached, because its size changes."""
     entry = _entry(inode, mode, root.uid, root.gid, size, now_ns)
     entry.attr_timeout = 0
     return entry

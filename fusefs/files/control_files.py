@@ -1,10 +1,10 @@
-"""The hidden folder `.commitlogfs`: found by name, never listed in the root.
+"""The hidden directory `.commitlogfs`: found by name, never listed in the root.
 
     log           the whole log as one file, addressed by log offset; EIO over a gap, never zeros
     status.json   state for programs (schema in docs/reference/status.md)
     metrics       Prometheus text
 
-All are read with direct I/O: their content moves and must not come from the page cache.
+All are read with direct I/O: their content changes and must not come from the page cache.
 """
 
 import itertools
@@ -34,7 +34,7 @@ _INODE_MASK = (1 << _SERIAL_SHIFT) - 1
 
 @dataclass(frozen=True, slots=True)
 class ControlContents:
-    """Who writes the text files: given by the daemon, which knows more than the adapter."""
+    """Functions that compose the text files. The daemon gives them, because it knows more than this package."""
 
     status: Content
     metrics: Content
@@ -70,21 +70,22 @@ class ControlFiles:
         return not inodes.is_of_disk(fh)
 
     def is_log(self, fh: int) -> bool:
-        """Whether a handle of ours is one of the log."""
+        """Whether a handle of a control file is one of the log."""
         return fh & _INODE_MASK == inodes.CONTROL_LOG
 
     def lookup(self, name: bytes) -> InodeT:
         """Raises SegmentNotFoundError."""
         inode = self._names.get(name)
         if inode is None:
-            raise SegmentNotFoundError(f"{name.decode(errors='backslashreplace')}: no control file")
+            raise SegmentNotFoundError(f"{name.decode(errors='backslashreplace')}: not a control file")
         return inode
 
     def entries(self) -> list[tuple[bytes, InodeT]]:
         return list(self._names.items())
 
     def entry(self, inode: InodeT) -> EntryAttributes:
-        """The log carries messages, so it is only for the owner of the root directory and its group."""
+        """Attributes of a control file. The log carries messages, so only the owner of the root directory and its
+        group may read it."""
         if inode == inodes.CONTROL_FOLDER:
             mode, size = stat.S_IFDIR | 0o555, 0
         elif inode == inodes.CONTROL_LOG:
@@ -107,7 +108,7 @@ class ControlFiles:
             return await self._read_log(offset, length)
         content = self._texts.get(inode)
         if content is None:
-            raise SegmentNotFoundError(f"handle {fh} is no control file")
+            raise SegmentNotFoundError(f"handle {fh} is not a control file")
         if fh not in self._snapshots or offset == 0:
             # One snapshot per open, so that parts read one after the other fit together.
             self._snapshots[fh] = await content()

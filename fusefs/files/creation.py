@@ -94,7 +94,7 @@ class Creation:
     async def _create(self, name: bytes, owner: Owner, last_chance: float) -> Handle:
         """`last_chance` is the latest time to begin a link."""
         if self._changes.is_in_flight(name):
-            raise SegmentExistsError(f"{name.decode()}: in the hands of a disk that does not answer")
+            raise SegmentExistsError(f"{name.decode()}: a disk has not answered to an earlier change of this name")
         await self._usage.refresh(USAGE_AGE_S)
         await self._changes.settle(name)
         refused_before = self._commitlog.admission.refuses_for_now(time.monotonic())

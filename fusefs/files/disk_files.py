@@ -146,7 +146,8 @@ class DiskFiles:
         try:
             return await self._run("open", partial(_open, self._disk.dirfd, path, ino))
         except FileNotFoundError as error:
-            raise ForeignFileError(self.path, f"{path.decode()}: has vanished: who removed it?") from error
+            fact = f"{path.decode()}: the file has vanished (removed outside commitlogfs)"
+            raise ForeignFileError(self.path, f"{fact}; run `commitlogfs check`") from error
 
     async def require_writable(self, path: bytes, ino: int, deadline_s: float) -> None:
         """Open the file with inode `ino` for writing, and close it. Raises DiskError, OSError."""

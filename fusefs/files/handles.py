@@ -83,7 +83,7 @@ class Handles:
         """The handle of an inode, for the length of one request. Raises as `open`."""
         key = inodes.decode(inode)
         if key is None:
-            raise inodes.StaleInodeError(f"inode {inode} is no segment")
+            raise inodes.StaleInodeError(f"inode {inode} is not a segment")
         async with self._using(self._commitlog.find_ino(*key)) as handle:
             yield handle
 

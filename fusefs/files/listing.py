@@ -22,7 +22,8 @@ from commitlogfs.store.segment import format_segment_name
 
 Reply = Callable[[ReaddirToken, bytes, EntryAttributes, int], bool]
 readdir_reply = cast("Reply", pyfuse3.readdir_reply)
-"""Under a type that spares a call of FileNameT() for each of 60,000 names. False: there is no room left."""
+"""With a type that saves a call of FileNameT() for each of 60,000 names. It returns False when the reply is
+full."""
 
 
 class Listing:
@@ -41,7 +42,8 @@ class Listing:
         They belong into the listing, so they are cut to their size first."""
 
     async def refresh(self) -> None:
-        """Look at every segment on every disk at once. What a disk does not answer stays as last known."""
+        """Read the attributes of every segment, all disks at once. What a disk does not answer stays as last
+        known."""
         async with trio.open_nursery() as nursery:
             for disk in self._disks.values():
                 nursery.start_soon(self._refresh_disk, disk)

@@ -1,4 +1,7 @@
-"""Removals, whoever decides them: durable before anybody is told so, and never of a file that is in use."""
+"""Removals, by rule or for a caller of the mount: durable before the answer.
+
+A file that is in use is retired instead of unlinked, so that its users can read it until their last close.
+"""
 
 import logging
 from collections.abc import Callable, Mapping

@@ -151,12 +151,11 @@ class Retention:
         return removal is not None
 
     def preview(self) -> Decision:
-        """What the rules would decide now, by the last measurements; it changes nothing."""
+        """The decision of the rules as of now, by the last measurements; it changes nothing."""
         return decide(self.rules, self._state, self._observe())[0]
 
     def foresee(self) -> Decision:
-        """What the rules would decide if the pressure had held long enough, and it were the hour of
-        `delete_when`."""
+        """The decision of the rules if the pressure had held long enough, in the hour of `delete_when`."""
         hours = frozenset(range(24)) if self.rules.delete_when else frozenset()
         return decide(replace(self.rules, force_after_s=0.0, delete_when=hours), self._state, self._observe())[0]
 

@@ -33,7 +33,7 @@ def names() -> list[bytes]:
 
 
 def value(name: bytes, disk: Disk, file: Segment) -> bytes | None:
-    """Every attribute but STATE, which needs a look at the disk. None for an unknown name."""
+    """Value of any attribute but STATE, which has to be read from the disk. None for an unknown name."""
     read = _ATTRIBUTES.get(name)
     return None if read is None else read(disk, file)
 

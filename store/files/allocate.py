@@ -21,12 +21,12 @@ from commitlogfs.store.files.attributes import PackedAttributes, stat_fd, stat_n
 from commitlogfs.store.files.usage import DiskUsage, measure_usage
 
 PERMISSION_BITS = 0o777
-"""No setuid, setgid or sticky bit on a segment, whatever the caller asks for."""
+"""Mode bits that a caller can set: no setuid, setgid or sticky bit on a segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who a new file belongs to."""
+    """Owner and permissions of a new file."""
 
     uid: int
     gid: int
@@ -37,7 +37,7 @@ class Owner:
 class Published:
     attributes: PackedAttributes
     usage: DiskUsage | None
-    """None where the disk fell ill just after."""
+    """None where the disk failed just after the link."""
 
 
 def reserve(dirfd: int, segment_size: int, owner: Owner) -> int:

@@ -1,4 +1,4 @@
-"""Attributes of one backing file, kept packed (88 bytes) while nobody looks at them."""
+"""Attributes of one backing file, kept packed (88 bytes) until a field is read."""
 
 import struct
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class FileAttributes(NamedTuple):
 
     @property
     def allocated_bytes(self) -> int:
-        """What the file occupies on its disk."""
+        """Number of bytes that the file occupies on its disk."""
         return self.blocks * BLOCK_BYTES
 
 

@@ -1,4 +1,4 @@
-"""Exclusive locks of daemons on folders and files (flock), and who has one, told from /proc/locks."""
+"""Exclusive locks of daemons on directories and files (flock), and their holders, read from /proc/locks."""
 
 import fcntl
 import os
@@ -13,10 +13,10 @@ _PAUSE_S = 0.01
 
 
 def take_lock(fd: int, patience_s: float = 0.0) -> bool:
-    """Take the lock on what `fd` is; False where another process has it, still after `patience_s`.
+    """Take the lock on the file or directory of `fd`; False where another process still has it after `patience_s`.
 
-    It lives as long as the descriptor or any copy of it: a child that its holder was just starting when it died
-    has one for a moment. Blocks for that time at most.
+    The lock lasts as long as the descriptor or any copy of it: a child that a holder was starting when it died has
+    one for a moment. Blocks for that time at most.
     """
     deadline = time.monotonic() + patience_s
     while True:
@@ -31,7 +31,7 @@ def take_lock(fd: int, patience_s: float = 0.0) -> bool:
 
 
 def lock_holder(path: str, locks: str | None = None) -> int | None:
-    """The pid of the daemon that holds this disk's folder (or its own lock file); None if nobody does.
+    """The pid of the daemon that holds this disk's directory (or its own lock file); None if none does.
 
     A daemon in another pid namespace is not seen. `locks` is the text of /proc/locks.
     """
@@ -40,8 +40,8 @@ def lock_holder(path: str, locks: str | None = None) -> int | None:
         text = Path("/proc/locks").read_text() if locks is None else locks
     except OSError:
         return None
-    wanted = (os.major(st.st_dev), os.minor(st.st_dev), st.st_ino)
+    held = (os.major(st.st_dev), os.minor(st.st_dev), st.st_ino)
     for pid, major, minor, ino in _LINE.findall(text):
-        if (int(major, 16), int(minor, 16), int(ino)) == wanted:
+        if (int(major, 16), int(minor, 16), int(ino)) == held:
             return int(pid)
     return None

@@ -1,7 +1,7 @@
-"""Removing a segment, durably: the name is gone for good before anyone is told so.
+"""Removing a segment, durably: the name is gone for good before the caller gets an answer.
 
-A segment that somebody holds open is *retired*: renamed into the disk's `.commitlogfs/` folder until its last
-close, so that a restarted daemon finds it again. The folder exists only while it is needed.
+A segment that is open is *retired*: renamed into the disk's `.commitlogfs/` directory until its last close, so that
+a restarted daemon finds it again. The directory exists only while it is needed.
 
     step                                   a crash here leaves
     1 rename into .commitlogfs/            either name; the segment is whole in both
@@ -10,8 +10,8 @@ close, so that a restarted daemon finds it again. The folder exists only while i
     3 reply
     4 last close: unlink, rmdir            a retired file, swept by the next fresh mount
 
-On a disk without room for the folder an open segment is unlinked where it lies, and lives on by its descriptor
-alone: removing is what makes room, so it must not need any. The same where somebody else has unlinked it already.
+On a disk without space for the directory, an open segment is unlinked where it lies, and exists only as long as its
+descriptors: removing reclaims space, so it must not need any. The same holds if another process has unlinked it.
 All functions block and belong in a worker thread.
 """
 
@@ -60,13 +60,14 @@ class Retired(NamedTuple):
     """An open file that has left the log."""
 
     name: bytes
-    """Inside the retired folder, where it lies in it. Tells a later daemon whether it was removed by force."""
+    """In the directory of retired files, if it lies there. It says whether the file was removed by force, for a
+    later daemon."""
     vanished: bool
-    """It did not lie in its place any longer: somebody else has removed or moved it."""
+    """The file was not in its place: another process has removed or moved it."""
 
 
 def retire_file(dirfd: int, name: bytes, ino: int, *, forced: bool = False) -> Retired:
-    """Move the open segment with inode `ino` aside, if it is there, and there is room for it.
+    """Move the open segment with inode `ino` aside, if it is there, and the disk has space for that.
 
     Raises OSError; ELOOP where another file lies there, which stays.
     """
@@ -82,7 +83,7 @@ def retire_file(dirfd: int, name: bytes, ino: int, *, forced: bool = False) -> R
         if error.errno == errno.ENOENT:
             vanished = True
         else:
-            with contextlib.suppress(FileNotFoundError):  # moved already, and only the sync found no room
+            with contextlib.suppress(FileNotFoundError):  # moved already, and only the sync found no space
                 safe_open.require_file(dirfd, name, ino)
                 os.unlink(name, dir_fd=dirfd)
         drop_empty_folder(dirfd)
@@ -91,14 +92,15 @@ def retire_file(dirfd: int, name: bytes, ino: int, *, forced: bool = False) -> R
 
 
 def is_forced(retired_name: bytes) -> bool:
-    """Whether `retire_file` was told so."""
+    """Whether `retire_file` was called with `forced`."""
     return retired_name.endswith(_FORCED)
 
 
 def punch_fd(fd: int, dirfd: int, retired_name: bytes, segment_size: int) -> tuple[PackedAttributes, DiskUsage]:
-    """Free all blocks of a retired segment although it is open: who has it mapped reads zeros from now on. Its
-    size stays, because a mapping beyond a file's end kills its owner. Its attributes, and the usage without them.
-    Raises OSError; ENOENT where the file has a name that is not ours, by which somebody keeps it."""
+    """Free all blocks of a retired segment although it is open: its readers see zeros afterwards. Its size stays,
+    because access to a mapping past a file's end kills the process. Returns its attributes, and the usage without
+    its blocks. Raises OSError; ENOENT where the file has a name that is not ours, by which another user keeps
+    it."""
     _require_no_other_name(fd, dirfd, retired_name)
     before = measure_usage(dirfd).free_bytes
     expected = before + unpack(stat_fd(fd)).allocated_bytes
@@ -110,7 +112,7 @@ def punch_fd(fd: int, dirfd: int, retired_name: bytes, segment_size: int) -> tup
 def punch_retired(
     dirfd: int, retired_name: bytes, ino: int, segment_size: int
 ) -> tuple[PackedAttributes, DiskUsage]:
-    """`punch_fd` of a file in the retired folder. Raises OSError; ENOENT where it is not (any longer), too."""
+    """`punch_fd` of a file in the directory of retired files. Raises OSError; ENOENT also where it is not there."""
     folder = safe_open.open_folder(dirfd, layout.RETIRED_FOLDER)
     try:
         fd = safe_open.open_file(folder, retired_name, os.O_RDWR, ino)
@@ -123,7 +125,7 @@ def punch_retired(
 
 
 def _require_no_other_name(fd: int, dirfd: int, retired_name: bytes) -> None:
-    """Raises OSError (ENOENT) where a file has any name but the one in the retired folder."""
+    """Raises OSError (ENOENT) where a file has any name but the one in the directory of retired files."""
     attributes = unpack(stat_fd(fd))
     if attributes.nlink == 0:
         return
@@ -143,14 +145,14 @@ def _move_aside(dirfd: int, name: bytes, ino: int, retired_name: bytes) -> None:
         try:
             _rename_into_retired(dirfd, name, retired_name)
         except FileNotFoundError:
-            # The last close of another retired file took the folder away - unless the segment itself is gone.
+            # The last close of another retired file removed the directory - unless the segment itself is gone.
             safe_open.require_file(dirfd, name, ino)
         else:
             return
 
 
 def drop_retired(dirfd: int, retired_name: bytes) -> DiskUsage:
-    """Free a retired segment after its last close, and the folder with the last one; the usage without it:
+    """Free a retired segment after its last close, and the directory with the last one; the usage without it:
     UsageAfter, unless it had no name any more, so that its last close has freed it. Raises OSError."""
     try:
         folder = safe_open.open_folder(dirfd, layout.RETIRED_FOLDER)
@@ -188,7 +190,7 @@ def list_retired(dirfd: int) -> list[tuple[bytes, BaseOffset, PackedAttributes]]
 
 
 def drop_empty_folder(dirfd: int) -> None:
-    """Take the folder of retired segments away if nothing lies in it. Raises OSError."""
+    """Remove the directory of retired segments if it is empty. Raises OSError."""
     try:
         os.rmdir(layout.RETIRED_FOLDER, dir_fd=dirfd)
     except OSError as error:
@@ -208,7 +210,7 @@ def _rename_into_retired(dirfd: int, name: bytes, retired_name: bytes) -> None:
 
 
 def _freed_bytes(dirfd: int, name: bytes) -> int:
-    """What unlinking this name gives back: nothing while the file has another name."""
+    """Bytes that unlinking this name gives back: none while the file has another name."""
     attributes = unpack(stat_name(dirfd, name))
     return attributes.allocated_bytes if attributes.nlink == 1 else 0
 

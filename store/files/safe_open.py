@@ -1,4 +1,4 @@
-"""Opening files beneath a disk's directory descriptor, and nowhere else.
+"""Opening files below a disk's directory, by its descriptor, and nowhere else.
 
 Every path is resolved by openat2 with symlinks, magic links, `..` above the disk and mount crossings all
 refused, and nothing but a regular file is opened, so a planted fifo or device is never talked to.
@@ -22,8 +22,8 @@ _RESOLVE = (
 def open_file(dirfd: int, name: bytes, flags: int, ino: int | None = None) -> int:
     """Open an existing regular file, the one with inode `ino` if given; the caller closes the descriptor.
 
-    Raises OSError: ELOOP where something else lies there. What the name leads to is looked at first, by a
-    descriptor that opens nothing (O_PATH): the mere open of a device or fifo can have an effect.
+    Raises OSError: ELOOP where something else lies there. The file behind the name is checked first, by
+    a descriptor that opens nothing (O_PATH): the mere open of a device or fifo can have an effect.
     """
     place = _syscalls.openat2(dirfd, name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, 0, _RESOLVE)
     try:
@@ -62,7 +62,7 @@ def open_unnamed(dirfd: int, mode: int) -> int:
 
 
 def open_folder(dirfd: int, name: bytes) -> int:
-    """A directory descriptor of a folder beneath the disk. Raises OSError."""
+    """A descriptor of a directory below the disk's own. Raises OSError."""
     return _syscalls.openat2(dirfd, name, os.O_DIRECTORY | os.O_RDONLY | os.O_CLOEXEC, 0, _RESOLVE)
 
 

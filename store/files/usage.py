@@ -19,7 +19,7 @@ class DiskUsage:
 
     @property
     def entire_bytes(self) -> int:
-        """What the ratio is measured against: used + available (UtilAll#getDiskPartitionSpaceUsedPercent)."""
+        """Denominator of the ratio: used + available (UtilAll#getDiskPartitionSpaceUsedPercent)."""
         return self.used_bytes + self.available_bytes
 
     @property
@@ -48,10 +48,10 @@ class DiskUsage:
 
 @dataclass(frozen=True, slots=True)
 class UsageAfter(DiskUsage):
-    """The usage once a file has gone."""
+    """The usage after a file was removed."""
 
     gained_bytes: int = 0
-    """What became free meanwhile."""
+    """Bytes that became free meanwhile."""
 
 
 def measure_usage(folder: int | str) -> DiskUsage:

@@ -1,4 +1,4 @@
-"""Is somebody else working on these segments? Told by a write lease, which is granted only to a sole opener.
+"""Lease probe: whether another process has a segment open. The kernel grants a write lease to a sole opener only.
 
 A native broker keeps every segment open and mapped, so its newest one shows it. See fcntl(2), F_SETLEASE.
 """
@@ -11,7 +11,7 @@ from commitlogfs.store.files import safe_open
 
 
 def is_open_elsewhere(dirfd: int, path: bytes) -> bool | None:
-    """Whether any other process has the file open; None where it cannot be told.
+    """Whether any other process has the file open; None where that cannot be known.
 
     Leases need a local filesystem and the file's owner or CAP_LEASE. The lease is given back at once.
     Raises OSError if the file cannot be opened.

@@ -1,9 +1,9 @@
-"""How far a segment is written. Its size and its blocks do not tell: all of it is reserved in advance.
+"""How far a segment is written. Its size and its blocks do not show it: all of it is reserved in advance.
 
 RocketMQ writes a segment from its beginning, and what it has not written yet reads as zeros, whether as an
 unwritten extent or because the broker has touched the pages in advance (warmMapedFileEnable). So the end of data is
-found by bisection. SEEK_HOLE would count what somebody has merely read: a page of an unwritten extent that is in
-memory is data to it.
+found by bisection. SEEK_HOLE would count what a process has merely read: a page of an unwritten extent that is
+in memory is data to it.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Final
 from commitlogfs.store.files import safe_open
 
 _WINDOW: Final = 64 * 1024
-"""Bytes looked at in one place. A record shows by its header, so only a body of that many zeros looks unwritten."""
+"""Bytes read in one place. A record shows by its header, so only a body of that many zeros looks unwritten."""
 _BEGINNING: Final = 8
 
 

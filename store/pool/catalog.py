@@ -14,13 +14,13 @@ from commitlogfs.store.segment import BaseOffset, LogOffset, format_segment_name
 
 
 class Role(IntEnum):
-    """What a backing file is to the pool."""
+    """Role of a backing file in the pool."""
 
     SEGMENT = 0
     TEMPORARY = 1
-    """A copy in progress under `.NAME.suffix`, in the disk's folder."""
+    """A copy in progress under `.NAME.suffix`, in the disk's directory."""
     RETIRED = 2
-    """Removed from the log, still open somewhere, in the disk's retired folder."""
+    """Removed from the log, still open somewhere, in the disk's directory of retired files."""
     GIVEN_UP = 3
     """Left empty, under its segment's name, on a disk that failed; the segment is made on another (leftovers)."""
 
@@ -50,12 +50,12 @@ class Segment:
 
     @property
     def name(self) -> bytes:
-        """The file's name in its folder."""
+        """The file's name in its directory."""
         return self.placed_as or format_segment_name(self.base_offset)
 
     @property
     def path(self) -> bytes:
-        """The file's path beneath its disk's folder."""
+        """The file's path below its disk's directory."""
         return layout.RETIRED_FOLDER + b"/" + self.placed_as if self.role is Role.RETIRED else self.name
 
     @property

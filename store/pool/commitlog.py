@@ -124,15 +124,15 @@ class CommitLog:
         """The file behind an inode, whatever its role. Raises SegmentNotFoundError."""
         file = self.catalog.by_ino(disk, ino) or self.others.get(disk, ino)
         if file is None:
-            raise SegmentNotFoundError(f"disk {disk}: inode {ino} is no file of this pool")
+            raise SegmentNotFoundError(f"disk {disk}: inode {ino} is not a file of this pool")
         return file
 
     def disk_of(self, file: Segment) -> Disk:
         return self.disks[file.disk]
 
     def listed(self) -> Iterator[Segment]:
-        """What a directory listing shows: whole segments only, because a broker that meets a file of another
-        length refuses to start, and one that meets an empty last file deletes it."""
+        """The segments that a directory listing shows: whole ones only, because a broker that meets a file of
+        another length refuses to start, and one that meets an empty last file deletes it."""
         return self.listed_after(-1)
 
     def listed_after(self, base_offset: int) -> Iterator[Segment]:
@@ -244,8 +244,8 @@ class CommitLog:
             self.catalog.record_size(file)
 
     def record_look(self, file: Segment, known: PackedAttributes, seen: PackedAttributes) -> bool:
-        """What a stat saw. `known` are the attributes known when it began: if something newer has been recorded
-        since, the stat may have come before that change, and is left out.
+        """Record what a stat saw. `known` are the attributes known when it began: if something newer has been
+        recorded since, the stat may have come before that change, and is left out.
 
         False, and nothing recorded, for another inode: another file has been put in its place."""
         if ino_of(seen) != file.ino:

@@ -89,7 +89,7 @@ class Names:
     # --- names that no new file may get --------------------------------------------------------------
 
     def parse_new(self, name: bytes) -> tuple[BaseOffset, Role]:
-        """What a file of this name would be. Raises InvalidNameError."""
+        """Base offset and role of a new file with this name. Raises InvalidNameError."""
         size = self._catalog.segment_size
         base = parse_segment_name(name, size)
         if base is not None:
@@ -105,7 +105,7 @@ class Names:
         if name in self._quarantined:
             raise SegmentExistsError(f"{name.decode()}: quarantined: {self._quarantined[name]}")
         if name in self._leaving:
-            raise SegmentExistsError(f"{name.decode()}: being removed by a disk that does not answer")
+            raise SegmentExistsError(f"{name.decode()}: its disk has not answered to its removal")
         if name in self._uncertain:
             disk = self._disks[self._uncertain[name]]
             raise SegmentExistsError(f"{name.decode()}: a file of that name lies, or may lie, on {disk.path}")

@@ -51,7 +51,7 @@ class Space:
         return None if usage is None else usage.with_pending_free(self._others.pending_bytes(disk))
 
     def freeable_bytes(self, disk: DiskNumber) -> int:
-        """What removing all segments of a disk would give back, as far as is known."""
+        """Bytes that removing all segments of a disk would give back, as far as is known."""
         if self.reclaims_nothing(disk):
             return 0
         return max(0, self._catalog.count_on_disk(disk) - self._linked[disk]) * self._catalog.segment_size
@@ -69,5 +69,5 @@ class Space:
         return self._reclaimed.records()
 
     def resume_fruitless_removals(self, disk: DiskNumber, record: FruitlessRemovals) -> None:
-        """What a former daemon of this mount has found."""
+        """Take over what a former daemon of this mount has found."""
         self._reclaimed.resume(disk, record)
