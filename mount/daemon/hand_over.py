@@ -9,7 +9,7 @@ import trio
 
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.fusefs import connection
-from commitlogfs.mount.keeper import successor
+from commitlogfs.mount.daemon import successor
 from commitlogfs.store.events import log_event
 
 log = logging.getLogger(__name__)

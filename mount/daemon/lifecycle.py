@@ -32,7 +32,7 @@ from commitlogfs.mount.config.model import Config
 from commitlogfs.mount.daemon import takeover
 from commitlogfs.mount.daemon.served_mount import PROBE_TIMEOUT_S, ServedMount
 from commitlogfs.mount.daemon.start_cleanup import clean_up
-from commitlogfs.mount.keeper import environment
+from commitlogfs.mount.keeper import options as keeper_options
 from commitlogfs.mount.linux import descriptor_store, fuse_device, mountinfo
 from commitlogfs.mount.linux.open_files_limit import raise_descriptor_limit
 from commitlogfs.mount.linux.probe import probe_mount
@@ -76,7 +76,7 @@ def run(config: Config, received: dict[str, int], on_ready: Callable[[], None]) 
                 with contextlib.suppress(OSError):
                     # A connection that has ended keeps its files open as long as anybody has its descriptor.
                     descriptor_store.forget(received)
-                if environment.is_told() and not _is_ours(mountinfo.find_mount(config.mountpoint)):
+                if keeper_options.has_keeper() and not _is_ours(mountinfo.find_mount(config.mountpoint)):
                     # A keeper starts a successor for a mount that is there; somebody has unmounted it since.
                     log_event(log, logging.INFO, "unmounted_meanwhile", path=config.mountpoint)
                     return ExitCode.OK

@@ -20,11 +20,11 @@ from commitlogfs.fusefs.kernel.inherited_state import KeptStateError
 from commitlogfs.fusefs.kernel.session import STORED, Kept, Passthrough, Session
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.mount.config.model import Config
+from commitlogfs.mount.daemon import successor
 from commitlogfs.mount.daemon.hand_over import HandOver
+from commitlogfs.mount.daemon.keeper_watch import KeeperWatch
 from commitlogfs.mount.daemon.start_cleanup import clean_up_after_takeover
 from commitlogfs.mount.daemon.takeover import Sight
-from commitlogfs.mount.keeper import successor
-from commitlogfs.mount.keeper.adoption import KeeperWatch
 from commitlogfs.mount.linux import descriptor_store, logs, mountinfo, notify, read_ahead, stop_signals
 from commitlogfs.mount.linux.probe import probe_mount
 from commitlogfs.mount.linux.unmount import unmount
@@ -57,7 +57,7 @@ class ServedMount:
         self._kept = kept
         self._sight = sight
         self._session: Session | None = None
-        self._metrics = Metrics(None if kept is None else successor.tell_serving)
+        self._metrics = Metrics(None if kept is None else successor.report_serving)
         self._commitlog = CommitLog(pool, POLICIES[config.placement])
         if kept is not None:
             for file in find_retired(pool):
@@ -292,7 +292,7 @@ class ServedMount:
 
     def _why_no_takeover(self) -> str:
         """Why the mount would end with this process just now; empty if it would not."""
-        if self._is_kept and not self._keeper.is_alone:
+        if self._is_kept and not self._keeper.is_missing:
             return ""
         reason = self._session.why_no_takeover if self._session is not None else ""
         if self._is_kept and not reason:

@@ -32,7 +32,7 @@ def wait_until_called(fd: int) -> dict[str, int]:
     """
     loaded = _code_files(changed_since_ns=_started_ns())
     with socket.socket(fileno=fd) as channel:
-        standby_call.tell_loaded(channel)
+        standby_call.report_loaded(channel)
         try:
             call = standby_call.receive(channel)
         except BrokenCallError as error:

@@ -20,9 +20,10 @@ from support.processes import has_ended
 from support.waiting import eventually
 
 from commitlogfs.console.exit_status import ExitCode
-from commitlogfs.mount.keeper import standby_call, successor
-from commitlogfs.mount.keeper.loop import CALL_TIMEOUT_S
+from commitlogfs.mount.daemon import successor
+from commitlogfs.mount.keeper import standby_call
 from commitlogfs.mount.keeper.standby_call import STANDBY_OPTION, BrokenCallError, Call
+from commitlogfs.mount.keeper.transitions import TIME_LIMITS_S, State
 
 
 @pytest.fixture
@@ -333,7 +334,7 @@ class TestWithMount:
     def test_one_that_is_slow_is_waited_for(self, stub: KeptStub) -> None:
         """It is called while it still loads, and takes longer for that than it may be silent."""
         stub.start(standby=True)
-        (stub.folder / "slow").write_text(f"{CALL_TIMEOUT_S + 0.7}")
+        (stub.folder / "slow").write_text(f"{TIME_LIMITS_S[State.CALLED] + 0.7}")
         first = stub.wait_ready()
         waiting = stub.wait_standby()
         os.kill(first["pid"], signal.SIGKILL)

@@ -15,10 +15,10 @@ from support.tiny_fuse import tiny_fuse
 from support.waiting import eventually
 
 from commitlogfs.mount.keeper import detach
-from commitlogfs.mount.keeper.command_line import Options
 from commitlogfs.mount.keeper.detach import detach_unused
+from commitlogfs.mount.keeper.options import Options
 from commitlogfs.mount.linux import mountinfo
-from commitlogfs.mount.linux.stop_signals import STOPS, Signals
+from commitlogfs.mount.linux.stop_signals import Signals
 from commitlogfs.mount.location import runtime_directory
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
@@ -27,20 +27,9 @@ HOLD = "import sys, time; held = open(sys.argv[1]); print('held', flush=True); t
 
 
 @pytest.fixture
-def signals() -> Iterator[Signals]:
-    former = {number: signal.getsignal(number) for number in STOPS}
-    made = Signals()
-    yield made
-    signal.set_wakeup_fd(-1)
-    for number, handler in former.items():
-        signal.signal(number, handler)
-    made.close()
-
-
-@pytest.fixture
 def options(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
     monkeypatch.setenv(runtime_directory.OVERRIDE, str(workdir / "run"))
-    monkeypatch.setattr(detach, "LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr(detach, "CHECK_INTERVAL_S", 0.05)
     runtime_directory.ensure_runtime_folder()
     (workdir / "mnt").mkdir()
     return Options("tiny", str(workdir / "mnt"), ("true",))

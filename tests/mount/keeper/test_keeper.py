@@ -18,12 +18,14 @@ from support.keeper_stub import KeptStub
 from support.pools import run_cli
 from support.waiting import eventually
 
-from commitlogfs.mount.keeper import command_line, policy, successor
-from commitlogfs.mount.keeper.command_line import Options
+from commitlogfs.mount.keeper import options as keeper_options
+from commitlogfs.mount.keeper import policy
 from commitlogfs.mount.keeper.descriptors import MAX_DESCRIPTORS, KeptDescriptors, is_name
 from commitlogfs.mount.keeper.inbox import Inbox
+from commitlogfs.mount.keeper.options import Options
 from commitlogfs.mount.keeper.policy import Restarts
 from commitlogfs.mount.keeper.spawn import spawn
+from commitlogfs.mount.keeper.standby_call import SERVING
 
 
 @pytest.fixture
@@ -31,6 +33,7 @@ def stub(workdir: Path) -> Iterator[KeptStub]:
     made = KeptStub(workdir)
     yield made
     made.end()
+    assert not made.events("keeper_event_impossible")
 
 
 # --- policy ----------------------------------------------------------------------------------------------
@@ -104,12 +107,12 @@ def test_waiting_for_a_processor_is_not_silence(silent: float, starved: float, l
     ],
 )
 def test_options_survive_the_command_line(options: Options):
-    assert command_line.parse(options.command_line()[4:]) == options
+    assert keeper_options.parse(options.command_line()[4:]) == options
 
 
 def test_a_keeper_without_a_command_is_refused(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit, match="2"):
-        command_line.parse(["--name", "a", "--mountpoint", "/m", "--"])
+        keeper_options.parse(["--name", "a", "--mountpoint", "/m", "--"])
     assert "no command" in capsys.readouterr().err
 
 
@@ -432,7 +435,7 @@ class TestWithMount:
 
     def test_a_daemon_that_has_answered_did_not_fail_to_start(self, stub: KeptStub):
         """Killed right after their first answer, before they are READY: more in a row than may fail."""
-        stub.plan("mount store ready crash", *[f"say:{successor.SERVING}=1 crash"] * 30)
+        stub.plan("mount store ready crash", *[f"say:{SERVING}=1 crash"] * 30)
         stub.start()
         stub.wait_ready(2)
         assert len(stub.runs()) == 32
