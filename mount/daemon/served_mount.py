@@ -7,7 +7,7 @@ import signal
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import trio
 
@@ -31,7 +31,7 @@ from commitlogfs.mount.linux.unmount import unmount
 from commitlogfs.mount.location import control_socket, runtime_directory
 from commitlogfs.mount.location.name_lock import hold_name
 from commitlogfs.mount.status.composed import Composed
-from commitlogfs.mount.status.control_api import Answers
+from commitlogfs.mount.status.control_api import ControlApi
 from commitlogfs.mount.status.document import StatusReport, one_line, to_json
 from commitlogfs.mount.status.metrics import LogCollector, Metrics, MountCollector
 from commitlogfs.store.events import log_event
@@ -63,7 +63,7 @@ class ServedMount:
             for file in find_retired(pool):
                 self._commitlog.record_found_retired(file)
         self._metrics.registry.register(LogCollector(self._commitlog, config.name))
-        self._status = Composed(self._compose)
+        self._status = Composed(lambda: self._report.compose())
         self._metrics_text = Composed(self._render_metrics)
         contents = ControlContents(
             status=Composed(self._compose_status_file).recent, metrics=self._metrics_text.recent
@@ -76,8 +76,8 @@ class ServedMount:
             refuse_reads_when_full=config.refuse_reads_when_full,
         )
         self._metrics.registry.register(MountCollector(self._operations.backing, config.name))
-        self._report = StatusReport(config, self._operations)
-        self._answers = Answers(
+        self._report = StatusReport(config, self._operations, self._why_no_takeover)
+        self._control_api = ControlApi(
             config.name, self._commitlog, self._operations, self._report, self._status, self._metrics_text
         )
         self._hand_over = HandOver(
@@ -144,9 +144,9 @@ class ServedMount:
                 notify.watch_no_longer()
 
     async def serve(self, listener: socket.socket, on_ready: Callable[[], None]) -> ExitCode:
-        """OK once unmounted, HANDED_OVER after `restart`, FINDINGS when somebody has aborted the connection. Raises
-        RefusedError if it does not come to answer."""
-        verbs = {**self._answers.verbs(), "restart": self._hand_over.answer}
+        """OK once unmounted, HANDED_OVER after `restart`, FINDINGS if the connection was aborted. Raises
+        RefusedError if the mount does not answer."""
+        verbs = {**self._control_api.verbs(), "restart": self._hand_over.answer}
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch_signals)
@@ -281,14 +281,6 @@ class ServedMount:
     async def _compose_status_file(self) -> bytes:
         """In a thread: with many gaps, turning the document into text takes longer than a create."""
         return await trio.to_thread.run_sync(to_json, await self._status.current())
-
-    async def _compose(self) -> dict[str, Any]:
-        document = await self._report.compose()
-        document["daemon"]["state_lost"] = self._operations.backing.state_lost
-        reason = self._why_no_takeover()
-        document["daemon"]["takeover_available"] = not reason
-        document["daemon"]["takeover_unavailable_reason"] = reason
-        return document
 
     def _why_no_takeover(self) -> str:
         """Why the mount would end with this process just now; empty if it would not."""
