@@ -18,13 +18,12 @@ from commitlogfs.mount.linux import logs, mountinfo
 from commitlogfs.mount.linux.holders import describe_holders, find_holders
 from commitlogfs.mount.linux.stop_signals import REOPEN, STOPS, Signals
 from commitlogfs.mount.location import runtime_directory
+from commitlogfs.store import _syscalls
 from commitlogfs.store.events import log_event
 
 log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S = 5.0
-_MNT_DETACH = 2
-_UMOUNT_NOFOLLOW = 8
 
 
 def detach_unused(options: Options, signals: Signals, *, patient: bool) -> None:
@@ -73,12 +72,7 @@ def _detach(mountpoint: str) -> None:
         if done.returncode != 0:
             raise OSError(done.stderr.strip() or f"{tool} failed ({done.returncode})")
         return
-    import ctypes
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.umount2(os.fsencode(mountpoint), _MNT_DETACH | _UMOUNT_NOFOLLOW) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), mountpoint)
+    _syscalls.umount2(os.fsencode(mountpoint), _syscalls.MNT_DETACH | _syscalls.UMOUNT_NOFOLLOW)
 
 
 def _is_visible(options: Options) -> bool:
