@@ -72,6 +72,7 @@ _Static_assert(sizeof(struct in_header) == 40, "fuse_in_header");
 _Static_assert(sizeof(struct out_header) == 16, "fuse_out_header");
 _Static_assert(sizeof(struct init_in) == 64, "fuse_init_in");
 _Static_assert(sizeof(struct init_out) == 64, "fuse_init_out");
+_Static_assert(offsetof(struct init_out, flags) == 12 && offsetof(struct init_out, flags2) == 32, "fuse_init_out");
 _Static_assert(sizeof(struct open_out) == 16, "fuse_open_out");
 _Static_assert(sizeof(struct backing_map) == 16, "fuse_backing_map");
 
@@ -178,6 +179,18 @@ static bool keep(struct bytes *where, const void *data, size_t size)
 }
 
 /* --- requests -------------------------------------------------------------------------------------------------- */
+
+/* Of a reply as the kernel gets it. Kernels before 7.23 take a short one, without flags2. */
+static uint64_t flags_of_reply(const void *reply, size_t size)
+{
+    const struct init_out *out = reply;
+    uint64_t flags = 0;
+    if (size >= offsetof(struct init_out, max_background))
+        flags = out->flags;
+    if (size >= offsetof(struct init_out, max_stack_depth))
+        flags |= (uint64_t)out->flags2 << 32;
+    return flags;
+}
 
 static uint64_t flags_of_init(const void *request, size_t size)
 {
@@ -407,11 +420,21 @@ static PyObject *negotiated(PyObject *module, PyObject *none)
     (void)module, (void)none;
     if (!session.attached)
         return Py_NewRef(Py_None);
-    const struct init_out *out = (const void *)session.init_reply.data;
-    unsigned long long flags = 0;
-    if (session.init_reply.size >= sizeof *out)
-        flags = (unsigned long long)out->flags | (unsigned long long)out->flags2 << 32;
+    const unsigned long long flags = flags_of_reply(session.init_reply.data, session.init_reply.size);
     return Py_BuildValue("(iNNK)", session.fd, as_bytes(&session.init_request), as_bytes(&session.init_reply), flags);
+}
+
+static PyObject *init_reply_flags(PyObject *module, PyObject *arg)
+{
+    (void)module;
+    struct init_out reply;
+    Py_buffer given;
+    if (PyObject_GetBuffer(arg, &given, PyBUF_SIMPLE) < 0)
+        return NULL;
+    const size_t size = (size_t)given.len < sizeof reply ? (size_t)given.len : sizeof reply;
+    memcpy(&reply, given.buf, size); /* aligned */
+    PyBuffer_Release(&given);
+    return PyLong_FromUnsignedLongLong(flags_of_reply(&reply, size));
 }
 
 static PyObject *failure(PyObject *module, PyObject *none)
@@ -503,6 +526,7 @@ static PyObject *is_resent(PyObject *module, PyObject *none)
 static PyMethodDef methods[] = {
     {"prepare", prepare, METH_VARARGS, NULL},
     {"negotiated", negotiated, METH_NOARGS, NULL},
+    {"init_reply_flags", init_reply_flags, METH_O, NULL},
     {"failure", failure, METH_NOARGS, NULL},
     {"open_backing", open_backing, METH_O, NULL},
     {"close_backing", close_backing, METH_O, NULL},
@@ -520,6 +544,8 @@ static int check_abi(PyObject *module)
         return -1;
     }
     if (PyModule_AddIntConstant(module, "PASSTHROUGH", (long)PASSTHROUGH) < 0)
+        return -1;
+    if (PyModule_AddIntConstant(module, "INIT_REPLY_FLAGS", (long)offsetof(struct init_out, flags)) < 0)
         return -1;
     return PyModule_AddIntConstant(module, "HAS_RESEND", (long)HAS_RESEND);
 }

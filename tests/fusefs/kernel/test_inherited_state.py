@@ -12,7 +12,7 @@ import pytest
 from commitlogfs.fusefs.kernel import handshake, inodes
 from commitlogfs.fusefs.kernel.backing_table import PLAIN, BackingTable
 from commitlogfs.fusefs.kernel.handshake import Handshake
-from commitlogfs.fusefs.kernel.inherited_state import CorruptStateError, KeptStateError, UnknownLayoutError
+from commitlogfs.fusefs.kernel.inherited_state import CorruptStateError, InheritedStateError, UnknownLayoutError
 
 SHAKEN = Handshake(3, b"request" * 9, b"reply" * 12)
 LAYOUT_OFFSET = 8
@@ -91,7 +91,7 @@ def reopened(table: BackingTable, epoch: int = 0) -> BackingTable:
     fd = os.dup(table.fd)
     try:
         return BackingTable.open(fd, epoch)
-    except KeptStateError:
+    except InheritedStateError:
         os.close(fd)
         raise
 
