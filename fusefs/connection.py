@@ -8,7 +8,8 @@ import pyfuse3
 import trio
 
 from commitlogfs.fusefs.kernel import extension, session
-from commitlogfs.fusefs.kernel.session import Kept, Passthrough, Session
+from commitlogfs.fusefs.kernel.inherited_session import InheritedSession
+from commitlogfs.fusefs.kernel.session import Passthrough, Session
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.events import log_event
@@ -48,13 +49,15 @@ def mount_options(options: ConnectionOptions) -> set[str]:
     return chosen
 
 
-def mount(operations: CommitLogOperations, options: ConnectionOptions, kept: Kept | None) -> Session:
-    """Mount, or take a kept mount over; requests wait until `serve` runs.
+def mount(
+    operations: CommitLogOperations, options: ConnectionOptions, inherited: InheritedSession | None
+) -> Session:
+    """Mount, or take an inherited session over; requests wait until `serve` runs.
 
-    Raises RuntimeError where the system refuses, KeptStateError if the kept mount cannot be taken over (it stays as
-    it is).
+    Raises RuntimeError where the system refuses, InheritedStateError if the session cannot be taken over (it stays
+    as it is).
     """
-    chosen = session.begin(operations, options.mountpoint, mount_options(options), options.passthrough, kept)
+    chosen = session.begin(operations, options.mountpoint, mount_options(options), options.passthrough, inherited)
     backing, commitlog = operations.backing, operations.commitlog
     backing.begin(chosen.table, extension.module, chosen.why_plain)
     refused = {} if chosen.taken_over else _refusing_disks(operations)

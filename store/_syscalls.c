@@ -1,5 +1,6 @@
-/* The system calls Python has no name for: openat2(2), fallocate(2) with flags, mlockall(2), and statx(2) over
- * many names of one directory in a single call (the GIL is released once, not once per name). No policy here. */
+/* System calls that Python does not have: openat2(2), fallocate(2) with flags, mlockall(2), umount2(2), the type of a
+ * filesystem of fstatfs(2), and statx(2) over many names of one directory in a single call (the GIL is released once,
+ * not once per name). No policy here. */
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -10,9 +11,11 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 /* Layout of one packed attribute record; store/files/attributes.py unpacks it as "=11q". */
@@ -93,6 +96,34 @@ static PyObject *py_mlockall(PyObject *Py_UNUSED(module), PyObject *args)
     if (result < 0)
         return PyErr_SetFromErrno(PyExc_OSError);
     Py_RETURN_NONE;
+}
+
+static PyObject *py_umount2(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *path;
+    int flags, result;
+    if (!PyArg_ParseTuple(args, "yi:umount2", &path, &flags))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    result = umount2(path, flags);
+    Py_END_ALLOW_THREADS
+    if (result < 0)
+        return PyErr_SetFromErrnoWithFilename(PyExc_OSError, path);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_fstatfs_type(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int fd, result;
+    struct statfs found;
+    if (!PyArg_ParseTuple(args, "i:fstatfs_type", &fd))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    result = fstatfs(fd, &found);
+    Py_END_ALLOW_THREADS
+    if (result < 0)
+        return PyErr_SetFromErrno(PyExc_OSError);
+    return PyLong_FromUnsignedLong((uint32_t)found.f_type); /* a magic number of 32 bits, signed on some machines */
 }
 
 static PyObject *py_stat_fd(PyObject *Py_UNUSED(module), PyObject *args)
@@ -237,6 +268,8 @@ static PyMethodDef methods[] = {
     {"openat2", py_openat2, METH_VARARGS, "openat2(dirfd, path, flags, mode, resolve) -> fd"},
     {"fallocate", py_fallocate, METH_VARARGS, "fallocate(fd, mode, offset, length)"},
     {"mlockall", py_mlockall, METH_VARARGS, "mlockall(flags)"},
+    {"umount2", py_umount2, METH_VARARGS, "umount2(path, flags)"},
+    {"fstatfs_type", py_fstatfs_type, METH_VARARGS, "fstatfs_type(fd) -> magic number of the filesystem"},
     {"stat_fd", py_stat_fd, METH_VARARGS, "stat_fd(fd) -> packed attributes"},
     {"stat_names", py_stat_names, METH_VARARGS, "stat_names(dirfd, names) -> list of packed attributes or errno"},
     {"stat_changes", py_stat_changes, METH_VARARGS,
@@ -256,6 +289,8 @@ static int add_constants(PyObject *module)
         {"MCL_CURRENT", MCL_CURRENT},
         {"MCL_FUTURE", MCL_FUTURE},
         {"MCL_ONFAULT", MCL_ONFAULT},
+        {"MNT_DETACH", MNT_DETACH},
+        {"UMOUNT_NOFOLLOW", UMOUNT_NOFOLLOW},
         {"PACKED_SIZE", sizeof(struct packed_attributes)},
     };
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)

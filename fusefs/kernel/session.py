@@ -1,4 +1,4 @@
-"""The session with the kernel: fresh, or taken over from a daemon that is dead or has stepped back."""
+"""The session with the kernel: a fresh one, or one that is taken over from a daemon that has ended."""
 
 import logging
 import os
@@ -10,17 +10,11 @@ import pyfuse3
 from commitlogfs.fusefs.kernel import extension, handshake, inodes
 from commitlogfs.fusefs.kernel.backing_table import BackingTable
 from commitlogfs.fusefs.kernel.handshake import Handshake
-from commitlogfs.fusefs.kernel.inherited_state import CorruptStateError, KeptStateError, UnknownLayoutError
+from commitlogfs.fusefs.kernel.inherited_session import DEVICE, HANDSHAKE, TABLE, InheritedSession
+from commitlogfs.fusefs.kernel.inherited_state import InheritedStateError, UnknownLayoutError
 from commitlogfs.store.events import log_event
 
 log = logging.getLogger(__name__)
-
-DEVICE, HANDSHAKE, TABLE = "fuse", "handshake", "backing"
-"""What the descriptors are called in the descriptor store."""
-STORED = (DEVICE, HANDSHAKE, TABLE)
-
-_INIT_OUT_FLAGS = 12
-"""Byte offset in the INIT reply behind version and read-ahead, which may differ."""
 
 
 class Passthrough(Enum):
@@ -29,22 +23,13 @@ class Passthrough(Enum):
     OFF = "off"
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """Descriptors that came back from the descriptor store, by name. They belong to whoever is given this."""
-
-    device: int
-    handshake: int
-    table: int | None
-
-
 @dataclass(slots=True)
 class Session:
     """A mounted filesystem, before requests are served."""
 
     table: BackingTable
     device: int | None
-    """None where a successor cannot go on with this session; `why_no_takeover` says why."""
+    """None where no successor can take this session over; `why_no_takeover` says why."""
     handshake_fd: int | None
     taken_over: bool
     state_lost: bool
@@ -52,95 +37,97 @@ class Session:
     why_plain: str
     why_no_takeover: str
     not_passed_through: list[str] = field(default_factory=list)
-    """Why some or all files are served plain, one reason each."""
+    """Reasons why some or all files are served plain."""
 
     def descriptors(self) -> dict[str, int]:
-        """What has to survive, by name; empty where nothing can."""
+        """What a successor needs, by name; empty where none can take over."""
         if self.device is None or self.handshake_fd is None:
             return {}
         return {DEVICE: self.device, HANDSHAKE: self.handshake_fd, TABLE: self.table.fd}
 
 
 def begin(
-    operations: pyfuse3.Operations, mountpoint: str, options: set[str], wanted: Passthrough, kept: Kept | None
+    operations: pyfuse3.Operations,
+    mountpoint: str,
+    options: set[str],
+    wanted: Passthrough,
+    inherited: InheritedSession | None,
 ) -> Session:
-    """Mount, or go on with what was kept. Requests wait until they are served.
+    """Mount, or take an inherited session over. Requests wait until they are served.
 
-    Raises KeptStateError if a kept session cannot be continued (nothing has changed then), RuntimeError where the
-    system refuses a mount.
+    Raises InheritedStateError if an inherited session cannot be continued (nothing has changed then), RuntimeError
+    where the system refuses a mount.
     """
     kernel = extension.module
     if kernel is None:
-        if kept is not None:
-            raise KeptStateError(f"the mount cannot be taken over: {extension.reason}")
+        if inherited is not None:
+            raise InheritedStateError(f"the mount cannot be taken over: {extension.reason}")
         pyfuse3.init(operations, os.path.abspath(mountpoint), options)
         return _plain(extension.reason, wanted)
-    former = None if kept is None else handshake.read(kept.handshake)
     try:
-        if kept is None or former is None:
+        if inherited is None:
             kernel.prepare(-1, b"", wanted is not Passthrough.OFF)
         else:
-            # What was negotiated holds for the life of the mount, whatever the configuration says by now.
-            kernel.prepare(kept.device, former.init_request, bool(_flags(former) & kernel.PASSTHROUGH))
+            # The features negotiated at the mount hold for its whole life, whatever the configuration says by now.
+            kernel.prepare(inherited.device, inherited.handshake.init_request, _offers_passthrough(inherited))
         pyfuse3.init(operations, os.path.abspath(mountpoint), options)
     except RuntimeError as error:
         reason = kernel.failure() or str(error)
-        raise (RuntimeError if kept is None else KeptStateError)(reason) from error
+        raise (RuntimeError if inherited is None else InheritedStateError)(reason) from error
     except ValueError as error:
-        raise KeptStateError(str(error)) from error
+        raise InheritedStateError(str(error)) from error
     device, request, reply, flags = kernel.negotiated()
-    if kept is not None and former is not None:
-        return _taken_over(kept, former, reply, device, wanted)
+    if inherited is not None:
+        return _taken_over(inherited, reply, device, wanted)
     fresh = Handshake(0, request, reply)
     table = BackingTable.create(fresh.epoch)
-    survives = bool(flags & kernel.HAS_RESEND)
+    can_resend = bool(flags & kernel.HAS_RESEND)
     offered = bool(flags & kernel.PASSTHROUGH)
     return Session(
         table,
-        device if survives else None,
-        handshake.write(fresh) if survives else None,
+        device if can_resend else None,
+        handshake.write(fresh) if can_resend else None,
         taken_over=False,
         state_lost=False,
         passthrough=offered,
         why_plain=_why_plain(offered, wanted),
-        why_no_takeover="" if survives else "the kernel cannot resend requests (needs Linux 6.9)",
+        why_no_takeover="" if can_resend else "the kernel cannot resend requests (needs Linux 6.9)",
     )
 
 
-def _taken_over(kept: Kept, former: Handshake, reply: bytes, device: int, wanted: Passthrough) -> Session:
-    assert extension.module is not None
-    if reply[_INIT_OUT_FLAGS:] != former.init_reply[_INIT_OUT_FLAGS:]:
-        raise UnknownLayoutError(
-            "this version would have agreed with the kernel on other features than the mount was made with"
-        )
-    lost = False
-    handshake_fd = kept.handshake
-    offered = bool(_flags(former) & extension.module.PASSTHROUGH)
-    try:
-        if kept.table is None:
-            raise CorruptStateError("the backing table was not kept")
-        table = BackingTable.open(kept.table, former.epoch)
-    except CorruptStateError as error:
-        lost = True
-        log_event(log, logging.WARNING, "state_lost", reason=str(error))
+def _taken_over(inherited: InheritedSession, reply: bytes, device: int, wanted: Passthrough) -> Session:
+    kernel = extension.module
+    assert kernel is not None
+    former, handshake_fd, table = inherited.handshake, inherited.handshake_fd, inherited.table
+    # Version and read-ahead, which come first, may differ.
+    if reply[kernel.INIT_REPLY_FLAGS :] != former.init_reply[kernel.INIT_REPLY_FLAGS :]:
+        raise UnknownLayoutError("the FUSE features that this version negotiates differ from those of the mount")
+    offered = _offers_passthrough(inherited)
+    if table is None:
+        log_event(log, logging.WARNING, "state_lost", reason=inherited.why_lost)
         if offered:
-            # Nobody knows the backing ids of the inodes that the kernel still holds: they are none of ours any
-            # longer, and new ones get other numbers. Without passthrough there were no ids to lose.
+            # No daemon knows the backing ids of the inodes that the kernel still holds. They count as foreign from
+            # now on, and files get other inode numbers. Without passthrough there were no ids to lose.
             former = former.next_epoch()
             handshake_fd = handshake.write(former)
         table = BackingTable.create(former.epoch)
     inodes.begin_epoch(former.epoch)
-    on = offered and wanted is not Passthrough.OFF
     return Session(
         table,
         device,
         handshake_fd,
         taken_over=True,
-        state_lost=lost,
-        passthrough=on,
+        state_lost=inherited.table is None,
+        passthrough=offered and wanted is not Passthrough.OFF,
         why_plain=_why_plain(offered, wanted, "the mount was made without it: unmount, and mount it again"),
         why_no_takeover="",
     )
+
+
+def _offers_passthrough(inherited: InheritedSession) -> bool:
+    assert extension.module is not None
+    flags = extension.module.init_reply_flags(inherited.handshake.init_reply)
+    return bool(flags & extension.module.PASSTHROUGH)
 
 
 def _plain(reason: str, wanted: Passthrough) -> Session:
@@ -165,10 +152,3 @@ def _why_plain(
     if wanted is Passthrough.OFF:
         return "off in the configuration"
     return "" if offered else otherwise
-
-
-def _flags(former: Handshake) -> int:
-    """Of the INIT reply: 32 bits at byte 12, 32 more at byte 32 (struct fuse_init_out)."""
-    low = int.from_bytes(former.init_reply[12:16], "little")
-    high = int.from_bytes(former.init_reply[32:36], "little")
-    return low | high << 32

@@ -14,7 +14,7 @@ from commitlogfs.console.errors import RefusedError, UsageError, UserError
 from commitlogfs.mount.config.model import Config
 from commitlogfs.mount.daemon import daemonize, lifecycle
 from commitlogfs.mount.daemon.arguments import configuration_of, make_pool_if_none
-from commitlogfs.mount.keeper.command_line import DEFAULT_WATCHDOG_S, Options
+from commitlogfs.mount.keeper.options import DEFAULT_WATCHDOG_S, Options
 from commitlogfs.mount.linux import descriptor_store, logs, mountinfo, priority
 from commitlogfs.mount.location.runtime_directory import socket_path
 

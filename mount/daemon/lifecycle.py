@@ -1,15 +1,15 @@
 """Life of the daemon: everything is checked before anything is mounted, and undone in reverse.
 
 step                                     undone by
-1 control socket's name is ours (flock)  closing the lock file
+1 control socket's name locked (flock)   closing the lock file
 2 pool opened, locked, checked           closing the disks
-3 bare mountpoint guarded                - (the guard stays: that is its purpose)
-4 mounted                                a plain unmount; in use, the daemon stays
+3 bare mountpoint guarded                nothing: the guard stays, that is its purpose
+4 mounted                                a plain unmount; if the mount is in use, the daemon stays
 5 descriptors kept for a successor       their removal, once unmounted
 6 control socket, loop, probe, READY     end of the loop
 
-A daemon that is started with such descriptors takes the mount over instead: it goes from 2 to 4 without touching
-the mountpoint (nobody answers there yet), and nothing that it fails at ends the mount.
+A daemon that is started with such descriptors takes the mount over instead. It skips step 3 and does not touch the
+mountpoint, where no daemon answers yet. If it fails, the mount stays.
 """
 
 import contextlib
@@ -26,13 +26,12 @@ import trio
 
 from commitlogfs.console.errors import RefusedError
 from commitlogfs.console.exit_status import ExitCode
-from commitlogfs.fusefs.kernel.opened_files import opened_files
-from commitlogfs.fusefs.kernel.session import Kept
 from commitlogfs.mount.config.model import Config
 from commitlogfs.mount.daemon import takeover
 from commitlogfs.mount.daemon.served_mount import PROBE_TIMEOUT_S, ServedMount
 from commitlogfs.mount.daemon.start_cleanup import clean_up
-from commitlogfs.mount.keeper import environment
+from commitlogfs.mount.daemon.takeover import InheritedMount
+from commitlogfs.mount.keeper import options as keeper_options
 from commitlogfs.mount.linux import descriptor_store, fuse_device, mountinfo
 from commitlogfs.mount.linux.open_files_limit import raise_descriptor_limit
 from commitlogfs.mount.linux.probe import probe_mount
@@ -50,58 +49,56 @@ from commitlogfs.store.pool.open import OnMissing, Pool, PoolRefusedError, open_
 log = logging.getLogger(__name__)
 
 LOCK_PATIENCE_S: Final = 1.0
-"""A successor may come while a child of the daemon that died still has copies of its descriptors."""
+"""When a successor starts, a child of the daemon that died may still have copies of its descriptors."""
 _FUSE_DEVICE: Final = "/dev/fuse"
 
 
 def run(config: Config, received: dict[str, int], on_ready: Callable[[], None]) -> ExitCode:
-    """Mount, or take a kept mount over, and serve. `received`: what the descriptor store has given this process.
+    """Mount, or take an inherited mount over, and serve. `received`: descriptors from the descriptor store.
     `on_ready` is called once the mount answers.
 
-    OK when it is unmounted, HANDED_OVER when it goes on without this process. Raises UserError before anything is
-    mounted or taken over, and RefusedError if the mount does not come to answer.
+    OK when it is unmounted, HANDED_OVER when the mount stays for another process. Raises UserError before anything
+    is mounted or taken over, and RefusedError if the mount does not answer.
     """
     with ExitStack() as stack:
         socket_path = runtime_directory.socket_path(config.name)
         lock_fd = hold_name(config.name, LOCK_PATIENCE_S if received else 0.0)
         stack.callback(release_file, runtime_directory.lock_path(config.name), lock_fd, config.name)
         log_event(log, logging.INFO, "limits", open_files=raise_descriptor_limit())
-        kept = takeover.find_kept(config.mountpoint, config.name, received)
-        sight = None
-        if kept is not None:
-            sight = takeover.locate(config.mountpoint, config.name, kept)
-            config = dataclasses.replace(config, mountpoint=sight.mountpoint)
+        inherited = takeover.find_inherited(config.mountpoint, config.name, received)
+        if inherited is not None:
+            config = dataclasses.replace(config, mountpoint=inherited.mountpoint)
         else:
             if received:
                 with contextlib.suppress(OSError):
-                    # A connection that has ended keeps its files open as long as anybody has its descriptor.
+                    # A connection that has ended keeps its files open as long as a process has its descriptor.
                     descriptor_store.forget(received)
-                if environment.is_told() and not _is_ours(mountinfo.find_mount(config.mountpoint)):
-                    # A keeper starts a successor for a mount that is there; somebody has unmounted it since.
+                if keeper_options.has_keeper() and not _is_ours(mountinfo.find_mount(config.mountpoint)):
+                    # A keeper starts a successor only for an existing mount: it has been unmounted since.
                     log_event(log, logging.INFO, "unmounted_meanwhile", path=config.mountpoint)
                     return ExitCode.OK
             check_mountpoint(config)
-        with contextlib.suppress(OSError):  # no room: a note for those who come when nobody answers
+        with contextlib.suppress(OSError):  # disk full: only commands that get no answer read it
             runtime_directory.record_mountpoint(lock_fd, config.mountpoint)
         started = time.perf_counter()
         with _long_lived_objects():
-            pool = _open(config, kept)
+            pool = _open(config, inherited)
         stack.callback(pool.close)
         seconds = round(time.perf_counter() - started, 3)
         count = len(pool.inventory.catalog)
         log_event(log, logging.INFO, "pool_opened", disks=len(pool.disks), segments=count, seconds=seconds)
-        _tell_findings(pool)
-        if kept is None:
+        _report_findings(pool)
+        if inherited is None:
             clean_up(pool)
             owner = (pool.root.uid, pool.root.gid)
             standing = guard.raise_guard(config.mountpoint, protect=os.geteuid() == 0, owner=owner)
             log_event(log, logging.INFO, "guarded", path=config.mountpoint, protection=standing.protection.value)
         warn_of_time_limits(read_request_timeouts())
-        served = ServedMount(config, pool, kept, sight)
+        served = ServedMount(config, pool, inherited)
         try:
             listener = control_socket.bind(socket_path)
         except OSError as error:
-            raise RefusedError(f"{socket_path}: cannot listen there ({error.strerror})") from error
+            raise RefusedError(f"{socket_path}: cannot bind the control socket ({error.strerror})") from error
         stack.callback(socket_path.unlink, missing_ok=True)
         stack.callback(listener.close)
         served.mount()
@@ -110,8 +107,8 @@ def run(config: Config, received: dict[str, int], on_ready: Callable[[], None]) 
 
 @contextlib.contextmanager
 def _long_lived_objects() -> Iterator[None]:
-    """What is built here lives as long as the daemon: the garbage collector looks at it neither now, while it
-    grows, nor ever after. For 60,000 segments each of its full rounds would stop the loop for some 40 ms."""
+    """Objects that are made here live as long as the daemon. The garbage collector skips them now, while they are
+    made, and later: with 60,000 segments, each of its full collections would stop the loop for some 40 ms."""
     gc.disable()
     try:
         yield
@@ -121,7 +118,7 @@ def _long_lived_objects() -> Iterator[None]:
 
 
 def check_mountpoint(config: Config) -> None:
-    """Refuse anything but an absent, empty or guarded folder; clear away one dead mount of ours.
+    """Refuse anything but an absent, empty or guarded directory; unmount one dead commitlogfs there.
 
     Raises RefusedError.
     """
@@ -130,10 +127,10 @@ def check_mountpoint(config: Config) -> None:
     if _is_ours(mountinfo.find_mount(path)):
         answer = probe_mount(path, PROBE_TIMEOUT_S)
         if answer.ok:
-            raise RefusedError(f"{path}: a commitlogfs is mounted here already: see `commitlogfs status`")
+            raise RefusedError(f"{path}: a commitlogfs is mounted here already; see `commitlogfs status`")
         if not answer.dead:
             raise RefusedError(
-                f"{path}: a commitlogfs is mounted here and may come back ({answer.reason}): "
+                f"{path}: a commitlogfs is mounted here and may answer again ({answer.reason}); "
                 "end its daemon, or unmount it"
             )
         log_event(log, logging.WARNING, "dead_mount_found", path=path)
@@ -144,7 +141,7 @@ def check_mountpoint(config: Config) -> None:
             raise RefusedError(bare.message)
         configured_pool.require_separate(config)
     except OSError as error:
-        raise RefusedError(f"{path}: cannot be looked at ({error.strerror}): check the path") from error
+        raise RefusedError(f"{path}: cannot be read ({error.strerror}); check the path") from error
 
 
 def _is_ours(entry: mountinfo.MountEntry | None) -> bool:
@@ -152,7 +149,7 @@ def _is_ours(entry: mountinfo.MountEntry | None) -> bool:
 
 
 def warn_of_time_limits(timeouts: dict[str, int | None]) -> None:
-    """A mount lives with a limit as long as nothing takes that long, so it is not refused."""
+    """A mount works with a limit as long as no request takes that long, so it is not refused."""
     limits = describe_limits(timeouts)
     if limits:
         text = "a request that waits longer, for a disk or a daemon, aborts the mount: see `commitlogfs doctor`"
@@ -171,15 +168,15 @@ def _require_fuse_device() -> None:
                 return
         reason = "not the FUSE device"
     raise RefusedError(
-        f"{_FUSE_DEVICE}: {reason}: load the module (modprobe fuse), or give the device to this user or container"
+        f"{_FUSE_DEVICE}: {reason}; load the module (modprobe fuse), or give this user or container access to it"
     )
 
 
-def _open(config: Config, kept: Kept | None) -> Pool:
-    """For a takeover, the kernel itself has the newest segment open; and what can still be served is served,
-    because a broker waits for it."""
-    takes_over = kept is not None
-    opened = frozenset() if kept is None else opened_files(kept)
+def _open(config: Config, inherited: InheritedMount | None) -> Pool:
+    """At a takeover the kernel itself has segments open, so open files are no reason to refuse. All that can still
+    be served is served, because a broker waits for it."""
+    takes_over = inherited is not None
+    opened = frozenset() if inherited is None else inherited.session.opened_files()
     with ExitStack() as stack:
         try:
             size = configured_pool.configured_segment_size(config)
@@ -201,7 +198,7 @@ def _open(config: Config, kept: Kept | None) -> Pool:
     return pool
 
 
-def _tell_findings(pool: Pool) -> None:
+def _report_findings(pool: Pool) -> None:
     levels = {Severity.NOTE: logging.INFO, Severity.WARNING: logging.WARNING}
     for finding in pool.findings:
         level = levels.get(finding.severity, logging.ERROR)

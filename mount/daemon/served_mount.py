@@ -7,7 +7,7 @@ import signal
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import trio
 
@@ -16,22 +16,23 @@ from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.fusefs import connection
 from commitlogfs.fusefs.connection import ConnectionOptions
 from commitlogfs.fusefs.files.control_files import ControlContents
-from commitlogfs.fusefs.kernel.inherited_state import KeptStateError
-from commitlogfs.fusefs.kernel.session import STORED, Kept, Passthrough, Session
+from commitlogfs.fusefs.kernel.inherited_session import STORED
+from commitlogfs.fusefs.kernel.inherited_state import InheritedStateError
+from commitlogfs.fusefs.kernel.session import Passthrough, Session
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.mount.config.model import Config
+from commitlogfs.mount.daemon import successor
 from commitlogfs.mount.daemon.hand_over import HandOver
+from commitlogfs.mount.daemon.keeper_watch import KeeperWatch
 from commitlogfs.mount.daemon.start_cleanup import clean_up_after_takeover
-from commitlogfs.mount.daemon.takeover import Sight
-from commitlogfs.mount.keeper import successor
-from commitlogfs.mount.keeper.adoption import KeeperWatch
+from commitlogfs.mount.daemon.takeover import InheritedMount, not_taken_over
 from commitlogfs.mount.linux import descriptor_store, logs, mountinfo, notify, read_ahead, stop_signals
 from commitlogfs.mount.linux.probe import probe_mount
 from commitlogfs.mount.linux.unmount import unmount
 from commitlogfs.mount.location import control_socket, runtime_directory
 from commitlogfs.mount.location.name_lock import hold_name
 from commitlogfs.mount.status.composed import Composed
-from commitlogfs.mount.status.control_api import Answers
+from commitlogfs.mount.status.control_api import ControlApi
 from commitlogfs.mount.status.document import StatusReport, one_line, to_json
 from commitlogfs.mount.status.metrics import LogCollector, Metrics, MountCollector
 from commitlogfs.store.events import log_event
@@ -51,19 +52,18 @@ WATCHDOG_BEATS: Final = 3
 class ServedMount:
     """The objects of one mount, wired together."""
 
-    def __init__(self, config: Config, pool: Pool, kept: Kept | None, sight: Sight | None) -> None:
+    def __init__(self, config: Config, pool: Pool, inherited: InheritedMount | None) -> None:
         self._config = config
         self._pool = pool
-        self._kept = kept
-        self._sight = sight
+        self._inherited = inherited
         self._session: Session | None = None
-        self._metrics = Metrics(None if kept is None else successor.tell_serving)
+        self._metrics = Metrics(None if inherited is None else successor.report_serving)
         self._commitlog = CommitLog(pool, POLICIES[config.placement])
-        if kept is not None:
+        if inherited is not None:
             for file in find_retired(pool):
                 self._commitlog.record_found_retired(file)
         self._metrics.registry.register(LogCollector(self._commitlog, config.name))
-        self._status = Composed(self._compose)
+        self._status = Composed(lambda: self._report.compose())
         self._metrics_text = Composed(self._render_metrics)
         contents = ControlContents(
             status=Composed(self._compose_status_file).recent, metrics=self._metrics_text.recent
@@ -76,8 +76,8 @@ class ServedMount:
             refuse_reads_when_full=config.refuse_reads_when_full,
         )
         self._metrics.registry.register(MountCollector(self._operations.backing, config.name))
-        self._report = StatusReport(config, self._operations)
-        self._answers = Answers(
+        self._report = StatusReport(config, self._operations, self._why_no_takeover)
+        self._control_api = ControlApi(
             config.name, self._commitlog, self._operations, self._report, self._status, self._metrics_text
         )
         self._hand_over = HandOver(
@@ -85,45 +85,43 @@ class ServedMount:
         )
         self._failure: RefusedError | None = None
         self._stops: list[int] = []
-        """Stop signals that came when nobody could take them yet."""
+        """Stop signals that came before `serve` could act on them."""
         self._is_stopping = False
         self._is_kept = False
         self._keeper = KeeperWatch()
         self._names_held: list[int] = []
         self._device: int | None = None
-        """Of the mount, as mountinfo shows it."""
+        """Device number of the mount, as mountinfo shows it."""
 
     def mount(self) -> None:
-        """Mount, or take over what was kept. Raises RefusedError.
+        """Mount, or take the inherited mount over. Raises RefusedError.
 
-        From here on a stop signal waits until `serve` can unmount: it must not leave a mount that nobody serves.
+        From here on a stop signal waits until `serve` can unmount: it must not leave a mount without a daemon.
         """
         self._stops = stop_signals.record_stops()
         config = self._config
         wanted = Passthrough(config.passthrough)
         options = ConnectionOptions(config.mountpoint, config.name, config.allow_other, wanted)
         try:
-            self._session = connection.mount(self._operations, options, self._kept)
-        except KeptStateError as error:
-            raise RefusedError(
-                f"{config.mountpoint}: the mount is not taken over: {error}: it goes on with the version that it "
-                "was mounted by, or unmount it"
-            ) from error
+            session = None if self._inherited is None else self._inherited.session
+            self._session = connection.mount(self._operations, options, session)
+        except InheritedStateError as error:
+            raise not_taken_over(config.mountpoint, error) from error
         except RuntimeError as error:
             raise RefusedError(
-                f"{config.mountpoint}: cannot be mounted ({error}): is /dev/fuse there, and may this user "
-                "mount? `commitlogfs doctor` tells"
+                f"{config.mountpoint}: cannot be mounted ({error}); run `commitlogfs doctor` to check "
+                "/dev/fuse and the rights of this user"
             ) from error
-        if self._sight is not None:
-            self._device = self._sight.device
+        if self._inherited is not None:
+            self._device = self._inherited.device
         else:
             entry = mountinfo.find_mount(config.mountpoint)
             self._device = None if entry is None else entry.device
-        if wanted is Passthrough.REQUIRED and self._kept is None and self._session.not_passed_through:
+        if wanted is Passthrough.REQUIRED and self._inherited is None and self._session.not_passed_through:
             reasons = "; ".join(self._session.not_passed_through)
             self._failure = RefusedError(f'{config.mountpoint}: passthrough = "required", but {reasons}')
             return
-        if self._kept is None:
+        if self._inherited is None:
             read_ahead.widen(config.mountpoint)
         self._keep_descriptors(self._session)
 
@@ -140,13 +138,13 @@ class ServedMount:
             self._is_kept = (kept or session.taken_over) and not session.why_no_takeover
             if not self._is_kept:
                 log_event(log, logging.WARNING, "takeover_unavailable", reason=self._why_no_takeover())
-                # To kill this process for being slow would end the mount for good.
+                # Killing this process for being slow would end the mount.
                 notify.watch_no_longer()
 
     async def serve(self, listener: socket.socket, on_ready: Callable[[], None]) -> ExitCode:
-        """OK once unmounted, HANDED_OVER after `restart`, FINDINGS when somebody has aborted the connection. Raises
-        RefusedError if it does not come to answer."""
-        verbs = {**self._answers.verbs(), "restart": self._hand_over.answer}
+        """OK once unmounted, HANDED_OVER after `restart`, FINDINGS if the connection was aborted. Raises
+        RefusedError if the mount does not answer."""
+        verbs = {**self._control_api.verbs(), "restart": self._hand_over.answer}
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch_signals)
@@ -174,7 +172,8 @@ class ServedMount:
         return ExitCode.FINDINGS if aborted else ExitCode.OK
 
     def _hold_name_anew(self) -> None:
-        """The lock file has gone with its folder: another one, held as long as this process lives."""
+        """The lock file was removed with its directory: make and hold another one, as long as this process
+        lives."""
         try:
             self._names_held.append(hold_name(self._config.name))
             runtime_directory.record_mountpoint(self._names_held[-1], self._config.mountpoint)
@@ -182,26 +181,26 @@ class ServedMount:
             log_event(log, logging.WARNING, "name_not_held", reason=str(error))
 
     def _is_attached(self) -> bool:
-        """Whether the mount is still to be seen somewhere; asked of /proc alone. Its device may be another mount's
-        by now: the kernel gives such numbers out again at once."""
+        """Whether the mount is still visible somewhere, according to /proc. Its device number alone is not enough:
+        the kernel gives such numbers out again at once."""
         return any(
             entry.device == self._device and mountinfo.is_commitlogfs(entry) and entry.source == self._config.name
             for entry in mountinfo.read_mounts()
         )
 
     async def _announce(self, on_ready: Callable[[], None]) -> None:
-        """READY only when the mount answers, tried from a child process; then STATUS= now and then."""
+        """READY only when the mount answers a probe from a child process; then STATUS= regularly."""
         path = self._config.mountpoint
-        if self._failure is None and (self._kept is None or self._is_in_sight()):
+        if self._failure is None and (self._inherited is None or self._is_visible()):
             result = await trio.to_thread.run_sync(probe_mount, path, PROBE_TIMEOUT_S)
             if not result.ok and self._is_stopping:
                 return
             if not result.ok:
-                if self._kept is not None:
-                    # The mount stays: whoever watches over this process sees that it does not get ready.
+                if self._inherited is not None:
+                    # The mount stays: the keeper notices that this process does not get ready.
                     raise RefusedError(f"{path}: taken over, but it does not answer ({result.reason})")
                 self._failure = RefusedError(
-                    f"{path}: mounted, but it does not answer ({result.reason}): unmounted again"
+                    f"{path}: mounted, but it does not answer ({result.reason}); unmounted again"
                 )
         if self._failure is not None:
             await self._unmount()
@@ -210,44 +209,44 @@ class ServedMount:
         notify.ready()
         on_ready()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._tell_status)
+            nursery.start_soon(self._send_status)
             nursery.start_soon(self._feed_watchdog)
-            if self._kept is not None:
+            if self._inherited is not None:
                 in_thread = partial(trio.to_thread.run_sync, abandon_on_cancel=True)
                 nursery.start_soon(in_thread, clean_up_after_takeover, self._pool)
             if self._session is not None:
                 nursery.start_soon(self._keeper.run, self._session.descriptors())
 
     async def _feed_watchdog(self) -> None:
-        """Only the mount itself proves that it works: a child process looks through it."""
+        """Only the mount itself proves that it works: a child process probes it."""
         interval_s = notify.watchdog_interval_s()
         if interval_s is None:
             return
         while True:
             beat = trio.current_time() + interval_s / WATCHDOG_BEATS
-            if self._is_in_sight():
+            if self._is_visible():
                 result = await trio.to_thread.run_sync(probe_mount, self._config.mountpoint, interval_s)
                 if result.ok:
                     notify.watchdog()
-                elif self._is_in_sight():  # else it has just been unmounted, or another mount lies on top
+                elif self._is_visible():  # else it has just been unmounted, or another mount lies on top
                     log_event(log, logging.ERROR, "probe_failed", reason=result.reason)
             else:
                 log_event(log, logging.WARNING, "out_of_sight", path=self._config.mountpoint)
                 notify.watchdog()
             await trio.sleep_until(beat)
 
-    def _is_in_sight(self) -> bool:
-        """Not after `umount -l`, nor beneath another mount: there is nothing to look at then, but whoever has files
-        open is served until the last is closed."""
+    def _is_visible(self) -> bool:
+        """Not after `umount -l`, nor below another mount. Then nothing can be probed, but open files are served
+        until the last is closed."""
         entry = mountinfo.find_mount(self._config.mountpoint)
         return entry is not None and entry.device == self._device
 
-    async def _tell_status(self) -> None:
+    async def _send_status(self) -> None:
         while True:
             try:
                 notify.status(one_line(await self._status.current()))
             except Exception as error:
-                # A mistake in a report must not end the service.
+                # A defect in a report must not end the service.
                 log_event(log, logging.ERROR, "status_failed", exc_info=error)
             await trio.sleep(STATUS_INTERVAL_S)
 
@@ -272,31 +271,26 @@ class ServedMount:
 
     async def _unmount(self) -> None:
         try:
-            if not self._is_in_sight():
-                raise RefusedError(f"{self._config.mountpoint}: not to be seen there, so it is not unmounted")
+            if not self._is_visible():
+                raise RefusedError(
+                    f"{self._config.mountpoint}: the mount is not visible there; "
+                    "unmount what lies on top of it first"
+                )
             await trio.to_thread.run_sync(unmount, self._config.mountpoint)
         except (UserError, OSError) as error:
             log_event(log, logging.ERROR, "stop_refused", reason=str(error))
 
     async def _compose_status_file(self) -> bytes:
-        """In a thread: with many gaps, turning the document into text takes longer than a create."""
+        """In a thread: with many gaps, the conversion to text takes longer than a create may."""
         return await trio.to_thread.run_sync(to_json, await self._status.current())
 
-    async def _compose(self) -> dict[str, Any]:
-        document = await self._report.compose()
-        document["daemon"]["state_lost"] = self._operations.backing.state_lost
-        reason = self._why_no_takeover()
-        document["daemon"]["takeover_available"] = not reason
-        document["daemon"]["takeover_unavailable_reason"] = reason
-        return document
-
     def _why_no_takeover(self) -> str:
-        """Why the mount would end with this process just now; empty if it would not."""
-        if self._is_kept and not self._keeper.is_alone:
+        """Why the mount would end with this process at this moment; empty if it would not."""
+        if self._is_kept and not self._keeper.is_missing:
             return ""
         reason = self._session.why_no_takeover if self._session is not None else ""
         if self._is_kept and not reason:
-            return "its keeper has died, and the next one has not been started yet: see the daemon's log"
+            return "its keeper has died, and no other one has been started yet; see the daemon's log"
         return reason or "no keeper and no service manager keeps the descriptors of the mount"
 
     async def _render_metrics(self) -> bytes:
@@ -305,7 +299,7 @@ class ServedMount:
 
 
 def _refusal_in(group: ExceptionGroup[Exception]) -> RefusedError | None:
-    """What a nursery has wrapped."""
+    """The RefusedError that a nursery has wrapped, if there is one."""
     found: BaseException | None = group.subgroup(RefusedError)
     while isinstance(found, ExceptionGroup):
         found = found.exceptions[0]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 MAX_DESCRIPTORS = 16
 _FLOOR = 64
-"""Kept descriptors are numbered from here on, out of the way of those a new process is started with."""
+"""Kept descriptors have numbers from here on; a new process is started with lower ones."""
 
 
 class KeptDescriptors:
-    """Named descriptors, in the order of their coming. Several may have one name."""
+    """Named descriptors, in the order in which they came. Several may have one name."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[str, int]] = []
@@ -19,16 +19,16 @@ class KeptDescriptors:
         return len(self._kept)
 
     def keep(self, name: str, fds: Sequence[int]) -> bool:
-        """Take over `fds`. False, and all of them closed, if the name cannot be one or there are too many."""
-        wanted = is_name(name) and len(self._kept) + len(fds) <= MAX_DESCRIPTORS
+        """Take over `fds`. False, and all of them are closed, if the name is impossible or there are too many."""
+        accepted = is_name(name) and len(self._kept) + len(fds) <= MAX_DESCRIPTORS
         for fd in fds:
-            if wanted:
+            if accepted:
                 self._kept.append((name, fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FLOOR)))
             os.close(fd)
-        return wanted
+        return accepted
 
     def drop(self, name: str) -> int:
-        """Close all of this name; how many there were."""
+        """Close all of this name; returns their number."""
         gone = [fd for kept, fd in self._kept if kept == name]
         self._kept = [item for item in self._kept if item[0] != name]
         for fd in gone:
@@ -36,7 +36,7 @@ class KeptDescriptors:
         return len(gone)
 
     def items(self) -> tuple[tuple[str, int], ...]:
-        """Still ours: whoever wants them longer makes copies."""
+        """They remain this object's: make copies to keep them longer."""
         return tuple(self._kept)
 
     def close(self) -> None:

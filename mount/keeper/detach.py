@@ -1,6 +1,6 @@
-"""A mount that nobody will ever answer for again: detached when nobody holds it, so that the guard shows.
+"""Detaches a mount that no daemon will serve again, as soon as no process holds it. Then the guard is visible.
 
-Not before: a broker that still has it would find the bare folder in its place.
+Not before: a broker that still holds it would find the bare directory in its place.
 """
 
 import contextlib
@@ -13,28 +13,27 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from commitlogfs.mount.keeper.command_line import Options
+from commitlogfs.mount.keeper.options import Options
 from commitlogfs.mount.linux import logs, mountinfo
 from commitlogfs.mount.linux.holders import describe_holders, find_holders
 from commitlogfs.mount.linux.stop_signals import REOPEN, STOPS, Signals
 from commitlogfs.mount.location import runtime_directory
+from commitlogfs.store import _syscalls
 from commitlogfs.store.events import log_event
 
 log = logging.getLogger(__name__)
 
-LOOK_INTERVAL_S = 5.0
-_MNT_DETACH = 2
-_UMOUNT_NOFOLLOW = 8
+CHECK_INTERVAL_S = 5.0
 
 
 def detach_unused(options: Options, signals: Signals, *, patient: bool) -> None:
-    """Detach the dead mount once nobody holds it; if not `patient`, only if that is so now.
+    """Detach the dead mount once no process holds it; if not `patient`, only if none does now.
 
-    Ends early when it is gone, when somebody else looks after this name again, or at a stop signal. The caller has
-    closed its descriptors and let go of the keeper's lock.
+    Ends early when the mount is gone, when another keeper or daemon has this name, or at a stop signal. The caller
+    has closed its descriptors and released the keeper's lock.
     """
     waiting = False
-    while _is_there(options):
+    while _is_visible(options):
         holders = find_holders(options.mountpoint, exclude=[os.getpid()])
         if not holders:
             _detach_if_ours(options)
@@ -43,17 +42,17 @@ def detach_unused(options: Options, signals: Signals, *, patient: bool) -> None:
             described = describe_holders(holders)
             log_event(log, logging.ERROR, "dead_mount_held", path=options.mountpoint, holders=described)
             waiting = True
-        if not patient or _is_signalled(signals, LOOK_INTERVAL_S):
+        if not patient or _is_signalled(signals, CHECK_INTERVAL_S):
             return
-        with _sole(options) as alone:
+        with _sole_owner(options) as alone:
             if not alone:
                 return
 
 
 def _detach_if_ours(options: Options) -> None:
-    """Under both locks of the name: a mount that has come meanwhile is somebody's."""
-    with _sole(options) as alone:
-        if not alone or not _is_there(options):
+    """Under both locks of the name: a mount that was made meanwhile has a daemon."""
+    with _sole_owner(options) as alone:
+        if not alone or not _is_visible(options):
             return
         try:
             _detach(options.mountpoint)
@@ -73,23 +72,18 @@ def _detach(mountpoint: str) -> None:
         if done.returncode != 0:
             raise OSError(done.stderr.strip() or f"{tool} failed ({done.returncode})")
         return
-    import ctypes
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.umount2(os.fsencode(mountpoint), _MNT_DETACH | _UMOUNT_NOFOLLOW) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), mountpoint)
+    _syscalls.umount2(os.fsencode(mountpoint), _syscalls.MNT_DETACH | _syscalls.UMOUNT_NOFOLLOW)
 
 
-def _is_there(options: Options) -> bool:
-    """Whether a mount of this name is what one sees there; another one on top is none of our business."""
+def _is_visible(options: Options) -> bool:
+    """Whether the topmost mount there has this name; any other one is left alone."""
     entry = mountinfo.find_mount(options.mountpoint)
     return entry is not None and mountinfo.is_commitlogfs(entry) and entry.source == options.name
 
 
 @contextlib.contextmanager
-def _sole(options: Options) -> Iterator[bool]:
-    """Whether no keeper and no daemon of this name lives, nor can come to life meanwhile."""
+def _sole_owner(options: Options) -> Iterator[bool]:
+    """Whether no keeper and no daemon of this name runs; none can start meanwhile."""
     with contextlib.ExitStack() as stack:
         for path in _lock_paths(options):
             try:

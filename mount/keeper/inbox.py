@@ -1,4 +1,4 @@
-"""The receiving end of sd_notify(3): a datagram socket that one process alone is listened to on."""
+"""The receiving end of sd_notify(3): a datagram socket; each message names its sender."""
 
 import array
 import os
@@ -18,10 +18,10 @@ _ROOM = socket.CMSG_SPACE(_UCRED.size) + socket.CMSG_SPACE(_MAX_FDS * array.arra
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One notification. Its descriptors belong to whoever receives it."""
+    """One notification. Its descriptors belong to the receiver."""
 
     pid: int
-    """Who sent it, as the kernel says; 0 from outside of our pid namespace."""
+    """The sender, as the kernel says; 0 from outside of this pid namespace."""
     fields: dict[str, str]
     fds: list[int] = field(default_factory=list)
 
@@ -40,11 +40,11 @@ class Inbox:
         self._bound = identity(path)
 
     def is_reachable(self) -> bool:
-        """Whether `path` still leads here: somebody may have cleared its folder away."""
+        """Whether `path` still leads here: its directory may have been removed."""
         return identity(self.path) == self._bound
 
-    def listen_anew(self) -> None:
-        """At the same path, with the same number. Raises OSError, and listens on as before then."""
+    def listen_again(self) -> None:
+        """At the same path, with the same descriptor number. Raises OSError, and then nothing has changed."""
         with _listen(self.path) as fresh:
             os.dup2(fresh.fileno(), self._socket.fileno(), inheritable=False)
         self._bound = identity(self.path)
@@ -53,7 +53,8 @@ class Inbox:
         return self._socket.fileno()
 
     def receive(self) -> Iterator[Message]:
-        """What has come by now, never waiting. A message that is cut short is dropped: it has no meaning."""
+        """The messages that have arrived; never waits. A message that is cut short is dropped: it has no
+        meaning."""
         while True:
             try:
                 text, ancillary, flags, _ = self._socket.recvmsg(_MAX_BYTES, _ROOM, socket.MSG_CMSG_CLOEXEC)
@@ -66,7 +67,7 @@ class Inbox:
             yield message
 
     def close(self) -> None:
-        """The path goes, too: a sender is told that nobody listens."""
+        """The path is removed, too, so that senders get an error."""
         self._socket.close()
         self.path.unlink(missing_ok=True)
 

@@ -1,19 +1,7 @@
-"""The keeper at work: one daemon at a time, started, listened to, watched and replaced.
+"""The keeper at work: turns messages, signals, ends of processes and deadlines into events, and carries out what
+the table of `mount.keeper.transitions` says.
 
-Everything is an event of one poll: a signal, a notification, the end of the daemon, or a time that is up. While
-the daemon does well the keeper wakes only for its notifications.
-
-state            the daemon's deadline          when it is up
-starting         READY within 60 s              hung
-called           a first word within 3 s        another 3 s if it has moved, up to 60 s; else SIGKILL: it is stopped
-ready            WATCHDOG within the interval   later, if it had no processor; else hung, but only reported if
-                                                nothing of the mount is kept: the mount would end with it
-stopping         ended within 60 s              hung
-hung             ended 0.5 s after SIGABRT      SIGKILL
-killed           ended 5 s after SIGKILL        told, once: a disk holds it in the kernel
-(none)           the next start                 started
-
-A daemon serves from its first answer on (SERVING), READY or not: its end is no failed start then.
+Everything comes from one poll. While the daemon works normally the keeper wakes only for its notifications.
 """
 
 import contextlib
@@ -24,22 +12,23 @@ import select
 import signal
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 
-from commitlogfs.console.errors import RefusedError, UserError
+from commitlogfs.console.errors import UserError
 from commitlogfs.console.exit_status import ExitCode
-from commitlogfs.mount.keeper import policy, successor
-from commitlogfs.mount.keeper.command_line import Options
+from commitlogfs.mount.keeper import policy
 from commitlogfs.mount.keeper.descriptors import KeptDescriptors
-from commitlogfs.mount.keeper.environment import for_daemon
 from commitlogfs.mount.keeper.inbox import Inbox, Message
-from commitlogfs.mount.keeper.policy import Restarts
-from commitlogfs.mount.keeper.spawn import spawn_watched
-from commitlogfs.mount.keeper.standby import Reserve
-from commitlogfs.mount.keeper.standby_call import START_TIMEOUT_S, Call
-from commitlogfs.mount.linux import fuse_device, logs, mountinfo, notify
-from commitlogfs.mount.linux.holders import find_device_holders, find_holders
+from commitlogfs.mount.keeper.kept_mount import KeptMount
+from commitlogfs.mount.keeper.options import Options
+from commitlogfs.mount.keeper.policy import Outcome, Restarts
+from commitlogfs.mount.keeper.spawn import Process, spawn_watched
+from commitlogfs.mount.keeper.standby import Standby
+from commitlogfs.mount.keeper.standby_call import Call
+from commitlogfs.mount.keeper.transitions import DEADLINE_EVENTS, TABLE, TIME_LIMITS_S, Action, Event, State
+from commitlogfs.mount.keeper.watched_daemon import End, WatchedDaemon
+from commitlogfs.mount.linux import logs, notify
 from commitlogfs.mount.linux.process_activity import Activity, read_activity
 from commitlogfs.mount.linux.stop_signals import REOPEN, Signals
 from commitlogfs.mount.linux.unmount import unmount
@@ -48,106 +37,110 @@ from commitlogfs.store.events import log_event
 
 log = logging.getLogger(__name__)
 
-CALL_TIMEOUT_S = 3.0
-STOP_TIMEOUT_S = 60.0
-ABORT_TIMEOUT_S = 0.5
-"""One that is stopped does not see SIGABRT; a broker waits."""
-KILL_TIMEOUT_S = 5.0
-HOLDERS_TIMEOUT_S = 2.0
-_MAX_DIGITS = 18
-
-_SIGNS_OF_LIFE = frozenset({"STATUS", "STOPPING", "WATCHDOG"})
 PASSED_ON = ("READY", "STATUS", "STOPPING")
-"""What a service manager of the keeper's own is told, too."""
+"""Fields that a service manager of the keeper itself gets, too."""
+
+_LOSSES: Mapping[Event, tuple[int, str]] = {
+    Event.HANDED_OVER: (logging.INFO, "daemon_handed_over"),
+    Event.DIED: (logging.ERROR, "daemon_died"),
+    Event.DIED_WITH_MOUNT: (logging.ERROR, "daemon_died"),
+    Event.REFUSED: (logging.ERROR, "successor_refused"),
+    Event.FAILED: (logging.ERROR, "successor_failed"),
+}
+"""Level and name in the log of an end after which the next daemon is started."""
 
 
-class _State(Enum):
-    CALLED = "called"
-    STARTING = "starting"
-    READY = "ready"
-    STOPPING = "stopping"
-    HUNG = "hung"
-    KILLED = "killed"
-
-
-@dataclass(slots=True)
-class _Daemon:
-    pid: int
-    pidfd: int
-    is_child: bool
-    """An adopted one is not: its exit status is nobody's to see."""
-    started: float
-    state: _State
-    deadline: float
-    heard: float
-    """When it gave its last sign of life."""
-    activity: Activity
-    """What it had done when it was last judged to be alive."""
-    has_served: bool = False
-    """It has answered a request, or was READY."""
+_NO_END = End(None)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How the keeper's work ended."""
+class _Details:
+    """What belongs to some events only."""
 
-    status: int
-    forsaken: bool = False
-    """A mount is left that nobody will answer for any more."""
-    gave_up: bool = False
-    """And it was in use."""
+    number: signal.Signals = signal.SIGTERM
+    """The stop signal."""
+    seconds: float = 0.0
+    """To wait longer."""
+    message: Message | None = None
+    state: State = State.NO_DAEMON
+    """The state in which a deadline passed."""
+    activity: Activity | None = None
+    """What a slow daemon has done by now."""
+    loss: Event = Event.DIED
+    """The kind of `end`."""
+    end: End = _NO_END
+    mounted: bool = True
+    """Whether the mount is there after the end."""
+    delay_s: float | None = None
+    """Until the next start; None: none follows."""
+
+
+_NO_DETAILS = _Details()
 
 
 class Keeper:
-    """Runs daemons until the mount has ended or nobody can serve it."""
+    """Runs daemons until the mount has ended or no daemon can serve it."""
 
     def __init__(self, options: Options, inbox: Inbox, descriptors: KeptDescriptors, signals: Signals) -> None:
         self._options = options
         self._inbox = inbox
         self._descriptors = descriptors
         self._signals = signals
+        self._mount = KeptMount(options.name, options.mountpoint, descriptors)
         self._restarts = Restarts()
-        self._daemon: _Daemon | None = None
+        self.state = State.NO_DAEMON
+        self._present: WatchedDaemon | None = None
+        """None in the states NO_DAEMON and DONE."""
+        self._report_fd = options.report_fd
         self._next_start = math.inf
-        self._mounted_once = False
-        """A daemon has been READY: from then on the mount is in use."""
-        self._stop_wanted: signal.Signals | None = None
-        """Until a daemon that serves has shown that it lives after it was sent. So it is also for a successor, once
-        that can understand: before, the signal would just end it."""
+        self._in_use = False
+        """Whether a daemon has been ready: from then on the mount is in use."""
+        self._stop: signal.Signals | None = None
+        """The stop signal that is remembered until a daemon that serves has shown that it lives after it was sent;
+        a successor gets it when it is ready. Before, the signal would only end it."""
         self._outcome: Outcome | None = None
-        self._asking: threading.Thread | None = None
-        """Reads /proc for the holders of the mount."""
         self._poll = select.poll()
-        self._reserve = Reserve(options.command, self._poll)
+        self._standby = Standby(options.command, self._poll)
         self._poll.register(inbox.fileno(), select.POLLIN)
         self._poll.register(signals.fileno(), select.POLLIN)
+        self.actions = self._implementations()
 
     def run(self) -> Outcome:
         """Blocks. The descriptors are closed at the end."""
         try:
             if self._options.adopt is None:
-                self._start(self._options.report_fd)
+                self.take(Event.START_DUE)
             else:
                 self._adopt(self._options.adopt)
             while self._outcome is None:
                 readable = self._wait()
-                self._reserve.take_events(readable)
-                # Before the end is judged: what the daemon said last has been in the queue since then.
+                self._standby.take_events(readable)
+                # Before an end is evaluated: the daemon's last messages have been in the queue since then.
                 self._take_messages()
                 self._take_signals()
-                if self._daemon is not None and self._daemon.pidfd in readable:
-                    self._take_end(self._daemon)
-                self._run_timers()
+                if self._present is not None and self._present.pidfd in readable:
+                    self._take_end(self._present)
+                self._take_timers()
             return self._outcome
         finally:
-            self._reserve.dismiss()
+            self._standby.dismiss()
             self._descriptors.close()
 
-    # --- events -----------------------------------------------------------------------------------------
+    def take(self, event: Event, about: _Details = _NO_DETAILS) -> None:
+        """Change the state and act as the table says. An impossible event is reported and changes nothing."""
+        step = TABLE[self.state, event]
+        if step.impossible:
+            state = self.state.value
+            log_event(log, logging.ERROR, "keeper_event_impossible", state=state, text=event.value)
+        self.state = step.next or self.state
+        for action in step.actions:
+            self.actions[action](about)
+
+    # --- the outside becomes events -----------------------------------------------------------------------
 
     def _wait(self) -> frozenset[int]:
-        """Until something happens; the descriptors that tell of it."""
-        due = min(self._next_start if self._daemon is None else self._daemon.deadline, self._reserve.due)
+        """Wait until something happens; the descriptors that are readable."""
+        due = min(self._next_start if self._present is None else self._present.deadline, self._standby.due)
         remaining = max(0.0, due - time.monotonic())
         events = self._poll.poll(None if math.isinf(remaining) else math.ceil(remaining * 1000))
         return frozenset(fd for fd, _ in events)
@@ -155,403 +148,373 @@ class Keeper:
     def _take_signals(self) -> None:
         for number in self._signals.take():
             if number is None:
-                if self._daemon is None and not self._is_mounted():
-                    self._outcome = Outcome(ExitCode.OK)
-                continue
-            if number == REOPEN:
+                if not self._mount.exists():
+                    self.take(Event.UNMOUNTED)
+            elif number == REOPEN:
                 self._reopen_logs()
-                continue
-            daemon = self._daemon
-            if daemon is None:
-                self._stop_without_daemon(number)
-                continue
-            if self._mounted_once:
-                self._stop_wanted = number
-            if not self._mounted_once or daemon.state in (_State.READY, _State.STOPPING):
-                self._send(daemon, number)
+            else:
+                self.take(Event.STOP if self._in_use else Event.EARLY_STOP, _Details(number=number))
 
     def _take_messages(self) -> None:
         for message in self._inbox.receive():
             try:
-                if self._daemon is not None and message.pid == self._daemon.pid:
-                    self._take_message(self._daemon, message)
+                if self._present is not None and message.pid == self._present.pid:
+                    self._take_message(message)
                 else:
                     fields = ",".join(sorted(message.fields))
                     log_event(log, logging.WARNING, "foreign_message", pid=message.pid, fields=fields)
             finally:
                 message.close()
 
-    def _take_message(self, daemon: _Daemon, message: Message) -> None:
+    def _take_message(self, message: Message) -> None:
         fields = message.fields
-        if daemon.state is _State.CALLED:
-            daemon.state = _State.STARTING
-        if daemon.state is not _State.STARTING and fields.keys() & _SIGNS_OF_LIFE:
-            self._stop_wanted = None
+        self._keep_descriptors(message)
+        about = _Details(message=message, seconds=policy.extension_s(fields))
+        for event in policy.message_events(fields, in_use=self._in_use, with_standby=self._options.standby):
+            self.take(event, about)
+        self._pass_on({key: fields[key] for key in PASSED_ON if key in fields})
+        # BARRIER=1: its descriptor is closed with the message, when all before it has been done.
+
+    def _keep_descriptors(self, message: Message) -> None:
+        fields = message.fields
         if fields.get("FDSTORE") == "1":
             name = fields.get("FDNAME", "stored")
             fds = message.fds.copy()
             message.fds.clear()
             if not self._descriptors.keep(name, fds):
-                log_event(log, logging.ERROR, "descriptors_refused", pid=daemon.pid, fdname=name)
+                log_event(log, logging.ERROR, "descriptors_refused", pid=message.pid, fdname=name)
         if fields.get("FDSTOREREMOVE") == "1":
             self._descriptors.drop(fields.get("FDNAME", ""))
-        if fields.get(successor.SERVING) == "1" and self._mounted_once:
-            daemon.has_served = True
-            self._restarts.record_served()
-        if fields.get("READY") == "1" and daemon.state is _State.STARTING:
-            self._record_ready(daemon)
-        if fields.get("STOPPING") == "1" and daemon.state in (_State.STARTING, _State.READY):
-            daemon.state, daemon.deadline = _State.STOPPING, time.monotonic() + STOP_TIMEOUT_S
-        if fields.get("WATCHDOG") == "1" and daemon.state is _State.READY:
-            self._record_alive(daemon)
-        extension = fields.get("EXTEND_TIMEOUT_USEC", "")
-        if (
-            extension.isdecimal()
-            and len(extension) <= _MAX_DIGITS
-            and daemon.state in (_State.STARTING, _State.STOPPING)
-        ):
-            daemon.deadline = max(daemon.deadline, time.monotonic() + int(extension) / 1_000_000)
-        if fields.get(successor.PREPARE) == "1" and daemon.state is _State.READY and self._options.standby:
-            self._reserve.renew(message.fds.pop() if message.fds else None)
-        self._pass_on({key: fields[key] for key in PASSED_ON if key in fields})
-        # BARRIER=1: its descriptor is closed with the message, when all before it has been worked off.
 
-    def _take_end(self, daemon: _Daemon) -> None:
-        self._daemon = None
+    def _take_end(self, daemon: WatchedDaemon) -> None:
+        self._present = None
         self._poll.unregister(daemon.pidfd)
-        os.close(daemon.pidfd)
-        status = os.waitstatus_to_exitcode(os.waitpid(daemon.pid, 0)[1]) if daemon.is_child else None
-        self._judge(status, has_served=daemon.has_served, pid=daemon.pid, seconds=time.monotonic() - daemon.started)
+        self._evaluate_end(daemon.collect())
 
-    def _run_timers(self) -> None:
+    def _evaluate_end(self, end: End) -> None:
+        mounted = self._mount.exists()
+        kept = len(self._descriptors) > 0
+        event = policy.end_event(
+            end.status, mounted=mounted, in_use=self._in_use, kept=kept, has_served=end.has_served
+        )
+        if event not in _LOSSES:
+            self.take(event, _Details(end=end, mounted=mounted))
+            return
+        delay_s = self._restarts.delay_after(end.status, has_served=end.has_served, is_held=self._mount.is_held)
+        about = _Details(loss=event, end=end, delay_s=delay_s)
+        self.take(event, about)
+        if delay_s is None:
+            self.take(Event.HOPELESS)
+            return
+        self._next_start = time.monotonic() + delay_s
+        if delay_s:
+            self.take(Event.PAUSE, about)
+
+    def _take_timers(self) -> None:
         now = time.monotonic()
-        daemon = self._daemon
         if self._outcome is not None:
             return
-        if daemon is None:
-            if now >= self._next_start:
-                self._start_successor()
-        elif now >= daemon.deadline:
-            self._put_an_end_to(daemon)
-        if now >= self._reserve.due:
-            self._reserve.start()
+        if self._present is not None:
+            if now >= self._present.deadline:
+                self._take_deadline(self._present, now)
+        elif now >= self._next_start:
+            # An operator may have unmounted meanwhile; a daemon would mount again.
+            self.take(Event.START_DUE if self._mount.exists() else Event.NOT_NEEDED)
+        if now >= self._standby.due:
+            self._standby.start()
 
-    # --- starting and ending ----------------------------------------------------------------------------
+    def _take_deadline(self, daemon: WatchedDaemon, now: float) -> None:
+        """The first of DEADLINE_EVENTS that is possible in this state and true."""
+        activity, seconds = daemon.activity, 0.0
+        for event in DEADLINE_EVENTS:
+            if TABLE[self.state, event].impossible:
+                continue
+            match event:
+                case Event.UNHEARD:
+                    is_true = self._listened_again()
+                case Event.SLOW:
+                    activity = read_activity(daemon.pid)
+                    seconds = self._patience(daemon, activity, now)
+                    is_true = seconds > 0
+                case Event.UNREPLACEABLE:
+                    is_true = not self._descriptors
+                case _:
+                    is_true = True
+            if is_true:
+                self.take(event, _Details(state=self.state, seconds=seconds, activity=activity))
+                return
 
-    def _start(self, report_fd: int | None = None) -> None:
-        """A start that fails counts as a daemon that ended at once."""
-        self._next_start = math.inf
-        self._listened_anew()
-        command = list(self._options.command)
-        command += ["--report-fd", str(report_fd)] if report_fd is not None else []
-        variables = for_daemon(self._options, self._inbox.path)
-        started = time.monotonic()
-        process = self._reserve.call(Call(variables, self._descriptors.items()))
-        stood_by = process is not None
-        try:
-            if process is None:
-                process = spawn_watched(command, variables, self._descriptors.items(), inherited=report_fd)
-        except OSError as error:
-            log_event(log, logging.ERROR, "daemon_not_started", repeat_key=started, reason=str(error))
-            self._judge(1, has_served=False, pid=0, seconds=0.0)
-            return
-        finally:
-            if report_fd is not None:
-                os.close(report_fd)  # whoever reads it waits for the last copy
-        self._daemon = _Daemon(
-            process.pid,
-            process.pidfd,
-            is_child=True,
-            started=started,
-            state=_State.CALLED if stood_by else _State.STARTING,
-            deadline=started + (CALL_TIMEOUT_S if stood_by else START_TIMEOUT_S),
-            heard=started,
-            activity=read_activity(process.pid),
-        )
-        self._poll.register(process.pidfd, select.POLLIN)
-        pid, count = process.pid, len(self._descriptors)
-        log_event(
-            log, logging.INFO, "daemon_started", repeat_key=pid, pid=pid, descriptors=count, stood_by=stood_by
+    def _patience(self, daemon: WatchedDaemon, activity: Activity, now: float) -> float:
+        """Seconds to wait longer for a daemon whose deadline has passed; 0 if it does not run."""
+        if self.state is State.CALLED:
+            is_moving = activity.has_moved_since(daemon.activity)
+            may_move = now - daemon.started < TIME_LIMITS_S[State.STARTING]
+            return TIME_LIMITS_S[State.CALLED] if is_moving and may_move else 0.0
+        return policy.patience(
+            silent_s=now - daemon.heard,
+            starved_s=activity.starved_since(daemon.activity),
+            late_s=now - daemon.deadline,
+            interval_s=self._watchdog_s,
         )
 
-    def _adopt(self, pid: int) -> None:
-        """A daemon adopts a keeper once it is READY, so the mount is in use."""
-        self._mounted_once = True
-        now = time.monotonic()
-        try:
-            pidfd = os.pidfd_open(pid)
-        except ProcessLookupError:
-            self._judge(None, has_served=True, pid=pid, seconds=0.0)
-            return
-        self._daemon = _Daemon(
-            pid,
-            pidfd,
-            is_child=False,
-            started=now,
-            state=_State.READY,
-            deadline=now + self._watchdog_s,
-            heard=now,
-            activity=read_activity(pid),
-            has_served=True,
-        )
-        self._poll.register(pidfd, select.POLLIN)
-        self._want_reserve()
-        log_event(log, logging.INFO, "daemon_adopted", repeat_key=pid, pid=pid, descriptors=len(self._descriptors))
-
-    def _start_successor(self) -> None:
-        """Nobody is needed where an operator has unmounted meanwhile, and a daemon would mount anew."""
-        if self._is_mounted():
-            self._start()
-        else:
-            log_event(log, logging.INFO, "unmounted_meanwhile", path=self._options.mountpoint)
-            self._outcome = Outcome(ExitCode.OK)
-
-    def _record_ready(self, daemon: _Daemon) -> None:
-        now = time.monotonic()
-        self._set_trouble("")
-        daemon.state, daemon.has_served = _State.READY, True
-        self._record_heard(daemon, now)
-        self._mounted_once = True
-        self._restarts.record_served()
-        self._want_reserve()
-        seconds = round(now - daemon.started, 3)
-        log_event(log, logging.INFO, "daemon_ready", repeat_key=daemon.pid, pid=daemon.pid, seconds=seconds)
-        if self._stop_wanted is not None:
-            self._send(daemon, self._stop_wanted)
-
-    def _want_reserve(self) -> None:
-        if self._options.standby:
-            self._reserve.want()
-
-    def _record_alive(self, daemon: _Daemon) -> None:
-        if math.isinf(daemon.deadline) and self._options.watchdog_s:
-            log_event(log, logging.WARNING, "daemon_answers_again", repeat_key=time.monotonic(), pid=daemon.pid)
-        self._record_heard(daemon, time.monotonic())
-
-    def _record_heard(self, daemon: _Daemon, now: float) -> None:
-        daemon.heard, daemon.deadline = now, now + self._watchdog_s
-        if self._options.watchdog_s:
-            daemon.activity = read_activity(daemon.pid)
-
-    def _put_an_end_to(self, daemon: _Daemon) -> None:
-        now = time.monotonic()
-        if daemon.state in (_State.CALLED, _State.STARTING, _State.READY) and self._listened_anew():
-            # Silence proves nothing where no word could be heard.
-            daemon.deadline = now + (self._watchdog_s if daemon.state is _State.READY else START_TIMEOUT_S)
-        elif daemon.state in (_State.CALLED, _State.READY) and self._is_only_slow(daemon, now):
-            pass
-        elif daemon.state is _State.READY and not self._descriptors:
-            daemon.deadline = math.inf
-            reason = "does not answer, and is not replaced: the mount would end with it"
-            log_event(
-                log, logging.ERROR, "hung_daemon_without_takeover", repeat_key=now, pid=daemon.pid, reason=reason
-            )
-            self._pass_on({"STATUS": f"daemon {daemon.pid} {reason}"})
-        elif daemon.state is _State.KILLED:
-            daemon.deadline = math.inf
-            log_event(log, logging.ERROR, "daemon_cannot_be_killed", repeat_key=daemon.pid, pid=daemon.pid)
-        elif daemon.state in (_State.CALLED, _State.HUNG):
-            if daemon.state is _State.CALLED:
-                log_event(log, logging.ERROR, "standby_not_heard", repeat_key=daemon.pid, pid=daemon.pid)
-            daemon.state, daemon.deadline = _State.KILLED, now + KILL_TIMEOUT_S
-            self._send(daemon, signal.SIGKILL)
-        else:
-            state = daemon.state.value
-            log_event(log, logging.ERROR, "daemon_hung", repeat_key=daemon.pid, pid=daemon.pid, state=state)
-            daemon.state, daemon.deadline = _State.HUNG, now + ABORT_TIMEOUT_S
-            self._send(daemon, signal.SIGABRT)
-
-    def _is_only_slow(self, daemon: _Daemon, now: float) -> bool:
-        """Whether it is waited for a little longer."""
-        activity = read_activity(daemon.pid)
-        if daemon.state is _State.CALLED:
-            moved = activity.has_moved_since(daemon.activity)
-            more = CALL_TIMEOUT_S if moved and now - daemon.started < START_TIMEOUT_S else 0.0
-        else:
-            more = policy.patience(
-                silent_s=now - daemon.heard,
-                starved_s=activity.starved_since(daemon.activity),
-                late_s=now - daemon.deadline,
-                interval_s=self._watchdog_s,
-            )
-        if more:
-            state, seconds = daemon.state.value, round(now - daemon.heard, 3)
-            key = (daemon.pid, daemon.heard)
-            log_event(
-                log, logging.WARNING, "daemon_slow", repeat_key=key, pid=daemon.pid, state=state, silent_s=seconds
-            )
-            daemon.deadline, daemon.activity = now + more, activity
-        return bool(more)
-
-    def _listened_anew(self) -> bool:
-        """Whether messages had no way here: the runtime folder has been cleared away."""
+    def _listened_again(self) -> bool:
+        """Whether messages could not arrive, because the runtime directory has been cleared away."""
         if self._inbox.is_reachable():
             return False
         try:
             runtime_directory.ensure_runtime_folder()
-            self._inbox.listen_anew()
+            self._inbox.listen_again()
         except (UserError, OSError) as error:
             log_event(log, logging.ERROR, "cannot_listen", path=self._inbox.path, reason=str(error))
         else:
             log_event(log, logging.WARNING, "listening_anew", path=self._inbox.path)
         return True
 
-    def _judge(self, status: int | None, *, has_served: bool, pid: int, seconds: float) -> None:
-        """What follows from the end of a daemon."""
-        mounted = self._is_mounted()
-        how = _describe(status)
-        if status == 0 or not mounted:
-            # A refusal has been told in the daemon's own words.
-            told = not self._mounted_once and policy.is_refusal(status)
-            level = logging.DEBUG if told else logging.INFO if status in (0, None) else logging.ERROR
-            log_event(log, level, "daemon_ended", repeat_key=pid, pid=pid, how=how, mounted=mounted)
-            # Killed, or on its way to a successor, when its mount was gone: that has ended as somebody wanted.
-            cut_short = status is not None and (status < 0 or status == ExitCode.HANDED_OVER)
-            ended_well = cut_short and self._mounted_once and not mounted
-            self._outcome = Outcome(ExitCode.OK if ended_well else _as_shell(status), forsaken=mounted)
-            return
-        goes_on = status == ExitCode.HANDED_OVER and len(self._descriptors) > 0
-        if not self._mounted_once and not goes_on:
-            log_event(log, logging.ERROR, "daemon_failed_to_start", repeat_key=pid, pid=pid, how=how)
-            self._outcome = Outcome(_as_shell(status), forsaken=True)
-            return
-        if has_served and not self._descriptors:
-            reason = "nothing of it was kept: a daemon mounts anew as soon as nobody holds it"
-            path = self._options.mountpoint
-            log_event(log, logging.ERROR, "mount_ended", repeat_key=pid, path=path, reason=reason)
-        delay = self._restarts.delay_after(status, has_served=has_served, is_held=self._is_held)
-        level = logging.INFO if goes_on else logging.ERROR
-        event = "daemon_handed_over" if goes_on else "daemon_died" if has_served else "successor_failed"
-        if not has_served and policy.is_refusal(status):
-            event = "successor_refused"
-        log_event(
-            log, level, event, repeat_key=pid, pid=pid, how=how, lived_s=round(seconds, 3), next_start_s=delay
-        )
-        if delay:
-            self._report_trouble(how, delay)
-        if delay is None:
-            reason = f"{policy.MAX_FAILED_STARTS + 1} daemons in a row did not serve, and nobody holds the mount"
-            log_event(log, logging.ERROR, "keeper_gives_up", path=self._options.mountpoint, reason=reason)
-            self._pass_on({"STATUS": f"gave up: {reason}"})
-            self._outcome = Outcome(ExitCode.FINDINGS, forsaken=True, gave_up=True)
-            return
-        if goes_on and not self._reserve.is_renewed:
-            self._reserve.dismiss()  # `restart` means what is installed now
-        self._next_start = time.monotonic() + delay
-        if delay and self._stop_wanted is not None:
-            number, self._stop_wanted = self._stop_wanted, None
-            self._stop_without_daemon(number)
+    # --- actions --------------------------------------------------------------------------------------------
 
-    def _report_trouble(self, how: str, delay: float) -> None:
-        """That nobody serves the mount for now, wherever its state can be read: to the service manager, and in the
-        lock file, for a command that finds no daemon."""
+    def _implementations(self) -> Mapping[Action, Callable[[_Details], None]]:
+        """What carries out each action."""
+        return {
+            Action.START: lambda _: self._start(),
+            Action.WANT_STANDBY: lambda _: self._want_standby(),
+            Action.RELOAD_STANDBY: self._reload_standby,
+            Action.DISMISS_OLD_STANDBY: lambda _: self._dismiss_old_standby(),
+            Action.RECORD_SERVED: lambda _: self._record_served(),
+            Action.RECORD_READY: lambda _: self._record_ready(),
+            Action.REPORT_ANSWER: lambda _: self._report_answer(),
+            Action.EXPECT_WATCHDOG: lambda _: self._daemon.expect_watchdog(self._watchdog_s),
+            Action.SET_DEADLINE: lambda _: self._daemon.allow(TIME_LIMITS_S[self.state]),
+            Action.EXTEND_DEADLINE: self._extend_deadline,
+            Action.GRANT_START_TIME: lambda _: self._daemon.allow(TIME_LIMITS_S[State.STARTING]),
+            Action.GRANT_INTERVAL: lambda _: self._daemon.allow(self._watchdog_s),
+            Action.WAIT_LONGER: self._wait_longer,
+            Action.CLEAR_DEADLINE: lambda _: self._daemon.allow(math.inf),
+            Action.REPORT_UNREPLACEABLE: lambda _: self._report_unreplaceable(),
+            Action.REPORT_UNHEARD_STANDBY: lambda _: self._report_unheard_standby(),
+            Action.REPORT_HUNG: self._report_hung,
+            Action.REPORT_UNKILLABLE: lambda _: self._report_unkillable(),
+            Action.ABORT: lambda _: self._daemon.send(signal.SIGABRT),
+            Action.KILL: lambda _: self._daemon.send(signal.SIGKILL),
+            Action.REMEMBER_STOP: self._remember_stop,
+            Action.FORGET_STOP: lambda _: self._forget_stop(),
+            Action.SEND_STOP: lambda about: self._daemon.send(about.number),
+            Action.SEND_REMEMBERED_STOP: lambda _: self._send_remembered_stop(),
+            Action.UNMOUNT: lambda about: self._begin_unmount(about.number),
+            Action.UNMOUNT_IF_STOPPED: lambda _: self._unmount_if_stopped(),
+            Action.REPORT_LOSS: self._report_loss,
+            Action.REPORT_DEAD_MOUNT: self._report_dead_mount,
+            Action.REPORT_PAUSE: self._report_pause,
+            Action.REPORT_UNMOUNTED: lambda _: self._report_unmounted(),
+            Action.END_WITH_MOUNT: self._end_with_mount,
+            Action.END_FAILED: self._end_failed,
+            Action.END_WELL: lambda _: self._end_well(),
+            Action.GIVE_UP: lambda _: self._give_up(),
+        }
+
+    @property
+    def _daemon(self) -> WatchedDaemon:
+        assert self._present is not None, f"no daemon in state {self.state.value}"
+        return self._present
+
+    @property
+    def _watchdog_s(self) -> float:
+        return self._options.watchdog_s or math.inf
+
+    def _start(self) -> None:
+        """A start that fails counts as a daemon that ended at once."""
+        self._next_start = math.inf
+        self._listened_again()
+        report_fd, self._report_fd = self._report_fd, None
+        command = list(self._options.command)
+        command += ["--report-fd", str(report_fd)] if report_fd is not None else []
+        variables = self._options.daemon_variables(self._inbox.path)
+        started = time.monotonic()
+        process = self._standby.call(Call(variables, self._descriptors.items()))
+        stood_by = process is not None
+        try:
+            if process is None:
+                process = spawn_watched(command, variables, self._descriptors.items(), inherited=report_fd)
+        except OSError as error:
+            log_event(log, logging.ERROR, "daemon_not_started", repeat_key=started, reason=str(error))
+            self._evaluate_end(End(1))
+            return
+        finally:
+            if report_fd is not None:
+                os.close(report_fd)  # its reader waits until the last copy is closed
+        self._watch(WatchedDaemon(process, is_child=True, started=started))
+        pid, count = process.pid, len(self._descriptors)
+        log_event(
+            log, logging.INFO, "daemon_started", repeat_key=pid, pid=pid, descriptors=count, stood_by=stood_by
+        )
+        self.take(Event.STANDBY_CALLED if stood_by else Event.STARTED)
+
+    def _adopt(self, pid: int) -> None:
+        """A daemon starts a keeper only when it is ready, so the mount is in use."""
+        self._in_use = True
+        try:
+            process = Process(pid, os.pidfd_open(pid))
+        except ProcessLookupError:
+            self._evaluate_end(End(None, pid, has_served=True))
+            return
+        self._watch(WatchedDaemon(process, is_child=False, has_served=True))
+        log_event(log, logging.INFO, "daemon_adopted", repeat_key=pid, pid=pid, descriptors=len(self._descriptors))
+        self.take(Event.ADOPTED)
+
+    def _watch(self, daemon: WatchedDaemon) -> None:
+        self._present = daemon
+        self._poll.register(daemon.pidfd, select.POLLIN)
+
+    def _want_standby(self) -> None:
+        if self._options.standby:
+            self._standby.want()
+
+    def _reload_standby(self, about: _Details) -> None:
+        fds = about.message.fds if about.message is not None else []
+        self._standby.reload(fds.pop() if fds else None)
+
+    def _dismiss_old_standby(self) -> None:
+        if not self._standby.is_reloaded:
+            self._standby.dismiss()
+
+    def _record_served(self) -> None:
+        self._daemon.has_served = True
+        self._restarts.record_served()
+
+    def _record_ready(self) -> None:
+        daemon = self._daemon
+        self._set_trouble("")
+        self._record_served()
+        self._in_use = True
+        seconds = round(time.monotonic() - daemon.started, 3)
+        log_event(log, logging.INFO, "daemon_ready", repeat_key=daemon.pid, pid=daemon.pid, seconds=seconds)
+
+    def _report_answer(self) -> None:
+        daemon = self._daemon
+        if math.isinf(daemon.deadline) and self._options.watchdog_s:
+            log_event(log, logging.WARNING, "daemon_answers_again", repeat_key=time.monotonic(), pid=daemon.pid)
+
+    def _extend_deadline(self, about: _Details) -> None:
+        self._daemon.deadline = max(self._daemon.deadline, time.monotonic() + about.seconds)
+
+    def _wait_longer(self, about: _Details) -> None:
+        daemon, state = self._daemon, self.state.value
+        key, silent_s = (daemon.pid, daemon.heard), round(time.monotonic() - daemon.heard, 3)
+        log_event(
+            log, logging.WARNING, "daemon_slow", repeat_key=key, pid=daemon.pid, state=state, silent_s=silent_s
+        )
+        daemon.allow(about.seconds)
+        daemon.activity = about.activity or daemon.activity
+
+    def _report_unreplaceable(self) -> None:
+        pid, now = self._daemon.pid, time.monotonic()
+        reason = "does not answer, and is not replaced: the mount would end with it"
+        log_event(log, logging.ERROR, "hung_daemon_without_takeover", repeat_key=now, pid=pid, reason=reason)
+        self._pass_on({"STATUS": f"daemon {pid} {reason}"})
+
+    def _report_unheard_standby(self) -> None:
+        pid = self._daemon.pid
+        log_event(log, logging.ERROR, "standby_not_heard", repeat_key=pid, pid=pid)
+
+    def _report_hung(self, about: _Details) -> None:
+        pid, state = self._daemon.pid, about.state.value
+        log_event(log, logging.ERROR, "daemon_hung", repeat_key=pid, pid=pid, state=state)
+
+    def _report_unkillable(self) -> None:
+        pid = self._daemon.pid
+        log_event(log, logging.ERROR, "daemon_cannot_be_killed", repeat_key=pid, pid=pid)
+
+    def _remember_stop(self, about: _Details) -> None:
+        self._stop = about.number
+
+    def _forget_stop(self) -> None:
+        self._stop = None
+
+    def _send_remembered_stop(self) -> None:
+        if self._stop is not None:
+            self._daemon.send(self._stop)
+
+    def _unmount_if_stopped(self) -> None:
+        if self._stop is not None:
+            number, self._stop = self._stop, None
+            self._begin_unmount(number)
+
+    def _begin_unmount(self, number: signal.Signals) -> None:
+        """In a thread: a plain unmount needs no daemon, unless pages wait to be written."""
+        log_event(log, logging.INFO, "stop_requested", signal=number.name, repeat_key=time.monotonic())
+        threading.Thread(target=self._unmount, name="unmount", daemon=True).start()
+
+    def _unmount(self) -> None:
+        try:
+            self._mount.require_visible()
+            unmount(self._options.mountpoint)
+        except Exception as error:  # whatever it is, an operator waits for the answer
+            log_event(log, logging.ERROR, "stop_refused", reason=str(error))
+        else:
+            log_event(log, logging.INFO, "unmounted", path=self._options.mountpoint)
+        self._signals.wake()
+
+    def _report_loss(self, about: _Details) -> None:
+        level, event = _LOSSES[about.loss]
+        pid, how, lived_s = about.end.pid, about.end.how, round(about.end.lived_s, 3)
+        log_event(log, level, event, repeat_key=pid, pid=pid, how=how, lived_s=lived_s, next_start_s=about.delay_s)
+
+    def _report_dead_mount(self, about: _Details) -> None:
+        reason = "no descriptor of it was kept: a daemon mounts again as soon as no process holds it"
+        path = self._options.mountpoint
+        log_event(log, logging.ERROR, "mount_ended", repeat_key=about.end.pid, path=path, reason=reason)
+
+    def _report_pause(self, about: _Details) -> None:
+        """Wherever its state can be read: to the service manager, and in the lock file, for a command that finds no
+        daemon."""
         count = max(1, self._restarts.failed_in_row)
         text = (
-            f"no daemon serves {self._options.mountpoint}: {count} in a row did not take over (the last: {how}); "
-            f"next try in {delay:g} s"
+            f"no daemon serves {self._options.mountpoint}: {count} in a row did not take over "
+            f"(the last: {about.end.how}); next try in {about.delay_s:g} s"
         )
         if self._restarts.is_hopeless:
             log_event(log, logging.ERROR, "mount_held_without_daemon", path=self._options.mountpoint, text=text)
         self._pass_on({"STATUS": text})
         self._set_trouble(text)
 
-    # --- small things -----------------------------------------------------------------------------------
+    def _report_unmounted(self) -> None:
+        log_event(log, logging.INFO, "unmounted_meanwhile", path=self._options.mountpoint)
 
-    @property
-    def _watchdog_s(self) -> float:
-        return self._options.watchdog_s or math.inf
+    def _end_with_mount(self, about: _Details) -> None:
+        pid, status, how = about.end.pid, about.end.status, about.end.how
+        # A daemon that refuses has reported why.
+        is_reported = not self._in_use and policy.is_refusal(status)
+        level = logging.DEBUG if is_reported else logging.INFO if status in (0, None) else logging.ERROR
+        log_event(log, level, "daemon_ended", repeat_key=pid, pid=pid, how=how, mounted=about.mounted)
+        self._outcome = policy.outcome_of_end(status, mounted=about.mounted, in_use=self._in_use)
 
-    def _fuse_devices(self) -> list[int]:
-        return [fd for _, fd in self._descriptors.items() if fuse_device.is_fuse_device(fd)]
+    def _end_failed(self, about: _Details) -> None:
+        pid, how = about.end.pid, about.end.how
+        log_event(log, logging.ERROR, "daemon_failed_to_start", repeat_key=pid, pid=pid, how=how)
+        self._outcome = Outcome(policy.as_shell(about.end.status), forsaken=True)
 
-    def _is_mounted(self) -> bool:
-        """Whether anybody may have files of the mount open, wherever it is by now; else whether a dead one of this
-        name is there to be cleared away, other views of the path stacked above it or not. Asked of /proc alone."""
-        return any(map(fuse_device.is_connected, self._fuse_devices())) or any(
-            entry.mountpoint == self._options.mountpoint
-            and mountinfo.is_commitlogfs(entry)
-            and entry.source == self._options.name
-            for entry in mountinfo.read_mounts()
-        )
+    def _end_well(self) -> None:
+        self._outcome = Outcome(ExitCode.OK)
 
-    def _is_held(self) -> bool:
-        """Whether a process holds the mount. /proc is read in a thread: a process that waits for the mount may make
-        a reader of its mappings wait, too. No answer is a yes."""
-        if self._asking is not None and self._asking.is_alive():
-            return True
-        answers: list[bool] = []
-
-        def ask() -> None:
-            devices = {fuse_device.mount_device(fd) for fd in self._fuse_devices()} - {None}
-            seen = {entry.device for entry in mountinfo.read_mounts()}
-            # Not to be seen, but connected: only its holders keep it alive.
-            held = bool(devices - seen) or any(find_device_holders(device) for device in devices if device)
-            answers.append(held or (not devices and bool(find_holders(self._options.mountpoint))))
-
-        self._asking = threading.Thread(target=ask, name="holders", daemon=True)
-        self._asking.start()
-        self._asking.join(HOLDERS_TIMEOUT_S)
-        return not answers or answers[0]
+    def _give_up(self) -> None:
+        reason = f"{policy.MAX_FAILED_STARTS + 1} daemons in a row did not serve, and no process holds the mount"
+        log_event(log, logging.ERROR, "keeper_gives_up", path=self._options.mountpoint, reason=reason)
+        self._pass_on({"STATUS": f"gave up: {reason}"})
+        self._outcome = Outcome(ExitCode.FINDINGS, forsaken=True, gave_up=True)
 
     def _set_trouble(self, text: str) -> None:
         with contextlib.suppress(OSError, UserError):
             runtime_directory.record_trouble(self._options.name, text)
 
-    def _send(self, daemon: _Daemon, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(daemon.pidfd, number)
-
     def _reopen_logs(self) -> None:
         """Here, and in every process that writes to the same file."""
         logs.reopen_soon()
-        if self._daemon is not None:
-            self._send(self._daemon, REOPEN)
-        self._reserve.send(REOPEN)
+        if self._present is not None:
+            self._present.send(REOPEN)
+        self._standby.send(REOPEN)
 
-    def _stop_without_daemon(self, number: signal.Signals) -> None:
-        """Between two daemons a plain unmount needs none, unless pages wait to be written: in a thread, then."""
-        log_event(log, logging.INFO, "stop_requested", signal=number.name, repeat_key=time.monotonic())
-        threading.Thread(target=self._unmount, name="unmount", daemon=True).start()
-
-    def _unmount(self) -> None:
-        try:
-            self._require_in_sight()
-            unmount(self._options.mountpoint)
-        except Exception as error:  # whatever it is, somebody waits for a word
-            log_event(log, logging.ERROR, "stop_refused", reason=str(error))
-        else:
-            log_event(log, logging.INFO, "unmounted", path=self._options.mountpoint)
-        self._signals.wake()
-
-    def _require_in_sight(self) -> None:
-        """Raises RefusedError if what one sees at the mountpoint is something else."""
-        entry = mountinfo.find_mount(self._options.mountpoint)
-        kept = {fuse_device.mount_device(fd) for fd in self._fuse_devices()} or {None}
-        ours = entry is not None and mountinfo.is_commitlogfs(entry) and entry.source == self._options.name
-        if entry is None or not ours or not kept & {None, entry.device}:
-            raise RefusedError(f"{self._options.mountpoint}: not to be seen there, so it is not unmounted")
-
-    def _pass_on(self, fields: dict[str, str]) -> None:
+    def _pass_on(self, fields: Mapping[str, str]) -> None:
         if not fields:
             return
         lines = [f"{key}={value}" for key, value in fields.items()]
         with contextlib.suppress(OSError, ValueError):
             notify.notify("\n".join([*lines, f"MAINPID={os.getpid()}"]))
-
-
-def _describe(status: int | None) -> str:
-    if status is None:
-        return "unknown"
-    if status >= 0:
-        return f"exit {status}"
-    try:
-        return signal.Signals(-status).name
-    except ValueError:  # a real-time one
-        return f"signal {-status}"
-
-
-def _as_shell(status: int | None) -> int:
-    """An exit status of ours that says the same; what is unknown went well, the mount being gone."""
-    if status is None:
-        return 0
-    return status if status >= 0 else 128 - status

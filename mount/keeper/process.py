@@ -1,16 +1,16 @@
-"""The keeper: keeps a mount's descriptors while daemons come and go, where no service manager does.
+"""The process of a keeper: it keeps a mount's descriptors while daemons come and go.
 
 `commitlogfs mount` becomes this process (exec). It speaks systemd's protocol to the daemon that it starts
 (sd_notify with FDSTORE, sd_listen_fds), so a daemon does not know the difference; under systemd, `mount
---no-keeper` needs none. Whatever happens to the daemon, the kernel's end of the mount stays open here, and the
-next daemon goes on with it.
+--no-keeper` needs none. Whatever happens to the daemon, the descriptors of the mount stay open here, and the next
+daemon takes the mount over.
 
-It must outlive everything else, so it does little: no FUSE, no event framework, nothing but the standard library
-and a few light modules of ours (18 MiB resident, 11 of them its own), all loaded at its start: by the time that one
-is needed, another version may be installed. It has no file, no working folder and no descriptor in the mount, and
-never looks at the mountpoint: it would wait for a daemon that it is itself to start.
+It must outlive everything else, so it does little: no FUSE, no event framework, only the standard library and a few
+light modules of ours (18 MiB resident, 11 of them its own). All of them are loaded at its start: when one is
+needed, another version may be installed. It has no file, no working directory and no descriptor in the mount, and
+never accesses the mountpoint: it would wait for the daemon that it has to start itself.
 
-EXIT STATUS: of a daemon that never got ready; 0 unmounted; 1 gave up; 4 another keeper has this name.
+EXIT STATUS: that of a daemon that was never ready; 0 unmounted; 1 gave up; 4 another keeper has this name.
 """
 
 import os
@@ -18,12 +18,13 @@ import signal
 import sys
 
 from commitlogfs.console.errors import RefusedError, UserError
-from commitlogfs.mount.keeper import command_line
-from commitlogfs.mount.keeper.command_line import Options
+from commitlogfs.mount.keeper import options as keeper_options
 from commitlogfs.mount.keeper.descriptors import KeptDescriptors
 from commitlogfs.mount.keeper.detach import detach_unused
 from commitlogfs.mount.keeper.inbox import Inbox
-from commitlogfs.mount.keeper.loop import Keeper, Outcome
+from commitlogfs.mount.keeper.loop import Keeper
+from commitlogfs.mount.keeper.options import Options
+from commitlogfs.mount.keeper.policy import Outcome
 from commitlogfs.mount.linux import logs, priority
 from commitlogfs.mount.linux.descriptor_store import FIRST_FD, take_received
 from commitlogfs.mount.linux.stop_signals import Signals
@@ -31,13 +32,13 @@ from commitlogfs.mount.location import runtime_directory
 from commitlogfs.mount.location.name_lock import hold_file, release_file
 
 LOCK_PATIENCE_S = 5.0
-"""A keeper that ends lets go of the name a moment after its daemon has."""
+"""A keeper that ends releases the name a moment after its daemon."""
 _HIGHEST_FD = 1 << 16
 
 
 def main(arguments: list[str]) -> int:
     """Keep a mount until it ends; the exit status."""
-    options = command_line.parse(arguments)
+    options = keeper_options.parse(arguments)
     # Ignored, as a parent may have left it, the kernel would wait for children in our place.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     received = take_received()
@@ -49,12 +50,12 @@ def main(arguments: list[str]) -> int:
     descriptors = KeptDescriptors()
     for name, fd in received.items():
         descriptors.keep(name, [fd])
-    # Every line tells of another daemon or another try: none is a repeat.
+    # Every line is about another daemon or another try: none is a repeat.
     with logs.logging_to(level=options.log_level, repeat_interval_s=0.0):
         try:
             outcome = _keep(options, signals, descriptors)
         except UserError as error:
-            # Before any daemon was started, so its first word is ours to say.
+            # No daemon was started, so this process reports in its place.
             if options.report_fd is not None:
                 os.write(options.report_fd, f"{int(error.exit_code)} {error}".encode())
             print(f"commitlogfs: {error}", file=sys.stderr)
@@ -72,7 +73,7 @@ def _keep(options: Options, signals: Signals, descriptors: KeptDescriptors) -> O
         try:
             inbox = Inbox(path)
         except OSError as error:
-            raise RefusedError(f"{path}: cannot listen there ({error.strerror or error})") from error
+            raise RefusedError(f"{path}: cannot bind the socket ({error.strerror or error})") from error
         try:
             return Keeper(options, inbox, descriptors, signals).run()
         finally:
@@ -88,12 +89,12 @@ def _take_name(name: str) -> int:
     runtime_directory.ensure_runtime_folder()
     fd = hold_file(path, LOCK_PATIENCE_S)
     if fd is None:
-        raise RefusedError(f"{name}: its keeper is running already: see `commitlogfs status`")
+        raise RefusedError(f"{name}: its keeper is running already; see `commitlogfs status`")
     return fd
 
 
 def _close_all_but(wanted: set[int | None]) -> None:
-    """What a shell or a service had open when it started this process could be a file in the mount."""
+    """A file that a shell or a service had open when it started this process could be one in the mount."""
     edge = FIRST_FD
     for fd in sorted(fd for fd in wanted if fd is not None and fd >= FIRST_FD):
         os.closerange(edge, fd)

@@ -13,11 +13,11 @@ _FLOOR = 64
 
 _MANAGERS = frozenset({"NOTIFY_SOCKET", "MAINPID"})
 _MANAGER_PREFIXES = ("LISTEN_", "WATCHDOG_")
-"""What a service manager has told this process is not meant for the processes that it starts."""
+"""Variables that a service manager sets for this process only, not for the processes that it starts."""
 
-# The new process must be told its own pid, which only it knows, and nothing but the stored descriptors may be open
-# in it. So a shell fills in the pid and becomes the command; posix_spawn runs no code of this process, whose
-# threads a fork would not have, in between.
+# The environment of the new process must contain its own pid, which only it knows, and nothing but the stored
+# descriptors may be open in it. So a shell fills in the pid and becomes the command; posix_spawn runs no code of
+# this process, whose threads a fork would not have, in between.
 _SHELL = "/bin/sh"
 # SIGHUP, which may come at any time (logs.catch_hangup), would end a process that does not catch it yet. A new
 # session does not inherit its priority (mount.linux.priority): raised here, it holds while the command is loaded.
@@ -28,7 +28,7 @@ _SCRIPT = (
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A child of this process. The pidfd is whose the process is."""
+    """A child of this process. The pidfd belongs to the owner of the process."""
 
     pid: int
     pidfd: int
@@ -41,7 +41,7 @@ def spawn_watched(
     *,
     inherited: int | None = None,
 ) -> Process:
-    """As `spawn`. Raises OSError, and then no process is left that nobody could watch."""
+    """As `spawn`. Raises OSError, and then no process is left without a pidfd."""
     pid = spawn(command, variables, descriptors, inherited=inherited)
     try:
         return Process(pid, os.pidfd_open(pid))
@@ -60,9 +60,9 @@ def spawn(
 ) -> int:
     """Start `command` in a session of its own; its pid. It is the caller's child.
 
-    It finds copies of `descriptors` from number 3 on, their names in $LISTEN_FDNAMES, and besides standard input
-    (/dev/null), output and error nothing that this process has opened but `inherited`, under the number that it has
-    here. Raises OSError.
+    It has copies of `descriptors` from number 3 on, with their names in $LISTEN_FDNAMES. Of everything else that
+    this process has open it has only standard output and error, and `inherited`, with the same number as here. Its
+    standard input is /dev/null. Raises OSError.
     """
     if inherited is not None and inherited < FIRST_FD + len(descriptors):
         raise ValueError(f"descriptor {inherited} would be overwritten")

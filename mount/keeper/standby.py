@@ -1,4 +1,4 @@
-"""The keeper's daemon in reserve: started while the present one serves, called when that has ended."""
+"""The keeper's standby: the next daemon, loaded while the present one serves, called when that has ended."""
 
 import contextlib
 import logging
@@ -13,50 +13,49 @@ from socket import socket
 
 from commitlogfs.mount.keeper import standby_call
 from commitlogfs.mount.keeper.spawn import Process, spawn_watched
-from commitlogfs.mount.keeper.standby_call import STANDBY_OPTION, Call
-from commitlogfs.mount.keeper.successor import FAILED, LOADED
+from commitlogfs.mount.keeper.standby_call import FAILED, LOADED, STANDBY_OPTION, Call
 from commitlogfs.store.events import log_event
 
 log = logging.getLogger(__name__)
 
 PAUSE_S = 0.2
-"""After READY: whatever waited for the present daemon goes first."""
+"""After READY: the requests that waited for the present daemon come first."""
 ANOTHER_S = 60.0
-"""After the death of one that stood by: where memory is short, it would not be the last."""
+"""After the death of a standby: where memory is short, the next one would die, too."""
 
 
 @dataclass(slots=True)
-class _Standby:
+class _Loaded:
     process: Process
     channel: socket
     is_loading: bool = True
-    """Its channel is polled: for its word that it has loaded everything."""
+    """Whether its channel is polled for the message that it has loaded everything."""
     asked_by: int | None = None
-    """Whom to tell that it has, or that it never will."""
+    """Descriptor that gets the answer whether it has."""
 
 
-class Reserve:
+class Standby:
     """At most one daemon that stands by."""
 
     def __init__(self, command: Sequence[str], poll: select.poll) -> None:
         """`poll` becomes readable when `take_events` has something to do."""
         self._command = command
         self._poll = poll
-        self._standby: _Standby | None = None
+        self._standby: _Loaded | None = None
         self._ending: dict[int, int] = {}
-        """Of those that are done without, the pids by pidfd, until they have ended."""
+        """Pids of dismissed ones by pidfd, until they have ended."""
         self.due = math.inf
         """When `start` is to be called, as of time.monotonic()."""
-        self.is_renewed = False
-        """Whether what stands by was started by `renew`."""
+        self.is_reloaded = False
+        """Whether the present one was started by `reload`."""
 
     def want(self) -> None:
-        """Have one soon, unless there is one."""
+        """Set the time to start one, unless there is one."""
         if self._standby is None:
             self.due = time.monotonic() + PAUSE_S
 
     def start(self) -> None:
-        """One that cannot be started is done without."""
+        """Start one. If that fails, the keeper works without."""
         self.due = math.inf
         try:
             channel, theirs = standby_call.channel()
@@ -68,24 +67,24 @@ class Reserve:
         except OSError as error:
             log_event(log, logging.WARNING, "standby_not_started", repeat_key=time.monotonic(), reason=str(error))
             return
-        self._standby = _Standby(process, channel)
+        self._standby = _Loaded(process, channel)
         self._poll.register(process.pidfd, select.POLLIN)
         self._poll.register(channel, select.POLLIN)
         log_event(log, logging.DEBUG, "standby_started", repeat_key=process.pid, pid=process.pid)
 
-    def renew(self, asked_by: int | None) -> None:
-        """Replace what stands by with what is installed now; `asked_by`, a descriptor, is told how that went."""
+    def reload(self, asked_by: int | None) -> None:
+        """Replace it by one of the program that is installed now. `asked_by`, a descriptor, gets the result."""
         self.dismiss()
         self.start()
-        self.is_renewed = self._standby is not None
+        self.is_reloaded = self._standby is not None
         if self._standby is not None:
             self._standby.asked_by = asked_by
         else:
             _answer(asked_by, FAILED)
 
     def call(self, call: Call) -> Process | None:
-        """Make the standby the daemon; None if there is none that hears it. It is the caller's then, and its
-        pidfd is not polled any more."""
+        """Make the standby the daemon. Its process belongs to the caller then, and its pidfd is not polled any
+        more. None without a standby that can be called."""
         self.due = math.inf
         standby = self._take()
         if standby is None:
@@ -109,7 +108,7 @@ class Reserve:
                 signal.pidfd_send_signal(self._standby.process.pidfd, number)
 
     def dismiss(self) -> None:
-        """Do without one: the next daemon is to be another version, or none."""
+        """End it: the next daemon will be another version, or none will follow."""
         self.due = math.inf
         standby = self._take()
         if standby is not None:
@@ -117,7 +116,7 @@ class Reserve:
             self._end(standby.process)
 
     def take_events(self, readable: Container[int]) -> None:
-        """Given what `poll` has found: hear what the standby says, and wait for those that have ended."""
+        """`readable`: what `poll` has found. Read the standby's message, and collect those that have ended."""
         standby = self._standby
         if standby is not None and standby.process.pidfd in readable:
             pid = standby.process.pid
@@ -127,7 +126,7 @@ class Reserve:
         elif standby is not None and standby.channel.fileno() in readable:
             self._poll.unregister(standby.channel)
             standby.is_loading = False
-            if standby_call.has_loaded(standby.channel):  # else it ends, which its pidfd tells
+            if standby_call.has_loaded(standby.channel):  # otherwise it ends, and its pidfd becomes readable
                 asked_by, standby.asked_by = standby.asked_by, None
                 _answer(asked_by, LOADED)
         for pidfd in [pidfd for pidfd in self._ending if pidfd in readable]:
@@ -135,8 +134,8 @@ class Reserve:
             os.waitpid(self._ending.pop(pidfd), 0)
             os.close(pidfd)
 
-    def _take(self) -> _Standby | None:
-        standby, self._standby, self.is_renewed = self._standby, None, False
+    def _take(self) -> _Loaded | None:
+        standby, self._standby, self.is_reloaded = self._standby, None, False
         if standby is not None:
             if standby.is_loading:
                 self._poll.unregister(standby.channel)
@@ -148,8 +147,8 @@ class Reserve:
         signal.pidfd_send_signal(process.pidfd, signal.SIGKILL)
 
 
-def _answer(asked_by: int | None, word: bytes) -> None:
+def _answer(asked_by: int | None, result: bytes) -> None:
     if asked_by is not None:
-        with contextlib.suppress(OSError):  # who has asked has ended
-            os.write(asked_by, word)
+        with contextlib.suppress(OSError):  # the daemon that asked has ended
+            os.write(asked_by, result)
         os.close(asked_by)

@@ -1,5 +1,8 @@
-"""How a keeper calls a daemon that stands by: one message over a socket that both have, with what a daemon is
-otherwise started with, its environment and descriptors."""
+"""What keeper and daemons send each other besides sd_notify(3): the call of a standby, and the fields of our own.
+
+A call is one message over a socket pair. It carries what a daemon is otherwise started with: environment and
+descriptors.
+"""
 
 import array
 import contextlib
@@ -10,28 +13,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 STANDBY_OPTION = "--standby-fd"
-"""Of a daemon's command line, with the number of its end of the channel."""
+"""Option of a daemon's command line, with the number of its end of the channel."""
 _MAX_BYTES = 1 << 18
-"""More than the kernel takes as one message by default: what was sent fits."""
+"""More than the kernel accepts as one message by default."""
 START_TIMEOUT_S = 60.0
-"""A daemon has it from its start, or from its taking the call, to READY."""
-_LOADED = b"loaded"
+"""Time for a daemon from its start, or from its receipt of the call, to READY."""
+SERVING = "X_COMMITLOGFS_SERVING"
+"""Field of a notification: a daemon that has taken a mount over is about to answer its first request."""
+PREPARE = "X_COMMITLOGFS_PREPARE"
+"""Field of a notification that brings a descriptor, to which the keeper writes LOADED or FAILED."""
+LOADED, FAILED = b"1", b"0"
+_HAS_LOADED = b"loaded"
 _MAX_FDS = 253
 """SCM_MAX_FD."""
 
 
 class BrokenCallError(Exception):
-    """The kernel could not hand over all of it: a limit of open files, no memory, a security module."""
+    """The kernel could not deliver the whole call: a limit of open files, no memory, a security module."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a daemon that is needed now is told."""
+    """What a standby needs to become the daemon."""
 
     variables: Mapping[str, str]
-    """For its environment."""
+    """Variables for its environment."""
     descriptors: Sequence[tuple[str, int]]
-    """By name. Copies, the receiver's own, once received."""
+    """With their names. The receiver gets copies of its own."""
 
 
 def channel() -> tuple[socket.socket, socket.socket]:
@@ -41,22 +49,22 @@ def channel() -> tuple[socket.socket, socket.socket]:
     return keepers, daemons
 
 
-def tell_loaded(sock: socket.socket) -> None:
-    """From the daemon: nothing is left to be done before the call. A keeper that has ended is no error."""
+def report_loaded(sock: socket.socket) -> None:
+    """The daemon reports that it waits for the call. A keeper that has ended is not an error."""
     with contextlib.suppress(ConnectionError):
-        sock.send(_LOADED)
+        sock.send(_HAS_LOADED)
 
 
 def has_loaded(sock: socket.socket) -> bool:
-    """Whether the daemon's word that it has is there to be taken; never waits."""
+    """Whether the daemon has reported so; never waits."""
     try:
-        return sock.recv(len(_LOADED)) == _LOADED
+        return sock.recv(len(_HAS_LOADED)) == _HAS_LOADED
     except (BlockingIOError, ConnectionError):
         return False
 
 
 def send(sock: socket.socket, call: Call) -> None:
-    """Raises OSError: nobody is there any more, or it is too long."""
+    """Raises OSError: the standby has ended, or the message is too long."""
     names = [name for name, _ in call.descriptors]
     fds = array.array("i", [fd for _, fd in call.descriptors])
     text = json.dumps({"variables": dict(call.variables), "names": names}).encode()
@@ -64,8 +72,8 @@ def send(sock: socket.socket, call: Call) -> None:
 
 
 def receive(sock: socket.socket) -> Call | None:
-    """Waits for the call. None if none comes any more: the keeper has closed its end, or has ended. Raises
-    BrokenCallError, and has closed what came, if a part of it is missing."""
+    """Waits for the call. None if the keeper has closed its end or has ended. Raises BrokenCallError, and closes
+    all descriptors that came, if a part of the call is missing."""
     room = socket.CMSG_SPACE(_MAX_FDS * array.array("i").itemsize)
     try:
         text, ancillary, flags, _ = sock.recvmsg(_MAX_BYTES, room, socket.MSG_CMSG_CLOEXEC)
@@ -81,5 +89,5 @@ def receive(sock: socket.socket) -> Call | None:
     if told is None or len(told["names"]) != len(fds):
         for fd in fds:
             os.close(fd)
-        raise BrokenCallError("a keeper's call came without all of its descriptors")
+        raise BrokenCallError("the keeper's call arrived without all of its descriptors")
     return Call(told["variables"], tuple(zip(told["names"], fds, strict=True)))

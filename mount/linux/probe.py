@@ -1,7 +1,7 @@
-"""Does a mount answer? Asked from a child process with a deadline.
+"""Whether a mount answers, found out by a child process with a deadline.
 
-Whoever asks a FUSE mount waits for its daemon: if that is dead or hung, or is the asking process itself, for
-ever, in a state that even SIGKILL does not end. So only a child of ours ever touches the mount.
+A process that accesses a FUSE mount waits for its daemon. If the daemon is dead or hung, or is this process itself,
+it waits for ever, in a state that even SIGKILL does not end. So only a child process touches the mount.
 """
 
 import os
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from commitlogfs.mount.linux import mountinfo
 
 KILL_GRACE_S = 0.2
-"""How long a killed child may take to go before it is left to be reaped by a later probe."""
+"""How long a killed child may take to end before a later probe has to reap it."""
 
-# Imports next to nothing: it runs for every beat of the watchdog. statfs always reaches the daemon, as the
-# kernel caches nothing of it, except for a user whom the mount does not let in: the lookup catches that one.
+# Imports next to nothing: it runs for every beat of the watchdog. statfs always reaches the daemon, as the kernel
+# caches nothing of it, except for a user without access to the mount, for whom the lookup fails.
 _CHILD = """
 import errno, os, sys
-mountpoint, hidden, device, magic = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+mountpoint, hidden, device = sys.argv[1], sys.argv[2], int(sys.argv[3])
 def step(name, call, *args):
     try:
         return call(*args)
@@ -28,22 +28,12 @@ def step(name, call, *args):
         print(f"{name}: {error.strerror}")
         sys.exit(2 if error.errno in (errno.ENOTCONN, errno.ECONNABORTED) else 1)
 step("statfs", os.statvfs, mountpoint)
-try:  # os.statvfs hides f_type, the first field
-    import ctypes
-except ImportError:
-    ctypes = None
-if ctypes and sys.byteorder == "little":
-    room = (ctypes.c_uint32 * 128)()
-    if ctypes.CDLL(None).statfs(os.fsencode(mountpoint), room) == 0 and room[0] != magic:
-        print(f"statfs: not a FUSE filesystem (type {room[0]:#x})")
-        sys.exit(1)
 if step("stat of the root", os.stat, mountpoint).st_dev != device:
     print("another filesystem has just been mounted here")
     sys.exit(1)
 step("lookup of " + hidden, os.stat, os.path.join(mountpoint, hidden))
 print("ok")
 """
-_FUSE_SUPER_MAGIC = 0x65735546
 _HIDDEN = ".commitlogfs/status.json"
 _DEAD_STATUS = 2
 
@@ -54,9 +44,9 @@ _stuck_lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """The answer of a probe. `reason` is empty if `ok`, else says in words what is wrong.
+    """The result of a probe. `reason` says what is wrong; it is empty if `ok`.
 
-    `dead` if the mount will never answer again: its connection has ended, not just its daemon's patience.
+    `dead` if the mount will never answer again, because its connection has ended.
     """
 
     ok: bool
@@ -66,10 +56,11 @@ class ProbeResult:
 
 
 def probe_mount(mountpoint: str | os.PathLike[str], timeout_s: float) -> ProbeResult:
-    """Whether a commitlogfs mount at `mountpoint` answers within `timeout_s`. Never blocks much longer.
+    """Whether a commitlogfs mount at `mountpoint` answers within `timeout_s`. Blocks, but not much longer than
+    that.
 
-    Blocking, for a thread. While the child of an earlier probe still hangs in the mount, no further one is
-    started and the answer comes at once.
+    While the child of an earlier probe still hangs in the mount, no further one is started and the result comes at
+    once.
     """
     started = time.monotonic()
     reason, dead = _probe(mountinfo.resolve_path(mountpoint), timeout_s)
@@ -77,7 +68,7 @@ def probe_mount(mountpoint: str | os.PathLike[str], timeout_s: float) -> ProbeRe
 
 
 def _probe(mountpoint: str, timeout_s: float) -> tuple[str, bool]:
-    """What is wrong ("" for nothing), and whether for ever."""
+    """What is wrong ("" for nothing), and whether it will stay so."""
     entry = mountinfo.find_mount(mountpoint)
     if entry is None:
         return "nothing is mounted here", False
@@ -108,7 +99,7 @@ def _start_child(mountpoint: str, device: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [
             *(sys.executable, "-I", "-S", "-c", _CHILD),
-            *(mountpoint, _HIDDEN, str(device), str(_FUSE_SUPER_MAGIC)),
+            *(mountpoint, _HIDDEN, str(device)),
         ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

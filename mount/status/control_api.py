@@ -1,4 +1,4 @@
-"""What the daemon answers to the command line's looks: the verbs of the control socket that change nothing."""
+"""The control API: the verbs of the control socket that read the daemon's state and change nothing."""
 
 import contextlib
 import dataclasses
@@ -19,8 +19,8 @@ STATE_TIMEOUT_S: Final = 1.0
 LISTED_AT_ONCE: Final = 1000
 
 
-class Answers:
-    """What they show includes everything that happened before they were asked."""
+class ControlApi:
+    """Every answer includes everything that happened before the question."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Answers:
         }
 
     async def _list_segments(self) -> list[tuple[int, int]]:
-        """In parts, with requests served between them: 60,000 segments take longer than a create may wait."""
+        """In parts, with FUSE requests served in between: 60,000 segments take longer than a create may wait."""
         listed: list[tuple[int, int]] = []
         while True:
             last = listed[-1][0] if listed else -1
@@ -74,7 +74,7 @@ class Answers:
         location = locate(self._commitlog, parse_target(str(request.get("target", ""))))
         segment = self._commitlog.catalog.find(location.offset)
         if location.present and segment is not None:
-            with contextlib.suppress(OSError):  # a disk that hangs or fails must not keep back the answer
+            with contextlib.suppress(OSError):  # a disk that hangs or fails must not delay the answer
                 state = await self._operations.segment_state(segment, STATE_TIMEOUT_S)
                 location = dataclasses.replace(location, state=state.value)
         return dataclasses.asdict(location)

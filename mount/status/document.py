@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,25 +30,29 @@ _STORE_ROOT_TIMEOUT_S = 1.0
 
 
 def _share(rate: float, eligibility: Eligibility) -> float:
-    """What each eligible disk takes of this ingest."""
+    """Bytes per second of this ingest that each eligible disk gets."""
     return rate / len(eligibility.eligible) if eligibility.eligible else 0.0
 
 
 class StatusReport:
-    """Composes the document from the live objects; what that costs does not depend on the number of segments."""
+    """Composes the whole document from the live objects. The cost does not depend on the number of segments.
 
-    def __init__(self, config: Config, operations: CommitLogOperations) -> None:
+    `why_no_takeover` returns why no successor could take the mount over at this moment, empty if one could.
+    """
+
+    def __init__(self, config: Config, operations: CommitLogOperations, why_no_takeover: Callable[[], str]) -> None:
         self._config = config
         self._operations = operations
+        self._why_no_takeover = why_no_takeover
         self._log = operations.commitlog
         self._growth = GrowthMeter(self._log, operations.threads)
         self._since = time.time()
         self._store_root_limiter = trio.CapacityLimiter(1)
         self._findings = [finding.as_json() for finding in self._log.findings]
-        """They are those of the start-up check: no later ones join them."""
+        """Findings of the start-up check; no later ones are added."""
 
     async def retention(self) -> dict[str, Any]:
-        """Its part of the document."""
+        """The part `retention` of the document."""
         await self._operations.statfs_figures()  # measures the disks
         await self._growth.measure()
         return self._retention(_share(self._ingest_rate(), self._log.evaluate(time.monotonic())))
@@ -76,6 +81,8 @@ class StatusReport:
                 "configuration": self._config.file,
                 **self._passthrough(),
                 "restarts": self._operations.backing.takeovers,
+                "state_lost": self._operations.backing.state_lost,
+                **self._takeover(),
             },
             "segments": {
                 "count": len(catalog) - catalog.partial_count,
@@ -124,6 +131,10 @@ class StatusReport:
             "plain_files": plain,
         }
 
+    def _takeover(self) -> dict[str, Any]:
+        reason = self._why_no_takeover()
+        return {"takeover_available": not reason, "takeover_unavailable_reason": reason}
+
     def _disk(self, disk: Disk, refusal: RefusalReason | None, rate: float) -> dict[str, Any]:
         usage = self._log.usage(disk.number)
         following = None
@@ -149,12 +160,12 @@ class StatusReport:
         }
 
     async def _store_root(self) -> dict[str, Any]:
-        """The folder around the mountpoint: normally the broker's storePathRootDir, whose disk holds the
-        consumequeue. The broker deletes segments for that disk's sake, too."""
+        """The directory around the mountpoint: normally the broker's storePathRootDir, whose disk holds the
+        consumequeue. The broker also deletes segments to free space on that disk."""
         path = str(Path(self._config.mountpoint).parent)
         usage: DiskUsage | None = None
         with trio.move_on_after(_STORE_ROOT_TIMEOUT_S), contextlib.suppress(OSError):
-            # Its disk may hang, and with it one thread: no more than one.
+            # If its disk hangs, only one thread hangs with it.
             usage = await trio.to_thread.run_sync(
                 measure_usage, path, limiter=self._store_root_limiter, abandon_on_cancel=True
             )
@@ -164,7 +175,7 @@ class StatusReport:
         return self._growth.growth.bytes_per_second(time.monotonic(), time.time())
 
     def _next_disk(self) -> str | None:
-        """Where the next segment would go now; None if no disk takes it."""
+        """Path of the disk that would take the next segment now; None if no disk would."""
         order = self._log.preview_next()
         return self._log.disks[order[0]].path if order else None
 

@@ -1,6 +1,5 @@
 """Which filesystems can keep the promises of a disk, told by their statfs magic and by trying."""
 
-import ctypes
 import errno
 import os
 from dataclasses import dataclass
@@ -48,22 +47,9 @@ _REASONS = {
 }
 
 
-class _StatFs(ctypes.Structure):
-    """struct statfs of 64-bit Linux: only f_type is read, the rest is room for the kernel to write to."""
-
-    _fields_ = (("f_type", ctypes.c_long), ("_rest", ctypes.c_byte * 248))
-
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
 def identify(dirfd: int) -> FilesystemKind:
     """The kind of filesystem behind a descriptor. Raises OSError."""
-    buffer = _StatFs()
-    if _libc.fstatfs(dirfd, ctypes.byref(buffer)) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    magic = buffer.f_type & 0xFFFFFFFF
+    magic = _syscalls.fstatfs_type(dirfd)
     name = _KNOWN.get(magic, f"type 0x{magic:x}")
     if name in ("ext4", "xfs"):
         return FilesystemKind(name, Suitability.FULL, "")

@@ -20,7 +20,7 @@ from support.waiting import eventually
 
 from commitlogfs.bench import sweep
 from commitlogfs.bench.recovery import busy_processes
-from commitlogfs.mount.keeper.command_line import DEFAULT_WATCHDOG_S
+from commitlogfs.mount.keeper.options import DEFAULT_WATCHDOG_S
 from commitlogfs.mount.linux import mountinfo
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]

@@ -74,7 +74,7 @@ def test_a_second_daemon_is_refused_and_the_first_goes_on(striped: PoolMount) ->
     striped.start()
     ran = striped.cli("mount", striped.config)
     assert ran.status == 4
-    assert "a commitlogfs is mounted here already: see `commitlogfs status`" in ran.err
+    assert "a commitlogfs is mounted here already; see `commitlogfs status`" in ran.err
     ran = striped.cli("mount", "--no-keeper", striped.config)
     assert ran.status == 4
     assert ran.err.endswith("commitlogfs: test: its daemon is running already: see `commitlogfs status test`\n")

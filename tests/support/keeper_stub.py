@@ -11,7 +11,7 @@ from typing import Any
 from support.waiting import eventually
 
 from commitlogfs.bench import sweep
-from commitlogfs.mount.keeper.command_line import Options
+from commitlogfs.mount.keeper.options import Options
 from commitlogfs.mount.linux import mountinfo
 
 _HURRIED = """

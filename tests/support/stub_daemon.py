@@ -110,7 +110,7 @@ class Stub:
 
     def do_prepare(self, _: str) -> None:
         """Its result goes to FOLDER/prepared."""
-        from commitlogfs.mount.keeper.successor import prepare
+        from commitlogfs.mount.daemon.successor import prepare
 
         with (self.folder / "prepared").open("a") as prepared:
             prepared.write(f"{prepare()}\n")
@@ -164,7 +164,7 @@ class Stub:
         """Serve with a watch over the keeper."""
         import trio
 
-        from commitlogfs.mount.keeper.adoption import KeeperWatch
+        from commitlogfs.mount.daemon.keeper_watch import KeeperWatch
         from commitlogfs.mount.linux import logs
 
         with logs.logging_to():

@@ -17,7 +17,7 @@ from support.kept import KeptMount
 from support.pools import PoolMount
 from support.waiting import eventually
 
-from commitlogfs.mount.keeper.command_line import Options
+from commitlogfs.mount.keeper.options import Options
 
 SOURCE = Path(__file__).parents[2]
 _PACKAGES = ("bench", "console", "fusefs", "mount", "store")

@@ -15,10 +15,10 @@ from support.tiny_fuse import tiny_fuse
 from support.waiting import eventually
 
 from commitlogfs.mount.keeper import detach
-from commitlogfs.mount.keeper.command_line import Options
 from commitlogfs.mount.keeper.detach import detach_unused
+from commitlogfs.mount.keeper.options import Options
 from commitlogfs.mount.linux import mountinfo
-from commitlogfs.mount.linux.stop_signals import STOPS, Signals
+from commitlogfs.mount.linux.stop_signals import Signals
 from commitlogfs.mount.location import runtime_directory
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
@@ -27,20 +27,9 @@ HOLD = "import sys, time; held = open(sys.argv[1]); print('held', flush=True); t
 
 
 @pytest.fixture
-def signals() -> Iterator[Signals]:
-    former = {number: signal.getsignal(number) for number in STOPS}
-    made = Signals()
-    yield made
-    signal.set_wakeup_fd(-1)
-    for number, handler in former.items():
-        signal.signal(number, handler)
-    made.close()
-
-
-@pytest.fixture
 def options(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
     monkeypatch.setenv(runtime_directory.OVERRIDE, str(workdir / "run"))
-    monkeypatch.setattr(detach, "LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr(detach, "CHECK_INTERVAL_S", 0.05)
     runtime_directory.ensure_runtime_folder()
     (workdir / "mnt").mkdir()
     return Options("tiny", str(workdir / "mnt"), ("true",))
@@ -72,7 +61,7 @@ def is_there(options: Options) -> bool:
 
 
 @pytest.mark.parametrize("patient", [True, False])
-def test_a_dead_mount_that_nobody_holds_is_detached(options: Options, signals: Signals, patient: bool):
+def test_a_dead_mount_without_holders_is_detached(options: Options, signals: Signals, patient: bool):
     with dead_mount(options):
         assert is_there(options)
         detach_unused(options, signals, patient=patient)
@@ -118,7 +107,7 @@ def test_a_stop_signal_ends_the_wait(options: Options, signals: Signals):
 
 
 @pytest.mark.parametrize("lock", [runtime_directory.keeper_lock_path, runtime_directory.lock_path])
-def test_a_mount_of_somebody_who_lives_stays(options: Options, signals: Signals, lock):
+def test_a_mount_with_a_living_keeper_or_daemon_stays(options: Options, signals: Signals, lock):
     with dead_mount(options), lock(options.name).open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         detach_unused(options, signals, patient=True)

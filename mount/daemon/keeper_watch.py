@@ -1,4 +1,4 @@
-"""The daemon's side of its keeper's death: it gets itself another one, before it needs it."""
+"""The daemon's watch over its keeper: when the keeper dies, the daemon starts another one before it needs it."""
 
 import logging
 import os
@@ -8,8 +8,7 @@ from typing import Final
 
 import trio
 
-from commitlogfs.mount.keeper.command_line import Options
-from commitlogfs.mount.keeper.environment import take_told
+from commitlogfs.mount.keeper.options import Options, take_keeper
 from commitlogfs.mount.keeper.spawn import spawn
 from commitlogfs.store.events import log_event
 
@@ -18,7 +17,7 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 60.0
 STEADY_S: Final = 10.0
-"""A keeper that lived this long was not the one to blame for its death."""
+"""After this lifetime, a keeper's death is not taken for a fault of its start."""
 
 
 class KeeperWatch:
@@ -29,14 +28,14 @@ class KeeperWatch:
         self._pidfd: int | None = None
         self._options: Options | None = None
         self._is_child = False
-        told = take_told(os.getpid())
-        if told is not None:
-            self._pid, self._options = told
+        taken = take_keeper()
+        if taken is not None:
+            self._pid, self._options = taken
             self._pidfd = _open_parent(self._pid)
 
     @property
-    def is_alone(self) -> bool:
-        """Whether a keeper is missing just now: nobody would go on with the mount. Never where there was none."""
+    def is_missing(self) -> bool:
+        """Whether this process had a keeper and has none at this moment: the mount would end with the daemon."""
         if self._options is None:
             return False
         if self._pidfd is None:
@@ -46,11 +45,11 @@ class KeeperWatch:
         return bool(poll.poll(0))
 
     async def run(self, descriptors: Mapping[str, int]) -> None:
-        """See to it that a keeper lives; returns at once if there was none.
+        """Start another keeper whenever the present one dies; returns at once if there never was one.
 
-        To be started when the mount is READY: the new keeper takes that for granted. It is started as a child of
-        this process, with copies of `descriptors` (name to number, as given to descriptor_store.store), and binds
-        the socket that $NOTIFY_SOCKET names anew. Until then notifications fail.
+        Only when the mount is ready: a new keeper relies on it. It is started as a child of this process, with
+        copies of `descriptors` (name to number, as given to descriptor_store.store), and binds the socket that
+        $NOTIFY_SOCKET names again. Until then notifications fail.
         """
         if self._options is None:
             return
@@ -90,7 +89,7 @@ class KeeperWatch:
 
 
 def _open_parent(pid: int) -> int | None:
-    """A pidfd of our parent; None if that is not, or no longer, the keeper."""
+    """A pidfd of this process's parent; None if that is not the keeper, or is not any more."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
