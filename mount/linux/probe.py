@@ -1,7 +1,7 @@
-"""Does a mount answer? Asked from a child process with a deadline.
+"""Probe of a mount: does it answer? A child process tries it, with a deadline.
 
-Whoever asks a FUSE mount waits for its daemon: if that is dead or hung, or is the asking process itself, for
-ever, in a state that even SIGKILL does not end. So only a child of ours ever touches the mount.
+A process that touches a FUSE mount waits for its daemon. If the daemon is dead or hangs, or is that process itself,
+it waits for ever, and not even SIGKILL ends it. So only a child process touches the mount.
 """
 
 import os
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from commitlogfs.mount.linux import mountinfo
 
 KILL_GRACE_S = 0.2
-"""How long a killed child may take to go before it is left to be reaped by a later probe."""
+"""How long a killed child may take to end before a later probe has to reap it."""
 
-# Imports next to nothing: it runs for every beat of the watchdog. statfs always reaches the daemon, as the
-# kernel caches nothing of it, except for a user whom the mount does not let in: the lookup catches that one.
+# It imports little, because it runs at every watchdog interval. statfs always reaches the daemon, as the kernel
+# does not cache it, except for a user who may not enter the mount; for that user the lookup fails.
 _CHILD = """
 import errno, os, sys
 mountpoint, hidden, device, magic = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -48,15 +48,15 @@ _HIDDEN = ".commitlogfs/status.json"
 _DEAD_STATUS = 2
 
 _stuck: list[tuple[str, subprocess.Popen[str]]] = []
-"""Children that outlived their kill, with their mountpoints: held until the mount answers or is aborted."""
+"""Killed children that have not ended, with their mountpoints. They end when the mount answers or is aborted."""
 _stuck_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """The answer of a probe. `reason` is empty if `ok`, else says in words what is wrong.
+    """Result of a probe. `reason` is empty if `ok`, else it is the fault as text.
 
-    `dead` if the mount will never answer again: its connection has ended, not just its daemon's patience.
+    `dead` means that the mount will never answer again, because its connection has ended.
     """
 
     ok: bool
@@ -66,10 +66,10 @@ class ProbeResult:
 
 
 def probe_mount(mountpoint: str | os.PathLike[str], timeout_s: float) -> ProbeResult:
-    """Whether a commitlogfs mount at `mountpoint` answers within `timeout_s`. Never blocks much longer.
+    """Whether a commitlogfs mount at `mountpoint` answers within `timeout_s`. It never blocks much longer.
 
-    Blocking, for a thread. While the child of an earlier probe still hangs in the mount, no further one is
-    started and the answer comes at once.
+    Blocking; call it in a thread. While the child of an earlier probe hangs in the mount, no further one is started
+    and the result comes at once.
     """
     started = time.monotonic()
     reason, dead = _probe(mountinfo.resolve_path(mountpoint), timeout_s)
@@ -77,12 +77,12 @@ def probe_mount(mountpoint: str | os.PathLike[str], timeout_s: float) -> ProbeRe
 
 
 def _probe(mountpoint: str, timeout_s: float) -> tuple[str, bool]:
-    """What is wrong ("" for nothing), and whether for ever."""
+    """The fault ("" if there is none), and whether the mount is dead."""
     entry = mountinfo.find_mount(mountpoint)
     if entry is None:
         return "nothing is mounted here", False
     if not mountinfo.is_commitlogfs(entry):
-        return f"mounted here is {entry.fstype}, not commitlogfs", False
+        return f"a {entry.fstype} filesystem is mounted here, not commitlogfs", False
     stuck_pid = _reap_stuck(mountpoint)
     if stuck_pid is not None:
         return f"does not answer: an earlier probe (pid {stuck_pid}) still hangs", False
@@ -118,7 +118,7 @@ def _start_child(mountpoint: str, device: int) -> subprocess.Popen[str]:
         env={"LC_ALL": "C.UTF-8"},
         text=True,
         errors="replace",
-        process_group=0,  # no Ctrl-C of ours; in our session, whose priority is raised
+        process_group=0,  # keeps Ctrl-C away from it; it stays in our session, whose priority is raised
     )
 
 
@@ -134,7 +134,7 @@ def _kill(child: subprocess.Popen[str], mountpoint: str) -> None:
 
 
 def _reap_stuck(mountpoint: str) -> int | None:
-    """Reap every former child that is gone by now; the pid of one that still hangs in this mount, or None."""
+    """Reap every former child that has ended. Returns the pid of one that still hangs in this mount, or None."""
     with _stuck_lock:
         _stuck[:] = [(place, child) for place, child in _stuck if child.poll() is None]
         return next((child.pid for place, child in _stuck if place == mountpoint), None)
