@@ -1,7 +1,7 @@
-"""The FUSE adapter: requests of the kernel turned into calls of the store.
+"""The FUSE adapter: it turns requests of the kernel into calls of the store.
 
 This room holds the request handlers, the connection and the translation of errors. No policy, no blocking call.
 """
 
-# Before anything that imports pyfuse3: the extension has to be loaded first.
+# The extension has to be loaded before pyfuse3, so it is imported before all modules that import pyfuse3.
 from commitlogfs.fusefs.kernel import extension as extension

@@ -1,4 +1,5 @@
-"""The one place where store errors become errnos. Documented for users in docs/reference/errors.md."""
+"""Errnos of the store's errors: the only place that maps them. docs/reference/errors.md documents them for
+users."""
 
 import errno
 import logging
@@ -46,11 +47,11 @@ _FROM_BACKING_FILE = frozenset(
         errno.EROFS,
     }
 )
-"""Errnos of a disk's own filesystem that mean the same to the caller of the mount."""
+"""Errnos of a disk's filesystem that are passed on, as they mean the same to the caller."""
 
 
 def errno_of(error: Exception) -> int:
-    """The errno for an error; EIO, with a traceback in the log, for one nobody foresaw."""
+    """The errno for an error; for an unexpected one EIO, with a traceback in the log."""
     if isinstance(error, store.NoDiskAvailableError):
         if error.no_space:
             return errno.ENOSPC

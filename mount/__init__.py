@@ -1,4 +1,4 @@
-"""The command line and the life of the daemon.
+"""The command `commitlogfs`, the daemon and its keeper.
 
-This room holds the entry points only: the commands, the daemon and mount(8)'s helper.
+This room holds the entry points only: the command line, the daemon and mount(8)'s helper.
 """

@@ -1,4 +1,4 @@
-"""The `commitlogfs` command: puts the verbs together."""
+"""The command `commitlogfs`: it registers the verbs and the options before them."""
 
 import logging
 import sys
@@ -51,11 +51,11 @@ def options(
     context: typer.Context,
     config_file: Annotated[
         str | None,
-        typer.Option("--config", metavar="FILE", help="What NAME or FILE means where a command is given none."),
+        typer.Option("--config", metavar="FILE", help="The NAME or FILE of a command that is given none."),
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what is done on standard error.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only results, warnings and errors.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON, for every command that has --json.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log to standard error.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only results, warnings and errors.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for every command that has --json.")] = False,
     no_color: console.NoColor = False,
     version: Annotated[bool, console.version_option("commitlogfs")] = False,
 ) -> None:
@@ -65,7 +65,7 @@ def options(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; the exit status (docs/reference/cli.md)."""
+    """Run one command; returns the exit status (docs/reference/cli.md)."""
     return console.run(app, arguments)
 
 

@@ -1,4 +1,4 @@
-"""The console scripts of the filesystem: they load their command so that Ctrl-C is silent from the beginning."""
+"""The console scripts of the filesystem: they load a command so that Ctrl-C never shows a traceback."""
 
 from commitlogfs.console import interrupts
 from commitlogfs.console.interrupts import Main

@@ -1,4 +1,4 @@
-"""`mount.commitlogfs`: what mount(8) and fstab call.
+"""`mount.commitlogfs`, which mount(8) runs for fstab.
 
     NAME  /var/rocketmq/store/commitlog  commitlogfs  config=/etc/commitlogfs/NAME.toml  0 0
 
@@ -20,7 +20,7 @@ _HARMLESS = frozenset(
     {"rw", "defaults", "auto", "noauto", "user", "nouser", "users", "nofail", "_netdev", "owner", "group"}
     | {"nosuid", "nodev", "noexec", "noatime", "allow_other", "default_permissions"}
 )
-"""Options that mount(8) passes on, or that hold for this filesystem anyway."""
+"""Options that mount(8) passes on, or that apply to this filesystem anyway."""
 
 
 def main() -> int:
@@ -62,7 +62,8 @@ def _mount(arguments: list[str]) -> int:
     config = load_config(chosen)
     if mountinfo.resolve_path(mountpoint) != mountinfo.resolve_path(config.mountpoint):
         raise _HelperUsageError(
-            f"{mountpoint}: {chosen} names the mountpoint {config.mountpoint}: make the two agree"
+            f"{mountpoint}: the mountpoint in {chosen} is {config.mountpoint}; "
+            "make fstab and the configuration agree"
         )
     status = cli.main(["mount", "--daemon", str(Path(chosen).absolute())])
     return _FAILED_STATUS if status else 0
@@ -74,13 +75,13 @@ def _config_option(options: list[str]) -> str | None:
         key, _, value = option.partition("=")
         if option == "ro":
             raise _HelperUsageError(
-                "option 'ro': a read-only mount is not supported; to only read, join the group of the mounted "
-                "directory, or read the segments on the disks while nothing is mounted"
+                "option 'ro': a read-only mount is not supported; readers join the group of the mounted directory, "
+                "or read the segments on the disks while nothing is mounted"
             )
         if key == "config" and value:
             config = value
         elif option and option not in _HARMLESS and not key.startswith(("x-", "X-", "comment")):
-            raise _HelperUsageError(f"option {option!r} is unknown: options go into the configuration file")
+            raise _HelperUsageError(f"option {option!r}: unknown; set options in the configuration file")
     return config
 
 

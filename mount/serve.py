@@ -1,6 +1,6 @@
-"""The daemon's own entry, which a keeper starts: `mount --no-keeper` without the command line's weight.
+"""Entry point of the daemon, which a keeper starts. It does the same as `mount --no-keeper`, but starts faster.
 
-A broker may be waiting for this process, so it imports nothing that it does not serve with.
+A broker may be waiting for this process, so it imports only what it needs to serve.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from commitlogfs.mount.linux import descriptor_store, logs, priority
 
 
 def main() -> int:
-    """Serve until unmounted or told to hand over; the exit status (docs/reference/cli.md)."""
+    """Serve until the mount ends or the daemon hands it over; returns the exit status (docs/reference/cli.md)."""
     parser = argparse.ArgumentParser(prog="commitlogfs-daemon", description=__doc__)
     parser.add_argument("which", help="configuration name or file; with --init the mountpoint")
     parser.add_argument("--init", metavar="DISK,DISK,...")

@@ -23,9 +23,9 @@ struct packed_attributes {
     int64_t ino, mode, nlink, uid, gid, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns;
 };
 
-#define WANTED_MASK (STATX_BASIC_STATS | STATX_BTIME)
+#define STATX_MASK_USED (STATX_BASIC_STATS | STATX_BTIME)
 
-/* Times beyond the years 1677 and 2262, which a filesystem may keep, show as the ends of what ns can tell. */
+/* Nanoseconds since the epoch. A time before 1677 or after 2262 does not fit and becomes INT64_MIN or INT64_MAX. */
 static int64_t to_ns(const struct statx_timestamp *t)
 {
     int64_t ns;
@@ -133,7 +133,7 @@ static PyObject *py_stat_fd(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     struct statx sx;
     Py_BEGIN_ALLOW_THREADS
-    result = statx(fd, "", AT_EMPTY_PATH, WANTED_MASK, &sx);
+    result = statx(fd, "", AT_EMPTY_PATH, STATX_MASK_USED, &sx);
     Py_END_ALLOW_THREADS
     if (result < 0)
         return PyErr_SetFromErrno(PyExc_OSError);
@@ -142,14 +142,14 @@ static PyObject *py_stat_fd(PyObject *Py_UNUSED(module), PyObject *args)
     return PyBytes_FromStringAndSize((const char *)&packed, sizeof packed);
 }
 
-/* One outcome per name: a packed record, or the errno of that name alone. */
+/* Result for one name: its packed attributes, or its errno. */
 struct outcome {
     const char *name;
     int error;
     struct packed_attributes attributes;
 };
 
-/* statx(2) for every name of a tuple of bytes, which the caller keeps alive. NULL with an exception set. */
+/* Calls statx(2) for every name of a tuple of bytes, which the caller keeps alive. Returns NULL with an exception. */
 static struct outcome *stat_all(int dirfd, PyObject *names)
 {
     Py_ssize_t count = PyTuple_GET_SIZE(names);
@@ -172,7 +172,7 @@ static struct outcome *stat_all(int dirfd, PyObject *names)
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t i = 0; i < count; i++) {
         struct statx sx;
-        if (statx(dirfd, outcomes[i].name, AT_SYMLINK_NOFOLLOW, WANTED_MASK, &sx) < 0)
+        if (statx(dirfd, outcomes[i].name, AT_SYMLINK_NOFOLLOW, STATX_MASK_USED, &sx) < 0)
             outcomes[i].error = errno;
         else if (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT)
             outcomes[i].error = EXDEV; /* something is mounted over the name: not the disk's own file */

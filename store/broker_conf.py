@@ -1,14 +1,15 @@
-"""A RocketMQ broker.conf as the broker itself takes it, with a warning for everything that is not as it seems.
+"""A RocketMQ broker.conf as the broker itself reads it, with a warning for every value that the broker ignores or
+changes.
 
 Rules, with their source in RocketMQ 5.5.0:
 
 - The file is a Java properties file in ISO-8859-1 (BrokerStartup.SystemConfigFileHelper#loadConfig).
-- A key that no setter answers to is ignored without a word; so is an int that does not parse, which a blank
-  at the end of the line is enough for. Texts are trimmed, booleans are not: all but "true" is false
+- The broker silently ignores a key without a setter, and an int that does not parse; a blank at the end of the
+  line is enough for that. It trims texts but not booleans: everything except "true" is false
   (MixAll#properties2Object).
 - Several commitlog paths are separated by commas, unless the system property
   rocketmq.broker.multiPathSplitter says otherwise; their items are not trimmed
-  (MultiPathMappedFileQueue#getPaths). RIP-7's text has ':' and is understood too.
+  (MultiPathMappedFileQueue#getPaths). RIP-7's text uses ':', which is accepted, too.
 """
 
 import difflib
@@ -18,18 +19,18 @@ from dataclasses import dataclass, field
 from typing import Final
 
 _REAL_LOOKALIKES: Final = frozenset({"storePathDLedgerCommitLog", "mappedFileSizeTimerLog"})
-"""Broker keys in their own right that are nearly spelt like one that is looked for."""
+"""Keys of the broker whose spelling is close to a key that is read here. They are not misspellings."""
 _SYSTEM_PROPERTY_PREFIX: Final = "rocketmq.broker."
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 _JAVA_BLANKS: Final = "".join(map(chr, range(0x21)))
-"""What Java's String#trim removes."""
+"""Characters that Java's String#trim removes."""
 
 # --- Java properties ---------------------------------------------------------------------------------
 
 
 class PropertiesError(ValueError):
-    """Text that java.util.Properties#load refuses; a broker would not start with it."""
+    """The text is one that java.util.Properties#load refuses; a broker does not start with it."""
 
 
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -45,7 +46,8 @@ def parse_properties(text: str) -> list[tuple[str, str]]:
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
-    """(number of its first line, content) without comments and blank lines, continuations joined."""
+    """Logical lines as (number of the first physical line, content): no comments or blank lines, continuations
+    joined."""
     lines: list[tuple[int, str]] = []
     pending: tuple[int, str] | None = None
     for number, natural in enumerate(re.split(r"\r\n|\r|\n", text), start=1):
@@ -81,7 +83,10 @@ def _unescape(text: str, number: int) -> str:
         if not escaped.startswith("u"):
             return _ESCAPES.get(escaped, escaped)
         if len(escaped) != 5:
-            raise PropertiesError(f"line {number}: a \\u without four hex digits: a broker does not start with it")
+            raise PropertiesError(
+                f"line {number}: \\u is not followed by four hex digits, and a broker does not start with that; "
+                "correct the line"
+            )
         return chr(int(escaped[1:], 16))
 
     plain = re.sub(r"\\(u[0-9A-Fa-f]{4}|.|$)", replace, text, flags=re.DOTALL)
@@ -94,7 +99,7 @@ def _unescape(text: str, number: int) -> str:
 
 @dataclass(slots=True)
 class BrokerConf:
-    """Values as the broker would hold them; every surprise on the way becomes a warning."""
+    """Values as the broker holds them, and a warning for each one that differs from what the file seems to say."""
 
     properties: dict[str, str]
     warnings: list[str] = field(default_factory=list)
@@ -103,25 +108,25 @@ class BrokerConf:
         self.warnings.append(CONTROL.sub(" ", text))
 
     def warn_of_other_keys(self, keys: list[str], known: Iterable[str]) -> None:
-        """Repeats and misspellings of `known` keys. `keys` in file order, repeats included."""
+        """Warn of repeated and misspelt `known` keys. `keys` are in file order, repeats included."""
         by_lower_case = {key.lower(): key for key in known}
         for key in dict.fromkeys(keys):
             if key == by_lower_case.get(key.lower()):
                 if keys.count(key) > 1:
-                    self.warn(f"{key} is given {keys.count(key)} times: the broker takes the last one")
+                    self.warn(f"{key} is given {keys.count(key)} times: the broker uses the last one")
             elif key.startswith(_SYSTEM_PROPERTY_PREFIX):
                 self.warn(f"{key} is ignored by the broker in this file: it is a Java system property (-D)")
             elif key not in _REAL_LOOKALIKES:
                 close = difflib.get_close_matches(key.lower(), by_lower_case, n=1, cutoff=0.8)
                 if close:
                     meant = by_lower_case[close[0]]
-                    what = "its default is used" if meant not in self.properties else f"{meant} is given too"
-                    self.warn(f"{key} is ignored by the broker: did you mean {meant}? ({what})")
+                    effect = "its default is used" if meant not in self.properties else f"{meant} is given too"
+                    self.warn(f"{key} is ignored by the broker: did you mean {meant}? ({effect})")
         if self.properties.get("enableDLegerCommitLog", "").lower() == "true":
-            self.warn("enableDLegerCommitLog = true: DLedger keeps a log of its own, which is not served here")
+            self.warn("enableDLegerCommitLog = true: DLedger has its own log, which commitlogfs does not support")
 
     def text(self, key: str) -> str | None:
-        """A trimmed text, None where it is not set."""
+        """The trimmed text of `key`, or None if it is not set."""
         value = self.properties.get(key)
         if value is None:
             return None
@@ -131,11 +136,11 @@ class BrokerConf:
             )
         trimmed = value.strip(_JAVA_BLANKS)
         if not trimmed:
-            self.warn(f"{key} is empty: taken as not set")
+            self.warn(f"{key} is empty: it counts as not set")
         return trimmed or None
 
     def raw_text(self, key: str, default: str) -> str:
-        """A trimmed text; an empty one counts."""
+        """The trimmed text of `key`. An empty text is returned as it is, not replaced by `default`."""
         return self.properties.get(key, default).strip(_JAVA_BLANKS)
 
     def boolean(self, key: str, default: bool) -> bool:
@@ -143,24 +148,24 @@ class BrokerConf:
         if value is None:
             return default
         if value.lower() not in ("true", "false"):
-            self.warn(f"{key} = {value!r} is false to the broker, as all but true is")
+            self.warn(f"{key} = {value!r}: the broker reads it as false, as it does everything except true")
         return value.lower() == "true"
 
     def integer(self, key: str, default: int) -> int | None:
-        """A Java int, None where it is not set or where the broker ignores it."""
+        """The value of `key` as a Java int, or None if it is not set or the broker ignores it."""
         value = self.properties.get(key)
         if value is None:
             return None
         if re.fullmatch(r"[+-]?[0-9]+", value) and -(2**31) <= int(value) < 2**31:
             return int(value)
-        cause = "a blank at its end" if re.fullmatch(r"[+-]?[0-9]+\s+", value) else "it is no Java int"
+        cause = "a blank at its end" if re.fullmatch(r"[+-]?[0-9]+\s+", value) else "it is not a Java int"
         self.warn(f"{key} = {value!r} is ignored by the broker ({cause}): its default {default} is used")
         return None
 
     def paths(self, key: str, value: str | None) -> dict[str, str]:
-        """The path list in `value` as the broker splits it, or RIP-7's with ':'; {} where it is not set.
+        """The paths in the list `value`, split as the broker does, or at RIP-7's ':'; {} if it is not set.
 
-        Maps each path, without a slash at its end, to the letters the broker has for it.
+        Maps each path, without a slash at its end, to the broker's spelling of it.
         """
         if value is None:
             return {}
@@ -169,7 +174,7 @@ class BrokerConf:
             separator = ":"
         if separator == ":" and ":" in value:
             self.warn(
-                f"{key} is split at ':' as RIP-7 writes it; an unmodified broker splits at ',' only "
+                f"{key} is split at ':', as in RIP-7; an unmodified broker splits at ',' only "
                 "(system property rocketmq.broker.multiPathSplitter)"
             )
         return self._clean_items(key, value.split(separator))
@@ -183,8 +188,8 @@ class BrokerConf:
                 continue
             if name != item:
                 self.warn(
-                    f"{key}: the broker does not trim the item {item!r} and uses a folder of that very name; "
-                    f"{name} is written: look where the segments really are"
+                    f"{key}: the broker does not trim the item {item!r} and uses a directory of exactly that name; "
+                    f"{name} is written: check which directory holds the segments"
                 )
             path = name.rstrip("/") or "/"
             if path in cleaned:

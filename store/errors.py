@@ -1,18 +1,18 @@
-"""One class per cause. No errno inside: fusefs.errors is the single place that translates.
+"""Errors of the store, one class for each cause. They carry no errno: fusefs.errors alone maps them to errnos.
 
-Every message is one line: what, which disk or file, what to do.
+Every message is one line: `<object>: <fact>; <what to do>`.
 """
 
 
 class StoreError(Exception):
-    """Base of everything the store raises on purpose."""
+    """Base class of all errors that the store raises on purpose."""
 
 
 # --- names and requests ------------------------------------------------------------------------------
 
 
 class InvalidNameError(StoreError):
-    """The name can never be a segment or a temporary of this pool."""
+    """The name cannot be that of a segment or a temporary of this pool."""
 
 
 class SegmentExistsError(StoreError):
@@ -24,15 +24,16 @@ class SegmentNotFoundError(StoreError):
 
 
 class SegmentIncompleteError(StoreError):
-    """Only a whole segment can be published under its name."""
+    """The temporary is shorter than a segment, so it cannot be renamed to one."""
 
 
 class InvalidSizeError(StoreError):
-    """A segment grows once, from 0 to the segment size, and never shrinks."""
+    """The size is neither allowed nor possible: a segment grows once, from 0 to the segment size, and never
+    shrinks."""
 
 
 class BeyondSegmentError(StoreError):
-    """A write would pass the end of the fixed-size segment."""
+    """The write would go past the end of the fixed-size segment."""
 
 
 class NotPermittedError(StoreError):
@@ -40,18 +41,18 @@ class NotPermittedError(StoreError):
 
 
 class LogGapError(StoreError):
-    """A read of the log touched offsets that no segment holds."""
+    """The log was read at offsets that no segment holds."""
 
 
 class UncertainPublishError(StoreError):
-    """A disk failed while a segment got its name: no other disk may be tried for it."""
+    """A disk failed while a segment got its name, so the name may exist there: no other disk may be tried."""
 
 
 # --- disks -------------------------------------------------------------------------------------------
 
 
 class DiskError(StoreError):
-    """Trouble with one disk; carries its name for the log."""
+    """One disk is in trouble. The error carries the disk's path for the log."""
 
     def __init__(self, disk: str, message: str) -> None:
         super().__init__(f"{disk}: {message}")
@@ -67,19 +68,19 @@ class DiskReadOnlyError(DiskError):
 
 
 class DiskFailedError(DiskError):
-    """The disk answers with I/O errors, or not at all."""
+    """The disk returns I/O errors, or does not answer."""
 
 
 class HoldsDataError(StoreError):
-    """A file that was taken for empty may hold data: it is left alone."""
+    """A file that was given up as empty may hold data by now, so it is not removed."""
 
 
 class ForeignFileError(DiskError):
-    """Something else, or nothing, lies where a file of ours was: somebody changed the disk's folder."""
+    """A file is missing or replaced by another one: another program has changed the disk's directory."""
 
 
 class NoDiskAvailableError(StoreError):
-    """No disk takes a new segment: for lack of room, because one or more fail, or because none is writable."""
+    """No disk takes a new segment: all are full (`no_space`), some fail (`failing`), or none is writable."""
 
     def __init__(self, message: str, *, no_space: bool, failing: bool = False) -> None:
         super().__init__(message)
@@ -95,17 +96,17 @@ class PoolError(StoreError):
 
 
 class FolderError(PoolError):
-    """One disk's folder cannot be used."""
+    """One disk's directory cannot be used."""
 
     def __init__(self, path: str, reason: str, remedy: str) -> None:
-        super().__init__(f"{path}: {reason}: {remedy}")
+        super().__init__(f"{path}: {reason}; {remedy}")
         self.path = path
         self.reason = reason
         self.remedy = remedy
 
 
 class SegmentSizeError(PoolError):
-    """Most of the segments found have another size than the one given: that one is wrong, not they."""
+    """Most segments found do not have the segment size that was given, so that size is probably wrong."""
 
     def __init__(self, given: int, found: int, number: int, total: int) -> None:
         super().__init__(f"the segment size given is {given}, but {number} of {total} segments have {found} bytes")
@@ -113,13 +114,13 @@ class SegmentSizeError(PoolError):
         self.found = found
         """Bytes."""
         self.number = number
-        """How many segments have `found` bytes, of `total` with any content."""
+        """Number of segments that have `found` bytes, out of `total` that are not empty."""
         self.total = total
 
 
 class NoIdentityError(PoolError):
-    """A folder carries no identity: most likely a disk that is not mounted."""
+    """No directory carries an identity: most likely the disks are not mounted."""
 
 
 class PoolInUseError(PoolError):
-    """Another process works on these folders."""
+    """Another process uses these directories."""

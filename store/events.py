@@ -1,6 +1,6 @@
-"""Log events: a stable name and fields, kept apart until the one who writes them formats the line.
+"""Log events: a stable name and fields, which mount.linux.logs formats into one line.
 
-The standard logging module carries them, so a library user sees ordinary records.
+The standard logging module carries them, so other programs that use this package see ordinary records.
 """
 
 import logging
@@ -20,8 +20,8 @@ def log_event(
 ) -> None:
     """Log one event; fields that are None are left out.
 
-    `event` is a stable name. Repeats are told by event and `repeat_key`, or if that is None by those fields
-    that say what it is about (disk, segment, op, errno, name, path, reason): mount.linux.logs holds them back.
+    `event` is a stable name. mount.linux.logs suppresses repeats. Two events are repeats of each other if they have
+    the same name and `repeat_key`; if that is None, the same fields disk, segment, op, errno, name, path, reason.
     """
     if not logger.isEnabledFor(level):
         return

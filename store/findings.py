@@ -1,16 +1,16 @@
-"""What a start-up check can find, each with a named remedy."""
+"""Findings of the start-up check, each with its remedy."""
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
 
 class Severity(IntEnum):
-    """What a finding does to a mount."""
+    """Effect of a finding on a mount."""
 
     NOTE = 0
-    """Worth knowing; served all the same."""
+    """For information; the pool is served."""
     WARNING = 1
-    """Something lies there that is not served."""
+    """A file is not served, or a guarantee is weaker; the pool is served."""
     REFUSES = 2
     """The mount is refused unless `on_missing = "degraded"`."""
     REFUSES_ALWAYS = 3
@@ -41,12 +41,12 @@ class FindingCode(Enum):
     UNFINISHED_COPY = "unfinished-copy"
     UNSIZED_SEGMENT = "unsized-segment"
     EMPTY_LEFTOVER = "empty-leftover"
-    FOLDER_OPEN_TO_OTHERS = "folder-open-to-others"
+    DIRECTORY_OPEN_TO_OTHERS = "directory-open-to-others"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing found, in words: where, what, and what to do about it."""
+    """One irregularity: where it is, what it is, and what to do."""
 
     code: FindingCode
     severity: Severity
@@ -56,11 +56,11 @@ class Finding:
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.text}: {self.remedy}"
+        return f"{self.text}; {self.remedy}"
 
     @property
     def text(self) -> str:
-        """Where and what, without the remedy."""
+        """The place and the fact, without the remedy."""
         where = "/".join(part for part in (self.disk, self.file) if part)
         return f"{where}: {self.message}" if where else self.message
 

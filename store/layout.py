@@ -1,12 +1,12 @@
-"""What lies in a disk's folder, and in which format version.
+"""Content of a disk's directory, and the version of its format.
 
     DISK/00000000000000000000      a segment, exactly RocketMQ's own file
     DISK/.00000000000000000000.x   a copy in progress (rsync's temporary), renamed to its segment when done
-    DISK/.commitlogfs/             only while needed: removed segments that somebody still holds open
+    DISK/.commitlogfs/             removed segments that are still open; exists only while there are any
     DISK/lost+found                ext4's own
 
-Identity is kept in extended attributes of DISK itself, because RocketMQ 4.9 refuses to load a commitlog
-directory that holds any other entry.
+The identity is in extended attributes of DISK itself, because RocketMQ 4.9 refuses to load a commitlog directory
+that holds any other entry.
 """
 
 FORMAT_VERSION = 1
@@ -15,7 +15,7 @@ XATTR_IDENTITY = "user.commitlogfs.identity"
 XATTR_NEWEST = "user.commitlogfs.newest"
 XATTR_ROOT = "user.commitlogfs.root"
 XATTR_BIRTH = "user.commitlogfs.birth"
-"""Only while `init` or `adopt` is at work: on every disk that has an identity already, gone once all have one."""
+"""Mark of an unfinished `init` or `adopt`: on each disk that has its identity, until all disks have theirs."""
 
 RETIRED_FOLDER = b".commitlogfs"
 

@@ -24,7 +24,7 @@ from commitlogfs.store.record_layout import (
 )
 
 PROPERTY_CRC_BYTES = 20
-"""The record's own checksum, where the broker adds one: the last property, `__CRC32#`."""
+"""Length of the record's own checksum, which some brokers add as the last property, `__CRC32#`."""
 
 _HEADER = struct.Struct(">II")
 _BEFORE_BORN_HOST = struct.Struct(">IIIiiqqiq")
@@ -40,7 +40,7 @@ _CRC_MASK = 0x7FFFFFFF
 
 
 class SysFlag(IntFlag):
-    """MessageSysFlag: one bit each; transaction state and compression are fields of several bits."""
+    """RocketMQ's MessageSysFlag. Transaction state and compression are not here: they have several bits each."""
 
     COMPRESSED = 1 << 0
     MULTI_TAGS = 1 << 1
@@ -72,14 +72,14 @@ _COMPRESSION_SHIFT, _COMPRESSION_BITS = 8, 0b111
 
 
 class RecordError(StoreError):
-    """No record could be decoded here; the message says why."""
+    """No record could be decoded; the message says why."""
 
 
 class BlankRecordError(RecordError):
-    """The blank record at the end of a segment: `size` bytes, then the next segment begins."""
+    """The blank record at the end of a segment begins here. It has `size` bytes; then the next segment begins."""
 
     def __init__(self, size: int) -> None:
-        super().__init__("a blank record, which fills the rest of a segment: the log goes on in the next one")
+        super().__init__("a blank record, which fills the rest of a segment; the log continues in the next segment")
         self.size = size
 
 
@@ -88,18 +88,19 @@ class NotARecordError(RecordError):
 
 
 class TruncatedRecordError(RecordError):
-    """A record begins here, but fewer bytes were given than it has: `needed` in all."""
+    """A record begins here, but only a part of its `needed` bytes was given."""
 
     def __init__(self, needed: int, given: int) -> None:
-        super().__init__(f"a record of {needed} bytes, cut short after {given}")
+        super().__init__(f"an incomplete record: {given} of its {needed} bytes are there")
         self.needed = needed
 
 
 class WrongOffsetError(RecordError):
-    """A whole record, but one that belongs to `physical_offset`: left over from an earlier use of the bytes."""
+    """A whole record is here, but it belongs to `physical_offset`: it remains from an earlier use of these
+    bytes."""
 
     def __init__(self, physical_offset: int) -> None:
-        super().__init__(f"a left-over record that belongs to log offset {physical_offset}")
+        super().__init__(f"an old record, which belongs to log offset {physical_offset}")
         self.physical_offset = physical_offset
 
 
@@ -121,16 +122,18 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One message as it lies in the log. Times in milliseconds since the epoch; `body` as stored, so
-    possibly compressed."""
+    """One message as it is stored in the log.
+
+    Times are milliseconds since the epoch. `body` is as stored, so it may be compressed.
+    """
 
     total_size: int
     version: int
-    """1 or 2."""
+    """Version of the message format: 1 or 2."""
     body_crc: int
     queue_id: int
     flag: int
-    """The producer's own."""
+    """Flag that the producer chose; RocketMQ does not use it."""
     queue_offset: int
     physical_offset: int
     sys_flag: int
@@ -144,7 +147,7 @@ class Record:
     topic_bytes: bytes
     properties_bytes: bytes
     property_crc_ok: bool | None
-    """The checksum of the whole record; None where the broker did not add one."""
+    """Whether the checksum of the whole record is right; None if the broker did not add one."""
 
     @property
     def topic(self) -> str:
@@ -164,7 +167,8 @@ class Record:
 
     @property
     def compression(self) -> Compression | None:
-        """None for a body that is not compressed. Raises ValueError for a number RocketMQ does not know."""
+        """Compression of the body; None if it is not compressed. Raises ValueError for a number that RocketMQ does
+        not define."""
         if not self.sys_flag & SysFlag.COMPRESSED:
             return None
         return Compression(self.sys_flag >> _COMPRESSION_SHIFT & _COMPRESSION_BITS)
@@ -176,8 +180,11 @@ def body_crc(body: bytes) -> int:
 
 
 def parse_properties(raw: bytes) -> dict[str, str]:
-    """`name 0x01 value 0x02` repeated, by RocketMQ's rules (MessageDecoder#string2messageProperties): a piece
-    without name or value is dropped, the first 0x01 splits, a repeated name keeps its last value."""
+    """Properties in `raw`, which is `name 0x01 value 0x02` repeated.
+
+    RocketMQ's rules (MessageDecoder#string2messageProperties): the first 0x01 separates name and value, an item
+    without name or value is dropped, and of several values of one name the last counts.
+    """
     properties = {}
     for piece in raw.decode(errors="replace").split("\x02"):
         name, _, value = piece.partition("\x01")
@@ -187,7 +194,7 @@ def parse_properties(raw: bytes) -> dict[str, str]:
 
 
 def peek(data: bytes) -> int:
-    """The size of the record that begins with these (at least SIZE_AND_MAGIC_BYTES) bytes.
+    """Size of the record that begins with `data`, of which at least SIZE_AND_MAGIC_BYTES are needed.
 
     Raises BlankRecordError, NotARecordError, TruncatedRecordError.
     """
@@ -199,17 +206,17 @@ def peek(data: bytes) -> int:
     if magic == MAGIC_BLANK:
         raise BlankRecordError(total_size)
     if not any(data[:SIZE_AND_MAGIC_BYTES]):
-        raise NotARecordError("nothing is written here (yet)")
+        raise NotARecordError("nothing is written here yet")
     if magic not in (MAGIC_V1, MAGIC_V2) or total_size < SMALLEST_RECORD_BYTES:
         raise NotARecordError("no record begins here")
     return total_size
 
 
 def decode(data: bytes, physical_offset: int) -> Record:
-    """The record that begins with `data`, which may be longer than it, at log offset `physical_offset`.
+    """The record at log offset `physical_offset`, with which `data` begins; `data` may be longer.
 
-    Checksums are computed and reported, never demanded: see `body_crc_ok`, `property_crc_ok`. Raises
-    BlankRecordError, NotARecordError, TruncatedRecordError, WrongOffsetError, DamagedRecordError.
+    A wrong checksum is no error: see `body_crc_ok` and `property_crc_ok`. Raises BlankRecordError, NotARecordError,
+    TruncatedRecordError, WrongOffsetError, DamagedRecordError.
     """
     total_size = peek(data)
     if len(data) < total_size:
@@ -255,7 +262,7 @@ def decode(data: bytes, physical_offset: int) -> Record:
 
 
 class _Reader:
-    """Takes fields off the front of one record. Raises DamagedRecordError where they do not fit into it."""
+    """Reads the fields of one record one after the other. Raises DamagedRecordError if one does not fit into it."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -282,8 +289,11 @@ class _Reader:
 
 
 def _check_property_crc(record: bytes, properties: bytes) -> bool | None:
-    """`__CRC32#`, 0x01, ten decimal digits with the least significant first, 0x02, as the record's last bytes;
-    over all that precedes them (CommitLog.CRC32_RESERVED_LEN, MessageDecoder#createCrc32)."""
+    """Whether the record's own checksum is right; None if it has none.
+
+    The record's last bytes are `__CRC32#`, 0x01, ten decimal digits with the least significant first, and 0x02. The
+    checksum covers all bytes before them (CommitLog.CRC32_RESERVED_LEN, MessageDecoder#createCrc32).
+    """
     tail = properties[-PROPERTY_CRC_BYTES:]
     if len(tail) < PROPERTY_CRC_BYTES or not tail.startswith(_PROPERTY_CRC_NAME) or tail[-1:] != b"\x02":
         return None

@@ -1,4 +1,4 @@
-"""Where the fields of a record lie: the one home of every position, length and magic number of the log's format.
+"""Positions, lengths and magic numbers of a record: the only place that defines the log's format.
 
 All numbers are big-endian (RocketMQ MessageExtEncoder#encode, CommitLog#checkMessageAndReturnSize):
 
@@ -6,9 +6,9 @@ All numbers are big-endian (RocketMQ MessageExtEncoder#encode, CommitLog#checkMe
     BORNTIMESTAMP 8  BORNHOST 8|20  STORETIMESTAMP 8  STOREHOST 8|20  RECONSUMETIMES 4
     PREPAREDTRANSACTIONOFFSET 8  BODYLEN 4 BODY  TOPICLEN 1|2 TOPIC  PROPLEN 2 PROPERTIES
 
-A host is an address of 4 or 16 bytes, told by SYSFLAG, and a port of 4. TOPICLEN has 1 byte in V1, 2 in V2.
-A segment ends with a blank record: 8 bytes, TOTALSIZE = all that remains of the segment. Bytes after the last
-record of the log may be anything, even an old record: only one that carries its own log offset counts.
+A host is an address of 4 or 16 bytes, as SYSFLAG says, and a port of 4. TOPICLEN has 1 byte in V1, 2 in V2. A
+segment ends with a blank record: 8 bytes, TOTALSIZE = the rest of the segment. Bytes after the last record of the
+log may be anything, even an old record: only a record that carries its own log offset counts.
 
 Positions count from the record's first byte. Positions after BORN_HOST_AT hold for two IPv4 hosts: add IPV6_EXTRA
 for each host that is an IPv6 address and lies before the field.
@@ -42,14 +42,15 @@ IPV4_HOST_BYTES = 8
 IPV6_EXTRA = 12
 
 SIZE_AND_MAGIC_BYTES = 8
-"""TOTALSIZE and MAGIC: they tell what lies here."""
+"""Length of TOTALSIZE and MAGIC, which show whether a record begins here."""
 PROPERTIES_LENGTH_BYTES = 2
 SMALLEST_RECORD_BYTES = 91
-"""V1, two IPv4 hosts, nothing in body, topic and properties."""
+"""Size of a V1 record with two IPv4 hosts and an empty body, topic and properties."""
 LARGEST_HEADER_BYTES = BODY_AT + 2 * IPV6_EXTRA
-"""All that lies before the body, with two IPv6 hosts."""
+"""Length of all fields before the body, with two IPv6 hosts."""
 END_BLANK_BYTES = 8
-"""A record leaves at least these bytes for the blank record (CommitLog.END_FILE_MIN_BLANK_LENGTH)."""
+"""Bytes that a record leaves at least at the segment's end, for the blank record
+(CommitLog.END_FILE_MIN_BLANK_LENGTH)."""
 LARGEST_V1_TOPIC_BYTES = 127
 
 assert SIZE_AND_MAGIC_BYTES == MAGIC_AT + 4 == BODY_CRC_AT

@@ -1,7 +1,7 @@
 """Segment names: the only place that parses or formats them.
 
-A segment is one fixed-size file of the log (RocketMQ's MappedFile), named by the log offset of its first
-byte in 20 decimal digits (RocketMQ UtilAll#offset2FileName; ASCII digits only, see docs/decisions.md).
+A segment is one fixed-size file of the log (RocketMQ's MappedFile). Its name is the log offset of its first byte in
+20 decimal digits (RocketMQ UtilAll#offset2FileName; ASCII digits only, see docs/decisions.md).
 """
 
 import re
@@ -22,7 +22,7 @@ _TEMPORARY_NAME = re.compile(rb"\.([0-9]{20})\.[A-Za-z0-9_-]{1,32}")
 
 
 class SegmentState(Enum):
-    """Life of a segment (docs/terminology.md)."""
+    """State of a segment (docs/terminology.md)."""
 
     PREALLOCATED = "preallocated"
     ACTIVE = "active"
@@ -30,7 +30,7 @@ class SegmentState(Enum):
 
 
 def parse_segment_name(name: bytes, segment_size: int) -> BaseOffset | None:
-    """The base offset that `name` stands for, or None where it is no segment of this size.
+    """Base offset of the segment `name`, or None if it is not the name of a segment of this size.
 
     A segment's name is 20 ASCII digits, a multiple of `segment_size`, and its last byte has an offset
     that fits RocketMQ's signed 64-bit long.
@@ -48,16 +48,16 @@ def format_segment_name(base_offset: int) -> bytes:
 
 
 def parse_temporary_name(name: bytes, segment_size: int) -> BaseOffset | None:
-    """The base offset of the segment that `.NAME.suffix` (rsync's way) will become, or None."""
+    """Base offset of the segment to which the temporary `.NAME.suffix` will be renamed, or None for other names."""
     match = _TEMPORARY_NAME.fullmatch(name)
     return None if match is None else parse_segment_name(match[1], segment_size)
 
 
 def show_name(name: bytes) -> str:
-    """Any file name as text for a terminal: nothing in it can end a line or control the terminal."""
+    """The file name as text that is safe on a terminal: nothing in it can end a line or control the terminal."""
     return printable(name.decode(errors="backslashreplace"))
 
 
 def looks_like_segment(name: bytes) -> bool:
-    """Twenty digits, whatever the offset: what a RocketMQ broker would take for one of its files."""
+    """Whether a RocketMQ broker would take the file for a segment: 20 digits, whatever the offset."""
     return _SEGMENT_NAME.fullmatch(name) is not None

@@ -1,31 +1,31 @@
 """Fill levels of one disk, in whole percent of used / (used + available). Pure.
 
 Whole percents because RocketMQ's own three settings are ints and it rounds the measured ratio up to one
-(UtilAll#getDiskPartitionSpaceUsedPercent, MessageStoreConfig; facts section 7).
+(UtilAll#getDiskPartitionSpaceUsedPercent, MessageStoreConfig).
 """
 
 from dataclasses import dataclass
 from typing import Final
 
 RANGES: Final[dict[str, tuple[int, int]]] = {"clean": (10, 95), "force": (30, 85), "full": (35, 90)}
-"""Allowed percent, both ends included: what RocketMQ 5.5.0 clamps to
+"""Allowed percent, both ends included: the ranges to which RocketMQ 5.5.0 clamps
 (MessageStoreConfig#getDiskMaxUsedSpaceRatio, CleanCommitLogService#getDiskSpaceCleanForciblyRatio and
 #getDiskSpaceWarningLevelRatio)."""
 
 LOWEST_RESUME: Final = 10
 RESUME_MARGIN: Final = 2
 FORCE_MINUS_MARGIN: Final = -1
-"""`resume` left open: becomes `force` - RESUME_MARGIN."""
+"""Value for a `resume` that is not given: it becomes `force` - RESUME_MARGIN."""
 
 
 class ThresholdError(ValueError):
-    """A threshold that is out of range or contradicts another one.
+    """A threshold is out of range or contradicts another one.
 
-    `key` is the name an operator writes (`min_free` for `min_free_bytes`), `allowed` the range in words.
+    `key` is the name in the configuration (`min_free` for `min_free_bytes`), `allowed` the range as text.
     """
 
     def __init__(self, key: str, value: int, problem: str, allowed: str) -> None:
-        super().__init__(f"{key} = {value} {problem}: allowed is {allowed}")
+        super().__init__(f"{key} = {value} {problem}; set it to {allowed}")
         self.key = key
         self.value = value
         self.problem = problem
@@ -34,25 +34,25 @@ class ThresholdError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """When a disk is cleaned, skipped, forced and closed. Raises ThresholdError when it makes no sense.
+    """Fill levels at which a disk is cleaned, skipped, relieved by force, and closed. Raises ThresholdError.
 
-    `clean <= force <= full`: each step is stronger than the one before. A broker with the order reversed
-    behaves as if the weaker one stood at the stronger one, so nothing is lost by refusing it; and statfs
-    may show incurable pressure up to `clean`, which above `force` would make a broker empty its log.
-    `resume < force`: equal, or above, a disk would flap between skipped and eligible with every segment.
-    `resume` and `clean` are not ordered: one stops forced deletion, the other starts expiry by age.
+    `clean <= force <= full`: each has a stronger effect than the one before. With a reversed order, a broker acts
+    at the lower of the two, so refusing it costs nothing. And statfs shows pressure that deleting cannot cure up to
+    `clean`; if `clean` were above `force`, that would make a broker empty its log. `resume < force`: otherwise a
+    disk would change between skipped and eligible with every segment. `resume` and `clean` have no order: `resume`
+    ends forced deletion, `clean` begins expiry by age.
     """
 
     clean: int = 75
     """RocketMQ's diskMaxUsedSpaceRatio."""
     force: int = 85
-    """RocketMQ's diskSpaceCleanForciblyRatio; from here on the disk is skipped for new segments."""
+    """RocketMQ's diskSpaceCleanForciblyRatio; at or above it, the disk is skipped for new segments."""
     full: int = 90
-    """RocketMQ's diskSpaceWarningLevelRatio; from here on the disk takes nothing."""
+    """RocketMQ's diskSpaceWarningLevelRatio; at or above it, the disk takes no segment."""
     resume: int = FORCE_MINUS_MARGIN
-    """A skipped disk is eligible again below this."""
+    """Percent below which a skipped disk is eligible again."""
     min_free_bytes: int = 0
-    """A segment is never placed where less than this would stay available."""
+    """Bytes that stay available: a segment that would leave less is not placed on the disk."""
 
     def __post_init__(self) -> None:
         for key, value in (("clean", self.clean), ("force", self.force), ("full", self.full)):
@@ -76,9 +76,9 @@ class Thresholds:
 
 
 def clamp(key: str, value: int) -> tuple[int, str]:
-    """`value` forced into the range of `clean`, `force` or `full`, and why: "" where nothing changed.
+    """`value` clamped to the range of `clean`, `force` or `full`, and the reason; "" if it was in range.
 
-    For values from a broker.conf, which the broker clamps without a word. Raises KeyError for other keys.
+    For values from a broker.conf, which the broker clamps silently. Raises KeyError for other keys.
     """
     low, high = RANGES[key]
     clamped = min(max(value, low), high)

@@ -1,4 +1,5 @@
-"""Blocking work on disks, taken out of the event loop: threads per disk, measurements, probes, background commits.
+"""Blocking work on disks, outside of the event loop: threads for each disk, measurements, probes, background
+commits.
 
 Nothing here answers a request.
 """

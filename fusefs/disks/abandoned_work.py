@@ -1,4 +1,5 @@
-"""Work that goes on when nobody waits for it any longer: what has been sent to a disk cannot be called back."""
+"""Work that continues when its caller has given up waiting: a call that a disk has received cannot be taken
+back."""
 
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
@@ -9,13 +10,16 @@ T = TypeVar("T")
 
 
 class AbandonableWork(Generic[T]):
-    """A task of its own that outlives the request it was started for."""
+    """A task that may outlive the request for which it was started."""
 
     def __init__(
         self, work: Callable[[], Awaitable[T]], discard: Callable[[T], Awaitable[None]] | None = None
     ) -> None:
-        """Starts `work`. A result that nobody waits for any longer is given to `discard`; an error then is
-        dropped: `work` has told it to whom it concerns. Neither may raise BaseException of its own."""
+        """Start `work`.
+
+        After the caller has given up, a late result is passed to `discard`, and a late error is dropped: `work`
+        reports its errors itself. Neither may raise a BaseException that is not an Exception.
+        """
         self._ended = trio.Event()
         self._abandoned = False
         self._result: list[T] = []
@@ -23,7 +27,7 @@ class AbandonableWork(Generic[T]):
         trio.lowlevel.spawn_system_task(self._run, work, discard)
 
     async def wait(self, deadline_s: float) -> T:
-        """The result, or the error raised again. Raises TimeoutError after `deadline_s`. Once only."""
+        """The result of the work; raises its error, or TimeoutError after `deadline_s`. Call it once."""
         try:
             with trio.move_on_after(deadline_s):
                 await self._ended.wait()

@@ -1,4 +1,4 @@
-"""Work that follows a reply: committing new names and sizes and the record of the newest segment, per disk."""
+"""Work after a reply, for each disk: make new names, new sizes and the record of the newest segment durable."""
 
 import logging
 import math
@@ -24,14 +24,15 @@ log = logging.getLogger(__name__)
 
 
 class BackgroundSync:
-    """Syncs the folders whose names have changed, and keeps every disk's record of the newest segment.
+    """Syncs the directories whose names have changed, and updates every disk's record of the newest segment.
 
-    Waiting for this in the create itself would cost tens of milliseconds beside a syncing appender; a power
-    cut before it may undo the create, which the broker takes for never made. Only one after the other may be
-    undone, though: two disks commit in any order, and a successor without its predecessor is a gap. So the
-    next create waits until its predecessor is `committed`, which it nearly always is, a whole segment later. The
-    records on the other disks are not synced: their journals commit them within seconds, and a record that lags
-    behind is harmless, because the newest segment is made a whole segment before it carries data.
+    A create does not wait for this: that would cost tens of milliseconds beside a syncing appender. A power cut may
+    therefore undo the create, and for the broker the segment was never made. But two disks commit in any order, and
+    a segment without the one before it is a gap. So the next create waits until the segment before it is
+    `committed`, which is nearly always the case a whole segment later.
+
+    The records on the other disks are not synced: their journals commit them within seconds. A record that lags is
+    harmless, because the newest segment is made a whole segment before it holds data.
     """
 
     def __init__(self, commitlog: CommitLog, threads: DiskThreads) -> None:
@@ -44,16 +45,18 @@ class BackgroundSync:
         self._recorded: dict[DiskNumber, bytes] = {}
 
     def request(self, changed: DiskNumber | None) -> None:
-        """Names have changed on a disk: sync it, and bring every disk's record up to date. Requests coalesce.
-        None where only the record has to follow."""
+        """Sync the disk `changed`, whose names have changed, and update every disk's record. Requests coalesce.
+
+        With None only the records are updated.
+        """
         if changed is not None:
             self._to_sync.add(changed)
         for event in self._wanted.values():
             event.set()
 
     def sync_size(self, number: DiskNumber, work: Callable[[], Awaitable[None]]) -> None:
-        """Commit a file's new size, which `work` does; it raises nothing. A broker would do it with its first
-        message only."""
+        """Make a file's new size durable by `work`, which raises nothing. A broker syncs with its first message
+        only."""
         ended = trio.Event()
         self._sizes[number].add(ended)
         trio.lowlevel.spawn_system_task(self._sync_size, number, work, ended)
@@ -66,21 +69,23 @@ class BackgroundSync:
             ended.set()
 
     async def committed(self, number: DiskNumber) -> None:
-        """Wait until the names and sizes of a disk's files are durable, as far as it can make them so. May be
-        cancelled, on a disk that hangs: the work goes on in a task of its own."""
+        """Wait until names and sizes of a disk's files are durable, or the attempt has failed.
+
+        The wait may be cancelled if the disk hangs: the work continues in a task of its own.
+        """
         if number in self._to_sync or self._syncing[number].locked():
             await AbandonableWork(partial(self._sync, number)).wait(math.inf)
         for ended in tuple(self._sizes[number]):
             await ended.wait()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Serve requests until cancelled."""
         async with trio.open_nursery() as nursery:
             for number in self._commitlog.disks:
                 nursery.start_soon(self._serve, number)
 
     async def drain(self) -> None:
-        """Do now what was requested: at the end of the daemon."""
+        """Serve the requests that are left, at the end of the daemon."""
         for number, event in self._wanted.items():
             if event.is_set():
                 await self._sync(number)
@@ -103,7 +108,7 @@ class BackgroundSync:
         dirfd, sync = disk.dirfd, number in self._to_sync
         self._to_sync.discard(number)
         if not sync and self._recorded.get(number) == record:
-            return  # an older segment was removed from another disk
+            return  # the change was on another disk and did not change the record
 
         def work() -> None:
             try:

@@ -1,8 +1,8 @@
-"""What is known of disks outlives the daemon: it is kept beside the backing table, as long as the mount lasts.
+"""Health of the disks, stored beside the backing table so that it outlives the daemon, as long as the mount lasts.
 
-Kept is what a successor cannot find out at once: that a disk is suspected, since when, and failing, and how many
-removals in a row have freed nothing there. Not kept is since when nothing could be read of a disk: the evidence
-that its segments are lost begins anew, since nobody looked while there was no daemon.
+It stores facts that a successor cannot find out at once: whether a disk is suspected or failing, since when, and
+how many removals in a row have freed no space there. It does not store since when no segment of a disk could be
+read: nobody probed the disk while there was no daemon, so this evidence starts again.
 """
 
 import time
@@ -19,19 +19,19 @@ from commitlogfs.store.pool.commitlog import CommitLog
 
 INTERVAL_S: Final = 1.0
 _FREE_UNIT: Final = 1 << 16
-"""Bytes: 32 bits are enough for 256 TiB."""
+"""Unit, in bytes, in which free space is stored: 32 bits are enough for 256 TiB."""
 _FAILING, _READ_ONLY = 1, 2
 _RECLAIMED_NOTHING = 1 << 31
 
 
 class Kind(IntEnum):
-    """What a note is about. Numbers are part of the layout that versions share."""
+    """Subject of a note. The numbers are part of the layout that all versions share."""
 
     TROUBLE = 1
     SUSPECTED_SINCE_S = 2
     FRUITLESS_REMOVALS = 3
     LOWEST_FREE = 4
-    VAIN_SINCE_S = 5
+    FRUITLESS_SINCE_S = 5
 
 
 class DiskMemory:
@@ -40,30 +40,30 @@ class DiskMemory:
         self._backing = backing
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Save once a second until cancelled."""
         while True:
-            self.keep()
+            self.save()
             await trio.sleep(INTERVAL_S)
 
-    def keep(self) -> None:
-        """Note what has changed."""
-        vain = self._commitlog.space.fruitless_removals()
+    def save(self) -> None:
+        """Store the present health of all disks."""
+        fruitless = self._commitlog.space.fruitless_removals()
         for disk in self._commitlog.disks.values():
             values: dict[Kind, int] = {}
             if disk.is_troubled:
                 values[Kind.TROUBLE] = _FAILING * disk.is_failing | _READ_ONLY * disk.is_read_only
                 since_s = disk.suspected_since_s
                 values[Kind.SUSPECTED_SINCE_S] = round(time.monotonic() if since_s is None else since_s)
-            if disk.number in vain:
-                record = vain[disk.number]
+            if disk.number in fruitless:
+                record = fruitless[disk.number]
                 values[Kind.FRUITLESS_REMOVALS] = record.in_a_row | _RECLAIMED_NOTHING * record.reclaimed_nothing
                 values[Kind.LOWEST_FREE] = -(-record.lowest_free_bytes // _FREE_UNIT)
-                values[Kind.VAIN_SINCE_S] = round(record.since_s)
+                values[Kind.FRUITLESS_SINCE_S] = round(record.since_s)
             for kind in Kind:
                 self._backing.keep_note(disk.number, kind, values.get(kind))
 
     def restore(self) -> None:
-        """After a takeover: what the former daemon has noted."""
+        """Restore the health that the former daemon has stored, after a takeover."""
         notes = self._backing.kept_notes()
         now_s = time.monotonic()
         for disk in self._commitlog.disks.values():
@@ -78,12 +78,12 @@ class DiskMemory:
                     since_s=min(since_s, now_s),
                     now_s=now_s,
                 )
-            if {Kind.FRUITLESS_REMOVALS, Kind.LOWEST_FREE, Kind.VAIN_SINCE_S} <= of_disk.keys():
-                vain = of_disk[Kind.FRUITLESS_REMOVALS]
+            if {Kind.FRUITLESS_REMOVALS, Kind.LOWEST_FREE, Kind.FRUITLESS_SINCE_S} <= of_disk.keys():
+                count = of_disk[Kind.FRUITLESS_REMOVALS]
                 record = FruitlessRemovals(
-                    vain & ~_RECLAIMED_NOTHING,
+                    count & ~_RECLAIMED_NOTHING,
                     of_disk[Kind.LOWEST_FREE] * _FREE_UNIT,
-                    min(float(of_disk[Kind.VAIN_SINCE_S]), now_s),
-                    reclaimed_nothing=bool(vain & _RECLAIMED_NOTHING),
+                    min(float(of_disk[Kind.FRUITLESS_SINCE_S]), now_s),
+                    reclaimed_nothing=bool(count & _RECLAIMED_NOTHING),
                 )
                 self._commitlog.space.resume_fruitless_removals(DiskNumber(disk.number), record)

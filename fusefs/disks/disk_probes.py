@@ -1,5 +1,4 @@
-"""Looks at disks in trouble: so that a hiccup is forgotten without waiting for the next create, and what is
-believed to be lost really is."""
+"""Probes of disks in trouble: they end a suspicion without waiting for the next create, and confirm a loss."""
 
 import time
 
@@ -16,7 +15,8 @@ from commitlogfs.store.pool.commitlog import CommitLog
 
 DEADLINE_S = 1.0
 SAMPLES = 3
-"""Segments read: the oldest, the newest, and what lies between at even distances. One bad block is no lost disk."""
+"""Number of segments that a probe reads, evenly spread from the oldest to the newest. One bad block is not a lost
+disk."""
 
 
 class DiskProbes:
@@ -25,20 +25,21 @@ class DiskProbes:
         self._threads = threads
         self._observer = observer
         self._unanswered: set[DiskNumber] = set()
-        """A hung disk holds one thread for this, no more."""
+        """Disks whose probe has not ended. Such a disk is not probed again, so a hung disk holds one thread
+        only."""
 
     async def look(self, also: frozenset[DiskNumber] = frozenset()) -> None:
-        """At every disk that is suspected of anything, and at `also`."""
+        """Probe every disk that is in trouble or not rw, and those in `also`."""
         async with trio.open_nursery() as nursery:
             for disk in self._commitlog.disks.values():
                 is_suspected = disk.is_troubled or disk.unreadable_since_s is not None
                 if is_suspected or disk.state is not DiskState.RW or disk.number in also:
-                    nursery.start_soon(self._look_at, disk)
+                    nursery.start_soon(self._probe, disk)
 
-    async def _look_at(self, disk: Disk) -> None:
+    async def _probe(self, disk: Disk) -> None:
         number, path, dirfd = disk.number, disk.path, disk.dirfd
         size, names = self._commitlog.segment_size, self._samples(number)
-        may_write = disk.state is DiskState.RW  # an operator who spares a disk has his reasons
+        may_write = disk.state is DiskState.RW  # a cordoned disk is not written, not even by a probe
         if number in self._unanswered:
             health.record_silence(disk, time.monotonic())
             return

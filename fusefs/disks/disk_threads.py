@@ -1,4 +1,4 @@
-"""Blocking calls in worker threads, limited per disk, so that one hung disk cannot stop the others."""
+"""Blocking calls in worker threads, limited for each disk, so that one hung disk cannot stop the others."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -14,13 +14,13 @@ THREADS_PER_DISK = 16
 
 
 class DiskThreads:
-    """Runs functions on behalf of disks."""
+    """Runs functions in the threads of a disk."""
 
     def __init__(self, disks: Iterable[DiskNumber], threads_per_disk: int = THREADS_PER_DISK) -> None:
         self._limiters = {number: trio.CapacityLimiter(threads_per_disk) for number in disks}
 
     async def run(self, disk: DiskNumber, function: Callable[[], T]) -> T:
-        """Wait for the result however long it takes."""
+        """Result of `function`, however long it takes."""
         return await trio.to_thread.run_sync(function, limiter=self._limiters[disk])
 
     async def run_within(
@@ -30,10 +30,9 @@ class DiskThreads:
         function: Callable[[], T],
         discard: Callable[[T], None] | None = None,
     ) -> T:
-        """Wait at most `deadline_s`; then raise TimeoutError and leave the thread behind.
+        """Result of `function`. Raises TimeoutError after `deadline_s`, and leaves the thread behind.
 
-        A result that comes too late, or after the waiting task was cancelled, is given to `discard` (in that
-        thread).
+        A result that comes later, or after the waiting task was cancelled, is passed to `discard` in that thread.
         """
         outcome: _Outcome[T] = _Outcome(function, discard)
         try:
@@ -50,12 +49,12 @@ class DiskThreads:
         return outcome.result[0]
 
     def statistics(self) -> dict[DiskNumber, int]:
-        """Threads busy (or hung) per disk."""
+        """Number of busy or hung threads by disk."""
         return {number: int(limiter.borrowed_tokens) for number, limiter in self._limiters.items()}
 
 
 class _Outcome(Generic[T]):
-    """A result that belongs either to the waiting task or, once abandoned, to `discard`. Never to both."""
+    """A result that goes either to the waiting task or, once abandoned, to `discard`, never to both."""
 
     def __init__(self, function: Callable[[], T], discard: Callable[[T], None] | None) -> None:
         self._function = function
@@ -78,7 +77,7 @@ class _Outcome(Generic[T]):
             self._discard(value)
 
     def abandon(self) -> bool:
-        """False if the result arrived in the last moment and is to be used after all."""
+        """Give up waiting. Returns False if the result arrived at the last moment and is to be used."""
         with self._lock:
             self._abandoned = not self.result
             return self._abandoned

@@ -1,4 +1,4 @@
-"""Fresh disk measurements, never older than asked for, never waiting for a hung disk."""
+"""Measurements of disk usage that are not older than the caller allows, without waiting for a hung disk."""
 
 import errno
 

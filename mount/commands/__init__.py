@@ -1,4 +1,4 @@
-"""One module per verb of `commitlogfs`: arguments in, text and an exit status out.
+"""One module for each verb of `commitlogfs`: arguments in, text and an exit status out.
 
-What a verb does beyond that belongs to the other rooms.
+All other work of a verb belongs to the other rooms.
 """

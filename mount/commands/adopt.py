@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 def adopt(
     which: Annotated[str | None, typer.Argument(metavar="NAME|FILE", show_default=False)] = None,
     disks: Annotated[
-        str | None, typer.Option("--disks", metavar="DISK,DISK,...", help="Instead of a configuration.")
+        str | None, typer.Option("--disks", metavar="DISK,DISK,...", help="The disks, instead of a configuration.")
     ] = None,
     segment_size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Default: the size of the segments found.")
@@ -29,20 +29,21 @@ def adopt(
         str | None,
         typer.Option(
             metavar="USER[:GROUP]",
-            help="Who owns the mounted directory. Default: the owner of the folder with the oldest segment.",
+            help="Owner of the mounted directory. Default: the owner of the directory with the oldest segment.",
         ),
     ] = None,
     mode: Annotated[str | None, typer.Option(help="Permission bits of the mounted directory.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done; change nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
-    """Take over the folders of a RocketMQ store: a multi-path store, or a single commitlog folder with empty
-    folders on further disks. No segment is touched; the folders only get an identity.
+    """Make a pool of the directories of a RocketMQ store: those of a multi-path store, or a single commitlog
+    directory with empty directories on further disks. Segments stay as they are; each directory only gets an
+    identity.
 
-    The way back is to unmount: the folders stay a valid multi-path store.
+    To go back, unmount: the directories are still a valid multi-path store.
 
     EXIT STATUS: 0 taken over; 2 bad options or configuration; 4 refused: a broker has the newest segment
-    open, a segment is missing, doubled or of a wrong size, or something else lies in a folder.
+    open, a segment is missing, is there twice or has a wrong size, or a directory holds another file.
     """
     specs, size, config = chosen_disks(which, disks, segment_size)
     key = None if config is None or segment_size is not None else f"{config.file}: segment_size"
@@ -60,7 +61,7 @@ def adopt(
 
 
 def _contradiction(error: SegmentSizeError, key: str | None) -> RefusedError:
-    """The size given is wrong; `key`: of the configuration, None for --segment-size."""
+    """The refusal of a wrong segment size. `key` is that of the configuration, or None for --segment-size."""
     number = f"all {error.total}" if error.number == error.total else f"{error.number} of {error.total}"
     found = format_size(error.found)
     text = f"{number} segments have {found}"
@@ -70,7 +71,7 @@ def _contradiction(error: SegmentSizeError, key: str | None) -> RefusedError:
 
 
 def _require_usable(size: int, text: str) -> None:
-    """Raises RefusedError for segments of a size that no pool can have; `text` says which."""
+    """Raises RefusedError if no pool can have segments of this size; `text` names them."""
     try:
         checked_segment_size(size)
     except ValueError as error:

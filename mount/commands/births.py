@@ -1,4 +1,4 @@
-"""What `init` and `adopt` have in common: which disks, what would be written, writing it."""
+"""Common parts of `init` and `adopt`: the chosen disks, the owner, and carrying out the plan."""
 
 import grp
 import json
@@ -30,7 +30,7 @@ def chosen_disks(
         except ValueError as error:
             raise UsageError(f"--segment-size: {error}") from None
         if size <= 0 or size % 4096 or size > 2**31 - 4096:
-            raise UsageError(f"--segment-size: {size}: must be a multiple of 4096, at most 2 GiB")
+            raise UsageError(f"--segment-size: {size} is not supported; give a multiple of 4096 below 2GiB")
     if disks is None:
         which = settings.or_default(which)
     if (which is None) == (disks is None):
@@ -71,16 +71,16 @@ def parse_owner(text: str | None, mode: str | None, default: RootAttributes | No
         try:
             bits = int(mode, 8)
         except ValueError:
-            raise UsageError(f"--mode: {mode!r} is no octal mode such as 0750") from None
+            raise UsageError(f"--mode: {mode!r} is not an octal mode; write it as in 0750") from None
         if bits & ~0o777:
-            raise UsageError(f"--mode: {mode}: only permission bits, at most 0777")
+            raise UsageError(f"--mode: {mode} has more than permission bits; give at most 0777")
     return RootAttributes(bits, uid, gid)
 
 
 def carry_out(
     plan: BirthPlan, specs: tuple[DiskSpec, ...], stack: ExitStack, *, dry_run: bool, as_json: bool, done: str
 ) -> None:
-    """Write the pool's birth (or say what would be written) and report it."""
+    """Make the pool, or with `dry_run` only print the plan."""
     findings = list(plan.findings) if dry_run else birth.execute(plan, specs, stack)
     for finding in findings or plan.findings:
         typer.echo(f"commitlogfs: {finding.severity.name.lower()}: {finding}", err=True)
@@ -98,5 +98,5 @@ def carry_out(
     contents = f"{plan.segments} segments" if plan.segments else "no segments"
     settings.say(f"pool {plan.pool_id}: {verb}: {contents} of {format_size(plan.segment_size)}")
     for member in plan.members:
-        made = " (folder to be made)" if dry_run and member.path in plan.created else ""
+        made = " (directory to be made)" if dry_run and member.path in plan.created else ""
         settings.say(f"  disk {member.number}  {member.path}{made}")

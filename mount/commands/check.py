@@ -1,4 +1,4 @@
-"""`commitlogfs check`: the start-up check without mounting."""
+"""`commitlogfs check`: make the start-up check without mounting."""
 
 import contextlib
 import json
@@ -35,35 +35,35 @@ def check(
         ),
     ] = None,
     disks: Annotated[
-        str | None, typer.Option("--disks", metavar="DISK,DISK,...", help="Instead of a configuration.")
+        str | None, typer.Option("--disks", metavar="DISK,DISK,...", help="The disks, instead of a configuration.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object with every finding.")] = False,
 ) -> None:
-    """Look at the disks as a mount would, and say everything that is found, with what to do about it.
+    """Make the checks of a mount, and show every finding with its remedy. Changes nothing.
 
-    Of a mounted pool also what its daemon reports: the state of each disk, and alerts. Changes nothing. Works while
-    the pool is mounted, too.
+    Works while the pool is mounted, too. It then also shows what the daemon reports: the state of each disk, and
+    alerts.
 
-    EXIT STATUS: 0 nothing worth a warning; 1 findings; 2 bad options or configuration; 4 not even a look is
-    possible: no disk can be opened or none carries an identity.
+    EXIT STATUS: 0 no warning; 1 findings; 2 bad options or configuration; 4 the check is not possible: no disk can
+    be opened, or none carries an identity.
     """
     if disks is not None:
         if which is not None:
             raise UsageError("check: give either a configuration (NAME|FILE) or --disks DISK,DISK,...")
-        name, wanted = "check", OnMissing.REFUSE
-        inspection = inspect_pool(specs_from_list(disks), None, wanted, name)
+        name, policy = "check", OnMissing.REFUSE
+        inspection = inspect_pool(specs_from_list(disks), None, policy, name)
     else:
         which = settings.or_default(which)
         config = load_config(configuration_file(which))
-        name, wanted = config.name, on_missing(config)
-        inspection = inspect_pool(disk_specs(config), configured_segment_size(config), wanted, name)
+        name, policy = config.name, on_missing(config)
+        inspection = inspect_pool(disk_specs(config), configured_segment_size(config), policy, name)
     if inspection.daemon is not None:
         for document in _running(None if disks is not None else config.mountpoint):
             inspection = with_status(inspection, document)
     if settings.wants_json(as_json):
         typer.echo(json.dumps(_as_json(inspection), indent=2))
     else:
-        _show(inspection, name, wanted, Output())
+        _show(inspection, name, policy, Output())
     if inspection.worst >= Severity.WARNING or inspection.is_in_trouble:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -79,7 +79,7 @@ def _running(mountpoint: str | None) -> Iterator[dict[str, Any]]:
             yield target.status()
 
 
-def _show(inspection: Inspection, name: str, wanted: OnMissing, output: Output) -> None:
+def _show(inspection: Inspection, name: str, policy: OnMissing, output: Output) -> None:
     if not settings.current().quiet:
         _show_pool(inspection, name, output)
     for finding in sorted(inspection.findings, key=lambda finding: -finding.severity):
@@ -87,7 +87,7 @@ def _show(inspection: Inspection, name: str, wanted: OnMissing, output: Output) 
     for alert in inspection.alerts:
         output.report("problem", describe_alert(alert))
     if not settings.current().quiet:
-        output.paragraph(_verdict(inspection, wanted), "" if inspection.mountable else "bold red")
+        output.paragraph(_verdict(inspection, policy), "" if inspection.mountable else "bold red")
 
 
 def _show_pool(inspection: Inspection, name: str, output: Output) -> None:
@@ -112,16 +112,16 @@ def _show_finding(finding: Finding, output: Output) -> None:
     output.report(level, finding.text, finding.remedy)
 
 
-def _verdict(inspection: Inspection, wanted: OnMissing) -> str:
+def _verdict(inspection: Inspection, policy: OnMissing) -> str:
     refusing = sum(finding.severity >= Severity.REFUSES for finding in inspection.findings)
     always = sum(finding.severity is Severity.REFUSES_ALWAYS for finding in inspection.findings)
     warnings = sum(finding.severity == Severity.WARNING for finding in inspection.findings)
     if not inspection.mountable:
-        reasons = always if wanted is OnMissing.DEGRADED else refusing
+        reasons = always if policy is OnMissing.DEGRADED else refusing
         text = f"A mount would be refused: {count_of(reasons, 'reason')}."
-        return text if always else f'{text} With on_missing = "degraded" it would serve what is there.'
+        return text if always else f'{text} With on_missing = "degraded" it would serve the disks that are there.'
     if refusing:
-        return f'A mount would serve what is there, because on_missing = "{wanted.value}".'
+        return f'A mount would serve the disks that are there, because on_missing = "{policy.value}".'
     if warnings:
         return f"A mount would succeed, with {count_of(warnings, 'warning')}."
     return "A mount would succeed."

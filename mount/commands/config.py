@@ -1,4 +1,4 @@
-"""`commitlogfs config`: check, show and import configuration files. Nothing here talks to a daemon."""
+"""`commitlogfs config`: check, show and import configuration files. Nothing here asks a daemon."""
 
 import errno
 import json
@@ -33,9 +33,9 @@ _Which = Annotated[
 
 @app.command()
 def check(which: _Which = None) -> None:
-    """Check a configuration file, without looking at the disks.
+    """Check a configuration file, without reading the disks.
 
-    EXIT STATUS: 0 the file is usable; 2 it is not: every problem is named with its key and its remedy.
+    EXIT STATUS: 0 the file is usable; 2 it is not: every problem is shown with its key and its remedy.
     """
     path = _path_of(which)
     config = load_config(path)
@@ -51,7 +51,7 @@ def show(
         typer.Option("--json", help="One JSON object; sizes in bytes, times in seconds, thresholds in percent."),
     ] = False,
 ) -> None:
-    """Show the configuration that is in effect, every default filled in and marked.
+    """Show the configuration that is in effect, with every default marked as such.
 
     EXIT STATUS: 0 shown; 2 the file is not usable.
     """
@@ -65,19 +65,20 @@ def show(
 def import_(
     broker_conf: Annotated[Path, typer.Argument(metavar="BROKER_CONF", help="The broker's properties file.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write here instead of standard output.")
+        Path | None, typer.Option("--output", "-o", help="File to write instead of standard output.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be written; write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output file.")] = False,
 ) -> None:
     """Make a configuration file from a RocketMQ broker.conf.
 
-    Values are taken as the broker takes them; whatever it ignores or changes is told on standard error.
+    Values are read as the broker reads them. A warning on standard error names each value that the broker ignores
+    or changes.
 
-    EXIT STATUS: 0 the result can be used as it is; 1 it has to be completed first, as the last warning
-    says; 2 the broker.conf cannot be read or the output not be written; 4 the output exists (see --force).
+    EXIT STATUS: 0 the result can be used as it is; 1 it has to be completed first, as the last warning says; 2 the
+    broker.conf cannot be read, or the output cannot be written; 4 the output exists (see --force).
     """
-    # tomlkit is needed here only, and the daemon's memory is counted.
+    # Only this verb needs tomlkit; imported here, it takes no memory in the daemon.
     from commitlogfs.mount.config.import_broker import import_broker_conf
 
     imported = import_broker_conf(broker_conf)
@@ -94,8 +95,8 @@ def import_(
         typer.echo(imported.toml_text, nl=False)
     if output is not None and dry_run:
         exists = os.path.lexists(output)
-        what = "exists: --force would be needed" if exists and not force else "not written (dry run)"
-        typer.echo(f"commitlogfs: {output}: {what}", err=True)
+        outcome = "exists; replacing it needs --force" if exists and not force else "not written (dry run)"
+        typer.echo(f"commitlogfs: {output}: {outcome}", err=True)
     elif output is not None:
         _write_file(output, imported.toml_text, replace=force)
         typer.echo(f"{output}: written", err=True)
@@ -135,7 +136,7 @@ def _top_values(config: Config) -> dict[str, str | int | bool]:
 
 
 def _retention_values(rules: RetentionRules) -> dict[str, str | int | float | bool | list[int] | None]:
-    """Times in seconds; None for what has no meaning in this mode."""
+    """Values of [retention], times in seconds; None for a key that has no effect in this mode."""
     return {
         "mode": rules.mode.value,
         "reserved": rules.reserved_s,
@@ -149,7 +150,8 @@ def _retention_values(rules: RetentionRules) -> dict[str, str | int | float | bo
 
 
 def _as_json(config: Config, path: Path) -> dict[str, Any]:
-    """Stable schema: the keys of the file, plus name, file, and `defaults`: key paths the file is silent on."""
+    """Stable schema: the keys of the file, plus `name`, `file` and `defaults` (key paths that the file does not
+    set)."""
     disks = [
         {
             "path": disk.path,
@@ -159,7 +161,7 @@ def _as_json(config: Config, path: Path) -> dict[str, Any]:
         }
         for disk in config.disks
     ]
-    silent_on = [
+    key_paths = [
         *_top_values(config),
         *(f"thresholds.{key}" for key in _threshold_values(config.thresholds)),
         *(f"retention.{key}" for key, value in _retention_values(config.retention).items() if value is not None),
@@ -172,7 +174,7 @@ def _as_json(config: Config, path: Path) -> dict[str, Any]:
         "thresholds": _threshold_values(config.thresholds),
         "retention": _retention_values(config.retention),
         "disks": disks,
-        "defaults": [key for key in silent_on if key not in config.given],
+        "defaults": [key for key in key_paths if key not in config.given],
     }
 
 
@@ -254,7 +256,8 @@ def _quoted(text: str) -> str:
 
 
 def _write_file(path: Path, text: str, *, replace: bool) -> None:
-    """Put a whole file at `path`, durably, or nothing. Raises RefusedError if it exists, UsageError otherwise."""
+    """Write `path` as a whole and durably, or not at all. Raises RefusedError if it exists, UsageError
+    otherwise."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -276,6 +279,6 @@ def _write_file(path: Path, text: str, *, replace: bool) -> None:
             os.close(dirfd)
     except OSError as error:
         if error.errno == errno.EEXIST and os.path.lexists(path):
-            raise RefusedError(f"{path} exists: choose another --output or add --force to replace it") from None
+            raise RefusedError(f"{path}: exists; choose another --output, or add --force to replace it") from None
         reason = os.strerror(error.errno or 0)
-        raise UsageError(f"{path}: cannot be written ({reason}): choose another --output") from None
+        raise UsageError(f"{path}: cannot be written ({reason}); choose another --output") from None

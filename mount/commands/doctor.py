@@ -1,4 +1,4 @@
-"""`commitlogfs doctor`: the machine, the installation, and what a pool needs of them."""
+"""`commitlogfs doctor`: check the machine, the installation and a pool's disks and mount."""
 
 import json
 from typing import Annotated, Any
@@ -31,11 +31,11 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object with every check.")] = False,
 ) -> None:
-    """Examine kernel, FUSE, limits, disk folders, mountpoint and store root. Changes nothing.
+    """Check kernel, FUSE, limits, disk directories, mountpoint and store root. Changes nothing.
 
-    With a configuration, mounts of others on this machine are left out.
+    With a configuration, other mounts of this machine are left out.
 
-    EXIT STATUS: 0 all is well, perhaps with notes; 1 a warning or a problem; 2 bad options or configuration.
+    EXIT STATUS: 0 ok, or notes only; 1 a warning or a problem; 2 bad options or configuration.
     """
     which = settings.or_default(which)
     sections: dict[str, list[Check]] = {"machine": [*examine_machine(), *check_sockets()]}
@@ -55,7 +55,8 @@ def doctor(
 
 
 def _examine_all(sections: dict[str, list[Check]]) -> list[Check]:
-    """Every configuration into its own section; the rest of what is mounted is returned."""
+    """Add a section for every configuration. Returns the checks of the configurations' files and of other
+    mounts."""
     mountpoints = []
     checks = []
     try:
@@ -72,7 +73,7 @@ def _examine_all(sections: dict[str, list[Check]]) -> list[Check]:
             mountpoints.append(mountinfo.resolve_path(config.mountpoint))
             sections[config.name] = examine_pool(config)
     if not mountpoints and not checks:
-        checks.append(Check("configuration", Level.NOTE, "no configuration to examine", "name a FILE"))
+        checks.append(Check("configuration", Level.NOTE, "no configuration to check", "give a FILE"))
     return [*checks, *check_mounts(mountpoints)]
 
 

@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 def init(
     which: Annotated[str | None, typer.Argument(metavar="NAME|FILE", show_default=False)] = None,
     disks: Annotated[
-        str | None, typer.Option("--disks", metavar="DISK,DISK,...", help="Instead of a configuration.")
+        str | None, typer.Option("--disks", metavar="DISK,DISK,...", help="The disks, instead of a configuration.")
     ] = None,
     segment_size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="The broker's mappedFileSizeCommitLog. Default: 1GiB.")
@@ -36,16 +36,16 @@ def init(
     mode: Annotated[
         str | None, typer.Option(help="Permission bits of the mounted directory. Default: 0750.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done; change nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
-    """Make a new pool of empty folders, one per disk. Their order is the order of the stripes.
+    """Make a new pool of empty directories, one for each disk. Their order is the order of the stripes.
 
-    Each folder gets an identity (extended attributes), by which a later mount knows that the right disks are
-    there. Run again after an interruption, it finishes what it began.
+    Each directory gets an identity (extended attributes). A later mount checks by it that the right disks are
+    there. After an interruption, run the same command again.
 
-    EXIT STATUS: 0 made; 2 bad options or configuration; 4 refused: a folder is not empty, already a disk, in
-    use, or on a filesystem that cannot keep the promises. Nothing is changed then.
+    EXIT STATUS: 0 made; 2 bad options or configuration; 4 refused, and nothing is changed: a directory is not
+    empty, is already a disk, is in use, or is on an unsuitable filesystem.
     """
     specs, size, _ = chosen_disks(which, disks, segment_size)
     root = parse_owner(owner, mode, RootAttributes(NEW_ROOT_MODE, os.geteuid(), os.getegid()))

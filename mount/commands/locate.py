@@ -1,4 +1,4 @@
-"""`commitlogfs locate`: where a log offset lies."""
+"""`commitlogfs locate`: show which segment and disk hold a log offset."""
 
 import json
 from typing import Annotated
@@ -23,10 +23,13 @@ def locate(
     ],
     which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object; `present` false and a `reason` if nothing holds it.")
+        bool,
+        typer.Option(
+            "--json", help="One JSON object; `present` is false, with a `reason`, if no segment holds it."
+        ),
     ] = False,
 ) -> None:
-    """Say which segment holds a log offset (RocketMQ's physical offset), where in it, and on which disk.
+    """Show which segment holds a log offset (RocketMQ's physical offset), at which position, and on which disk.
 
     EXIT STATUS: 0 found; 1 no segment holds it, with the reason; 2 not an offset; 3 no daemon answers.
     """

@@ -1,4 +1,4 @@
-"""`commitlogfs map`: the stripes as a picture."""
+"""`commitlogfs map`: show the segments of each disk as a picture."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ def map_(
 ) -> None:
     """Show the segments of each disk as a picture: one row per disk, columns in the order of the log.
 
-    A log with more segments than the terminal has columns is shown in shades. Gaps are marked beneath.
+    A log with more segments than the terminal has columns is shown in shades. Gaps are marked below.
 
     EXIT STATUS: 0 shown; 3 no daemon answers.
     """
@@ -54,9 +54,9 @@ def map_(
     _print(draw(disks, answer["segments"], size, width, symbols_for(sys.stdout.encoding)), output)
     for start, end in gaps[:_GAPS_SHOWN]:
         count = count_of((end - start) // size, "segment")
-        output.paragraph(f"gap: {count} from {start:020d} on: consumers skip it silently", "red")
+        output.paragraph(f"gap: {count} missing from {start:020d} on; consumers skip the gap silently", "red")
     if len(gaps) > _GAPS_SHOWN:
-        output.paragraph(f"and {len(gaps) - _GAPS_SHOWN} more gaps: see --json", "red")
+        output.paragraph(f"and {len(gaps) - _GAPS_SHOWN} more gaps; --json shows all", "red")
 
 
 def _heading(answer: dict[str, Any], gaps: int) -> str:

@@ -1,4 +1,4 @@
-"""`commitlogfs mount`: serve a pool, with a keeper over the daemon unless a service manager does its work."""
+"""`commitlogfs mount`: mount a pool and serve it, with a keeper unless a service manager takes its place."""
 
 import dataclasses
 import logging
@@ -36,7 +36,7 @@ def mount(
         typer.Option(
             "--init",
             metavar="DISK,DISK,...",
-            help="For a first try: make a pool of these folders if they are none yet, and mount it.",
+            help="First try: make a pool of these directories if there is none yet, and mount it.",
         ),
     ] = None,
     segment_size: Annotated[
@@ -44,39 +44,39 @@ def mount(
         typer.Option(help="With --init: the broker's mappedFileSizeCommitLog. Default: 1GiB.", metavar="SIZE"),
     ] = None,
     background: Annotated[
-        bool, typer.Option("--daemon", help="Return as soon as the mount answers; serve in the background.")
+        bool, typer.Option("--daemon", help="Serve in the background; return as soon as the mount answers.")
     ] = False,
     no_keeper: Annotated[
         bool,
         typer.Option(
             "--no-keeper",
-            help="Be the daemon itself: a service manager keeps the descriptors (the systemd unit), or nobody.",
+            help="Run the daemon in this process, without a keeper, as the systemd unit does.",
         ),
     ] = False,
     watchdog: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="Replace a daemon that does not answer for so long; 0: never."),
+        typer.Option(metavar="SECONDS", help="Replace a daemon that does not answer for this time; 0: never."),
     ] = DEFAULT_WATCHDOG_S,
     no_standby: Annotated[
         bool,
         typer.Option(
             "--no-standby",
-            help="Load no second daemon in advance: less memory, but a successor comes later.",
+            help="Load no second daemon in advance: less memory, but a slower takeover.",
         ),
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every refused request too.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also log every refused request.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log warnings and errors only.")] = False,
     report_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> int:
     """Mount a pool and serve it until it is unmounted. In the foreground unless --daemon is given.
 
-    Everything is checked before anything is mounted: disks, identity, duplicates, gaps, other users of the
-    folders. The bare mountpoint gets a guard, so that a broker started without the mount refuses to run.
+    Before it mounts, it checks the disks: identities, duplicates, gaps, other processes that use the directories.
+    The bare mountpoint gets a guard, so that a broker that is started without the mount refuses to run.
 
     This process becomes the keeper of the mount: it starts the daemon, replaces one that dies or hangs, and passes
-    signals on to it. Open files and mappings go on meanwhile.
+    signals on to it. Open files and mappings continue meanwhile.
 
-    EXIT STATUS: 0 unmounted (or, with --daemon, serving); 1 the daemon died again and again; 2 bad options or
+    EXIT STATUS: 0 unmounted (or, with --daemon, mounted); 1 the daemon died repeatedly; 2 bad options or
     configuration; 4 refused.
     """
     report = daemonize.Report(report_fd)
@@ -88,7 +88,7 @@ def mount(
         config = configuration_of(which, init, segment_size)
         level = logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO
         if background or not no_keeper:
-            socket_path(config.name)  # an impossible one is refused before anything is made for it
+            socket_path(config.name)  # refuses an unusable path before anything is made
             with logs.logging_to(level=level):
                 lifecycle.check_mountpoint(config)
                 if init is not None:
@@ -107,8 +107,8 @@ def mount(
                 _become(keeper)
             pid = _start_in_background(None if no_keeper else keeper, serve, config.name)
             if not quiet:
-                what = "daemon" if no_keeper else "keeper"
-                typer.echo(f"{config.mountpoint}: mounted, {what} {pid}, log {daemonize.log_file(config.name)}")
+                role = "daemon" if no_keeper else "keeper"
+                typer.echo(f"{config.mountpoint}: mounted, {role} {pid}, log {daemonize.log_file(config.name)}")
             return 0
         priority.raise_priority()
         priority.lock_memory()
@@ -122,20 +122,23 @@ def mount(
 
 
 def _check_watchdog(seconds: float) -> None:
-    """A look through the mount takes a fraction of a second on a busy machine. Raises UsageError."""
+    """Raises UsageError. Below 1 s, a busy machine alone could make a probe of the mount fail."""
     if seconds != 0 and not 1 <= seconds <= _LONGEST_WATCHDOG_S:
-        raise UsageError(f"--watchdog: {seconds:g}: must be 0 (never) or from 1 to {_LONGEST_WATCHDOG_S:g} seconds")
+        raise UsageError(
+            f"--watchdog: {seconds:g} is out of range; give 0 (never), or 1 to {_LONGEST_WATCHDOG_S:g} seconds"
+        )
 
 
 def _become(keeper: Options) -> NoReturn:
-    """Raises RefusedError."""
-    interrupts.block()  # until the keeper can take it
+    """Replace this process by the keeper. Raises RefusedError."""
+    interrupts.block()  # until the keeper has its handlers
     try:
-        os.execv(sys.executable, keeper.command_line())  # noqa: S606 - no shell is wanted
+        os.execv(sys.executable, keeper.command_line())  # noqa: S606 - no shell is needed
     except OSError as error:
         interrupts.unblock()
         raise RefusedError(
-            f"{keeper.name}: the keeper cannot be started: {sys.executable}: {error.strerror}"
+            f"{keeper.name}: the keeper cannot be started ({sys.executable}: {error.strerror}); "
+            "repair the installation"
         ) from error
 
 
@@ -148,7 +151,7 @@ def _start_in_background(keeper: Options | None, serve: list[str], name: str) ->
 def _daemon_command(
     which: str | None, init: str | None, segment_size: str | None, config: Config, flags: list[str]
 ) -> list[str]:
-    """Starts the daemon itself, from any folder: all paths are absolute."""
+    """Command line of the daemon. It works from any directory: all paths in it are absolute."""
     assert which is not None
     command = daemon_program()
     if init is None:
@@ -160,10 +163,10 @@ def _daemon_command(
 
 
 def daemon_program() -> list[str]:
-    """The start of the daemon's command line: where there are installed commands, the one beside this command.
+    """First part of the daemon's command line: the installed command beside this one, if there is one.
 
-    It is named by the path, with its links, by which this one was called. A keeper uses it for as long as the mount
-    lives, so an upgrade that changes a link (docs/installing.md) takes effect at the next `restart`.
+    Its path contains the symbolic links through which this command was called. A keeper uses it as long as the
+    mount lives, so an upgrade that changes a link (docs/installing.md) takes effect at the next `restart`.
     """
     called = Path(sys.argv[0]).absolute()
     folder = called.resolve().parent

@@ -1,4 +1,4 @@
-"""`commitlogfs ready`: does the mount answer? For the broker's ExecStartPre."""
+"""`commitlogfs ready`: check that the mount answers, for the broker's ExecStartPre."""
 
 import os
 import time
@@ -23,19 +23,19 @@ def register(app: typer.Typer) -> None:
 
 def ready(
     which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for it.", min=0)] = 0.0,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the mount.", min=0)] = 0.0,
     any_store_root: Annotated[
         bool,
         typer.Option(
             "--any-store-root",
-            help="The broker's storePathRootDir is not the directory around the mountpoint: do not check that.",
+            help="Do not check the store root: the broker's storePathRootDir is another directory.",
         ),
     ] = False,
 ) -> None:
-    """Succeed once the mount answers a statfs and a lookup, tried from a child process.
+    """Succeed once the mount answers a statfs and a lookup of a child process.
 
-    As root or as the owner of the mounted directory, also check that this owner can write the store root, where a
-    broker has to make its lock file.
+    As root or as the owner of the mounted directory, also check that this owner can write the store root: a broker
+    makes its lock file there.
 
     EXIT STATUS: 0 it answers; 3 it does not; 4 it answers, but the broker's user cannot write the store root.
     """
@@ -58,7 +58,7 @@ def _require_writable_store_root(mountpoint: str) -> None:
         st = Path(mountpoint).stat()
         with os.scandir(mountpoint) as segments:
             has_segments = next(segments, None) is not None
-    except OSError:  # this user may not list it, so it is not the broker's
+    except OSError:  # only a user who may list the directory can be the broker's
         return
     owner = RootAttributes(st.st_mode & 0o777, st.st_uid, st.st_gid)
     root = examine_store_root(mountpoint, owner, has_segments=has_segments)

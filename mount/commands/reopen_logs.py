@@ -1,4 +1,4 @@
-"""`commitlogfs reopen-logs`: log files are opened anew, for logrotate."""
+"""`commitlogfs reopen-logs`: have keepers and daemons open their log files again, for logrotate."""
 
 import os
 import signal
@@ -21,14 +21,14 @@ def register(app: typer.Typer) -> None:
 def reopen_logs(
     which: Annotated[
         str | None,
-        typer.Argument(metavar="NAME|FILE|MOUNTPOINT", help="Default: all that run.", show_default=False),
+        typer.Argument(metavar="NAME|FILE|MOUNTPOINT", help="Default: all running mounts.", show_default=False),
     ] = None,
 ) -> None:
-    """Have the keeper and the daemon of each mount open their log file anew. Nothing else changes for the mount.
+    """Have the keeper and the daemon of each mount open their log file again, after logrotate has renamed it.
 
-    It sends SIGHUP to the keeper, or to the daemon where there is none. For logrotate, which has renamed the file.
+    It sends SIGHUP to the keeper, or to the daemon if there is no keeper. Nothing else changes for the mount.
 
-    EXIT STATUS: 0 done, or nothing runs; 1 a mount could not be asked.
+    EXIT STATUS: 0 done, or no mount is running; 1 a mount could not be reached.
     """
     which = settings.or_default(which)
     names = runtime_directory.list_names() if which is None else [find_target(which).name]
@@ -40,7 +40,7 @@ def reopen_logs(
             typer.echo(f"commitlogfs: {error}", err=True)
             failed = True
         else:
-            settings.say(f"{name}: process {pid} opens its log anew")
+            settings.say(f"{name}: process {pid} opens its log again")
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -50,7 +50,8 @@ def _reopen_log_of(name: str) -> int:
     path = runtime_directory.socket_path(name)
     if "version" not in control_socket.ask(path, "status")["daemon"]:
         raise RefusedError(
-            f"{name}: its daemon is of a version that unmounts at SIGHUP; `commitlogfs restart {name}` replaces it"
+            f"{name}: its daemon has a version that unmounts at SIGHUP; "
+            f"replace it with `commitlogfs restart {name}`"
         )
     for lock in (runtime_directory.keeper_lock_path(name), runtime_directory.lock_path(name)):
         pid = lock_holder(str(lock))
@@ -61,9 +62,9 @@ def _reopen_log_of(name: str) -> int:
         except ProcessLookupError:
             continue
         try:
-            if lock_holder(str(lock)) == pid:  # still: the number is not another process's by now
+            if lock_holder(str(lock)) == pid:  # the pid was not reused before pidfd_open
                 signal.pidfd_send_signal(pidfd, signal.SIGHUP)
                 return pid
         finally:
             os.close(pidfd)
-    raise UnreachableError(f"{name}: its process is not found; it may just be replaced: try again")
+    raise UnreachableError(f"{name}: its process was not found (it may be restarting); try again")

@@ -1,4 +1,4 @@
-"""`commitlogfs restart`: new code takes the mount over; files that are open in it stay open."""
+"""`commitlogfs restart`: replace the daemon; files that are open in the mount stay open."""
 
 import contextlib
 import json
@@ -33,45 +33,49 @@ def register(app: typer.Typer) -> None:
 def restart(
     which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the successor.", min=0)] = 30.0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would happen; change nothing.")] = False,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Also where none can follow until configuration or program is put right."),
+        typer.Option(
+            "--force", help="Hand over even if no successor can start; requests wait until the cause is corrected."
+        ),
     ] = False,
     degraded: Annotated[
         bool,
-        typer.Option("--degraded", help='Continue without what is missing, as with on_missing = "degraded".'),
+        typer.Option(
+            "--degraded", help='Continue without missing disks and segments, as with on_missing = "degraded".'
+        ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as one document.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The result as one JSON object.")] = False,
 ) -> None:
     """Replace the daemon by a new one, for an upgrade or a changed configuration. Nothing is unmounted.
 
-    Requests wait meanwhile; mapped files are read and written on. Whoever keeps the descriptors (the keeper, or
-    systemd) starts the successor.
+    Requests wait meanwhile; mapped files remain readable and writable. The keeper, or systemd, starts the
+    successor.
 
-    EXIT STATUS: 0 the successor answers; 1 it does not within the timeout; 2 the configuration is not usable: the
-    daemon goes on with the former one; 3 no daemon answers; 4 refused: nobody keeps the descriptors, so the mount
-    would end, or the program does not start as it is installed now, or the configuration has another mountpoint or
-    segment size, or the next mount with it would be refused.
+    EXIT STATUS: 0 the successor answers; 1 it does not within the timeout; 2 the configuration is not usable, and
+    the daemon continues with the former one; 3 no daemon answers; 4 refused, and the daemon continues: the mount
+    has no keeper and would end, the installed program does not start, the configuration changes what a running
+    mount cannot change, or the next mount would be refused.
     """
     target = find_target(which, reads_file=not force)
     wants_json = settings.wants_json(as_json)
     if not force:
         _check_configuration(target, degraded=degraded)
     if dry_run:
-        _tell_plan(control_socket.ask(target.socket, "status"), wants_json)
+        _show_plan(control_socket.ask(target.socket, "status"), wants_json)
         return
     started = time.monotonic()
     answer = control_socket.ask(target.socket, "restart", force=force)
     if "refused" in answer:
         raise RefusedError(f"{target.name}: not restarted: {answer['refused']}")
     former: int = answer["pid"]
-    with _progress(f"{target.name}: daemon {former} has stepped back, waiting for its successor"):
+    with _progress(f"{target.name}: daemon {former} has handed over, waiting for its successor"):
         pid = _wait_for_successor(target, former, started + timeout)
     seconds = time.monotonic() - started
     if pid is None:
         raise AbsentError(
-            f"{target.name}: no successor of daemon {former} answers within {timeout:g} s: requests go on waiting; "
+            f"{target.name}: no successor of daemon {former} has answered within {timeout:g} s, and requests wait; "
             "see the daemon's log for the reason"
         )
     if wants_json:
@@ -83,14 +87,14 @@ def restart(
 
 
 def _check_configuration(target: Target, *, degraded: bool) -> None:
-    """A successor that cannot use it would leave every request waiting. Raises ConfigError, RefusedError.
+    """Raises ConfigError or RefusedError if a successor could not use the configuration: every request would wait.
 
-    Checked here and not by the daemon: after an upgrade this is the successor's version, and that the former one. A
-    daemon that cannot tell its status is restarted all the more.
+    This process checks it and not the daemon, because after an upgrade only this process has the successor's
+    version. A daemon that does not answer with its status is restarted without the check.
     """
     with contextlib.suppress(UnreachableError, control_socket.ControlError):
         status = control_socket.ask(target.socket, "status")
-        file = status["daemon"].get("configuration")  # a former version does not tell
+        file = status["daemon"].get("configuration")  # older versions do not report it
         if file is not None:
             config = load_config(file)
             _require_same_mount(target.name, config, status)
@@ -98,7 +102,7 @@ def _check_configuration(target: Target, *, degraded: bool) -> None:
 
 
 def _require_same_mount(name: str, config: Config, status: dict[str, Any]) -> None:
-    """What is fixed for the life of a mount. Raises RefusedError."""
+    """Raises RefusedError if the configuration changes what is fixed for the life of a mount."""
     changed = []
     size = configured_segment_size(config)
     if resolve_path(config.mountpoint) != resolve_path(status["mountpoint"]):
@@ -113,20 +117,17 @@ def _require_same_mount(name: str, config: Config, status: dict[str, Any]) -> No
     if changed:
         raise RefusedError(
             f"{name}: not restarted: {config.file} changes {' and '.join(changed)}, which a running mount cannot "
-            "follow: put it back, or stop the broker, unmount and mount again"
+            "follow; change it back, or stop the broker, unmount and mount again"
         )
 
 
 def _require_mountable(name: str, config: Config, status: dict[str, Any], *, degraded: bool) -> None:
-    """A restart takes nothing that the next mount would refuse: that may come at boot, with no operator there.
-
-    Raises RefusedError.
-    """
+    """Raises RefusedError if the next mount would be refused. It may come at boot, when no operator is there."""
     why_plain = status["daemon"].get("passthrough_reason")
     if config.passthrough == "required" and why_plain:
         raise RefusedError(
             f'{name}: not restarted: {config.file} has passthrough = "required", but the running mount passes '
-            f"nothing through ({why_plain}): change that, or stop the broker, unmount and mount again"
+            f"nothing through ({why_plain}); change the setting, or stop the broker, unmount and mount again"
         )
     reasons = why_not_mountable(config, OnMissing.DEGRADED if degraded else configured_pool.on_missing(config))
     if reasons:
@@ -139,7 +140,7 @@ def _require_mountable(name: str, config: Config, status: dict[str, Any], *, deg
 
 def _wait_for_successor(target: Target, former: int, deadline: float) -> int | None:
     while True:
-        # None answers for a moment, and a starting one not at once.
+        # For a moment no daemon answers, and a starting one does not answer at once.
         with contextlib.suppress(UnreachableError):
             pid: int = control_socket.ask(target.socket, "status", _ASK_TIMEOUT_S)["daemon"]["pid"]
             if pid != former:
@@ -149,21 +150,21 @@ def _wait_for_successor(target: Target, former: int, deadline: float) -> int | N
         time.sleep(_PAUSE_S)
 
 
-def _tell_plan(document: dict[str, Any], wants_json: bool) -> None:
+def _show_plan(document: dict[str, Any], wants_json: bool) -> None:
     pid = document["daemon"]["pid"]
     if wants_json:
         typer.echo(json.dumps({"name": document["name"], "former_pid": pid, "pid": None, "seconds": None}))
         return
     typer.echo(
-        f"{document['name']}: daemon {pid} would finish the requests in hand and end; another one would take over "
-        f"{document['mountpoint']} and its {document['segments']['count']:,} segments. Nothing is unmounted. "
-        "Refused where nobody keeps the descriptors."
+        f"{document['name']}: daemon {pid} would answer the requests that it has taken and end; another one would "
+        f"take over {document['mountpoint']} and its {document['segments']['count']:,} segments. "
+        "Nothing is unmounted. It is refused if the mount has no keeper."
     )
 
 
 @contextlib.contextmanager
 def _progress(text: str) -> Iterator[None]:
-    """A line on a terminal that goes away again."""
+    """Show a progress line while the context lasts, on a terminal only."""
     if not sys.stderr.isatty() or settings.current().quiet:
         yield
         return

@@ -1,4 +1,4 @@
-"""`commitlogfs retention`: what forced deletion does next, and how long a log will last."""
+"""`commitlogfs retention`: show what forced deletion would do next, and simulate how long a log will last."""
 
 import json
 import math
@@ -38,14 +38,16 @@ _DRY_RUN: Final = "--dry-run"
 
 
 class _Group(TyperGroup):
-    """Makes `retention --dry-run NAME` the command `preview NAME`: a group has no argument of its own."""
+    """Turns `retention --dry-run NAME` into `retention preview NAME`, as a group cannot have an argument."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] not in self.commands:
             if ctx.params["dry_run"]:
                 return super().resolve_command(ctx, [preview.__name__, *args])
             if _DRY_RUN in args:
-                raise UsageError(f"retention: {_DRY_RUN} belongs before the name: retention {_DRY_RUN} {args[0]}")
+                raise UsageError(
+                    f"retention: {_DRY_RUN} comes after the name; write `retention {_DRY_RUN} {args[0]}`"
+                )
         return super().resolve_command(ctx, args)
 
 
@@ -56,9 +58,9 @@ app = typer.Typer(name="retention", cls=_Group, no_args_is_help=True, invoke_wit
 def retention(
     context: typer.Context,
     dry_run: Annotated[bool, typer.Option(_DRY_RUN, help="The same as `preview`; a NAME may follow.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One document.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Forced deletion: what would go next (`preview`, or `--dry-run`), and how long a log will last."""
+    """Forced deletion: what would be removed next (`preview`, or `--dry-run`), and how long a log will last."""
     if as_json:
         settings.use(replace(settings.current(), json=True))
     if context.invoked_subcommand is None:
@@ -68,10 +70,10 @@ def retention(
 
 
 SHORTEST_DAYS: Final = 7
-"""Of what is chosen when no --days is given: a broker's three days and its daily hour are seen more than once."""
+"""Smallest default of --days. A week contains a broker's three days and its daily hour more than once."""
 MOST_DAYS: Final = 36_500
 MOST_SEGMENTS: Final = 5_000_000
-"""Created in one run: some minutes."""
+"""Most segments that one run creates; that takes some minutes."""
 
 
 class ModeName(StrEnum):
@@ -97,9 +99,9 @@ _Percent = Annotated[int | None, typer.Option(metavar="PERCENT", show_default=Fa
 @app.command(name="preview")
 def preview(
     which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One document.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Show which segments would go next, by which rule and when; removes nothing.
+    """Show which segments would be removed next, by which rule and when. Removes nothing.
 
     EXIT STATUS: 0 shown; 3 no daemon answers.
     """
@@ -108,14 +110,16 @@ def preview(
 
 @app.command(name="simulate")
 def simulate_(
-    ingest: Annotated[str, typer.Option(metavar="RATE", help='What comes in: "100MB/s".')],
+    ingest: Annotated[str, typer.Option(metavar="RATE", help='Bytes that are written per second: "100MB/s".')],
     disks: Annotated[
         str | None,
         typer.Option(metavar="SIZES", help='"12x5TB", "4TB,4TB,8TB", "10x5TB,2x8TB".', show_default=False),
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option(metavar="NAME|FILE", help="Rules, and the sizes of the real disks.", show_default=False),
+        typer.Option(
+            metavar="NAME|FILE", help="Configuration with the rules and the real disks.", show_default=False
+        ),
     ] = None,
     foreign: Annotated[
         list[str] | None,
@@ -136,7 +140,7 @@ def simulate_(
     reserved: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="The broker's fileReservedTime; the rule's in mode filesystem.", show_default="72h"
+            metavar="TIME", help="The broker's fileReservedTime; in mode filesystem `reserved`.", show_default="72h"
         ),
     ] = None,
     delete_when: Annotated[
@@ -150,13 +154,13 @@ def simulate_(
     as_json: Annotated[bool, typer.Option("--json", help="The whole result as one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no notes.")] = False,
 ) -> None:
-    """Say how long a log will last on given disks, when each threshold is reached, and who deletes what.
+    """Simulate how long a log will last on given disks, when each threshold is reached, and who deletes segments.
 
-    The rules are the daemon's own, with a simulated clock; a RocketMQ broker's cleaning is modelled beside them.
-    Begins with an empty log at midnight. Other data on the disks stays as it is. Nothing is touched.
+    It runs the daemon's own rules with a simulated clock, and a model of a RocketMQ broker's cleaning. The
+    simulation begins with an empty log at midnight; other data on the disks does not change. No disk is changed.
 
-    EXIT STATUS: 0 simulated; 1 simulated, with a warning: messages are refused, or go before their time, or a disk
-    is of no use; 2 bad options or configuration.
+    EXIT STATUS: 0 simulated; 1 simulated, with a warning: messages are refused or are removed before their time, or
+    a disk takes no segments; 2 bad options or configuration.
     """
     base = _base(config, disks)
     given = {"clean": clean, "force": force, "full": full, "resume": resume}
@@ -185,10 +189,10 @@ def simulate_(
 
 
 def _base(config: str | None, disks: str | None) -> Config | None:
-    """The configuration that the options change; None where the disks are given as sizes alone."""
+    """The configuration that the options change; None if only sizes of disks are given."""
     which = config if config is not None or disks is not None else settings.or_default(None)
     if which is None and disks is None:
-        raise UsageError('retention simulate: say which disks: --disks "12x5TB" or --config NAME|FILE')
+        raise UsageError('retention simulate: no disks are given; add --disks "12x5TB" or --config NAME|FILE')
     return None if which is None else load_config(config_path(which))
 
 
@@ -249,19 +253,17 @@ def _segment_size(text: str | None, base: Config | None) -> int:
         return DEFAULT_SEGMENT_SIZE if base is None else base.segment_size
     size = _size("--segment", text)
     if not 0 < size <= LARGEST_SEGMENT_SIZE or size % SEGMENT_SIZE_UNIT:
-        raise UsageError(
-            f"--segment: {text}: must be a multiple of {SEGMENT_SIZE_UNIT} below 2 GiB, as RocketMQ's is"
-        )
+        raise UsageError(f"--segment: {text} is not supported; give a multiple of {SEGMENT_SIZE_UNIT} below 2GiB")
     return size
 
 
 def _rate(text: str) -> int:
     size, slash, unit = text.rpartition("/")
     if not slash or unit != "s":
-        raise UsageError(f'--ingest: {text!r} is no rate: write bytes per second, such as "100MB/s"')
+        raise UsageError(f'--ingest: {text!r} is not a rate; write bytes per second, such as "100MB/s"')
     rate = _size("--ingest", size)
     if not rate:
-        raise UsageError("--ingest: 0 would keep everything for ever: give a rate above 0")
+        raise UsageError("--ingest: 0 fills no disk; give a rate above 0")
     return rate
 
 
@@ -278,7 +280,7 @@ def _reserved_s(text: str) -> int:
     except UnitError as error:
         raise UsageError(f"--reserved: {error}") from None
     if duration_ms < SHORTEST_RESERVED_MS:
-        raise UsageError(f"--reserved: {text} is too short: at least 1h, the broker's unit of fileReservedTime")
+        raise UsageError(f"--reserved: {text} is too short; give at least 1h, the unit of fileReservedTime")
     return duration_ms // 1000
 
 
@@ -297,7 +299,8 @@ def _duration_s(scenario: Scenario, days: int | None) -> int:
     segments = duration_s * scenario.ingest_bytes_per_s // scenario.segment_size
     if segments > MOST_SEGMENTS:
         raise UsageError(
-            f"{days} days are {segments:,} segments, more than {MOST_SEGMENTS:,}: fewer --days, larger --segment"
+            f"{days} days are {segments:,} segments, more than {MOST_SEGMENTS:,}; "
+            "give fewer --days or a larger --segment"
         )
     return duration_s
 

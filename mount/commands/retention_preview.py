@@ -1,4 +1,4 @@
-"""What `commitlogfs retention --dry-run` says: what would go next, why and when."""
+"""`commitlogfs retention preview`: show which segments would be removed next, why and when."""
 
 import json
 from typing import Any
@@ -30,12 +30,13 @@ def preview(which: str | None, *, as_json: bool) -> None:
 
 def _show(removals: list[dict[str, Any]], output: Output) -> None:
     if not removals:
-        output.paragraph("Nothing would be removed as things stand.")
+        output.paragraph("At present no segment would be removed.")
         return
     total = approximate_size(sum(removal["bytes"] for removal in removals))
     first = removals[0]
     when = "now" if first["in_seconds"] <= 0 else f"in {approximate_duration(first['in_seconds'])}"
-    output.paragraph(f"{count_of(len(removals), 'segment')} of {total} would go, {when} ({first['reason']}):")
+    count = count_of(len(removals), "segment")
+    output.paragraph(f"{count} of {total} in all would be removed, {when} ({first['reason']}):")
     for removal in removals[:_SHOWN]:
         output.line(f"  {removal['segment']}  {removal['disk']}  by rule {removal['rule']}")
     if len(removals) > _SHOWN:

@@ -1,4 +1,4 @@
-"""`commitlogfs status`: the state in words."""
+"""`commitlogfs status`: show the state of one or all mounts."""
 
 import json
 import time
@@ -39,12 +39,12 @@ def register(app: typer.Typer) -> None:
 
 def status(
     which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The documented stable schema.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The status document, as documented.")] = False,
 ) -> None:
-    """Show disks, thresholds, what happens next and when.
+    """Show disks, thresholds, alerts, and what happens next.
 
-    Without an argument: the only mount that is running, or one line for each of several. Users that the daemon does
-    not answer get what the mount shows to everybody.
+    Without an argument: the only running mount, or one line for each of several. The daemon answers root and its
+    own user; other users get the status file of the mount.
 
     EXIT STATUS: 0 shown; 2 no such mount or configuration; 3 no daemon answers (or one of several does not); 4 this
     user may not see it.
@@ -62,7 +62,7 @@ def status(
 
 
 def _show_all(targets: list[Target], *, as_json: bool) -> None:
-    """One line per mount. Raises Exit if one of them does not answer."""
+    """Show one line for each mount. Raises Exit if one of them does not answer."""
     documents = [_document_or_error(target) for target in targets]
     if as_json:
         typer.echo(json.dumps({"schema": 1, "mounts": documents}, indent=2))
@@ -87,7 +87,7 @@ def _document_or_error(target: Target) -> dict[str, Any]:
 
 def _show(document: dict[str, Any], output: Output) -> None:
     daemon = document["daemon"]
-    # A daemon of an older release does not tell its version.
+    # A daemon of an older release does not report its version.
     version = f" (version {daemon['version']})" if "version" in daemon else ""
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(daemon["since"]))
     output.paragraph(f"{document['name']} on {document['mountpoint']}", "bold")
@@ -111,7 +111,7 @@ def _show(document: dict[str, Any], output: Output) -> None:
 
 
 def _show_disks(document: dict[str, Any], output: Output) -> None:
-    """One line per disk; what happens next stands behind it, or beneath it where that is too narrow."""
+    """Show one line for each disk, followed by what happens next; on a narrow terminal on a line of its own."""
     rows = [_HEADINGS, *(_cells(disk) for disk in document["disks"])]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
     outlook = [describe_disk(disk, document) for disk in document["disks"]]

@@ -1,4 +1,4 @@
-"""`commitlogfs umount`: end a mount, plainly."""
+"""`commitlogfs umount`: unmount, unless the mount is in use."""
 
 import time
 from typing import Annotated
@@ -26,20 +26,22 @@ def register(app: typer.Typer) -> None:
 def umount(
     which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
     unguard: Annotated[
-        bool, typer.Option("--unguard", help="Also remove the guard from the bare mountpoint folder.")
+        bool, typer.Option("--unguard", help="Also remove the guard from the bare directory.")
     ] = False,
 ) -> None:
-    """Unmount. A mount in use stays mounted, and whoever uses it is named; there is no lazy way.
+    """Unmount. A mount in use stays mounted, and the processes that use it are named. There is no lazy unmount.
 
-    The bare folder keeps its guard, so that a broker started now refuses to run instead of losing data.
+    The bare directory keeps its guard: a broker that is started now refuses to run, and loses no data.
 
-    EXIT STATUS: 0 unmounted; 3 nothing is mounted there; 4 refused, for example because it is in use.
+    EXIT STATUS: 0 unmounted; 3 nothing is mounted there; 4 refused, for example because the mount is in use.
     """
     mountpoint = mountpoint_of(which)
     entry = mountinfo.find_mount(mountpoint)
     if entry is None or not mountinfo.is_commitlogfs(entry):
         if not unguard:
-            raise UnreachableError(f"{mountpoint}: no commitlogfs is mounted here")
+            raise UnreachableError(
+                f"{mountpoint}: no commitlogfs is mounted here; `commitlogfs status` lists the mounts"
+            )
     else:
         ours = is_of_this_folder(entry)
         unmount(mountpoint)
@@ -56,7 +58,7 @@ def umount(
 
 
 def _is_guarded(mountpoint: str) -> bool:
-    """False also where this user cannot look."""
+    """Whether the bare directory is guarded; False if this user cannot find out."""
     try:
         return guard.check_bare(mountpoint).state is BareState.GUARDED
     except (OSError, RefusedError):
@@ -64,10 +66,16 @@ def _is_guarded(mountpoint: str) -> bool:
 
 
 def _wait_for_daemon(name: str) -> None:
-    """Until the daemon has let go of the disks, so that the next mount or a native broker can have them."""
-    path = str(lock_path(name))  # not its socket: a daemon that was killed leaves that behind
+    """Wait until the daemon has closed the disks, so that the next mount or a native broker can use them.
+
+    Raises RefusedError after a while.
+    """
+    path = str(lock_path(name))  # not the socket, which a killed daemon leaves behind
     deadline = time.monotonic() + _DAEMON_TIMEOUT_S
     while lock_holder(path) is not None:
         if time.monotonic() > deadline:
-            raise RefusedError(f"{name}: unmounted, but its daemon has not ended in {_DAEMON_TIMEOUT_S:g} s")
+            raise RefusedError(
+                f"{name}: unmounted, but its daemon has not ended within {_DAEMON_TIMEOUT_S:g} s; "
+                "check for a disk that hangs (`dmesg`)"
+            )
         time.sleep(0.02)

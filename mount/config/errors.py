@@ -1,4 +1,4 @@
-"""What is wrong with a configuration file, in the operator's words. Pure."""
+"""Errors of a configuration file, in terms of the file and not of the parser. Pure."""
 
 import difflib
 import re
@@ -15,7 +15,7 @@ CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong: where (a key path as the operator typed it, or "") and what to do about it."""
+    """One error: the key path as written in the file (or ""), and the fact with its remedy."""
 
     key: str
     text: str
@@ -25,7 +25,8 @@ class Problem:
 
 
 class ConfigError(UsageError):
-    """An unusable configuration: one line, or a heading with one indented line for each of several."""
+    """The configuration is not usable. The message is one line, or a heading with one indented line for each
+    error."""
 
     def __init__(self, source: str, *problems: Problem) -> None:
         if len(problems) == 1:
@@ -42,7 +43,7 @@ EXAMPLES: Final = {
     "disks": 'a [[disks]] table with path = "/data1/commitlog" for each disk',
     "path": 'path = "/data1/commitlog"',
 }
-_WANTED: Final = {
+_EXPECTED: Final = {
     "string_type": "a text in quotes",
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -55,7 +56,7 @@ _WANTED: Final = {
 
 
 def explain(details: ErrorDetails, known: Mapping[str, tuple[str, ...]]) -> Problem:
-    """One line for one pydantic error, in the file's own words. `known` are the keys of each table, "" the top."""
+    """One pydantic error as one line in terms of the file. `known` are the keys of each table, "" the top level."""
     loc = details["loc"]
     key = _format_key(loc)
     last = str(loc[-1]) if loc else ""
@@ -63,21 +64,21 @@ def explain(details: ErrorDetails, known: Mapping[str, tuple[str, ...]]) -> Prob
     context = details.get("ctx", {})
     match details["type"]:
         case "extra_forbidden":
-            return Problem(key, f"unknown key: {_suggest_key(loc, known)}")
+            return Problem(key, f"unknown key; {_suggest_key(loc, known)}")
         case "missing":
-            return Problem(key, f"missing: add {EXAMPLES.get(last, last)}")
+            return Problem(key, f"missing; add {EXAMPLES.get(last, last)}")
         case "literal_error":
-            return Problem(key, f"{_show(value)} is not known: {_suggest_value(value, str(context['expected']))}")
+            return Problem(key, f"{_show(value)} is not known; {_suggest_value(value, str(context['expected']))}")
         case "value_error":
             return Problem(key, one_line(str(context["error"])))
         case "greater_than_equal":
-            return Problem(key, f"{value} is negative: write percent, such as 85")
-        case kind if key == "disks" and kind in _WANTED:
-            return Problem(key, "must be a list of tables: write [[disks]], with two brackets, for each disk")
-        case kind if kind in _WANTED:
-            return Problem(key, f"{_show(value)} is not {_WANTED[kind]}: {_type_advice(kind, key)}")
+            return Problem(key, f"{value} is negative; write percent, such as 85")
+        case kind if key == "disks" and kind in _EXPECTED:
+            return Problem(key, "must be a list of tables; write [[disks]], with two brackets, for each disk")
+        case kind if kind in _EXPECTED:
+            return Problem(key, f"{_show(value)} is not {_EXPECTED[kind]}; {_type_advice(kind, key)}")
         case _:
-            return Problem(key, f"{_show(value)}: {one_line(details['msg'])}: correct the value")
+            return Problem(key, f"{_show(value)}: {one_line(details['msg'])}; correct the value")
 
 
 def _type_advice(kind: str, key: str) -> str:
@@ -98,7 +99,7 @@ def _suggest_key(loc: tuple[int | str, ...], known: Mapping[str, tuple[str, ...]
     table = next((str(part) for part in reversed(loc[:-1]) if isinstance(part, str)), "")
     if wrong and wrong in known:
         return f"{wrong} is for the whole log: write {_header(wrong)} as a table of its own"
-    # A word that is known elsewhere is misplaced rather than misspelt.
+    # A key that another table has is misplaced, not misspelt.
     for other, keys in known.items():
         if other != table and wrong in keys:
             place = f"in a {_header(other)} table" if other else "at the top"
@@ -143,7 +144,7 @@ def key_paths(value: Any, loc: tuple[int | str, ...] = ()) -> Iterator[str]:
 
 
 def _show(value: Any) -> str:
-    """A value as the file would have it, short enough for one line."""
+    """The value as it is written in a file, short enough for one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):

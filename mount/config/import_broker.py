@@ -1,4 +1,4 @@
-"""A RocketMQ broker.conf turned into this project's TOML, with a warning for everything that is not as it seems.
+"""Import of a RocketMQ broker.conf as TOML, with a warning for every value that the broker ignores or changes.
 
 Values are clamped as RocketMQ 5.5.0 clamps them (`store.thresholds.clamp`, `mount.config.import_retention`).
 """
@@ -36,27 +36,26 @@ _USED: Final = (
 
 
 class Imported(NamedTuple):
-    """The TOML, with comments, and one line per thing the operator should know."""
+    """The TOML with comments, and warnings of one line each."""
 
     toml_text: str
     warnings: list[str]
 
 
 def import_broker_conf(path: str | os.PathLike[str]) -> Imported:
-    """Translate a broker.conf. Raises UsageError where the file cannot be read or is no properties file.
+    """Configuration that corresponds to a broker.conf. Raises UsageError if the file cannot be read or parsed.
 
-    Nothing but that file is read: paths are not looked at. The TOML loads with `load_config` if the
-    broker was given several commitlog paths; from a single path only the mountpoint follows and the disks
-    are left to be filled in.
+    Only that file is read; the paths in it need not exist. From several commitlog paths, the result is a complete
+    configuration. From a single path only the mountpoint follows, and the operator has to fill in the disks.
     """
     source = os.fspath(path)
     try:
         text = Path(path).read_bytes().decode("iso-8859-1")
     except FileNotFoundError:
-        raise UsageError(f"{source}: no such file: name the broker's configuration (mqbroker -c FILE)") from None
+        raise UsageError(f"{source}: no such file; give the broker's configuration (mqbroker -c FILE)") from None
     except OSError as error:
         reason = os.strerror(error.errno or 0)
-        raise UsageError(f"{source}: cannot be read ({reason}): name the broker's configuration") from None
+        raise UsageError(f"{source}: cannot be read ({reason}); give the broker's configuration") from None
     try:
         entries = parse_properties(text)
     except PropertiesError as error:
@@ -70,12 +69,12 @@ def import_broker_conf(path: str | os.PathLike[str]) -> Imported:
     return Imported(_write_toml(source, layout, segment_size, thresholds, retention), broker.warnings)
 
 
-# --- what the broker makes of it ---------------------------------------------------------------------
+# --- the broker's settings ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where the segments are, and where they shall be seen. `mountpoint` "" and no `disks`: to be filled in."""
+    """Disks and mountpoint. An empty `mountpoint`, or no `disks`, means that the operator has to fill them in."""
 
     mountpoint: str
     disks: tuple[str, ...]
@@ -89,11 +88,11 @@ def _read_layout(broker: BrokerConf) -> _Layout:
     readonly = broker.paths("readOnlyCommitLogStorePaths", broker.text("readOnlyCommitLogStorePaths"))
     for path in {**paths, **readonly}:
         if not path.startswith("/"):
-            broker.warn(f"{path!r} is not absolute: write the whole path, from / on, in its place")
+            broker.warn(f"{path!r} is not absolute; replace it by the absolute path")
     if value is not None and ("," in value or len(paths) > 1):
         return _several_paths(broker, paths, readonly, root)
     if readonly:
-        broker.warn("readOnlyCommitLogStorePaths has no effect with a single commitlog path: left out")
+        broker.warn("readOnlyCommitLogStorePaths has no effect with a single commitlog path, so it is left out")
     if paths:
         mountpoint = next(iter(paths))
     elif root:
@@ -102,9 +101,11 @@ def _read_layout(broker: BrokerConf) -> _Layout:
         mountpoint = USUAL_MOUNTPOINT
         broker.warn(
             "storePathCommitLog and storePathRootDir are not set, so the segments are in store/commitlog of the "
-            f"broker user's home; {mountpoint} is proposed: set storePathCommitLog to it"
+            f"broker user's home; the mountpoint {mountpoint} is proposed: set storePathCommitLog to it"
         )
-    broker.warn(f"there is a single commitlog path: it becomes the mountpoint {mountpoint}; fill in the [[disks]]")
+    broker.warn(
+        f"there is a single commitlog path, which becomes the mountpoint {mountpoint}; fill in the [[disks]]"
+    )
     return _Layout(mountpoint, (), frozenset())
 
 
@@ -117,23 +118,23 @@ def _several_paths(
             disks.append(path)  # the broker loads these too (MultiPathMappedFileQueue#load)
         elif paths[path] != spelling:
             broker.warn(
-                f"readOnlyCommitLogStorePaths has {spelling!r}, storePathCommitLog {paths[path]!r}: the broker "
-                f"compares letter by letter and still writes there; {path} is written as readonly"
+                f"readOnlyCommitLogStorePaths has {spelling!r}, storePathCommitLog {paths[path]!r}: for the broker "
+                f"these are different paths, so it writes there; here {path} becomes readonly"
             )
     if disks and not set(disks) - set(readonly):
-        broker.warn("every disk is read-only: no new segment can be made (the broker divides by zero)")
+        broker.warn("every disk is read-only, so no new segment can be made (the broker fails: it divides by zero)")
     candidates = [_join(root, "commitlog")] if root and root.startswith("/") else []
     candidates.append(USUAL_MOUNTPOINT)
     for mountpoint in candidates:
         if not any(is_within(mountpoint, disk) or is_within(disk, mountpoint) for disk in disks):
             broker.warn(
-                f"the mountpoint {mountpoint} is proposed: set storePathCommitLog to it and remove "
-                "readOnlyCommitLogStorePaths when the broker moves onto the mount"
+                f"the mountpoint {mountpoint} is proposed: before the broker uses the mount, set "
+                "storePathCommitLog to it and remove readOnlyCommitLogStorePaths"
             )
             break
     else:
         mountpoint = ""
-        broker.warn(f"no mountpoint follows: {' and '.join(candidates)} overlap the disks; fill one in")
+        broker.warn(f"no mountpoint can be proposed, as {' and '.join(candidates)} overlap the disks; fill one in")
     return _Layout(mountpoint, tuple(disks), frozenset(readonly))
 
 
@@ -145,17 +146,17 @@ def _read_segment_size(broker: BrokerConf) -> int | None:
     size = broker.integer("mappedFileSizeCommitLog", DEFAULT_SEGMENT_SIZE)
     if size is not None and (not 0 < size <= LARGEST_SEGMENT_SIZE or size % SEGMENT_SIZE_UNIT):
         broker.warn(
-            f"mappedFileSizeCommitLog = {size} cannot be served: segments here are a multiple of "
+            f"mappedFileSizeCommitLog = {size} is not supported; commitlogfs supports multiples of "
             f"{SEGMENT_SIZE_UNIT} bytes, up to {LARGEST_SEGMENT_SIZE}"
         )
     return size
 
 
 def _read_thresholds(broker: BrokerConf) -> dict[str, int]:
-    """What [thresholds] has to say, in the order of writing.
+    """Content of [thresholds], in the order of the file.
 
-    A broker acts at the lower of two limits where their order is reversed
-    (CleanCommitLogService#isSpaceToDelete tests the higher one first), so the weaker one is lowered.
+    If the order of two limits is reversed, a broker acts at the lower one (CleanCommitLogService#isSpaceToDelete
+    tests the stronger one first), so the weaker one is lowered.
     """
     defaults = Thresholds()
     written: dict[str, int] = {}
@@ -175,8 +176,8 @@ def _read_thresholds(broker: BrokerConf) -> dict[str, int]:
             origin = "" if given is not None else " (its default)"
             limit = effective[stronger]
             broker.warn(
-                f"{name} = {value}{origin} is above {_RATIOS[stronger]} = {limit}, where the broker acts anyway: "
-                f"thresholds.{key} = {limit} is written"
+                f"{name} = {value}{origin} is above {_RATIOS[stronger]} = {limit}, at which the broker acts "
+                f"already: thresholds.{key} = {limit} is written"
             )
             value = written[key] = limit
         effective[key] = value
@@ -196,11 +197,11 @@ def _write_toml(
     )
     document.add(tomlkit.nl())
     if layout.mountpoint:
-        document.add(tomlkit.comment("The one commitlog directory the broker sees: its storePathCommitLog."))
+        document.add(tomlkit.comment("The commitlog directory of the broker: its storePathCommitLog."))
         document.add("mountpoint", tomlkit.string(layout.mountpoint))
     else:
         document.add(
-            tomlkit.comment("FILL IN the one commitlog directory the broker is to see, apart from the disks:")
+            tomlkit.comment("FILL IN the commitlog directory of the broker; it must be outside of the disks:")
         )
         document.add(tomlkit.comment(f'mountpoint = "{USUAL_MOUNTPOINT}"'))
     document.add(tomlkit.nl())
@@ -229,9 +230,9 @@ def _write_toml(
 
 
 _FILL_IN_DISKS: Final = (
-    "FILL IN one [[disks]] table for each disk: a folder on a filesystem of its own.",
-    "The segments that lie in the mountpoint's folder today belong on one of them: with the broker",
-    "stopped, move them into that disk's folder.",
+    "FILL IN one [[disks]] table for each disk: a directory on a filesystem of its own.",
+    "Stop the broker, and move the segments that are in the mountpoint's directory",
+    "into the directory of one of the disks.",
     "",
     "[[disks]]",
     'path = "/data1/commitlog"',

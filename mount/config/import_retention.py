@@ -1,7 +1,7 @@
-"""[retention] from a broker.conf: what is taken over, and what stays the broker's, as comments.
+"""The [retention] table from a broker.conf.
 
-In mode "cooperative", which a broker that comes with its configuration wants, age is the broker's business: its
-fileReservedTime and deleteWhen are written as comments that become keys in mode "filesystem".
+The written mode is "cooperative", as there is a broker. In this mode the broker expires segments by age, so its
+fileReservedTime and deleteWhen become comments, to be used as keys in mode "filesystem".
 """
 
 import re
@@ -38,13 +38,13 @@ _DEFAULT_DELETE_WHEN: Final = "04"
 
 
 def read_retention(broker: BrokerConf) -> Table:
-    """The table as it is to be written; surprises become warnings."""
+    """The table to write. Values that the broker or commitlogfs changes become warnings."""
     table = tomlkit.table()
     if not broker.boolean(_FORCIBLY, default=True):
         broker.warn(
             f"{_FORCIBLY} is false: the broker deletes nothing by force, but the filesystem will, once the disks "
-            f"have been above thresholds.force for {RetentionRules().force_after_s:g} s (retention.force_after): "
-            'set retention.mode = "off" if that must not be'
+            f"have been above thresholds.force for {RetentionRules().force_after_s:g} s (retention.force_after); "
+            'set retention.mode = "off" to prevent that'
         )
         table.add(tomlkit.comment(f'mode = "off"  # as {_FORCIBLY} = false: nothing is ever deleted by force'))
     _add_batch(broker, table)
@@ -58,10 +58,12 @@ def read_retention(broker: BrokerConf) -> Table:
     replicas = broker.integer(_REPLICAS, 1)
     if replicas is not None and replicas > 1:
         broker.warn(
-            f"{_REPLICAS} = {replicas}: below {_FORCIBLY_RATIO} such a broker goes by the size of its own files, "
-            "not by what the disks hold: statfs steers it less"
+            f"{_REPLICAS} = {replicas}: below {_FORCIBLY_RATIO} such a broker decides by the size of its own "
+            "files, not by the fill level of the disks, so statfs has less influence on it"
         )
-    table.add(tomlkit.comment("Age is the broker's business. For a log without a live broker, remove the # below."))
+    table.add(
+        tomlkit.comment("The broker expires segments by age. For a log without a live broker, remove the # below.")
+    )
     table.add(tomlkit.comment('mode = "filesystem"'))
     table.add(tomlkit.comment(_reserved(broker)))
     table.add(tomlkit.comment(_delete_when(broker)))
@@ -74,7 +76,7 @@ def _add_batch(broker: BrokerConf, table: Table) -> None:
     if batch is None:
         return
     if batch < 1:
-        broker.warn(f"{_BATCH} = {batch}: the broker deletes one segment per run then, so 1 is written")
+        broker.warn(f"{_BATCH} = {batch}: with this value the broker deletes one segment per run, so 1 is written")
     table.add("batch", tomlkit.integer(max(1, batch)).comment(_BATCH))
 
 
@@ -83,7 +85,7 @@ def _add_grace(broker: BrokerConf, table: Table) -> None:
     if grace_ms is None:
         return
     if grace_ms < 0:
-        broker.warn(f"{_GRACE} = {grace_ms} is negative, which is no grace to the broker: 0s is written")
+        broker.warn(f"{_GRACE} = {grace_ms} is negative, which the broker treats as 0: 0s is written")
     table.add("grace", tomlkit.string(format_duration_ms(max(0, grace_ms))).comment(_GRACE))
 
 
@@ -92,7 +94,7 @@ def _add_interval(broker: BrokerConf, table: Table) -> None:
     if interval_ms is None:
         return
     if interval_ms <= 0:
-        broker.warn(f"{_INTERVAL} = {interval_ms}: a broker does not start with it; the default is left")
+        broker.warn(f"{_INTERVAL} = {interval_ms}: a broker does not start with this value; it is left out")
         return
     bounded_ms = min(max(interval_ms, SHORTEST_INTERVAL_MS), LONGEST_INTERVAL_MS)
     text = format_duration_ms(bounded_ms)
@@ -105,7 +107,7 @@ def _add_interval(broker: BrokerConf, table: Table) -> None:
     table.add("interval", tomlkit.string(text).comment(_INTERVAL))
 
 
-# --- the broker's own: comments ------------------------------------------------------------------------
+# --- settings that only the broker uses: comments -------------------------------------------------------
 
 
 def _reserved(broker: BrokerConf) -> str:
@@ -113,12 +115,12 @@ def _reserved(broker: BrokerConf) -> str:
     if hours is None:
         return f'reserved = "{_DEFAULT_RESERVED_HOURS}h"  # {_RESERVED} (its default)'
     if hours < _SHORTEST_RESERVED_HOURS:
-        broker.warn(f"{_RESERVED} = {hours}: every segment but the newest is expired for the broker at once")
-        return f'reserved = "{_SHORTEST_RESERVED_HOURS}h"  # the least; {_RESERVED} = {hours}'
+        broker.warn(f"{_RESERVED} = {hours}: for the broker every segment except the newest is expired at once")
+        return f'reserved = "{_SHORTEST_RESERVED_HOURS}h"  # the smallest value; {_RESERVED} = {hours}'
     if hours * 3600 > time.time():
         broker.warn(
-            f"{_RESERVED} = {hours} reaches back before 1970: for the broker nothing ever expires, so it keeps "
-            "open what the filesystem removed by force, until it deletes by force itself"
+            f"{_RESERVED} = {hours} reaches back before 1970: for the broker nothing expires, so it keeps segments "
+            "open that the filesystem has removed, until it deletes by force itself"
         )
     return f'reserved = "{hours}h"  # {_RESERVED}'
 
@@ -127,33 +129,34 @@ def _delete_when(broker: BrokerConf) -> str:
     text = broker.raw_text(_DELETE_WHEN, _DEFAULT_DELETE_WHEN)
     hours = _hours(broker, text)
     if not hours:
-        return f'delete_when = "{_DEFAULT_DELETE_WHEN}"  # the usual one; {_DELETE_WHEN} names no hour'
+        return f'delete_when = "{_DEFAULT_DELETE_WHEN}"  # the default; {_DELETE_WHEN} names no hour'
     origin = "" if _DELETE_WHEN in broker.properties else " (its default)"
     return f'delete_when = "{format_hours(hours)}"  # {_DELETE_WHEN}{origin}'
 
 
 def _hours(broker: BrokerConf, text: str) -> frozenset[int]:
-    """The hours that ever come. Items are parsed one by one until one fits, at every run (UtilAll#isItTimeToDo)."""
+    """The hours at which the broker deletes. At every run it parses items one by one until one is the present hour
+    (UtilAll#isItTimeToDo)."""
     found = set()
     for item in _split_as_java(text):
         if re.fullmatch(r"[+-]?[0-9]+", item) is None or not -(2**31) <= int(item) < 2**31:
             broker.warn(
-                f"{_DELETE_WHEN} = {text!r}: whenever no earlier item fits the hour, the broker fails at {item!r} "
-                "and deletes nothing, not even by force: write hours such as 04;16"
+                f"{_DELETE_WHEN} = {text!r}: unless an earlier item is the present hour, the broker fails at "
+                f"{item!r} and deletes nothing, not even by force; write hours such as 04;16"
             )
             break
         if 0 <= int(item) <= 23:
             found.add(int(item))
         else:
-            broker.warn(f"{_DELETE_WHEN} = {text!r}: there is no hour {item}, so the broker never deletes for it")
+            broker.warn(f"{_DELETE_WHEN} = {text!r}: hour {item} does not exist, so the broker ignores it")
     else:
         if not found:
-            broker.warn(f"{_DELETE_WHEN} = {text!r} names no hour: the broker deletes for lack of space only")
+            broker.warn(f"{_DELETE_WHEN} = {text!r} names no hour, so the broker deletes for lack of space only")
     return frozenset(found)
 
 
 def _split_as_java(text: str) -> list[str]:
-    """String#split drops empty items at the end, but an empty text is one item."""
+    """Items of `text` as Java's String#split gives them: without empty ones at the end, and "" as one item."""
     items = text.split(";")
     while text and items and not items[-1]:
         items.pop()

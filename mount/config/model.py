@@ -1,7 +1,7 @@
-"""The configuration file of one mount: TOML in, a frozen `Config` out, or errors an operator can act on.
+"""The configuration file of one mount: TOML in, a frozen `Config` out, or errors with a remedy.
 
-Every accepted key has an effect and an unknown one is an error. Nothing here touches a disk: whether
-folders exist, and are what they seem, is the store's business.
+Every accepted key has an effect, and an unknown key is an error. Nothing here touches a disk: the store checks
+whether the directories exist and belong to the pool.
 """
 
 import difflib
@@ -40,7 +40,7 @@ SYSTEM_FOLDER = Path("/etc/commitlogfs")
 DEFAULT_SEGMENT_SIZE: Final = 2**30
 SEGMENT_SIZE_UNIT: Final = 4096
 LARGEST_SEGMENT_SIZE: Final = 2**31 - SEGMENT_SIZE_UNIT
-"""RocketMQ keeps mappedFileSizeCommitLog in a signed 32-bit int; this is the last whole page below."""
+"""RocketMQ stores mappedFileSizeCommitLog in a signed 32-bit int; this is the last whole page below its limit."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
@@ -57,27 +57,27 @@ class DiskConfig:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What one mount works with: every default filled in, `[thresholds]` merged into each disk."""
+    """Effective configuration of one mount, with every default, and `[thresholds]` merged into each disk."""
 
     name: str
-    """File stem; also names the control socket and the systemd instance."""
+    """Stem of the file's name; also the name of the control socket and of the systemd instance."""
     mountpoint: str
     disks: tuple[DiskConfig, ...]
     segment_size: int = DEFAULT_SEGMENT_SIZE
-    """Bytes."""
+    """Size in bytes."""
     placement: Placement = "round-robin"
     on_missing: OnMissing = "refuse"
     passthrough: Passthrough = "auto"
     allow_other: bool = False
-    """Whether users other than the daemon's may use the mount; a file that is silent means: if root."""
+    """Whether users other than the daemon's may use the mount. Default: true for root."""
     refuse_reads_when_full: bool = False
     thresholds: Thresholds = field(default_factory=Thresholds)
     retention: RetentionRules = field(default_factory=RetentionRules)
     """`[retention]`, and the file's `trigger`."""
     file: str | None = None
-    """Absolute path of the file this stands in; a successor reads it anew."""
+    """Absolute path of the configuration file, which a successor reads again."""
     given: frozenset[str] = frozenset()
-    """Key paths that stand in the file (`disks[0].weight`): all other values are defaults."""
+    """Key paths that the file sets (`disks[0].weight`); all other values are defaults."""
 
 
 # --- finding and loading ---------------------------------------------------------------------------------
@@ -86,25 +86,25 @@ class Config:
 def config_path(name_or_path: str) -> Path:
     """The file meant by a command's NAME or FILE argument.
 
-    A text with a slash or ending in `.toml` is a file and returned as it is. A bare NAME is looked for as
-    NAME.toml in /etc/commitlogfs and, for other users than root, before that in
-    $XDG_CONFIG_HOME/commitlogfs (default ~/.config). Raises ConfigError for a NAME that is nowhere.
+    A text with a slash or ending in `.toml` is a file and returned as it is. NAME means NAME.toml in
+    /etc/commitlogfs; for users other than root, first in $XDG_CONFIG_HOME/commitlogfs (default ~/.config). Raises
+    ConfigError if there is no such file.
     """
     if "/" in name_or_path or name_or_path.endswith(".toml"):
         return Path(name_or_path)
     if _NAME.fullmatch(name_or_path) is None:
         raise ConfigError(
             repr(name_or_path),
-            Problem("", "is no name of a configuration: write NAME or a path such as ./NAME.toml"),
+            Problem("", "not a name of a configuration; write NAME, or a path such as ./NAME.toml"),
         )
     candidates = [folder / f"{name_or_path}.toml" for folder in config_folders()]
     for candidate in candidates:
         if _may_exist(candidate):
             return candidate
-    places = " or ".join(map(str, candidates))
+    paths = " or ".join(map(str, candidates))
     close = difflib.get_close_matches(name_or_path, [path.stem for path in list_configs()], n=1)
-    advice = f"did you mean {close[0]}?" if close else f"create {places}, or name a file"
-    raise ConfigError(name_or_path, Problem("", f"no such configuration: {advice}"))
+    advice = f"did you mean {close[0]}?" if close else f"create {paths}, or give a file"
+    raise ConfigError(name_or_path, Problem("", f"no such configuration; {advice}"))
 
 
 def default_config_path() -> Path:
@@ -112,17 +112,17 @@ def default_config_path() -> Path:
     found = list_configs()
     if len(found) == 1:
         return found[0]
-    places = " and ".join(map(str, config_folders()))
+    folders = " and ".join(map(str, config_folders()))
     if found:
         names = ", ".join(dict.fromkeys(path.stem for path in found))
-        raise ConfigError(places, Problem("", f"several configurations: name one of {names}"))
-    raise ConfigError(places, Problem("", "no configuration: create NAME.toml there, or name a file"))
+        raise ConfigError(folders, Problem("", f"several configurations; give one of {names}"))
+    raise ConfigError(folders, Problem("", "no configuration; create NAME.toml there, or give a file"))
 
 
 def list_configs() -> list[Path]:
-    """Every configuration in the folders where a NAME is looked for, in their order.
+    """Every configuration file of `config_folders`, in that order.
 
-    A folder of the user that cannot be read holds none. Raises ConfigError for the system's.
+    A directory of the user that cannot be read counts as empty. Raises ConfigError if the system's cannot be read.
     """
     found: list[Path] = []
     for folder in config_folders():
@@ -133,19 +133,20 @@ def list_configs() -> list[Path]:
         except OSError as error:
             if folder == SYSTEM_FOLDER:
                 reason = os.strerror(error.errno or 0)
-                problem = Problem("", f"cannot be read ({reason}): run as root, or name a file")
+                problem = Problem("", f"cannot be read ({reason}); run as root, or give a file")
                 raise ConfigError(str(folder), problem) from None
     return found
 
 
 def config_folders() -> tuple[Path, ...]:
-    """Where a bare NAME is looked for, first match wins."""
+    """Directories in which NAME is searched; the first match counts."""
     own = None if os.geteuid() == 0 else user_folder("XDG_CONFIG_HOME", ".config")
     return (SYSTEM_FOLDER,) if own is None else (own / "commitlogfs", SYSTEM_FOLDER)
 
 
 def _may_exist(candidate: Path) -> bool:
-    """Also where this user may not look, but in a folder of the user: $HOME may be that of somebody else."""
+    """Whether the file exists; True if this user cannot find out, except below $HOME, which may be another
+    user's."""
     try:
         candidate.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -161,30 +162,30 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     try:
         content = Path(path).read_bytes()
     except FileNotFoundError:
-        raise ConfigError(source, Problem("", "no such file: create it or correct the path")) from None
+        raise ConfigError(source, Problem("", "no such file; create it or correct the path")) from None
     except OSError as error:
         reason = os.strerror(error.errno or 0)
-        raise ConfigError(source, Problem("", f"cannot be read ({reason}): make it a readable file")) from None
+        raise ConfigError(source, Problem("", f"cannot be read ({reason}); make it readable")) from None
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
-        raise ConfigError(source, Problem("", f"line {line} is not UTF-8: save the file as UTF-8")) from None
+        raise ConfigError(source, Problem("", f"line {line} is not UTF-8; save the file as UTF-8")) from None
     return replace(parse_config(text, Path(path).stem, source), file=str(Path(path).absolute()))
 
 
 def parse_config(text: str, name: str, source: str) -> Config:
-    """Check TOML text; `source` is how errors call it. Raises ConfigError."""
+    """The configuration in a TOML text. Errors call it `source`. Raises ConfigError."""
     if _NAME.fullmatch(name) is None:
         raise ConfigError(
             source,
-            Problem("", f"{name!r} cannot name a mount: rename the file to letters, digits, '.', '_', '-'"),
+            Problem("", f"{name!r} cannot be a mount's name; rename the file, with letters, digits, '.', '_', '-'"),
         )
     try:
         raw = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
-            source, Problem("", f"not valid TOML: {one_line(str(error))}: correct it there")
+            source, Problem("", f"not valid TOML: {one_line(str(error))}; correct the line")
         ) from None
     try:
         file = _File.model_validate(raw)
@@ -200,16 +201,14 @@ def parse_config(text: str, name: str, source: str) -> Config:
 
 
 def disks_from_list(text: str) -> tuple[DiskConfig, ...]:
-    """The disks of `mount --init DISK1,DISK2`, otherwise with defaults.
+    """The disks of `mount --init DISK1,DISK2`, with default settings.
 
-    Relative paths count from the current folder. Raises ConfigError for an empty item, a disk named twice
+    Relative paths start at the current directory. Raises ConfigError for an empty item, a disk that is given twice,
     or one inside another.
     """
     items = text.split(",")
     if not all(items):
-        raise ConfigError(
-            repr(text), Problem("", "an item of the disk list is empty: write DISK1,DISK2 without gaps")
-        )
+        raise ConfigError(repr(text), Problem("", "an item of the disk list is empty; write DISK1,DISK2"))
     try:
         disks = tuple(DiskConfig(_path_argument(item)) for item in items)
     except ValueError as error:
@@ -221,7 +220,7 @@ def disks_from_list(text: str) -> tuple[DiskConfig, ...]:
 
 
 def quick_config(name: str, mountpoint: str, disk_list: str, segment_size: int = DEFAULT_SEGMENT_SIZE) -> Config:
-    """A configuration without a file, for `mount --init`. The same rules; raises ConfigError."""
+    """A configuration without a file, for `mount --init`, checked as one from a file. Raises ConfigError."""
     source = "mount --init"
     try:
         config = Config(
@@ -243,44 +242,44 @@ def quick_config(name: str, mountpoint: str, disk_list: str, segment_size: int =
 
 
 def normal_path(value: str) -> str:
-    """An absolute path without '//', '/.' or a slash at its end. Raises ValueError in one line."""
+    """An absolute path without '//', '/.' or a slash at its end. Raises ValueError with a message of one line."""
     shown = repr(value)
     if CONTROL_CHARACTER.search(value):
-        raise ValueError(f"{shown} holds a control character: correct the path")
+        raise ValueError(f"{shown} has a control character; correct the path")
     if not value.startswith("/"):
-        raise ValueError(f"{shown} is not absolute: write the whole path, from / on")
+        raise ValueError(f"{shown} is not absolute; write the whole path, from / on")
     parts = [part for part in value.split("/") if part not in ("", ".")]
     if ".." in parts:
-        # Through a symlink, a/../b need not be b: what is compared must be what is opened.
-        raise ValueError(f"{shown} holds '..': write the path it stands for")
+        # Through a symlink, a/../b may differ from b, so paths with '..' cannot be compared as text.
+        raise ValueError(f"{shown} has '..'; write the path without it")
     return "/" + "/".join(parts)
 
 
 def _path_argument(value: str) -> str:
-    """A path from the command line: may be relative, and may climb with '..', as the kernel follows it."""
+    """A normal path from one of the command line, which may be relative and may have '..'."""
     path = Path.cwd() / value
     return normal_path(str(path.resolve() if ".." in path.parts else path))
 
 
 def checked_segment_size(value: int) -> int:
-    """`value`, a segment size that a pool can have. Raises ValueError in one line."""
+    """`value`, if a pool can have this segment size. Raises ValueError with a message of one line."""
     shown = format_size(value)
     if value <= 0:
-        raise ValueError(f"{shown} is no segment size: the usual one is 1GiB (mappedFileSizeCommitLog)")
+        raise ValueError(f"{shown} is not a segment size; write the broker's mappedFileSizeCommitLog, usually 1GiB")
     if value > LARGEST_SEGMENT_SIZE:
         raise ValueError(
-            f"{shown} is too large: at most {LARGEST_SEGMENT_SIZE} bytes, as RocketMQ's is a 32-bit int"
+            f"{shown} is too large; write at most {LARGEST_SEGMENT_SIZE} bytes, as RocketMQ's is a 32-bit int"
         )
     if value % SEGMENT_SIZE_UNIT:
         below = value - value % SEGMENT_SIZE_UNIT
         near = f"{below} or {below + SEGMENT_SIZE_UNIT}" if below else str(SEGMENT_SIZE_UNIT)
-        raise ValueError(f"{value} is not a multiple of {SEGMENT_SIZE_UNIT}: the nearest sizes are {near}")
+        raise ValueError(f"{value} is not a multiple of {SEGMENT_SIZE_UNIT}; the nearest sizes are {near}")
     return value
 
 
 def _weight(value: float) -> float:
     if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{value} is no weight: write a number above 0 (1 is the usual share)")
+        raise ValueError(f"{value} is not a weight; write a number above 0 (1 is the usual share)")
     return value
 
 
@@ -306,7 +305,7 @@ class _Disk(StrictTable):
 
 def _some_disks(disks: tuple[_Disk, ...]) -> tuple[_Disk, ...]:
     if not disks:
-        raise ValueError(f"no disk is named: add {EXAMPLES['disks']}")
+        raise ValueError(f"no disk is given; add {EXAMPLES['disks']}")
     return disks
 
 
@@ -352,7 +351,7 @@ def _effective(file: _File, name: str, given: frozenset[str], problems: list[Pro
         if disk.weight is not None and file.placement != "weighted":
             remedy = 'remove it or set placement = "weighted"'
             problems.append(
-                Problem(f"{key}.weight", f"has no effect with placement = {file.placement!r}: {remedy}")
+                Problem(f"{key}.weight", f"has no effect with placement = {file.placement!r}; {remedy}")
             )
     return Config(
         name=name,
@@ -378,34 +377,34 @@ def _threshold_values(table: _Thresholds) -> dict[str, int]:
 def _thresholds(
     prefix: str, own: Mapping[str, int], inherited: Mapping[str, int], problems: list[Problem]
 ) -> Thresholds:
-    """`own` over `inherited` over the defaults; a contradiction goes to `problems`."""
+    """Thresholds from `own`, else `inherited`, else the defaults. A contradiction is added to `problems`."""
     merged = {**inherited, **own}
     values = {("min_free_bytes" if key == "min_free" else key): value for key, value in merged.items()}
     try:
         return Thresholds(**values)
     except ThresholdError as error:
         origin = "" if error.key in own else " (from [thresholds])" if error.key in inherited else " (the default)"
-        text = f"{error.value}{origin} {error.problem}: set it to {error.allowed}"
+        text = f"{error.value}{origin} {error.problem}; set it to {error.allowed}"
         problems.append(Problem(f"{prefix}thresholds.{error.key}", text))
         return Thresholds()
 
 
 def _layout_problems(config: Config) -> list[Problem]:
-    """What is wrong with the paths taken together."""
+    """Problems of the paths taken together."""
     problems = list(_overlaps(config.disks))
     for index, disk in enumerate(config.disks):
         if is_within(disk.path, config.mountpoint):
-            remedy = "the mount would hide the disk: keep disks outside the mountpoint"
+            remedy = "keep disks outside of the mountpoint, which would hide them"
             problems.append(
                 Problem(
                     f"disks[{index}].path",
-                    f"{disk.path} is inside the mountpoint {config.mountpoint}: {remedy}",
+                    f"{disk.path} is inside the mountpoint {config.mountpoint}; {remedy}",
                 )
             )
         elif is_within(config.mountpoint, disk.path):
-            remedy = "a broker refuses a folder with a stray entry: choose another mountpoint"
+            remedy = "choose another mountpoint, as a broker refuses a directory with another entry"
             problems.append(
-                Problem("mountpoint", f"{config.mountpoint} is inside disks[{index}] {disk.path}: {remedy}")
+                Problem("mountpoint", f"{config.mountpoint} is inside disks[{index}] {disk.path}; {remedy}")
             )
     return problems
 
@@ -414,14 +413,14 @@ def _overlaps(disks: tuple[DiskConfig, ...]) -> Iterator[Problem]:
     for index, disk in enumerate(disks):
         for earlier, other in enumerate(disks[:index]):
             if disk.path == other.path:
-                yield Problem(f"disks[{index}].path", f"{disk.path} is disks[{earlier}] again: name each disk once")
+                yield Problem(f"disks[{index}].path", f"{disk.path} is disks[{earlier}] again; name each disk once")
             elif is_within(disk.path, other.path) or is_within(other.path, disk.path):
                 yield Problem(
                     f"disks[{index}].path",
-                    f"{disk.path} and disks[{earlier}] {other.path} overlap: use separate folders",
+                    f"{disk.path} and disks[{earlier}] {other.path} overlap; use separate directories",
                 )
 
 
 def is_within(path: str, folder: str) -> bool:
-    """Whether `path` is `folder` or beneath it; both normalised."""
+    """Whether `path` is `folder` or below it; both normalised."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")

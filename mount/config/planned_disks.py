@@ -21,12 +21,12 @@ _GROUP = re.compile(r"(?:([0-9]{1,5}) ?x ?)?([0-9]+ ?[A-Za-z]*)")
 
 
 def disks_of_sizes(text: str, thresholds: Thresholds) -> tuple[PlannedDisk, ...]:
-    """Of "12x5TB", "4TB,4TB,8TB" or "10x5TB,2x8TB", called /data1, /data2 ... Raises UsageError."""
+    """Disks from "12x5TB", "4TB,4TB,8TB" or "10x5TB,2x8TB", named /data1, /data2 ... Raises UsageError."""
     sizes: list[int] = []
     for item in text.split(","):
         match = _GROUP.fullmatch(item.strip())
         if match is None:
-            raise UsageError(f'--disks: {item!r} is no disk: write sizes such as "12x5TB" or "4TB,4TB,8TB"')
+            raise UsageError(f'--disks: {item!r} is not a disk size; write sizes such as "12x5TB" or "4TB,4TB,8TB"')
         count, size = match.groups()
         try:
             size_bytes = parse_size(size)
@@ -34,14 +34,16 @@ def disks_of_sizes(text: str, thresholds: Thresholds) -> tuple[PlannedDisk, ...]
             raise UsageError(f"--disks: {error}") from None
         repeat = 1 if count is None else int(count)
         if not size_bytes or not repeat or len(sizes) + repeat > MOST_DISKS:
-            raise UsageError(f"--disks: {item!r}: 1 to {MOST_DISKS} disks, each larger than 0")
+            raise UsageError(f"--disks: {item!r} is out of range; give 1 to {MOST_DISKS} disks, each larger than 0")
         sizes += [size_bytes] * repeat
     return tuple(PlannedDisk(f"/data{n}", size, 0, thresholds) for n, size in enumerate(sizes, start=1))
 
 
 def disks_of_config(config: Config) -> tuple[PlannedDisk, ...]:
-    """As large as they are, and holding what is not of the log. Cordoned ones are left out: they take no segments.
-    Raises UsageError."""
+    """The real disks of a configuration: their sizes, and the other data on them. Cordoned ones are left out.
+
+    Raises UsageError.
+    """
     planned = []
     for disk in config.disks:
         if disk.readonly:
@@ -51,37 +53,45 @@ def disks_of_config(config: Config) -> tuple[PlannedDisk, ...]:
             ours = _segment_bytes(disk.path, config.segment_size)
         except OSError as error:
             raise UsageError(
-                f"{disk.path}: cannot be measured ({error.strerror}): mount it, or give --disks"
+                f"{disk.path}: cannot be measured ({error.strerror}); mount it, or give --disks"
             ) from None
         foreign = max(0, usage.used_bytes - ours)
         planned.append(PlannedDisk(disk.path, usage.entire_bytes, foreign, disk.thresholds, disk.weight))
     if not planned:
-        raise UsageError(f"{config.name}: every disk is readonly: none takes segments")
+        raise UsageError(
+            f"{config.name}: every disk is readonly, so none takes segments; remove `readonly` from one"
+        )
     return tuple(planned)
 
 
 def with_foreign(disks: tuple[PlannedDisk, ...], items: Iterable[str]) -> tuple[PlannedDisk, ...]:
-    """`items` are DISK:SIZE, by number or path. Raises UsageError."""
+    """The disks with other data on them. `items` are DISK:SIZE, by number or path. Raises UsageError."""
     changed = list(disks)
     for item in items:
         name, _, size = item.rpartition(":")
         found = [i for i, disk in enumerate(disks) if name in (str(i + 1), disk.path)]
         if not found:
-            raise UsageError(f"--foreign: {item!r}: write DISK:SIZE, DISK from 1 to {len(disks)} or its path")
+            raise UsageError(
+                f"--foreign: {item!r} names no disk; write DISK:SIZE, DISK being 1 to {len(disks)} or a path"
+            )
         try:
             foreign = parse_size(size)
         except UnitError as error:
             raise UsageError(f"--foreign: {error}") from None
         disk = disks[found[0]]
         if foreign > disk.size_bytes:
-            raise UsageError(f"--foreign: {item!r} is more than {disk.path} holds ({disk.size_bytes:,} bytes)")
+            raise UsageError(
+                f"--foreign: {item!r} does not fit on {disk.path}; give at most {disk.size_bytes:,} bytes"
+            )
         changed[found[0]] = replace(disk, foreign_bytes=foreign)
     return tuple(changed)
 
 
 def change_thresholds(thresholds: Thresholds, given: dict[str, int]) -> Thresholds:
-    """`given` by their names in the configuration. A new `force` moves a `resume` that is not given along with it.
-    Raises UsageError."""
+    """The thresholds with those in `given`, by their names in the configuration, replaced. Raises UsageError.
+
+    A new `force` also changes a `resume` that is not given.
+    """
     values = {("min_free_bytes" if key == "min_free" else key): value for key, value in given.items()}
     if "force" in values:
         values.setdefault("resume", FORCE_MINUS_MARGIN)

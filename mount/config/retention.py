@@ -1,8 +1,8 @@
-"""The [retention] table: what it may hold, and the rules of forced deletion that follow from it. Pure.
+"""The [retention] table: its keys, and the rules of forced deletion that follow from it. Pure.
 
-`reserved` and `delete_when` are errors where they would change nothing: whoever writes them believes in an expiry
-that does not happen. The other keys may wait for their mode, so that one edit, mode = "off" or punch = false, stops
-what must be stopped.
+`reserved` and `delete_when` are errors in a mode where they have no effect, as an operator would rely on an expiry
+that does not happen. The other keys may be there in every mode, so that one edit (mode = "off", or punch = false)
+is enough to stop something.
 """
 
 import re
@@ -17,25 +17,25 @@ from commitlogfs.mount.config.table import StrictTable
 from commitlogfs.store.retention import Mode, RetentionRules, Trigger
 
 SHORTEST_RESERVED_MS: Final = 3_600_000
-"""The broker's unit. A "72s" that was meant as hours would cost the log."""
+"""The broker's unit is the hour. A "72s" that was meant as hours would remove the log."""
 SHORTEST_INTERVAL_MS: Final = 1000
 """Fill levels are up to a second old, so a shorter cycle would see the same ones again."""
 LONGEST_INTERVAL_MS: Final = 600_000
-"""At 1 GB/s, 600 GB: more than lies between `force` and `full` on most disks."""
+"""At 1 GB/s this is 600 GB, more than there is between `force` and `full` on most disks."""
 
 _HOURS = re.compile(r"[0-9]{1,2}(;[0-9]{1,2})*")
 
 
 def parse_hours(value: object) -> frozenset[int]:
-    """Hours of the day from RocketMQ's text, "04" or "04;16". Raises ValueError in one line.
+    """Hours of the day from RocketMQ's text, "04" or "04;16". Raises ValueError with a message of one line.
 
-    Stricter than the broker: on a blank or an empty item it deletes nothing at all, on a 24 never by age.
+    It is stricter than the broker, which deletes nothing for a blank or empty item, and never by age for 24.
     """
     if not isinstance(value, str) or _HOURS.fullmatch(value) is None:
-        raise ValueError(f'{value!r} is no list of hours: write them in quotes, such as "04" or "04;16"')
+        raise ValueError(f'{value!r} is not a list of hours; write them in quotes, such as "04" or "04;16"')
     hours = frozenset(map(int, value.split(";")))
     if max(hours) > 23:
-        raise ValueError(f"{value!r}: there is no hour {max(hours)}: write 00 to 23")
+        raise ValueError(f"{value!r}: hour {max(hours)} does not exist; write 00 to 23")
     return hours
 
 
@@ -46,23 +46,23 @@ def format_hours(hours: frozenset[int]) -> str:
 def _reserved(value_ms: int) -> int:
     if value_ms < SHORTEST_RESERVED_MS:
         shown, least = format_duration_ms(value_ms), format_duration_ms(SHORTEST_RESERVED_MS)
-        raise ValueError(f"{shown} is too short: at least {least}, the broker's unit of fileReservedTime")
+        raise ValueError(f"{shown} is too short; write at least {least}, the unit of fileReservedTime")
     return value_ms
 
 
 def _interval(value_ms: int) -> int:
     shown = format_duration_ms(value_ms)
     if value_ms < SHORTEST_INTERVAL_MS:
-        raise ValueError(f"{shown} is too short: at least 1s, as fill levels are up to a second old")
+        raise ValueError(f"{shown} is too short; write at least 1s, as fill levels are up to a second old")
     if value_ms > LONGEST_INTERVAL_MS:
         longest = format_duration_ms(LONGEST_INTERVAL_MS)
-        raise ValueError(f"{shown} is too long: at most {longest}, or disks fill up between two looks")
+        raise ValueError(f"{shown} is too long; write at most {longest}, as disks could fill up within a cycle")
     return value_ms
 
 
 def _batch(value: int) -> int:
     if value < 1:
-        raise ValueError(f'{value} is too small: at least 1; to have nothing deleted set mode = "off"')
+        raise ValueError(f'{value} is too small; write at least 1, or mode = "off" to delete nothing')
     return value
 
 
@@ -72,7 +72,7 @@ _Hours = Annotated[frozenset[int], BeforeValidator(parse_hours)]
 
 
 class RetentionTable(StrictTable):
-    """As the file has it; the defaults, but for the mode, are those of `RetentionRules`."""
+    """The table as it is in the file. Defaults of keys other than `mode` are those of `RetentionRules`."""
 
     mode: Literal["cooperative", "filesystem", "off"] = "cooperative"
     reserved: Annotated[_Duration, AfterValidator(_reserved)] | None = None
@@ -89,7 +89,7 @@ _OF_FILESYSTEM: Final = {"reserved": 'reserved = "72h"', "delete_when": 'delete_
 
 
 def retention_rules(table: RetentionTable, trigger: Trigger, problems: list[Problem]) -> RetentionRules:
-    """The rules, every default filled in; contradictions go to `problems`."""
+    """The rules, with every default. Contradictions are added to `problems`."""
     found = list(_contradictions(table))
     if found:
         problems += found
@@ -109,11 +109,11 @@ def _contradictions(table: RetentionTable) -> Iterator[Problem]:
     if table.mode == "filesystem":
         for key, example in _OF_FILESYSTEM.items():
             if key not in given:
-                why = "mode = 'filesystem' expires segments by age, as no broker does it"
-                yield Problem(f"retention.{key}", f"missing: {why}: add {example}")
+                reason = "with mode = 'filesystem', commitlogfs expires segments by age"
+                yield Problem(f"retention.{key}", f"missing ({reason}); add {example}")
     else:
-        why = "the broker expires segments itself" if table.mode == "cooperative" else "nothing is deleted"
+        reason = "the broker expires segments itself" if table.mode == "cooperative" else "nothing is deleted"
         for key in _OF_FILESYSTEM:
             if key in given:
-                text = f"has no effect with mode = {table.mode!r}, where {why}"
-                yield Problem(f"retention.{key}", f'{text}: remove it or set mode = "filesystem"')
+                text = f"has no effect with mode = {table.mode!r}, where {reason}"
+                yield Problem(f"retention.{key}", f'{text}; remove it, or set mode = "filesystem"')

@@ -1,9 +1,9 @@
-"""What every table of the configuration file has in common."""
+"""Base class of all tables of the configuration file."""
 
 from pydantic import BaseModel, ConfigDict
 
 
 class StrictTable(BaseModel):
-    """Unknown keys are errors, and so is a value that would have to be converted."""
+    """A table in which unknown keys, and values of another type, are errors."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)

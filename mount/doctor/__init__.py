@@ -1,4 +1,4 @@
 """The checks of `commitlogfs doctor`.
 
-Nothing here changes anything; printing belongs to the command.
+Nothing here changes the machine or a disk; printing belongs to the command.
 """

@@ -1,5 +1,5 @@
-"""`doctor` on what the broker's process needs: a descriptor and a mapping per segment, ASCII digits. Pure but
-for `find_broker`."""
+"""Checks of the broker's process: descriptors and mappings for all segments, ASCII digits. Pure except
+`find_broker`."""
 
 import os
 import re
@@ -13,7 +13,8 @@ from commitlogfs.mount.doctor.diagnosis import Check, Level, ok
 from commitlogfs.mount.linux.holders import find_holders
 
 OTHER_FILES: Final = 5_000
-"""What a broker has open and mapped besides segments: consumequeues, indexes, libraries, connections."""
+"""Number of files that a broker has open or mapped besides segments: consumequeues, indexes, libraries,
+connections."""
 _ROUND: Final = 10_000
 
 _OTHER_DIGITS: Final = frozenset(
@@ -24,17 +25,17 @@ _OTHER_DIGITS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """The process whose limits and locale are judged: a running broker, else this one as the best guess."""
+    """The process whose limits and locale are checked: a running broker, else this one as the best guess."""
 
-    who: str
+    name: str
     running: bool
     open_files: int
-    """Its hard limit: Java raises the soft one to it by itself."""
+    """Hard limit of open files; Java raises the soft limit to it."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def find_broker(mountpoint: str) -> BrokerView:
-    """The Java process that holds the mount, if there is one and it can be looked at."""
+    """The Java process that holds the mount, if there is one and this user can read it; else this process."""
     for holder in find_holders(mountpoint, exclude=[os.getpid()]):
         if holder.comm == "java":
             try:
@@ -46,23 +47,23 @@ def find_broker(mountpoint: str) -> BrokerView:
 
 
 def check_open_files(segments: int, broker: BrokerView) -> Check:
-    wanted = _rounded_up(segments + OTHER_FILES)
-    text = f"the pool can hold {segments:,} segments, each open in the broker's process all the time; "
-    text += f"{broker.who} may open {broker.open_files:,} files"
+    required = _rounded_up(segments + OTHER_FILES)
+    text = f"the pool can hold {segments:,} segments, which the broker's process keeps open; "
+    text += f"{broker.name} may open {broker.open_files:,} files"
     if broker.open_files >= segments + OTHER_FILES:
         return ok("open-files", text)
-    remedy = f"set LimitNOFILE={wanted} in the broker's unit (or ulimit -Hn {wanted} before it starts)"
-    # Without a broker to look at this is a guess: its unit may well set another limit.
+    remedy = f"set LimitNOFILE={required} in the broker's unit (or ulimit -Hn {required} before it starts)"
+    # Without a running broker this is a guess: its unit may set another limit.
     return Check("open-files", Level.WARNING if broker.running else Level.NOTE, text, remedy)
 
 
 def check_mappings(segments: int, max_map_count: int) -> Check:
-    wanted = _rounded_up(segments + OTHER_FILES)
-    text = f"the pool can hold {segments:,} segments, each mapped in the broker's process; "
+    required = _rounded_up(segments + OTHER_FILES)
+    text = f"the pool can hold {segments:,} segments, which the broker's process keeps mapped; "
     text += f"vm.max_map_count is {max_map_count:,}"
     if max_map_count >= segments + OTHER_FILES:
         return ok("mappings", text)
-    remedy = f"sysctl -w vm.max_map_count={wanted}, and in /etc/sysctl.d"
+    remedy = f"sysctl -w vm.max_map_count={required}, and write it to /etc/sysctl.d"
     return Check("mappings", Level.WARNING, text, remedy)
 
 
@@ -71,11 +72,12 @@ def check_locale(broker: BrokerView) -> Check:
     name = next((value for key in ("LC_ALL", "LC_CTYPE", "LANG") if (value := environment.get(key))), "C")
     language = re.split(r"[_.@]", name)[0].lower()
     if language not in _OTHER_DIGITS:
-        return ok("locale", f"locale {name} ({broker.who}): segment names in ASCII digits")
+        return ok("locale", f"locale {name} ({broker.name}): segment names have ASCII digits")
     return Check(
         "locale",
         Level.WARNING,
-        f"locale {name} ({broker.who}): Java may name segments in other digits than 0 to 9, which are refused",
+        f"locale {name} ({broker.name}): Java may write segment names in other digits than 0 to 9, "
+        "which are refused",
         "set LC_ALL=C.UTF-8 in the broker's unit",
     )
 

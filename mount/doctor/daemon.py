@@ -1,4 +1,4 @@
-"""`doctor` on what the running daemon knows of its pool, and on what the disks do right now. Pure."""
+"""Checks of the running daemon's status, and of the result of a disk probe. Pure."""
 
 from typing import Any, Final
 
@@ -7,28 +7,28 @@ from commitlogfs.mount.doctor.diagnosis import Check, Level, ok
 from commitlogfs.mount.doctor.disk_probe import DiskProbe
 
 _PROBLEMS: Final = frozenset({"all-full", "no-writable-disk", "disk-failed", "stuck"})
-"""Alerts that keep the log from being written, read or cleaned now."""
+"""Alerts because of which the log cannot be written, read or cleaned."""
 _MORE: Final = "`commitlogfs status` shows every disk and alert; docs/troubleshooting.md explains them"
 _FINDING_LEVELS: Final = {"note": Level.NOTE, "warning": Level.WARNING}
 
 
 def check_daemon(document: dict[str, Any]) -> list[Check]:
-    """Everything in the status document that is not as it should be."""
+    """A check for everything in the status document that is wrong; one that is ok if nothing is."""
     checks = [_check_alert(alert) for alert in document["retention"]["alerts"]]
     alerted = {alert["disk"] for alert in document["retention"]["alerts"]}
     checks += [check for disk in document["disks"] if (check := _check_disk(disk, alerted)) is not None]
     if document["placement"]["next_disk"] is None:
-        message = "no disk takes the next segment: creating one fails"
+        message = "no disk takes the next segment, so its create will fail"
         checks.append(Check("no-disk-for-the-next", Level.PROBLEM, message, "free space, or repair or add a disk"))
     if document["degraded"]:
         message = f"served without {', '.join(document['missing_disks'])}"
         checks.append(Check("degraded", Level.PROBLEM, message, "bring the disks back, then unmount and mount"))
     if document["segments"]["gaps"]:
         count = count_of(len(document["segments"]["gaps"]), "gap")
-        message = f"the log has {count}: consumers skip over it silently"
-        checks.append(Check("gap", Level.PROBLEM, message, "`commitlogfs check` says which segments are missing"))
+        message = f"the log has {count}, which consumers skip silently"
+        checks.append(Check("gap", Level.PROBLEM, message, "`commitlogfs check` names the missing segments"))
     if document["daemon"].get("state_lost"):
-        message = "the daemon was not told what its predecessors knew of open files"
+        message = "the knowledge of open files was lost at a takeover"
         checks.append(Check("state-lost", Level.WARNING, message, "restart the broker when convenient"))
     checks += [_check_finding(finding) for finding in document["findings"] if finding["code"] != "gap"]
     return checks or [ok("daemon", f"daemon {document['daemon']['pid']} reports no trouble")]
@@ -45,10 +45,10 @@ def check_probe(path: str, probe: DiskProbe) -> list[Check]:
         message = f"{path}: cannot read {', '.join(probe.unreadable)}"
         checks.append(Check("disk-unreadable", Level.PROBLEM, message, "check the disk: `dmesg`"))
     if probe.is_full:
-        message = f"{probe.not_made}: it takes no new segments"
+        message = f"{probe.not_made}; it takes no new segments"
         checks.append(Check("disk-full", Level.WARNING, message, "free space on that disk"))
     elif probe.not_made:
-        message = f"{probe.not_made}: no segment can be made there"
+        message = f"{probe.not_made}; no segment can be made there"
         checks.append(Check("disk-unwritable", Level.PROBLEM, message, "check the disk: `dmesg`"))
     return checks or [ok("disk-probe", f"{path}: segments can be read and made")]
 
@@ -60,7 +60,7 @@ def _check_alert(alert: dict[str, Any]) -> Check:
 
 
 def _check_disk(disk: dict[str, Any], alerted: set[str]) -> Check | None:
-    """None for a disk that takes segments, or of which an alert tells."""
+    """The check of one disk; None if it takes segments, or if an alert reports it."""
     path = disk["path"]
     cause = f" ({disk['last_error']})" if disk["last_error"] else ""
     if disk["state"] == "offline":

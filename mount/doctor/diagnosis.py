@@ -1,4 +1,4 @@
-"""What `doctor` says of one thing it looked at."""
+"""Result of one check of `doctor`."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -10,14 +10,15 @@ class Level(IntEnum):
     OK = 0
     NOTE = 1
     WARNING = 2
-    """Will hurt some day, or hurts a little."""
+    """It works, but may fail later or in part."""
     PROBLEM = 3
-    """Does not work like this."""
+    """It does not work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`name` is stable, for programs. `message` says what was looked at, `remedy` is empty if all is well."""
+    """`name` is a stable name for programs, `message` the fact, `remedy` what to do; it is empty if the level is
+    OK."""
 
     name: str
     level: Level

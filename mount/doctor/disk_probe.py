@@ -1,9 +1,9 @@
-"""What a disk can do right now, tried by a child process with a deadline: a disk may hang, and a process with it.
+"""Probe of a disk by a child process with a deadline: a disk may hang, and its reader with it.
 
     python -m commitlogfs.mount.doctor.disk_probe PATH DESCRIPTOR SEGMENT_SIZE WRITE
 
-reads a few segments of the directory behind the descriptor past the page cache and, with WRITE = 1, makes the
-beginning of a segment without a name and gives it up again. One line of JSON.
+reads a few segments of the directory behind the descriptor, past the page cache. With WRITE = 1 it also reserves
+the beginning of a segment without a name, and frees it again. It prints one line of JSON.
 """
 
 import json
@@ -20,20 +20,20 @@ from commitlogfs.store.errors import DiskFullError
 from commitlogfs.store.segment import parse_segment_name
 
 SAMPLES: Final = 3
-"""Segments read: the oldest, the newest, and one between them."""
+"""Number of segments that are read: the oldest, the newest, and one between them."""
 RESERVED_BYTES: Final = 1 << 20
-"""Reserved at most. A whole segment on every disk at once could raise the pool above a threshold for a moment, and
-then a broker, or a create that finds every disk full, would delete old segments."""
+"""Most bytes that are reserved. A whole segment on every disk at once could bring the pool above a threshold for a
+moment; then a broker, or a create that finds every disk full, would delete old segments."""
 _GRACE_S: Final = 0.2
-"""For fetching the answer of a child that has ended, and for a killed one to go: a disk may hold it."""
+"""Time to read the answer of a child that has ended, and for a killed child to end, which a disk may delay."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskProbe:
-    """What was found wrong; nothing if all is empty."""
+    """Faults that a probe has found; there is none if all fields are empty."""
 
     silence: str = ""
-    """Why there is no answer."""
+    """Why the probe has no result."""
     unlisted: str = ""
     """Why the directory cannot be listed."""
     unreadable: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class DiskProbe:
     not_made: str = ""
     """Why no segment can be made."""
     is_full: bool = False
-    """It cannot be made for lack of room alone."""
+    """Whether it cannot be made only because space is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Probed:
 
 
 def probe_disks(disks: Sequence[Probed], timeout_s: float) -> list[DiskProbe]:
-    """All at once; returns within `timeout_s` and a moment, whatever the disks do."""
+    """Probe all disks at once. Returns soon after `timeout_s` even if disks hang."""
     deadline = time.monotonic() + timeout_s
     children = [_start(disk) for disk in disks]
     return [_result(child, deadline, timeout_s) for child in children]

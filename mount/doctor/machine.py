@@ -1,7 +1,4 @@
-"""`doctor` on the machine and the installation: kernel, FUSE, settings that end mounts, leftovers.
-
-Each `judge_*` is pure; `examine_machine` looks.
-"""
+"""Checks of the machine and the installation: kernel, FUSE, time limits of requests, sockets, dead mounts."""
 
 import errno
 import os
@@ -22,7 +19,7 @@ from commitlogfs.mount.linux.request_timeouts import describe_limits, read_reque
 from commitlogfs.mount.location import runtime_directory
 
 OLDEST_KERNEL: Final = (5, 6)
-"""openat2."""
+"""The first kernel with openat2(2)."""
 _PROBE_TIMEOUT_S: Final = 3.0
 
 
@@ -62,45 +59,51 @@ def check_fuse_device(path: Path) -> Check:
 
 
 def check_fusermount(tool: str | None, setuid: bool) -> Check:
-    """For users other than root only."""
+    """Check fusermount3, which users other than root need."""
     if tool is None:
-        message = "fusermount3 is not to be found: only root can mount"
+        message = "fusermount3 was not found, so only root can mount"
         return Check("fusermount", Level.PROBLEM, message, "install the package fuse3")
     if not setuid:
-        message = f"{tool} has no set-user-id bit: only root can mount"
+        message = f"{tool} has no set-user-id bit, so only root can mount"
         return Check("fusermount", Level.PROBLEM, message, f"chmod u+s {tool}, or reinstall fuse3")
     return ok("fusermount", f"{tool} is there")
 
 
-def check_allow_other(*, wanted: bool, root: bool, fuse_conf: str) -> Check:
-    if not wanted:
-        message = "allow_other is off: only the daemon's user sees the mount"
+def check_allow_other(*, enabled: bool, root: bool, fuse_conf: str) -> Check:
+    if not enabled:
+        message = "allow_other is off: only the daemon's user can use the mount"
         return ok("allow-other", message)
     if root or re.search(r"^\s*user_allow_other\s*$", fuse_conf, re.MULTILINE):
-        return ok("allow-other", "allow_other: other users, such as the broker's, may use the mount by mode bits")
+        return ok(
+            "allow-other", "allow_other is on: other users, such as the broker's, may use the mount (by mode bits)"
+        )
     return Check(
         "allow-other",
         Level.PROBLEM,
-        "allow_other is on, but /etc/fuse.conf does not let users ask for it",
+        "allow_other is on, but /etc/fuse.conf does not allow it for users",
         "add a line user_allow_other to /etc/fuse.conf, or set allow_other = false",
     )
 
 
 def check_request_timeouts(values: dict[str, int | None]) -> Check:
-    """`values` as of read_request_timeouts."""
+    """Check the result of read_request_timeouts."""
     limits = describe_limits(values)
     if limits:
         zeros = " ".join(f"fs.fuse.{name}=0" for name, value in values.items() if value)
-        remedy = f"sysctl -w {zeros}, and in /etc/sysctl.d"
-        return Check("request-timeout", Level.WARNING, f"{limits}: one hung request aborts the whole mount", remedy)
-    return ok("request-timeout", "FUSE requests are not timed out by the kernel")
+        remedy = f"sysctl -w {zeros}, and write it to /etc/sysctl.d"
+        return Check(
+            "request-timeout", Level.WARNING, f"{limits}: one request that hangs aborts the whole mount", remedy
+        )
+    return ok("request-timeout", "the kernel does not limit the time of FUSE requests")
 
 
 def check_sockets() -> list[Check]:
     try:
         names = runtime_directory.list_names()
     except UserError as error:
-        return [Check("runtime-folder", Level.PROBLEM, str(error), "make it a folder of this user, mode 0700")]
+        return [
+            Check("runtime-directory", Level.PROBLEM, str(error), "make it a directory of this user, mode 0700")
+        ]
     stale = [path for name in names if not _is_answered(path := runtime_directory.socket_path(name))]
     if not stale:
         return [
@@ -113,15 +116,15 @@ def check_sockets() -> list[Check]:
         Check(
             "stale-socket",
             Level.NOTE,
-            f"{path}: no daemon listens any more",
-            "the next mount replaces it; or rm it",
+            f"{path}: no daemon listens there",
+            "nothing to do: the next mount replaces it; or remove it",
         )
         for path in stale
     ]
 
 
 def check_mounts(skip: Collection[str]) -> list[Check]:
-    """Every mount of this kind on the machine but those at `skip`; only the dead ones are worth a word."""
+    """A check for each dead commitlogfs mount of the machine, except those at the mountpoints in `skip`."""
     entries = [entry for entry in mountinfo.read_mounts() if mountinfo.is_commitlogfs(entry)]
     checks = []
     for mountpoint in dict.fromkeys(entry.mountpoint for entry in entries):
@@ -137,7 +140,7 @@ def dead_mount(mountpoint: str, reason: str) -> Check:
         "dead-mount",
         Level.PROBLEM,
         f"{mountpoint}: the mount does not answer ({reason})",
-        "stop the broker, then `commitlogfs mount` it again: that replaces a dead mount",
+        "stop the broker and run `commitlogfs mount`, which replaces a dead mount",
     )
 
 
@@ -149,7 +152,7 @@ def _is_answered(path: Path) -> bool:
         except (ConnectionRefusedError, FileNotFoundError):
             return False
         except OSError:
-            return True  # busy is not dead
+            return True  # the socket's queue is full: its daemon is busy, not dead
     return True
 
 

@@ -1,4 +1,4 @@
-"""`doctor` on one configuration: its disks, its mountpoint, the store root around it."""
+"""Checks of one configuration: its disks, its mountpoint, the store root around it."""
 
 import contextlib
 import os
@@ -64,7 +64,7 @@ def examine_pool(config: Config) -> list[Check]:
         *([] if document is None else check_daemon(document)),
         check_mountpoint(config.mountpoint),
         check_store_root(config.mountpoint, config.thresholds),
-        check_allow_other(wanted=config.allow_other, root=os.geteuid() == 0, fuse_conf=_read("/etc/fuse.conf")),
+        check_allow_other(enabled=config.allow_other, root=os.geteuid() == 0, fuse_conf=_read("/etc/fuse.conf")),
         check_open_files(capacity, broker),
         check_mappings(capacity, int(_read("/proc/sys/vm/max_map_count") or 65530)),
         check_locale(broker),
@@ -79,17 +79,17 @@ def _ask_daemon(mountpoint: str) -> dict[str, Any] | None:
     try:
         return find_target(mountpoint, of_others=True).status()
     except UserError:
-        return None  # the check of the mountpoint tells why
+        return None  # the check of the mountpoint reports the reason
 
 
 def _silent_disks(document: dict[str, Any] | None) -> set[str]:
-    """Disks that do not answer the daemon, and would not answer this process: they are not touched."""
+    """Disks that do not answer the daemon. They would not answer this process either, so they are not touched."""
     disks = [] if document is None else document["disks"]
     return {disk["path"] for disk in disks if disk["total_bytes"] is None}
 
 
 def _to_be_probed(folder: OpenFolder, usage: DiskUsage, document: dict[str, Any] | None) -> Probed:
-    """A segment is made only where the daemon makes some, and with room for one of its own beside it."""
+    """The disk as it is to be probed. A segment is made only where the daemon makes some, and two have room."""
     assert folder.identity is not None
     path, size = folder.spec.path, folder.identity.segment_size
     known = {} if document is None else {disk["path"]: disk["state"] for disk in document["disks"]}
@@ -130,11 +130,14 @@ def _check_disk(folder: OpenFolder, usage: DiskUsage) -> Check:
     text += f"{usage.used_percent:.1f} % used"
     if os.fstatvfs(folder.dirfd).f_flag & os.ST_RDONLY:
         return Check(
-            "disk", Level.NOTE, f"{text}, read-only", "no new segments go here; remount it if not intended"
+            "disk",
+            Level.NOTE,
+            f"{text}, read-only",
+            "it gets no new segments; remount it read-write if that is not intended",
         )
     spec, identity = folder.spec, folder.identity
     if identity and not spec.readonly and not has_room(usage, spec.thresholds, identity.segment_size):
-        return Check("disk-full", Level.WARNING, f"{text}: it takes no new segments", "free space on that disk")
+        return Check("disk-full", Level.WARNING, f"{text}; it takes no new segments", "free space on that disk")
     return ok("disk", text)
 
 
@@ -143,16 +146,16 @@ def _check_mode(folder: OpenFolder) -> list[Check]:
     if not mode & 0o077:
         return []
     path = folder.spec.path
-    message = f"{path}: mode {mode:04o} lets other users in past the mount"
-    return [Check(FindingCode.FOLDER_OPEN_TO_OTHERS.value, Level.NOTE, message, f"chmod 0700 {path}")]
+    message = f"{path}: mode {mode:04o} lets other users reach the segments without the mount"
+    return [Check(FindingCode.DIRECTORY_OPEN_TO_OTHERS.value, Level.NOTE, message, f"chmod 0700 {path}")]
 
 
 def _check_inodes(folder: OpenFolder, usage: DiskUsage, config: Config) -> list[Check]:
     st = os.fstatvfs(folder.dirfd)
-    wanted = usage.available_bytes // config.segment_size + _SPARE_INODES
-    if not st.f_files or st.f_favail >= wanted:
+    required = usage.available_bytes // config.segment_size + _SPARE_INODES
+    if not st.f_files or st.f_favail >= required:
         return []
-    message = f"{folder.spec.path}: {count_of(st.f_favail, 'inode')} free, fewer than segments would fit"
+    message = f"{folder.spec.path}: {count_of(st.f_favail, 'inode')} free, too few for the segments that have room"
     return [Check("inodes", Level.WARNING, message, "remove other files from that filesystem")]
 
 
@@ -162,15 +165,14 @@ def _check_identities(folders: list[OpenFolder]) -> list[Check]:
         return []
     if len(bare) == len(folders):
         message = f"{', '.join(bare)}: no pool yet, or the disks are not mounted"
-        return [
-            Check("identity", Level.WARNING, message, "`commitlogfs init` makes a pool, `adopt` takes a store over")
-        ]
+        remedy = "mount the disks, or make a pool: `commitlogfs init`, or `commitlogfs adopt` for an existing store"
+        return [Check("identity", Level.WARNING, message, remedy)]
     return [
         Check(
             FindingCode.DISK_WITHOUT_IDENTITY.value,
             Level.PROBLEM,
-            f"{path}: carries no identity, unlike the others",
-            "most likely its disk is not mounted: mount it",
+            f"{path}: carries no identity, unlike the others; most likely its disk is not mounted",
+            "mount the disk there",
         )
         for path in bare
     ]
@@ -185,7 +187,7 @@ def _check_segment_size(folders: list[OpenFolder], config: Config) -> list[Check
 
 
 def _check_owner(folders: list[OpenFolder], mountpoint: str) -> list[Check]:
-    """What hangs on the owner of the mounted directory, which every disk of the pool records."""
+    """Checks that depend on the owner of the mounted directory, which every disk of the pool records."""
     born = next((folder for folder in folders if folder.identity is not None), None)
     if born is None:
         return []
@@ -196,7 +198,7 @@ def _check_owner(folders: list[OpenFolder], mountpoint: str) -> list[Check]:
 
 
 def check_access(mountpoint: str, owner: RootAttributes) -> Check:
-    """Which users the mounted directory lets in."""
+    """Check which users can enter the mounted directory."""
     user, group = user_name(owner.uid), group_name(owner.gid)
     text = f"{mountpoint}: mode {owner.mode:04o}, owner {user}, group {group}"
     if owner.mode & 0o007:
@@ -220,30 +222,32 @@ def check_mountpoint(path: str) -> Check:
     try:
         bare = check_bare(path)
     except (OSError, RefusedError) as error:
-        return Check("mountpoint", Level.PROBLEM, f"{path}: cannot be looked at: {error}", "look at it as root")
+        return Check("mountpoint", Level.PROBLEM, f"{path}: cannot be read ({error})", "run as root")
     match bare.state:
         case BareState.GUARDED:
-            protection = "immutable" if _is_immutable(path) else "by its file alone: files can still be made there"
+            protection = (
+                "immutable" if _is_immutable(path) else "by the guard file only: other files can be made there"
+            )
             return ok("guard", f"{path}: not mounted, guarded ({protection})")
         case BareState.EMPTY:
-            message = f"{path}: not mounted, no guard: a broker started now deletes its consumequeue"
-            return Check("guard", Level.WARNING, message, "mount it once: the guard is made then, and stays")
+            message = f"{path}: not mounted and without a guard; a broker that starts now deletes its consumequeue"
+            return Check("guard", Level.WARNING, message, "mount it once: that makes the guard, which stays")
         case BareState.ABSENT:
-            message = f"{path}: not there yet, so no guard: a broker started now begins an empty log there"
-            return Check("guard", Level.NOTE, message, "mount it once: folder and guard are made then")
+            message = f"{path}: does not exist, so it has no guard; a broker that starts now begins an empty log"
+            return Check("guard", Level.NOTE, message, "mount it once: that makes the directory and the guard")
         case BareState.MOUNTED:
-            return Check("mountpoint", Level.PROBLEM, bare.message, "unmount that, or choose another mountpoint")
+            return Check("mountpoint", Level.PROBLEM, bare.message, "unmount it, or choose another mountpoint")
         case _:
-            return Check("mountpoint", Level.PROBLEM, bare.message, "nothing can be mounted here as it is")
+            return Check(
+                "mountpoint", Level.PROBLEM, bare.message, "a mount would be refused; see `commitlogfs mount`"
+            )
 
 
 def _check_mount(path: str) -> Check:
     stacked = mountinfo.stacked_count(path)
     if stacked > 1:
         message = f"{path}: {stacked} mounts lie on top of each other"
-        return Check(
-            "mountpoint", Level.WARNING, message, "stop the broker, unmount until none is left, mount once"
-        )
+        return Check("mountpoint", Level.WARNING, message, "stop the broker, unmount all of them, and mount once")
     probed = probe_mount(path, _PROBE_TIMEOUT_S)
     if not probed.ok:
         return dead_mount(path, probed.reason)
@@ -257,14 +261,16 @@ def check_store_root(mountpoint: str, thresholds: Thresholds) -> Check:
         return Check(
             "store-root",
             Level.NOTE,
-            f"store root {path}: on {entry.fstype}, not looked at",
-            "keep it on a local disk",
+            f"store root {path}: on {entry.fstype}, not checked",
+            "keep the store root on a local disk",
         )
     try:
         usage = measure_usage(path)
     except OSError as error:
         message = f"store root {path}: cannot be measured ({os.strerror(error.errno or 0)})"
-        return Check("store-root", Level.NOTE, message, "the broker makes it at its first start")
+        return Check(
+            "store-root", Level.NOTE, message, "nothing to do if the broker has not started yet: it makes it"
+        )
     return inspect_store_root(path, usage.used_percent, thresholds)
 
 
@@ -283,7 +289,7 @@ def check_store_root_access(mountpoint: str, owner: RootAttributes, has_segments
 
 
 def inspect_store_root(path: str, used_percent: float, thresholds: Thresholds) -> Check:
-    """The broker applies the limits of the commitlog to the disk of its consumequeue as well."""
+    """Check the fill level of the store root's disk. The broker applies its thresholds to this disk, too."""
     text = f"store root {path}: {used_percent:.1f} % used"
     remedy = "free space there, or give the consumequeue a larger disk"
     if used_percent > thresholds.force:

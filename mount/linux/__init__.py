@@ -1,4 +1,5 @@
-"""What the daemon and the keeper ask of Linux: mounts, processes, signals, priorities, notification, logs.
+"""Services of Linux for the daemon, the keeper and the commands: mounts, processes, signals, priorities,
+notification, logs.
 
 Nothing here knows a configuration, a pool or a keeper.
 """

@@ -1,7 +1,7 @@
-"""Descriptors that survive this process: sd_notify(3) FDSTORE, sd_listen_fds(3).
+"""Descriptors that outlive this process: sd_notify(3) FDSTORE, sd_listen_fds(3).
 
-One protocol for systemd and for our own keeper. What is stored comes back to the next process of the service as
-open descriptors from number 3 on, named in $LISTEN_FDNAMES.
+systemd and our own keeper use the same protocol. The next process of the service gets the stored descriptors from
+number 3 on, with their names in $LISTEN_FDNAMES.
 """
 
 import os
@@ -16,8 +16,11 @@ FIRST_FD = 3
 
 
 def take_received() -> dict[str, int]:
-    """The descriptors that this process was started with, by name; empty if none. Once: the environment is cleared,
-    so that no child takes them for its own. The later of two with one name counts, the other is closed."""
+    """Descriptors that this process was started with, by name. Call it once.
+
+    It clears the environment, so that no child takes them for its own. Of two with one name the later counts, and
+    the other is closed.
+    """
     pid, count = os.environ.pop("LISTEN_PID", ""), os.environ.pop("LISTEN_FDS", "")
     names = os.environ.pop("LISTEN_FDNAMES", "").split(":")
     if pid != str(os.getpid()) or not count.isdecimal():
@@ -29,7 +32,7 @@ def take_received() -> dict[str, int]:
 
 
 def by_name(descriptors: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """The later of two with one name counts, the other is closed."""
+    """Descriptors by name. Of two with one name the later counts, and the other is closed."""
     found: dict[str, int] = {}
     for name, fd in descriptors:
         if name in found:
@@ -39,8 +42,10 @@ def by_name(descriptors: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 
 def store(descriptors: Mapping[str, int]) -> bool:
-    """Have copies kept. True when they are: the manager has taken them, not just been sent them. False where nobody
-    listens. Raises OSError, TimeoutError."""
+    """Have the manager keep copies of the descriptors; returns once it has taken them.
+
+    False if there is no manager. Raises OSError, TimeoutError.
+    """
     for name, fd in descriptors.items():
         # FDPOLL=0: systemd would drop a descriptor that reports an error, which an aborted connection does.
         if not notify.notify(f"FDSTORE=1\nFDNAME={name}\nFDPOLL=0", [fd]):
@@ -49,19 +54,19 @@ def store(descriptors: Mapping[str, int]) -> bool:
 
 
 def remove(name: str) -> bool:
-    """Have all descriptors of this name dropped. Raises OSError."""
+    """Have the manager drop all descriptors of this name. Raises OSError."""
     return notify.notify(f"FDSTOREREMOVE=1\nFDNAME={name}")
 
 
 def forget(names: Iterable[str]) -> None:
-    """Have all descriptors of these names dropped, and wait until they are. Raises OSError, TimeoutError."""
+    """Have the manager drop all descriptors of these names, and wait until it has. Raises OSError, TimeoutError."""
     for name in names:
         remove(name)
     _barrier()
 
 
 def _barrier() -> bool:
-    """Wait until the manager has worked off all that was sent: it closes its end of a pipe then."""
+    """Wait until the manager has handled all messages before: it then closes its end of a pipe."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     try:
         try:

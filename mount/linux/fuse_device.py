@@ -1,7 +1,8 @@
-"""A descriptor of /dev/fuse: does its connection live, and which mount is it of? Asked of the kernel alone.
+"""A descriptor of /dev/fuse: is its connection alive, and to which mount does it belong? The kernel knows.
 
-A connection lives as long as anything of its mount does: in sight, covered by another one, moved with its folder,
-in another mount namespace, or detached with files still open. So this decides, not what is to be seen at a path.
+A connection lives as long as its mount exists anywhere: visible, covered by another mount, moved with its
+directory, in another mount namespace, or detached with files still open. What is visible at a path does not show
+that.
 """
 
 import os
@@ -21,13 +22,13 @@ def is_fuse_device(fd: int) -> bool:
 
 
 def is_connected(fd: int) -> bool:
-    """Whether the kernel still waits for answers here: false once unmounted for good, or aborted by anybody."""
+    """Whether the connection is alive: false once the mount has ended or the connection was aborted."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return not any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 def mount_device(fd: int) -> int | None:
-    """The st_dev of the files of its mount; None on kernels that do not tell."""
-    told = _CONNECTION.search(Path(f"/proc/self/fdinfo/{fd}").read_text())
-    return None if told is None else os.makedev(0, int(told[1]))
+    """The st_dev of the files of its mount; None on kernels that do not show it."""
+    match = _CONNECTION.search(Path(f"/proc/self/fdinfo/{fd}").read_text())
+    return None if match is None else os.makedev(0, int(match[1]))

@@ -1,7 +1,7 @@
-"""Who keeps a mount busy, found without touching the mount.
+"""The processes that keep a mount busy, found without touching the mount.
 
-Only /proc is read: `stat` or `open` on a mount whose daemon is dead would block. What cannot be read (another
-user's processes, for one who is not root) is left out.
+Only /proc is read: `stat` or `open` on a mount whose daemon is dead would block. Processes that this user cannot
+read are left out.
 """
 
 import os
@@ -50,7 +50,8 @@ def find_holders(mountpoint: str | os.PathLike[str], *, exclude: Sequence[int] =
 
 
 def find_device_holders(device: int, *, exclude: Sequence[int] = ()) -> list[Holder]:
-    """As `find_holders`, of the mount whose files have this st_dev, whatever is to be seen at its mountpoint."""
+    """As `find_holders`, for the mount whose files have this st_dev, even if it is not visible at its
+    mountpoint."""
     views = _Views(device)
     found = []
     for folder in _PROC.iterdir():
@@ -73,7 +74,7 @@ def describe_holders(holders: Sequence[Holder]) -> str:
 
 
 class _Views:
-    """How each mount namespace sees the device in question; read once per namespace."""
+    """Mounts of the device in each mount namespace; read once for each namespace."""
 
     def __init__(self, device: int) -> None:
         self.device = device
@@ -93,16 +94,16 @@ class _Views:
 
 def _inspect(folder: Path, views: _Views) -> Holder | None:
     held: dict[HoldKind, str] = {}
-    for kind, look in (
+    for kind, find_path in (
         (HoldKind.CWD, _link_on_device),
         (HoldKind.ROOT, _link_on_device),
         (HoldKind.FD, _fd_on_device),
         (HoldKind.MAP, _map_on_device),
     ):
         try:
-            path = look(folder, kind, views)
+            path = find_path(folder, kind, views)
         except (OSError, ValueError):
-            continue  # gone meanwhile, or not ours to read
+            continue  # the process has ended, or this user may not read it
         if path is not None:
             held[kind] = path
     if not held:
@@ -120,7 +121,7 @@ def _link_on_device(folder: Path, kind: HoldKind, views: _Views) -> str | None:
     path = os.readlink(folder / kind.value)  # noqa: PTH115  may be no path at all
     if not path.startswith("/"):
         return None
-    # The device says more than the name: the place may be mounted over, or mounted elsewhere as well.
+    # Compare devices, not paths: another mount may cover the path, and the mount may be visible elsewhere, too.
     entry = mountinfo.containing_mount(path, views.entries(folder))
     return path if entry is not None and entry.device == views.device else None
 

@@ -1,9 +1,9 @@
-"""Logging of the daemon: one logfmt line per event, on stderr.
+"""Logging of the daemon: one logfmt line for each event, on stderr.
 
-To the journal each line begins with its priority (`<6>`, sd-daemon(3)), elsewhere with the time. Names that
-come from clients can hold any byte; nothing in a value can end a line or pass for another field. Repeats of
-the same event are held back and counted. Writing happens in a thread with a bounded queue, so a reader that
-stopped reading costs log lines, never service.
+For the journal each line begins with its priority (`<6>`, sd-daemon(3)), otherwise with the time. Names that come
+from clients can hold any byte; nothing in a value can end a line or look like another field. Repeats of the same
+event are suppressed and counted. A thread with a bounded queue writes the lines, so if nobody reads them, lines are
+lost but the daemon continues.
 """
 
 import contextlib
@@ -19,10 +19,10 @@ from collections.abc import Hashable, Iterator
 from typing import Any
 
 REPEAT_INTERVAL_S = 10.0
-"""How long the same event with the same key stays silent after it was logged."""
+"""Time after an event during which its repeats (same event and key) are suppressed."""
 
 FILE_VARIABLE = "COMMITLOGFS_LOG_FILE"
-"""Of the environment of a background daemon: the file that it has as standard error, by its absolute path."""
+"""Environment variable of a background daemon: absolute path of the file that is its standard error."""
 OPEN_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
 """O_NONBLOCK: a FIFO without a reader is refused instead of waited for."""
 MODE = 0o640
@@ -34,7 +34,7 @@ MAX_TRACEBACK_LENGTH = 16_000
 _Lines = queue.Queue[logging.LogRecord | None]
 _DRAIN_TIMEOUT_S = 2.0
 _REOPEN_TIMEOUT_S = 0.5
-"""A file that takes longer to open is opened beside everything else: a broker may wait for this process."""
+"""How long the process waits for the file to be opened. Then it continues, as a broker may wait for it."""
 _STANDARD_ERROR = 2
 _MAX_REPEAT_KEYS = 1_000
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@%+,\-]+")
@@ -72,11 +72,11 @@ def logging_to(
 
 
 def catch_hangup() -> None:
-    """From here on SIGHUP opens the log file anew. Once now, too: it may have been renamed before."""
+    """Let SIGHUP open the log file again. It is also opened now, as it may have been renamed before."""
 
     def reopen(_number: int, _frame: object) -> None:
         if _writer is not None:
-            _writer.is_reopening = True  # with the next line; its queue may be locked by what this interrupts
+            _writer.is_reopening = True  # at the next line: the interrupted code may hold the lock of the queue
         else:
             _reopen_in_time()
 
@@ -85,22 +85,22 @@ def catch_hangup() -> None:
 
 
 def reopen_soon() -> None:
-    """Have the writing thread open the log file anew. Not for a signal handler."""
+    """Have the writing thread open the log file again. Not for a signal handler."""
     if _writer is not None:
         _writer.reopen()
 
 
 def _reopen_in_time() -> None:
-    """Not in this thread: on a disk that hangs, opening does."""
+    """Open the log file in another thread: on a disk that hangs, open(2) hangs, too."""
     thread = threading.Thread(target=_reopen, name="log-reopening", daemon=True)
     thread.start()
     thread.join(_REOPEN_TIMEOUT_S)
 
 
 def _reopen() -> str:
-    """Have standard error lead to the file of the log's name, made if there is none. Returns why it does not.
+    """Point standard error at the log file, which is made if it is absent. Returns the reason for a failure, or "".
 
-    Without such a file it stays as it is, and the reason is empty.
+    If the log is not a file, nothing changes.
     """
     path = os.environ.get(FILE_VARIABLE)
     if not path:
@@ -161,17 +161,17 @@ class LogfmtFormatter(logging.Formatter):
         parts += [f"{_NOT_IN_KEYS.sub('_', key)}={format_value(value)}" for key, value in fields.items()]
         traceback = record.exc_text or (self.formatException(record.exc_info) if record.exc_info else "")
         if traceback:
-            # The end says what went wrong.
+            # The end of a traceback names the error.
             tail = traceback[-MAX_TRACEBACK_LENGTH:]
             parts.append(f"traceback={format_value(tail, MAX_TRACEBACK_LENGTH)}")
         return prefix + " ".join(parts)
 
 
 class RepeatFilter:
-    """Lets the first record of an event and key pass, then holds back its repeats for an interval.
+    """Lets the first record of an event and key pass, and suppresses its repeats for an interval.
 
-    The next one that passes says `suppressed=N`. Counts of events that did not come again are told by
-    `take_expired`. Thread-safe; remembers a bounded number of keys.
+    The next one that passes has `suppressed=N`. If the event does not come again, `take_expired` returns its count.
+    Thread-safe; it remembers a bounded number of keys.
     """
 
     def __init__(self, interval_s: float) -> None:
@@ -180,7 +180,7 @@ class RepeatFilter:
         self._seen: dict[Hashable, _Repeats] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to log `record`; notes `suppressed` on it where some were held back before."""
+        """Whether to log `record`. Sets `suppressed` on it if repeats were suppressed before."""
         event = getattr(record, "event", None)
         key: Hashable
         if event is None:
@@ -200,7 +200,8 @@ class RepeatFilter:
         return True
 
     def take_expired(self, *, everything: bool = False) -> list[tuple[str, int]]:
-        """Forget what is past its interval (or `everything`): held-back events and how many of each."""
+        """Drop the keys whose interval is over, or `everything`; returns events and counts of suppressed
+        repeats."""
         now = time.monotonic()
         counts: dict[str, int] = {}
         with self._lock:
@@ -233,11 +234,10 @@ class _DroppingHandler(logging.handlers.QueueHandler):
     def emit(self, record: logging.LogRecord) -> None:
         if self._repeats.filter(record):
             super().emit(record)
-        self._tell_suppressed(self._repeats.take_expired())
+        self._log_suppressed(self._repeats.take_expired())
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        # The writer is a thread of this process: nothing has to be made picklable, but arguments may change
-        # and a traceback would keep its frames alive.
+        # Arguments may change before the writer formats them, and a traceback would keep its frames alive.
         if record.exc_info and not record.exc_text:
             record.exc_text = logging.Formatter().formatException(record.exc_info)
         record.msg, record.args, record.exc_info = record.getMessage(), None, None
@@ -253,16 +253,16 @@ class _DroppingHandler(logging.handlers.QueueHandler):
             self._dropped += 1
 
     def close(self) -> None:
-        self._tell_suppressed(self._repeats.take_expired(everything=True))
+        self._log_suppressed(self._repeats.take_expired(everything=True))
         super().close()
 
-    def _tell_suppressed(self, counts: list[tuple[str, int]]) -> None:
+    def _log_suppressed(self, counts: list[tuple[str, int]]) -> None:
         for event, count in counts:
             self.enqueue(_event_record("repeats_suppressed", of=event, count=count))
 
 
 class _Writer(threading.Thread):
-    """Writes records to a descriptor: no stream, whose lock a blocked write would hold at exit."""
+    """Writes records to a descriptor. A stream has a lock, which a blocked write would hold at exit."""
 
     def __init__(self, lines: _Lines, formatter: logging.Formatter, fd: int) -> None:
         super().__init__(name="log-writer", daemon=True)
@@ -283,17 +283,17 @@ class _Writer(threading.Thread):
 
     def _write(self, record: logging.LogRecord) -> None:
         line = self._formatter.format(record) + "\n"
-        with contextlib.suppress(OSError):  # nobody is left to be told
+        with contextlib.suppress(OSError):  # the log is the only place to report errors to
             os.write(self._fd, line.encode(errors="backslashreplace"))
 
     def reopen(self) -> None:
-        """At once, unless lines wait already."""
+        """Open the log file again, before the next line that is written."""
         self.is_reopening = True
         with contextlib.suppress(queue.Full):
             self._lines.put_nowait(_WAKE)
 
     def stop(self) -> None:
-        """Drain and end; with a reader that stopped reading, give up after a while."""
+        """Write the lines that are left and end. If nobody reads them, give up after a while."""
         try:
             self._lines.put(None, timeout=_DRAIN_TIMEOUT_S)
         except queue.Full:
@@ -305,9 +305,9 @@ class _Writer(threading.Thread):
 
 
 _WAKE = logging.makeLogRecord({})
-"""No line: it wakes the writer."""
+"""Record that is not written; it wakes the writer."""
 _writer: _Writer | None = None
-"""The present one of `logging_to`."""
+"""The writer of the present `logging_to`."""
 
 
 def _event_record(event: str, **fields: Any) -> logging.LogRecord:

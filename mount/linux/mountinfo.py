@@ -1,7 +1,7 @@
-"""What is mounted where, read from /proc/PID/mountinfo.
+"""Mounts, read from /proc/PID/mountinfo.
 
-The only way this project asks about mounts: `stat` on a FUSE mount waits for its daemon, which may be dead or
-be ourselves. Nothing here touches a mounted FUSE filesystem, and nothing here blocks.
+All code finds mounts in this way: `stat` on a FUSE mount waits for its daemon, which may be dead, or may be the
+caller itself. Nothing here touches a mounted FUSE filesystem, and nothing here blocks.
 """
 
 import errno
@@ -22,7 +22,7 @@ _MAX_SYMLINKS = 40
 class MountEntry:
     """One line of mountinfo (proc_pid_mountinfo(5)), octal escapes decoded.
 
-    Texts are file system names: bytes that are no UTF-8 are kept as surrogate escapes (`os.fsencode`).
+    Texts are file names: bytes that are not UTF-8 are kept as surrogate escapes (`os.fsencode`).
     """
 
     mount_id: int
@@ -44,7 +44,7 @@ class MountEntry:
 
 
 def parse_mountinfo(text: bytes) -> tuple[MountEntry, ...]:
-    """All entries in the kernel's order. Raises ValueError on a line that is no mountinfo line."""
+    """All entries in the kernel's order. Raises ValueError for a line that is not one of mountinfo."""
     return tuple(_parse_line(line) for line in text.split(b"\n") if line)
 
 
@@ -54,7 +54,7 @@ def read_mounts(pid: int | None = None) -> tuple[MountEntry, ...]:
 
 
 def is_fuse(entry: MountEntry) -> bool:
-    """Whether a userspace daemon answers for this mount, so that touching it can block."""
+    """Whether this is a FUSE mount. Touching it can block, as a process answers for it."""
     return entry.fstype in ("fuse", "fuseblk") or entry.fstype.startswith(("fuse.", "fuseblk."))
 
 
@@ -64,7 +64,7 @@ def is_commitlogfs(entry: MountEntry) -> bool:
 
 
 def find_mount(path: str | os.PathLike[str], entries: Sequence[MountEntry] | None = None) -> MountEntry | None:
-    """The mount whose root one sees at exactly `path` (the topmost of a stack), or None."""
+    """The mount that is visible at exactly `path` (the topmost of a stack), or None."""
     chain = _mounts_at(path, entries)
     return chain[-1] if chain else None
 
@@ -77,7 +77,7 @@ def stacked_count(path: str | os.PathLike[str], entries: Sequence[MountEntry] | 
 def mounts_below(
     path: str | os.PathLike[str], entries: Sequence[MountEntry] | None = None
 ) -> tuple[MountEntry, ...]:
-    """Every mount whose mountpoint lies strictly beneath `path`, hidden ones too, in mount order.
+    """Every mount whose mountpoint is below `path`, hidden ones too, in mount order.
 
     Unmount them in reverse.
     """
@@ -89,7 +89,7 @@ def mounts_below(
 def containing_mount(
     path: str | os.PathLike[str], entries: Sequence[MountEntry] | None = None
 ) -> MountEntry | None:
-    """The mount that an absolute `path` without symlinks lies on. None only inside a chroot's own root."""
+    """The mount that holds an absolute `path` without symlinks. None only inside a chroot's own root."""
     entries = read_mounts() if entries is None else entries
     walked = _walk(os.fspath(path), entries)
     return walked[-1] if walked else None
@@ -98,9 +98,8 @@ def containing_mount(
 def resolve_path(path: str | os.PathLike[str], entries: Sequence[MountEntry] | None = None) -> str:
     """`path` made absolute, with symlinks resolved as far as that touches no FUSE mount.
 
-    Components that do not exist, or cannot be looked at (a failed disk), are kept, so the result is usable for
-    a folder still to be made.
-    Raises OSError (ELOOP) for a circle of symlinks.
+    Components that do not exist, or cannot be read (a failed disk), are kept, so the path may be one that is still
+    to be made. Raises OSError (ELOOP) for a circle of symlinks.
     """
     entries = read_mounts() if entries is None else entries
     fuse_mountpoints = {entry.mountpoint for entry in entries if is_fuse(entry)}
@@ -155,7 +154,7 @@ def _mounts_at(path: str | os.PathLike[str], entries: Sequence[MountEntry] | Non
 def _walk(path: str, entries: Sequence[MountEntry]) -> list[MountEntry]:
     """The mounts crossed on the way to `path`, outermost first, as the kernel's lookup crosses them.
 
-    Comparing names alone would find mounts that a later one above them hides.
+    Comparing paths alone would also find mounts that a later one hides.
     """
     children = {(entry.parent_id, entry.mountpoint): entry for entry in entries}
     ids = {entry.mount_id for entry in entries}

@@ -1,7 +1,7 @@
-"""The sd_notify protocol (sd_notify(3)): telling a service manager our state and handing it descriptors.
+"""The sd_notify protocol (sd_notify(3)): it reports our state to a service manager and passes descriptors to it.
 
-Spoken to systemd or to our own keeper alike, through the datagram socket that $NOTIFY_SOCKET names. Not under
-such a socket, everything here does nothing and returns False.
+The manager is systemd or our own keeper, at the datagram socket in $NOTIFY_SOCKET. Without that variable,
+everything here does nothing and returns False.
 """
 
 import array
@@ -10,7 +10,7 @@ import socket
 from collections.abc import Sequence
 
 SEND_TIMEOUT_S = 1.0
-"""How long a full queue at the manager may hold us up."""
+"""How long a full queue of the manager may delay us."""
 
 _MAX_FDS = 253
 """The kernel's limit of descriptors in one message (SCM_MAX_FD)."""
@@ -36,46 +36,46 @@ def notify(state: str, fds: Sequence[int] = ()) -> bool:
 
 
 def ready(text: str = "") -> bool:
-    """The mount answers. `text` is the one-line state shown by `systemctl status`."""
-    return _tell("READY=1\n" + _status_line(text))
+    """Report that the mount answers. `text` is the one-line state that `systemctl status` shows."""
+    return _send("READY=1\n" + _status_line(text))
 
 
 def status(text: str) -> bool:
-    """Show `text` as our one-line state. Only of a mount that answers: says READY once more, which may have got
-    lost."""
-    return _tell("READY=1\n" + _status_line(text))
+    """Report `text` as our one-line state, for a mount that answers. It repeats READY, which may have got lost."""
+    return _send("READY=1\n" + _status_line(text))
 
 
 def stopping() -> bool:
-    """We have begun to shut down."""
-    return _tell("STOPPING=1")
+    """Report that this process has begun to shut down."""
+    return _send("STOPPING=1")
 
 
 def watchdog() -> bool:
-    """We are alive: starts the watchdog interval anew."""
-    return _tell("WATCHDOG=1")
+    """Report that this process is alive, which starts the watchdog interval again."""
+    return _send("WATCHDOG=1")
 
 
 def needs_time(seconds: float) -> bool:
-    """A start or stop that is under way may take so long from now on."""
-    return _tell(f"EXTEND_TIMEOUT_USEC={round(seconds * 1_000_000)}")
+    """Extend the timeout of the start or stop that is under way to this time from now."""
+    return _send(f"EXTEND_TIMEOUT_USEC={round(seconds * 1_000_000)}")
 
 
 def watch_no_longer() -> bool:
-    """Do without `watchdog` from now on (sd_notify(3): WATCHDOG_USEC). Our keeper judges that by itself."""
-    return _tell("WATCHDOG_USEC=0")
+    """Switch the manager's watchdog off (sd_notify(3): WATCHDOG_USEC). Our own keeper does that without a
+    message."""
+    return _send("WATCHDOG_USEC=0")
 
 
 def watchdog_interval_s() -> float | None:
-    """Within how many seconds `watchdog` must be called each time; None if nobody watches this process."""
+    """Longest time between two calls of `watchdog`; None if the manager does not watch this process."""
     if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     text = os.environ.get("WATCHDOG_USEC", "")
     return int(text) / 1_000_000 if text.isdecimal() and int(text) > 0 else None
 
 
-def _tell(state: str) -> bool:
-    """Like `notify`; a manager that does not listen is no reason to stop serving, so False then."""
+def _send(state: str) -> bool:
+    """As `notify`, but returns False on an error: the daemon serves without its manager, too."""
     try:
         return notify(state)
     except OSError:
@@ -83,7 +83,7 @@ def _tell(state: str) -> bool:
 
 
 def _status_line(text: str) -> str:
-    # One line whatever is in it: a second one would be taken for another KEY=value.
+    # A second line would be taken for another KEY=value.
     return "STATUS=" + " ".join(text.replace("\0", " ").split())
 
 

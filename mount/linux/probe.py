@@ -38,7 +38,7 @@ _HIDDEN = ".commitlogfs/status.json"
 _DEAD_STATUS = 2
 
 _stuck: list[tuple[str, subprocess.Popen[str]]] = []
-"""Children that outlived their kill, with their mountpoints: held until the mount answers or is aborted."""
+"""Killed children that have not ended, with their mountpoints. They end when the mount answers or is aborted."""
 _stuck_lock = threading.Lock()
 
 
@@ -73,7 +73,7 @@ def _probe(mountpoint: str, timeout_s: float) -> tuple[str, bool]:
     if entry is None:
         return "nothing is mounted here", False
     if not mountinfo.is_commitlogfs(entry):
-        return f"mounted here is {entry.fstype}, not commitlogfs", False
+        return f"a {entry.fstype} filesystem is mounted here, not commitlogfs", False
     stuck_pid = _reap_stuck(mountpoint)
     if stuck_pid is not None:
         return f"does not answer: an earlier probe (pid {stuck_pid}) still hangs", False
@@ -109,7 +109,7 @@ def _start_child(mountpoint: str, device: int) -> subprocess.Popen[str]:
         env={"LC_ALL": "C.UTF-8"},
         text=True,
         errors="replace",
-        process_group=0,  # no Ctrl-C of ours; in our session, whose priority is raised
+        process_group=0,  # keeps Ctrl-C away from it; it stays in our session, whose priority is raised
     )
 
 
@@ -125,7 +125,7 @@ def _kill(child: subprocess.Popen[str], mountpoint: str) -> None:
 
 
 def _reap_stuck(mountpoint: str) -> int | None:
-    """Reap every former child that is gone by now; the pid of one that still hangs in this mount, or None."""
+    """Reap every former child that has ended. Returns the pid of one that still hangs in this mount, or None."""
     with _stuck_lock:
         _stuck[:] = [(place, child) for place, child in _stuck if child.poll() is None]
         return next((child.pid for place, child in _stuck if place == mountpoint), None)

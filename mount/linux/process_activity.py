@@ -1,4 +1,4 @@
-"""What a process has done and what it waits for, read from /proc: whether it is slow or does not run at all."""
+"""Activity of a process, from /proc: it shows whether a silent process is slow or does not run at all."""
 
 import contextlib
 import math
@@ -10,7 +10,7 @@ _STATE, _MINOR_FAULTS, _MAJOR_FAULTS, _USER_TICKS, _SYSTEM_TICKS = 0, 7, 9, 11, 
 """Fields of /proc/PID/task/TID/stat, counted from the one after the name (proc(5): 3)."""
 _RUNNABLE = frozenset("R")
 _ON_ITS_WAY = frozenset("RD")
-"""Runnable, or waiting for a disk in the kernel: it continues without anybody's help."""
+"""States of a thread that will continue by itself: runnable, or waiting for a disk in the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +33,16 @@ class Activity:
     tasks: dict[int, Task]
 
     def has_moved_since(self, former: "Activity") -> bool:
-        """Whether any thread has used a processor or loaded memory since then, or is about to."""
+        """Whether any thread has used a processor or loaded memory since `former`, or is about to."""
         return self._has_run(former, _ON_ITS_WAY)
 
     def has_run_since(self, former: "Activity") -> bool:
-        """The same, but a thread that has only waited for a disk has not run: the disk may never answer."""
+        """As `has_moved_since`, but a thread that waits for a disk does not count: the disk may never answer."""
         return self._has_run(former, _RUNNABLE)
 
     def starved_since(self, former: "Activity") -> float:
-        """Longest time, in seconds, that one thread has waited for a processor since then; infinity if a runnable
-        one has not run at all."""
+        """Longest time, in seconds, that one thread has waited for a processor since `former`; infinity if a
+        runnable one has not run at all."""
         longest = 0.0
         for task, before in self._pairs(former):
             if task.state == "R" and task.ran_ns == before.ran_ns:
@@ -61,7 +61,7 @@ class Activity:
 
 
 def read_activity(pid: int) -> Activity:
-    """Blocks on nothing but /proc."""
+    """Activity of a process and of its children. Reads only /proc, so it does not block."""
     tasks = _read_tasks(pid)
     for tid in list(tasks):
         with contextlib.suppress(OSError), Path(f"/proc/{pid}/task/{tid}/children").open("rb") as file:

@@ -1,4 +1,4 @@
-"""How far the kernel reads ahead in the mount, where it asks the daemon: in files without passthrough."""
+"""The kernel's read-ahead in the mount, for files without passthrough."""
 
 import logging
 from pathlib import Path
@@ -9,14 +9,15 @@ from commitlogfs.store.events import log_event
 log = logging.getLogger(__name__)
 
 READ_AHEAD_BYTES = 1 << 20
-"""As much as one request can carry. The kernel's 128 KiB make eight requests of it, and a request costs the daemon
-more than the bytes do. More would make a lone page fault in a mapping, which reads around itself, too dear."""
+"""As much as one request can carry. With the kernel's 128 KiB it would be eight requests, and a request costs the
+daemon more than the bytes. More would make a single page fault in a mapping, which also reads around itself, too
+expensive."""
 
 _BDI = Path("/sys/class/bdi")
 
 
 def widen(mountpoint: str, folder: Path = _BDI) -> None:
-    """Once mounted. Without root, or with a read-only /sys, it stays at what the kernel has chosen."""
+    """Widen the read-ahead of a mount. Without root, or with a read-only /sys, the kernel's value stays."""
     entry = mountinfo.find_mount(mountpoint)
     if entry is None:
         return

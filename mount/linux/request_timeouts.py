@@ -1,5 +1,5 @@
-"""The time limits on FUSE requests that newer kernels have: where one is set, a request that waits longer aborts
-the whole mount. One disk that hangs would do, or a daemon that is away.
+"""Time limits on FUSE requests, which newer kernels have. If one is set, a request that waits longer aborts the
+whole mount: one disk that hangs, or a daemon that is away, is enough.
 """
 
 from pathlib import Path
@@ -10,12 +10,13 @@ _NAMES: Final = ("default_request_timeout", "max_request_timeout")
 
 
 def read_request_timeouts(folder: Path = FOLDER) -> dict[str, int | None]:
-    """Seconds by name of the setting, 0 for no limit; None for one that this kernel does not have."""
+    """Limits in seconds by name of the setting: 0 for no limit, None for a setting that this kernel does not
+    have."""
     return {name: _read_number(folder / name) for name in _NAMES}
 
 
 def describe_limits(timeouts: dict[str, int | None]) -> str:
-    """What is limited, as in `sysctl`: "fs.fuse.max_request_timeout = 30"; empty if nothing is."""
+    """The limits that are set, as in `sysctl`: "fs.fuse.max_request_timeout = 30"; "" if there are none."""
     return " and ".join(f"fs.fuse.{name} = {value}" for name, value in timeouts.items() if value)
 
 

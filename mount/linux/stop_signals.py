@@ -8,7 +8,7 @@ from commitlogfs.console import interrupts
 
 STOPS = (signal.SIGTERM, signal.SIGINT)
 REOPEN = signal.SIGHUP
-"""Opens the log file anew; caught even by a process that was started to ignore it (nohup)."""
+"""Signal that opens the log file again. It is caught even if the process was started to ignore it (nohup)."""
 _WAKE = 0
 """No signal's number."""
 
@@ -29,7 +29,7 @@ class Signals:
         return self._reader
 
     def take(self) -> Iterator[signal.Signals | None]:
-        """Those that came since, in their order; None for a `wake`."""
+        """Signals since the last call, in their order; None for a `wake`."""
         try:
             numbers = os.read(self._reader, 1024)
         except BlockingIOError:
@@ -38,11 +38,11 @@ class Signals:
             yield None if number == _WAKE else signal.Signals(number)
 
     def wake(self) -> None:
-        """From another thread: end the poll."""
+        """End the poll, from another thread."""
         os.write(self._writer, bytes([_WAKE]))
 
     def close(self) -> None:
-        """Whoever does not end now has to set other handlers first."""
+        """Close the pipe. A process that does not end now has to set other handlers first."""
         os.close(self._reader)
         os.close(self._writer)
 
@@ -52,7 +52,8 @@ def _ignore(_number: int, _frame: object) -> None:
 
 
 def record_stops() -> list[int]:
-    """From now on stop signals are only recorded, in their order, in the list returned."""
+    """Record stop signals from now on, instead of acting on them. Returns the list that gets them, in their
+    order."""
     came: list[int] = []
     for number in STOPS:
         if signal.getsignal(number) is not signal.SIG_IGN:

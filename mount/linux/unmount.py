@@ -1,4 +1,5 @@
-"""Unmounting, always plainly: a mount that is in use stays, and the one who uses it is named. Never lazily."""
+"""Unmounting. A mount that is in use stays, and the processes that use it are named. Nothing is unmounted
+lazily."""
 
 import os
 import shutil
@@ -29,9 +30,9 @@ def unmount(mountpoint: str) -> None:
         if "busy" not in done.stderr:
             break
         holders = find_holders(mountpoint)
-        # Nobody: just somebody's stat or the daemon's own probe, which ends by itself.
+        # Without holders, only a short call such as a stat or the daemon's own probe keeps the mount busy.
         if holders or time.monotonic() > deadline:
-            raise RefusedError(f"{mountpoint}: in use by {describe_holders(holders)}: stop that first")
+            raise RefusedError(f"{mountpoint}: in use by {describe_holders(holders)}; stop these processes first")
         time.sleep(_PAUSE_S)
     raise RefusedError(f"{mountpoint}: {done.stderr.strip() or f'umount failed ({done.returncode})'}")
 
@@ -44,11 +45,11 @@ def _run(command: list[str], mountpoint: str) -> subprocess.CompletedProcess[str
             text=True,
             timeout=_TIMEOUT_S,
             check=False,
-            env={**os.environ, "LC_ALL": "C"},  # its words are read by `unmount`
+            env={**os.environ, "LC_ALL": "C"},  # `unmount` searches its messages
         )
     except subprocess.TimeoutExpired:
         raise RefusedError(
-            f"{mountpoint}: umount does not return within {_TIMEOUT_S:g} s: is a disk hung?"
+            f"{mountpoint}: umount has not returned within {_TIMEOUT_S:g} s; check for a disk that hangs (`dmesg`)"
         ) from None
 
 

@@ -1,8 +1,8 @@
-"""The control socket: one request, one answer, between the command line and the daemon.
+"""The control socket: a command sends one request to the daemon and gets one answer.
 
-SOCK_SEQPACKET in the runtime folder. A request is one packet of JSON, `{"verb": ...}`; the answer is JSON cut
-into packets that begin with `+` (more follows) or `.` (the last). Peers are told by their credentials: root
-and the daemon's own user, nobody else.
+It is a SOCK_SEQPACKET socket in the runtime directory. A request is one packet of JSON, `{"verb": ...}`; the answer
+is JSON in packets that begin with `+` (more follows) or `.` (the last). The daemon checks the peer's credentials
+and answers root and its own user only.
 """
 
 import json
@@ -35,15 +35,15 @@ MAX_REQUEST_BYTES = 4096
 PACKET_BYTES = 32768
 MAX_PEERS = 16
 BACKLOG = 256
-"""Connections that the kernel holds for us; beyond it a client is told to try again."""
+"""Connections that the kernel queues; beyond them, connect(2) fails with EAGAIN."""
 PEER_TIMEOUT_S = 5.0
-LOOK_INTERVAL_S = 5.0
-"""Between two looks whether the path still leads here."""
+CHECK_INTERVAL_S = 5.0
+"""Time between two checks that the path still leads to this socket."""
 _UCRED = struct.Struct("=iII")
 
 
 class ControlError(UserError):
-    """The daemon understood and declined; its own words."""
+    """The daemon understood the request and answered with an error."""
 
 
 def bind(path: Path) -> socket.socket:
@@ -62,12 +62,14 @@ def bind(path: Path) -> socket.socket:
 class _Peer:
     scope: trio.CancelScope
     asked: bool = False
-    """Its request has arrived."""
+    """Whether its request has arrived."""
 
 
 async def serve(listener: socket.socket, verbs: dict[str, Answer], on_bound_anew: Callable[[], None]) -> None:
-    """Answer until cancelled, at the listener's path even if somebody clears its folder away: `on_bound_anew` is
-    called each time."""
+    """Answer requests until cancelled.
+
+    If the socket's directory is removed, it is made again, and `on_bound_anew` is called.
+    """
     path = Path(listener.getsockname())
     while True:
         async with trio.open_nursery() as nursery:
@@ -82,7 +84,7 @@ async def serve(listener: socket.socket, verbs: dict[str, Answer], on_bound_anew
                 break
             except (UserError, OSError) as error:
                 log_event(log, logging.WARNING, "control_not_bound", path=path, reason=str(error))
-            await trio.sleep(LOOK_INTERVAL_S)
+            await trio.sleep(CHECK_INTERVAL_S)
         log_event(log, logging.WARNING, "control_bound_anew", path=path)
         on_bound_anew()
 
@@ -90,14 +92,16 @@ async def serve(listener: socket.socket, verbs: dict[str, Answer], on_bound_anew
 async def _until_unreachable(path: Path) -> None:
     bound = identity(path)
     while True:
-        await trio.sleep(LOOK_INTERVAL_S)
+        await trio.sleep(CHECK_INTERVAL_S)
         if await trio.to_thread.run_sync(identity, path) != bound:
             return
 
 
 async def _accept(listener: socket.socket, verbs: dict[str, Answer]) -> None:
-    """Everybody is let in; beyond MAX_PEERS the one who has said nothing for longest is turned out, so that no
-    number of silent or slow peers keeps another one waiting."""
+    """Accept every connection. Beyond MAX_PEERS, drop the oldest peer that has sent no request.
+
+    So silent or slow peers, however many, do not keep another one waiting.
+    """
     endpoint = trio.socket.from_stdlib_socket(listener)
     peers: list[_Peer] = []
     async with trio.open_nursery() as nursery:
@@ -109,9 +113,9 @@ async def _accept(listener: socket.socket, verbs: dict[str, Answer]) -> None:
                 await trio.sleep(0.1)
                 continue
             if len(peers) >= MAX_PEERS:
-                unwanted = next((peer for peer in peers if not peer.asked), peers[0])
-                peers.remove(unwanted)
-                unwanted.scope.cancel()
+                dropped = next((peer for peer in peers if not peer.asked), peers[0])
+                peers.remove(dropped)
+                dropped.scope.cancel()
             peer = _Peer(trio.CancelScope(deadline=trio.current_time() + PEER_TIMEOUT_S))
             peers.append(peer)
             nursery.start_soon(_serve_peer, connection, verbs, peer, peers)
@@ -122,7 +126,7 @@ async def _serve_peer(
 ) -> None:
     try:
         with connection, peer.scope:
-            await _talk(connection, verbs, peer)
+            await _serve_request(connection, verbs, peer)
     except OSError as error:
         log_event(log, logging.DEBUG, "control_peer_lost", errno=error.errno)
     finally:
@@ -130,14 +134,15 @@ async def _serve_peer(
             peers.remove(peer)
 
 
-async def _talk(connection: trio.socket.SocketType, verbs: dict[str, Answer], peer: _Peer) -> None:
+async def _serve_request(connection: trio.socket.SocketType, verbs: dict[str, Answer], peer: _Peer) -> None:
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, uid, _ = _UCRED.unpack(credentials)
     if uid not in (0, os.geteuid()):
         log_event(log, logging.WARNING, "control_peer_refused", pid=pid, uid=uid)
-        # Taken from the queue first: were it closed before, the peer's send would fail, our words never be read.
+        # If we closed the connection before the request arrives, the peer's send would fail, and it would not read
+        # our answer.
         await connection.recv(MAX_REQUEST_BYTES + 1)
-        await _send(connection, {"error": f"user {uid} may not talk to this daemon"})
+        await _send(connection, {"error": f"user {uid} may not control this daemon; run as root or its user"})
         return
     request = await connection.recv(MAX_REQUEST_BYTES + 1)
     peer.asked = True
@@ -152,15 +157,15 @@ async def _answer(request: bytes, verbs: dict[str, Answer]) -> dict[str, Any]:
         document = json.loads(request)
         verb = verbs[document["verb"]]
     except (ValueError, TypeError, KeyError, RecursionError):
-        return {"error": f"no request this daemon knows: it answers {', '.join(sorted(verbs))}"}
+        return {"error": f"this daemon does not know the request; it knows {', '.join(sorted(verbs))}"}
     try:
         return await verb(document)
     except (UserError, ValueError) as error:
         return {"error": str(error)}
     except Exception as error:
-        # A mistake in an answer must not end the service.
+        # A fault in an answer must not end the daemon.
         log_event(log, logging.ERROR, "control_failed", verb=document["verb"], exc_info=error)
-        return {"error": f"the daemon failed to answer ({type(error).__name__}): see its log"}
+        return {"error": f"the daemon failed to answer ({type(error).__name__}); see its log"}
 
 
 async def _send(peer: trio.socket.SocketType, document: dict[str, Any]) -> None:
@@ -171,12 +176,13 @@ async def _send(peer: trio.socket.SocketType, document: dict[str, Any]) -> None:
 
 
 def _encode(document: dict[str, Any]) -> bytes:
-    """Piecewise: json.dumps would hold the interpreter for 50 ms at a stretch for 60,000 segments."""
+    """The document as JSON. iterencode lets other threads run; json.dumps of 60,000 segments would hold the GIL for
+    50 ms."""
     return "".join(json.JSONEncoder().iterencode(document)).encode()
 
 
 def ask(path: Path, verb: str, timeout_s: float = PEER_TIMEOUT_S, **arguments: object) -> dict[str, Any]:
-    """One request from the command line. Raises UnreachableError, RefusedError, ControlError."""
+    """The daemon's answer to one request. Raises UnreachableError, RefusedError, ControlError."""
     name = path.stem
     log_event(log, logging.DEBUG, "asking", socket=path, verb=verb)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
@@ -190,12 +196,15 @@ def ask(path: Path, verb: str, timeout_s: float = PEER_TIMEOUT_S, **arguments: o
             raise UnreachableError(
                 f"{name}: {trouble}; see the daemon's log"
                 if trouble
-                else f"{name}: no daemon is running: start it with `commitlogfs mount`"
+                else f"{name}: no daemon is running; start it with `commitlogfs mount`"
             ) from None
         except PermissionError:
-            raise RefusedError(f"{name}: {path}: permission denied: run as the daemon's user or root") from None
+            raise RefusedError(f"{name}: {path}: permission denied; run as the daemon's user or root") from None
         except TimeoutError:
-            raise UnreachableError(f"{name}: the daemon does not answer within {timeout_s:g} s") from None
+            raise UnreachableError(
+                f"{name}: the daemon does not answer within {timeout_s:g} s; "
+                "see its log, or run `commitlogfs doctor`"
+            ) from None
         except OSError as error:
             raise UnreachableError(f"{name}: {path}: {os.strerror(error.errno or 0)}") from None
     answer: dict[str, Any] = json.loads(text)
@@ -204,8 +213,8 @@ def ask(path: Path, verb: str, timeout_s: float = PEER_TIMEOUT_S, **arguments: o
     return answer
 
 
-def is_heard(path: Path) -> bool:
-    """Whether a daemon holds this socket: one that died leaves it behind. Says nothing about its health."""
+def is_listening(path: Path) -> bool:
+    """Whether a daemon listens at this socket, which a dead one leaves behind. It may hang nevertheless."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
         connection.setblocking(False)
         try:
@@ -232,7 +241,7 @@ def _receive(connection: socket.socket) -> bytes:
     while True:
         packet = connection.recv(PACKET_BYTES + 1)
         if not packet:
-            raise ConnectionResetError(104, "the daemon hung up")
+            raise ConnectionResetError(104, "the daemon closed the connection")
         parts.append(packet[1:])
         if packet[:1] == b".":
             return b"".join(parts)

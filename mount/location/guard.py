@@ -1,11 +1,11 @@
-"""The bare folder under a mount, made useless to a broker that finds it without the mount.
+"""The guard: it makes the bare directory of a mountpoint useless to a broker while nothing is mounted there.
 
-A RocketMQ broker started over an empty commitlog folder deletes its whole consumequeue and restarts the log
-at offset 0; one that is running would go on writing into the bare folder. The guard is a file of a length no
-segment has (the broker refuses to start) in a folder that nobody can create files in (immutable, as by
-`chattr +i`; a mount over it works).
+A RocketMQ broker that starts on an empty commitlog directory deletes its whole consumequeue and begins the log
+again at offset 0; a running one would continue to write into the bare directory. The guard is a file whose length
+no segment has, so that a broker refuses to start, in a directory that is immutable (as by `chattr +i`), so that
+nobody can create files there. An immutable directory can be mounted over.
 
-Everything here acts on the bare folder only. With a mount on top it refuses, and never touches that mount.
+Everything here acts on the bare directory only. If a mount is on top, it refuses and does not touch that mount.
 """
 
 import contextlib
@@ -27,13 +27,13 @@ from commitlogfs.store.segment import looks_like_segment
 GUARD_NAME = "COMMITLOG-NOT-MOUNTED"
 
 _TEXT = """\
-This is the bare folder of a commitlogfs mountpoint. The commitlog is NOT mounted here.
+This is the bare directory of a commitlogfs mountpoint. The commitlog is NOT mounted here.
 
-This file keeps a RocketMQ broker from starting on the empty folder, where it would delete its
-consumequeue and begin a new log at offset 0. Do not remove it to get a broker going: mount the
-commitlog first (`commitlogfs mount`, or start its systemd unit). The segments are safe on their disks.
+This file keeps a RocketMQ broker from starting on the empty directory, where it would delete its
+consumequeue and begin a new log at offset 0. Do not remove it to start a broker. Mount the commitlog
+first: `commitlogfs mount`, or start its systemd unit. The segments are safe on their disks.
 
-To give the folder up for good: `commitlogfs umount --unguard`.
+To use the directory for something else: `commitlogfs umount --unguard`.
 
 folder-mode: {mode:04o}
 """
@@ -51,34 +51,35 @@ _NO_FLAGS_HERE = {errno.ENOTTY, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, er
 
 
 class BareState(Enum):
-    """What lies at a mountpoint's path, beneath no mount."""
+    """State of the bare directory at a mountpoint's path."""
 
     MOUNTED = "mounted"
-    """A mount is on top, so the bare folder cannot be seen."""
+    """A mount is on top, so the bare directory is not visible."""
     ABSENT = "absent"
     EMPTY = "empty"
     GUARDED = "guarded"
     OCCUPIED = "occupied"
-    NOT_A_FOLDER = "not a folder"
+    NOT_A_FOLDER = "not a directory"
     SYMLINK = "symlink"
 
 
 class Protection(Enum):
-    """What keeps files from being created in a guarded folder."""
+    """Protection of a guarded directory against new files."""
 
     IMMUTABLE = "immutable"
-    """Nobody can, root included."""
+    """Nobody can create files, not even root."""
     MODE = "mode 0555"
-    """Nobody but root can."""
+    """Only root can create files."""
     FILE_ONLY = "guard file only"
-    """Whoever may write to the folder can; a starting broker still refuses the guard file."""
+    """Every user who may write to the directory can create files. A broker still refuses to start on the guard
+    file."""
 
 
 @dataclass(frozen=True, slots=True)
 class BareFolder:
     """The result of `check_bare`.
 
-    `foreign` are the first few names that are not the guard, sorted; `segments` counts those that a broker
+    `foreign` are the first few names apart from the guard, sorted; `segments` is the number of names that a broker
     would take for its segments. `message` is one line for the operator.
     """
 
@@ -91,7 +92,7 @@ class BareFolder:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The result of `raise_guard`. `changed` is false if the guard already stood like this."""
+    """The result of `raise_guard`. `changed` is false if the same guard was there already."""
 
     path: str
     protection: Protection
@@ -99,42 +100,42 @@ class Guard:
 
 
 def check_bare(path: str | os.PathLike[str]) -> BareFolder:
-    """Say what lies at `path`, changing nothing.
+    """State of the bare directory at `path`. Changes nothing.
 
-    Raises OSError if a folder there cannot be read, RefusedError if a mount comes in at this moment.
+    Raises OSError if the directory cannot be read, RefusedError if something is mounted there meanwhile.
     """
     bare = _resolve(path)
     entry = mountinfo.find_mount(bare)
     if entry is not None:
         return BareFolder(bare, BareState.MOUNTED, f"{bare}: a {entry.fstype} filesystem is mounted here")
     try:
-        with _open_place(bare) as place_fd:
-            mode = os.fstat(place_fd).st_mode
+        with _open_path(bare) as path_fd:
+            mode = os.fstat(path_fd).st_mode
     except FileNotFoundError:
         return BareFolder(bare, BareState.ABSENT, f"{bare}: does not exist")
     except NotADirectoryError:
-        return BareFolder(bare, BareState.NOT_A_FOLDER, f"{bare}: a parent of it is not a folder")
+        return BareFolder(bare, BareState.NOT_A_FOLDER, f"{bare}: a parent of it is not a directory")
     if stat.S_ISLNK(mode):
-        message = f"{bare}: is a symbolic link; name the folder that it points to"
+        message = f"{bare}: is a symbolic link; give the directory that it points to"
         return BareFolder(bare, BareState.SYMLINK, message)
     if not stat.S_ISDIR(mode):
-        return BareFolder(bare, BareState.NOT_A_FOLDER, f"{bare}: is not a folder")
+        return BareFolder(bare, BareState.NOT_A_FOLDER, f"{bare}: is not a directory")
     with _open_bare(bare) as folder_fd:
-        return _judge(bare, folder_fd)
+        return _examine(bare, folder_fd)
 
 
 def raise_guard(
     path: str | os.PathLike[str], *, protect: bool = True, owner: tuple[int, int] | None = None
 ) -> Guard:
-    """Guard the bare folder at `path`, making it and its parents (mode 0755) if absent. Idempotent.
+    """Guard the bare directory at `path`. It and its parents are made (mode 0755) if they are absent. Idempotent.
 
     Parents that are made belong to `owner` (uid, gid), as a broker has to write its store root; existing ones stay
-    as they are. On return the guard file and the folder's name are on disk. The folder is immutable where the
-    filesystem and our capabilities allow it, else of mode 0555; `protect=False` leaves it as it is (fusermount lets
-    a user without privileges mount only on a folder that is writable to them).
+    as they are. On return the guard file and the directory's name are durable. The directory is immutable if
+    filesystem and capabilities allow it, else it gets mode 0555. With `protect=False` its mode stays: fusermount
+    lets a user without privileges mount only on a directory that this user can write.
 
-    Raises RefusedError if anything but an absent, empty or guarded folder is there, if a mount is on top, or
-    if the system does not let us write.
+    Raises RefusedError if the directory is neither absent nor empty nor guarded, if a mount is on top, or if it
+    cannot be written.
     """
     with _refusing(os.fspath(path), "raise"):
         return _raise_guard(check_bare(path), protect, owner)
@@ -146,7 +147,7 @@ def _raise_guard(bare: BareFolder, protect: bool, owner: tuple[int, int] | None)
     elif bare.state not in (BareState.EMPTY, BareState.GUARDED):
         raise RefusedError(bare.message)
     with _open_bare(bare.path) as folder_fd:
-        now = _judge(bare.path, folder_fd)
+        now = _examine(bare.path, folder_fd)
         if now.state not in (BareState.EMPTY, BareState.GUARDED):
             raise RefusedError(now.message)
         immutable = is_immutable(folder_fd)
@@ -171,9 +172,10 @@ def _raise_guard(bare: BareFolder, protect: bool, owner: tuple[int, int] | None)
 
 
 def lower_guard(path: str | os.PathLike[str]) -> bool:
-    """Take the guard away: the folder is empty, writable and of its former mode again. False if none stood.
+    """Remove the guard, so that the directory is empty, writable and has its former mode again.
 
-    Raises RefusedError with a mount on top, at a symlink, or if the folder cannot be made writable.
+    Returns False if there was no guard. Raises RefusedError if a mount is on top, for a symbolic link, or if the
+    directory cannot be made writable.
     """
     bare = check_bare(path)
     if bare.state in (BareState.MOUNTED, BareState.SYMLINK, BareState.NOT_A_FOLDER):
@@ -185,7 +187,7 @@ def lower_guard(path: str | os.PathLike[str]) -> bool:
         if text is None:
             return False
         if is_immutable(folder_fd) and not set_immutable(folder_fd, False):
-            raise RefusedError(f"{bare.path}: is immutable and only root may change that; run this as root")
+            raise RefusedError(f"{bare.path}: is immutable, which only root can change; run this as root")
         recorded = _RECORDED_MODE.search(text)
         if recorded is not None and stat.S_IMODE(os.fstat(folder_fd).st_mode) == _GUARDED_MODE:
             os.fchmod(folder_fd, int(recorded[1], 8))
@@ -195,7 +197,7 @@ def lower_guard(path: str | os.PathLike[str]) -> bool:
 
 
 def is_immutable(folder_fd: int) -> bool:
-    """Whether the open file or folder is immutable; False where the filesystem has no such flag."""
+    """Whether the open file or directory is immutable; False if its filesystem has no such flag."""
     flags = _get_flags(folder_fd)
     return flags is not None and bool(flags & _FS_IMMUTABLE_FL)
 
@@ -216,7 +218,8 @@ def set_immutable(folder_fd: int, immutable: bool) -> bool:
 
 
 def _get_flags(fd: int) -> int | None:
-    """The inode flags, or None where the filesystem has none. (An int, for all the ioctl says `long`.)"""
+    """The inode flags; None if the filesystem has none. The kernel writes an int, although the ioctl's number says
+    long."""
     try:
         answer = fcntl.ioctl(fd, _FS_IOC_GETFLAGS, bytes(_LONG_SIZE))
     except OSError as error:
@@ -227,7 +230,8 @@ def _get_flags(fd: int) -> int | None:
 
 
 def _resolve(path: str | os.PathLike[str]) -> str:
-    """Absolute, parents resolved, the last component as it is: a symlink there must be seen."""
+    """`path` made absolute with its parents resolved. The last component stays, so that a symbolic link is
+    noticed."""
     absolute = Path(os.path.abspath(path))  # noqa: PTH100  pathlib has no purely textual form
     return str(Path(mountinfo.resolve_path(absolute.parent)) / absolute.name)
 
@@ -241,10 +245,10 @@ def _refusing(bare: str, verb: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _open_place(bare: str) -> Iterator[int]:
-    """An O_PATH descriptor of what is there, proved to lie beneath no mount, even if one just came in.
+def _open_path(bare: str) -> Iterator[int]:
+    """An O_PATH descriptor of the file at `bare`. Raises RefusedError if it is the root of a mount.
 
-    O_PATH asks the filesystem nothing, so that a hung mount could not hold us up here.
+    O_PATH does not call the filesystem, so a mount that hangs cannot block this.
     """
     fd = os.open(bare, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -259,16 +263,16 @@ def _open_place(bare: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _open_bare(bare: str) -> Iterator[int]:
-    """A descriptor of the bare folder itself. Raises OSError if there is no folder."""
-    with _open_place(bare) as place_fd:
-        fd = os.open(f"/proc/self/fd/{place_fd}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """A descriptor of the bare directory itself. Raises OSError if there is none."""
+    with _open_path(bare) as path_fd:
+        fd = os.open(f"/proc/self/fd/{path_fd}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield fd
     finally:
         os.close(fd)
 
 
-def _judge(bare: str, folder_fd: int) -> BareFolder:
+def _examine(bare: str, folder_fd: int) -> BareFolder:
     names = sorted(os.listdir(folder_fd))
     foreign = [name for name in names if name != GUARD_NAME]
     if GUARD_NAME in names and not stat.S_ISREG(
@@ -284,16 +288,16 @@ def _judge(bare: str, folder_fd: int) -> BareFolder:
     more = ", ..." if len(foreign) > _NAMES_SHOWN else ""
     if segments:
         message = (
-            f"{bare}: a RocketMQ commitlog lies here ({len(segments)} segments from {segments[0]}); take it "
-            f"over with `commitlogfs adopt`, or mount at another folder: a mount here would hide it"
+            f"{bare}: holds a RocketMQ commitlog ({len(segments)} segments from {segments[0]}), which a mount "
+            "would hide; take it over with `commitlogfs adopt`, or choose another mountpoint"
         )
     else:
-        message = f"{bare}: is not empty ({shown}{more}); empty it or mount at another folder"
+        message = f"{bare}: is not empty ({shown}{more}); empty it or choose another mountpoint"
     return BareFolder(bare, BareState.OCCUPIED, message, tuple(foreign[:_NAMES_SHOWN]), len(segments))
 
 
 def _make_folder(folder: Path, owner: tuple[int, int] | None) -> None:
-    """mkdir -p with mode 0755 whatever the umask, each new name synced to disk; new parents belong to `owner`."""
+    """Make a directory and its parents with mode 0755, each name durable. New parents belong to `owner`."""
     missing = [folder]
     while not missing[-1].parent.exists():
         missing.append(missing[-1].parent)
@@ -306,7 +310,7 @@ def _make_folder(folder: Path, owner: tuple[int, int] | None) -> None:
             if is_ours:
                 os.fchmod(made_fd, _FOLDER_MODE)
             if is_ours and owner is not None and new != folder:
-                with contextlib.suppress(PermissionError):  # `doctor` and `ready` report what follows from it
+                with contextlib.suppress(PermissionError):  # `doctor` and `ready` report the consequence
                     os.fchown(made_fd, *owner)
     finally:
         os.close(above)
@@ -315,8 +319,8 @@ def _make_folder(folder: Path, owner: tuple[int, int] | None) -> None:
 def _make_below(above: int, name: str) -> tuple[int, bool]:
     """A descriptor of the directory `name`, and whether it was made here.
 
-    Relative to a descriptor and without links, so that a user who may write to `above` can put nothing else there
-    that would change its owner.
+    It is opened relative to a descriptor and not through links, so that a user who may write to `above` cannot have
+    the owner of another file changed.
     """
     try:
         os.mkdir(name, _FOLDER_MODE, dir_fd=above)
@@ -356,7 +360,7 @@ def _guard_text(folder_mode: int) -> bytes:
 
 
 def _write_guard(folder_fd: int, folder_mode: int) -> None:
-    """Write or mend the guard file. It is never emptied on the way: a broker deletes an empty last file."""
+    """Write or repair the guard file. It is at no moment empty, as a broker deletes an empty last file."""
     text = _guard_text(_FOLDER_MODE if folder_mode == _GUARDED_MODE else folder_mode)
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(GUARD_NAME, flags, 0o644, dir_fd=folder_fd)

@@ -1,4 +1,4 @@
-"""The locked files that make a daemon and a keeper the only ones of their name."""
+"""Lock files of a mount's name: at most one daemon and one keeper have it."""
 
 import contextlib
 import os
@@ -11,22 +11,26 @@ from commitlogfs.store.files.locks import take_lock
 
 
 def hold_name(name: str, patience_s: float = 0.0) -> int:
-    """The name's open lock file, held until it is closed. Raises RefusedError if another daemon has it
-    for longer than `patience_s`."""
+    """The open lock file of the name; closing it releases the lock.
+
+    Raises RefusedError if another daemon holds it for longer than `patience_s`.
+    """
     runtime_directory.ensure_runtime_folder()
     path = runtime_directory.lock_path(name)
     try:
         fd = hold_file(path, patience_s)
     except OSError as error:
-        raise RefusedError(f"{path}: cannot be made ({error.strerror})") from error
+        raise RefusedError(f"{path}: cannot be made ({error.strerror}); check the runtime directory") from error
     if fd is None:
-        raise RefusedError(f"{name}: its daemon is running already: see `commitlogfs status {name}`")
+        raise RefusedError(f"{name}: its daemon is running already; see `commitlogfs status {name}`")
     return fd
 
 
 def hold_file(path: Path, patience_s: float) -> int | None:
-    """The lock file at `path`, open and locked, made if it is absent; None if another process has it for longer
-    than `patience_s`. Raises OSError."""
+    """The lock file at `path`, open and locked; it is made if it is absent.
+
+    None if another process holds it for longer than `patience_s`. Raises OSError.
+    """
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         if not take_lock(fd, patience_s):
@@ -38,8 +42,8 @@ def hold_file(path: Path, patience_s: float) -> int | None:
 
 
 def release_file(path: Path, fd: int, name: str) -> None:
-    """Close a lock file, and remove it unless the mount of this name is left: that is where `recorded_mountpoint`
-    is asked for."""
+    """Close a lock file. Remove it unless the mount of this name still exists, as `recorded_mountpoint` reads
+    it."""
     with contextlib.suppress(OSError):
         if _is_at(path, fd) and not _is_mounted(name):
             path.unlink()
@@ -52,7 +56,8 @@ def _is_at(path: Path, fd: int) -> bool:
 
 
 def is_of_this_folder(entry: mountinfo.MountEntry) -> bool:
-    """Whether a mount belongs to this runtime folder. Its name alone does not tell: names are chosen per folder."""
+    """Whether a mount belongs to this runtime directory. Another runtime directory may have a mount of the same
+    name."""
     if not mountinfo.is_commitlogfs(entry):
         return False
     try:

@@ -1,7 +1,7 @@
-"""The runtime folder: where control sockets live while their daemons run.
+"""The runtime directory: it holds the control sockets and lock files of running daemons.
 
-/run/commitlogfs for root, $XDG_RUNTIME_DIR/commitlogfs else ~/.cache/commitlogfs/run for others; never a
-folder that somebody else could have made, such as one in /tmp. $COMMITLOGFS_RUNTIME_DIR overrides it.
+It is /run/commitlogfs for root; for other users $XDG_RUNTIME_DIR/commitlogfs, else ~/.cache/commitlogfs/run. It is
+never a directory that another user could have made, such as one in /tmp. $COMMITLOGFS_RUNTIME_DIR overrides it.
 """
 
 import fcntl
@@ -27,11 +27,12 @@ _MAX_SOCKET_PATH = 107
 
 
 def runtime_folder() -> Path:
-    """Where the runtime folder is or would be. Touches nothing. Raises UsageError where it has no place."""
+    """Path of the runtime directory, which may not exist yet. Touches nothing. Raises UsageError if there is no
+    place for it."""
     override = os.environ.get(OVERRIDE)
     if override:
         if not Path(override).is_absolute():
-            raise UsageError(f"${OVERRIDE} must be an absolute path, not {override!r}")
+            raise UsageError(f"${OVERRIDE}: {override!r} is not absolute; set an absolute path")
         return Path(override)
     if os.geteuid() == 0:
         return Path("/run/commitlogfs")
@@ -40,43 +41,46 @@ def runtime_folder() -> Path:
         return xdg / "commitlogfs"
     home = home_folder()
     if home is None:
-        raise UsageError(f"no runtime folder: this user has no home; set $XDG_RUNTIME_DIR or ${OVERRIDE}")
+        raise UsageError(f"runtime directory: this user has no home; set $XDG_RUNTIME_DIR or ${OVERRIDE}")
     return home / ".cache/commitlogfs/run"
 
 
 def ensure_runtime_folder() -> Path:
-    """Make the runtime folder (mode 0700) if it is absent, and check it.
+    """Make the runtime directory (mode 0700) if it is absent, and check it. A wider mode is narrowed to 0700.
 
-    Raises RefusedError if it is a symlink, no folder, or owned by somebody else, or cannot be made. A wider
-    mode is narrowed to 0700.
+    Raises RefusedError if it is a symbolic link, not a directory or owned by another user, or cannot be made.
     """
     folder = runtime_folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except FileExistsError as error:
-        raise RefusedError(f"{folder}: is not a folder; remove it") from error
+        raise RefusedError(f"{folder}: is not a directory; remove it") from error
     except OSError as error:
-        raise RefusedError(f"{folder}: cannot make the runtime folder: {error.strerror}{_advice()}") from error
+        raise RefusedError(
+            f"{folder}: the runtime directory cannot be made ({error.strerror}){_advice()}"
+        ) from error
     _check(folder)
     return folder
 
 
 def socket_path(name: str) -> Path:
-    """The control socket of the mount called `name`. Touches nothing.
+    """Path of the control socket of the mount `name`. Touches nothing.
 
-    Raises UsageError for a name that cannot be one (it comes from the command line) and for a path that is
-    too long for a socket.
+    Raises UsageError for a text that cannot be a name, and for a path that is too long for a socket.
     """
     if not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r}: not a mount name: use letters, digits, and _ . @ : - (at most 64)")
+        raise UsageError(f"{name!r}: not a mount name; use letters, digits, and _ . @ : - (at most 64)")
     path = runtime_folder() / (name + _SOCKET_SUFFIX)
     if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
-        raise UsageError(f"{path}: longer than {_MAX_SOCKET_PATH} bytes, too long for a socket")
+        raise UsageError(
+            f"{path}: longer than {_MAX_SOCKET_PATH} bytes, too long for a socket; "
+            f"use a shorter name, or set ${OVERRIDE}"
+        )
     return path
 
 
 def lock_path(name: str) -> Path:
-    """The file that the daemon called `name` keeps locked while it lives; gone after an unmount.
+    """Path of the file that the daemon of `name` keeps locked while it lives; removed after an unmount.
 
     Raises UsageError.
     """
@@ -84,7 +88,7 @@ def lock_path(name: str) -> Path:
 
 
 def keeper_lock_path(name: str) -> Path:
-    """The file that the keeper called `name` keeps locked while it lives; gone after an unmount.
+    """Path of the file that the keeper of `name` keeps locked while it lives; removed after an unmount.
 
     Raises UsageError.
     """
@@ -92,7 +96,9 @@ def keeper_lock_path(name: str) -> Path:
 
 
 def notify_path(name: str) -> Path:
-    """The socket at which the keeper called `name` hears its daemon; as long as the control socket's path.
+    """Path of the socket at which the keeper of `name` receives its daemon's notifications.
+
+    It is as long as the control socket's path.
 
     Raises UsageError.
     """
@@ -100,16 +106,16 @@ def notify_path(name: str) -> Path:
 
 
 def record_mountpoint(lock_fd: int, mountpoint: str) -> None:
-    """Note in the daemon's open lock file where it mounts, for those who come when it is dead."""
+    """Record the mountpoint in the daemon's open lock file, for commands that run when the daemon is dead."""
     text = os.fsencode(mountpoint) + b"\n"
     os.pwrite(lock_fd, text, 0)
     os.ftruncate(lock_fd, len(text))
 
 
 def recorded_mountpoint(name: str) -> str | None:
-    """Where the latest daemon called `name` mounted, alive or dead; None if nothing is known.
+    """Mountpoint of the latest daemon of `name`, alive or dead; None if it is not known.
 
-    Names belong to a runtime folder, mounts to the whole machine: another user's, or another folder's, may have
+    Names belong to a runtime directory, mounts to the whole machine: a mount of another runtime directory may have
     the same name. Raises UsageError.
     """
     try:
@@ -120,7 +126,7 @@ def recorded_mountpoint(name: str) -> str | None:
 
 
 def record_trouble(name: str, text: str) -> None:
-    """Note in the lock file of this process, the keeper, why nobody serves the mount; empty when somebody does.
+    """Record in the lock file of this process, the keeper, why no daemon serves the mount; empty if one does.
 
     Raises UsageError, OSError.
     """
@@ -130,8 +136,8 @@ def record_trouble(name: str, text: str) -> None:
 
 
 def recorded_trouble(name: str) -> str:
-    """What the keeper called `name` has noted of a mount that nobody serves; empty if nothing, or if no keeper
-    lives. Raises UsageError."""
+    """Reason that the keeper of `name` has recorded why no daemon serves the mount; empty without one, or without a
+    living keeper. Raises UsageError."""
     try:
         with keeper_lock_path(name).open("rb") as file:
             text = file.read()
@@ -145,7 +151,7 @@ def recorded_trouble(name: str) -> str:
 
 
 def bind_private(unbound: socket.socket, path: Path) -> None:
-    """Bind a socket there with mode 0600, in place of what was left behind. Raises OSError."""
+    """Bind a socket at `path` with mode 0600; a file that was left there is removed. Raises OSError."""
     path.unlink(missing_ok=True)
     former = os.umask(0o177)
     try:
@@ -155,7 +161,7 @@ def bind_private(unbound: socket.socket, path: Path) -> None:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """What is at `path` now; None for nothing. Another one later: somebody has put something else there."""
+    """Device and inode of the file at `path`; None if there is none. They differ once the file was replaced."""
     try:
         st = path.lstat()
     except OSError:
@@ -164,15 +170,15 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 def list_names() -> list[str]:
-    """The names that have a control socket, sorted; a dead daemon may have left one.
+    """Names that have a control socket, sorted; a dead daemon may have left one.
 
-    Raises RefusedError if the folder exists but is not to be trusted.
+    Raises RefusedError if the runtime directory exists but another user could have made it.
     """
     return sorted(item.stem for item in _items() if item.suffix == _SOCKET_SUFFIX and _is_socket(item))
 
 
 def known_names() -> list[str]:
-    """The names of which a daemon or keeper has left a trace, sorted. Raises RefusedError as `list_names` does."""
+    """Names that have any file of a daemon or keeper, sorted. Raises RefusedError as `list_names` does."""
     return sorted({item.stem for item in _items() if item.suffix in _TRACES})
 
 
@@ -188,13 +194,13 @@ def _items() -> list[Path]:
 
 
 def _check(folder: Path) -> None:
-    # O_NOFOLLOW and fstat, so that what is checked and narrowed is one and the same folder.
+    # O_NOFOLLOW and fstat, so that the directory that is checked is the one whose mode is narrowed.
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except NotADirectoryError as error:
-        if not os.path.lexists(folder):  # something above it is no folder
+        if not os.path.lexists(folder):  # a parent of it is not a directory
             raise FileNotFoundError(error.errno, error.strerror, str(folder)) from error
-        raise RefusedError(f"{folder}: is a symbolic link or no folder; remove it") from error
+        raise RefusedError(f"{folder}: is not a directory, or is a symbolic link; remove it") from error
     try:
         state = os.fstat(fd)
         if state.st_uid != os.geteuid():
@@ -206,7 +212,7 @@ def _check(folder: Path) -> None:
 
 
 def _advice() -> str:
-    """For a runtime folder in a home that may be another user's, or a file."""
+    """What to do about a runtime directory in a home that may belong to another user."""
     if os.geteuid() == 0 or os.environ.get(OVERRIDE):
         return ""
     return f"; set $HOME to this user's home, or $XDG_RUNTIME_DIR or ${OVERRIDE}"

@@ -1,4 +1,4 @@
-"""The status document as the mount itself shows it: to every user whom the mount lets in."""
+"""The status document in the mount, which every user who can enter the mount may read."""
 
 import json
 import os
@@ -13,7 +13,8 @@ _PROBE_TIMEOUT_S: Final = 5.0
 
 
 def read_status_file(mountpoint: str) -> dict[str, Any]:
-    """Raises UnreachableError if the mount does not answer, RefusedError if it does not let this user in."""
+    """The status document. Raises UnreachableError if the mount does not answer, RefusedError if this user cannot
+    enter it."""
     probed = probe_mount(mountpoint, _PROBE_TIMEOUT_S)
     if not probed.ok:
         if os.strerror(13) in probed.reason:

@@ -20,9 +20,9 @@ _TRACES: Final = (LOCK_FILE, ABORT_FILE, CHECKPOINT_FILE, CONFIG, CONSUME_QUEUE,
 """Names that a broker makes in its store root."""
 _TIMEOUT_S: Final = 3.0
 
-# Run with the user's own identity, so that the kernel answers, with access control lists and read-only filesystems.
+# Run as that user, so that the kernel decides, by access control lists and read-only filesystems, too.
 _SCRIPT: Final = """
-for folder; do
+for directory; do
     [ -e "$folder" ] || exit 0
     [ -x "$folder" ] || { printf %s "$folder"; exit 1; }
 done
@@ -33,11 +33,11 @@ _NOT_ENTERED, _NOT_WRITTEN = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class StoreRoot:
-    """What is known of the directory around a mountpoint.
+    """Result of `examine_store_root`.
 
-    `obstacle` says why the pool's owner cannot write there, `remedy` what to do; both are empty where it can, where
-    this process cannot find out, and where the broker's store root is evidently another directory. `other_user` is
-    the uid of a broker that has run there as another user than the pool's owner.
+    `obstacle` says why the pool's owner cannot write the directory, `remedy` what to do. Both are empty if the
+    owner can, if this process cannot find out, and if the broker's store root is evidently another directory.
+    `other_user` is the uid of a broker that has run there and is not the pool's owner.
     """
 
     path: str
@@ -47,7 +47,10 @@ class StoreRoot:
 
 
 def examine_store_root(mountpoint: str, owner: RootAttributes, *, has_segments: bool) -> StoreRoot:
-    """`has_segments`: whether the log holds any, so that a broker has started with this pool before."""
+    """Whether the pool's owner can write the directory around the mountpoint.
+
+    `has_segments`: the log has segments, so a broker has run with this pool before.
+    """
     root = Path(mountinfo.resolve_path(Path(mountpoint).parent))
     traces = [name for name in _TRACES if os.path.lexists(root / name)]
     if has_segments and not traces:
@@ -114,7 +117,7 @@ def _why_not_written(root: Path, mountpoint: str, name: str) -> tuple[str, str]:
 
 
 def _holds_nothing_else(root: Path, mountpoint: str) -> bool:
-    """Whether only a broker's files and the mountpoint are there.
+    """Whether the directory holds a broker's files and the mountpoint only.
 
     Any other directory, such as / or /mnt, must not be given to the broker's user.
     """

@@ -22,7 +22,7 @@ from commitlogfs.mount.location.status_file import read_status_file
 class Target:
     name: str
     others_mountpoint: str | None = None
-    """Where it is mounted by a daemon that does not answer this user; None for a mount of this runtime folder."""
+    """Mountpoint, if its daemon does not answer this user; None for a mount of this runtime directory."""
 
     @property
     def socket(self) -> Path:
@@ -39,9 +39,10 @@ class Target:
 
 
 def find_target(which: str | None, *, reads_file: bool = True, of_others: bool = False) -> Target:
-    """The mount meant by `[NAME|FILE|MOUNTPOINT]`; None means that of --config, else the only one running. Its name
-    tells which mount a FILE means; it has to be usable, too, if `reads_file`. A mount whose daemon does not answer
-    this user is returned only if `of_others`.
+    """The mount meant by `[NAME|FILE|MOUNTPOINT]`; None means that of --config, else the only running one.
+
+    A FILE means the mount of the file's name; with `reads_file` the file must be usable. With `of_others` the
+    result may be a mount whose daemon does not answer this user; else such a mount is refused.
 
     Raises ConfigError, UsageError, UnreachableError, RefusedError.
     """
@@ -53,14 +54,14 @@ def find_target(which: str | None, *, reads_file: bool = True, of_others: bool =
             if os.geteuid() == 0
             else "its daemon answers that user and root only; run the command as one of them"
         )
-        raise RefusedError(f"{target.name}: mounted at {target.others_mountpoint} by {owner}; {remedy}")
+        raise RefusedError(f"{target.name}: {owner} has mounted it at {target.others_mountpoint}; {remedy}")
     return target
 
 
 def running_targets() -> list[Target]:
-    """The mounts of this user; if there are none, those of others that are visible (root sees its own only).
+    """The mounts of this user; if there are none, for users other than root the visible mounts of others.
 
-    Raises RefusedError if the runtime folder is not to be trusted.
+    Raises RefusedError if the runtime directory exists but another user could have made it.
     """
     try:
         names = runtime_directory.list_names()
@@ -70,13 +71,14 @@ def running_targets() -> list[Target]:
         names = []
     if not names and os.geteuid() != 0:
         return [Target(entry.source, entry.mountpoint) for entry in _others()]
-    heard = [name for name in names if control_socket.is_heard(runtime_directory.socket_path(name))]
-    return [Target(name) for name in heard or names]
+    listening = [name for name in names if control_socket.is_listening(runtime_directory.socket_path(name))]
+    return [Target(name) for name in listening or names]
 
 
 def configuration_file(which: str | None) -> Path:
-    """The configuration file meant by `[NAME|FILE|MOUNTPOINT]`; None means the only one there is. A MOUNTPOINT is
-    that of a running mount, or one that a configuration names.
+    """The configuration file meant by `[NAME|FILE|MOUNTPOINT]`; None means the only one there is.
+
+    A MOUNTPOINT is that of a running mount, or one that a configuration has.
 
     Raises ConfigError, UsageError.
     """
@@ -99,12 +101,14 @@ def configuration_file(which: str | None) -> Path:
             continue
         if found:
             return path
-    raise ConfigError(which, Problem("", "no such configuration file, and no configuration has this mountpoint"))
+    problem = "not a configuration file, and no configuration has this mountpoint; give a NAME or a FILE"
+    raise ConfigError(which, Problem("", problem))
 
 
 def answering_mountpoint(which: str | None) -> str:
-    """The mountpoint meant by `[NAME|FILE|MOUNTPOINT]`, as its daemon knows it. A path is taken without asking: the
-    daemon talks to root and its own user only, the mount to more.
+    """The mountpoint meant by `[NAME|FILE|MOUNTPOINT]`, as its daemon reports it.
+
+    For a path the daemon is not asked: it answers root and its own user only, and more users may use the mount.
 
     Raises UsageError, UnreachableError.
     """
@@ -117,13 +121,13 @@ def answering_mountpoint(which: str | None) -> str:
 
 
 def mountpoint_of(which: str | None) -> str:
-    """The mountpoint meant by `NAME|FILE|MOUNTPOINT`, without asking the daemon (it may be dead).
+    """The mountpoint meant by `NAME|FILE|MOUNTPOINT`. The daemon is not asked, as it may be dead.
 
     Raises UsageError, UnreachableError.
     """
     which = settings.or_default(which)
     if which is None:
-        raise UsageError("which mount? Give its NAME, its configuration FILE or its MOUNTPOINT")
+        raise UsageError("no mount is given; give its NAME, its configuration FILE or its MOUNTPOINT")
     if which.endswith(".toml"):
         return load_config(config_path(which)).mountpoint
     if _is_mountpoint(which):
@@ -140,10 +144,10 @@ def _find(which: str | None, reads_file: bool) -> Target:
     if which is None:
         targets = running_targets()
         if not targets:
-            raise UnreachableError("no mount is running: start one with `commitlogfs mount`")
+            raise UnreachableError("no mount is running; start one with `commitlogfs mount`")
         if len(targets) > 1:
             names = ", ".join(target.name for target in targets)
-            raise UsageError(f"{len(targets)} mounts are running: name one of {names}")
+            raise UsageError(f"{len(targets)} mounts are running; give one of {names}")
         return targets[0]
     if which.endswith(".toml"):
         file = config_path(which)
@@ -154,7 +158,9 @@ def _find(which: str | None, reads_file: bool) -> Target:
     if _is_mountpoint(which):
         entry = mountinfo.find_mount(which)
         if entry is None or not mountinfo.is_commitlogfs(entry):
-            raise UnreachableError(f"{which}: no commitlogfs is mounted here")
+            raise UnreachableError(
+                f"{which}: no commitlogfs is mounted here; `commitlogfs status` lists the mounts"
+            )
         return Target(entry.source, None if is_of_this_folder(entry) else entry.mountpoint)
     target = _named(which)
     if target.others_mountpoint is None and which not in _known_names():
@@ -163,22 +169,22 @@ def _find(which: str | None, reads_file: bool) -> Target:
 
 
 def _named(name: str, mountpoint: str | None = None) -> Target:
-    """A name of this runtime folder, else of the mount of somebody else, at `mountpoint` if that is given.
+    """The mount `name` of this runtime directory, else that of another one (at `mountpoint`, if that is given).
 
-    Raises UsageError for a text that cannot be a name, and where several mounts of others have it.
+    Raises UsageError for a text that cannot be a name, and if several mounts of others have the name.
     """
-    if control_socket.is_heard(runtime_directory.socket_path(name)) or name in _names_of_this_folder():
+    if control_socket.is_listening(runtime_directory.socket_path(name)) or name in _names_of_this_folder():
         return Target(name)
-    wanted = None if mountpoint is None else mountinfo.resolve_path(mountpoint)
+    expected = None if mountpoint is None else mountinfo.resolve_path(mountpoint)
     others = [entry.mountpoint for entry in _others() if entry.source == name]
-    mountpoints = [place for place in others if wanted in (None, place)]
+    mountpoints = [other for other in others if expected in (None, other)]
     if len(mountpoints) > 1:
         raise UsageError(f"{name}: {len(mountpoints)} mounts have this name; give one of {', '.join(mountpoints)}")
     return Target(name, mountpoints[0] if mountpoints else None)
 
 
 def _others() -> list[mountinfo.MountEntry]:
-    """Visible mounts of other runtime folders, such as those of another user."""
+    """Visible mounts of other runtime directories, such as those of another user."""
     entries = mountinfo.read_mounts()
     return [
         entry
@@ -197,7 +203,7 @@ def _names_of_this_folder() -> list[str]:
 
 
 def _known_names() -> list[str]:
-    """Names of mounts and configurations, of which one may be meant."""
+    """Names of all mounts and configurations, for suggestions."""
     try:
         configurations = list_configs()
     except ConfigError:
@@ -227,7 +233,7 @@ def _owner(mountpoint: str) -> str:
 
 
 def _file_of_running(entry: mountinfo.MountEntry) -> Path | None:
-    """The file that its daemon was configured by; None if the daemon does not answer. Raises UsageError if there is
+    """Configuration file of the mount's daemon; None if the daemon does not answer. Raises UsageError if it has
     none."""
     target = Target(entry.source, None if is_of_this_folder(entry) else entry.mountpoint)
     try:

@@ -1,4 +1,4 @@
-"""What a mount would find and refuse, without mounting.
+"""The checks of a mount, made without mounting.
 
 Nothing here changes a disk.
 """

@@ -1,4 +1,4 @@
-"""From a configuration to an open pool and back to words: what `mount`, `check`, `init` and `adopt` share."""
+"""Conversions between a configuration and a pool, and the report of a refused mount, for several verbs."""
 
 from pathlib import Path
 
@@ -25,26 +25,26 @@ def on_missing(config: Config) -> OnMissing:
 
 
 def configured_segment_size(config: Config) -> int | None:
-    """None where the file is silent: the pool's own size holds."""
+    """The segment size in the configuration file; None if it has none, so that the pool's own size applies."""
     return config.segment_size if "segment_size" in config.given else None
 
 
 def require_separate(config: Config) -> None:
-    """Refuse a mountpoint inside a disk, whatever links or bind mounts hide it. Raises RefusedError, OSError.
+    """Raises RefusedError for a mountpoint inside a disk, even through links or bind mounts. Raises OSError.
 
-    (A disk inside the mountpoint makes that a folder that is not empty.)
+    (A disk inside the mountpoint is refused later, because the mountpoint is then not empty.)
     """
     resolved = Path(mountinfo.resolve_path(config.mountpoint))
     above = {identity for folder in (resolved, *resolved.parents) if (identity := _identity(folder)) is not None}
     for disk in config.disks:
         if _identity(Path(disk.path)) in above:
             raise RefusedError(
-                f"{config.mountpoint}: lies inside the disk {disk.path}: choose a mountpoint outside all disks"
+                f"{config.mountpoint}: is inside the disk {disk.path}; choose a mountpoint outside of all disks"
             )
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
-    """None for a folder that cannot be reached."""
+    """Device and inode of a directory; None if it cannot be reached."""
     try:
         st = folder.stat()
     except OSError:
@@ -53,8 +53,10 @@ def _identity(folder: Path) -> tuple[int, int] | None:
 
 
 def refusal(error: PoolRefusedError, name: str) -> RefusedError:
-    """The one readable report of a refused mount: what nothing can override first, equal remedies once, and a few
-    of many: a lost disk of many leaves thousands of gaps."""
+    """Report of a refused mount, short even for a lost disk that leaves thousands of gaps.
+
+    Findings that nothing can override come first; equal remedies are shown once, and of many findings a few.
+    """
     groups: dict[tuple[FindingCode, str], list[Finding]] = {}
     for finding in error.blocking:
         groups.setdefault((finding.code, finding.remedy), []).append(finding)

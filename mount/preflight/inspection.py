@@ -1,4 +1,4 @@
-"""The start-up check without mounting: what a mount would find, changing nothing."""
+"""The start-up check without mounting. Changes nothing."""
 
 import contextlib
 from collections.abc import Iterator
@@ -23,12 +23,13 @@ class DiskInspection:
     state: str
     segments: int
     last_error: str = ""
-    """As the running daemon tells it."""
+    """The disk's last error, as the running daemon reports it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """`daemon` is the pid that serves the pool now. `mountable` tells whether a mount would be refused."""
+    """Result of the check. `daemon` is the pid of the process that serves the pool; `mountable` is false if a mount
+    would be refused."""
 
     pool_id: str
     segment_size: int
@@ -41,7 +42,7 @@ class Inspection:
     findings: tuple[Finding, ...]
     mountable: bool
     alerts: tuple[dict[str, Any], ...] = ()
-    """Of the running daemon: `code`, `disk`, `text`, as in the status document."""
+    """Alerts of the running daemon: `code`, `disk`, `text`, as in the status document."""
 
     @property
     def worst(self) -> Severity:
@@ -49,7 +50,7 @@ class Inspection:
 
     @property
     def is_in_trouble(self) -> bool:
-        """Whether the running daemon knows of trouble that a look at the folders does not show."""
+        """Whether the running daemon reports trouble, which the directories themselves do not show."""
         bad = (DiskState.FAILED.value, DiskState.OFFLINE.value)
         return bool(self.alerts) or any(disk.state in bad or disk.last_error for disk in self.disks)
 
@@ -57,19 +58,19 @@ class Inspection:
 def inspect_pool(
     specs: tuple[DiskSpec, ...], segment_size: int | None, on_missing: OnMissing, name: str
 ) -> Inspection:
-    """Raises RefusedError where not even a scan is possible."""
+    """Check a pool. Raises RefusedError if it cannot even be scanned."""
     daemon = next((pid for spec in specs if (pid := lock_holder(spec.path)) is not None), None)
     with _opened(specs, segment_size, name, alone=daemon is None) as pool:
         if daemon is not None and any(finding.severity >= Severity.WARNING for finding in pool.findings):
-            # Segments come and go between the looks at two disks: what counts is what is seen twice.
+            # The daemon makes and removes segments during the scan, so only findings of two scans count.
             with _opened(specs, segment_size, name, alone=False) as again:
                 pool.findings[:] = [finding for finding in pool.findings if finding in again.findings]
         return _describe(pool, daemon, on_missing)
 
 
 def with_status(inspection: Inspection, document: dict[str, Any]) -> Inspection:
-    """The inspection with what the daemon that serves the pool knows of its disks. A status document of another
-    pool changes nothing."""
+    """The inspection with disk states and alerts from the daemon's status document. That of another pool is
+    ignored."""
     if document["pool"] != inspection.pool_id:
         return inspection
     known = {disk["id"]: disk for disk in document["disks"]}
@@ -89,7 +90,7 @@ def _opened(specs: tuple[DiskSpec, ...], segment_size: int | None, name: str, *,
     except PoolError as error:
         lines = str(error).splitlines()
         reasons = lines[0] if len(lines) == 1 else "".join(f"\n  {line}" for line in lines)
-        raise RefusedError(f"{name}: cannot be checked: {reasons}") from error
+        raise RefusedError(f"{name}: the pool cannot be checked: {reasons}") from error
     try:
         yield pool
     finally:

@@ -1,8 +1,9 @@
-"""What a mount with this configuration would refuse now, found out without mounting.
+"""Reasons for which a mount with a configuration would be refused, found without mounting, beside the running
+daemon.
 
-The same checks as at a mount, made beside the running daemon. They read every disk, and one that hangs holds its
-reader in the kernel, so a child process reads them. It is waited for while it makes progress: how long the scan
-takes depends on how many segments are not in memory.
+The checks read every disk. A disk that hangs blocks its reader in the kernel, so a child process makes them. The
+caller waits as long as the child makes progress: how long the scan takes depends on how many inodes are not in
+memory.
 """
 
 import json
@@ -20,14 +21,14 @@ from commitlogfs.store.findings import Severity
 from commitlogfs.store.pool.open import OnMissing
 
 SILENCE_S = 30.0
-"""Without any progress: a disk that retries a bad sector may take so long for one read."""
+"""How long the child may make no progress. A disk that retries a bad sector may take as long for one read."""
 _CHECK_S = 1.0
 _KILL_GRACE_S = 1.0
 _SHOWN = 3
 
 
 def why_not_mountable(config: Config, on_missing: OnMissing, silence_s: float = SILENCE_S) -> list[str]:
-    """The reasons, of many the first few; empty if a mount would not be refused. `config` was read from a file.
+    """The first few reasons; empty if a mount would not be refused. `config` must be from a file.
 
     Raises RefusedError if the scan makes no progress for `silence_s`.
     """
@@ -40,17 +41,17 @@ def why_not_mountable(config: Config, on_missing: OnMissing, silence_s: float = 
         _leave(child)
         raise RefusedError(
             f"{config.name}: not restarted: a disk has not answered for {silence_s:g} s, and a successor would "
-            f"wait for it, too; see dmesg and `commitlogfs doctor {config.name}`, and repair or detach that disk"
+            f"also wait for it; see `dmesg` and `commitlogfs doctor {config.name}`, and repair or detach that disk"
         )
     out, err = answer
     if child.returncode != 0:
-        return [f"its disks cannot be checked ({err.strip().rpartition(chr(10))[2]})"]
+        return [f"the disks cannot be checked ({err.strip().rpartition(chr(10))[2]})"]
     reasons: list[str] = json.loads(out)
     return reasons
 
 
 def _wait(child: subprocess.Popen[str], silence_s: float) -> tuple[str, str] | None:
-    """What the child has written; None if it does not end and has not run for `silence_s`."""
+    """Output of the child; None if it does not end and has made no progress for `silence_s`."""
     activity, moved_at = read_activity(child.pid), time.monotonic()
     while True:
         try:
@@ -64,7 +65,7 @@ def _wait(child: subprocess.Popen[str], silence_s: float) -> tuple[str, str] | N
 
 
 def _leave(child: subprocess.Popen[str]) -> None:
-    """Kill it, and do not wait long: in the kernel it ends when its disk answers."""
+    """Kill the child, and do not wait long: if a disk blocks it in the kernel, it ends when the disk answers."""
     child.kill()
     for pipe in (child.stdout, child.stderr):
         if pipe is not None:
@@ -72,7 +73,7 @@ def _leave(child: subprocess.Popen[str]) -> None:
     try:
         child.wait(_KILL_GRACE_S)
     except subprocess.TimeoutExpired:
-        child.returncode = -signal.SIGKILL  # nobody waits for it
+        child.returncode = -signal.SIGKILL  # keeps Popen from waiting for it
 
 
 def _find_reasons(config: Config, on_missing: OnMissing) -> list[str]:
@@ -96,7 +97,7 @@ def _find_reasons(config: Config, on_missing: OnMissing) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """The child: prints the reasons as a JSON array."""
+    """Entry point of the child: it prints the reasons as a JSON array."""
     file, on_missing = arguments
     try:
         reasons = _find_reasons(load_config(file), OnMissing(on_missing))

@@ -1,4 +1,4 @@
-"""What one member disk is and what state it is in: identity, usage, health, eligibility, forecast.
+"""One member disk: its identity, usage, health, eligibility and forecast.
 
 Nothing here knows the catalog of segments.
 """

@@ -1,4 +1,4 @@
-"""One member disk: a folder on its own filesystem, held by a directory descriptor."""
+"""One member disk: a directory on its own filesystem, which its open descriptor stands for."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ from commitlogfs.store.thresholds import Thresholds
 class DiskState(Enum):
     RW = "rw"
     RO = "ro"
-    """Cordoned by the operator, or on a read-only filesystem: served, no new segments."""
+    """Cordoned by the operator, or on a read-only filesystem: it is served, but gets no new segments."""
     DRAINING = "draining"
     OFFLINE = "offline"
     FAILED = "failed"
@@ -31,8 +31,8 @@ class DiskState(Enum):
 class Disk:
     """A disk of the open pool.
 
-    `dirfd` is opened once; every later access is relative to it. Mutable fields are changed only by
-    CommitLog, on the thread that owns it.
+    `dirfd` is opened once; every later access is relative to it. Only the thread that owns the CommitLog changes
+    the fields.
     """
 
     number: DiskNumber
@@ -46,15 +46,15 @@ class Disk:
     last_failure: DiskError | None = None
     """Why the last attempt to create a segment here failed; None after a success."""
     retry_at_s: float = field(default=0.0)
-    """Monotonic time until which a disk that failed a create is passed over; 0 = not held back."""
+    """Monotonic time until which a disk that failed a create is tried last; 0 if it is not in backoff."""
     suspected_since_s: float | None = None
-    """Monotonic time of the first failure for another reason than space since it was last known to be well."""
+    """Monotonic time of the first failure, other than for lack of space, after the last success."""
     is_failing: bool = False
-    """A suspicion that was confirmed (health)."""
+    """Whether a suspicion was confirmed (store/disks/health.py)."""
     is_read_only: bool = False
-    """Its filesystem, when last looked at because the disk was in trouble."""
+    """Whether the last probe of this disk found its filesystem read-only."""
     unreadable_since_s: float | None = None
-    """Monotonic time since when no segment of it could be read, at every look."""
+    """Monotonic time since which no probe could read a segment of it."""
 
     @property
     def last_error(self) -> str:
@@ -62,8 +62,10 @@ class Disk:
 
     @property
     def present_state(self) -> DiskState:
-        """FAILED while no segment can be made there: such a disk may look writable, and empty, to statvfs. One
-        create that fails is no proof of that."""
+        """State that also shows failure: FAILED while no segment can be made there.
+
+        statvfs may show such a disk as writable and empty. One create that fails is not enough.
+        """
         return DiskState.FAILED if self.is_failing and self.state is DiskState.RW else self.state
 
     @property
@@ -78,18 +80,18 @@ class Disk:
 
 
 def open_folder(path: str) -> int:
-    """Open a disk's folder for good. Raises FolderError.
+    """Descriptor of a disk's directory, open as long as the pool. Raises FolderError.
 
-    The path itself may lead through symlinks (operators lay out /data that way); nothing beneath it may.
+    The path itself may lead through symlinks, as operators arrange /data in that way. Paths below it may not.
     """
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise FolderError(path, "no such folder", "mount the disk there or correct the path") from None
+        raise FolderError(path, "no such directory", "mount the disk there or correct the path") from None
     except NotADirectoryError:
-        raise FolderError(path, "not a folder", "name the folder that holds, or will hold, segments") from None
+        raise FolderError(path, "not a directory", "give the directory for the disk's segments") from None
     except PermissionError:
-        raise FolderError(path, "permission denied", "run as root or as the folder's owner") from None
+        raise FolderError(path, "permission denied", "run as root or as the directory's owner") from None
     except OSError as error:
         raise FolderError(path, f"cannot be opened ({os.strerror(error.errno or 0)})", "check the disk") from None
 
@@ -100,17 +102,20 @@ def is_read_only(dirfd: int) -> bool:
 
 
 def translate(disk_path: str, error: OSError) -> DiskError | OSError:
-    """The store's word for an OSError met on a disk; errors of the file alone come back unchanged."""
+    """The store's error for an OSError on a disk. Errors that concern only the file are returned unchanged."""
     reason = os.strerror(error.errno or 0)
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
-            return DiskFullError(disk_path, f"no room for a segment ({reason})")
+            return DiskFullError(disk_path, f"not enough space for a segment ({reason})")
         case errno.EROFS:
             return DiskReadOnlyError(disk_path, "its filesystem is read-only")
         case errno.EIO | errno.ENODEV | errno.ENXIO | errno.ESTALE | errno.EUCLEAN | errno.ESHUTDOWN:
             return DiskFailedError(disk_path, f"I/O error ({reason})")
-        case errno.ELOOP | errno.EXDEV | errno.ENOTDIR:  # only beneath.py's rules can give these
-            what = f"{os.fsdecode(error.filename)}: " if error.filename else ""
-            return ForeignFileError(disk_path, f"{what}something else lies there now ({reason}): who changed it?")
+        case errno.ELOOP | errno.EXDEV | errno.ENOTDIR:  # only the rules of store/files/safe_open.py give these
+            file = f"{os.fsdecode(error.filename)}: " if error.filename else ""
+            return ForeignFileError(
+                disk_path,
+                f"{file}unexpected file ({reason}), changed outside commitlogfs; run `commitlogfs check`",
+            )
         case _:
             return error

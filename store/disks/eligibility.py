@@ -1,7 +1,7 @@
-"""Which disks may take the next segment: full-path skipping with hysteresis, and the fall-back. Pure.
+"""Which disks may take the next segment: skipping of full disks with hysteresis, and the fall-back. Pure.
 
-A disk at or above its `force` threshold is skipped until it is below `resume`. When that leaves nobody,
-all writable disks below `full` are taken, as RocketMQ does (MultiPathMappedFileQueue, facts section 8).
+A disk at or above its `force` threshold is skipped until it is below `resume`. If no disk is left, all writable
+disks below `full` are eligible, as in RocketMQ (MultiPathMappedFileQueue).
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from commitlogfs.store.thresholds import Thresholds
 
 
 class RefusalReason(IntEnum):
-    """Why a disk is passed over, weakest first: the strongest met is the one worth telling."""
+    """Why a disk is passed over, weakest first. Only the strongest reason of a disk is reported."""
 
     ABOVE_FORCE = 1
     NO_ROOM = 2
@@ -25,16 +25,16 @@ class RefusalReason(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class DiskView:
-    """What eligibility knows of a disk; `usage` is None while it does not answer."""
+    """State of one disk from which its eligibility follows. `usage` is None while the disk does not answer."""
 
     number: DiskNumber
     state: DiskState
     usage: DiskUsage | None
-    """With removed but still open segments counted as free."""
+    """Usage in which removed but still open segments count as free."""
     thresholds: Thresholds
     held_back: bool = False
     pending_bytes: int = 0
-    """Of these segments: not to be had yet."""
+    """Bytes of these removed but still open segments, which are not available yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,14 @@ class Eligibility:
     eligible: tuple[DiskNumber, ...]
     refusals: dict[DiskNumber, RefusalReason]
     skipped: frozenset[DiskNumber]
-    """Disks skipped for their fill level: the state that hysteresis carries to the next evaluation."""
+    """Disks skipped for their fill level: the state that hysteresis needs at the next evaluation."""
     fallback: bool
-    """Every writable disk is skipped, so the ones below `full` are taken all the same."""
+    """Whether every writable disk is skipped, so that those below `full` are eligible nevertheless."""
     held_back: tuple[DiskNumber, ...] = ()
-    """Failed a moment ago, and may be well again: to be tried when all others have failed."""
+    """Disks that failed a moment ago and may be well again. They are tried when all others have failed."""
     last_resort: tuple[DiskNumber, ...] = ()
-    """Skipped for their fill level, with room all the same: to be tried when all eligible ones have failed."""
+    """Disks that are skipped for their fill level but have room. They are tried when all eligible ones have
+    failed."""
 
 
 def has_room(usage: DiskUsage, thresholds: Thresholds, segment_size: int) -> bool:
@@ -58,8 +59,10 @@ def has_room(usage: DiskUsage, thresholds: Thresholds, segment_size: int) -> boo
 
 
 def takes_a_segment(usage: DiskUsage, pending_bytes: int, thresholds: Thresholds, segment_size: int) -> bool:
-    """The same now, while `pending_bytes`, which `usage` counts as free, are only on their way: the disk is fuller
-    than its percentage says, and never filled to the brim."""
+    """Whether a segment fits now, while `pending_bytes` are not free yet although `usage` counts them as free.
+
+    Such a disk is fuller than its percentage says. It keeps room for at least one more segment.
+    """
     if not has_room(usage, thresholds, segment_size):
         return False
     left = usage.available_bytes - pending_bytes - segment_size
@@ -67,7 +70,7 @@ def takes_a_segment(usage: DiskUsage, pending_bytes: int, thresholds: Thresholds
 
 
 def next_skipped(view: DiskView, skipped: frozenset[DiskNumber]) -> bool:
-    """Whether this disk is skipped now, given whether it was before."""
+    """Whether this disk is skipped, given the disks that were skipped before."""
     if view.usage is None:
         return view.number in skipped
     if view.usage.is_at_or_above(view.thresholds.force):
@@ -76,6 +79,7 @@ def next_skipped(view: DiskView, skipped: frozenset[DiskNumber]) -> bool:
 
 
 def evaluate(views: tuple[DiskView, ...], segment_size: int, skipped: frozenset[DiskNumber]) -> Eligibility:
+    """Eligibility of all disks. `skipped` are those that the evaluation before has skipped."""
     now_skipped = frozenset(view.number for view in views if next_skipped(view, skipped))
     refusals: dict[DiskNumber, RefusalReason] = {}
     eligible: list[DiskNumber] = []
@@ -105,7 +109,7 @@ def evaluate(views: tuple[DiskView, ...], segment_size: int, skipped: frozenset[
 
 
 def _hard_refusal(view: DiskView, segment_size: int) -> RefusalReason | None:
-    """What no fall-back overrides."""
+    """Reason to pass a disk over that no fall-back overrides; None if there is none."""
     if view.state is not DiskState.RW:
         return RefusalReason.NOT_WRITABLE
     if view.usage is None:

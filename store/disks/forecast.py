@@ -1,4 +1,4 @@
-"""How fast the log grows and when a disk reaches its next threshold. Pure."""
+"""Growth rate of the log, and the time when a disk reaches its next threshold. Pure."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -7,45 +7,47 @@ from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.thresholds import Thresholds
 
 WINDOW_S = 120.0
-"""The rate is that of the latest so many seconds."""
+"""Length of the latest period over which the rate is measured."""
 IDLE_S = 30.0
-"""A log that has not grown for so long is idle. Longer than the daemon's own measurements are apart."""
+"""Time after which a log that does not grow is idle. It is longer than the time between two measurements."""
 _SHORTEST_S = 0.5
-"""Two measurements that are closer together give no rate."""
+"""Shortest time between two measurements that give a rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class NextThreshold:
-    """The lowest threshold a disk has not reached yet."""
+    """The lowest threshold that a disk has not reached yet."""
 
     name: str
     percent: int
     missing_bytes: int
     eta_seconds: float | None
-    """None while the log does not grow, or not on this disk."""
+    """Seconds until the disk reaches it; None while the log does not grow on this disk."""
 
 
 class Growth:
-    """The rate at which a log is written, from measurements of how far it is. Steady time measures durations, wall
-    time says when."""
+    """Rate at which a log is written, from measurements of its end.
+
+    Durations are in steady time, points in time in wall time.
+    """
 
     def __init__(self) -> None:
         self.written_to: int | None = None
         """Log offset after the last byte that is known to be written."""
         self._samples: deque[tuple[float, int]] = deque()
-        """Steady time and `written_to`, oldest first."""
+        """Measurements as (steady time, `written_to`), oldest first."""
         self._grown_at_s: float | None = None
-        """Wall time of the latest measurement that found more than the one before."""
+        """Wall time of the latest measurement at which the log had grown."""
         self._changed_at_s = 0.0
-        """Wall time: when the segment being written was last changed, as its filesystem says."""
+        """Wall time of the last change of the active segment, from its filesystem."""
 
     def record(self, steady_s: float, wall_s: float, written_to: int, changed_at_s: float) -> None:
-        """One measurement."""
+        """Record one measurement."""
         former = self.written_to
-        if former is not None and written_to < former:  # cut by a recovering broker
+        if former is not None and written_to < former:  # a recovering broker has cut the log
             self._samples.clear()
         elif former is not None and written_to > former:
-            if self.idle_since(wall_s) is not None:  # the pause is no part of the new rate
+            if self.idle_since(wall_s) is not None:  # the pause must not lower the new rate
                 self._samples = deque([(self._samples[-1])])
             self._grown_at_s = wall_s
         self.written_to = written_to
@@ -61,7 +63,7 @@ class Growth:
         return latest if latest is not None and wall_s - latest >= IDLE_S else None
 
     def bytes_per_second(self, steady_s: float, wall_s: float) -> float:
-        """0.0 for a log that is idle, or has not been measured twice within the window."""
+        """Rate; 0.0 if the log is idle or was not measured twice within the window."""
         if len(self._samples) < 2 or self.idle_since(wall_s) is not None:
             return 0.0
         (began_s, first), (ended_s, last) = self._samples[0], self._samples[-1]
@@ -71,7 +73,7 @@ class Growth:
 
 
 def seconds_until(usage: DiskUsage, percent: int, bytes_per_second: float) -> float | None:
-    """Until a disk is at `percent`: 0.0 if it is, None if it never will be."""
+    """Seconds until a disk is at `percent`: 0.0 if it is already, None if the rate is 0."""
     missing = _missing_bytes(usage, percent)
     if missing <= 0:
         return 0.0
@@ -79,12 +81,13 @@ def seconds_until(usage: DiskUsage, percent: int, bytes_per_second: float) -> fl
 
 
 def _missing_bytes(usage: DiskUsage, percent: int) -> int:
-    """How much more makes a disk `is_at_or_above` this."""
+    """Bytes that, added to the used ones, bring a disk to `percent`; not above 0 if it is there already."""
     return -(-percent * usage.entire_bytes // 100) - usage.used_bytes
 
 
 def next_threshold(usage: DiskUsage, thresholds: Thresholds, bytes_per_second: float) -> NextThreshold | None:
-    """None for a disk at or above `full`. `bytes_per_second` is this disk's share of the ingest."""
+    """The next threshold of a disk; None if it is at or above `full`. `bytes_per_second` is its share of the
+    ingest."""
     for name, percent in (
         ("clean", thresholds.clean),
         ("force", thresholds.force),

@@ -1,29 +1,33 @@
-"""Disk errors turned into states: who is passed over, and for how long, who has failed, and who is lost.
+"""States of a disk in trouble, from its errors.
 
-    suspected   a create, or a sync, has failed for another reason than space: it may be a hiccup. The disk's fill
-                level keeps its say, but nothing is removed there, nor beyond its oldest segment
-    failing     an attempt to make a segment has failed again, or not been answered for SUSPECT_S: no say
-    lost        no segment of it can be read, at any look for LOST_AFTER_S: what lies there is absent
+    in backoff  a create has failed: the disk is tried last for some seconds
+    suspected   a create, or a sync, has failed for another reason than space; the fault may pass. The disk's fill
+                level still counts, but no segment is removed from it, nor any segment after its oldest one
+    failing     an attempt to make a segment has failed again, or had no answer for SUSPECT_S. The fill level does
+    not
+                count
+    lost        no probe could read a segment of it for LOST_AFTER_S. Its segments count as absent
 
-An attempt that succeeds, or that only lacks room, ends all of these.
+A create or a probe that succeeds, or that fails only for lack of space, ends the last three. A successful create
+also ends the backoff.
 """
 
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.errors import DiskError, DiskFailedError, DiskFullError, DiskReadOnlyError
 
 HOLD_BACK_FULL_S = 1.0
-"""A disk without room is asked again soon: the broker may have deleted something."""
+"""Short, as the broker may have deleted segments meanwhile."""
 HOLD_BACK_READ_ONLY_S = 10.0
 HOLD_BACK_FAILED_S = 30.0
-"""ext4 that aborted its journal looks writable to statvfs, so only a new attempt tells."""
+"""Only a new attempt shows whether the disk is well: statvfs shows an ext4 that aborted its journal as writable."""
 SUSPECT_S = 60.0
-"""How long a disk that does not answer at all keeps its say after a failure."""
+"""How long the fill level of a disk that does not answer still counts after a failure."""
 LOST_AFTER_S = 300.0
-"""A path to a disk that is switched over, or a controller that restarts, is back by then."""
+"""Longer than the switch-over of a path to a disk, or the restart of a controller."""
 
 
 def record_error(disk: Disk, error: DiskError, now_s: float) -> None:
-    """Remember a failed create: the disk is passed over until `retry_at_s` (monotonic seconds)."""
+    """Record a failed create or sync: the disk is in backoff until `retry_at_s` (monotonic seconds)."""
     match error:
         case DiskFullError():
             hold_back_s = HOLD_BACK_FULL_S
@@ -40,14 +44,17 @@ def record_error(disk: Disk, error: DiskError, now_s: float) -> None:
 
 
 def record_success(disk: Disk) -> None:
+    """Record a successful create, which ends all trouble."""
     disk.last_failure = None
     disk.retry_at_s = 0.0
     _trust(disk)
 
 
 def record_attempt(disk: Disk, error: DiskError | None, now_s: float) -> None:
-    """A segment could, or could not, be made by way of trial. It is still told what had failed, and a disk that was
-    passed over stays so for its time."""
+    """Record the result of a probe that tried to make a segment; `error` is None if it could.
+
+    `last_failure` and the backoff stay, so that the status still shows what had failed.
+    """
     if error is None or isinstance(error, DiskFullError):
         _trust(disk)
         return
@@ -59,23 +66,23 @@ def record_attempt(disk: Disk, error: DiskError | None, now_s: float) -> None:
 
 
 def resume_trouble(disk: Disk, *, is_failing: bool, is_read_only: bool, since_s: float, now_s: float) -> None:
-    """What a former daemon has known of a disk: it is tried last, until an attempt succeeds."""
+    """Restore the trouble that a former daemon had recorded. The disk is in backoff."""
     disk.is_failing = is_failing
     disk.is_read_only = is_read_only
     disk.suspected_since_s = since_s
     disk.retry_at_s = now_s + HOLD_BACK_FAILED_S
-    disk.last_failure = DiskFailedError(disk.path, "has failed before this daemon was started")
+    disk.last_failure = DiskFailedError(disk.path, "it failed before this daemon was started")
 
 
 def record_silence(disk: Disk, now_s: float) -> None:
-    """It has not answered to a look: that proves nothing at once, and never that it is lost."""
+    """Record a probe without an answer. That confirms a suspicion only after SUSPECT_S, and never a loss."""
     disk.unreadable_since_s = None
     if disk.suspected_since_s is not None and now_s - disk.suspected_since_s >= SUSPECT_S:
         disk.is_failing = True
 
 
 def record_look(disk: Disk, *, is_readable: bool, now_s: float) -> None:
-    """Whether any of its segments could be read."""
+    """Record a probe that tried to read segments; `is_readable` if it could read one."""
     if is_readable:
         disk.unreadable_since_s = None
     elif disk.unreadable_since_s is None:
@@ -83,6 +90,7 @@ def record_look(disk: Disk, *, is_readable: bool, now_s: float) -> None:
 
 
 def is_lost(disk: Disk, now_s: float) -> bool:
+    """Whether the disk's segments count as absent."""
     return disk.unreadable_since_s is not None and now_s - disk.unreadable_since_s >= LOST_AFTER_S
 
 
@@ -93,4 +101,5 @@ def _trust(disk: Disk) -> None:
 
 
 def is_held_back(disk: Disk, now_s: float) -> bool:
+    """Whether the disk is in backoff: it failed a create a moment ago and is tried last."""
     return disk.state is DiskState.RW and now_s < disk.retry_at_s

@@ -1,10 +1,10 @@
-"""Who a disk is: pool, number, members. Kept in extended attributes of the disk's folder.
+"""Identity of a disk: pool, number, members. It is in extended attributes of the disk's directory.
 
 user.commitlogfs.identity   JSON, written once by `init` or `adopt` (and when membership changes)
-user.commitlogfs.newest     decimal base offset of the newest segment anywhere in the pool, kept on every
-                            disk so that a degraded mount can tell whether the newest segment is absent
+user.commitlogfs.newest     decimal base offset of the newest segment of the whole pool; on every disk, so that
+                            a degraded mount knows whether the newest segment is absent
 user.commitlogfs.root       "MODE UID GID" of the mounted root directory (mode octal)
-user.commitlogfs.birth      there until every disk of the pool has its identity: a birth that can be finished
+user.commitlogfs.birth      mark of an unfinished `init` or `adopt`, which can be repeated
 """
 
 import json
@@ -17,11 +17,11 @@ from commitlogfs.store.files import durable
 from commitlogfs.store.segment import BaseOffset
 
 DiskNumber = NewType("DiskNumber", int)
-"""1, 2, 3 ... in the order given at birth; never reused within a pool, part of every inode number."""
+"""1, 2, 3 ... in the order given to `init` or `adopt`; never reused within a pool, part of every inode number."""
 
 LARGEST_DISK_NUMBER = 2**12 - 1
-"""It has 12 bits in an inode number (fusefs.kernel.inodes). Numbers are never reused, so a pool has at most so many
-disks in all its life."""
+"""A disk number has 12 bits of an inode number (fusefs.kernel.inodes). Numbers are never reused, so this is also
+the number of disks that a pool can have in its whole life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Member:
     number: DiskNumber
     disk_id: str
     path: str
-    """Where the disk was when this was written: for messages only."""
+    """Path of the disk when this was written; for messages only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class DiskIdentity:
 
 
 NEW_ROOT_MODE = 0o750
-"""Of the mounted directory of a new pool: its owner and the owner's group, as every file in it holds messages."""
+"""Mode of the mounted directory of a new pool. It keeps other users out, as every file in it holds messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +67,16 @@ def format_identity(identity: DiskIdentity) -> bytes:
 
 
 def parse_identity(raw: bytes, where: str) -> DiskIdentity:
-    """Raises PoolError naming the folder `where` if the attribute is damaged or of a later version."""
+    """The identity in the attribute `raw` of the directory `where`.
+
+    Raises PoolError if it is damaged or of another format version.
+    """
     try:
         document = json.loads(raw)
         version = document["version"]
         if version != layout.FORMAT_VERSION:
             raise PoolError(
-                f"{where}: written by format version {version}, this program knows {layout.FORMAT_VERSION}: "
+                f"{where}: has format version {version}, and this program supports {layout.FORMAT_VERSION} only; "
                 "use the newer commitlogfs"
             )
         found = DiskIdentity(
@@ -89,14 +92,17 @@ def parse_identity(raw: bytes, where: str) -> DiskIdentity:
         _require_sense(found)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise PoolError(
-            f"{where}: attribute {layout.XATTR_IDENTITY} is damaged ({error}): "
-            "restore it from another disk's backup or adopt the folders again"
+            f"{where}: attribute {layout.XATTR_IDENTITY} is damaged ({error}); "
+            "restore it from a backup, or remove the attribute from all disks and adopt them again"
         ) from error
     return found
 
 
 def _require_sense(found: DiskIdentity) -> None:
-    """Raises ValueError for what no birth ever wrote: sizes are divided by, numbers become inode numbers."""
+    """Raises ValueError for values that no `init` or `adopt` writes.
+
+    Other code divides by the segment size and puts disk numbers into inode numbers.
+    """
     if found.segment_size <= 0:
         raise ValueError(f"segment size {found.segment_size}")
     numbers = [member.number for member in found.members]
@@ -107,13 +113,14 @@ def _require_sense(found: DiskIdentity) -> None:
 
 
 def read_identity(dirfd: int, where: str) -> DiskIdentity | None:
-    """The identity of a folder, None where it has none. Raises OSError, PoolError."""
+    """The identity of a directory; None if it has none. Raises OSError, PoolError."""
     raw = durable.read_xattr(dirfd, layout.XATTR_IDENTITY)
     return None if raw is None else parse_identity(raw, where)
 
 
 def read_newest(dirfd: int) -> BaseOffset | None:
-    """The recorded newest base offset of the pool; None before the first segment. Raises OSError."""
+    """Base offset of the pool's newest segment, as this disk records it; None before the first one. Raises
+    OSError."""
     raw = durable.read_xattr(dirfd, layout.XATTR_NEWEST)
     return BaseOffset(int(raw)) if raw and raw.isdigit() else None
 
@@ -123,7 +130,10 @@ def format_newest(newest: BaseOffset | None) -> bytes:
 
 
 def read_root(dirfd: int, default: RootAttributes) -> RootAttributes:
-    """Raises OSError; a damaged value counts as absent, since only permissions hang on it."""
+    """Attributes of the mounted directory, as this disk records them; `default` if there are none. Raises OSError.
+
+    A damaged value counts as absent, since only permissions depend on it.
+    """
     raw = durable.read_xattr(dirfd, layout.XATTR_ROOT)
     try:
         mode, uid, gid = (raw or b"").split()

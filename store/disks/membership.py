@@ -1,4 +1,4 @@
-"""Opening the folders of a pool: how `check`, `mount`, `init` and `adopt` look before they act."""
+"""Opening the directories of a pool, for the checks of `check`, `mount`, `init` and `adopt`."""
 
 import os
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class DiskSpec:
 
 @dataclass(frozen=True, slots=True)
 class OpenFolder:
-    """A disk's folder, open, before it is known to be a member. The holder closes `dirfd`."""
+    """A disk's open directory, before it is known to be a member. The owner of the object closes `dirfd`."""
 
     spec: DiskSpec
     dirfd: int
@@ -36,7 +36,7 @@ class OpenFolder:
 
 
 def open_spec(spec: DiskSpec) -> OpenFolder:
-    """Raises PoolError in one line, FolderError where the folder itself is the trouble."""
+    """The disk's open directory. Raises FolderError if it cannot be used, PoolError for a damaged identity."""
     dirfd = open_folder(spec.path)
     try:
         st = os.fstat(dirfd)
@@ -58,7 +58,7 @@ def open_spec(spec: DiskSpec) -> OpenFolder:
 
 
 def compare_folders(folders: list[OpenFolder]) -> list[Finding]:
-    """Findings about the folders as such: one folder twice, shared filesystems, unsuitable filesystems."""
+    """Findings about the directories: one directory twice, shared filesystems, unsuitable filesystems."""
     findings: list[Finding] = []
     seen: dict[tuple[int, int], str] = {}
     filesystems: dict[int, str] = {}
@@ -73,7 +73,7 @@ def compare_folders(folders: list[OpenFolder]) -> list[Finding]:
                     Severity.REFUSES_ALWAYS,
                     path,
                     "",
-                    f"the same folder as {first} (a symlink or bind mount?)",
+                    f"the same directory as {first} (by a symlink or a bind mount)",
                     "name each disk once",
                 )
             )
@@ -87,7 +87,7 @@ def compare_folders(folders: list[OpenFolder]) -> list[Finding]:
                     path,
                     "",
                     f"on the same filesystem as {neighbour}",
-                    "striping over one filesystem adds neither space nor safety: is a disk not mounted?",
+                    "check whether a disk is not mounted: one filesystem adds neither space nor safety",
                 )
             )
     return findings
@@ -114,7 +114,7 @@ def _check_filesystem(folder: OpenFolder) -> list[Finding]:
                 folder.spec.path,
                 "",
                 f"is on {kind.name}: {kind.reason}",
-                "good for tests and containers; use ext4 or xfs for data that matters",
+                "use ext4 or xfs for data that matters; this is for tests and containers only",
             )
         ]
     return []

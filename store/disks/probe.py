@@ -1,4 +1,4 @@
-"""What a disk in trouble can still do, tried on the disk itself. All blocks and belongs in a worker thread."""
+"""Probe of a disk in trouble: can it still read and make segments? Everything here blocks; call it in a thread."""
 
 import errno
 import mmap
@@ -17,24 +17,24 @@ _BLOCK: Final = 4096
 @dataclass(frozen=True, slots=True)
 class DiskProbe:
     error: DiskError | None
-    """Why no segment can be made; None where one can, or it was not tried."""
+    """Why no segment can be made; None if one can, or if that was not tried."""
     is_read_only: bool
-    """Its filesystem."""
+    """Whether the disk's filesystem is read-only."""
     is_readable: bool
-    """False where none of the segments tried can be read, for a reason that lies with the disk."""
+    """False if the disk failed every read that was tried."""
 
 
 def probe_disk(
     disk_path: str, dirfd: int, segments: tuple[bytes, ...], segment_size: int, *, may_write: bool = True
 ) -> DiskProbe:
-    """Make a segment without a name, if that `may` be, and read of those named. Leaves nothing behind."""
+    """Read from `segments` and, if `may_write`, make a segment without a name. The disk is unchanged afterwards."""
     tried = [_is_readable(disk_path, dirfd, name) for name in segments]
     try:
         read_only = is_read_only(dirfd)
     except OSError:
         read_only = False
     error = _why_not_made(disk_path, dirfd, segment_size) if may_write else None
-    # ext4 that has turned read-only by itself does not show it.
+    # statvfs does not show an ext4 that has turned itself read-only.
     return DiskProbe(error, read_only or isinstance(error, DiskReadOnlyError), any(tried) or not tried)
 
 
@@ -42,13 +42,13 @@ def _why_not_made(disk_path: str, dirfd: int, segment_size: int) -> DiskError | 
     try:
         os.close(allocate.reserve(dirfd, segment_size, Owner(os.geteuid(), os.getegid(), 0o600)))
     except OSError as error:
-        told = translate(disk_path, error)
-        return told if isinstance(told, DiskError) else DiskError(disk_path, str(error))
+        translated = translate(disk_path, error)
+        return translated if isinstance(translated, DiskError) else DiskError(disk_path, str(error))
     return None
 
 
 def _is_readable(disk_path: str, dirfd: int, name: bytes) -> bool:
-    """From the disk, not from memory, where the filesystem can."""
+    """Whether the disk can read a segment. Bypasses the page cache if the filesystem supports O_DIRECT."""
     try:
         try:
             fd = safe_open.open_file(dirfd, name, os.O_RDONLY | os.O_DIRECT)

@@ -1,13 +1,13 @@
 """Whether removing segments really frees space on a disk. Pure.
 
-A segment that somebody holds by a hard link, a copy that shares its blocks (reflink) or a descriptor of his own
-looks like any other, and frees nothing when it goes. Believed each time anew, the promise would empty the log. So
-what a removal gave is compared with what it had promised, and a disk where several in a row gave nothing is
-*barren*: no removal counts on it until its free space has risen by itself, or a long time has passed; then one more
-is tried.
+A hard link, a copy that shares its blocks (reflink), or another process's descriptor can keep the blocks of a
+segment: its removal then frees nothing. Rules that expected the space each time would empty the log. So the space
+that a removal freed is compared with the space that was expected. A disk where several removals in a row freed
+nothing is *not reclaiming*: no removal there is expected to free space until its free space has risen by itself, or
+a long time has passed; then one more is tried.
 
-What a removal gave is measured right around it by whoever removes, so that other writers hardly count; if the space
-comes later after all, it rises by itself.
+The caller measures the free space right before and after each removal, so that other writers hardly matter. If the
+blocks are freed later, the free space rises by itself.
 """
 
 from dataclasses import dataclass
@@ -16,23 +16,25 @@ from typing import Final
 from commitlogfs.store.disks.identity import DiskNumber
 
 FRUITLESS_REMOVALS: Final = 3
-"""In a row, until a disk is barren."""
+"""Number of removals in a row that freed nothing, after which a disk is not reclaiming."""
 TRY_AGAIN_S: Final = 3600.0
+"""Time after which one more removal is tried."""
 
 
 @dataclass(slots=True)
 class FruitlessRemovals:
-    """Of one disk, since a removal there has last given what it promised."""
+    """Removals on one disk that freed too little, since the last one that freed what was expected."""
 
     in_a_row: int
     lowest_free_bytes: int
-    """Since the latest of them: what a rise is measured from."""
+    """Least free space since the latest of them; a rise is measured from here."""
     since_s: float
     reclaimed_nothing: bool = False
+    """Whether the disk has been not reclaiming. After a rise, one more fruitless removal then suffices."""
 
 
 class ReclaimedSpace:
-    """What removals have given, by disk. Times are monotonic seconds."""
+    """Whether removals free space, by disk. Times are monotonic seconds."""
 
     def __init__(self, segment_size: int) -> None:
         self._enough_bytes = segment_size // 2
@@ -41,8 +43,11 @@ class ReclaimedSpace:
     def record_removal(
         self, disk: DiskNumber, promised_bytes: int, gained_bytes: int, free_bytes: int, now_s: float
     ) -> None:
-        """`promised_bytes` is what was counted on: nothing promised proves nothing. `free_bytes` is what the disk
-        says afterwards."""
+        """Record a removal that was expected to free `promised_bytes` and freed `gained_bytes`.
+
+        `free_bytes` is the disk's free space afterwards. A removal that was expected to free nothing proves
+        nothing.
+        """
         if promised_bytes <= 0:
             return
         if gained_bytes * 2 >= promised_bytes:
@@ -55,7 +60,7 @@ class ReclaimedSpace:
         record.reclaimed_nothing |= record.in_a_row >= FRUITLESS_REMOVALS
 
     def record_free(self, disk: DiskNumber, free_bytes: int) -> None:
-        """A measurement that no removal has caused."""
+        """Record a measurement of the disk's free space apart from removals."""
         record = self._records.get(disk)
         if record is None:
             return
@@ -68,13 +73,14 @@ class ReclaimedSpace:
             del self._records[disk]
 
     def records(self) -> dict[DiskNumber, FruitlessRemovals]:
-        """For a successor of this daemon."""
+        """Records by disk, to be stored for a successor of this daemon."""
         return self._records
 
     def resume(self, disk: DiskNumber, record: FruitlessRemovals) -> None:
-        """What a former daemon has found."""
+        """Restore the record of a former daemon."""
         self._records[disk] = record
 
     def reclaims_nothing(self, disk: DiskNumber, now_s: float) -> bool:
+        """Whether the disk is not reclaiming, and it is too early to try once more."""
         record = self._records.get(disk)
         return record is not None and record.in_a_row >= FRUITLESS_REMOVALS and now_s - record.since_s < TRY_AGAIN_S

@@ -1,4 +1,4 @@
-"""Placement policies: pure functions from a snapshot of eligible disks to an order of preference.
+"""Placement policies: from the eligible disks to the order in which they are tried for a new segment. Pure.
 
 Nothing here measures a disk or makes a segment.
 """

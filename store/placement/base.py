@@ -1,4 +1,4 @@
-"""What a placement policy sees and answers."""
+"""Input and output of a placement policy."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,7 +9,7 @@ from commitlogfs.store.segment import BaseOffset
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An eligible disk, as far as a policy may know it."""
+    """An eligible disk, with the facts that a policy may use."""
 
     number: DiskNumber
     disk_id: str
@@ -33,7 +33,7 @@ class PlacementPolicy(Protocol):
     def name(self) -> str: ...
 
     def rank(self, request: PlacementRequest, candidates: tuple[Candidate, ...]) -> list[DiskNumber]:
-        """All candidates, best first: the caller moves on to the next one when a disk refuses."""
+        """All candidates, best first. If a disk refuses, the caller tries the next one."""
         ...
 
 

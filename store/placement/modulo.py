@@ -1,4 +1,4 @@
-"""RocketMQ's own choice: (offset / segment size) mod n over the eligible paths, sorted as Java strings.
+"""RocketMQ's own policy: (offset / segment size) mod n over the eligible paths, sorted as Java strings.
 
 Source: MultiPathMappedFileQueue#tryCreateMappedFile of 5.5.0 (and RIP-7's hash of the create offset).
 """

@@ -1,6 +1,6 @@
-"""The next eligible disk after the predecessor segment's: the default.
+"""The default policy: the next eligible disk after that of the segment before.
 
-Unlike RocketMQ's modulo, the rotation does not jump when a disk leaves or joins the eligible set.
+Unlike RocketMQ's modulo, the rotation does not jump when a disk becomes eligible or stops being so.
 """
 
 from commitlogfs.store.disks.identity import DiskNumber
@@ -15,10 +15,10 @@ class RoundRobin:
         if not numbers:
             return []
         if request.predecessor is None:
-            # A log may begin anywhere (a new slave does): keep segment k on disk k mod N from the start.
+            # A log may begin at any offset (that of a new slave does), and segment k belongs on disk k mod N.
             members = sorted(request.members)
-            wanted = members[request.base_offset // request.segment_size % len(members)]
-            first = next((i for i, number in enumerate(numbers) if number >= wanted), 0)
+            regular = members[request.base_offset // request.segment_size % len(members)]
+            first = next((i for i, number in enumerate(numbers) if number >= regular), 0)
         else:
             first = next((i for i, number in enumerate(numbers) if number > request.predecessor), 0)
         return rotate_from(numbers, first)

@@ -1,8 +1,8 @@
-"""Shares in proportion to free space times weight, without any memory.
+"""Shares in proportion to free space times weight; the policy keeps no state.
 
-Weighted rendezvous hashing: each disk draws a deterministic lot from (disk, offset) and the best draw
-wins, so a disk with twice the free space gets twice the segments, a retry of the same offset gets the
-same answer, and no disk takes a long run of neighbours the way "most free space first" would.
+Weighted rendezvous hashing: each disk gets a score from a hash of (disk, offset), and the best score wins. So a
+disk with twice the free space gets twice the segments, and a retry of the same offset gives the same order. "Most
+free space first" would put long runs of neighbouring segments on one disk.
 """
 
 import math
@@ -17,9 +17,9 @@ class Weighted:
     name = "weighted"
 
     def rank(self, request: PlacementRequest, candidates: tuple[Candidate, ...]) -> list[DiskNumber]:
-        def lot(candidate: Candidate) -> float:
-            draw = xxhash.xxh3_64_intdigest(f"{candidate.disk_id}:{request.base_offset}".encode())
+        def score(candidate: Candidate) -> float:
+            digest = xxhash.xxh3_64_intdigest(f"{candidate.disk_id}:{request.base_offset}".encode())
             share = candidate.weight * max(candidate.available_bytes, 1)
-            return -math.log((draw + 1) / 2**64) / share
+            return -math.log((digest + 1) / 2**64) / share
 
-        return [candidate.number for candidate in sorted(candidates, key=lambda c: (lot(c), c.number))]
+        return [candidate.number for candidate in sorted(candidates, key=lambda c: (score(c), c.number))]

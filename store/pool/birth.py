@@ -1,14 +1,12 @@
-"""`init` and `adopt`: the only two ways a pool is born.
+"""`init` and `adopt`, which make a pool.
 
-step                                    a crash here leaves
-1 look at every folder, refuse or go on nothing
-2 write each disk's identity, synced,   some folders with identity: a mount is refused (a member has none);
-  and that the birth is unfinished      the same `init` or `adopt` again finishes the birth
-3 it is finished: take that word away   a pool; the next mount takes it away
-  from every disk
+1. Check every directory, or refuse.
+2. Write each disk's identity with a mark of an unfinished birth (XATTR_BIRTH), and sync it.
+3. Remove the mark from every disk.
 
-Without step 3, `init` or `adopt` would take a disk of a living pool that is not mounted just now for one that was
-never reached, and make the bare folder a member in its place.
+The mark shows which disks an interrupted command has reached. Without it, the bare directory of an unmounted disk
+of a running pool would look like a disk that was not reached, and would become a member in its place. What a crash
+leaves at each step: docs/architecture.md.
 """
 
 import contextlib
@@ -35,7 +33,7 @@ from commitlogfs.store.segment import BaseOffset, show_name
 
 @dataclass(frozen=True, slots=True)
 class BirthPlan:
-    """What `init` or `adopt` would write: shown by `--dry-run`, carried out by `execute`."""
+    """The pool that `init` or `adopt` would make: `--dry-run` shows it, `execute` makes it."""
 
     pool_id: str
     segment_size: int
@@ -45,12 +43,12 @@ class BirthPlan:
     newest: BaseOffset | None
     findings: tuple[Finding, ...]
     created: tuple[str, ...]
-    """Folders that do not exist yet and will be made (mode 0700)."""
+    """Directories that do not exist yet; `execute` makes them with mode 0700."""
     _folders: tuple[OpenFolder, ...] = field(repr=False, default=())
 
 
 def is_born(specs: tuple[DiskSpec, ...]) -> bool:
-    """Whether any of these folders carries an identity. Raises PoolError; an absent folder carries none."""
+    """Whether any of these directories carries an identity. Raises PoolError, but not for an absent directory."""
     for spec in specs:
         if os.path.lexists(spec.path):
             folder = open_spec(spec)
@@ -63,7 +61,7 @@ def is_born(specs: tuple[DiskSpec, ...]) -> bool:
 def plan_init(
     specs: tuple[DiskSpec, ...], segment_size: int, root: RootAttributes, stack: contextlib.ExitStack
 ) -> BirthPlan:
-    """Plan an empty pool. Folders may be absent if their parents exist. Changes nothing.
+    """Plan an empty pool. A directory may be absent if its parent exists. Changes nothing.
 
     Descriptors are registered on `stack`; keep it open until `execute`. Raises PoolError, PoolInUseError.
     """
@@ -71,7 +69,7 @@ def plan_init(
     for path in absent:
         parent = os.path.dirname(os.path.normpath(path))
         if not os.path.isdir(parent):
-            raise PoolError(f"{path}: neither it nor {parent} exists: mount the disk or make the folder first")
+            raise PoolError(f"{path}: neither it nor {parent} exists; mount the disk or make the directory first")
         above = open_spec(DiskSpec(parent, specs[0].thresholds))
         stack.callback(os.close, above.dirfd)
         _refuse_on(compare_folders([above]))
@@ -84,8 +82,8 @@ def plan_init(
         for name in os.listdir(folder.dirfd):
             if os.fsencode(name) not in layout.IGNORED_NAMES:
                 raise PoolError(
-                    f"{folder.spec.path}: not empty ({name!r} lies there): "
-                    "use `adopt` for an existing commitlog, or an empty folder"
+                    f"{folder.spec.path}: not empty (it holds {name!r}); "
+                    "use `adopt` for an existing commitlog, or an empty directory"
                 )
     members, pool_id = _members(specs, folders)
     return BirthPlan(pool_id, segment_size, root, members, 0, None, tuple(findings), absent, tuple(folders))
@@ -97,10 +95,11 @@ def plan_adopt(
     root: RootAttributes | None,
     stack: contextlib.ExitStack,
 ) -> BirthPlan:
-    """Plan to take over existing commitlog folders in place. Changes nothing.
+    """Plan to take over existing commitlog directories in place. Changes nothing.
 
-    `segment_size` None is learnt from the files; `root` None is taken from the folder with the oldest
-    segment. Descriptors are registered on `stack`. Raises PoolError, SegmentSizeError, PoolInUseError.
+    If `segment_size` is None, the size of the files is used; if `root` is None, the attributes of the directory
+    with the oldest segment. Descriptors are registered on `stack`. Raises PoolError, SegmentSizeError,
+    PoolInUseError.
     """
     folders = _open_all(specs, stack)
     findings = compare_folders(folders)
@@ -120,11 +119,11 @@ def plan_adopt(
     _refuse_on(findings)
     first, last = inventory.catalog.first, inventory.catalog.last
     if first is None or last is None:
-        raise PoolError("no segment in any of the folders: nothing to adopt, use `init` for a new pool")
+        raise PoolError("no segment in any of the directories; use `init` to make a new pool")
     newest_folder = folders[last.disk - 1]
     if is_open_elsewhere(newest_folder.dirfd, last.path):
         raise PoolInUseError(
-            f"{newest_folder.spec.path}/{last.name.decode()}: open in another process: stop the broker first"
+            f"{newest_folder.spec.path}/{last.name.decode()}: open in another process; stop the broker first"
         )
     if root is None:
         st = os.fstat(folders[first.disk - 1].dirfd)
@@ -143,7 +142,7 @@ def plan_adopt(
 
 
 def execute(plan: BirthPlan, specs: tuple[DiskSpec, ...], stack: contextlib.ExitStack) -> list[Finding]:
-    """Write every identity; warnings about the folders as they are now. Raises PoolError."""
+    """Write every identity, and return the findings about the directories. Raises PoolError."""
     folders = {folder.spec.path: folder for folder in plan._folders}
     for spec in specs:
         if spec.path in plan.created:
@@ -161,30 +160,32 @@ def execute(plan: BirthPlan, specs: tuple[DiskSpec, ...], stack: contextlib.Exit
             durable.write_xattr(folder.dirfd, layout.XATTR_IDENTITY, identity.format_identity(document))
         except OSError as error:
             raise PoolError(
-                f"{member.path}: cannot keep the disk's identity ({os.strerror(error.errno or 0)}): "
-                "the filesystem must allow extended user attributes"
+                f"{member.path}: the disk's identity cannot be written ({os.strerror(error.errno or 0)}); "
+                "use a filesystem that supports user extended attributes"
             ) from error
     for member in plan.members:
         try:
             durable.remove_xattr(folders[member.path].dirfd, layout.XATTR_BIRTH)
         except OSError as error:
-            raise PoolError(f"{member.path}: {os.strerror(error.errno or 0)}: check the disk") from error
+            raise PoolError(
+                f"{member.path}: an attribute cannot be removed ({os.strerror(error.errno or 0)}); check the disk"
+            ) from error
     return compare_folders([folders[spec.path] for spec in specs])
 
 
 def _open_all(specs: tuple[DiskSpec, ...], stack: contextlib.ExitStack) -> list[OpenFolder]:
     if len(specs) > LARGEST_DISK_NUMBER:
-        raise PoolError(f"{len(specs)} disks: a pool holds at most {LARGEST_DISK_NUMBER}")
+        raise PoolError(f"{len(specs)} disks: a pool can have at most {LARGEST_DISK_NUMBER}")
     folders = []
     for spec in specs:
         folder = open_spec(spec)
         stack.callback(os.close, folder.dirfd)
         folders.append(folder)
     for folder in folders:
-        # The same folder twice is reported as such, not as a lock conflict with ourselves.
+        # compare_folders reports the same directory twice; its lock would conflict with our own.
         twin = any((f.device, f.ino) == (folder.device, folder.ino) for f in folders if f is not folder)
         if not twin and not take_lock(folder.dirfd):
-            raise PoolInUseError(f"{folder.spec.path}: in use by a running commitlogfs: unmount it first")
+            raise PoolInUseError(f"{folder.spec.path}: in use by a running commitlogfs; unmount it first")
     return folders
 
 
@@ -198,16 +199,17 @@ def _require_writable(folder: OpenFolder) -> None:
     path = folder.spec.path
     try:
         if is_read_only(folder.dirfd):
-            raise PoolError(f"{path}: its filesystem is read-only: remount it read-write")
+            raise PoolError(f"{path}: its filesystem is read-only; remount it read-write")
         missing = filesystem.missing_ability(folder.dirfd)
     except OSError as error:
-        raise PoolError(f"{path}: cannot be written ({os.strerror(error.errno or 0)}): check the disk") from error
+        raise PoolError(f"{path}: cannot be written ({os.strerror(error.errno or 0)}); check the disk") from error
     if missing is not None:
-        raise PoolError(f"{path}: {folder.filesystem.name} will not do, {missing}: use ext4 or xfs")
+        raise PoolError(f"{path}: {folder.filesystem.name} is not supported ({missing}); use ext4 or xfs")
 
 
 def _members(specs: tuple[DiskSpec, ...], folders: list[OpenFolder]) -> tuple[tuple[Member, ...], str]:
-    """Members and pool id of the new pool, or of exactly this pool's interrupted birth."""
+    """Members and pool id of the new pool; those of an interrupted command with the same disks, if there was
+    one."""
     born = [folder for folder in folders if folder.identity is not None]
     paths = tuple(spec.path for spec in specs)
     if born:
@@ -222,8 +224,8 @@ def _members(specs: tuple[DiskSpec, ...], folders: list[OpenFolder]) -> tuple[tu
         )
         if not interrupted:
             raise PoolError(
-                f"{born[0].spec.path}: already a disk of pool {known.pool_id}: mount that pool, "
-                f"or give it up with: setfattr -x {layout.XATTR_IDENTITY} {born[0].spec.path}"
+                f"{born[0].spec.path}: already a disk of pool {known.pool_id}; mount that pool, "
+                f"or remove the disk from it with: setfattr -x {layout.XATTR_IDENTITY} {born[0].spec.path}"
             )
         return known.members, known.pool_id
     members = tuple(
@@ -246,18 +248,18 @@ def _take_inventory(folders: list[OpenFolder], segment_size: int) -> tuple[Inven
 
 
 def _refuse_native_mismatch(scans: list[tuple[Disk, DiskScan]]) -> None:
-    """A folder with alien files is not a commitlog that a broker would load: adopt only what is understood."""
+    """Raises PoolError for a directory with alien files: a broker would not load it as a commitlog."""
     for disk, scan in scans:
         if scan.aliens:
             name = show_name(min(scan.aliens))
             raise PoolError(
-                f"{disk.path}/{name}: {FindingCode.ALIEN_FILE.value}: no segment of this commitlog: "
-                "move it out of the folder, or give the right --segment-size"
+                f"{disk.path}/{name}: {FindingCode.ALIEN_FILE.value}: not a segment of this commitlog; "
+                "move it out of the directory, or give the right --segment-size"
             )
 
 
 def _require_right_size(given: int, sizes: Counter[int]) -> None:
-    """Raises SegmentSizeError, before segments are taken for damaged ones or for alien files."""
+    """Raises SegmentSizeError if most segments have another size; they would be reported as damaged otherwise."""
     if not sizes:
         return
     found, number = sizes.most_common(1)[0]
@@ -271,8 +273,8 @@ def _learn_segment_size(folders: list[OpenFolder], sizes: list[Counter[int]]) ->
         for size in present:
             found.setdefault(size, folder.spec.path)
     if not found:
-        raise PoolError("no segment in any of the folders: nothing to adopt, use `init` for a new pool")
+        raise PoolError("no segment in any of the directories; use `init` to make a new pool")
     if len(found) > 1:
         described = ", ".join(f"{size} in {path}" for size, path in sorted(found.items()))
-        raise PoolError(f"segments of different sizes ({described}): name the right one with --segment-size")
+        raise PoolError(f"segments of different sizes ({described}); give the right one with --segment-size")
     return next(iter(found))

@@ -1,4 +1,5 @@
-"""All disks' scans put together: the catalog, what is kept out of it, and the findings. Pure."""
+"""Inventory of a pool from the scans of all disks: the catalog, the files that are not in it, the findings.
+Pure."""
 
 from collections import defaultdict
 from collections.abc import Callable, Set
@@ -22,16 +23,16 @@ class Inventory:
     catalog: Catalog
     temporaries: dict[bytes, Segment] = field(default_factory=dict)
     stale_temporaries: list[Segment] = field(default_factory=list)
-    """Second names of segments or of other temporaries: a rename that a crash cut in half."""
+    """Second names of segments or of other temporaries, left by a rename that a crash interrupted."""
     leftovers: list[Segment] = field(default_factory=list)
-    """Empty files of failed disks: the segment lies elsewhere, or came and went meanwhile."""
+    """Empty files of segments that are on another disk, or that were removed meanwhile."""
     quarantined: dict[bytes, str] = field(default_factory=dict)
-    """Names that are kept, not served, and cannot be created again, with the reason."""
+    """Files that are not served, with the reason. They stay where they are; their names cannot be created."""
     findings: list[Finding] = field(default_factory=list)
 
 
 def is_empty(segment: Segment) -> bool:
-    """Whether a file certainly holds no data, by its attributes alone."""
+    """Whether the attributes of a file alone show that it holds no data."""
     return segment.size == 0 and nlink_of(segment.attributes) == 1
 
 
@@ -42,9 +43,13 @@ def take_inventory(
     holds_nothing: Callable[[Segment], bool] = is_empty,
     newest_missing: BaseOffset | None = None,
 ) -> Inventory:
-    """`opened` are files, by disk and inode, that a mount goes on with. Whoever uses one puts a wrong size right,
-    as a copy does. `holds_nothing` is asked about each of several copies of one segment; False in doubt. A disk
-    that is missing may hold any segment up to `newest_missing`; None where no disk is missing."""
+    """Inventory of the pool whose disks have these scans.
+
+    `opened` are files, by disk and inode, that were open in the mount that is taken over. They are served whatever
+    their size: the program that has one open, such as a copy, completes it. `holds_nothing` is called for each of
+    several files of one segment; it returns False in doubt. A missing disk may hold any segment up to
+    `newest_missing`, which is None if no disk is missing.
+    """
     inventory = Inventory(Catalog(segment_size))
     _SegmentSorting(inventory, scans, segment_size, opened, holds_nothing).run(newest_missing)
     for disk, scan in scans:
@@ -117,7 +122,7 @@ class _SegmentSorting:
     def _sort_copy(self, segment: Segment) -> None:
         kept, copies = self._kept[segment.base_offset], self._copies[segment.base_offset]
         if kept is not None:
-            reason = f"the segment lies on {self._paths[kept.disk]}"
+            reason = f"the segment is on {self._paths[kept.disk]}"
             _set_leftover_aside(self._inventory, segment, self._paths, reason)
         elif segment is copies[0]:  # one finding for all copies
             _quarantine_copies(self._inventory, copies, self._paths)
@@ -157,7 +162,7 @@ class _SegmentSorting:
 
 
 def _same_base_offset(found: list[Segment]) -> dict[BaseOffset, list[Segment]]:
-    """Segments that lie on more than one disk, by base offset."""
+    """Segments that are on more than one disk, by base offset."""
     groups: dict[BaseOffset, list[Segment]] = defaultdict(list)
     for one, other in pairwise(found):
         if one.base_offset == other.base_offset:
@@ -184,7 +189,7 @@ def _set_leftover_aside(inventory: Inventory, segment: Segment, paths: dict[Disk
             Severity.NOTE,
             paths[segment.disk],
             segment.name.decode(),
-            f"holds no data, and {reason}: left by a disk that failed, or by a copy that a power cut undid",
+            f"holds no data, and {reason} (left by a disk that failed, or by a copy that a power cut undid)",
             "nothing to do: the mount removes it while the disk is writable",
         )
     )
@@ -193,14 +198,14 @@ def _set_leftover_aside(inventory: Inventory, segment: Segment, paths: dict[Disk
 def _quarantine_copies(inventory: Inventory, copies: list[Segment], paths: dict[DiskNumber, str]) -> None:
     name = copies[0].name
     where = [paths[segment.disk] for segment in copies]
-    inventory.quarantined[name] = "it lies on more than one disk"
+    inventory.quarantined[name] = "it is on more than one disk"
     inventory.findings.append(
         Finding(
             FindingCode.DUPLICATE_SEGMENT,
             Severity.REFUSES,
             where[0],
             name.decode(),
-            f"the same segment lies on {' and '.join(where)}",
+            f"the same segment is on {' and '.join(where)}",
             "compare the two (cmp), keep the one with the newer messages, move the other away",
         )
     )
@@ -218,20 +223,20 @@ def _quarantine_linked(
             paths[segment.disk],
             segment.name.decode(),
             f"the same file as {others} (a hard link)",
-            "its first message's physical offset tells which name is right: move the other away",
+            "keep the name that equals the physical offset of its first message; move the other away",
         )
     )
 
 
 def _remedy_for_wrong_sizes(wrong: list[Segment], *, all_of_them: bool) -> str:
-    """Where no segment has the pool's size and all have the same other one, the pool is more likely to be wrong."""
+    """Remedy for segments of a wrong size. If all have the same other size, the pool's size is probably wrong."""
     if all_of_them and len(wrong) > 1 and len({segment.size for segment in wrong}) == 1:
         return (
             "all segments have this size; if it is the broker's mappedFileSizeCommitLog, the pool was made with a "
             f"wrong segment_size: remove its identity (setfattr -x {layout.XATTR_IDENTITY} DISK) from each disk, "
             f"write segment_size = {wrong[0].size}, and run `commitlogfs adopt`"
         )
-    return "finish or repeat the copy that made it, or move it out of the folder"
+    return "complete or repeat the copy that made it, or move it out of the directory"
 
 
 def _quarantine_wrong_size(
@@ -252,11 +257,14 @@ def _quarantine_wrong_size(
 
 def _report_unsized(inventory: Inventory, segment: Segment, paths: dict[DiskNumber, str], *, is_last: bool) -> None:
     if is_last:
-        severity, message = Severity.NOTE, "created but never given its size"
-        remedy = "nothing to do: the broker continues with it, or remove it"
+        severity, message = Severity.NOTE, "created, but without its size"
+        remedy = "nothing to do: the broker continues with it; without a broker, remove it"
     else:
-        severity, message = Severity.WARNING, "empty, before segments with content"
-        remedy = "a copy that a power cut undid? Repeat it, or remove the file"
+        severity, message = (
+            Severity.WARNING,
+            "empty, before segments with content (perhaps a copy undone by a power cut)",
+        )
+        remedy = "repeat the copy, or remove the file"
     finding = Finding(
         FindingCode.UNSIZED_SEGMENT, severity, paths[segment.disk], segment.name.decode(), message, remedy
     )
@@ -264,7 +272,7 @@ def _report_unsized(inventory: Inventory, segment: Segment, paths: dict[DiskNumb
 
 
 def _report_unproven(inventory: Inventory, segment: Segment, paths: dict[DiskNumber, str]) -> None:
-    """Not quarantined: as for every other segment of a missing disk, CommitLog refuses to create the name."""
+    """Report an empty file that may be a leftover. No quarantine: CommitLog refuses to create the name anyway."""
     inventory.findings.append(
         Finding(
             FindingCode.UNSIZED_SEGMENT,
@@ -272,7 +280,7 @@ def _report_unproven(inventory: Inventory, segment: Segment, paths: dict[DiskNum
             paths[segment.disk],
             segment.name.decode(),
             "empty, not served: a missing disk may hold the segment itself",
-            "bring back the missing disk; nothing is removed before",
+            "bring back the missing disk; the file stays until then",
         )
     )
 
@@ -288,7 +296,7 @@ def _place_temporaries(inventory: Inventory, disk: Disk, scan: DiskScan) -> None
             continue
         named_inos.add(temporary.ino)
         if name in inventory.temporaries:
-            inventory.quarantined[name] = "it lies on more than one disk"
+            inventory.quarantined[name] = "it is on more than one disk"
             del inventory.temporaries[name]
         elif name not in inventory.quarantined:
             inventory.temporaries[name] = temporary
@@ -313,8 +321,8 @@ def _report_strangers(inventory: Inventory, disk: Disk, scan: DiskScan) -> None:
                 Severity.WARNING,
                 disk.path,
                 name.decode(),
-                f"a {kind} with the name of a segment, never followed",
-                "find out who made it and remove it",
+                f"a {kind} with the name of a segment; it is not served",
+                "find out which program made it, and remove it",
             )
         )
     for name in scan.aliens:
@@ -324,8 +332,8 @@ def _report_strangers(inventory: Inventory, disk: Disk, scan: DiskScan) -> None:
                 Severity.WARNING,
                 disk.path,
                 show_name(name),
-                "no segment of this pool, not served",
-                "move it away: a native broker would refuse to start on it",
+                "not a segment of this pool; it is not served",
+                "move it away: a native broker would refuse to start",
             )
         )
 
@@ -344,6 +352,6 @@ def _report_gaps(inventory: Inventory) -> None:
                 "",
                 names,
                 f"{count} segment{'s are' if count > 1 else ' is'} missing in the middle of the log",
-                "bring back the disk or files that hold them (a file without size counts as missing)",
+                "bring back the disk or the files (an empty file counts as missing)",
             )
         )

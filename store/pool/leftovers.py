@@ -1,11 +1,8 @@
-"""Empty files that a failing disk keeps of segments which were then made on another disk.
+"""Leftovers: files without data that a failed disk keeps of segments which were then made on another disk.
 
-    what the disk had done               what lies there when it is well again
-    refused the link, or undone it       nothing
-    linked the name                      an empty file, all its blocks reserved
-    carried out a late ftruncate         a file of full size without a byte of data
-
-A file that holds data is never a leftover, and is never removed here. All functions but `keep_one` block.
+A leftover is empty, or has full size without a byte of data if the disk has carried out a late ftruncate. A file
+that holds data is never a leftover and is never removed here. What a crash leaves: docs/architecture.md. All
+functions except `keep_one` block.
 """
 
 import errno
@@ -27,15 +24,20 @@ _INT: Final = struct.Struct("i")
 
 
 def size_in_memory(fd: int) -> int:
-    """Size of an open file, as the kernel knows it: the filesystem is not asked, so this neither waits nor fails
-    on a disk that is in trouble (xfs answers fstat with EIO after a shutdown). Below 2 GiB, as segments are."""
+    """Size of an open file from the kernel's memory, for files below 2 GiB, as segments are.
+
+    The filesystem takes no part in it. So this neither waits nor fails on a disk in trouble, where fstat may: xfs
+    returns EIO after a shutdown.
+    """
     size: int = _INT.unpack(fcntl.ioctl(fd, termios.FIONREAD, bytes(_INT.size)))[0]
     return size
 
 
 def holds_nothing(fd: int) -> bool:
     """Whether a file holds no data: it is empty, or has only blocks that were never written, on disk and in memory.
-    Raises OSError where the filesystem cannot tell."""
+
+    Raises OSError if the filesystem does not know.
+    """
     if os.fstat(fd).st_size == 0:
         return True
     try:
@@ -48,7 +50,7 @@ def holds_nothing(fd: int) -> bool:
 
 
 def name_holds_nothing(dirfd: int, name: bytes, ino: int) -> bool:
-    """The same for the file with inode `ino` of that name, which must have no other. False in doubt."""
+    """Whether the file `name` with inode `ino` holds no data and has no other name. False in doubt."""
     try:
         fd = safe_open.open_file(dirfd, name, os.O_RDONLY, ino)
     except OSError:
@@ -67,11 +69,11 @@ def keep_one(
     opened: Set[tuple[DiskNumber, int]],
     holds_nothing: Callable[[Segment], bool],
 ) -> Segment | None:
-    """Which of the files with the name of one segment is the segment, so that the others are leftovers; None where
-    more than one may be. One that holds data is, and one of `opened`: somebody may be about to write there.
+    """The one of several files of one segment that is the segment, so that the others are leftovers.
 
-    Where nothing tells them apart they are all equally empty: a whole one, then the youngest, because a leftover
-    was there first.
+    It is the file that holds data, or that is in `opened`, as a program may be about to write to it. None if that
+    is more than one. If there is none, all are equally empty: then a file of full size, then the youngest, because
+    a leftover is older than the file that replaces it.
     """
     taken = [copy for copy in copies if (copy.disk, copy.ino) in opened or not holds_nothing(copy)]
     if len(taken) > 1:
@@ -82,12 +84,17 @@ def keep_one(
 
 
 def remove_leftover(dirfd: int, name: bytes, ino: int) -> DiskUsage | None:
-    """Remove a leftover durably; the usage without it. None, and nothing removed, while somebody has it open.
-    Success where it is gone already. Raises HoldsDataError, and OSError: ELOOP where another file lies there."""
+    """Remove a leftover durably and return the disk's usage. It is no error if the file is gone already.
+
+    Returns None and removes nothing while a process has the file open. Raises HoldsDataError; OSError with ELOOP if
+    another file has the name.
+    """
     try:
         safe_open.require_file(dirfd, name, ino)
         if not name_holds_nothing(dirfd, name, ino):
-            raise HoldsDataError(f"{name.decode()}: was given up empty, and may hold data by now; it stays")
+            raise HoldsDataError(
+                f"{name.decode()}: was empty when it was given up, and may hold data by now; it stays"
+            )
         if write_lease.is_open_elsewhere(dirfd, name):
             return None
         os.unlink(name, dir_fd=dirfd)

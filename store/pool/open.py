@@ -29,22 +29,23 @@ from commitlogfs.store.pool.scan import DiskScan, scan_folder
 from commitlogfs.store.segment import BaseOffset, format_segment_name
 
 DEFAULT_ROOT = RootAttributes(NEW_ROOT_MODE, 0, 0)
-"""Where the record is damaged: closed rather than open."""
+"""Used if the record on the disk is damaged: other users are kept out."""
 
 _ABSENT = frozenset({FindingCode.DISK_MISSING, FindingCode.DISK_WITHOUT_IDENTITY})
-"""Findings about a configured path at which no disk of any pool can be read."""
+"""Findings about a configured path at which no disk of a pool can be read."""
 _QUARANTINING = frozenset({FindingCode.DUPLICATE_SEGMENT, FindingCode.WRONG_SIZE})
 """Findings about a segment that exists but cannot be served."""
 
 _NO_FAULT_OF_A_DISK = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE})
-"""Any other error is: drives give EIO, ENODATA, EREMOTEIO, ETIMEDOUT and more, damaged filesystems EUCLEAN."""
+"""Errnos that do not come from the disk. All others count as its fault: drives give EIO, ENODATA, EREMOTEIO,
+ETIMEDOUT and more, damaged filesystems EUCLEAN."""
 
 _IN_USE_PATIENCE_S = 2.0
-"""The kernel may close the files of a mount that has ended a moment after it has gone."""
+"""The kernel may close the files of an ended mount a moment after the mount is gone."""
 _IN_USE_PAUSE_S = 0.02
 
 _WRITTEN_AHEAD = 3
-"""The segment in use and the two that a broker makes ahead of it."""
+"""Number of segments that a broker may still write to: the active one and two made ahead."""
 
 
 class OnMissing(Enum):
@@ -53,20 +54,20 @@ class OnMissing(Enum):
 
 
 class PoolRefusedError(PoolError):
-    """The pool is not mounted."""
+    """The pool is not mounted, because of its findings."""
 
     def __init__(self, findings: list[Finding], limit: Severity, *, degraded_helps: bool = False) -> None:
         blocking = [finding for finding in findings if finding.severity >= limit]
         self.blocking = sorted(blocking, key=lambda finding: -finding.severity)
-        """Why, the ones that nothing can override first."""
+        """Findings that refuse the mount, those that nothing can override first."""
         self.degraded_helps = degraded_helps
-        """Whether it would be mounted with `on_missing = "degraded"`."""
+        """Whether the pool would be mounted with `on_missing = "degraded"`."""
         super().__init__("\n".join(map(str, self.blocking)))
 
 
 @dataclass(slots=True)
 class Pool:
-    """An open pool: disks, what lies on them, what was found. `close` gives the descriptors back."""
+    """An open pool: its disks, their inventory, the findings. `close` closes the descriptors."""
 
     pool_id: str
     segment_size: int
@@ -74,9 +75,9 @@ class Pool:
     inventory: Inventory
     root: RootAttributes
     missing: list[str] = field(default_factory=list)
-    """Paths of members that are absent: not empty only on a degraded mount."""
+    """Paths of members that are absent; empty except on a degraded mount."""
     newest_missing: BaseOffset | None = None
-    """The newest segment that a missing disk may hold: no disk that is there has it."""
+    """The newest segment that a missing disk may hold and no present disk does."""
 
     @property
     def findings(self) -> list[Finding]:
@@ -99,14 +100,15 @@ def open_pool(
     check_in_use: bool = True,
     opened: Set[tuple[DiskNumber, int]] | None = frozenset(),
 ) -> Pool:
-    """Open, identify and scan every disk; everything wrong is in the returned pool's findings.
+    """Open, identify and scan every disk. The findings of the returned pool name every irregularity.
 
-    `segment_size` None takes the pool's own. With `lock`, each disk's folder is locked against a
-    second daemon, which needs no file there and works on a read-only disk. `opened` are
-    files of a mount that is gone on with, as for take_inventory; None beside a running daemon, which alone knows.
-    A disk that cannot be read completely is missing: what it did not show could be taken for absent.
-    Nothing is changed. Raises PoolError where not even a scan is possible: no folder can be read, no
-    identity anywhere (NoIdentityError), identities of different pools, or no memory or descriptors for the scan.
+    Without `segment_size`, the pool's own is used. With `lock`, each disk's directory is locked against a second
+    daemon; the lock needs no file and works on a read-only disk. `opened` are the opened files of a mount that is
+    taken over, as for take_inventory; None beside a running daemon, which alone knows them. A disk that cannot be
+    read completely counts as missing, as segments that were not read would be taken for absent.
+
+    Changes nothing. Raises PoolError if no scan is possible: no directory can be read, no disk has an identity
+    (NoIdentityError), or memory or descriptors do not suffice.
     """
     with contextlib.ExitStack() as stack:
         folders, findings = _open_folders(specs, stack)
@@ -135,7 +137,8 @@ def open_pool(
 
 
 def compare_segment_size(path: str, pools: int, configured: int | None) -> list[Finding]:
-    """What the disk at `path` says of the pool's segment size, beside the configuration's; None: that is silent."""
+    """A finding if the pool's segment size, read from the disk at `path`, is not the configured one (None: not
+    set)."""
     if configured in (None, pools):
         return []
     return [
@@ -144,30 +147,32 @@ def compare_segment_size(path: str, pools: int, configured: int | None) -> list[
             Severity.REFUSES_ALWAYS,
             path,
             "",
-            f"the pool's segments have {pools} bytes, the configuration says {configured}",
-            "correct segment_size (and the broker's mappedFileSizeCommitLog)",
+            f"the pool's segments have {pools} bytes, but segment_size in the configuration is {configured}",
+            "correct segment_size, and the broker's mappedFileSizeCommitLog",
         )
     ]
 
 
 def require_mountable(pool: Pool, on_missing: OnMissing, *, takes_over: bool = False) -> None:
-    """Raises PoolRefusedError if a finding forbids to mount under this setting.
+    """Raises PoolRefusedError if a finding refuses a mount with this setting.
 
-    A takeover continues without the newest segment: the broker has it mapped, and CommitLog makes no segment up to
-    it a second time.
+    A takeover continues without the newest segment: the broker has it mapped, and CommitLog refuses to create names
+    up to it.
     """
     limit = Severity.REFUSES_ALWAYS if on_missing is OnMissing.DEGRADED else Severity.REFUSES
     tolerated = {FindingCode.NEWEST_SEGMENT_MISSING} if takes_over else set()
-    judged = [finding for finding in pool.findings if finding.code not in tolerated]
-    worst = max((finding.severity for finding in judged), default=Severity.NOTE)
+    relevant = [finding for finding in pool.findings if finding.code not in tolerated]
+    worst = max((finding.severity for finding in relevant), default=Severity.NOTE)
     if worst >= limit:
-        raise PoolRefusedError(judged, limit, degraded_helps=worst is Severity.REFUSES)
+        raise PoolRefusedError(relevant, limit, degraded_helps=worst is Severity.REFUSES)
 
 
 def sweep(pool: Pool) -> list[str]:
-    """What a fresh mount tidies up: segments that were removed but still open when the former mount ended,
-    second names left by an interrupted rename, a birth's mark of being unfinished (it is not: the pool is mounted).
-    Returns one line per file. Disk errors are left alone."""
+    """Clean up for a fresh mount, and return one line for each file. Disk errors are ignored.
+
+    It frees removed segments that were open when the former mount ended, removes second names that an interrupted
+    rename has left, and removes the marks of an unfinished `init` or `adopt`.
+    """
     done = []
     for disk in pool.disks:
         if disk.state is not DiskState.RW:
@@ -182,8 +187,11 @@ def sweep(pool: Pool) -> list[str]:
 
 
 def reserve_newest(pool: Pool) -> list[str]:
-    """Reserve what a broker will still write to in segments that were adopted: it makes them sparse, and a store to
-    a mapped hole of a full disk would be lost. One line per file; without room nothing is said but that."""
+    """Reserve the blocks of adopted segments that a broker will still write to; returns one line for each file.
+
+    A broker makes sparse segments, and a store to a mapped hole of a full disk would be lost. Without space, the
+    line says so.
+    """
     done = []
     for segment in pool.inventory.catalog.newest(_WRITTEN_AHEAD):
         disk = pool.disk_of(segment)
@@ -206,8 +214,7 @@ def reserve_newest(pool: Pool) -> list[str]:
 
 
 def find_retired(pool: Pool) -> list[Segment]:
-    """For a daemon that goes on with a mount: the removed segments that somebody may still have open. A disk that
-    fails has none."""
+    """Removed segments that may still be open, for a daemon that takes a mount over. Failing disks are left out."""
     found = []
     for disk in pool.disks:
         with contextlib.suppress(OSError):
@@ -217,7 +224,7 @@ def find_retired(pool: Pool) -> list[Segment]:
 
 
 def finish_renames(pool: Pool) -> list[str]:
-    """Second names that an interrupted rename has left are removed. One line per file."""
+    """Remove the second names that an interrupted rename has left; returns one line for each file."""
     done = []
     for temporary in pool.inventory.stale_temporaries:
         disk = pool.disk_of(temporary)
@@ -277,13 +284,13 @@ def _identify(
 def _match_identities(
     specs: tuple[DiskSpec, ...], folders: list[OpenFolder]
 ) -> tuple[list[OpenFolder], list[identity.DiskIdentity], list[Finding]]:
-    """The folders that belong to the pool most of them name, with their identities, and the others as findings."""
+    """The directories of the pool to which most of them belong, their identities, and findings for the others."""
     pools = Counter(folder.identity.pool_id for folder in folders if folder.identity is not None)
     if not pools:
         paths = ", ".join(folder.spec.path for folder in folders)
         raise NoIdentityError(
-            f"{paths}: no disk carries a commitlogfs identity: are the disks mounted? "
-            "A new pool is made by `commitlogfs init`, an existing commitlog is taken over by `commitlogfs adopt`"
+            f"{paths}: no disk carries a commitlogfs identity; mount the disks, "
+            "or make a pool: `commitlogfs init` for a new one, `commitlogfs adopt` for an existing commitlog"
         )
     pool_id = pools.most_common(1)[0][0]
     members: list[OpenFolder] = []
@@ -298,7 +305,7 @@ def _match_identities(
                     Severity.REFUSES,
                     folder.spec.path,
                     "",
-                    "carries no identity: most likely the bare folder of a disk that is not mounted",
+                    "carries no identity (most likely the bare directory of a disk that is not mounted)",
                     "mount the disk there",
                 )
             )
@@ -316,14 +323,14 @@ def _match_identities(
         elif any(other.disk_id == found.disk_id for other in identities):
             twin = members[[other.disk_id for other in identities].index(found.disk_id)]
             if (twin.device, twin.ino) == (folder.device, folder.ino):
-                continue  # compare_folders has told it
+                continue  # compare_folders reports it
             findings.append(
                 Finding(
                     FindingCode.DISK_TWICE,
                     Severity.REFUSES_ALWAYS,
                     folder.spec.path,
                     "",
-                    f"carries the same identity as {twin.spec.path} (a copy or clone?)",
+                    f"carries the same identity as {twin.spec.path} (a copy or a clone)",
                     "unmount the copy, or correct the path",
                 )
             )
@@ -341,7 +348,7 @@ def _lock_all(members: list[OpenFolder], patience_s: float) -> list[Finding]:
             folder.spec.path,
             "",
             "in use by another commitlogfs",
-            "it is mounted already: see `commitlogfs status`, or unmount it first",
+            "the pool is mounted already: see `commitlogfs status`, or unmount it first",
         )
         for folder in members
         if not take_lock(folder.dirfd, patience_s)
@@ -381,7 +388,7 @@ def _read_only_findings(disks: list[Disk]) -> list[Finding]:
 def _paths_without_disk(
     known: identity.DiskIdentity, findings: list[Finding], unreadable: set[DiskNumber]
 ) -> set[str]:
-    """Configured paths for which a finding says already that no disk can be read there."""
+    """Configured paths about which a finding already reports that no disk can be read there."""
     absent = {finding.disk for finding in findings if finding.code in _ABSENT}
     return absent | {member.path for member in known.members if member.number in unreadable}
 
@@ -389,7 +396,7 @@ def _paths_without_disk(
 def _missing_members(
     known: identity.DiskIdentity, disks: list[Disk], specs: tuple[DiskSpec, ...], absent: set[str]
 ) -> tuple[list[str], list[Finding]]:
-    """Paths of the members that no folder turned out to be; a finding for each not yet told in `absent`."""
+    """Paths of the members that no directory is, and a finding for each one whose path is not in `absent`."""
     present = {disk.disk_id for disk in disks}
     configured = {spec.path for spec in specs}
     missing = [member for member in known.members if member.disk_id not in present]
@@ -398,9 +405,9 @@ def _missing_members(
         if member.path in absent:
             continue
         if absent or member.path in configured:
-            code, reason = FindingCode.DISK_MISSING, "is missing (last seen here)"
+            code, reason = FindingCode.DISK_MISSING, "is missing (this was its last path)"
         else:
-            code, reason = FindingCode.DISK_NOT_CONFIGURED, "is not in the configuration (last seen here)"
+            code, reason = FindingCode.DISK_NOT_CONFIGURED, "is not in the configuration (this was its last path)"
         findings.append(
             Finding(
                 code,
@@ -416,18 +423,20 @@ def _missing_members(
 
 @dataclass(frozen=True, slots=True)
 class _Contents:
-    """What is read of one disk."""
+    """Content of one disk, as read at the start."""
 
     disk: Disk
     scan: DiskScan
     newest: BaseOffset | None
-    """The newest segment of the pool, as this disk records it."""
+    """Newest segment of the pool, as this disk records it."""
     root: RootAttributes
 
 
 def _read_all(disks: list[Disk], segment_size: int) -> tuple[list[_Contents], list[Finding]]:
-    """All disks at once, since each has its own spindle; a finding for each that cannot be read completely. Raises
-    PoolError where that is not the disk's fault."""
+    """Read all disks at once. A disk that cannot be read completely becomes a finding.
+
+    Raises PoolError if that is not the disk's fault.
+    """
 
     def read(disk: Disk) -> _Contents | Finding:
         try:
@@ -440,7 +449,7 @@ def _read_all(disks: list[Disk], segment_size: int) -> tuple[list[_Contents], li
         except OSError as error:
             reason = f"cannot be read completely ({os.strerror(error.errno or 0)})"
             if error.errno in _NO_FAULT_OF_A_DISK:
-                raise PoolError(f"{disk.path}: {reason}: check the disk") from error
+                raise PoolError(f"{disk.path}: {reason}; free memory, or raise the limit of open files") from error
             return Finding(FindingCode.DISK_MISSING, Severity.REFUSES, disk.path, "", reason, "check the disk")
 
     with ThreadPoolExecutor(max_workers=max(1, len(disks))) as executor:
@@ -466,11 +475,10 @@ def _inventory_of(
 
 
 def _check_newest(pool: Pool, newest: BaseOffset | None, opened: Set[tuple[DiskNumber, int]] | None) -> None:
-    """Refused while the newest segment is known to lie where it cannot be served: two histories would follow.
+    """Add a finding if the newest segment is not served: a broker would write a second history of the log.
 
-    `newest` is the newest one on record. While a disk is missing, a file without size stands for no segment, unless
-    it is one of `opened`: a disk that failed may have kept it, and the segment with the messages may lie on the
-    missing one.
+    `newest` is the newest one on record. While a disk is missing, an empty file counts as a segment only if it is
+    in `opened`: it may be a leftover, and the segment with the messages may be on the missing disk.
     """
 
     last = _last_with_content(pool, opened)
@@ -497,29 +505,30 @@ def _last_with_content(pool: Pool, opened: Set[tuple[DiskNumber, int]] | None) -
 
 
 def _forbid_quarantined_after(pool: Pool, last: Segment | None) -> None:
-    """A segment that cannot be served and lies after the `last` served one refuses every mount."""
+    """Let a quarantined segment after the `last` served one refuse every mount."""
     for index, finding in enumerate(pool.findings):
         if finding.code in _QUARANTINING and (last is None or finding.file.encode() > last.name):
             pool.findings[index] = dataclasses.replace(
                 finding,
                 severity=Severity.REFUSES_ALWAYS,
-                message=f"{finding.message}, and the log has no newer one to go on from",
+                message=f"{finding.message}, and the log has no newer segment",
             )
 
 
 def _newest_missing_finding(pool: Pool, newest: BaseOffset, last: Segment | None) -> Finding:
     if pool.missing:
         severity = Severity.REFUSES_ALWAYS
-        message = "the newest segment lies on a missing disk, so the log would grow a second history"
+        message = "the newest segment is on a missing disk, and a mount would begin a second history of the log"
         remedy = f"bring back {' or '.join(pool.missing)}"
     else:
-        # No reason to refuse: a power cut may undo the creation of the newest segment, which is still empty then,
-        # and may bring back the record of segments that a broker has truncated at its recovery.
+        # This does not refuse the mount: a power cut may undo the creation of the newest segment, which is still
+        # empty then, and may bring back the record of segments that a broker has truncated at its recovery.
         first = BaseOffset(0 if last is None else last.base_offset + pool.segment_size)
         several = newest > first
         severity = Severity.WARNING
-        message = f"recorded as newest, but on no disk{f', as all from {first:020d} on' if several else ''}"
-        remedy = "nothing to do after a power cut; else find out who removed what, and bring it back"
+        others = f", nor are the others from {first:020d} on" if several else ""
+        message = f"recorded as the newest segment, but not on any disk{others}"
+        remedy = "nothing to do after a power cut; otherwise bring back what was removed"
     name = format_segment_name(newest).decode()
     return Finding(FindingCode.NEWEST_SEGMENT_MISSING, severity, "", name, message, remedy)
 
@@ -541,7 +550,7 @@ def _check_in_use(pool: Pool) -> None:
                 Severity.REFUSES_ALWAYS,
                 disk.path,
                 last.name.decode(),
-                "open in another process (a native broker on these folders?)",
-                f"stop it first: fuser -v {disk.path}/{last.name.decode()}",
+                "open in another process (perhaps a native broker on these directories)",
+                f"stop that process: `fuser -v {disk.path}/{last.name.decode()}` names it",
             )
         )

@@ -1,4 +1,4 @@
-"""Reading one disk's folder: what lies there, sorted into kinds. Changes nothing."""
+"""Scan of one disk's directory: its entries, sorted by kind. Changes nothing."""
 
 import errno
 import os
@@ -13,20 +13,23 @@ from commitlogfs.store.segment import BaseOffset, looks_like_segment, parse_segm
 
 @dataclass(slots=True)
 class DiskScan:
-    """Every entry of one folder, each in exactly one list."""
+    """Every entry of one directory, each in exactly one list."""
 
     segments: list[tuple[BaseOffset, PackedAttributes]] = field(default_factory=list)
     """Regular files with a segment's name, whatever their size."""
     temporaries: list[tuple[bytes, BaseOffset, PackedAttributes]] = field(default_factory=list)
     irregular: list[tuple[bytes, str]] = field(default_factory=list)
-    """A segment's or temporary's name on something that is no regular file: (name, kind)."""
+    """Entries that have a segment's or a temporary's name but are not regular files, as (name, kind)."""
     aliens: list[bytes] = field(default_factory=list)
-    """Anything else."""
+    """All other entries."""
 
 
 def scan_folder(dirfd: int, segment_size: int) -> DiskScan:
-    """Raises OSError as soon as the folder or any entry with a segment's name cannot be read:
-    a scan is complete or it fails, because a missing name is taken for a missing segment."""
+    """Scan of the directory. A scan is complete or fails, because a name that is not read counts as a missing
+    segment.
+
+    Raises OSError if the directory, or any entry with a segment's name, cannot be read.
+    """
     scan = DiskScan()
     names: list[bytes] = []
     bases: list[BaseOffset | None] = []
@@ -42,7 +45,7 @@ def scan_folder(dirfd: int, segment_size: int) -> DiskScan:
             bases.append(base)
     for name, base, outcome in zip(names, bases, stat_names(dirfd, names), strict=True):
         if isinstance(outcome, int):
-            if outcome == errno.ENOENT:  # removed between the two looks
+            if outcome == errno.ENOENT:  # removed after the directory was listed
                 continue
             if outcome == errno.EXDEV:
                 scan.irregular.append((name, "mountpoint"))
@@ -61,7 +64,7 @@ def scan_folder(dirfd: int, segment_size: int) -> DiskScan:
 
 
 def sizes_present(dirfd: int) -> Counter[int]:
-    """How many non-empty regular files with 20-digit names have each size: how adopt learns the segment size."""
+    """Number of non-empty regular files with 20-digit names, by size. `adopt` learns the segment size from it."""
     with os.scandir(dirfd) as entries:
         names = [name for entry in entries if looks_like_segment(name := os.fsencode(entry.name))]
     found = [unpack(outcome) for outcome in stat_names(dirfd, names) if not isinstance(outcome, int)]

@@ -1,4 +1,4 @@
-"""Forced deletion: when the oldest segments go, and what the broker is shown.
+"""Forced deletion: when the oldest segments are removed, and what statfs shows the broker.
 
 Policy only, without I/O: fusefs.files.retention carries it out.
 """

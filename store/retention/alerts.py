@@ -1,4 +1,4 @@
-"""What an operator has to be told, because deleting does not cure it. Pure."""
+"""Alerts: conditions that deleting does not cure and an operator has to know. Pure."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -11,17 +11,17 @@ from commitlogfs.store.segment import BaseOffset, format_segment_name
 
 class AlertCode(Enum):
     FOREIGN_DATA = "foreign-data"
-    """A disk is above `force`, and would be without our segments, too."""
+    """A disk is above `force`, and would also be without our segments."""
     ALL_FULL = "all-full"
     NO_WRITABLE_DISK = "no-writable-disk"
     DISK_FAILED = "disk-failed"
-    """It has no say until a segment can be made there again; or its segments are given up."""
+    """No segment can be made on a disk, so its fill level does not count; or its segments count as absent."""
     HELD_OPEN = "held-open"
-    """Removed segments keep a disk at `full`, because somebody has them open."""
+    """Removed segments keep a disk at `full`, because processes have them open."""
     NOT_RECLAIMING = "not-reclaiming"
-    """There is pressure, but nothing may go, or it would not help, or has not helped."""
+    """Removals have freed no space, or what may be removed would not relieve the pressure."""
     STUCK = "stuck"
-    """The oldest segment cannot be removed, and so none can."""
+    """The oldest segment cannot be removed, so no segment can."""
     CLOCK_JUMPED = "clock-jumped"
     AGE_UNKNOWN = "age-unknown"
 
@@ -30,20 +30,20 @@ class AlertCode(Enum):
 class Alert:
     code: AlertCode
     disk: str
-    """Its path; "" where all are meant."""
+    """Path of the disk; "" if the alert concerns all of them."""
     text: str
-    """What is the matter and what to do, in one line."""
+    """The fact and what to do, in one line."""
 
 
 def all_full(snapshot: Snapshot) -> bool:
-    """Whether every writable disk says itself that it is at `full`, or has only `min_free` left; False if there is
-    none."""
+    """Whether every writable disk, as measured, is at `full` or down to `min_free`; False if no disk is
+    writable."""
     writable = snapshot.writable()
     return bool(writable) and all(_is_full(disk, snapshot.log.segment_size) for disk in writable)
 
 
 def _is_full(disk: DiskFacts, segment_size: int) -> bool:
-    """By itself, whatever is on its way to being free."""
+    """Whether the disk as measured is full: removed segments that are still open count as used."""
     if disk.measured is None:
         return False
     thresholds, left = disk.thresholds, disk.measured.available_bytes - segment_size
@@ -53,7 +53,7 @@ def _is_full(disk: DiskFacts, segment_size: int) -> bool:
 
 
 def stuck_alerts(snapshot: Snapshot) -> list[Alert]:
-    """What lies in the way of every removal: what has been tried in vain, else what need not be tried."""
+    """The alert for what prevents every removal: a failed removal, else a disk where removals would fail."""
     paths = {disk.number: disk.path for disk in snapshot.disks}
     if snapshot.refused is not None:
         refused = snapshot.refused
@@ -64,7 +64,7 @@ def stuck_alerts(snapshot: Snapshot) -> list[Alert]:
 
 def _stuck(base_offset: int, path: str, why: str) -> Alert:
     name = format_segment_name(BaseOffset(base_offset)).decode()
-    text = f"segment {name} cannot be removed ({why}), and no later one goes before it: repair or replace that disk"
+    text = f"segment {name} cannot be removed ({why}), and so no later one is; repair or replace its disk"
     return Alert(AlertCode.STUCK, path, text)
 
 
@@ -73,42 +73,45 @@ def _why_closed(disk: DiskFacts) -> str:
         return "its disk does not answer"
     if disk.state is DiskState.RO:
         return "EROFS: its filesystem is read-only"
-    return "its disk fails: see its last error"
+    return "its disk fails: see the disk's last error"
 
 
 def disk_alerts(snapshot: Snapshot, incurable: frozenset[int]) -> list[Alert]:
-    """About the disks. `incurable`: numbers of those at or above `force` that removing cannot help."""
+    """Alerts of the disks. `incurable` are the disks at or above `force` that removing segments cannot relieve."""
     alerts = []
     writable = snapshot.writable()
     if not writable:
         alerts.append(
             Alert(
-                AlertCode.NO_WRITABLE_DISK, "", "no disk takes segments: see the state of each, add or repair one"
+                AlertCode.NO_WRITABLE_DISK, "", "no disk takes segments; see their states, and repair or add a disk"
             )
         )
     for disk in snapshot.disks:
         if disk.is_lost:
             text = (
-                "none of its segments can be read: they count as absent, and later ones go without them: repair it"
+                "none of its segments can be read: they count as absent, and later ones may be removed; repair it"
             )
             alerts.append(Alert(AlertCode.DISK_FAILED, disk.path, text))
         elif disk.state is DiskState.FAILED:
-            text = "new segments fail there, and it is tried again now and then: see its last error, repair it"
+            text = "segments cannot be made there; see its last error, and repair the disk"
             alerts.append(Alert(AlertCode.DISK_FAILED, disk.path, text))
     for disk in writable:
         assert disk.measured is not None
         if disk.reclaims_nothing:
             text = (
-                "the latest segments removed there gave no space back, so no more go for its sake: somebody has "
-                "them open on the disk itself (`lsof +L1`), or keeps copies that share their blocks: end that"
+                "the latest removals there freed no space, so no more segments are removed for this disk; "
+                "end processes that have them open (`lsof +L1`), or remove copies that share their blocks"
             )
             alerts.append(Alert(AlertCode.NOT_RECLAIMING, disk.path, text))
         elif disk.number in incurable:
-            text = f"{disk.measured.used_percent:.1f} % used, mostly not by segments: free space there"
+            text = f"{disk.measured.used_percent:.1f} % used, mostly not by segments; free space there"
             alerts.append(Alert(AlertCode.FOREIGN_DATA, disk.path, text))
         if disk.pending_bytes and _is_full(disk, snapshot.log.segment_size):
-            text = f"removed segments of {disk.pending_bytes:,} bytes are still open: end whoever holds them"
+            text = (
+                f"removed segments of {disk.pending_bytes:,} bytes are still open; "
+                "end the processes that have them open, or restart the broker"
+            )
             alerts.append(Alert(AlertCode.HELD_OPEN, disk.path, text))
     if all_full(snapshot):
-        alerts.append(Alert(AlertCode.ALL_FULL, "", "every disk is full: new segments are refused"))
+        alerts.append(Alert(AlertCode.ALL_FULL, "", "every disk is full, so new segments are refused; free space"))
     return alerts

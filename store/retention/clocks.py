@@ -1,4 +1,4 @@
-"""Whether the wall clock can be believed: it is what the age of a segment is told by. Pure."""
+"""Whether the wall clock has jumped: the age of a segment is measured by it. Pure."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,14 +6,16 @@ from typing import Final
 from commitlogfs.store.retention.facts import Moment
 
 TOLERANCE_S: Final = 60.0
-"""Less is the daily work of NTP; ages are judged in hours."""
+"""Smaller differences are normal corrections by NTP; ages are compared in hours."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockWatch:
-    """The wall clock's lead over the steady one when it was first seen. Time zones and summer time do not touch
-    it. A jump back to the truth ends the disagreement; a jump to the truth does not: only a new mount, or a daemon
-    restarted by somebody who has looked, takes the present time for granted. One that follows a dead one does not.
+    """Baseline of the wall clock: its lead over the steady clock at the first measurement.
+
+    Time zones and summer time do not change it. A jump ends when the wall clock returns to the baseline. Only a new
+    mount or `commitlogfs restart` sets a new baseline, because only an operator can say that the new time is right.
+    A daemon that follows a dead one keeps the baseline.
     """
 
     lead_s: float
@@ -23,7 +25,7 @@ class ClockWatch:
         return cls(_lead(moment))
 
     def jumped_by(self, moment: Moment) -> float:
-        """Seconds, 0.0 while both agree."""
+        """Seconds by which the wall clock differs from the baseline; 0.0 within the tolerance."""
         difference = _lead(moment) - self.lead_s
         return difference if abs(difference) > TOLERANCE_S else 0.0
 

@@ -1,14 +1,16 @@
-"""The rules of forced deletion: what goes next, why, and what an operator has to know. Pure.
+"""The rules of forced deletion: which segment is removed next, why, and the alerts. Pure.
 
-`decide` is asked again after every removal, with fresh measurements: what has become needless is not removed.
+`decide` is called again after every removal, with fresh measurements, so that a removal that is not needed any more
+does not happen. Segments are removed oldest first.
 
-    FORCE   no disk below `force` (trigger ALL), or one that is not (ANY), for force_after: oldest segments go until
-            one disk (ALL), or each that was not (ANY), is below `resume`
-    FULL    a create finds every disk full: oldest segments go until a disk takes a segment
-    AGE     mode FILESYSTEM: expired segments go, in the hours of delete_when, or at once above `clean`
-    punch   every disk is full in spite of all that: blocks of what was removed by force and is still open
+    FORCE   begins when every writable disk (trigger ALL), or any (ANY), has been at or above `force` for
+            force_after; ends when one disk (ALL), or each of those (ANY), is below `resume`
+    FULL    begins when a create finds every disk full; ends when a disk takes a segment
+    AGE     in mode FILESYSTEM, removes expired segments in the hours of delete_when, or at once above `clean`
+    punch   if every disk is full nevertheless, frees the blocks of segments that were removed by force and are
+            still open
 
-Nothing is removed for a goal that removing cannot reach: pressure of foreign data, or of what must stay.
+Nothing is removed for a goal that removals cannot reach, because foreign data or the newest segments use the space.
 """
 
 import itertools
@@ -24,10 +26,10 @@ from commitlogfs.store.retention.facts import DiskFacts, HeldFacts, SegmentFacts
 from commitlogfs.store.retention.plan import Usages, best_case, plan_prefix, removable_prefix
 from commitlogfs.store.retention.rules import Mode, RetentionRules, Trigger
 
-_MADE_UP_FOR = 2
-"""Segments on one disk that are removed and held open, for which others go when a create needs room."""
+_COMPENSATED_SEGMENTS = 2
+"""Number of removed segments of one disk that are still open and for which a create may remove others instead."""
 _FUTURE_NS = 60 * 10**9
-"""A time of change further ahead of the clock is a mistake, not an inexact clock."""
+"""A modification time further ahead of the clock is wrong, not just inexact."""
 
 
 class Rule(Enum):
@@ -38,7 +40,7 @@ class Rule(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRemoval:
-    """One segment that is to go."""
+    """One segment that is to be removed, by which rule and why."""
 
     segment: SegmentFacts
     rule: Rule
@@ -47,31 +49,31 @@ class PlannedRemoval:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do now; ask again when it is done."""
+    """What to do next. Call `decide` again when it is done."""
 
     planned: tuple[PlannedRemoval, ...] = ()
-    """All that have to go for the goal as things stand (for AGE no more than a batch): the first of them now."""
+    """All removals that the goal needs at present (for AGE at most a batch). Only the first one is due now."""
     punch: HeldFacts | None = None
-    """Free the blocks of this one, if nothing is planned."""
+    """Removed segment whose blocks are to be freed; only if nothing is planned."""
     force_in_s: float | None = None
-    """Until the pressure has held long enough; None without pressure, 0.0 from then on."""
+    """Seconds until segments are removed by FORCE; 0.0 while they are, None without pressure."""
     alerts: tuple[Alert, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """What has to be remembered from one decision to the next."""
+    """State that one decision hands to the next."""
 
     clock: ClockWatch | None = None
     pressed_since_s: float | None = None
     forcing: frozenset[DiskNumber] = frozenset()
-    """While segments go by FORCE: the disks that were at or above `force` meanwhile and can be cured."""
+    """While FORCE removes segments: the disks that were at or above `force` and that removals can relieve."""
 
 
 def decide(
     rules: RetentionRules, state: EngineState, snapshot: Snapshot, *, for_create: bool = False
 ) -> tuple[Decision, EngineState]:
-    """`for_create`: a create has found no disk, and waits: only what lets it go on is planned."""
+    """Decision and new state. With `for_create`, a create waits because no disk takes it: only FULL is planned."""
     clock = state.clock or ClockWatch.begin(snapshot.moment)
     state = replace(state, clock=clock)
     if rules.mode is Mode.OFF:
@@ -99,12 +101,13 @@ def decide(
 def _continue_force(
     rules: RetentionRules, state: EngineState, snapshot: Snapshot, alerts: list[Alert]
 ) -> tuple[tuple[PlannedRemoval, ...], EngineState]:
-    """What goes next by FORCE; nothing, and an alert, where it would not help."""
+    """Removals by FORCE and the new state. If removals would not help, there are none, and an alert is added."""
     forced = _plan_force(rules, state.forcing, snapshot)
     if forced is None:
         text = (
-            "the pressure is not relieved: what could go would not be enough, has other names "
-            "(hard links: `find -links +1`), or lies on a disk that hangs"
+            "the pressure cannot be relieved: the segments that may be removed are too few, have other names "
+            "(hard links), or come after a segment on a disk that hangs; repair that disk, remove the links "
+            "(`find DISK -links +1`), or free space"
         )
         alerts.append(Alert(AlertCode.NOT_RECLAIMING, "", text))
     return forced or (), state if forced else replace(state, forcing=frozenset())
@@ -117,10 +120,14 @@ def _expire(
     planned: tuple[PlannedRemoval, ...],
     alerts: list[Alert],
 ) -> tuple[PlannedRemoval, ...]:
-    """What goes by AGE, unless something is `planned` already; nothing, and an alert, after a jump of the clock."""
+    """Removals by AGE, unless others are `planned`. After a jump of the clock there are none, and an alert is
+    added."""
     jump_s = clock.jumped_by(snapshot.moment)
     if jump_s:
-        text = f"the clock jumped by {jump_s:,.0f} s: nothing expires: set it right, then `commitlogfs restart`"
+        text = (
+            f"the wall clock jumped by {jump_s:,.0f} s, so no segment expires; set the clock right, "
+            "or if the new time is right, run `commitlogfs restart`"
+        )
         alerts.append(Alert(AlertCode.CLOCK_JUMPED, "", text))
         return planned
     return planned or _plan_age(rules, snapshot, alerts)
@@ -158,7 +165,7 @@ def _curable(snapshot: Snapshot) -> frozenset[DiskNumber]:
 def _plan_force(
     rules: RetentionRules, forcing: frozenset[DiskNumber], snapshot: Snapshot
 ) -> tuple[PlannedRemoval, ...] | None:
-    """() when enough has gone; None if it would be in vain."""
+    """Removals that end the pressure: () if it has ended, None if no removals can end it."""
     resume = {disk.number: disk.thresholds.resume for disk in snapshot.writable()}
 
     def one_is_below(usages: Usages) -> bool:
@@ -172,10 +179,10 @@ def _plan_force(
     if segments is None:
         return None
     if trigger_is_all:
-        reason = f"no disk below force for {rules.force_after_s:g} s: until one is below resume"
+        reason = f"no disk was below force for {rules.force_after_s:g} s; ends when one is below resume"
     else:
         paths = ", ".join(disk.path for disk in snapshot.disks if disk.number in forcing)
-        reason = f"above force for {rules.force_after_s:g} s: until below resume: {paths}"
+        reason = f"above force for {rules.force_after_s:g} s: {paths}; ends when each is below resume"
     return tuple(PlannedRemoval(segment, Rule.FORCE, reason) for segment in segments)
 
 
@@ -191,21 +198,24 @@ def _force_in_s(rules: RetentionRules, state: EngineState, snapshot: Snapshot) -
 
 
 def _plan_full(snapshot: Snapshot) -> tuple[PlannedRemoval, ...]:
-    """A disk that only waits for removed segments to be let go takes none yet: a few that are held by somebody are
-    made up for, but not any number, or a reader of everything would cost the log."""
+    """Removals after which a disk takes a segment; () if there are none.
+
+    Removed segments that are still open do not help yet, so others may be removed instead of them: but only of a
+    few for each disk, as a process that has all segments open would otherwise cost the whole log.
+    """
     disks = {disk.number: disk for disk in snapshot.writable()}
     size = snapshot.log.segment_size
 
     def takes_one(number: DiskNumber, usage: DiskUsage) -> bool:
         disk = disks[number]
-        if disk.pending_bytes > _MADE_UP_FOR * size:
+        if disk.pending_bytes > _COMPENSATED_SEGMENTS * size:
             return has_room(usage, disk.thresholds, size)
         return takes_a_segment(usage, disk.pending_bytes, disk.thresholds, size)
 
     def one_takes_a_segment(usages: Usages) -> bool:
         return any(takes_one(number, usage) for number, usage in usages.items())
 
-    reason = "every disk is full and a new segment is asked for: until one takes it"
+    reason = "every disk is full and a new segment is requested; ends when a disk takes it"
     return tuple(
         PlannedRemoval(segment, Rule.FULL, reason) for segment in plan_prefix(snapshot, one_takes_a_segment) or ()
     )
@@ -215,7 +225,7 @@ def _plan_full(snapshot: Snapshot) -> tuple[PlannedRemoval, ...]:
 
 
 def _plan_age(rules: RetentionRules, snapshot: Snapshot, alerts: list[Alert]) -> tuple[PlannedRemoval, ...]:
-    """A segment without a believable age, from before 1970 or the future, is not expired, and ends the prefix."""
+    """Expired segments, at most a batch. One whose modification time cannot be right ends the prefix."""
     if rules.reserved_s is None or not (snapshot.moment.hour in rules.delete_when or _above_clean(rules, snapshot)):
         return ()
     latest_ns = snapshot.moment.wall_ns - round(rules.reserved_s * 1e9)
@@ -224,7 +234,9 @@ def _plan_age(rules: RetentionRules, snapshot: Snapshot, alerts: list[Alert]) ->
     for segment in itertools.islice(removable_prefix(snapshot), rules.batch):
         trouble = _why_ageless(segment.mtime_ns, snapshot.moment.wall_ns)
         if trouble:
-            text = f"segment {segment.base_offset:020d} {trouble}: set it (touch), or nothing expires"
+            text = (
+                f"segment {segment.base_offset:020d} {trouble}, so no segment expires; set the right time (touch)"
+            )
             alerts.append(Alert(AlertCode.AGE_UNKNOWN, "", text))
         if not 0 < segment.mtime_ns <= latest_ns:
             break
@@ -234,9 +246,9 @@ def _plan_age(rules: RetentionRules, snapshot: Snapshot, alerts: list[Alert]) ->
 
 def _why_ageless(mtime_ns: int, wall_ns: int) -> str:
     if mtime_ns <= 0:
-        return "has no time of last change"
+        return "has the modification time 1970 or earlier"
     if mtime_ns > wall_ns + _FUTURE_NS:
-        return "was last changed in the future"
+        return "has a modification time in the future"
     return ""
 
 
@@ -249,8 +261,11 @@ def _above_clean(rules: RetentionRules, snapshot: Snapshot) -> bool:
 
 
 def _choose_punch(rules: RetentionRules, snapshot: Snapshot) -> HeldFacts | None:
-    """Only when the disks say themselves that they are all full: the oldest whose grace is over, on a disk that
-    those with it could bring below `full`, and above `min_free`."""
+    """The oldest held segment to punch, if the disks as measured are all full.
+
+    Its grace is over, and punching all such segments of its disk would bring the disk below `full` and leave
+    `min_free`.
+    """
     if not all_full(snapshot):
         return None
     writable = {disk.number: disk for disk in snapshot.writable()}

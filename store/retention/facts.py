@@ -1,4 +1,4 @@
-"""What the rules see of the world at one moment. Pure data."""
+"""Input of the rules: disks, log and clocks at one moment. Pure data."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ class Moment:
     """One reading of all clocks."""
 
     wall_ns: int
-    """Since 1970: what mtimes are compared with. May jump."""
+    """Nanoseconds since 1970, to compare with modification times. May jump."""
     steady_s: float
-    """Since boot, sleep included (CLOCK_BOOTTIME): what durations are measured by. Never jumps."""
+    """Seconds since boot, sleep included (CLOCK_BOOTTIME), to measure durations. Never jumps."""
     hour: int
-    """Of the local day, 0 to 23."""
+    """Hour of the local day, 0 to 23."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,31 +29,31 @@ class DiskFacts:
     path: str
     state: DiskState
     measured: DiskUsage | None
-    """As the disk says; None while it does not answer."""
+    """Usage as the filesystem reports it; None while the disk does not answer."""
     pending_bytes: int
-    """Of segments that are removed, but still open: on their way to being free."""
+    """Bytes of removed segments that are still open and therefore not free yet."""
     thresholds: Thresholds
     reclaims_nothing: bool = False
-    """The latest removals there gave nothing: no more is counted on."""
+    """Whether the latest removals there freed no space, so that no more is expected."""
     is_troubled: bool = False
-    """Removing a segment there is likely to fail."""
+    """Whether removing a segment there is likely to fail."""
     is_lost: bool = False
-    """Its segments cannot be read, and have not been for long: they are absent."""
+    """Whether its segments could not be read for so long that they count as absent."""
 
     @property
     def takes_segments(self) -> bool:
-        """As far as its state goes."""
+        """Whether its state allows new segments."""
         return self.state is DiskState.RW and self.measured is not None
 
     @property
-    def lets_go(self) -> bool:
+    def allows_removal(self) -> bool:
         """Whether its segments can be removed now, as far as is known."""
         bad = self.is_troubled or self.state in (DiskState.FAILED, DiskState.OFFLINE)
         return self.measured is not None and not bad
 
     @property
     def usage(self) -> DiskUsage | None:
-        """With pending bytes counted as free: what is removed must not be removed again."""
+        """Usage in which pending bytes count as free, so that nothing more is removed for them."""
         return None if self.measured is None else self.measured.with_pending_free(self.pending_bytes)
 
 
@@ -62,7 +62,7 @@ class SegmentFacts:
     base_offset: BaseOffset
     disk: DiskNumber
     allocated_bytes: int
-    """What its removal gives back, as far as is known: 0 while it has another name."""
+    """Bytes that its removal frees, as far as is known: 0 while it has another name."""
     mtime_ns: int
 
 
@@ -73,16 +73,17 @@ class HeldFacts:
     base_offset: BaseOffset
     disk: DiskNumber
     allocated_bytes: int
-    """0: its blocks are freed already."""
+    """Bytes that punching frees; 0 if they are free already."""
     since_s: float
-    """Steady time from which its grace counts."""
+    """Steady time at which its grace began."""
     ino: int = 0
-    """On its disk: the same base offset may have been removed, and made again, and removed."""
+    """Inode on its disk. The base offset does not suffice: a segment may be removed, made again and removed
+    again."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedFacts:
-    """A segment that was to go, and did not."""
+    """A segment whose removal has failed."""
 
     base_offset: BaseOffset
     disk: DiskNumber
@@ -90,7 +91,7 @@ class RefusedFacts:
 
 
 class LogFacts(Protocol):
-    """The log's segments. Not a tuple: 60,000 are looked at only when one of them is to go."""
+    """The log's segments. Not a tuple, so that 60,000 are not copied when none is to be removed."""
 
     @property
     def segment_size(self) -> int: ...
@@ -113,10 +114,10 @@ class Snapshot:
     log: LogFacts
     held: tuple[HeldFacts, ...] = ()
     is_removing: bool = False
-    """A removal has begun and not ended: it may still fail, and what came after it would then lie behind a hole."""
+    """Whether a removal is under way. If it fails, a later segment that is removed meanwhile would leave a hole."""
     refused: RefusedFacts | None = None
-    """The latest removal by rule has failed."""
+    """The latest removal by rule, if it failed."""
 
     def writable(self) -> tuple[DiskFacts, ...]:
-        """They alone have a say."""
+        """Disks that take segments. Only their fill levels count."""
         return tuple(disk for disk in self.disks if disk.takes_segments)

@@ -1,4 +1,4 @@
-"""What the rules are told of the open log. Touches memory only."""
+"""Snapshot of the open log for the rules. Touches memory only."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -41,7 +41,8 @@ def observe(
     held_since_s: Callable[[Segment], float],
     refused: RefusedFacts | None = None,
 ) -> Snapshot:
-    """With the latest measurements. `held_since_s`: since when, in steady time, a retired segment is."""
+    """Snapshot with the latest measurements. `held_since_s` returns the steady time at which a segment was
+    retired."""
     now_s = time.monotonic()
     disks = tuple(
         DiskFacts(
@@ -67,5 +68,5 @@ def observe(
 
 def _facts_of(segment: Segment) -> SegmentFacts:
     attributes = unpack(segment.attributes)
-    gain = attributes.allocated_bytes if attributes.nlink <= 1 else 0  # somebody has given it another name
+    gain = attributes.allocated_bytes if attributes.nlink <= 1 else 0  # another name keeps the blocks
     return SegmentFacts(segment.base_offset, segment.disk, gain, attributes.mtime_ns)

@@ -1,4 +1,4 @@
-"""Which segments would have to go for a goal to be reached: always a prefix of the log, never one more. Pure."""
+"""The segments whose removal reaches a goal: always the shortest prefix of the log that does. Pure."""
 
 import itertools
 from collections import Counter
@@ -15,8 +15,11 @@ Goal = Callable[[Usages], bool]
 
 
 def removable_prefix(snapshot: Snapshot) -> Iterator[SegmentFacts]:
-    """Oldest first; ends before the newest KEPT_SEGMENTS and before the first that cannot be removed now, because a
-    later one without it would leave a hole. What lies on a lost disk is absent already, and passed over."""
+    """Segments that may be removed now, oldest first.
+
+    The prefix ends before the newest KEPT_SEGMENTS, and before the first segment that cannot be removed now,
+    because removing a later one would leave a hole. Segments on a lost disk count as absent and are passed over.
+    """
     if snapshot.is_removing:
         return
     disks = {disk.number: disk for disk in snapshot.disks}
@@ -24,14 +27,14 @@ def removable_prefix(snapshot: Snapshot) -> Iterator[SegmentFacts]:
         disk = disks.get(segment.disk)
         if disk is not None and disk.is_lost:
             continue
-        if disk is None or not disk.lets_go:
+        if disk is None or not disk.allows_removal:
             return
         yield segment
 
 
 def obstacle(snapshot: Snapshot) -> tuple[SegmentFacts, DiskFacts] | None:
-    """The oldest segment that cannot be removed for the sake of its disk, if there is one."""
-    closed = {disk.number: disk for disk in snapshot.disks if not disk.lets_go and not disk.is_lost}
+    """The oldest segment that cannot be removed because of the state of its disk, if there is one."""
+    closed = {disk.number: disk for disk in snapshot.disks if not disk.allows_removal and not disk.is_lost}
     if not closed:
         return None
     older = itertools.islice(snapshot.log, max(0, len(snapshot.log) - KEPT_SEGMENTS))
@@ -39,8 +42,8 @@ def obstacle(snapshot: Snapshot) -> tuple[SegmentFacts, DiskFacts] | None:
 
 
 def plan_prefix(snapshot: Snapshot, goal: Goal) -> tuple[SegmentFacts, ...] | None:
-    """The shortest prefix whose removal reaches the goal; () if it is reached already; None if no prefix does, so
-    that removing anything would be in vain."""
+    """The shortest prefix whose removal reaches the goal: () if it is reached already, None if no prefix reaches
+    it."""
     usages = usages_of(snapshot)
     if goal(usages):
         return ()
@@ -58,13 +61,15 @@ def plan_prefix(snapshot: Snapshot, goal: Goal) -> tuple[SegmentFacts, ...] | No
 
 
 def usages_of(snapshot: Snapshot) -> dict[DiskNumber, DiskUsage]:
-    """Of the writable disks."""
+    """Usages of the writable disks."""
     return {disk.number: disk.usage for disk in snapshot.writable() if disk.usage is not None}
 
 
 def best_case(snapshot: Snapshot) -> dict[DiskNumber, DiskUsage]:
-    """The same with all segments gone but the newest KEPT_SEGMENTS, each as large as it can be: an upper bound that
-    needs no walk over the log."""
+    """Usages after the removal of all segments except the newest KEPT_SEGMENTS.
+
+    Each segment counts with its full size: an upper bound that needs no walk over the log.
+    """
     kept = Counter(segment.disk for segment in snapshot.log.newest(KEPT_SEGMENTS))
     not_reclaiming = disks_not_reclaiming(snapshot)
     size = snapshot.log.segment_size
@@ -77,5 +82,5 @@ def best_case(snapshot: Snapshot) -> dict[DiskNumber, DiskUsage]:
 
 
 def disks_not_reclaiming(snapshot: Snapshot) -> frozenset[DiskNumber]:
-    """Where removing segments has freed nothing lately: promises of theirs are not believed."""
+    """Disks where the latest removals freed no space, so that none is expected to."""
     return frozenset(disk.number for disk in snapshot.disks if disk.reclaims_nothing)

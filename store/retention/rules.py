@@ -1,26 +1,28 @@
-"""What an operator wants of forced deletion. Pure."""
+"""Settings of forced deletion. Pure."""
 
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 KEPT_SEGMENTS: Final = 3
-"""The newest ones, which no rule touches: the one written, the one made ahead, and what a recovery starts from."""
+"""Number of the newest segments, which no rule removes: the active one, the one made ahead, and the one that a
+recovery starts from."""
 PAUSE_S: Final = 0.1
-"""Between two removals of a cycle (RocketMQ's deleteCommitLogFilesInterval)."""
+"""Pause between two removals of a cycle (RocketMQ's deleteCommitLogFilesInterval)."""
 
 
 class Mode(Enum):
     COOPERATIVE = "cooperative"
-    """A live broker deletes, steered by statfs; what it leaves undone is done by force."""
+    """A live broker deletes, because statfs shows it the pressure; commitlogfs removes what the broker leaves."""
     FILESYSTEM = "filesystem"
-    """For a log without a live broker: pressure is hidden, segments go by force and by age."""
+    """For a log without a live broker: statfs hides pressure, and commitlogfs removes segments by force and by
+    age."""
     OFF = "off"
     """Nothing is deleted, and statfs hides nothing."""
 
 
 class Trigger(Enum):
-    """Whose fill level decides."""
+    """The disk whose fill level decides."""
 
     ALL = "all"
     """The least full writable disk: the broker acts as in native multi-path mode."""
@@ -30,7 +32,7 @@ class Trigger(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """Raises ValueError where the parts contradict each other."""
+    """Raises ValueError for values that contradict each other or are out of range."""
 
     mode: Mode = Mode.COOPERATIVE
     trigger: Trigger = Trigger.ALL
@@ -43,11 +45,11 @@ class RetentionRules:
     batch: int = 10
     """Removals per cycle (RocketMQ's deleteFileBatchMax)."""
     interval_s: float = 10.0
-    """Of a cycle (RocketMQ's cleanResourceInterval)."""
+    """Length of a cycle (RocketMQ's cleanResourceInterval)."""
     reserved_s: float | None = None
-    """Age at which a segment expires; mode FILESYSTEM only, and mandatory there."""
+    """Age at which a segment expires; in mode FILESYSTEM only, and required there."""
     delete_when: frozenset[int] = frozenset()
-    """Hours of the day in which expired segments go; mode FILESYSTEM only, and mandatory there."""
+    """Hours of the day in which expired segments are removed; in mode FILESYSTEM only, and required there."""
 
     def __post_init__(self) -> None:
         if self.mode is Mode.FILESYSTEM and (self.reserved_s is None or not self.delete_when):

@@ -1,18 +1,20 @@
-"""How long a log will last: the rules of forced deletion, and a broker's own, on disks that are numbers. Pure.
+"""Simulation of forced deletion and of a broker's cleaning: how long will a log last on given disks? Pure.
 
-Placement, eligibility, the rules and what statfs shows are those of the daemon, with a simulated clock: the world
-begins empty at midnight, 1 January 1970. Bytes come in at a constant rate. Two segments are made before the first
-byte, and one more whenever one is full, as a broker does. Three things happen, at equal times in this order: a
-segment is full; the broker cleans; the filesystem does. What takes time in the world and changes no decision takes
-none here: the pauses between two removals, and a reader's holding on to what is removed.
+Placement, eligibility, the rules and the figures of statfs are the daemon's own code, with a simulated clock that
+begins at midnight, 1 January 1970, with an empty log. Bytes come in at a constant rate. Two segments are made
+before the first byte, and one more whenever one is full, as a broker does. There are three kinds of events; at
+equal times they happen in this order: a segment is full; the broker cleans; the filesystem cleans. The pauses
+between two removals, and readers that keep removed segments open, are not simulated: they change no decision.
 
-Nothing is asked twice whose answer is known already (see SimulatedPool on bands):
+Evaluations whose result is known already are left out (SimulatedPool explains bands):
 
-    at rest    a cycle that removed nothing, with no pressure building up, would remove nothing in any other cycle
-               with the same bands, the same answer on whether the oldest is expired, and the same kind of hour
-    underway   what is planned by FORCE has to go, whatever is created meanwhile: more segments never shorten a plan
+    at rest    if a cycle without pressure removes nothing, neither does any other cycle with the same bands, the
+               same answer to "is the oldest segment expired?", and the same kind of hour
+    underway   segments that FORCE has planned are removed whatever is created meanwhile: more segments never
+               shorten a plan
 
-With `stepped`, every cycle is asked, and again after each removal, as the daemon does. The result is the same.
+With `stepped`, nothing is left out: the rules are evaluated in every cycle and after each removal, as in the
+daemon. The result is the same.
 """
 
 import itertools
@@ -26,7 +28,13 @@ from commitlogfs.store.placement import POLICIES
 from commitlogfs.store.retention.engine import Decision, EngineState, Rule, decide
 from commitlogfs.store.retention.facts import Moment
 from commitlogfs.store.retention.rules import KEPT_SEGMENTS, Mode, RetentionRules, Trigger
-from commitlogfs.store.retention.simulated_broker import FIRST_RUN_S, INTERVAL_S, BrokerRules, Pressure, judge
+from commitlogfs.store.retention.simulated_broker import (
+    FIRST_RUN_S,
+    INTERVAL_S,
+    BrokerRules,
+    Pressure,
+    evaluate_pressure,
+)
 from commitlogfs.store.retention.simulated_pool import REMEMBERED, Bands, PlannedDisk, SimulatedPool
 from commitlogfs.store.retention.simulated_report import Actor, SimulationReport, Tally
 from commitlogfs.store.retention.statfs import compose
@@ -40,7 +48,7 @@ _MADE_BEFORE: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Raises ValueError for what cannot be simulated."""
+    """Input of a simulation. Raises ValueError for values that cannot be simulated."""
 
     disks: tuple[PlannedDisk, ...]
     ingest_bytes_per_s: int
@@ -49,16 +57,19 @@ class Scenario:
     """A key of POLICIES."""
     rules: RetentionRules = field(default_factory=RetentionRules)
     broker: BrokerRules = field(default_factory=BrokerRules)
-    """It cleans in the modes COOPERATIVE and OFF."""
+    """The broker's settings. It cleans in the modes COOPERATIVE and OFF only."""
 
     def __post_init__(self) -> None:
         if not self.disks:
-            raise ValueError("no disk is given")
+            raise ValueError("no disk is given; at least one is required")
         if self.ingest_bytes_per_s <= 0 or self.segment_size <= 0:
             raise ValueError("rate and segment size must be above 0")
         for disk in self.disks:
             if not 0 <= disk.foreign_bytes <= disk.size_bytes or disk.size_bytes <= 0:
-                raise ValueError(f"{disk.path}: {disk.foreign_bytes:,} bytes of {disk.size_bytes:,} are no usage")
+                raise ValueError(
+                    f"{disk.path}: {disk.foreign_bytes:,} bytes of other data do not fit on "
+                    f"{disk.size_bytes:,} bytes"
+                )
 
 
 def simulate(
@@ -68,12 +79,13 @@ def simulate(
     stepped: bool = False,
     on_day: Callable[[int], None] = lambda day: None,
 ) -> SimulationReport:
-    """`on_day` hears of each simulated day that is over: 1, 2 ..."""
+    """Report of a simulation. `on_day` is called with the number of each simulated day that has ended: 1, 2 ..."""
     return _Simulation(scenario, stepped=stepped).run(duration_s * _NS, on_day)
 
 
 class _Cycles:
-    """When somebody is to be asked: at the points of a fixed grid, but for those that can be left out."""
+    """Times of the cycles of the broker or of the filesystem: a fixed grid, without the points that are left
+    out."""
 
     def __init__(self, first_ns: int, interval_ns: int) -> None:
         self.next_ns = first_ns
@@ -89,7 +101,7 @@ class _Cycles:
         self.next_ns = max(self.next_ns, self._at_or_after(time_ns))
 
     def wake_at(self, time_ns: int) -> None:
-        """Something has changed: no point of the grid from then on is left out."""
+        """Leave out no point of the grid from `time_ns` on, because something has changed."""
         self.next_ns = min(self.next_ns, self._at_or_after(max(time_ns, self._last_ns + 1)))
 
     def _at_or_after(self, time_ns: int) -> int:
@@ -111,20 +123,22 @@ class _Simulation:
             remember=not stepped,
         )
         self._tally = Tally(scenario.rules.trigger)
-        self._pressure: Callable[[Bands], Pressure] = self._look if stepped else lru_cache(REMEMBERED)(self._look)
+        self._pressure: Callable[[Bands], Pressure] = (
+            self._broker_pressure if stepped else lru_cache(REMEMBERED)(self._broker_pressure)
+        )
         self._now_ns = 0
         self._state = EngineState()
         self._at_rest: set[Hashable] = set()
         self._underway = 0
-        """How many of the oldest are known to have to go by FORCE."""
+        """Number of the oldest segments that FORCE is known to remove."""
         self._underway_at_force: tuple[DiskNumber, ...] = ()
         self._refused = -1
         """Index of the last segment that was refused."""
         self._broker_is_full = False
         self._full_at_ns: int | None = None
-        """When the active segment will be full; None while messages are refused."""
+        """Time when the active segment is full; None while messages are refused."""
         self._left_ns = 0
-        """Of filling it, when that goes on."""
+        """Time that filling it still takes once messages are accepted again."""
         self._refused_since_ns = 0
 
     # --- the course of events ------------------------------------------------------------------------------
@@ -174,7 +188,7 @@ class _Simulation:
         return changed
 
     def _next_change_ns(self, reserved_s: float | None) -> int:
-        """The earliest time at which a cycle at rest might find something else, if nobody removes anything."""
+        """The earliest time at which a cycle at rest may have another result, if nothing is removed before."""
         times = [self._now_ns // _HOUR_NS * _HOUR_NS + _HOUR_NS]
         if self._full_at_ns is not None:
             times.append(self._full_at_ns)
@@ -187,7 +201,7 @@ class _Simulation:
     # --- the writer ----------------------------------------------------------------------------------------
 
     def _seal(self) -> bool:
-        """The active segment is full. Whether something was removed to make room for another one."""
+        """Seal the full active segment. Returns whether segments were removed to create the next one."""
         self._pool.log.seal(self._now_ns)
         self._full_at_ns = None
         self._refused_since_ns = self._now_ns
@@ -197,7 +211,7 @@ class _Simulation:
         return removed
 
     def _filling_ns(self) -> int:
-        """How long the active segment takes, rounded so that no error adds up."""
+        """Time that filling the active segment takes, rounded so that errors do not add up."""
         size, rate = self._scenario.segment_size, self._scenario.ingest_bytes_per_s
         index = self._pool.log.created - len(self._pool.log.unsealed)
         return (index + 1) * size * _NS // rate - index * size * _NS // rate
@@ -213,13 +227,13 @@ class _Simulation:
             self._refused_since_ns = self._now_ns
 
     def _create_missing(self) -> bool:
-        """Whether something was removed for it."""
+        """Create the segments that the broker makes ahead. Returns whether segments were removed for that."""
         log = self._pool.log
         removed = False
         while len(log.unsealed) < _MADE_BEFORE:
             bands = self._pool.bands
             if not self._pool.create(self._now_ns):
-                removed = self._make_room() or removed
+                removed = self._reclaim_for_create() or removed
                 if not self._pool.create(self._now_ns):
                     if self._refused != log.created:
                         self._refused = log.created
@@ -233,7 +247,7 @@ class _Simulation:
     # --- who removes ---------------------------------------------------------------------------------------
 
     def _broker_cycle(self) -> bool:
-        """Whether something has changed by it."""
+        """Run the broker's cycle. Returns whether it changed anything."""
         broker, log = self._scenario.broker, self._pool.log
         pressure = self._pressure(self._pool.bands)
         was_full = self._broker_is_full
@@ -248,10 +262,10 @@ class _Simulation:
         self._start_or_stop()
         return count > 0 or self._broker_is_full != was_full
 
-    def _look(self, bands: Bands) -> Pressure:
-        """`bands` are those of now: by them the answer is remembered."""
+    def _broker_pressure(self, bands: Bands) -> Pressure:
+        """Pressure that the broker sees. `bands` are the present ones, the key under which the result is cached."""
         figures = compose(self._pool.shares(), self._rules.trigger, self._rules.mode)
-        return judge(figures, self._scenario.broker.thresholds)
+        return evaluate_pressure(figures, self._scenario.broker.thresholds)
 
     def _count_expired(self, reserved_s: int, most: int) -> int:
         latest_ns = self._now_ns - reserved_s * _NS
@@ -259,7 +273,7 @@ class _Simulation:
         return sum(1 for _ in itertools.takewhile(lambda segment: segment.mtime_ns <= latest_ns, oldest))
 
     def _our_cycle(self) -> bool:
-        """Whether something was removed."""
+        """Run the filesystem's cycle. Returns whether it removed segments."""
         key = self._key()
         if self._is_calm() and key in self._at_rest:
             return False
@@ -281,7 +295,7 @@ class _Simulation:
         return False
 
     def _choose(self, most: int) -> tuple[int, Rule]:
-        """How many of the oldest go now."""
+        """Number of the oldest segments to remove now, at most `most`, and the rule."""
         if self._underway and self._plan_holds():
             return min(most, self._underway), Rule.FORCE
         self._underway = 0
@@ -297,8 +311,10 @@ class _Simulation:
         return min(most, len(planned)), rule
 
     def _has_settled(self) -> bool:
-        """Whether the rules have nothing to learn while the same disks stay at `force`: no new pressure builds up.
-        With trigger ALL they remember no more of it than that segments are going."""
+        """Whether the state of the rules stays the same while the same disks are at `force`.
+
+        With trigger ALL that state is only whether segments are being removed.
+        """
         since_s = self._state.pressed_since_s
         has_held = since_s is None or self._now_ns / _NS - since_s >= self._rules.force_after_s
         return self._rules.trigger is Trigger.ALL or has_held
@@ -306,8 +322,8 @@ class _Simulation:
     def _plan_holds(self) -> bool:
         return self._rules.trigger is Trigger.ALL or self._underway_at_force == self._pool.disks_at("force")
 
-    def _make_room(self) -> bool:
-        """For a create that has found no disk. Whether something was removed."""
+    def _reclaim_for_create(self) -> bool:
+        """Remove segments for a create that found no disk. Returns whether segments were removed."""
         if self._rules.mode is Mode.OFF:
             return False
         removed = False
@@ -336,7 +352,7 @@ class _Simulation:
         return self._state.pressed_since_s is None and not self._state.forcing
 
     def _key(self) -> Hashable:
-        """All that decides whether a cycle without pressure removes anything."""
+        """Everything on which it depends whether a cycle without pressure removes segments."""
         log, reserved_s = self._pool.log, self._rules.reserved_s
         kept = tuple(segment.disk for segment in log.newest(KEPT_SEGMENTS)) if self._pool.is_shallow else ()
         is_expired = bool(

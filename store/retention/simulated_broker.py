@@ -1,4 +1,4 @@
-"""A RocketMQ broker's own cleaning of its log, as CleanCommitLogService does it (facts section 7). Pure."""
+"""A RocketMQ broker's own cleaning of its log, as CleanCommitLogService does it. Pure."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -7,14 +7,14 @@ from commitlogfs.store.retention.statfs import StatfsFigures
 from commitlogfs.store.thresholds import Thresholds
 
 FIRST_RUN_S: Final = 60
-"""After the broker's start."""
+"""Time after the broker's start."""
 INTERVAL_S: Final = 10
 """cleanResourceInterval."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerRules:
-    """Its settings; of the thresholds clean, force and full."""
+    """Settings of the broker. Of the thresholds, it uses clean, force and full."""
 
     thresholds: Thresholds = field(default_factory=Thresholds)
     reserved_s: int = 72 * 3600
@@ -27,20 +27,20 @@ class BrokerRules:
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """What a broker concludes from one look at the fill level."""
+    """What a broker does at a fill level."""
 
     cleans: bool
-    """Expired segments go at any hour."""
+    """Whether it removes expired segments at any hour."""
     forces: bool
-    """The oldest go, whatever their age."""
+    """Whether it removes the oldest segments, whatever their age."""
     fills: bool
-    """From here on messages are refused."""
+    """Whether it begins to refuse messages."""
     clears: bool
-    """Messages are taken again."""
+    """Whether it accepts messages again."""
 
 
-def judge(figures: StatfsFigures, thresholds: Thresholds) -> Pressure:
-    """Its percent is rounded up: one byte above a threshold is above it."""
+def evaluate_pressure(figures: StatfsFigures, thresholds: Thresholds) -> Pressure:
+    """What a broker does at the fill level that statfs shows. It rounds the percentage up."""
     percent = -((figures.free - figures.blocks) * 100 // figures.blocks)
     return Pressure(
         cleans=percent > thresholds.clean,

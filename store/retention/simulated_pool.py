@@ -1,8 +1,8 @@
 """Disks and a log that exist only as numbers, for a simulation. Pure.
 
-All that the rules ask of a disk are comparisons of its fill level, and each of them changes its answer at one
-number of segments. Between two such numbers, in one *band*, every answer is the same, so an answer given once for
-the bands of all disks holds until one of them leaves its band. Where they lie is asked of the real arithmetic.
+The rules only compare the fill level of a disk with thresholds, and each comparison changes its result at one
+number of segments. Between two such numbers, in one *band*, every result is the same. So a result for the bands of
+all disks holds until one disk leaves its band. The bands are found with the daemon's own arithmetic.
 """
 
 import bisect
@@ -25,22 +25,22 @@ from commitlogfs.store.segment import BaseOffset
 from commitlogfs.store.thresholds import Thresholds
 
 REMEMBERED: Final = 1 << 16
-"""Answers kept; more only cost memory."""
+"""Number of cached results; more would only cost memory."""
 
 Bands = tuple[int, ...]
 Question = Callable[[DiskUsage], bool]
-"""About fullness: once yes, yes for any more segments."""
+"""A question about a fill level that, once answered with yes, stays yes for any more segments."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedDisk:
-    """A disk as it is before the log begins."""
+    """A disk before the log begins."""
 
     path: str
     size_bytes: int
-    """Used + available: what fill levels are measured against."""
+    """Used + available bytes, of which the fill level is a percentage."""
     foreign_bytes: int = 0
-    """Used by other data, for good."""
+    """Bytes used by other data during the whole simulation."""
     thresholds: Thresholds = field(default_factory=Thresholds)
     weight: float = 1.0
 
@@ -52,7 +52,7 @@ class SimulatedLog:
         self.sealed: deque[SegmentFacts] = deque()
         self.unsealed: deque[SegmentFacts] = deque()
         self.counts = [0] * (disks + 1)
-        """By disk number, which begin at 1."""
+        """Number of segments by disk number. Disk numbers begin at 1."""
         self.created = 0
         self._segment_size = segment_size
 
@@ -80,7 +80,7 @@ class SimulatedLog:
         self.created += 1
 
     def seal(self, wall_ns: int) -> None:
-        """The active segment is full."""
+        """Seal the active segment, because it is full."""
         active = self.unsealed.popleft()
         self.sealed.append(SegmentFacts(active.base_offset, active.disk, active.allocated_bytes, wall_ns))
 
@@ -91,8 +91,10 @@ class SimulatedLog:
 
 
 class SimulatedPool:
-    """All disks take segments. `percents` are what a broker compares the shown fill level with. `remember`: answer
-    from memory where the bands say that the answer is known."""
+    """Simulated disks, all writable, and their log.
+
+    `percents` are the percentages with which a broker compares the fill level. `remember`: cache results by bands.
+    """
 
     def __init__(
         self,
@@ -115,7 +117,7 @@ class SimulatedPool:
         }
         self.bands: Bands = tuple(bisect.bisect_right(edges, 0) for edges in self._edges)
         self.is_shallow = any(0 < self._first_at(number, "resume") <= KEPT_SEGMENTS for number in self._numbers)
-        """Whether the few segments that always stay can keep a disk from getting below `resume`."""
+        """Whether the newest segments, which always stay, can keep a disk at or above `resume`."""
         self._facts: list[DiskFacts | None] = [None] * len(disks)
         self._candidates = [self._candidate(number) for number in self._numbers]
         self._eligibility = lru_cache(REMEMBERED)(self._evaluate) if remember else self._evaluate
@@ -138,14 +140,14 @@ class SimulatedPool:
         )
 
     def disks_at(self, level: str) -> tuple[DiskNumber, ...]:
-        """At or above it; `level` is clean, force or full."""
+        """Disks at or above `level`, which is clean, force or full."""
         firsts = self._levels[level]
         return tuple(number for number in self._numbers if self.log.counts[number] >= firsts[number - 1])
 
     # --- what happens --------------------------------------------------------------------------------------
 
     def create(self, wall_ns: int) -> bool:
-        """Place the next segment. False: no disk takes it."""
+        """Create the next segment. Returns False if no disk takes it."""
         eligibility = self._eligibility(self.bands, self.skipped)
         self.skipped = eligibility.skipped
         if not eligibility.eligible:
@@ -206,7 +208,7 @@ class SimulatedPool:
         return DiskUsage(disk.size_bytes, free, free)
 
     def _first_count(self, number: DiskNumber, question: Question) -> int:
-        """The smallest number of segments for which it is answered with yes."""
+        """The smallest number of segments for which the answer is yes."""
         disk = self.disks[number - 1]
         most = (disk.size_bytes - disk.foreign_bytes) // self.log.segment_size
         return bisect.bisect_left(
@@ -217,7 +219,10 @@ class SimulatedPool:
         return self._first_count(number, _at_or_above(getattr(self.disks[number - 1].thresholds, level)))
 
     def _find_edges(self, number: DiskNumber, percents: frozenset[int]) -> list[int]:
-        """Where any answer changes: at or above a threshold, above it (the broker's way), no room for one more."""
+        """Numbers of segments at which a comparison changes its result.
+
+        Comparisons: at or above a threshold; above it (as the broker compares); no room for one more.
+        """
         limits = self.disks[number - 1].thresholds
 
         def has_no_room(usage: DiskUsage) -> bool:

@@ -1,4 +1,4 @@
-"""What a simulation has seen, counted while it runs and told at its end. Pure."""
+"""Result of a simulation, counted while it runs. Pure."""
 
 import bisect
 import math
@@ -30,17 +30,17 @@ class DiskReport:
     number: int
     planned: PlannedDisk
     reached_s: dict[str, float]
-    """Time of first reaching clean, force, full; a level that was never reached is absent."""
+    """Time at which the disk first reached clean, force, full; without levels that it never reached."""
     was_skipped: bool
-    """For new segments, while others took them."""
+    """Whether it was skipped for new segments while other disks took them."""
     used_percent: float
-    """At the end."""
+    """Fill level at the end."""
     segments: int
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Age of the oldest segment in the steady state: how far back the log reaches."""
+    """Age of the oldest segment in the steady state."""
 
     shortest_s: float
     median_s: float
@@ -54,28 +54,29 @@ class SimulationReport:
     created: int
     disks: tuple[DiskReport, ...]
     reached_s: dict[str, float]
-    """When all disks (trigger ALL), or the first one (ANY), had reached a level at the same time."""
+    """Time at which all disks (trigger ALL), or the first one (ANY), were at a level."""
     first_removal_s: float | None
     steady_s: float | None
-    """From when on as much goes as comes: something was removed, and the log had grown to STEADY_SHARE of the most
-    it ever was. None if that was not before the last STEADY_TAIL of the time."""
+    """Time from which on as many segments are removed as are created: at least one was removed, and the log had
+    grown to STEADY_SHARE of its largest size. None if that was within the last STEADY_TAIL of the time, or
+    never."""
     retention: Retention | None
     """None without a steady state."""
     removed: dict[tuple[Actor, Rule], int]
     youngest_removed_s: float | None
     """Age of the youngest segment that was removed for lack of space."""
     segments: int
-    """At the end."""
+    """Number of segments at the end."""
     most_segments: int
     refused_creates: int
-    """Segments that found no disk when they were first asked for."""
+    """Number of segments that no disk took at their first create."""
     refused_s: float
-    """How long messages were refused."""
+    """Time during which messages were refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """A time without removals, and the oldest segment's last change."""
+    """A period without removals, and the modification time of the oldest segment in it."""
 
     since_ns: int
     until_ns: int
@@ -92,7 +93,8 @@ class _Span:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts while the simulation runs. All times in nanoseconds since its beginning, those of change, too."""
+    """Counts while the simulation runs. All times, modification times included, are nanoseconds since its
+    beginning."""
 
     trigger: Trigger
     refused_creates: int = 0
@@ -103,16 +105,16 @@ class Tally:
     _first_removal_ns: int | None = None
     _youngest_removed_ns: int | None = None
     _grown_ns: list[int] = field(default_factory=list)
-    """At index k: when the log first had k + 1 segments."""
+    """Item k is the time at which the log first had k + 1 segments."""
     _spans: list[_Span] = field(default_factory=list)
     _oldest_since_ns: int = 0
     _oldest_mtime_ns: int = 0
 
     def record_levels(self, pool: SimulatedPool, now_ns: int) -> None:
-        """To be called whenever a disk has left its band."""
+        """Record the levels that the disks have reached. Call it whenever a disk has left its band."""
         for level in LEVELS:
             if level in self._reached_ns and self.trigger is Trigger.ALL:
-                continue  # by all of them: nothing is left to be learnt
+                continue  # all disks have reached it already
             at = pool.disks_at(level)
             for number in at:
                 self._disk_reached_ns.setdefault((number, level), now_ns)
@@ -120,14 +122,14 @@ class Tally:
                 self._reached_ns.setdefault(level, now_ns)
 
     def record_created(self, segments: int, now_ns: int) -> None:
-        """So many there are with it."""
+        """Record a create. `segments` is the number of segments with the new one."""
         if segments > len(self._grown_ns):
             self._grown_ns.append(now_ns)
 
     def record_removals(
         self, removed: Sequence[SegmentFacts], actor: Actor, rule: Rule, pool: SimulatedPool, now_ns: int
     ) -> None:
-        """At least one, the oldest of the log; `pool` is without them already."""
+        """Record the removal of the log's oldest segments, at least one. `pool` does not have them any more."""
         self._removed[actor, rule] += len(removed)
         if self._first_removal_ns is None:
             self._first_removal_ns = now_ns
@@ -197,7 +199,7 @@ class Tally:
 
 
 def _median(spans: list[_Span]) -> int:
-    """Of an age that grew steadily within each span: below it for half of the time."""
+    """Median age: the oldest segment was younger for half of the time. Within a span its age grows steadily."""
     half_ns = sum(span.eldest_ns - span.youngest_ns for span in spans) // 2
 
     def time_below(age_ns: int) -> int:

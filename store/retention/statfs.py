@@ -1,9 +1,8 @@
-"""What statfs shows: a contract with the broker, which derives its 75/85/90 decisions from it. Pure.
+"""Figures that statfs shows. The broker takes its 75/85/90 decisions by them. Pure.
 
-RocketMQ computes ceil(100 * used / (used + usable)) with used = total - free, asking three separate times
-(UtilAll#getDiskPartitionSpaceUsedPercent). So the figures shown are built backwards from a ratio: the total
-is a multiple of 100 blocks and free equals available, which makes that arithmetic give exactly the whole
-percent of the disk that decides.
+RocketMQ computes ceil(100 * used / (used + usable)) with used = total - free, from three separate calls
+(UtilAll#getDiskPartitionSpaceUsedPercent). So the figures are computed from a ratio: the total is a multiple of 100
+blocks, and free equals available. RocketMQ's arithmetic then gives exactly the whole percent of the deciding disk.
 """
 
 from dataclasses import dataclass
@@ -24,13 +23,13 @@ class DiskShare:
     state: DiskState
     usage: DiskUsage | None
     segment_bytes: int
-    """What deleting all our segments there would free, as far as is known."""
+    """Bytes that deleting all our segments there would free, as far as is known."""
     thresholds: Thresholds
 
 
 @dataclass(frozen=True, slots=True)
 class StatfsFigures:
-    """In blocks of BLOCK_BYTES; `used_ratio` is what the broker will compute, before its rounding up."""
+    """Figures in blocks of BLOCK_BYTES. The broker computes `used_ratio` from them and rounds it up."""
 
     blocks: int
     free: int
@@ -40,11 +39,11 @@ class StatfsFigures:
 def compose(
     shares: tuple[DiskShare, ...], trigger: Trigger, mode: Mode = Mode.COOPERATIVE, *, forced_are_open: bool = False
 ) -> StatfsFigures:
-    """Used and total always come from the same disks: the writable ones that answer. With no such disk, those that
-    answer at all are shown, never above `clean`.
+    """Figures for these disks. Used and total always come from the same disks: the writable ones that answer.
 
-    `forced_are_open`: somebody holds segments that were removed by force. A broker finds them expired, since a file
-    without a name has no time of change, and lets go of them, but it only looks above `clean`: so that is shown.
+    Without such a disk, the disks that answer are shown, never above `clean`. `forced_are_open`: processes have
+    segments open that were removed by force. A broker takes them for expired, since a file without a name has no
+    modification time, and closes them; but it checks this above `clean` only, so one percent more is shown.
     """
     answering = [share for share in shares if share.usage is not None and share.usage.entire_bytes > 0]
     writable = [share for share in answering if share.state is DiskState.RW]
@@ -72,11 +71,11 @@ def _without_writable(answering: list[DiskShare]) -> StatfsFigures:
 
 
 def _pressure(share: DiskShare, mode: Mode) -> Fraction | None:
-    """What one disk contributes to the decision.
+    """Ratio with which one disk takes part in the decision; None if it does not.
 
-    A disk that deleting cannot cure shows no more than `clean` while it still takes segments, and has no say
-    once it does not: it must neither raise the alarm nor hide that of disks where deleting helps. In mode
-    FILESYSTEM every disk shows no more up to `full`, because nobody but us is to delete. OFF hides nothing.
+    A disk that deleting cannot relieve shows at most `clean` while it takes segments, and does not count once it
+    does not: it must neither cause deletion nor hide the pressure of disks where deleting helps. In mode FILESYSTEM
+    every disk shows at most `clean` until it is at `full`, because the broker is not to delete. OFF hides nothing.
     """
     ratio = _ratio(share)
     if mode is Mode.OFF:
@@ -89,13 +88,15 @@ def _pressure(share: DiskShare, mode: Mode) -> Fraction | None:
 
 
 def _above_clean(share: DiskShare) -> Fraction:
-    """The whole percent above `clean`, which makes a broker look for expired files; never one above `force`."""
+    """One percent above `clean`, which makes a broker search for expired files; never above `force`."""
     return Fraction(min(share.thresholds.clean + 1, share.thresholds.force), 100)
 
 
 def _is_curable(share: DiskShare) -> bool:
-    """Whether deleting our segments could bring this disk below `clean`. If not (foreign data), the broker
-    would empty the log for nothing, so the pressure is not shown."""
+    """Whether deleting our segments could bring this disk below `clean`.
+
+    If not, because of foreign data, a broker that was shown the pressure would empty the log for nothing.
+    """
     assert share.usage is not None
     foreign = share.usage.used_bytes - share.segment_bytes
     return foreign * 100 < share.thresholds.clean * share.usage.entire_bytes
@@ -114,7 +115,8 @@ def _entire(share: DiskShare) -> int:
 
 
 def _scale(total_bytes: int, ratio: Fraction) -> StatfsFigures:
-    """Never zero blocks, which the broker takes for -1; never free space that is not a whole block."""
+    """Figures for a total and a ratio. Never zero blocks, which the broker takes for -1; free space in whole
+    blocks."""
     blocks = max(100, total_bytes // BLOCK_BYTES // 100 * 100)
     used = -(-blocks * ratio.numerator // ratio.denominator)
     return StatfsFigures(blocks, blocks - used, ratio)

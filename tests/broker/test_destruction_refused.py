@@ -52,7 +52,7 @@ def test_all_disks_unmounted_at_boot_refuses_the_mount(disk_farm, make_pool):
         folder.mkdir()
     refused = pool.cli("mount", pool.config)
     assert refused.status == 4
-    assert "are the disks mounted?" in refused.err
+    assert "mount the disks" in refused.err
     assert not os.path.ismount(pool.mountpoint)
     for folder in folders_of(disk_farm):
         assert os.listdir(folder) == []

@@ -84,7 +84,9 @@ def test_a_missing_disk_and_what_degraded_makes_of_it(make_pool, cli):
     pool.write_config()
     ran = cli("check", pool.config)
     assert ran.status == 1
-    assert ran.out.splitlines()[-1] == 'A mount would serve what is there, because on_missing = "degraded".'
+    assert (
+        ran.out.splitlines()[-1] == 'A mount would serve the disks that are there, because on_missing = "degraded".'
+    )
     away.rename(pool.disks[1])
 
 
@@ -95,7 +97,7 @@ def test_no_disk_at_all(make_pool, cli, workdir):
     ran = cli("check", pool.config)
     assert (ran.status, ran.out) == (4, "")
     assert ran.err.startswith("commitlogfs: test: cannot be checked: \n  ")
-    assert ran.err.count("no such folder") == 2
+    assert ran.err.count("no such directory") == 2
 
 
 def test_no_identity_anywhere(make_pool, cli):

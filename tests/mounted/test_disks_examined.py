@@ -92,7 +92,7 @@ def test_all_disks_full(disk_farm: DiskFarm, make_pool: MakePool, cli: CommandLi
     assert refused.value.errno == errno.ENOSPC
     told = problems(cli, pool)
     assert told["all-full"].startswith("every disk is full")
-    assert told["no-disk-for-the-next"] == "no disk takes the next segment: creating one fails"
+    assert told["no-disk-for-the-next"] == "no disk takes the next segment, so its create will fail"
     warnings = found(cli("doctor", pool.config, "--json"), "warning")
     assert warnings["disk-full"].startswith(f"{pool.disks[1]}: ext4, ")
     assert warnings["disk-full"].endswith("% used: it takes no new segments")
@@ -119,7 +119,7 @@ def test_a_disk_that_failed(
     pool.make_segments([2])  # moves on to the other disk
     eventually(lambda: pool.ask("status")["disks"][0]["state"] == "failed", 20)
     told = problems(cli, pool)
-    assert told["disk-failed"].startswith(f"{pool.disks[0]}: new segments fail there")
+    assert told["disk-failed"].startswith(f"{pool.disks[0]}: segments cannot be made there")
     assert told["disk-unwritable"].startswith(f"{pool.disks[0]}: ")
     ran = cli("check", pool.config, "--json")
     assert ran.status == 1

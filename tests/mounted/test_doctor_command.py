@@ -36,9 +36,9 @@ def test_a_mounted_pool(mounted, cli, monkeypatch):
     checks = checks_of(ran)
     assert checks["mountpoint"]["message"] == f"{mounted.mountpoint}: mounted, and answers"
     assert checks["disks-share-filesystem"]["level"] == "warning"
-    open_folder = checks["folder-open-to-others"]
+    open_folder = checks["directory-open-to-others"]
     assert (open_folder["level"], open_folder["remedy"]) == ("note", f"chmod 0700 {mounted.disks[2]}")
-    assert [c["name"] for c in ran.json()["checks"]].count("folder-open-to-others") == 1
+    assert [c["name"] for c in ran.json()["checks"]].count("directory-open-to-others") == 1
     assert {"kernel", "fuse-device", "request-timeout", "sockets", "disk", "store-root", "allow-other"} <= set(
         checks
     )
@@ -99,8 +99,9 @@ def test_a_wrong_segment_size_is_a_problem_that_names_the_key(make_pool, cli):
     for verb, level in (("doctor", "problem"), ("check", "refuses")):
         ran = cli(verb, pool.config)
         assert ran.status == 1
-        text = f"{pool.disks[0]}: the pool's segments have {MIB} bytes, the configuration says {2 * MIB}"
-        assert f"{level}: {text}: correct segment_size" in ran.out
+        text = f"{pool.disks[0]}: the pool's segments have {MIB} bytes, "
+        text += f"but segment_size in the configuration is {2 * MIB}"
+        assert f"{level}: {text}; correct segment_size" in ran.out
 
 
 @pytest.mark.root
@@ -111,7 +112,10 @@ def test_too_few_inodes(disk_farm, make_pool, cli):
     disk.mount()
     pool = make_pool(disks=[disk.path], segment_size=65536)
     check = checks_of(cli("doctor", pool.config, "--json"))["inodes"]
-    assert (check["level"], "free, fewer than segments would fit" in check["message"]) == ("warning", True)
+    assert (check["level"], "free, too few for the segments that have room" in check["message"]) == (
+        "warning",
+        True,
+    )
     assert os.statvfs(disk.path).f_bavail * os.statvfs(disk.path).f_frsize > MIB
 
 
@@ -125,7 +129,7 @@ def test_disks_that_are_no_pool_or_not_there(make_pool, cli):
     assert checks_of(cli("doctor", pool.config, "--json"))["disk-without-identity"]["level"] == "problem"
     pool.disks[1].rmdir()
     check = [c for c in cli("doctor", pool.config, "--json").json()["checks"] if c["level"] == "problem"]
-    assert [(c["name"], c["message"]) for c in check] == [("disk", f"{pool.disks[1]}: no such folder")]
+    assert [(c["name"], c["message"]) for c in check] == [("disk", f"{pool.disks[1]}: no such directory")]
 
 
 def test_a_stale_socket(workdir, monkeypatch):
@@ -137,7 +141,7 @@ def test_a_stale_socket(workdir, monkeypatch):
         (alive,) = machine.check_sockets()
     (stale,) = machine.check_sockets()
     assert (alive.name, stale.name) == ("sockets", "stale-socket")
-    assert stale.message == f"{workdir}/gone.sock: no daemon listens any more"
+    assert stale.message == f"{workdir}/gone.sock: no daemon listens there"
 
 
 def test_a_dead_mount_is_found_without_its_configuration(make_pool):
@@ -173,4 +177,4 @@ def test_the_limits_of_a_running_broker_count(mounted, workdir):
             broker.kill()
             broker.wait()
     assert (view.running, view.open_files, view.environment["LANG"]) == (True, 3000, "ar_EG.UTF-8")
-    assert view.who == f"the broker (pid {broker.pid})"
+    assert view.name == f"the broker (pid {broker.pid})"

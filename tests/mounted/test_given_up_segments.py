@@ -206,7 +206,7 @@ def test_leftover_that_holds_data_refuses_the_mount(disk_farm: DiskFarm, make_po
     bare(pool, 0, 3).write_bytes(b"x")
     ran = pool.cli("mount", pool.config)
     assert ran.status != 0
-    assert "the same segment lies on" in ran.err
+    assert "the same segment is on" in ran.err
     assert bare(pool, 0, 3).read_bytes() == b"x"
 
 

@@ -180,14 +180,15 @@ BLANK = len(make_record(0, body=BODY) + make_record(0, body=b"second"))
 @pytest.mark.parametrize(
     ("offset", "said"),
     [
-        (1, "no record begins here: --offset must be the physical offset of a message"),
-        (LEFTOVER, "a left-over record that belongs to log offset 7: --offset must be"),
+        (1, "no record begins here; --offset must be the physical offset of a message"),
+        (LEFTOVER, "an old record, which belongs to log offset 7; --offset must be"),
         (
             BLANK,
-            f"a blank record, which fills the rest of a segment: the log goes on in the next one: look at {MIB}",
+            "a blank record, which fills the rest of a segment; the log continues in the next segment, "
+            f"at log offset {MIB}",
         ),
-        (6 * MIB, "nothing is written here (yet)"),
-        (MIB - 3, "a record of 8 bytes, cut short after 3"),
+        (6 * MIB, "nothing is written here yet"),
+        (MIB - 3, "an incomplete record: 3 of its 8 bytes are there"),
         (SEGMENTS * MIB, "after the end of the log"),
         (2**63 - 1, "after the end of the log"),
     ],

@@ -55,7 +55,7 @@ def test_a_disk_that_hangs_is_not_waited_for(disk_farm: DiskFarm, make_pool: Cal
     with disk.hanging(), pytest.raises(RefusedError) as refused:
         why_not_mountable(config, OnMissing.REFUSE, 2.0)
     assert str(refused.value) == (
-        f"{pool.name}: not restarted: a disk has not answered for 2 s, and a successor would wait for it, too; see "
-        f"dmesg and `commitlogfs doctor {pool.name}`, and repair or detach that disk"
+        f"{pool.name}: not restarted: a disk has not answered for 2 s, and a successor would also wait for it; "
+        f"see `dmesg` and `commitlogfs doctor {pool.name}`, and repair or detach that disk"
     )
     assert why_not_mountable(config, OnMissing.REFUSE) == []

@@ -67,7 +67,7 @@ def test_several_mounts_are_one_line_each(pools: list[PoolMount], cli: CommandLi
     assert all(mount["segments"]["count"] == 1 for mount in document["mounts"])
     one = cli("map")
     assert one.status == 2
-    assert f"name one of {', '.join(NAMES)}" in one.err
+    assert f"give one of {', '.join(NAMES)}" in one.err
 
 
 def test_a_mount_that_does_not_answer_has_its_line(pools: list[PoolMount], cli: CommandLine) -> None:
@@ -158,14 +158,14 @@ def test_the_table_works_for_another_user(served: list[PoolMount], as_user: AsUs
 def test_what_only_root_may_ask_says_so(served: list[PoolMount], as_user: AsUser, verb: str) -> None:
     ran = as_user(*verb.split(), NAMES[0])
     assert (ran.returncode, ran.stdout) == (REFUSED, "")
-    assert f"{NAMES[0]}: mounted at {served[0].mountpoint} by user root" in ran.stderr
+    assert f"{NAMES[0]}: user root has mounted it at {served[0].mountpoint}" in ran.stderr
     assert ran.stderr.count("\n") == 1
 
 
 def test_read_says_who_may_read_the_log(served: list[PoolMount], as_user: AsUser) -> None:
     ran = as_user("read", "--offset", 0, NAMES[0])
     assert (ran.returncode, ran.stdout) == (REFUSED, "")
-    assert "the log is for the owner" in ran.stderr
+    assert "permission denied; only the owner" in ran.stderr
 
 
 @pytest.fixture

@@ -131,7 +131,7 @@ CONFIGURATIONS = {
     "same disk twice": (second_disk("{pool.disks[0]}"), "name each disk once"),
     "same disk twice, spelt differently": (second_disk("{pool.workdir}//disk0/./"), "name each disk once"),
     "disk inside a disk": (second_disk("{pool.disks[0]}/sub"), "overlap"),
-    "disk with ..": (second_disk("{pool.workdir}/x/../disk0"), "holds '..'"),
+    "disk with ..": (second_disk("{pool.workdir}/x/../disk0"), "has '..'"),
     "disk inside the mountpoint": (second_disk("{pool.mountpoint}/disk"), "is inside the mountpoint"),
     "mountpoint inside a disk": (mountpoint("{pool.disks[0]}/store"), "is inside disks[0]"),
     "disk = mountpoint": (mountpoint("{pool.disks[0]}"), "inside"),
@@ -164,7 +164,7 @@ def test_configuration_file_missing(unborn: PoolMount) -> None:
 def test_configuration_of_an_impossible_name(unborn: PoolMount) -> None:
     bad = unborn.config.with_name("-bad name.toml")
     unborn.config.rename(bad)
-    refused(unborn, USAGE, "cannot name a mount", arguments=("mount", f"./{os.path.relpath(bad)}"))
+    refused(unborn, USAGE, "cannot be a mount's name", arguments=("mount", f"./{os.path.relpath(bad)}"))
 
 
 # --- the command line --------------------------------------------------------------------------------
@@ -208,16 +208,19 @@ def test_same_disk_by_symlink_and_by_bind_mount(pool: PoolMount) -> None:
     before = contents(pool)
     ran = run(pool, "mount", pool.config)
     assert ran.status == REFUSED
-    assert f"{other}: the same folder as {pool.disks[0]} (a symlink or bind mount?): name each disk once" in ran.err
+    assert (
+        f"{other}: the same directory as {pool.disks[0]} (by a symlink or a bind mount); name each disk once"
+        in ran.err
+    )
     assert ran.err.count(str(other)) == 1, "told once"
-    check(pool, run(pool, "init", pool.config), REFUSED, "the same folder as", "name each disk once")
+    check(pool, run(pool, "init", pool.config), REFUSED, "the same directory as", "name each disk once")
     assert contents(pool) == before
     other.unlink()
     other.mkdir()
     subprocess.run(["mount", "--bind", pool.disks[0], other], check=True)
     ran = run(pool, "mount", pool.config)
     assert ran.status == REFUSED
-    assert f"{other}: the same folder as {pool.disks[0]}" in ran.err
+    assert f"{other}: the same directory as {pool.disks[0]}" in ran.err
     subprocess.run(["umount", other], check=True)
 
 
@@ -240,7 +243,7 @@ def test_a_mountpoint_inside_a_disk_in_disguise(pool: PoolMount, hidden_by: str)
         door.mkdir()
         subprocess.run(["mount", "--bind", pool.disks[0], door], check=True)
     mountpoint("{pool.workdir}/door/store/commitlog")(pool)
-    refused(pool, REFUSED, "lies inside the disk", str(pool.disks[0]))
+    refused(pool, REFUSED, "is inside the disk", str(pool.disks[0]))
 
 
 def test_a_disk_inside_the_mountpoint_in_disguise(pool: PoolMount) -> None:
@@ -290,32 +293,32 @@ def test_another_filesystem_at_the_mountpoint(pool: PoolMount) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "none", pool.mountpoint], check=True)
     refused(pool, REFUSED, f"{pool.mountpoint}: a tmpfs filesystem is mounted here")
     check(pool, run(pool, "umount", pool.config), UNREACHABLE, "no commitlogfs is mounted here")
-    check(pool, run(pool, "ready", pool.config), UNREACHABLE, "mounted here is tmpfs")
+    check(pool, run(pool, "ready", pool.config), UNREACHABLE, "a tmpfs filesystem is mounted here")
 
 
 def test_a_mountpoint_that_is_not_empty(pool: PoolMount) -> None:
     pool.mountpoint.mkdir(parents=True)
     (pool.mountpoint / "note\n").touch()
-    refused(pool, REFUSED, f"{pool.mountpoint}: is not empty (note\\n)", "empty it or mount at another folder")
+    refused(pool, REFUSED, f"{pool.mountpoint}: is not empty (note\\n)", "empty it or choose another mountpoint")
 
 
 def test_a_commitlog_at_the_mountpoint(pool: PoolMount) -> None:
     pool.mountpoint.mkdir(parents=True)
     (pool.mountpoint / pool.path(0).name).write_bytes(bytes(4096))
-    refused(pool, REFUSED, "a RocketMQ commitlog lies here (1 segments from ", "`commitlogfs adopt`")
+    refused(pool, REFUSED, "holds a RocketMQ commitlog (1 segments from ", "`commitlogfs adopt`")
 
 
 def test_a_mountpoint_that_is_no_folder(pool: PoolMount) -> None:
     pool.mountpoint.parent.mkdir(parents=True)
     pool.mountpoint.write_bytes(b"file")
-    refused(pool, REFUSED, f"{pool.mountpoint}: is not a folder")
+    refused(pool, REFUSED, f"{pool.mountpoint}: is not a directory")
     pool.mountpoint.unlink()
     pool.mountpoint.symlink_to(pool.workdir)
-    refused(pool, REFUSED, f"{pool.mountpoint}: is a symbolic link; name the folder that it points to")
+    refused(pool, REFUSED, f"{pool.mountpoint}: is a symbolic link; give the directory that it points to")
     pool.mountpoint.unlink()
     pool.mountpoint.parent.rmdir()
     pool.mountpoint.parent.write_bytes(b"file")
-    refused(pool, REFUSED, "a parent of it is not a folder")
+    refused(pool, REFUSED, "a parent of it is not a directory")
 
 
 # --- the machine -------------------------------------------------------------------------------------
@@ -365,7 +368,7 @@ def test_without_permission(pool: PoolMount) -> None:
     assert "Traceback" not in ran.err
     for disk in pool.disks:
         assert f"{disk}: permission denied\n" in ran.err
-    assert ran.err.count("  -> run as root or as the folder's owner\n") == 1
+    assert ran.err.count("  -> run as root or as the directory's owner\n") == 1
     assert mountinfo.mounts_below(pool.workdir) == ()
     check(pool, as_nobody(pool, "init", "--disks", pool.disks[0]), REFUSED, f"{pool.disks[0]}: permission denied")
     os.chmod(pool.config, 0o600)
@@ -410,5 +413,10 @@ def test_runtime_folder_of_somebody_else(pool: PoolMount) -> None:
     with contextlib.ExitStack() as stack:
         stack.callback(pool.runtime.unlink)
         before = contents(pool)
-        check(pool, run(pool, "mount", pool.config), REFUSED, f"{pool.runtime}: is a symbolic link or no folder")
+        check(
+            pool,
+            run(pool, "mount", pool.config),
+            REFUSED,
+            f"{pool.runtime}: is not a directory, or is a symbolic link",
+        )
         assert contents(pool) == before

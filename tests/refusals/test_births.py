@@ -63,7 +63,7 @@ def store(bare: PoolMount) -> PoolMount:
 
 def test_init_refuses_a_folder_with_anything_in_it(bare: PoolMount) -> None:
     (disks_of(bare)[1] / "note\x1b[2J").touch()
-    refused(bare, "init", f"{bare.disks[1]}: not empty ('note\\x1b[2J' lies there)", "adopt")
+    refused(bare, "init", f"{bare.disks[1]}: not empty (it holds 'note\\x1b[2J')", "adopt")
 
 
 def test_init_refuses_a_disk_of_a_pool(bare: PoolMount) -> None:
@@ -79,7 +79,7 @@ def test_init_makes_an_absent_folder_but_not_its_parent(bare: PoolMount) -> None
     disks_of(bare)[2].rmdir()
     ran = bare.cli("init", bare.config, "--dry-run")
     assert ran.status == 0, ran.err
-    assert f"disk 3  {bare.disks[2]} (folder to be made)" in ran.out
+    assert f"disk 3  {bare.disks[2]} (directory to be made)" in ran.out
     assert not disks_of(bare)[2].exists()
     bare.init()
     assert disks_of(bare)[2].stat().st_mode & 0o777 == 0o700
@@ -92,10 +92,10 @@ def test_init_makes_an_absent_folder_but_not_its_parent(bare: PoolMount) -> None
 def test_init_refuses_what_is_no_folder(bare: PoolMount) -> None:
     disks_of(bare)[0].rmdir()
     disks_of(bare)[0].write_bytes(b"file")
-    refused(bare, "init", f"{bare.disks[0]}: not a folder")
+    refused(bare, "init", f"{bare.disks[0]}: not a directory")
     disks_of(bare)[0].unlink()
     disks_of(bare)[0].symlink_to("nowhere")
-    refused(bare, "init", f"{bare.disks[0]}: no such folder")
+    refused(bare, "init", f"{bare.disks[0]}: no such directory")
 
 
 def test_init_accepts_lost_and_found(bare: PoolMount) -> None:
@@ -212,12 +212,12 @@ def test_adopt_refuses_alien_files(store: PoolMount) -> None:
 
 
 def test_adopt_refuses_folders_without_a_segment(bare: PoolMount) -> None:
-    refused(bare, "adopt", "nothing to adopt, use `init`")
+    refused(bare, "adopt", "use `init` to make a new pool")
 
 
 def test_adopt_refuses_absent_folders(store: PoolMount) -> None:
     shutil.rmtree(store.disks[1])
-    refused(store, "adopt", f"{store.disks[1]}: no such folder")
+    refused(store, "adopt", f"{store.disks[1]}: no such directory")
 
 
 def test_adopt_refuses_a_pool(store: PoolMount) -> None:
@@ -264,8 +264,24 @@ def test_mount_init_refuses_what_init_refuses(bare: PoolMount) -> None:
         env = {**bare.env, "COMMITLOGFS_RUNTIME_DIR": str(run)}
         ran = run_cli("mount", *options, "--init", disks, mountpoint, env=env)
         assert ran.status == 4
-        assert f"{bare.disks[1]}: not empty ('note' lies there)" in ran.err
+        assert f"{bare.disks[1]}: not empty (it holds 'note')" in ran.err
     after = snapshot(bare.workdir)
     del after[str(bare.workdir)]  # the runtime folder was made in it
     del before[str(bare.workdir)]
     assert {path: entry for path, entry in after.items() if not path.startswith(str(bare.runtime))} == before
+
+
+def test_a_pool_adopted_again_can_have_one_more_disk(striped: PoolMount) -> None:
+    """docs/operating.md, "Add a disk"."""
+    striped.start()
+    striped.stop()
+    for disk in striped.disks:
+        os.removexattr(disk, "user.commitlogfs.identity")
+    added = striped.workdir / "added"
+    added.mkdir(mode=0o700)
+    striped.disks = [*striped.disks, added]
+    striped.adopt()
+    striped.start()
+    striped.make_segments(range(7, 11))
+    assert {striped.disk_of(index) for index in range(7, 11)} == {0, 1, 2, 3}
+    assert striped.path(0).stat().st_size == MIB

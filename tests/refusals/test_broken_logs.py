@@ -44,10 +44,10 @@ def mend_loss(pool: PoolMount) -> None:
 
 
 CASES = [
-    pytest.param(duplicate, mend_duplicate, ("the same segment lies on", "disk0", "disk2", "cmp"), id="duplicate"),
-    pytest.param(cut_short, mend_size, (f"size {MIB - 4096} instead of {MIB}", "finish or repeat"), id="short"),
+    pytest.param(duplicate, mend_duplicate, ("the same segment is on", "disk0", "disk2", "cmp"), id="duplicate"),
+    pytest.param(cut_short, mend_size, (f"size {MIB - 4096} instead of {MIB}", "complete or repeat"), id="short"),
     pytest.param(lengthen, mend_size, (f"size {MIB + 4096} instead of {MIB}", "move it out"), id="long"),
-    pytest.param(lose, mend_loss, ("1 segment is missing", "bring back the disk or files"), id="gap"),
+    pytest.param(lose, mend_loss, ("1 segment is missing", "bring back the disk or the files"), id="gap"),
 ]
 
 
@@ -118,7 +118,7 @@ def test_degraded_is_refused_where_the_newest_segment_cannot_be_served(striped: 
         os.truncate(newest, 4096)
     degrade(striped)
     report = refused_mount(striped)
-    assert "the log has no newer one to go on from" in report
+    assert "the log has no newer segment" in report
     assert newest.name in report
     assert len(report.splitlines()) == 1
 

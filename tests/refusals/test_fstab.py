@@ -91,10 +91,14 @@ def test_misuse(pool: PoolMount) -> None:
         ((pool.name,), 1, "usage"),
         ((pool.name, pool.mountpoint, "more"), 1, "usage"),
         ((pool.name, pool.mountpoint, "-z"), 1, "-z: unknown option"),
-        ((pool.name, pool.mountpoint, "-o", f"{config},foo=1"), 1, "option 'foo=1' is unknown"),
-        ((pool.name, pool.mountpoint, "-o", f"{config},remount"), 1, "option 'remount' is unknown"),
+        ((pool.name, pool.mountpoint, "-o", f"{config},foo=1"), 1, "option 'foo=1': unknown"),
+        ((pool.name, pool.mountpoint, "-o", f"{config},remount"), 1, "option 'remount': unknown"),
         ((pool.name, pool.mountpoint, "-o", f"{config},ro"), 1, "option 'ro': a read-only mount is not supported"),
-        ((pool.name, elsewhere, "-o", config), 1, f"names the mountpoint {pool.mountpoint}: make the two agree"),
+        (
+            (pool.name, elsewhere, "-o", config),
+            1,
+            f"{pool.config} is {pool.mountpoint}; make fstab and the configuration agree",
+        ),
         ((pool.name, pool.mountpoint, "-o", "config=/nowhere.toml"), 32, "/nowhere.toml: no such file"),
         (("no-such-name", pool.mountpoint), 32, "no-such-name: no such configuration"),
     ):

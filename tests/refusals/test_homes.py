@@ -19,9 +19,6 @@ UNKNOWN = 54_321
 _AS_USER = """
 import os, sys
 from pathlib import Path
-from support.command_line import Ran
-from support.command_line import Ran
-
 from commitlogfs.mount.cli import main
 from commitlogfs.mount.config import model
 model.SYSTEM_FOLDER, uid = Path(sys.argv[1]), int(sys.argv[2])
@@ -111,7 +108,7 @@ def test_an_odd_home_does_not_hide_the_systems_configuration(run: Run, etc: Path
         assert ran.out.startswith(f"{etc}/broker.toml: ok: ")
     ran = run("config", "check", "nobody", home=home, uid=uid)
     assert ran.status == 2
-    assert "nobody: no such configuration: create " in ran.err
+    assert "nobody: no such configuration; create " in ran.err
     assert f"{etc}/nobody.toml" in ran.err
 
 
@@ -144,7 +141,7 @@ def test_a_folder_of_configurations_that_this_user_may_not_read(run: Run, etc: P
     assert f"{etc}/broker.toml: cannot be read (Permission denied)" in ran.err
     ran = run("config", "check", home="/nonexistent")
     assert ran.status == 2
-    assert f"{etc}: cannot be read (Permission denied): run as root, or name a file" in ran.err
+    assert f"{etc}: cannot be read (Permission denied); run as root, or give a file" in ran.err
     assert f"note: {etc}: cannot be read (Permission denied)" in run("doctor", home="/nonexistent").out
 
 

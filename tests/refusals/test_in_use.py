@@ -51,7 +51,7 @@ def test_the_newest_segment_in_another_process(striped: PoolMount, how: str) -> 
         before = snapshot(*striped.disks)
         report = refused_mount(striped)
         assert f"{newest}: open in another process" in report
-        assert f"stop it first: fuser -v {newest}" in report
+        assert f"stop that process: `fuser -v {newest}` names it" in report
         assert len(report.splitlines()) == 1
         assert snapshot(*striped.disks) == before
     striped.start()
@@ -65,7 +65,7 @@ def test_adopt_refuses_what_a_broker_has_open(striped: PoolMount) -> None:
         before = snapshot(*striped.disks)
         ran = striped.cli("adopt", striped.config)
         assert ran.status == 4
-        assert ran.err == f"commitlogfs: adopt: {newest}: open in another process: stop the broker first\n"
+        assert ran.err == f"commitlogfs: adopt: {newest}: open in another process; stop the broker first\n"
         assert snapshot(*striped.disks) == before
     assert striped.cli("adopt", striped.config).status == 0
 
@@ -77,17 +77,17 @@ def test_a_second_daemon_is_refused_and_the_first_goes_on(striped: PoolMount) ->
     assert "a commitlogfs is mounted here already; see `commitlogfs status`" in ran.err
     ran = striped.cli("mount", "--no-keeper", striped.config)
     assert ran.status == 4
-    assert ran.err.endswith("commitlogfs: test: its daemon is running already: see `commitlogfs status test`\n")
+    assert ran.err.endswith("commitlogfs: test: its daemon is running already; see `commitlogfs status test`\n")
     # Another name and mountpoint, the same disks: told by the disks' own locks.
     twin = PoolMount(striped.workdir / "twin", striped.disks, name="twin")
     twin.workdir.mkdir()
     report = refused_mount(twin)
     for disk in striped.disks:
         assert f"{disk}: in use by another commitlogfs\n" in report
-    assert report.count("-> it is mounted already: see `commitlogfs status`") == 1
+    assert report.count("-> the pool is mounted already: see `commitlogfs status`") == 1
     ran = twin.cli("init", "--disks", ",".join(map(str, striped.disks)))
     assert ran.status == 4
-    assert "in use by a running commitlogfs: unmount it first" in ran.err
+    assert "in use by a running commitlogfs; unmount it first" in ran.err
     # Another name, the same mountpoint.
     twin.config.write_text(striped.config.read_text())
     ran = twin.cli("mount", twin.config)

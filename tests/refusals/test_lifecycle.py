@@ -263,6 +263,6 @@ def test_several_mounts_have_to_be_named(mounted: PoolMount, base_folder: Path) 
         other.listen()
         ran = mounted.cli("map")
         assert ran.status == 2
-        assert ran.err == "commitlogfs: 2 mounts are running: name one of other, test\n"
+        assert ran.err == "commitlogfs: 2 mounts are running; give one of other, test\n"
     assert mounted.cli("status", "test").status == 0
     assert mounted.cli("status", mounted.mountpoint).status == 0

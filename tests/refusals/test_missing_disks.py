@@ -41,7 +41,7 @@ def test_an_absent_folder_is_named_with_its_remedy_and_the_mount_works_once_it_i
     gone.rename(aside)
     before = snapshot(striped.workdir / "disk0", striped.workdir / "disk2", aside)
     report = refused_mount(striped)
-    assert f"{gone}: no such folder: mount the disk there or correct the path" in report
+    assert f"{gone}: no such directory; mount the disk there or correct the path" in report
     assert not gone.exists()
     assert snapshot(striped.workdir / "disk0", striped.workdir / "disk2", aside) == before
     aside.rename(gone)
@@ -56,7 +56,7 @@ def test_the_bare_folder_of_an_unmounted_disk_is_refused_and_stays_bare(striped:
     report = refused_mount(striped)
     lines = [line for line in report.splitlines() if f"{gone}:" in line]
     assert len(lines) == 1, report
-    assert "bare folder of a disk that is not mounted" in lines[0]
+    assert "bare directory of a disk that is not mounted" in lines[0]
     assert "mount the disk there" in lines[0]
     assert snapshot(gone) == bare
     bring_back(gone, aside)
@@ -108,7 +108,7 @@ def test_a_real_disk_that_is_not_mounted(disk_farm: DiskFarm, make_pool) -> None
         disk.unmount()
     bare = snapshot(*(disk.path for disk in disks))
     report = refused_mount(pool)
-    assert "no disk carries a commitlogfs identity: are the disks mounted?" in report
+    assert "no disk carries a commitlogfs identity; mount the disks" in report
     assert all(str(disk.path) in report for disk in disks)
     degrade(pool)
     refused_mount(pool)
@@ -127,12 +127,12 @@ def test_a_refusal_offers_each_remedy_once(striped: PoolMount) -> None:
     )
     assert lines[1].startswith(f"  {gone}: carries no identity")
     assert [line.split(":")[0].strip() for line in lines[2:4]] == [striped.path(1).name, striped.path(4).name]
-    assert lines[4].startswith("  -> bring back the disk or files")
+    assert lines[4].startswith("  -> bring back the disk or the files")
     assert "on_missing" not in "".join(lines[1:])
     assert len(lines) == 5
     check = striped.cli("check", striped.config).out.splitlines()
     assert check[-1] == (
-        'A mount would be refused: 3 reasons. With on_missing = "degraded" it would serve what is there.'
+        'A mount would be refused: 3 reasons. With on_missing = "degraded" it would serve the disks that are there.'
     )
     degrade(striped)
     striped.write_config()
@@ -149,7 +149,7 @@ def test_ten_thousand_missing_segments_are_a_short_report() -> None:
         FindingCode.NEWEST_SEGMENT_MISSING, Severity.REFUSES_ALWAYS, "", "newest", "is gone", "find it"
     )
     report = str(refusal(PoolRefusedError([*missing, newest], Severity.REFUSES), "log")).splitlines()
-    assert report[:2] == ["log: not mounted, 10,001 reasons; correct them:", "  newest: is gone: find it"]
+    assert report[:2] == ["log: not mounted, 10,001 reasons; correct them:", "  newest: is gone; find it"]
     assert report[7:] == [
         "  and 9,995 more of this kind (gap): `commitlogfs check` shows them all",
         "  -> bring it back",
@@ -166,7 +166,7 @@ def test_all_folders_absent_gives_one_line_for_each(striped: PoolMount) -> None:
     degrade(striped)
     report = refused_mount(striped)
     assert report.splitlines()[1:] == [
-        *(f"  {disk}: no such folder" for disk in striped.disks),
+        *(f"  {disk}: no such directory" for disk in striped.disks),
         "  -> mount the disk there or correct the path",
     ]
 
@@ -230,7 +230,7 @@ def test_a_clone_is_refused_even_degraded(striped: PoolMount) -> None:
     before = snapshot(clone, *own)
     for _ in range(2):
         report = refused_mount(striped)
-        assert f"{clone}: carries the same identity as {own[1]} (a copy or clone?)" in report
+        assert f"{clone}: carries the same identity as {own[1]} (a copy or a clone)" in report
         assert "unmount the copy, or correct the path" in report
         degrade(striped)
     assert snapshot(clone, *own) == before
@@ -350,7 +350,7 @@ def test_an_empty_file_does_not_stand_for_a_missing_newest_segment(striped: Pool
     aside = take_away(gone)
     degrade(striped)
     report = refused_mount(striped)
-    assert "the newest segment lies on a missing disk" in report
+    assert "the newest segment is on a missing disk" in report
     bring_back(gone, aside)
     striped.start()
     assert len(os.listdir(striped.mountpoint)) == 7

@@ -77,7 +77,9 @@ def test_a_stranger_is_kept_out_twice(shared: PoolMount) -> None:
     finally:
         path_of(shared).chmod(0o600)
         shared.runtime.chmod(0o700)
-    assert json.loads(done.stdout[1:]) == {"error": f"user {NOBODY} may not talk to this daemon"}
+    assert json.loads(done.stdout[1:]) == {
+        "error": f"user {NOBODY} may not control this daemon; run as root or its user"
+    }
     eventually(lambda: "event=control_peer_refused" in shared.log_since_start())  # written by a thread of its own
     assert f"uid={NOBODY}" in shared.log_since_start()
 

@@ -38,17 +38,17 @@ def test_range_ends_are_allowed_and_one_beyond_is_not(key):
         with pytest.raises(ThresholdError) as caught:
             Thresholds(**{**fitting, key: value})
         assert (caught.value.key, caught.value.value) == (key, value)
-        assert str(caught.value) == f"{key} = {value} is out of range: allowed is {low} to {high} percent"
+        assert str(caught.value) == f"{key} = {value} is out of range; set it to {low} to {high} percent"
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"force": 85, "full": 80}, "force = 85 is above full = 80: allowed is 30 to 80 percent"),
-        ({"clean": 75, "force": 70}, "clean = 75 is above force = 70: allowed is 10 to 70 percent"),
-        ({"resume": 85}, "resume = 85 is not below force = 85: allowed is 10 to 84 percent"),
-        ({"resume": 9}, "resume = 9 is out of range: allowed is 10 to 84 percent"),
-        ({"min_free_bytes": -1}, "min_free = -1 is negative: allowed is 0 bytes or more"),
+        ({"force": 85, "full": 80}, "force = 85 is above full = 80; set it to 30 to 80 percent"),
+        ({"clean": 75, "force": 70}, "clean = 75 is above force = 70; set it to 10 to 70 percent"),
+        ({"resume": 85}, "resume = 85 is not below force = 85; set it to 10 to 84 percent"),
+        ({"resume": 9}, "resume = 9 is out of range; set it to 10 to 84 percent"),
+        ({"min_free_bytes": -1}, "min_free = -1 is negative; set it to 0 bytes or more"),
     ],
 )
 def test_contradictions_name_key_value_and_allowed_range(values, message):

@@ -156,7 +156,7 @@ def test_a_fresh_mount_beside_an_unreadable_disk(unreadable: Unreadable) -> None
     pool.write_config()
     ran = pool.cli("mount", "--daemon", pool.config)
     assert ran.status == 4
-    assert "the newest segment lies on a missing disk" in ran.err
+    assert "the newest segment is on a missing disk" in ran.err
 
     unreadable.disk.heal()
     kept.start()

@@ -69,7 +69,7 @@ def test_trouble_of_a_disk_is_kept_and_forgotten(daemons, is_failing):
     since_s = time.monotonic() - 30
     health.record_error(first.disk, DiskReadOnlyError("/data1", "its filesystem is read-only"), since_s)
     first.disk.is_failing = first.disk.is_read_only = is_failing
-    first.memory.keep()
+    first.memory.save()
     second = daemons()
     assert not second.disk.is_troubled
     second.memory.restore()
@@ -80,7 +80,7 @@ def test_trouble_of_a_disk_is_kept_and_forgotten(daemons, is_failing):
     assert not second.commitlog.disks[DiskNumber(2)].is_troubled
     health.record_success(second.disk)
     second.disk.is_read_only = False
-    second.memory.keep()
+    second.memory.save()
     third = daemons()
     third.memory.restore()
     assert not third.disk.is_troubled
@@ -92,7 +92,7 @@ def test_a_successor_counts_on_after_removals_in_vain(daemons):
     first.commitlog.space.resume_fruitless_removals(
         FIRST, FruitlessRemovals(FRUITLESS_REMOVALS, 10**12 + 1, now_s, reclaimed_nothing=True)
     )
-    first.memory.keep()
+    first.memory.save()
     second = daemons()
     second.memory.restore()
     assert second.commitlog.space.reclaims_nothing(FIRST)
@@ -102,7 +102,7 @@ def test_a_successor_counts_on_after_removals_in_vain(daemons):
     record.since_s -= TRY_AGAIN_S
     assert not second.commitlog.space.reclaims_nothing(FIRST)
     second.commitlog.space.fruitless_removals().clear()
-    second.memory.keep()
+    second.memory.save()
     third = daemons()
     third.memory.restore()
     assert third.commitlog.space.fruitless_removals() == {}

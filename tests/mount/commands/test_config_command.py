@@ -214,7 +214,7 @@ def test_import_never_writes_through_a_dangling_link(invoke, broker_conf, tmp_pa
 
 @pytest.mark.parametrize(
     ("exists", "options", "said"),
-    [(False, [], "not written"), (True, [], "--force would be needed"), (True, ["--force"], "not written")],
+    [(False, [], "not written"), (True, [], "replacing it needs --force"), (True, ["--force"], "not written")],
 )
 def test_import_dry_run_writes_nothing(invoke, broker_conf, tmp_path, exists, options, said):
     output = tmp_path / "new.toml"

@@ -79,7 +79,7 @@ def _by_age(reserved="72h", delete_when="04"):
 BAD = [
     ("no mountpoint", DISK, ["mountpoint: missing", 'mountpoint = "/var']),
     ("no disks", TOP, ["disks: missing", "[[disks]]"]),
-    ("empty disks", TOP + "disks = []", ["disks: no disk is named", "[[disks]]"]),
+    ("empty disks", TOP + "disks = []", ["disks: no disk is given", "[[disks]]"]),
     ("one pair of brackets", TOP + '[disks]\npath = "/a"', ["disks: must be a list", "two brackets"]),
     ("list of paths", TOP + 'disks = ["/a"]', ["disks[0]: '/a' is not a table", "[[disks]]"]),
     ("disk without path", TOP + "[[disks]]\nreadonly = true", ["disks[0].path: missing", "path ="]),
@@ -100,17 +100,17 @@ BAD = [
     (
         "retention no table",
         TOP + 'retention = "off"\n' + DISK,
-        ["retention: 'off' is not a table: write [retention]"],
+        ["retention: 'off' is not a table; write [retention]"],
     ),
     (
         "a disk's thresholds no table",
         TOP + DISK + "thresholds = 85\n",
-        ["disks[0].thresholds: 85 is not a table: write [disks.thresholds]"],
+        ["disks[0].thresholds: 85 is not a table; write [disks.thresholds]"],
     ),
     (
         "retention of a disk",
         TOP + DISK + "[disks.retention]\npunch = false\n",
-        ["disks[0].retention: unknown key: retention is for the whole log: write [retention] as a table of"],
+        ["disks[0].retention: unknown key; retention is for the whole log: write [retention] as a table of"],
     ),
     ("a key of retention in a disk", TOP + DISK + "punch = false\n", ["disks[0].punch", "in a [retention] table"]),
     ("a key of retention at the top", TOP + 'mode = "off"\n' + DISK, ["mode: unknown", "in a [retention] table"]),
@@ -126,12 +126,12 @@ BAD = [
     (
         "by age without reserved",
         _retention('mode = "filesystem"\ndelete_when = "04"'),
-        ["retention.reserved: missing: mode = 'filesystem' expires segments by age", 'add reserved = "72h"'],
+        ["retention.reserved: missing (with mode = 'filesystem', commitlogfs expires", 'add reserved = "72h"'],
     ),
     (
         "by age without delete_when",
         _retention('mode = "filesystem"\nreserved = "72h"'),
-        ["retention.delete_when: missing: mode = 'filesystem' expires segments by age", 'add delete_when = "04"'],
+        ["retention.delete_when: missing (with mode = 'filesystem', commitlogfs expires", 'add delete_when = "04"'],
     ),
     (
         "reserved is the broker's",
@@ -146,17 +146,21 @@ BAD = [
     ("duration without unit", _retention("force_after = 30"), ["retention.force_after: 30 is not a duration"]),
     ("duration below zero", _retention('grace = "-1s"'), ["retention.grace: '-1s' is not a duration"]),
     ("seconds for hours", _by_age(reserved="72s"), ["retention.reserved: 72s is too short", "at least 1h"]),
-    ("hour 24", _by_age(delete_when="04;24"), ["retention.delete_when: '04;24'", "no hour 24", "00 to 23"]),
+    ("hour 24", _by_age(delete_when="04;24"), ["retention.delete_when: '04;24'", "hour 24 does not", "00 to 23"]),
     (
         "a blank between hours",
         _by_age(delete_when="04; 16"),
-        ["retention.delete_when: '04; 16' is no list", '"04;16"'],
+        ["retention.delete_when: '04; 16' is not a list", '"04;16"'],
     ),
-    ("no hour", _by_age(delete_when=""), ["retention.delete_when: '' is no list of hours"]),
-    ("hours without quotes", _retention("delete_when = 4"), ["retention.delete_when: 4 is no list of hours"]),
-    ("an endless interval", _retention('interval = "11m"'), ["retention.interval: 11m is too long: at most 10m"]),
+    ("no hour", _by_age(delete_when=""), ["retention.delete_when: '' is not a list of hours"]),
+    ("hours without quotes", _retention("delete_when = 4"), ["retention.delete_when: 4 is not a list of hours"]),
+    (
+        "an endless interval",
+        _retention('interval = "11m"'),
+        ["retention.interval: 11m is too long; write at most 10m"],
+    ),
     ("a breathless interval", _retention('interval = "999ms"'), ["retention.interval: 999ms is too short", "1s"]),
-    ("batch zero", _retention("batch = 0"), ["retention.batch: 0 is too small: at least 1", 'mode = "off"']),
+    ("batch zero", _retention("batch = 0"), ["retention.batch: 0 is too small; write at least 1", 'mode = "off"']),
     ("batch a text", _retention('batch = "10"'), ["retention.batch: '10' is not a whole number"]),
     ("punch a text", _retention('punch = "no"'), ["retention.punch: 'no' is not true or false"]),
     ("number for a text", "mountpoint = 3\n" + DISK, ["mountpoint: 3 is not a text", "quotes"]),
@@ -172,13 +176,13 @@ BAD = [
     ("size true", TOP + "segment_size = true\n" + DISK, ["segment_size: True is not a size"]),
     ("size odd", TOP + "segment_size = 5000\n" + DISK, ["5000 is not a multiple of 4096", "4096 or 8192"]),
     ("size tiny", TOP + "segment_size = 1\n" + DISK, ["segment_size: 1 is not a multiple", "sizes are 4096"]),
-    ("size zero", TOP + "segment_size = 0\n" + DISK, ["segment_size: 0B is no segment size", "1GiB"]),
+    ("size zero", TOP + "segment_size = 0\n" + DISK, ["segment_size: 0B is not a segment size", "1GiB"]),
     ("size negative", TOP + "segment_size = -4096\n" + DISK, ["segment_size: -4096 is negative"]),
     ("size of a long", TOP + 'segment_size = "2GiB"\n' + DISK, ["segment_size: 2GiB is too large", "2147479552"]),
     ("relative disk", TOP + '[[disks]]\npath = "data1"', ["disks[0].path: 'data1' is not absolute"]),
     ("relative mountpoint", 'mountpoint = "log"\n' + DISK, ["mountpoint: 'log' is not absolute"]),
-    ("climbing path", TOP + '[[disks]]\npath = "/a/../b"', ["disks[0].path: '/a/../b' holds '..'"]),
-    ("newline in a path", TOP + '[[disks]]\npath = "/a\\nb"', ["disks[0].path: '/a\\nb' holds a control"]),
+    ("climbing path", TOP + '[[disks]]\npath = "/a/../b"', ["disks[0].path: '/a/../b' has '..'"]),
+    ("newline in a path", TOP + '[[disks]]\npath = "/a\\nb"', ["disks[0].path: '/a\\nb' has a control"]),
     ("disk twice", TOP + DISK + DISK, ["disks[1].path: /data1/commitlog is disks[0] again"]),
     (
         "disk twice, spelt differently",
@@ -208,7 +212,7 @@ BAD = [
     ),
     ("weight unused", TOP + DISK + "weight = 2", ["disks[0].weight: has no effect", 'placement = "weighted"']),
     ("weight zero", TOP + 'placement = "weighted"\n' + DISK + "weight = 0", ["disks[0].weight: 0", "above 0"]),
-    ("weight nan", TOP + 'placement = "weighted"\n' + DISK + "weight = nan", ["disks[0].weight: nan is no weight"]),
+    ("weight nan", TOP + 'placement = "weighted"\n' + DISK + "weight = nan", ["disks[0].weight: nan is not a"]),
     (
         "weight text",
         TOP + 'placement = "weighted"\n' + DISK + 'weight = "2"',
@@ -360,8 +364,8 @@ def test_several_problems_are_counted_and_get_a_line_each():
     heading, *lines = str(caught.value).splitlines()
     assert heading == "demo.toml: 2 problems"
     assert sorted(lines) == [
-        "  mountpoint: 3 is not a text in quotes: put it in quotes",
-        "  plcement: unknown key: did you mean placement?",
+        "  mountpoint: 3 is not a text in quotes; put it in quotes",
+        "  plcement: unknown key; did you mean placement?",
     ]
 
 
@@ -382,7 +386,7 @@ def test_unreadable_files_are_one_line(tmp_path):
         (tmp_path / "absent.toml", "no such file"),
         (not_utf8, "line 2 is not UTF-8"),
         (folder, "cannot be read (Is a directory)"),
-        (odd_name, "'my broker' cannot name a mount"),
+        (odd_name, "'my broker' cannot be a mount's name"),
     ]:
         with pytest.raises(ConfigError) as caught:
             load_config(path)
@@ -428,7 +432,7 @@ def test_paths_are_taken_as_they_are(text):
 
 @pytest.mark.parametrize("text", ["", "..", "-x", "a b", "a\nb", "x" * 65])
 def test_odd_names_are_refused(text):
-    with pytest.raises(ConfigError, match="is no name") as caught:
+    with pytest.raises(ConfigError, match="not a name") as caught:
         config_path(text)
     assert "\n" not in str(caught.value)
 
@@ -440,7 +444,7 @@ def test_without_a_name_the_only_configuration_is_meant(folders):
     (own / "a.toml").touch()
     assert default_config_path() == own / "a.toml"
     (system / "b.toml").touch()
-    with pytest.raises(ConfigError, match="several configurations: name one of a, b"):
+    with pytest.raises(ConfigError, match="several configurations; give one of a, b"):
         default_config_path()
 
 

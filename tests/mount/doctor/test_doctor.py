@@ -70,7 +70,7 @@ def test_fusermount():
     ],
 )
 def test_allow_other(wanted, root, conf, level):
-    assert check_allow_other(wanted=wanted, root=root, fuse_conf=conf).level is level
+    assert check_allow_other(enabled=wanted, root=root, fuse_conf=conf).level is level
 
 
 def test_request_timeouts():
@@ -78,7 +78,7 @@ def test_request_timeouts():
     assert check_request_timeouts(quiet).level is Level.OK
     check = check_request_timeouts({"default_request_timeout": 0, "max_request_timeout": 30})
     assert check.level is Level.WARNING
-    assert check.message == "fs.fuse.max_request_timeout = 30: one hung request aborts the whole mount"
+    assert check.message == "fs.fuse.max_request_timeout = 30: one request that hangs aborts the whole mount"
     assert "fs.fuse.max_request_timeout=0" in check.remedy
 
 

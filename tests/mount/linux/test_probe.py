@@ -42,7 +42,7 @@ def test_nothing_mounted(place: Path):
 
 def test_another_filesystem(place: Path):
     with tiny_fuse(place, "else"):
-        assert probe.probe_mount(place, 5).reason == "mounted here is fuse.else, not commitlogfs"
+        assert probe.probe_mount(place, 5).reason == "a fuse.else filesystem is mounted here, not commitlogfs"
 
 
 def test_the_hidden_file_is_missing(place: Path):
@@ -103,6 +103,6 @@ def test_a_mount_point_with_strange_bytes(workdir: Path):
     strange.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "t", str(strange)], check=True)
     try:
-        assert probe.probe_mount(strange, 5).reason == "mounted here is tmpfs, not commitlogfs"
+        assert probe.probe_mount(strange, 5).reason == "a tmpfs filesystem is mounted here, not commitlogfs"
     finally:
         subprocess.run(["umount", str(strange)], check=True)

@@ -64,7 +64,7 @@ def test_a_symlink_or_file_is_refused(folder: Path, workdir: Path):
             act()
     folder.unlink()
     folder.touch()
-    with pytest.raises(RefusedError, match="not a folder"):
+    with pytest.raises(RefusedError, match="not a directory"):
         runtime_directory.ensure_runtime_folder()
 
 

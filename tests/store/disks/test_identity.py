@@ -119,7 +119,7 @@ def test_a_missing_field_is_damage(key):
 
 
 def test_a_later_version_asks_for_the_newer_program():
-    with pytest.raises(PoolError, match=r"^/data1: written by format version 2, .* use the newer commitlogfs$"):
+    with pytest.raises(PoolError, match=r"^/data1: has format version 2, .* use the newer commitlogfs$"):
         parse_identity(changed(version=2, number="whatever that version keeps there"), "/data1")
 
 

@@ -139,7 +139,7 @@ def test_other_names_are_refused_in_one_line(bad):
 
 
 def test_a_taken_name_is_refused():
-    log = make_log({0: SIZE, 1: 0}, quarantined={name(5): "it lies on more than one disk"})
+    log = make_log({0: SIZE, 1: 0}, quarantined={name(5): "it is on more than one disk"})
     for index in (0, 1, 5):
         with pytest.raises(SegmentExistsError):
             log.plan_create(name(index), NOW)

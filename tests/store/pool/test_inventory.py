@@ -206,7 +206,7 @@ def test_a_wrong_size_of_some_segments_is_their_own(disks, size, other):
     put(disks[0], name(0), b"x" * size)
     put(disks[1], name(2), b"x" * other)
     remedies = {f.remedy for f in look(disks).findings if f.code is FindingCode.WRONG_SIZE}
-    assert remedies == {"finish or repeat the copy that made it, or move it out of the folder"}
+    assert remedies == {"complete or repeat the copy that made it, or move it out of the directory"}
 
 
 @pytest.mark.parametrize("size", [1, SIZE + 1])

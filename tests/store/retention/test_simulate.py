@@ -11,7 +11,7 @@ from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.retention import Mode, RetentionRules, Rule, Trigger
 from commitlogfs.store.retention.simulate import Scenario, simulate
-from commitlogfs.store.retention.simulated_broker import BrokerRules, judge
+from commitlogfs.store.retention.simulated_broker import BrokerRules, evaluate_pressure
 from commitlogfs.store.retention.simulated_pool import PlannedDisk
 from commitlogfs.store.retention.simulated_report import Actor
 from commitlogfs.store.retention.statfs import DiskShare, compose
@@ -283,6 +283,6 @@ def test_what_cannot_be_is_refused(change):
 def test_a_broker_rounds_up(used, judged):
     usage = DiskUsage(10_000 << 12, (10_000 - used) << 12, (10_000 - used) << 12)
     share = DiskShare(DiskState.RW, usage, used << 12, Thresholds())
-    pressure = judge(compose((share,), Trigger.ALL), Thresholds())
+    pressure = evaluate_pressure(compose((share,), Trigger.ALL), Thresholds())
     assert (pressure.cleans, pressure.forces, pressure.fills) == tuple(map(bool, judged))
     assert pressure.clears == (used <= 8500)
