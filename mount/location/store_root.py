@@ -22,7 +22,7 @@ _TIMEOUT_S: Final = 3.0
 
 # Run as that user, so that the kernel decides, by access control lists and read-only filesystems, too.
 _SCRIPT: Final = """
-for directory; do
+for folder; do
     [ -e "$folder" ] || exit 0
     [ -x "$folder" ] || { printf %s "$folder"; exit 1; }
 done

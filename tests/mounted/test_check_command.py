@@ -96,7 +96,7 @@ def test_no_disk_at_all(make_pool, cli, workdir):
         disk.rename(f"{disk}-away")
     ran = cli("check", pool.config)
     assert (ran.status, ran.out) == (4, "")
-    assert ran.err.startswith("commitlogfs: test: cannot be checked: \n  ")
+    assert ran.err.startswith("commitlogfs: test: the pool cannot be checked: \n  ")
     assert ran.err.count("no such directory") == 2
 
 

@@ -95,7 +95,7 @@ def test_all_disks_full(disk_farm: DiskFarm, make_pool: MakePool, cli: CommandLi
     assert told["no-disk-for-the-next"] == "no disk takes the next segment, so its create will fail"
     warnings = found(cli("doctor", pool.config, "--json"), "warning")
     assert warnings["disk-full"].startswith(f"{pool.disks[1]}: ext4, ")
-    assert warnings["disk-full"].endswith("% used: it takes no new segments")
+    assert warnings["disk-full"].endswith("% used; it takes no new segments")
     checked = cli("check", pool.config)
     assert checked.status == 1
     assert "problem: every disk is full" in checked.out

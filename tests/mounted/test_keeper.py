@@ -225,7 +225,7 @@ def test_restart_tells_when_no_successor_comes(kept: Kept):
     pool.config.write_text(good.replace(size, f"segment_size = {2 * pool.segment_size}"))
     ran = pool.cli("restart", pool.name, "--timeout", "1", "--force")
     assert ran.status == 1
-    assert f"no successor of daemon {former} answers within 1 s" in ran.err
+    assert f"no successor of daemon {former} has answered within 1 s" in ran.err
     assert len(kept.mounts()) == 1
     pool.config.write_text(good)
     assert kept.wait_for_another(former)  # the keeper tries again

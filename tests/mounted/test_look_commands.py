@@ -298,7 +298,7 @@ def test_an_empty_log_and_a_degraded_one(make_pool, monkeypatch):
     assert f"DEGRADED: served without {lost}." in drawn
     assert "1 GAP" in drawn.splitlines()[0]
     assert "gaps      " + BLOCKS.gap * 3 in drawn
-    assert f"gap: 1 segment from {segment_name(1, MIB)} on" in drawn
+    assert f"gap: 1 segment missing from {segment_name(1, MIB)} on" in drawn
     assert json.loads(cli("map", "--json").out)["gaps"] == [[MIB, 2 * MIB]]
     ran = cli("locate", MIB + 5)
     assert (ran.status, str(lost) in ran.err) == (1, True)

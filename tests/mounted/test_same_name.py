@@ -48,7 +48,7 @@ def test_a_mountpoint_is_never_taken_for_the_daemon_of_the_same_name(twins):
     # Only the daemon itself could be asked for this: it answers in its own runtime folder.
     ran = one.cli("map", two.mountpoint)
     assert (ran.status, ran.out) == (4, "")
-    assert f"twin: mounted at {two.mountpoint} by " in ran.err
+    assert f"has mounted it at {two.mountpoint}; " in ran.err
 
 
 def test_a_dead_mount_is_found_by_its_name_and_nobody_waits_for_its_daemon(twins):

@@ -82,7 +82,7 @@ def test_a_version_with_another_layout_leaves_the_mount_to_the_one_that_knows_it
     mount.wait_ready(2)
     assert (ran.status, ran.out) == (1, "")
     assert ran.err.count("\n") == 1
-    assert f"no successor of daemon {before} answers within 1 s" in ran.err
+    assert f"no successor of daemon {before} has answered within 1 s" in ran.err
     told = [line for line in pool.log_since_start().splitlines() if " layout 1" in line]
     assert told
     said = "has layout 1, this version knows 2; install the version that it was mounted by"
