@@ -102,6 +102,6 @@ def test_errors_and_warnings_show_names_as_they_are(
         common.complain(f"topic {name}")
         raise UsageError(f"no {name}")
 
-    monkeypatch.setattr(common, "look_at", fail)
+    monkeypatch.setattr(common, "list_log", fail)
     assert cli.main(["stats", "log"]) == 2
     assert capfd.readouterr().err == f"topic {printable(name)}\ncommitlogfs-pipeline: no {printable(name)}\n"
