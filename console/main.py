@@ -50,17 +50,21 @@ def run(app: typer.Typer, arguments: list[str] | None = None, translate: Transla
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.OK)
     except Exception as error:
-        shown = translate(error) or (error if isinstance(error, UserError) else None)
-        if shown is not None:
-            _report(app, str(shown))
-            return int(shown.exit_code)
-        if not isinstance(error, OSError):
-            raise
-        # An error that the command does not expect: a full disk under a log file, a failing directory.
-        where = f"{error.filename}: " if error.filename is not None else ""
-        _report(app, f"{where}{error.strerror or error}")
-        return int(ExitCode.FINDINGS)
+        return _report_error(app, error, translate)
     return result if isinstance(result, int) else int(ExitCode.OK)
+
+
+def _report_error(app: typer.Typer, error: Exception, translate: Translate) -> int:
+    shown = translate(error) or (error if isinstance(error, UserError) else None)
+    if shown is not None:
+        _report(app, str(shown))
+        return int(shown.exit_code)
+    if not isinstance(error, OSError):
+        raise error
+    # An error that the command does not expect: a full disk under a log file, a failing directory.
+    where = f"{error.filename}: " if error.filename is not None else ""
+    _report(app, f"{where}{error.strerror or error}")
+    return int(ExitCode.FINDINGS)
 
 
 def version_option(name: str) -> Any:

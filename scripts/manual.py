@@ -82,24 +82,32 @@ def _page(context: typer.Context, shared_status: str) -> str:
     ]
     if described:
         lines += [".SH DESCRIPTION", *(line for text in described for line in (".PP", _text(text)))]
-    found = [record for p in command.get_params(context) if (record := p.get_help_record(context))]
-    options = [record for record in found if record[0].startswith("-")]
-    for heading, records in (("ARGUMENTS", [r for r in found if r not in options]), ("OPTIONS", options)):
-        if records:
-            lines.append(f".SH {heading}")
-        for term, text in records:
-            lines += [".TP", f".B {_text(term)}", _text(text)]
-    verbs = _verbs(context)
-    if verbs:
-        lines.append(".SH COMMANDS")
-    for verb in verbs:
-        lines += [".TP", _reference(_page_name(verb.command_path)), _text(_paragraphs(verb.command.help)[0])]
+    lines += _parameters(context) + _commands(context)
     lines += [".SH EXIT STATUS", _text(status.removeprefix(_STATUS).strip()), ".SH SEE ALSO"]
     if context.parent is not None:
         lines.append(_reference(_page_name(context.parent.command_path)))
     else:
         lines += [_reference(other) for other in COMMANDS if other != context.info_name]
     return "\n".join(lines) + "\n"
+
+
+def _parameters(context: typer.Context) -> list[str]:
+    found = [record for p in context.command.get_params(context) if (record := p.get_help_record(context))]
+    lines = []
+    for heading, is_option in (("ARGUMENTS", False), ("OPTIONS", True)):
+        records = [record for record in found if record[0].startswith("-") is is_option]
+        if records:
+            lines.append(f".SH {heading}")
+        for term, text in records:
+            lines += [".TP", f".B {_text(term)}", _text(text)]
+    return lines
+
+
+def _commands(context: typer.Context) -> list[str]:
+    lines = []
+    for verb in _verbs(context):
+        lines += [".TP", _reference(_page_name(verb.command_path)), _text(_paragraphs(verb.command.help)[0])]
+    return [".SH COMMANDS", *lines] if lines else []
 
 
 def _paragraphs(text: str | None) -> list[str]:

@@ -34,6 +34,8 @@ _TEST_DEFAULTS: dict[str, ConfigValue] = {
     # An index file of the default size has 420 MB: much to flush for a small test.
     "maxHashSlotNum": 100_000,
     "maxIndexNum": 400_000,
+    # Until this time after its start, a thread of 5.x spins on one processor (TransactionMetricsFlushService).
+    "transactionMetricFlushInterval": 500,
 }
 
 

@@ -85,13 +85,14 @@ def _show(sections: dict[str, list[Check]], output: Output) -> None:
         for check in shown:
             output.report(check.level.name.lower(), check.message, check.remedy)
     if not quiet:
-        checks = [check for section in sections.values() for check in section]
-        problems = sum(check.level is Level.PROBLEM for check in checks)
-        warnings = sum(check.level is Level.WARNING for check in checks)
-        found = [
-            count_of(number, noun) for number, noun in ((problems, "problem"), (warnings, "warning")) if number
-        ]
-        output.line(" and ".join(found) or "All is well.", "bold" if found else "green")
+        counted = _counted([check.level for section in sections.values() for check in section])
+        output.line(counted or "All is well.", "bold" if counted else "green")
+
+
+def _counted(levels: list[Level]) -> str:
+    """ "2 problems and 1 warning", without those that there are none of."""
+    counts = (levels.count(Level.PROBLEM), "problem"), (levels.count(Level.WARNING), "warning")
+    return " and ".join(count_of(number, noun) for number, noun in counts if number)
 
 
 def _as_json(sections: dict[str, list[Check]], worst: Level) -> dict[str, Any]:

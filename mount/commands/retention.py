@@ -158,19 +158,16 @@ def simulate_(
     EXIT STATUS: 0 simulated; 1 simulated, with a warning: messages are refused, or go before their time, or a disk
     is of no use; 2 bad options or configuration.
     """
-    which = config if config is not None or disks is not None else settings.or_default(None)
-    if which is None and disks is None:
-        raise UsageError('retention simulate: say which disks: --disks "12x5TB" or --config NAME|FILE')
-    base = None if which is None else load_config(config_path(which))
-    given: dict[str, Any] = {"clean": clean, "force": force, "full": full, "resume": resume}
+    base = _base(config, disks)
+    given = {"clean": clean, "force": force, "full": full, "resume": resume}
     given["min_free"] = None if min_free is None else _size("--min-free", min_free)
-    given = {key: value for key, value in given.items() if value is not None}
-    common = change_thresholds(Thresholds() if base is None else base.thresholds, given)
+    changed = {key: value for key, value in given.items() if value is not None}
+    common = change_thresholds(Thresholds() if base is None else base.thresholds, changed)
     scenario = Scenario(
-        disks=with_foreign(_disks(disks, base, common, given), foreign or ()),
+        disks=with_foreign(_disks(disks, base, common, changed), foreign or ()),
         ingest_bytes_per_s=_rate(ingest),
         segment_size=_segment_size(segment, base),
-        placement=placement.value if placement is not None else base.placement if base else "round-robin",
+        placement=_placement(placement, base),
         rules=_rules(base, mode, trigger, reserved, delete_when),
         broker=_broker(common, reserved, delete_when),
     )
@@ -187,7 +184,21 @@ def simulate_(
         raise typer.Exit(ExitCode.FINDINGS)
 
 
+def _base(config: str | None, disks: str | None) -> Config | None:
+    """The configuration that the options change; None where the disks are given as sizes alone."""
+    which = config if config is not None or disks is not None else settings.or_default(None)
+    if which is None and disks is None:
+        raise UsageError('retention simulate: say which disks: --disks "12x5TB" or --config NAME|FILE')
+    return None if which is None else load_config(config_path(which))
+
+
 # --- options -----------------------------------------------------------------------------------------------
+
+
+def _placement(placement: PlacementName | None, base: Config | None) -> str:
+    if placement is not None:
+        return placement.value
+    return base.placement if base else "round-robin"
 
 
 def _disks(

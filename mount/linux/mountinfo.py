@@ -105,7 +105,7 @@ def resolve_path(path: str | os.PathLike[str], entries: Sequence[MountEntry] | N
     entries = read_mounts() if entries is None else entries
     fuse_mountpoints = {entry.mountpoint for entry in entries if is_fuse(entry)}
     # Not normalised first: `link/..` is the parent of the link's target.
-    todo = [part for part in _absolute(path).parts[:0:-1] if part != "."]
+    todo = _reversed_parts(_absolute(path).parts)
     resolved, symlinks = "/", 0
     while todo:
         part = todo.pop()
@@ -114,8 +114,7 @@ def resolve_path(path: str | os.PathLike[str], entries: Sequence[MountEntry] | N
             continue
         candidate = resolved.rstrip("/") + "/" + part
         if candidate in fuse_mountpoints:
-            tail = [other for other in reversed(todo) if other != "."]
-            return os.path.normpath("/".join([candidate, *tail]))
+            return os.path.normpath("/".join([candidate, *reversed(todo)]))
         target = _read_symlink(candidate)
         if target is None:
             resolved = candidate
@@ -123,11 +122,15 @@ def resolve_path(path: str | os.PathLike[str], entries: Sequence[MountEntry] | N
         symlinks += 1
         if symlinks > _MAX_SYMLINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path))
-        parts = [p for p in target.split("/") if p not in ("", ".")]
-        todo.extend(reversed(parts))
+        todo += _reversed_parts(Path(target).parts)
         if target.startswith("/"):
             resolved = "/"
     return resolved
+
+
+def _reversed_parts(parts: tuple[str, ...]) -> list[str]:
+    """The components of a path without its root, the last one first."""
+    return [part for part in reversed(parts) if not part.startswith("/")]
 
 
 def _absolute(path: str | os.PathLike[str]) -> Path:

@@ -230,11 +230,9 @@ def _small_disks(report: SimulationReport, scenario: Scenario) -> list[Remark]:
     small = [d for d in report.disks if 0 < d.reached_s.get("force", math.inf) < _EARLIER * last_s]
     if not small:
         return []
-    names = ", ".join(d.planned.path for d in small[:3]) + (f" and {len(small) - 3} more" if len(small) > 3 else "")
-    first_s = min(d.reached_s["force"] for d in small)
-    when = duration_in_words(first_s)
-    others = [d for d in report.disks if d not in small and d.segments]
-    idle = [d for d in others if d.used_percent < d.planned.thresholds.clean]
+    names = _listed([d.planned.path for d in small])
+    when = duration_in_words(min(d.reached_s["force"] for d in small))
+    idle = [d for d in report.disks if d not in small and d.segments and _is_below_clean(d)]
     if scenario.rules.trigger is Trigger.ANY and report.removed and idle:
         text = f"{names}: at force after {when}, and with trigger any that decides for the whole log: "
         text += f"{idle[0].planned.path} is {idle[0].used_percent:.0f} % used at the end"
@@ -242,6 +240,15 @@ def _small_disks(report: SimulationReport, scenario: Scenario) -> list[Remark]:
     text = f"{names}: at force after {when}, long before the others, which take the segments while it is skipped"
     remedy = "placement weighted fills disks of different sizes alike"
     return [Remark("small-disk", "note", text, remedy if scenario.placement != "weighted" else "")]
+
+
+def _listed(paths: list[str]) -> str:
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    return ", ".join(paths[:3]) + more
+
+
+def _is_below_clean(disk: DiskReport) -> bool:
+    return disk.used_percent < disk.planned.thresholds.clean
 
 
 def _slow_expiry(report: SimulationReport, scenario: Scenario) -> list[Remark]:

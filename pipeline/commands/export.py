@@ -113,58 +113,68 @@ def export(
     """
     from commitlogfs.pipeline.jobs.export import ExportRequest, plan_export
 
-    given = {
-        "topic": topic,
-        "topicPattern": topic_pattern,
-        "startingOffsets": starting_offsets,
-        "endingOffsets": ending_offsets,
-        "startingTimestamp": starting_timestamp,
-        "endingTimestamp": ending_timestamp,
-        "includeSystemTopics": str(system_topics),
-        "includeHalfMessages": str(half_messages),
-        "mode": mode,
-        "checkCrc": str(check_crc),
-        "failOnDataLoss": str(fail_on_data_loss),
-        "segmentSize": segment_size,
-        "splitSize": split_size,
-    }
-    options = {name: value for name, value in given.items() if value is not None}
+    options = _given(
+        {
+            "topic": topic,
+            "topicPattern": topic_pattern,
+            "startingOffsets": starting_offsets,
+            "endingOffsets": ending_offsets,
+            "startingTimestamp": starting_timestamp,
+            "endingTimestamp": ending_timestamp,
+            "includeSystemTopics": str(system_topics),
+            "includeHalfMessages": str(half_messages),
+            "mode": mode,
+            "checkCrc": str(check_crc),
+            "failOnDataLoss": str(fail_on_data_loss),
+            "segmentSize": segment_size,
+            "splitSize": split_size,
+        }
+    )
     request = ExportRequest(
         log,
         output,
         **({} if columns is None else {"columns": _names(columns)}),
-        partition_by=() if partition_by == "none" else _names(partition_by),
+        partition_by=_partitions(partition_by),
         compression=compression,
         file_size=common.parse_size("--file-size", file_size or _FILE_SIZE),
         range_size=None if range_size is None else common.parse_size("--range-size", range_size),
         replace=replace,
     )
+    is_stream = follow or available_now
     if interval is not None and (available_now or not follow):
         raise UsageError("export: --interval has no effect without --follow; leave it out")
-    if (follow or available_now) and (file_size is not None or range_size is not None):
-        raise UsageError("export: --file-size and --range-size have no effect on a stream; leave them out")
+    if is_stream:
+        _check_stream_options(file_size, range_size, ranged=replace or dry_run or wants_json(as_json))
+    elif checkpoint is not None:
+        raise UsageError("export: --checkpoint has no effect without --follow or --available-now; leave it out")
     common.list_log(log, segment_size)
-    if follow or available_now:
-        if replace or dry_run or wants_json(as_json):
-            raise UsageError("export: a stream does not support --replace, --dry-run and --json; leave them out")
+    if is_stream:
         _stream(request, options, master, checkpoint, interval, available_now=available_now)
         return
-    if checkpoint is not None:
-        raise UsageError("export: --checkpoint has no effect without --follow or --available-now; leave it out")
     plan = plan_export(request, options)
     if dry_run:
-        if wants_json(as_json):
-            common.show_json(plan.as_json())
-        else:
-            _show_plan(plan)
+        _show_plan(plan, as_json=as_json)
         return
     result = _run(request, options, master, plan)
-    if wants_json(as_json):
-        common.show_json(result.as_json())
-    else:
-        _show(result)
-    if result.damages or result.lost or result.kept or result.not_served:
+    _show(result, as_json=as_json)
+    if any((result.damages, result.lost, result.kept, result.not_served)):
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _check_stream_options(file_size: str | None, range_size: str | None, *, ranged: bool) -> None:
+    """Raises UsageError if an option of range exports is given for a stream."""
+    if file_size is not None or range_size is not None:
+        raise UsageError("export: --file-size and --range-size have no effect on a stream; leave them out")
+    if ranged:
+        raise UsageError("export: a stream does not support --replace, --dry-run and --json; leave them out")
+
+
+def _given(options: dict[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _partitions(text: str) -> tuple[str, ...]:
+    return () if text == "none" else _names(text)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -185,7 +195,10 @@ def _run(
         return common.run_job(spark, partial(run, spark, request, options, on_progress=on_progress))
 
 
-def _show_plan(plan: "ExportPlan") -> None:
+def _show_plan(plan: "ExportPlan", *, as_json: bool) -> None:
+    if wants_json(as_json):
+        common.show_json(plan.as_json())
+        return
     common.say(
         f"{count_of(len(plan.before), 'range')} finished before; {approximate_size(plan.todo_bytes)} of the log to "
         f"export in {count_of(len(plan.todo), 'range')}"
@@ -200,7 +213,10 @@ def _kept(one: "KeptRange") -> str:
     return f"log offsets {one.start} to {one.end}: {one.reason}"
 
 
-def _show(result: "ExportResult") -> None:
+def _show(result: "ExportResult", *, as_json: bool) -> None:
+    if wants_json(as_json):
+        common.show_json(result.as_json())
+        return
     files = [file for one in result.ranges for file in one.files]
     if result.ranges:
         common.say(

@@ -1,8 +1,8 @@
 """`commitlogfs-pipeline rebuild`: rebuilds consume queues and index from the log."""
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from commitlogfs.pipeline.broker.settings import BrokerSettings
     from commitlogfs.pipeline.jobs.apply import ApplyResult
     from commitlogfs.pipeline.jobs.rebuild import RebuildResult
+    from commitlogfs.pipeline.log.segments import LogListing
 
 
 def register(app: typer.Typer) -> None:
@@ -109,83 +110,124 @@ def rebuild(
         live_topics_only=live_topics_only,
         topic_starts=_topic_starts(topic_start or ()),
     )
-    for topic in settings.rules.topic_starts:
-        if settings.topics is not None and topic not in settings.topics:
-            raise UsageError(f"--topic-start: topic {topic} is not in the store's config/topics.json; correct it")
-    place = log or settings.commitlog
-    if place is None:
-        raise UsageError("rebuild: no log given; give LOG, --store-root or --broker-conf")
-    if output is None:
-        if not apply or store_root is None:
-            raise UsageError("rebuild: no output given; give --output DIR")
-        output = store_root / "rebuilt"
-    if apply and store_root is not None:
-        _refuse_running_broker(store_root)
-        if _is_made(output, store_root):
-            if dry_run and wants_json(as_json):
-                common.show_json({"output": str(output), "would_install_in": str(store_root)})
-            elif dry_run:
-                common.say(f"Would install {output} in {store_root}.")
-            else:
-                done = _apply(output, store_root, settings, log, accept_misplaced=accept_misplaced)
-                _show_apply({"output": str(output), "warnings": []}, done, as_json=as_json)
+    _check_topic_starts(settings)
+    place = _log_of(log, settings)
+    installation = _Installation(store_root, settings, log, accept_misplaced) if apply and store_root else None
+    output = _output_for(output, installation)
+    if installation is not None:
+        _refuse_running_broker(installation.store_root)
+        if _is_made(output, installation.store_root):
+            _install_made(output, installation, dry_run=dry_run, as_json=as_json)
             return
     listing = common.list_log(place, segment_size)
-    queues, keys = consumequeue or not index, index or not consumequeue
     if output.exists():
         raise RebuildRefusedError(f"{output}: exists; remove it, or name another output")
-    log_bytes = sum(segment.size for segment in listing.segments)
     for warning in settings.warnings:
         common.complain(f"warning: {warning}")
-    if dry_run and wants_json(as_json):
-        common.show_json(
-            {
-                "log": place,
-                "output": str(output),
-                "segments": len(listing.segments),
-                "bytes": log_bytes,
-                "consumequeue": queues,
-                "index": keys,
-                "warnings": list(settings.warnings),
-            }
-        )
-        return
+    plan = _Plan(place, output, listing, consumequeue or not index, index or not consumequeue, settings.warnings)
     if dry_run:
-        parts = " and ".join(name for name, chosen in (("consume queues", queues), ("index", keys)) if chosen)
-        count = count_of(len(listing.segments), "segment")
-        common.say(
-            f"Would read {count}, {approximate_size(log_bytes)}, from {place}, and write {parts} to {output}."
-        )
+        _show_plan(plan, as_json=as_json)
         return
     with (
         common.spark_session("rebuild", master) as spark,
-        common.progress_bar("rebuild", log_bytes) as on_progress,
+        common.progress_bar("rebuild", plan.log_bytes) as on_progress,
     ):
         job = partial(
             run,
-            consumequeue=queues,
-            index=keys,
+            consumequeue=plan.queues,
+            index=plan.keys,
             settings=settings,
             mode=damage_mode,
             split_size=split_bytes,
             on_progress=on_progress,
         )
         result = common.run_job(spark, partial(job, spark, place, output))
-    warnings = list(settings.warnings)
-    if not wants_json(as_json):
-        _show(result)
-    installed: ApplyResult | None = None
-    try:
-        if result.damages and apply:
-            left = f"{output}: not installed, because damage was skipped; check it, then give --apply again"
-            warnings.append(left)
-            common.complain(left)
-        elif apply and store_root is not None:
-            installed = _apply(output, store_root, settings, log, accept_misplaced=accept_misplaced)
-    finally:
-        _show_apply(_as_json(result) | {"warnings": warnings}, installed, as_json=as_json)
+    _finish(result, plan, installation, as_json=as_json)
     if result.damages or result.not_served:
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+@dataclass(frozen=True)
+class _Installation:
+    """The store to install into, and the conditions."""
+
+    store_root: Path
+    settings: "BrokerSettings"
+    given_log: str | None
+    accept_misplaced: bool
+
+    def apply(self, output: Path) -> "ApplyResult":
+        """Install the rebuilt `output`. Raises the errors of apply_rebuilt."""
+        from commitlogfs.pipeline.jobs.apply import apply_rebuilt
+
+        result = apply_rebuilt(
+            output,
+            self.store_root,
+            own_log=self.settings.commitlog,
+            given_log=self.given_log,
+            accept_misplaced=self.accept_misplaced,
+        )
+        for warning in result.warnings:
+            common.complain(f"warning: {warning}")
+        return result
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Input and output of the rebuild."""
+
+    log: str
+    output: Path
+    listing: "LogListing"
+    queues: bool
+    keys: bool
+    warnings: Sequence[str]
+
+    @property
+    def log_bytes(self) -> int:
+        return sum(segment.size for segment in self.listing.segments)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "log": self.log,
+            "output": str(self.output),
+            "segments": len(self.listing.segments),
+            "bytes": self.log_bytes,
+            "consumequeue": self.queues,
+            "index": self.keys,
+            "warnings": list(self.warnings),
+        }
+
+
+def _show_plan(plan: _Plan, *, as_json: bool) -> None:
+    if wants_json(as_json):
+        common.show_json(plan.as_json())
+        return
+    parts = " and ".join(name for name, made in (("consume queues", plan.queues), ("index", plan.keys)) if made)
+    count = count_of(len(plan.listing.segments), "segment")
+    size = approximate_size(plan.log_bytes)
+    common.say(f"Would read {count}, {size}, from {plan.log}, and write {parts} to {plan.output}.")
+
+
+def _log_of(log: str | None, settings: "BrokerSettings") -> str:
+    place = log or settings.commitlog
+    if place is None:
+        raise UsageError("rebuild: no log given; give LOG, --store-root or --broker-conf")
+    return place
+
+
+def _output_for(output: Path | None, installation: _Installation | None) -> Path:
+    if output is not None:
+        return output
+    if installation is None:
+        raise UsageError("rebuild: no output given; give --output DIR")
+    return installation.store_root / "rebuilt"
+
+
+def _check_topic_starts(settings: "BrokerSettings") -> None:
+    for topic in settings.rules.topic_starts:
+        if settings.topics is not None and topic not in settings.topics:
+            raise UsageError(f"--topic-start: topic {topic} is not in the store's config/topics.json; correct it")
 
 
 def _refuse_running_broker(store_root: Path) -> None:
@@ -204,22 +246,32 @@ def _is_made(output: Path, store_root: Path) -> bool:
     return (output / MANIFEST).exists() or (store_root / JOURNAL).exists()
 
 
-def _apply(
-    output: Path,
-    store_root: Path,
-    settings: "BrokerSettings",
-    log: str | None,
-    *,
-    accept_misplaced: bool,
-) -> "ApplyResult":
-    from commitlogfs.pipeline.jobs.apply import apply_rebuilt
+def _finish(result: "RebuildResult", plan: _Plan, installation: _Installation | None, *, as_json: bool) -> None:
+    """Show the result, and install it if --apply is given and nothing was skipped."""
+    if not wants_json(as_json):
+        _show(result)
+    warnings = list(plan.warnings)
+    installed: ApplyResult | None = None
+    try:
+        if installation is not None and result.damages:
+            left = f"{plan.output}: not installed, because damage was skipped; check it, then give --apply again"
+            warnings.append(left)
+            common.complain(left)
+        elif installation is not None:
+            installed = installation.apply(plan.output)
+    finally:
+        _show_apply(_as_json(result) | {"warnings": warnings}, installed, as_json=as_json)
 
-    result = apply_rebuilt(
-        output, store_root, own_log=settings.commitlog, given_log=log, accept_misplaced=accept_misplaced
-    )
-    for warning in result.warnings:
-        common.complain(f"warning: {warning}")
-    return result
+
+def _install_made(output: Path, installation: _Installation, *, dry_run: bool, as_json: bool) -> None:
+    """Install the output of an earlier call."""
+    if not dry_run:
+        result = installation.apply(output)
+        _show_apply({"output": str(output), "warnings": []}, result, as_json=as_json)
+    elif wants_json(as_json):
+        common.show_json({"output": str(output), "would_install_in": str(installation.store_root)})
+    else:
+        common.say(f"Would install {output} in {installation.store_root}.")
 
 
 def _show_apply(document: dict[str, Any], result: "ApplyResult | None", *, as_json: bool) -> None:

@@ -95,17 +95,23 @@ def _show_table(found: "LogStats", console: Console) -> None:
     width = console.width
     for columns in _blocks(widths, width - _LEAST_NAME):
         name_width = max(_LEAST_NAME, width - sum(widths[column] for column in columns))
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        table.add_column("topic", no_wrap=True)
-        for column in columns:
-            table.add_column(_HEADINGS[column], justify="right", no_wrap=True)
-        for name, row in rows:
-            table.add_row(Text(shortened(name, name_width)), *(row[column] for column in columns))
-        if total is not None:
-            table.add_section()
-            table.add_row("total", *(total[column] for column in columns), style="bold")
         console.width = name_width + sum(widths[column] for column in columns)
-        console.print(table)
+        console.print(_table(columns, name_width, rows, total))
+
+
+def _table(
+    columns: Sequence[int], name_width: int, rows: Sequence[tuple[str, list[str]]], total: list[str] | None
+) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("topic", no_wrap=True)
+    for column in columns:
+        table.add_column(_HEADINGS[column], justify="right", no_wrap=True)
+    for name, row in rows:
+        table.add_row(Text(shortened(name, name_width)), *(row[column] for column in columns))
+    if total is not None:
+        table.add_section()
+        table.add_row("total", *(total[column] for column in columns), style="bold")
+    return table
 
 
 def _blocks(widths: Sequence[int], room: int) -> list[list[int]]:

@@ -276,37 +276,46 @@ class _SplitAudit:
     # --- index ------------------------------------------------------------------------------------------
 
     def _compare_index(self, index: Sequence[IndexFile]) -> None:
+        found_keys = self._keys_of(index)
+        if found_keys is None:
+            return
+        expected_keys = [_pair(keys.hashes, keys.offsets, self._split.start_offset) for keys in self._keys]
+        expected, found = (
+            np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+            for parts in (expected_keys, found_keys)
+        )
+        reached = max((file.end_offset for file in index if file.entries), default=-1)
+        for offset, code in self._unpaired(np.setdiff1d(expected, found, assume_unique=True)):
+            if self._plan.live and offset > reached:
+                self.report.keys_behind += 1
+            else:
+                self._add_key_finding(Kind.INDEX_ENTRY_MISSING, offset, code)
+        for offset, code in self._unpaired(np.setdiff1d(found, expected, assume_unique=True)):
+            self._add_key_finding(Kind.INDEX_ENTRY_STRAY, offset, code)
+
+    def _keys_of(self, index: Sequence[IndexFile]) -> list[Longs] | None:
+        """Keys of this split in the index files; None if a running broker has removed one of the files."""
         start, stop = self._split.start_offset, self._split.stop_offset
-        expected_pairs = [_pair(keys.hashes, keys.offsets, start) for keys in self._keys]
-        found_pairs = []
+        found = []
         for file in index:
             if file.entries and file.begin_offset < stop and file.end_offset >= start:
                 try:
-                    found_pairs.append(_pair(*keys_between(file, start, stop), start))
+                    found.append(_pair(*keys_between(file, start, stop), start))
                 except FileNotFoundError:
                     if not self._plan.live:
                         raise
                     self.report.splits_gone += 1
                     self.report.index_gone.add(file.path)
-                    return
-        expected, found = (
-            np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
-            for parts in (expected_pairs, found_pairs)
-        )
-        reached = max((file.end_offset for file in index if file.entries), default=-1)
-        for pair in np.setdiff1d(expected, found, assume_unique=True).tolist():
-            offset, code = start + (pair >> 31), pair & 0x7FFFFFFF
-            if self._plan.live and offset > reached:
-                self.report.keys_behind += 1
-            else:
-                self.report.findings.add(
-                    Kind.INDEX_ENTRY_MISSING, offset, self._split.segment.name, f"a key with hash {code}"
-                )
-        for pair in np.setdiff1d(found, expected, assume_unique=True).tolist():
-            offset, code = start + (pair >> 31), pair & 0x7FFFFFFF
-            self.report.findings.add(
-                Kind.INDEX_ENTRY_STRAY, offset, self._split.segment.name, f"a key with hash {code}"
-            )
+                    return None
+        return found
+
+    def _unpaired(self, pairs: Longs) -> Iterator[tuple[int, int]]:
+        """Log offset and hash of each number that `_pair` has made."""
+        for pair in pairs.tolist():
+            yield self._split.start_offset + (pair >> 31), pair & 0x7FFFFFFF
+
+    def _add_key_finding(self, kind: Kind, offset: int, code: int) -> None:
+        self.report.findings.add(kind, offset, self._split.segment.name, f"a key with hash {code}")
 
 
 def _compare_entries(

@@ -195,16 +195,13 @@ def plan_export(request: ExportRequest, options: Mapping[str, str] | None = None
     start, end = _bounds(read, listing, log_end)
     before = tuple(directory.finished())
     requested = _uncovered(start, end, before)
-    if read.start is Edge.EARLIEST and before and max(one.end for one in before) < start:
-        requested.insert(0, (max(one.end for one in before), start))
+    finished_to = max((one.end for one in before), default=start)
+    if read.start is Edge.EARLIEST and finished_to < start:
+        requested.insert(0, (finished_to, start))
     from_beginning = read.start is Edge.EARLIEST and bool(requested) and requested[0][0] == listing.begin_offset
     require_beginning(listing, fail=read.fail_on_data_loss and from_beginning)
-    lost = []
-    for one in *requested, *_missing_end(read, listing, log_end):
-        require_complete(listing, *one, fail=read.fail_on_data_loss, warn=False)
-        lost += missing_ranges(listing, *one)
-    size = request.range_size or max(DEFAULT_RANGE_BYTES, cores * _SPLITS_PER_CORE * _split_bytes(read))
-    todo = [piece for one in requested for piece in _cut(listing, *one, size)]
+    lost = _lost_ranges(read, listing, [*requested, *_missing_end(read, listing, log_end)])
+    todo = [piece for one in requested for piece in _cut(listing, *one, _range_size(request, read, cores))]
     kept: list[KeptRange] = []
     if request.replace:
         whole, kept = _replaceable(before, _requested(read, start), listing, log_end)
@@ -309,6 +306,15 @@ def _missing_end(read: ReadOptions, listing: LogListing, log_end: int) -> list[R
     return [(log_end, end)] if read.start is not Edge.LATEST and end > log_end else []
 
 
+def _lost_ranges(read: ReadOptions, listing: LogListing, ranges: Iterable[Range]) -> list[Range]:
+    """The parts of `ranges` that the log does not hold. With failOnDataLoss it raises DataLossError instead."""
+    lost = []
+    for one in ranges:
+        require_complete(listing, *one, fail=read.fail_on_data_loss, warn=False)
+        lost += missing_ranges(listing, *one)
+    return lost
+
+
 def _uncovered(start: int, end: int, finished: Iterable[FinishedRange]) -> list[Range]:
     """The parts of [start, end) that are in none of the ranges, which are in order."""
     rest, at = [], start
@@ -357,6 +363,10 @@ def _cut(listing: LogListing, start: int, end: int, size: int) -> list[Range]:
         else:
             pieces.append((first, last))
     return pieces
+
+
+def _range_size(request: ExportRequest, read: ReadOptions, cores: int) -> int:
+    return request.range_size or max(DEFAULT_RANGE_BYTES, cores * _SPLITS_PER_CORE * _split_bytes(read))
 
 
 def _split_bytes(read: ReadOptions) -> int:

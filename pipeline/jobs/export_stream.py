@@ -16,7 +16,7 @@ from commitlogfs.pipeline.source.columns import COLUMNS
 from commitlogfs.pipeline.source.options import parse_options
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 DEFAULT_INTERVAL_S: Final = 60.0
@@ -47,24 +47,8 @@ def follow(
     (`OUTPUT/_checkpoint` by default) continues an earlier one. Each micro-batch is shuffled by topic and date, so
     that it makes one file of each. Raises OptionError, ExportRefusedError.
     """
-    from pyspark.sql.functions import col, to_date
-
-    given = {"startingOffsets": "earliest", **(options or {})}
-    if any(name.lower() == "startingtimestamp" for name in given):
-        del given["startingOffsets"]
-    parse_options({"path": log, **given}, streaming=True)
-    unknown = [name for name in partition_by if name not in PARTITION_COLUMNS]
-    if unknown:
-        allowed = ", ".join(PARTITION_COLUMNS)
-        raise OptionError(f"partition by {', '.join(unknown)}: is not supported; the columns are {allowed}")
-    directory = local_path(output)
-    if directory is not None and (directory / OWN).exists():
-        raise ExportRefusedError(f"{output}: was made by exports of ranges, not by a stream; name another output")
-    needed = [name for name, by in (("topic", "topic"), ("storeTimestamp", "date")) if by in partition_by]
-    names = [*columns, *(name for name in needed if name not in columns)]
-    rows = spark.readStream.format("commitlog").options(**given).schema(_schema(names)).load(log)
-    if "date" in partition_by:
-        rows = rows.withColumn("date", to_date(col("storeTimestamp")))
+    given = _checked_options(log, output, partition_by, options or {})
+    rows = _read_stream(spark, log, columns, partition_by, given)
     if partition_by:
         rows = rows.repartition(*partition_by)
     selected = [*columns, *(name for name in partition_by if name not in columns)]
@@ -80,6 +64,40 @@ def follow(
     if available_now:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{interval_s} seconds").start()
+
+
+def _checked_options(
+    log: str, output: str, partition_by: Sequence[str], options: Mapping[str, str]
+) -> dict[str, str]:
+    """The options of the stream. Raises OptionError, ExportRefusedError."""
+    given = {"startingOffsets": "earliest", **options}
+    if any(name.lower() == "startingtimestamp" for name in given):
+        del given["startingOffsets"]
+    parse_options({"path": log, **given}, streaming=True)
+    unknown = [name for name in partition_by if name not in PARTITION_COLUMNS]
+    if unknown:
+        allowed = ", ".join(PARTITION_COLUMNS)
+        raise OptionError(f"partition by {', '.join(unknown)}: is not supported; the columns are {allowed}")
+    directory = local_path(output)
+    if directory is not None and (directory / OWN).exists():
+        raise ExportRefusedError(f"{output}: was made by exports of ranges, not by a stream; name another output")
+    return given
+
+
+def _read_stream(
+    spark: "SparkSession",
+    log: str,
+    columns: Sequence[str],
+    partition_by: Sequence[str],
+    options: Mapping[str, str],
+) -> "DataFrame":
+    """The requested columns, and those that the partitions need."""
+    from pyspark.sql.functions import col, to_date
+
+    needed = [name for name, by in (("topic", "topic"), ("storeTimestamp", "date")) if by in partition_by]
+    names = [*columns, *(name for name in needed if name not in columns)]
+    rows = spark.readStream.format("commitlog").options(**options).schema(_schema(names)).load(log)
+    return rows.withColumn("date", to_date(col("storeTimestamp"))) if "date" in partition_by else rows
 
 
 def wait(query: "StreamingQuery") -> None:

@@ -46,7 +46,7 @@ def take_inventory(
     as a copy does. `holds_nothing` is asked about each of several copies of one segment; False in doubt. A disk
     that is missing may hold any segment up to `newest_missing`; None where no disk is missing."""
     inventory = Inventory(Catalog(segment_size))
-    _place_segments(inventory, scans, segment_size, opened, holds_nothing, newest_missing)
+    _SegmentSorting(inventory, scans, segment_size, opened, holds_nothing).run(newest_missing)
     for disk, scan in scans:
         _place_temporaries(inventory, disk, scan)
         _report_strangers(inventory, disk, scan)
@@ -54,63 +54,106 @@ def take_inventory(
     return inventory
 
 
-def _place_segments(
-    inventory: Inventory,
-    scans: list[tuple[Disk, DiskScan]],
-    segment_size: int,
-    opened: Set[tuple[DiskNumber, int]],
-    holds_nothing: Callable[[Segment], bool],
-    newest_missing: BaseOffset | None,
-) -> None:
-    """Written for 60,000 segments without a fault: what is wrong is looked for in bulk, and told one by one."""
-    paths = {disk.number: disk.path for disk, _ in scans}
-    found = [Segment(base, disk.number, attributes) for disk, scan in scans for base, attributes in scan.segments]
-    found.sort(key=attrgetter("base_offset"))
-    doubled = _same_base_offset(found)
-    kept = {
-        base: leftovers.keep_one(copies, segment_size, opened, holds_nothing) for base, copies in doubled.items()
-    }
-    linked = _same_file(found)
-    served, unsized, wrong = [], [], []
-    for segment in found:
-        if segment.base_offset in doubled and segment is not kept[segment.base_offset]:
-            real, copies = kept[segment.base_offset], doubled[segment.base_offset]
-            if real is not None:
-                _set_leftover_aside(inventory, segment, paths, f"the segment lies on {paths[real.disk]}")
-            elif segment is copies[0]:
-                _quarantine_copies(inventory, copies, paths)
-        elif (segment.disk, segment.ino) in linked:
-            _quarantine_linked(inventory, segment, linked[segment.disk, segment.ino], paths)
-        elif segment.size == segment_size or (segment.size and (segment.disk, segment.ino) in opened):
-            served.append(segment)
-        elif segment.size:
-            wrong.append(segment)
+class _SegmentSorting:
+    """Decides of every file with a segment's name whether it is served, a leftover or quarantined.
+
+    Written for 60,000 segments without a fault: faults are searched for in bulk, and reported one by one.
+    """
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        scans: list[tuple[Disk, DiskScan]],
+        segment_size: int,
+        opened: Set[tuple[DiskNumber, int]],
+        holds_nothing: Callable[[Segment], bool],
+    ) -> None:
+        self._inventory = inventory
+        self._segment_size = segment_size
+        self._opened = opened
+        self._paths = {disk.number: disk.path for disk, _ in scans}
+        self._found = [
+            Segment(base, disk.number, attributes) for disk, scan in scans for base, attributes in scan.segments
+        ]
+        self._found.sort(key=attrgetter("base_offset"))
+        self._copies = _same_base_offset(self._found)
+        self._kept = {
+            base: leftovers.keep_one(copies, segment_size, opened, holds_nothing)
+            for base, copies in self._copies.items()
+        }
+        self._linked = _same_file(self._found)
+        self._served: list[Segment] = []
+        self._unsized: list[Segment] = []
+        """Those of the served segments that have no size."""
+        self._wrong: list[Segment] = []
+        """Segments of a wrong size."""
+
+    def run(self, newest_missing: BaseOffset | None) -> None:
+        """`newest_missing`: as for take_inventory."""
+        for segment in self._found:
+            self._sort(segment)
+        if newest_missing is not None:
+            self._leave_out_unproven(newest_missing)
+        self._set_aside_before_beginning()
+        self._inventory.catalog = Catalog(self._segment_size, self._served)
+        self._report_wrong_sizes()
+        self._report_unsized()
+
+    def _is_opened(self, segment: Segment) -> bool:
+        return (segment.disk, segment.ino) in self._opened
+
+    def _sort(self, segment: Segment) -> None:
+        if segment.base_offset in self._copies and segment is not self._kept[segment.base_offset]:
+            self._sort_copy(segment)
+        elif group := self._linked.get((segment.disk, segment.ino)):
+            _quarantine_linked(self._inventory, segment, group, self._paths)
+        elif segment.size and segment.size != self._segment_size and not self._is_opened(segment):
+            self._wrong.append(segment)
         else:
-            unsized.append(segment)
-            served.append(segment)
-    for segment in unsized[:]:
-        may_be_leftover = newest_missing is not None and segment.base_offset <= newest_missing
-        if may_be_leftover and (segment.disk, segment.ino) not in opened:
-            unsized.remove(segment)
-            served.remove(segment)
-            _report_unproven(inventory, segment, paths)
-    first_sized = next((segment.base_offset for segment in served if segment.size), None)
-    for segment in unsized[:]:
-        # Nobody gets at it: what was the log's beginning once has been removed, and this is no part of it.
-        is_before = first_sized is not None and segment.base_offset < first_sized
-        if is_before and is_empty(segment) and (segment.disk, segment.ino) not in opened:
-            unsized.remove(segment)
-            served.remove(segment)
-            _set_leftover_aside(inventory, segment, paths, "the log begins after it")
-    inventory.catalog = Catalog(segment_size, served)
-    if wrong:
-        remedy = _remedy_for_wrong_sizes(wrong, all_of_them=len(served) == len(unsized))
-        for segment in wrong:
-            _quarantine_wrong_size(inventory, segment, segment_size, paths, remedy)
-    if unsized:
-        last_sized = max((segment.base_offset for segment in served if segment.size), default=-1)
-        for segment in unsized:
-            _report_unsized(inventory, segment, paths, is_last=segment.base_offset > last_sized)
+            self._served.append(segment)
+            if not segment.size:
+                self._unsized.append(segment)
+
+    def _sort_copy(self, segment: Segment) -> None:
+        kept, copies = self._kept[segment.base_offset], self._copies[segment.base_offset]
+        if kept is not None:
+            reason = f"the segment lies on {self._paths[kept.disk]}"
+            _set_leftover_aside(self._inventory, segment, self._paths, reason)
+        elif segment is copies[0]:  # one finding for all copies
+            _quarantine_copies(self._inventory, copies, self._paths)
+
+    def _leave_out_unproven(self, newest_missing: BaseOffset) -> None:
+        for segment in self._unsized[:]:
+            if segment.base_offset <= newest_missing and not self._is_opened(segment):
+                self._leave_out(segment)
+                _report_unproven(self._inventory, segment, self._paths)
+
+    def _set_aside_before_beginning(self) -> None:
+        """Empty files before the first segment with content: the segments of these names have been removed."""
+        first_sized = next((segment.base_offset for segment in self._served if segment.size), None)
+        if first_sized is None:
+            return
+        for segment in self._unsized[:]:
+            if segment.base_offset < first_sized and is_empty(segment) and not self._is_opened(segment):
+                self._leave_out(segment)
+                _set_leftover_aside(self._inventory, segment, self._paths, "the log begins after it")
+
+    def _leave_out(self, segment: Segment) -> None:
+        self._unsized.remove(segment)
+        self._served.remove(segment)
+
+    def _report_wrong_sizes(self) -> None:
+        if not self._wrong:
+            return
+        remedy = _remedy_for_wrong_sizes(self._wrong, all_of_them=len(self._served) == len(self._unsized))
+        for segment in self._wrong:
+            _quarantine_wrong_size(self._inventory, segment, self._segment_size, self._paths, remedy)
+
+    def _report_unsized(self) -> None:
+        last_sized = max((segment.base_offset for segment in self._served if segment.size), default=-1)
+        for segment in self._unsized:
+            is_last = segment.base_offset > last_sized
+            _report_unsized(self._inventory, segment, self._paths, is_last=is_last)
 
 
 def _same_base_offset(found: list[Segment]) -> dict[BaseOffset, list[Segment]]:

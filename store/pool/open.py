@@ -110,44 +110,27 @@ def open_pool(
     """
     with contextlib.ExitStack() as stack:
         folders, findings = _open_folders(specs, stack)
-        findings += compare_folders(folders)
-        members, identities, more = _match_identities(specs, folders)
+        first, candidates, more = _identify(specs, folders, segment_size, lock_patience_s if lock else None)
         findings += more
-        first = identities[0]
-        findings += compare_segment_size(members[0].spec.path, first.segment_size, segment_size)
-        if lock and not any(finding.code is FindingCode.DISK_TWICE for finding in findings):
-            findings += _lock_all(members, lock_patience_s)
-        candidates = [_make_disk(folder, found) for folder, found in zip(members, identities, strict=True)]
-        candidates.sort(key=lambda disk: disk.number)
         contents, more = _read_all(candidates, first.segment_size)
         findings += more
-        disks = [found.disk for found in contents]
-        if not disks:
+        if not contents:
             raise PoolRefusedError(findings, Severity.REFUSES)
+        disks = [found.disk for found in contents]
         findings += _read_only_findings(disks)
-        absent = {finding.disk for finding in findings if finding.code in _ABSENT}
-        told = {disk.number for disk in candidates} - {disk.number for disk in disks}
-        absent |= {member.path for member in first.members if member.number in told}
-        missing, more = _missing_members(first, disks, specs, absent)
+        unreadable = {disk.number for disk in candidates} - {disk.number for disk in disks}
+        missing, more = _missing_members(first, disks, specs, _paths_without_disk(first, findings, unreadable))
         findings += more
         newest = max((found.newest for found in contents if found.newest is not None), default=None)
-        dirfds = {disk.number: disk.dirfd for disk in disks}
-        inventory = take_inventory(
-            [(found.disk, found.scan) for found in contents],
-            first.segment_size,
-            opened or frozenset(),
-            lambda copy: leftovers.name_holds_nothing(dirfds[copy.disk], copy.name, copy.ino),
-            newest if missing and opened is not None else None,
-        )
+        newest_missing = newest if missing and opened is not None else None
+        inventory = _inventory_of(contents, first.segment_size, opened or frozenset(), newest_missing)
         inventory.findings[:0] = findings
         pool = Pool(first.pool_id, first.segment_size, disks, inventory, contents[0].root, missing)
         _check_newest(pool, newest, opened)
         if check_in_use:
             _check_in_use(pool)
         stack.pop_all()
-    for folder in folders:  # folders of no members, and of disks that cannot be read, are of no further use
-        if folder.dirfd not in dirfds.values():
-            os.close(folder.dirfd)
+    _close_unused(folders, disks)
     return pool
 
 
@@ -264,6 +247,33 @@ def _open_folders(
     return folders, findings
 
 
+def _close_unused(folders: list[OpenFolder], disks: list[Disk]) -> None:
+    """Close directories that are not members of the pool, and those of disks that cannot be read."""
+    used = {disk.dirfd for disk in disks}
+    for folder in folders:
+        if folder.dirfd not in used:
+            os.close(folder.dirfd)
+
+
+def _identify(
+    specs: tuple[DiskSpec, ...], folders: list[OpenFolder], segment_size: int | None, lock_patience_s: float | None
+) -> tuple[identity.DiskIdentity, list[Disk], list[Finding]]:
+    """The pool's record, its disks by number, and what is wrong with them.
+
+    Locks the disks, unless `lock_patience_s` is None.
+    """
+    findings = compare_folders(folders)
+    members, identities, more = _match_identities(specs, folders)
+    findings += more
+    first = identities[0]
+    findings += compare_segment_size(members[0].spec.path, first.segment_size, segment_size)
+    is_twice = any(finding.code is FindingCode.DISK_TWICE for finding in findings)
+    if lock_patience_s is not None and not is_twice:
+        findings += _lock_all(members, lock_patience_s)
+    disks = [_make_disk(folder, found) for folder, found in zip(members, identities, strict=True)]
+    return first, sorted(disks, key=lambda disk: disk.number), findings
+
+
 def _match_identities(
     specs: tuple[DiskSpec, ...], folders: list[OpenFolder]
 ) -> tuple[list[OpenFolder], list[identity.DiskIdentity], list[Finding]]:
@@ -368,6 +378,14 @@ def _read_only_findings(disks: list[Disk]) -> list[Finding]:
     ]
 
 
+def _paths_without_disk(
+    known: identity.DiskIdentity, findings: list[Finding], unreadable: set[DiskNumber]
+) -> set[str]:
+    """Configured paths for which a finding says already that no disk can be read there."""
+    absent = {finding.disk for finding in findings if finding.code in _ABSENT}
+    return absent | {member.path for member in known.members if member.number in unreadable}
+
+
 def _missing_members(
     known: identity.DiskIdentity, disks: list[Disk], specs: tuple[DiskSpec, ...], absent: set[str]
 ) -> tuple[list[str], list[Finding]]:
@@ -431,6 +449,22 @@ def _read_all(disks: list[Disk], segment_size: int) -> tuple[list[_Contents], li
     return contents, [outcome for outcome in outcomes if isinstance(outcome, Finding)]
 
 
+def _inventory_of(
+    contents: list[_Contents],
+    segment_size: int,
+    opened: Set[tuple[DiskNumber, int]],
+    newest_missing: BaseOffset | None,
+) -> Inventory:
+    dirfds = {found.disk.number: found.disk.dirfd for found in contents}
+    return take_inventory(
+        [(found.disk, found.scan) for found in contents],
+        segment_size,
+        opened,
+        lambda copy: leftovers.name_holds_nothing(dirfds[copy.disk], copy.name, copy.ino),
+        newest_missing,
+    )
+
+
 def _check_newest(pool: Pool, newest: BaseOffset | None, opened: Set[tuple[DiskNumber, int]] | None) -> None:
     """Refused while the newest segment is known to lie where it cannot be served: two histories would follow.
 
@@ -439,19 +473,8 @@ def _check_newest(pool: Pool, newest: BaseOffset | None, opened: Set[tuple[DiskN
     missing one.
     """
 
-    def counts(segment: Segment) -> bool:
-        return bool(segment.size) or not pool.missing or opened is None or (segment.disk, segment.ino) in opened
-
-    last = pool.inventory.catalog.last
-    while last is not None and not counts(last):
-        last = pool.inventory.catalog.predecessor(last.base_offset)
-    for index, finding in enumerate(pool.findings):
-        if finding.code in _QUARANTINING and (last is None or finding.file.encode() > last.name):
-            pool.findings[index] = dataclasses.replace(
-                finding,
-                severity=Severity.REFUSES_ALWAYS,
-                message=f"{finding.message}, and the log has no newer one to go on from",
-            )
+    last = _last_with_content(pool, opened)
+    _forbid_quarantined_after(pool, last)
     if pool.missing:
         gaps = pool.inventory.catalog.gaps()
         pool.newest_missing = BaseOffset(gaps[-1][1] - pool.segment_size) if gaps else None
@@ -459,9 +482,32 @@ def _check_newest(pool: Pool, newest: BaseOffset | None, opened: Set[tuple[DiskN
         return
     if pool.missing:
         pool.newest_missing = newest
-    newest_name = format_segment_name(newest).decode()
-    if newest_name.encode() in pool.inventory.quarantined:
-        return
+    if format_segment_name(newest) not in pool.inventory.quarantined:
+        pool.findings.append(_newest_missing_finding(pool, newest, last))
+
+
+def _last_with_content(pool: Pool, opened: Set[tuple[DiskNumber, int]] | None) -> Segment | None:
+    def counts(segment: Segment) -> bool:
+        return bool(segment.size) or not pool.missing or opened is None or (segment.disk, segment.ino) in opened
+
+    last: Segment | None = pool.inventory.catalog.last
+    while last is not None and not counts(last):
+        last = pool.inventory.catalog.predecessor(last.base_offset)
+    return last
+
+
+def _forbid_quarantined_after(pool: Pool, last: Segment | None) -> None:
+    """A segment that cannot be served and lies after the `last` served one refuses every mount."""
+    for index, finding in enumerate(pool.findings):
+        if finding.code in _QUARANTINING and (last is None or finding.file.encode() > last.name):
+            pool.findings[index] = dataclasses.replace(
+                finding,
+                severity=Severity.REFUSES_ALWAYS,
+                message=f"{finding.message}, and the log has no newer one to go on from",
+            )
+
+
+def _newest_missing_finding(pool: Pool, newest: BaseOffset, last: Segment | None) -> Finding:
     if pool.missing:
         severity = Severity.REFUSES_ALWAYS
         message = "the newest segment lies on a missing disk, so the log would grow a second history"
@@ -474,8 +520,8 @@ def _check_newest(pool: Pool, newest: BaseOffset | None, opened: Set[tuple[DiskN
         severity = Severity.WARNING
         message = f"recorded as newest, but on no disk{f', as all from {first:020d} on' if several else ''}"
         remedy = "nothing to do after a power cut; else find out who removed what, and bring it back"
-    finding = Finding(FindingCode.NEWEST_SEGMENT_MISSING, severity, "", newest_name, message, remedy)
-    pool.findings.append(finding)
+    name = format_segment_name(newest).decode()
+    return Finding(FindingCode.NEWEST_SEGMENT_MISSING, severity, "", name, message, remedy)
 
 
 def _check_in_use(pool: Pool) -> None:

@@ -89,25 +89,41 @@ def decide(
 
     planned: tuple[Removal, ...] = ()
     if state.forcing:
-        forced = _plan_force(rules, state.forcing, snapshot)
-        if not forced:
-            state = replace(state, forcing=frozenset())
-        planned = forced or ()
-        if forced is None:
-            text = (
-                "the pressure is not relieved: what could go would not be enough, has other names "
-                "(hard links: `find -links +1`), or lies on a disk that hangs"
-            )
-            alerts.append(Alert(AlertCode.NOT_RECLAIMING, "", text))
+        planned, state = _continue_force(rules, state, snapshot, alerts)
     if rules.mode is Mode.FILESYSTEM:
-        jump_s = clock.jumped_by(snapshot.moment)
-        if jump_s:
-            text = f"the clock jumped by {jump_s:,.0f} s: nothing expires: set it right, then `commitlogfs restart`"
-            alerts.append(Alert(AlertCode.CLOCK_JUMPED, "", text))
-        elif not planned:
-            planned = _plan_age(rules, snapshot, alerts)
+        planned = _expire(rules, clock, snapshot, planned, alerts)
     punch = None if planned or not rules.punch else _choose_punch(rules, snapshot)
     return Decision(planned, punch, _force_in_s(rules, state, snapshot), tuple(alerts)), state
+
+
+def _continue_force(
+    rules: RetentionRules, state: EngineState, snapshot: Snapshot, alerts: list[Alert]
+) -> tuple[tuple[Removal, ...], EngineState]:
+    """What goes next by FORCE; nothing, and an alert, where it would not help."""
+    forced = _plan_force(rules, state.forcing, snapshot)
+    if forced is None:
+        text = (
+            "the pressure is not relieved: what could go would not be enough, has other names "
+            "(hard links: `find -links +1`), or lies on a disk that hangs"
+        )
+        alerts.append(Alert(AlertCode.NOT_RECLAIMING, "", text))
+    return forced or (), state if forced else replace(state, forcing=frozenset())
+
+
+def _expire(
+    rules: RetentionRules,
+    clock: ClockWatch,
+    snapshot: Snapshot,
+    planned: tuple[Removal, ...],
+    alerts: list[Alert],
+) -> tuple[Removal, ...]:
+    """What goes by AGE, unless something is `planned` already; nothing, and an alert, after a jump of the clock."""
+    jump_s = clock.jumped_by(snapshot.moment)
+    if jump_s:
+        text = f"the clock jumped by {jump_s:,.0f} s: nothing expires: set it right, then `commitlogfs restart`"
+        alerts.append(Alert(AlertCode.CLOCK_JUMPED, "", text))
+        return planned
+    return planned or _plan_age(rules, snapshot, alerts)
 
 
 # --- FORCE ---------------------------------------------------------------------------------------------------

@@ -147,26 +147,31 @@ class _Simulation:
             if self._now_ns == end_ns:
                 break
             if full_at_ns == self._now_ns:
-                changed = self._seal()
-                wake = (brokers, 0), (ours, 0)
+                changed, wake = self._seal(), ((brokers, 0), (ours, 0))
             elif brokers.next_ns == self._now_ns:
-                brokers.step()
-                changed = self._broker_cycle()
-                if not changed and not self._stepped:
-                    brokers.rest_until(self._next_change_ns(self._scenario.broker.reserved_s))
-                wake = (brokers, 1), (ours, 0)
+                changed, wake = self._step_broker(brokers), ((brokers, 1), (ours, 0))
             else:
-                ours.step()
-                changed = self._our_cycle()
-                if not changed and not self._stepped and self._is_calm():
-                    ours.rest_until(self._next_change_ns(self._rules.reserved_s))
-                wake = (brokers, 1), (ours, 1)
+                changed, wake = self._step_filesystem(ours), ((brokers, 1), (ours, 1))
             if changed:
                 for cycles, later_ns in wake:
                     cycles.wake_at(self._now_ns + later_ns)
         if self._full_at_ns is None:
             self._tally.refused_ns += end_ns - self._refused_since_ns
         return self._tally.report(self._pool, end_ns)
+
+    def _step_broker(self, brokers: _Cycles) -> bool:
+        brokers.step()
+        changed = self._broker_cycle()
+        if not changed and not self._stepped:
+            brokers.rest_until(self._next_change_ns(self._scenario.broker.reserved_s))
+        return changed
+
+    def _step_filesystem(self, ours: _Cycles) -> bool:
+        ours.step()
+        changed = self._our_cycle()
+        if not changed and not self._stepped and self._is_calm():
+            ours.rest_until(self._next_change_ns(self._rules.reserved_s))
+        return changed
 
     def _next_change_ns(self, reserved_s: float | None) -> int:
         """The earliest time at which a cycle at rest might find something else, if nobody removes anything."""

@@ -50,12 +50,17 @@ def compose(
     writable = [share for share in answering if share.state is DiskState.RW]
     if not writable:
         return _without_writable(answering)
-    choose = min if trigger is Trigger.ALL else max
-    pressures = [pressure for share in writable if (pressure := _pressure(share, mode)) is not None]
-    ratio = choose(pressures) if pressures else min(_limit(share) for share in writable)
+    ratio = _ratio_shown(writable, trigger, mode)
     if forced_are_open and mode is not Mode.OFF:
         ratio = max(ratio, *(_above_clean(share) for share in writable))
     return _scale(sum(_entire(share) for share in writable), ratio)
+
+
+def _ratio_shown(writable: list[DiskShare], trigger: Trigger, mode: Mode) -> Fraction:
+    pressures = [pressure for share in writable if (pressure := _pressure(share, mode)) is not None]
+    if not pressures:
+        return min(_limit(share) for share in writable)
+    return min(pressures) if trigger is Trigger.ALL else max(pressures)
 
 
 def _without_writable(answering: list[DiskShare]) -> StatfsFigures:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from support.brokers import check_all, complaints, send_all
-from support.pools import MIB, run_cli
+from support.command_line import run_cli
+from support.pools import MIB
 
 from commitlogfs.bench import rocketmq
 

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from support.in_process import CommandLine
+from support.command_line import CommandLine
 from support.pools import MIB, segment_name
 from support.refusals import degrade, write_segment
 from support.snapshots import snapshot
@@ -13,8 +13,8 @@ pytestmark = [pytest.mark.mounted, pytest.mark.slow]
 
 
 @pytest.fixture
-def cli(capfdbinary):
-    return CommandLine(capfdbinary)
+def cli():
+    return CommandLine()
 
 
 def codes(ran):

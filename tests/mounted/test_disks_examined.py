@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.command_line import CommandLine, Ran
 from support.filling import fill_and_await
 from support.freezing import frozen
-from support.in_process import CommandLine
 from support.loop_disks import DiskFarm, LoopDisk, mkfs_available
-from support.pools import MIB, PoolMount, Ran
+from support.pools import MIB, PoolMount
 from support.waiting import eventually
 
 from commitlogfs.mount.doctor.disk_probe import DiskProbe, Probed, probe_disks
@@ -22,8 +22,8 @@ MakePool = Callable[..., PoolMount]
 
 
 @pytest.fixture
-def cli(capfdbinary: pytest.CaptureFixture[bytes]) -> CommandLine:
-    return CommandLine(capfdbinary)
+def cli() -> CommandLine:
+    return CommandLine()
 
 
 def pool_on(make_pool: MakePool, disks: list[LoopDisk]) -> PoolMount:

@@ -5,7 +5,7 @@ import socket
 import subprocess
 
 import pytest
-from support.in_process import CommandLine
+from support.command_line import CommandLine
 from support.loop_disks import MIB
 from support.snapshots import snapshot
 from support.tiny_fuse import tiny_fuse
@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.mounted, pytest.mark.slow]
 
 
 @pytest.fixture
-def cli(capfdbinary):
-    return CommandLine(capfdbinary)
+def cli():
+    return CommandLine()
 
 
 def checks_of(ran):

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.pools import MIB, PoolMount, Ran, run_cli, segment_bytes
+from support.command_line import Ran, run_cli
+from support.pools import MIB, PoolMount, segment_bytes
 from support.processes import has_ended
 from support.waiting import eventually
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from support.in_process import CommandLine
+from support.command_line import CommandLine
 from support.pools import MIB, PoolMount, segment_name
 from support.records import make_blank, make_record
 
@@ -40,10 +40,10 @@ def filled(shared: PoolMount) -> PoolMount:
 
 
 @pytest.fixture
-def cli(filled, capfdbinary, monkeypatch):
+def cli(filled, monkeypatch):
     monkeypatch.setenv("COMMITLOGFS_RUNTIME_DIR", str(filled.runtime))
     monkeypatch.setenv("COLUMNS", "80")
-    return CommandLine(capfdbinary)
+    return CommandLine()
 
 
 # --- map -------------------------------------------------------------------------------------------------
@@ -256,11 +256,11 @@ def test_options_of_one_command_do_not_outlive_it(filled, cli):
 # --- without a daemon ------------------------------------------------------------------------------------
 
 
-def test_a_dead_mount_is_unreachable(make_pool, capfdbinary, monkeypatch):
+def test_a_dead_mount_is_unreachable(make_pool, monkeypatch):
     pool = make_pool(1, name="dying")
     pool.start()
     monkeypatch.setenv("COMMITLOGFS_RUNTIME_DIR", str(pool.runtime))
-    cli = CommandLine(capfdbinary)
+    cli = CommandLine()
     pool.kill()
     assert mountinfo.find_mount(pool.mountpoint) is not None
     for arguments in (
@@ -279,11 +279,11 @@ def test_a_dead_mount_is_unreachable(make_pool, capfdbinary, monkeypatch):
     assert "note: " + str(pool.runtime / "dying.sock") in ran.out
 
 
-def test_an_empty_log_and_a_degraded_one(make_pool, capfdbinary, monkeypatch):
+def test_an_empty_log_and_a_degraded_one(make_pool, monkeypatch):
     pool = make_pool(3, settings={"on_missing": '"degraded"'})
     pool.start()
     monkeypatch.setenv("COMMITLOGFS_RUNTIME_DIR", str(pool.runtime))
-    cli = CommandLine(capfdbinary)
+    cli = CommandLine()
     assert "The log is empty" in cli("map").out
     assert "the log is empty" in cli("locate", 0).err
     assert "after the end of the log" in cli("read", "--offset", 0).err

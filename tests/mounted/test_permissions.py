@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.command_line import run_cli
 from support.other_users import as_user
-from support.pools import MIB, PoolMount, run_cli
+from support.pools import MIB, PoolMount
 
 from commitlogfs.mount.linux import mountinfo
 

@@ -60,8 +60,7 @@ def test_removals_by_rule_leave_no_hole_whenever_the_power_goes(
     pool.kill()
     pool.abandon()
     for disk in disks:
-        disk.unmount()
-        disk.mount()
+        disk.repair()
     pool.retention = {"mode": '"off"'}
     pool.start()  # it would refuse a gap
     listed = sorted(int(name) // MIB for name in os.listdir(pool.mountpoint))

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.command_line import Ran
 from support.loop_disks import DiskFarm
 from support.other_users import as_user
-from support.pools import PoolMount, Ran
+from support.pools import PoolMount
 
 from commitlogfs.mount.location.store_root import examine_store_root
 from commitlogfs.store.disks.identity import RootAttributes

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import unprivileged
-from support.in_process import CommandLine
+from support.command_line import CommandLine
 from support.pools import PoolMount
 from support.unprivileged import Desktop
 
@@ -51,8 +51,8 @@ def pools(served: list[PoolMount], module_folder: Path, monkeypatch: pytest.Monk
 
 
 @pytest.fixture
-def cli(capfdbinary: pytest.CaptureFixture[bytes]) -> CommandLine:
-    return CommandLine(capfdbinary)
+def cli() -> CommandLine:
+    return CommandLine()
 
 
 def test_several_mounts_are_one_line_each(pools: list[PoolMount], cli: CommandLine) -> None:

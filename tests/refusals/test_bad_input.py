@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.pools import MIB, PoolMount, Ran
+from support.command_line import Ran
+from support.pools import MIB, PoolMount
 from support.snapshots import snapshot
 
 from commitlogfs.mount.linux import mountinfo

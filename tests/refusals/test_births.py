@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.pools import MIB, PoolMount, run_cli
+from support.command_line import run_cli
+from support.pools import MIB, PoolMount
 from support.refusals import write_segment
 from support.snapshots import snapshot
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.pools import Ran
+from support.command_line import Ran
 
 pytestmark = pytest.mark.root
 
@@ -19,6 +19,9 @@ UNKNOWN = 54_321
 _AS_USER = """
 import os, sys
 from pathlib import Path
+from support.command_line import Ran
+from support.command_line import Ran
+
 from commitlogfs.mount.cli import main
 from commitlogfs.mount.config import model
 model.SYSTEM_FOLDER, uid = Path(sys.argv[1]), int(sys.argv[2])

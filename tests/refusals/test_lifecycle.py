@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.pools import PoolMount, run_cli, segment_bytes
+from support.command_line import run_cli
+from support.pools import PoolMount, segment_bytes
 from support.waiting import eventually
 
 from commitlogfs.mount.linux import mountinfo

@@ -1,49 +1,20 @@
 """A pool served by the real daemon, started through the command line as an operator would."""
 
 import contextlib
-import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from support.command_line import COMMAND, Ran, run_cli
+
 from commitlogfs.mount.location import control_socket
 
 MIB = 1 << 20
 START_TIMEOUT_S = 20.0
-_CLI = [sys.executable, "-m", "commitlogfs.mount.cli"]
-
-
-@dataclass(slots=True)
-class Ran:
-    """A finished command."""
-
-    status: int
-    out: str
-    err: str
-
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-def run_cli(*arguments: object, env: dict[str, str] | None = None, user: int | None = None) -> Ran:
-    """Run `commitlogfs ARGUMENTS` to its end."""
-    done = subprocess.run(
-        [*_CLI, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", **(env or {})},
-        timeout=60,
-        check=False,
-        user=user,
-        group=user,
-        extra_groups=[] if user is not None else None,
-    )
-    return Ran(done.returncode, done.stdout, done.stderr)
 
 
 def segment_name(index: int, segment_size: int) -> str:
@@ -132,7 +103,7 @@ class PoolMount:
         with self.log_path.open("ab") as log:
             self._log_start = log.tell()
             self.daemon = subprocess.Popen(
-                [*_CLI, "mount", "-v", *(options or ("--no-keeper",)), str(self.config)],
+                [*COMMAND, "mount", "-v", *(options or ("--no-keeper",)), str(self.config)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

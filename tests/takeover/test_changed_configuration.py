@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.command_line import Ran
 from support.kept import KeptMount
-from support.pools import Ran
 from support.waiting import eventually
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]

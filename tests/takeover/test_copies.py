@@ -29,8 +29,7 @@ def test_written_before_the_death_and_closed_after_it(
     name = kept.pool.path(0).name
     disk.vanish()  # what is not on the disk by now is lost
     kept.pool.abandon()
-    disk.unmount()
-    disk.mount()
+    disk.repair()
     assert (Path(folder) / name).read_bytes() == content
 
 
@@ -59,6 +58,5 @@ def test_a_copy_by_somebody_who_also_reads(
         with contextlib.suppress(OSError):  # nobody answers any longer
             os.close(fd)
     pool.abandon()
-    disk.unmount()
-    disk.mount()
+    disk.repair()
     assert (folder / path.name).read_bytes() == content

@@ -466,8 +466,7 @@ def test_the_machine_loses_power(disk_farm: DiskFarm, keep: Callable[..., KeptMo
     detach(pool.mountpoint)
     shutil.rmtree(pool.runtime)
     for disk in disks:
-        disk.unmount()
-        disk.mount()
+        disk.repair()
     assert os.listdir(pool.mountpoint) == [GUARD]
     kept.start()
     assert sorted(os.listdir(pool.mountpoint)) == [pool.path(index).name for index in range(4)]

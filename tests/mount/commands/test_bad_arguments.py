@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from support.in_process import CommandLine
+from support.command_line import CommandLine
 
 from commitlogfs.mount import cli as cli_module
 from commitlogfs.mount.cli import app
@@ -20,14 +20,14 @@ VERBS += ["doctor", "bench", "reopen-logs"]
 USAGE, UNREACHABLE = 2, 3
 
 
-def test_version(capfdbinary):
-    ran = CommandLine(capfdbinary)("--version")
+def test_version():
+    ran = CommandLine()("--version")
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     assert (ran.status, ran.out) == (0, f"commitlogfs {project['version']}\n")
 
 
 @pytest.fixture
-def cli(capfdbinary, monkeypatch, tmp_path):
+def cli(monkeypatch, tmp_path):
     """Nothing runs here and nothing is configured; `bad.toml` has a misspelt key, `good.toml` none."""
     tmp_path.chmod(0o700)
     (tmp_path / "run").mkdir(mode=0o700)
@@ -38,7 +38,7 @@ def cli(capfdbinary, monkeypatch, tmp_path):
     text = f'mountpoint = "{tmp_path}/mnt"\n[[disks]]\npath = "{tmp_path}/disk"\n'
     (tmp_path / "good.toml").write_text(text)
     (tmp_path / "bad.toml").write_text(f'plcement = "modulo"\n{text}')
-    return CommandLine(capfdbinary)
+    return CommandLine()
 
 
 @pytest.mark.parametrize(

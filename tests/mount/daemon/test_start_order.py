@@ -1,7 +1,7 @@
 """What is checked before a mount changes anything."""
 
 import pytest
-from support.pools import run_cli
+from support.command_line import run_cli
 
 pytestmark = pytest.mark.mounted
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.command_line import run_cli
 from support.keeper_stub import KeptStub
-from support.pools import run_cli
 from support.waiting import eventually
 
 from commitlogfs.mount.keeper import command_line, policy, successor
