@@ -51,6 +51,7 @@ from commitlogfs.pipeline.source.columns import COLUMNS, Projection
 from commitlogfs.pipeline.source.options import Edge, ReadOptions, parse_options
 from commitlogfs.pipeline.source.selection import RecordFilter
 from commitlogfs.pipeline.source.worker_task import worker_task
+from commitlogfs.store.gaps import uncovered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -194,7 +195,7 @@ def plan_export(request: ExportRequest, options: Mapping[str, str] | None = None
     require_places(listing, fail=read.fail_on_data_loss)
     start, end = _bounds(read, listing, log_end)
     before = tuple(directory.finished())
-    requested = _uncovered(start, end, before)
+    requested = uncovered(start, end, ((one.start, one.end) for one in before))
     finished_to = max((one.end for one in before), default=start)
     if read.start is Edge.EARLIEST and finished_to < start:
         requested.insert(0, (finished_to, start))
@@ -313,20 +314,6 @@ def _lost_ranges(read: ReadOptions, listing: LogListing, ranges: Iterable[Range]
         require_complete(listing, *one, fail=read.fail_on_data_loss, warn=False)
         lost += missing_ranges(listing, *one)
     return lost
-
-
-def _uncovered(start: int, end: int, finished: Iterable[FinishedRange]) -> list[Range]:
-    """The parts of [start, end) that are in none of the ranges, which are in order."""
-    rest, at = [], start
-    for one in finished:
-        if one.start >= end:
-            break
-        if one.start > at:
-            rest.append((at, one.start))
-        at = max(at, one.end)
-    if at < end:
-        rest.append((at, end))
-    return rest
 
 
 def _requested(read: ReadOptions, start: int) -> tuple[int, float]:

@@ -5,6 +5,7 @@ import logging
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.pipeline.log.errors import LocationError, PipelineError
 from commitlogfs.pipeline.log.segments import LogListing
+from commitlogfs.store.gaps import uncovered
 
 _logger = logging.getLogger(__name__)
 
@@ -17,18 +18,7 @@ class DataLossError(PipelineError):
 
 def missing_ranges(listing: LogListing, start: int, end: int) -> list[tuple[int, int]]:
     """The parts of [start, end) that no segment covers."""
-    missing, at = [], start
-    for segment in listing.segments:
-        if segment.end_offset <= at:
-            continue
-        if segment.base_offset >= end:
-            break
-        if segment.base_offset > at:
-            missing.append((at, segment.base_offset))
-        at = segment.end_offset
-    if at < end:
-        missing.append((at, end))
-    return missing
+    return uncovered(start, end, ((one.base_offset, one.end_offset) for one in listing.segments))
 
 
 def require_complete(listing: LogListing, start: int, end: int, *, fail: bool, warn: bool = True) -> None:

@@ -16,6 +16,7 @@ from commitlogfs.pipeline.log.errors import DuplicateSegmentError, LocationError
 from commitlogfs.pipeline.log.locations import absolute_place, is_uri, local_path, split_places
 from commitlogfs.pipeline.log.mount_status import MOUNT_STATUS, NotServed, find_not_served
 from commitlogfs.store.broker_store import COMMITLOG
+from commitlogfs.store.gaps import uncovered
 from commitlogfs.store.layout import XATTR_IDENTITY
 from commitlogfs.store.segment import LARGEST_OFFSET, format_segment_name, looks_like_segment
 
@@ -63,12 +64,10 @@ class LogListing:
         return any(not self.segments or one.may_precede(self.begin_offset) for one in self.not_served)
 
     @property
-    def gaps(self) -> tuple[tuple[int, int], ...]:
-        """(end of a segment, begin of the next one listed), where these differ."""
-        pairs = zip(self.segments, self.segments[1:], strict=False)
-        return tuple(
-            (one.end_offset, other.base_offset) for one, other in pairs if one.end_offset != other.base_offset
-        )
+    def gaps(self) -> list[tuple[int, int]]:
+        """The ranges [start, end) missing between the segments, of which some may be truncated."""
+        covered = [(one.base_offset, one.end_offset) for one in self.segments]
+        return uncovered(covered[0][0], covered[-1][1], covered) if covered else []
 
 
 class SegmentReader(Protocol):

@@ -8,6 +8,7 @@ from itertools import pairwise
 from commitlogfs.store import layout
 from commitlogfs.store.disks.identity import DiskNumber
 from commitlogfs.store.files.attributes import PackedAttributes, ino_of, size_of
+from commitlogfs.store.gaps import gaps_between
 from commitlogfs.store.segment import BaseOffset, format_segment_name
 
 
@@ -239,12 +240,3 @@ class Catalog:
         if bases[guess] <= offset < bases[guess] + self.segment_size:
             return guess
         return bisect_right(bases, offset) - 1
-
-
-def gaps_between(bases: Iterable[BaseOffset], segment_size: int) -> list[tuple[BaseOffset, BaseOffset]]:
-    """The ranges [start, end) missing between segments with these base offsets, given in order."""
-    return [
-        (BaseOffset(before + segment_size), after)
-        for before, after in pairwise(bases)
-        if after - before > segment_size
-    ]
