@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 CHECKED: Final = (
-    *("changelog.d", "console", "docs", "pipeline", "pyspark_commitlog", "scripts", "systemd"),
+    *("bench", "changelog.d", "console", "docs", "pipeline", "pyspark_commitlog", "scripts", "systemd"),
     *("CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "README.md", "SECURITY.md", "pyproject.toml"),
 )
 """Files and directories that are free of these words. The list grows; it never shrinks."""

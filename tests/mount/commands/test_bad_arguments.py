@@ -116,7 +116,7 @@ def cli(monkeypatch, tmp_path):
         ("init", USAGE, "give either a configuration"),
         ("adopt --disks a --segment-size 5", USAGE, "multiple of 4096"),
         ("mount", USAGE, "which configuration?"),
-        ("bench --size 5", USAGE, "--size: 5 is no multiple"),
+        ("bench --size 5", USAGE, "--size: 5 is not a multiple"),
         ("bench --body many", USAGE, "--body: 'many' is not a size"),
         ("bench --rounds 0", USAGE, "--rounds"),
         ("config check absent.toml", USAGE, "no such file"),
