@@ -25,7 +25,7 @@ DEMO = [sys.executable, "-m", "commitlogfs.bench.demo"]
 
 @dataclass
 class Traces:
-    """What a demo could leave on the machine: all of it lies in two directories of the test, or in its root."""
+    """Things that a demo could leave on the machine, all in two directories of the test or in its root."""
 
     workdir: Path
     runtime: Path

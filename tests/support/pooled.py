@@ -1,4 +1,4 @@
-"""An open CommitLog on plain folders, with the adapter's parts around it but without a mount."""
+"""An open CommitLog on plain directories, with the adapter's parts around it but without a mount."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -31,7 +31,7 @@ class Parts:
 
 @contextmanager
 def open_parts(workdir: Path, count: int = 3, segment_size: int = 4096) -> Iterator[Parts]:
-    """A new pool of `count` folders in `workdir`."""
+    """A new pool of `count` directories in `workdir`."""
     folders = [workdir / f"disk{number}" for number in range(1, count + 1)]
     specs = tuple(DiskSpec(str(folder), Thresholds()) for folder in folders)
     with ExitStack() as stack:

@@ -192,7 +192,7 @@ def test_the_daemon_has_priority_and_locked_memory(system: Booted) -> None:
 
 
 def test_a_refused_successor_is_waited_for(system: Booted) -> None:
-    """The mount stays, and whoever has files of it open; put right, it goes on by itself."""
+    """The mount and its open files stay; after a correction it continues without further commands."""
     broker = start_broker(system)
     before = daemon_pid(system)
     kept = system.show(SERVICE, "NFileDescriptorStore")

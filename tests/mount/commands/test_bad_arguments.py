@@ -149,7 +149,7 @@ def test_a_misspelt_name_gets_a_suggestion(cli, tmp_path, verb):
 
 
 def test_a_broken_configuration_does_not_stop_the_doctor(cli, tmp_path):
-    """Without an argument it looks at all there is."""
+    """Without an argument it checks all configurations."""
     folder = next(path for path in config_module.config_folders())
     folder.mkdir(parents=True)
     (tmp_path / "bad.toml").rename(folder / "bad.toml")

@@ -1,4 +1,4 @@
-"""What the records of a log ask for, against RocketMQ's dispatch written down in plain Python."""
+"""Entries for the records of a log, compared with RocketMQ's dispatch in plain Python."""
 
 import pickle
 import random

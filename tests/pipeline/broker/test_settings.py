@@ -1,4 +1,4 @@
-"""What a rebuild takes from broker.conf and topics.json: as the broker takes it."""
+"""Settings that a rebuild reads from broker.conf and topics.json, as the broker reads them."""
 
 import json
 from pathlib import Path

@@ -37,7 +37,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """`commitlogfs-pipeline ARGUMENTS` beside a log, an empty folder, a file and a store."""
+    """`commitlogfs-pipeline ARGUMENTS` beside a log, an empty directory, a file and a store."""
     write_log(tmp_path / "log", 1 << 16, messages(100))
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()

@@ -1,4 +1,4 @@
-"""What the verbs hand to their jobs and print of the results, without Spark."""
+"""Arguments that the verbs pass to their jobs, and their output, without Spark."""
 
 import json
 from collections.abc import Iterator

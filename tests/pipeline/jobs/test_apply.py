@@ -1,4 +1,4 @@
-"""Rebuilt folders put in the place of a store's own: at no moment is there less than one whole folder."""
+"""Rebuilt directories put in the place of a store's own: at no moment is there less than one whole directory."""
 
 import errno
 import fcntl

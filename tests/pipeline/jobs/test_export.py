@@ -1,4 +1,4 @@
-"""What is exported and read back by Spark is exactly the log, however often, and whatever happened in between."""
+"""Spark reads exactly the log from its export, after any number of runs and interruptions."""
 
 import os
 import shutil
@@ -38,7 +38,7 @@ def run(spark: SparkSession, folder: Path, options: dict[str, str] | None = None
 
 
 def exported(spark: SparkSession, folder: Path) -> pa.Table:
-    """What Spark reads, in the order of the log and of the columns."""
+    """Rows that Spark reads, in the order of the log and of the columns."""
     table = spark.read.parquet(str(folder / "out")).toArrow()
     return table.select([name for name in COLUMNS.names if name in table.column_names]).sort_by("commitLogOffset")
 
@@ -198,9 +198,9 @@ import sys
 from pathlib import Path
 from support.spark import local_session
 from commitlogfs.pipeline.jobs.export import ExportRequest, export
-folder = Path(sys.argv[1])
+directory = Path(sys.argv[1])
 with local_session(Path(sys.argv[2])) as spark:
-    request = ExportRequest(str(folder / "log"), str(folder / "out"), range_size=1)
+    request = ExportRequest(str(directory / "log"), str(directory / "out"), range_size=1)
     export(spark, request, {"splitSize": "20k"}, on_progress=lambda done, total: print(done, flush=True))
 """
 

@@ -1,4 +1,4 @@
-"""The folder of an export: whatever the moment of a kill, the next open finds a range once or not at all."""
+"""The directory of an export: whatever the moment of a kill, the next open finds a range once or not at all."""
 
 import json
 from pathlib import Path

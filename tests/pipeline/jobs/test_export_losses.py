@@ -170,7 +170,7 @@ def test_rows_that_are_missing_without_a_reason_finish_nothing(
     assert plan_export(request(tmp_path)).before == ()
 
 
-# --- folders ---------------------------------------------------------------------------------------------
+# --- directories ---------------------------------------------------------------------------------------------
 
 
 def test_topics_that_share_a_folder_share_no_file(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_a_stream_from_the_beginning_is_an_error(spark: SparkSession, degraded: 
 
 
 def test_a_stream_that_goes_on_warns_of_the_disk_once(degraded: Degraded, caplog: pytest.LogCaptureFixture) -> None:
-    """What it has yet to read begins at an offset that is known, so nothing of that is lost unseen."""
+    """The query continues at a known offset, so a missing part shows as a gap."""
     with caplog.at_level(logging.WARNING):
         reader = stream(degraded.path)
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""What is missing of a range, and how it is said."""
+"""Missing parts of a range, and their messages."""
 
 import logging
 

@@ -284,7 +284,7 @@ def test_a_split_behind_the_end_of_a_segment_that_was_cut_short(tmp_path: Path, 
 
 
 def reference_walk(data: bytes, offset: int, room: int) -> list[int]:
-    """What `store.record`, which decodes one record for people, finds from the beginning on."""
+    """Offsets that `store.record`, which decodes one record for people, finds from the beginning."""
     found, at = [], 0
     while room - at >= 8:
         try:

@@ -92,7 +92,7 @@ def test_splits_that_cannot_hold_a_time_are_left_out(start: int | None, end: int
 
 
 def test_splits_without_a_record_count_with_the_next() -> None:
-    """A split inside one large record, or the rest of a segment behind its last one."""
+    """A split inside one large record, or after the last record of a segment."""
     times = [0, None, None, HOUR, 2 * HOUR, None]
     assert narrowed(times, HOUR + 2 * MINUTE_MS, None) == [3, 4, 5]
     assert narrowed(times, None, HOUR - 2 * MINUTE_MS) == [0]

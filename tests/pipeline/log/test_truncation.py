@@ -1,4 +1,4 @@
-"""A last segment whose file was cut short, and a folder without segments among several: said by every reader."""
+"""A last segment whose file was cut short, and a directory without segments among several: said by every reader."""
 
 import logging
 import os

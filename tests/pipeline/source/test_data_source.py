@@ -91,7 +91,7 @@ def test_refused_before_any_task(
 
 
 def test_folders_are_those_of_the_driver(monkeypatch: pytest.MonkeyPatch, own_log: WrittenLog) -> None:
-    """An executor, on another machine or not, works in another folder."""
+    """An executor, on another machine or not, works in another directory."""
     monkeypatch.chdir(own_log.folder.parent)
     reader = CommitlogDataSource({"path": "log, ,file:/x,s3://bucket/log"}).reader(StructType([ALL["topic"]]))
     assert isinstance(reader, CommitlogReader)
@@ -289,7 +289,7 @@ def test_pushdown_of_times_opens_few_segments(spark: SparkSession, workdir: Path
 @pytest.mark.slow
 @pytest.mark.xfail(reason="Spark 4.3.0 keeps the first query's plan with what load() returned", strict=True)
 def test_pushdown_with_one_load_for_two_queries(spark: SparkSession, log: WrittenLog, pushdown: None) -> None:
-    """Not ours to cure: told in the manual, and why our own sessions leave pushdown off."""
+    """A bug of Spark: the manual describes it, and our own sessions leave pushdown off because of it."""
     frame = load(spark, log, COLUMNS_OF_CONDITIONS)
     assert frame.filter("topic = 'Topic1'").count() == 667
     assert frame.count() == COUNT

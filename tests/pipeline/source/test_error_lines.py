@@ -1,4 +1,4 @@
-"""What a user sees of an error of the data source: our line first, no frames of a worker, nothing twice."""
+"""Output of an error of the data source: our line first, no frames of a worker, no line twice."""
 
 import importlib.util
 import subprocess

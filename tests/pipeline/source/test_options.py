@@ -1,4 +1,4 @@
-"""Options are parsed and refused before anything is looked at, in one line that names the option."""
+"""Options are parsed and refused before any file is read, in one line that names the option."""
 
 import pytest
 

@@ -51,7 +51,7 @@ def offsets_between(reader: CommitlogStreamReader, start: Mapping[str, int], end
 
 
 def batches(reader: CommitlogStreamReader, start: dict[str, int] | None = None) -> Iterator[list[int]]:
-    """What a query would do until nothing new comes."""
+    """Triggers like those of a query, until no new data comes."""
     at = reader.initialOffset() if start is None else start
     limit = reader.getDefaultReadLimit()
     while (end := reader.latestOffset(at, limit)) != at:

@@ -32,7 +32,7 @@ from commitlogfs.pipeline.source.stream_reader import CommitlogStreamReader
 
 SEGMENT = 1 << 16
 ENTRY = struct.Struct(">qiq")
-"""Of a consume queue: log offset, size, tags code."""
+"""An entry of a consume queue: log offset, size, tags code."""
 
 
 @pytest.fixture
