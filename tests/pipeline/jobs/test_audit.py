@@ -320,7 +320,7 @@ def test_what_is_gone_beside_a_running_broker_must_have_been_deleted(
 
     monkeypatch.setattr(job, "broker_pid", lambda _: 1)
     monkeypatch.setattr(job._Run, "_audit_log", unseen)
-    with pytest.raises(SegmentGoneError, match=f"segment {SEGMENT:020d} was not there .* still begins at 0"):
+    with pytest.raises(SegmentGoneError, match=f"segment {SEGMENT:020d}: does not exist .* still begins at 0"):
         audited(spark, store)
     hidden = store.index_files()[1]
     with pytest.raises(UnseenError, match=f"{hidden.name}: is not visible to every worker"):

@@ -172,9 +172,9 @@ def test_an_output_named_from_the_working_directory(
 @pytest.mark.parametrize(
     ("lost", "told"),
     [
-        ("out/consumequeue/A", "3 queues are there, but 6 were written"),
-        ("out/consumequeue/A/0/*", "files are there, but"),
-        ("index/3", "index files are there, but"),
+        ("out/consumequeue/A", "has 3 queues, but 6 were written"),
+        ("out/consumequeue/A/0/*", "files, but"),
+        ("index/3", "index files, but"),
     ],
 )
 def test_an_output_that_lacks_what_workers_have_written_is_none(
@@ -189,7 +189,7 @@ def test_an_output_that_lacks_what_workers_have_written_is_none(
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     monkeypatch.setattr(job, "show_progress", lose)
-    with pytest.raises(OutputError, match=f"{told}.*: name an output on a disk that all workers share"):
+    with pytest.raises(OutputError, match=f"{told}.*; name an output on a disk that all workers share"):
         rebuild(spark, str(log.folder), tmp_path / "out", settings=SETTINGS)
     assert list(tmp_path.iterdir()) == []
 

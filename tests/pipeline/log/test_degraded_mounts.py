@@ -231,7 +231,7 @@ def test_a_missing_disk_with_the_middle_is_named_at_the_gap(
     degrade(pool)
     pool.start()
     path = str(pool.mountpoint)
-    with pytest.raises(DataLossError, match=f"{SEGMENT} to {2 * SEGMENT} .*disk {gone} is missing"):
+    with pytest.raises(DataLossError, match=f"{SEGMENT} to {2 * SEGMENT}: .*disk {gone} is missing"):
         planned(path)
     caplog.clear()
     with caplog.at_level(logging.WARNING):

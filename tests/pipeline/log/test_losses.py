@@ -46,11 +46,11 @@ def test_ranges(bases: tuple[int, ...], start: int, end: int, missing: list[tupl
     [
         (
             (200, 300),
-            "log offsets 50 to 200: not in the log (the log begins at 200; earlier messages are deleted)",
+            "log offsets 50 to 200: not in the log (the log begins at 200; earlier messages are deleted",
         ),
         ((0, 300), "log offsets 100 to 300: not in the log (a gap between segments"),
-        ((0, 100, 200), "log offsets 300 to 400: not in the log (the last segment ends at 300)"),
-        ((), "log offsets 50 to 400: not in the log (the log has no segments)"),
+        ((0, 100, 200), "log offsets 300 to 400: not in the log (the last segment ends at 300"),
+        ((), "log offsets 50 to 400: not in the log (the log has no segments"),
     ],
 )
 def test_said_as_error_or_as_warning(bases: tuple[int, ...], told: str, caplog: pytest.LogCaptureFixture) -> None:
