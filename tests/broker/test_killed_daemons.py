@@ -150,11 +150,11 @@ def run(
         disk.unmount()  # nothing in the kernel has hold of a file there
 
 
-def test_twenty_kills_and_some_restarts(site: Site, newest: rocketmq.Distribution, workdir: Path) -> None:
+def test_nine_kills_and_two_restarts(site: Site, newest: rocketmq.Distribution, workdir: Path) -> None:
     def ends() -> None:
-        for number in range(20):
+        for number in range(9):
             site.ends.kill()
-            if number % 5 == 4:
+            if number % 5 == 3:
                 site.ends.restart()
 
     run(site, newest, workdir, ends, PATIENT)

@@ -130,7 +130,8 @@ def test_who_stands_by_is_the_successor(make_pool: Callable[..., PoolMount], sta
 
 
 @pytest.mark.slow
-def test_twenty_kills_in_a_row_under_a_writer(kept: Kept):
+@pytest.mark.parametrize("kills", [6, pytest.param(20, marks=pytest.mark.soak)])
+def test_kills_in_a_row_under_a_writer(kept: Kept, kills: int):
     pool = kept.pool
     (mount,) = kept.mounts()
     pool.make_segments([0])
@@ -153,7 +154,7 @@ def test_twenty_kills_in_a_row_under_a_writer(kept: Kept):
     try:
         pid = kept.daemon_pid()
         pids = {pid}
-        for _ in range(20):
+        for _ in range(kills):
             kept.kill_daemon()
             pid = kept.wait_for_another(pid)
             pids.add(pid)
@@ -162,7 +163,7 @@ def test_twenty_kills_in_a_row_under_a_writer(kept: Kept):
         writer.join(30)
     assert not writer.is_alive()
     assert not failures
-    assert len(pids) == 21
+    assert len(pids) == kills + 1
     assert kept.mounts() == [mount]
     for index in [0, *written]:
         assert pool.path(index).read_bytes()[:4096] == segment_bytes(index, 4096)

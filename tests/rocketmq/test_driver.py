@@ -75,6 +75,7 @@ def test_acknowledged_messages_survive_kill_and_restart(newest, tmp_path):
         broker.kill()  # a clean stop takes too long to have it in every test
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("version", rocketmq.VERSIONS)
 def test_every_version_sends_consumes_and_queries(version, tmp_path):
     distribution = rocketmq.fetch(version)

@@ -56,7 +56,7 @@ class Unreadable:
         return [self.pool.path(index).name for index in range(COUNT) if index % 3 in disks]
 
 
-@pytest.fixture(params=["ext4", "xfs"])
+@pytest.fixture(params=["ext4", pytest.param("xfs", marks=pytest.mark.soak)])
 def unreadable(
     request: pytest.FixtureRequest, disk_farm: DiskFarm, keep: Callable[..., KeptMount]
 ) -> Iterator[Unreadable]:

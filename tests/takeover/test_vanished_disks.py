@@ -17,7 +17,7 @@ from commitlogfs.store.disks import identity
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 
 
-@pytest.fixture(params=["ext4", "xfs"])
+@pytest.fixture(params=["ext4", pytest.param("xfs", marks=pytest.mark.soak)])
 def vanished(
     request: pytest.FixtureRequest, disk_farm: DiskFarm, keep: Callable[..., KeptMount]
 ) -> Iterator[tuple[KeptMount, LoopDisk, int]]:

@@ -209,6 +209,7 @@ def test_an_export_of_the_beginning_is_refused_or_reported(
     assert (again.rows, again.not_served) == (COUNT - degraded.left, ())
 
 
+@pytest.mark.soak
 def test_the_export_verb_exits_with_1(degraded: Degraded, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "commitlogfs.pipeline", "--json", "export", "--no-fail-on-data-loss"]
     command += [degraded.path, str(tmp_path / "out")]
