@@ -195,7 +195,7 @@ def plan_export(request: ExportRequest, options: Mapping[str, str] | None = None
     require_places(listing, fail=read.fail_on_data_loss)
     start, end = _bounds(read, listing, log_end)
     before = tuple(directory.finished())
-    requested = uncovered(start, end, ((one.start, one.end) for one in before))
+    requested = _unfinished(start, end, before)
     finished_to = max((one.end for one in before), default=start)
     if read.start is Edge.EARLIEST and finished_to < start:
         requested.insert(0, (finished_to, start))
@@ -314,6 +314,11 @@ def _lost_ranges(read: ReadOptions, listing: LogListing, ranges: Iterable[Range]
         require_complete(listing, *one, fail=read.fail_on_data_loss, warn=False)
         lost += missing_ranges(listing, *one)
     return lost
+
+
+def _unfinished(start: int, end: int, finished: Iterable[FinishedRange]) -> list[Range]:
+    """The parts of [start, end) that are in none of the `finished` ranges, which are in order."""
+    return uncovered(start, end, ((one.start, one.end) for one in finished))
 
 
 def _requested(read: ReadOptions, start: int) -> tuple[int, float]:

@@ -48,9 +48,9 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._options, self._rows = options, rows
         self._known_end = 0
         """End of the log at the last survey."""
-        self._told: tuple[tuple[str, ...], int | None] = ((), None)
+        self._reported: tuple[tuple[str, ...], int | None] = ((), None)
         """Data reported as missing: locations, and the end of the last segment."""
-        self._told_not_served: tuple[NotServed, ...] = ()
+        self._reported_not_served: tuple[NotServed, ...] = ()
         self._target: int | None = None
         """Trigger.AvailableNow: end of this run; later messages are for the next run."""
 
@@ -142,15 +142,15 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _require_whole(self, listing: LogListing, end: int, *, from_beginning: bool = False) -> None:
         """Checks for locations without segments, parts that a degraded mount leaves out, and a truncated last
         segment. Raises, or warns once. From a given offset on, parts that a mount leaves out show as gaps."""
-        if listing.not_served != self._told_not_served:
+        if listing.not_served != self._reported_not_served:
             require_beginning(listing, fail=self._options.fail_on_data_loss and from_beginning)
-            self._told_not_served = listing.not_served
+            self._reported_not_served = listing.not_served
         expected = expected_end(listing, end)
-        lack = (listing.empty_places, expected if expected > end else None)
-        if lack != self._told:
+        missing = (listing.empty_places, expected if expected > end else None)
+        if missing != self._reported:
             require_places(listing, fail=self._options.fail_on_data_loss)
             require_complete(listing, end, expected, fail=self._options.fail_on_data_loss)
-            self._told = lack
+            self._reported = missing
 
     def _limits(self, limit: ReadLimit) -> dict[str, Any]:
         """The limits of this trigger. Both options apply; Spark passes only one of them."""
