@@ -27,7 +27,7 @@ test-floors: setup ## everyday tests with the oldest versions that pyproject.tom
 soak: setup ## longer proofs, not in CI
 	@$(PYTEST) -m soak --timeout 7200
 
-lint: setup ## spelling, ruff and mypy strict
+lint: setup ## spelling, words, complexity, ruff and mypy strict
 	@scripts/lint $(VENV)
 
 manual: setup ## man pages and shell completion, in build/man/share

@@ -1,8 +1,8 @@
-"""A syncing appender, as a broker with SYNC_FLUSH: stores into a mapped segment, msync, again.
+"""Appends and syncs like a broker with SYNC_FLUSH: stores into a mapped segment, msync, and repeats.
 
     python -m commitlogfs.bench.appender SEGMENT BYTES
 
-Runs until its stdin is closed, then prints how many times it synced and how long it ran.
+Runs until its standard input is closed, then prints the number of syncs and the seconds that it ran.
 """
 
 import mmap

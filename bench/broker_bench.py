@@ -1,7 +1,7 @@
-"""The broker workload: an unmodified RocketMQ on its own multi-path mode against our mount, on the same disks.
+"""The broker workload: an unmodified RocketMQ with its own multi-path mode, and on our mount, on the same disks.
 
 Every run has a fresh store, a fresh name server and a fresh JVM, warmed up by messages to another topic. Sending,
-both ways of flushing, and consuming take turns between the two in rounds.
+with both kinds of flushing, and consuming alternate between the two in rounds.
 """
 
 import shutil
@@ -21,18 +21,18 @@ TOPIC, WARM_UP_TOPIC = "Bench", "WarmUp"
 JVM = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:+AlwaysPreTouch")
 _TIMEOUT_S = 900.0
 _IDLE_TIMEOUT_S = 60.0
-"""A consumer that waits so long for its next message has lost it; a busy machine has not."""
+"""After this wait for the next message, the message is lost; a busy machine needs less."""
 
 UNIT = "messages/s"
 SEND_ASYNC = ("send-async", "send, ASYNC_FLUSH")
 SEND_SYNC = ("send-sync", "send, SYNC_FLUSH")
-CONSUME = ("consume", "consume from the start, what was just sent")
+CONSUME = ("consume", "consume from the start, just sent")
 CATCH_UP = ("catch-up-cold", "consume from the start after a restart, caches dropped")
 
 
 @dataclass(frozen=True, slots=True)
 class _Store:
-    """Where one run of the broker keeps its log."""
+    """Location of the log for one run of the broker."""
 
     target: str
     paths: str
@@ -42,9 +42,9 @@ class _Store:
 def measure_broker(
     work: Path, disks: BenchDisks, settings: Settings, distribution: Distribution, tell: Tell, found: Collected
 ) -> None:
-    """All workloads.
+    """Run all workloads.
 
-    Raises RocketmqError, among them every message that is not acknowledged or not consumed with its body
+    Raises RocketmqError, also for each message that is not acknowledged or not consumed with its body
     intact, CommandFailedError, OSError.
     """
     names, left_out = _choose_targets(work, disks, settings)
@@ -61,7 +61,7 @@ def measure_broker(
 
 
 def _choose_targets(work: Path, disks: BenchDisks, settings: Settings) -> tuple[list[str], dict[str, str]]:
-    """The mount with passthrough where there is one, else the plain one."""
+    """The mount with passthrough if it is available, otherwise the plain one."""
     try:
         with _fresh_store(targets.MOUNT, work / "broker-try", disks, settings):
             return [targets.NATIVE, targets.MOUNT], {}
@@ -79,10 +79,10 @@ def _asynchronous(store: _Store, settings: Settings, distribution: Distribution,
             series[SEND_ASYNC[0]].add(store.target, sent.messages_per_s, _latencies(sent))
             received = _consume(distribution, names, count)
             series[CONSUME[0]].add(store.target, received.messages_per_s)
-            broker.kill()  # a clean stop takes up to 19 s, most of it asleep; nothing is lost from the page cache
+            broker.kill()  # a clean stop takes up to 19 s; a kill loses nothing in the page cache
             drop_caches()
             broker.start()
-            drop_caches()  # what the recovery has not mapped: all but the last segments
+            drop_caches()  # of all segments that the recovery has not mapped, all but the last ones
             caught_up = _consume(distribution, names, count)
             series[CATCH_UP[0]].add(store.target, caught_up.messages_per_s)
 
@@ -120,7 +120,7 @@ def _send(distribution: Distribution, names: NameServer, settings: Settings, cou
 
 
 def _consume(distribution: Distribution, names: NameServer, count: int) -> ConsumeResult:
-    """All of them, each body compared."""
+    """Consume all messages and compare each body."""
     return consume(
         distribution,
         names.address,
@@ -145,7 +145,7 @@ def _killed_at_the_end(broker: Broker) -> Iterator[None]:
 
 @contextmanager
 def _fresh_store(target: str, work: Path, disks: BenchDisks, settings: Settings) -> Iterator[_Store]:
-    """Empty folders on the same disks, gone afterwards."""
+    """Empty directories on the same disks, removed afterwards."""
     folders = [disk / target for disk in disks.paths]
     try:
         if target == targets.NATIVE:

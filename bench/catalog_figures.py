@@ -1,8 +1,8 @@
-"""How long a big log takes to mount and to list, and how much memory the daemon needs for it.
+"""Time to mount and to list a big log, and the daemon's memory.
 
-The segments are sparse files made straight in the disks' folders and adopted, so the mount starts with the
-catalog it would have after a restart. What the kernel caches stays cached: the files were made a moment ago,
-on the mount as on the bare folders it is compared with.
+The segments are sparse files made straight in the disks' directories and adopted, so the mount starts with the
+catalog it would have after a restart. The kernel's caches are not dropped: the files were made a moment ago,
+on the mount as on the bare directories it is compared with.
 """
 
 import os
@@ -25,13 +25,13 @@ SEGMENT_SIZE = 1 << 30
 MIB = 1 << 20
 HOT_LISTINGS = 3
 _SPARE_DESCRIPTORS = 200
-"""Left for everything else when as many segments as allowed are opened at once."""
+"""Descriptors left for other files when as many segments as allowed are open."""
 
 Tell = Callable[[str], None]
 
 
 class WrongResultError(Exception):
-    """A measured call gave a wrong result: its time means nothing."""
+    """A measured call gave a wrong result, so its time is meaningless."""
 
 
 @dataclass(slots=True)
@@ -41,16 +41,16 @@ class CatalogFigures:
     segments: int
     disks: int
     ready_s: list[float]
-    """From the start of `commitlogfs mount` until the mount answers."""
+    """Seconds from the start of `commitlogfs mount` until the mount answers."""
     opened_s: list[float]
-    """The part of it in which the daemon identifies, scans and checks the disks."""
+    """The part of this time in which the daemon identifies, scans and checks the disks."""
     daemonized_s: list[float]
-    """`commitlogfs mount --daemon`, until the shell has its prompt back."""
+    """Seconds until `commitlogfs mount --daemon` returns."""
     first_s: list[float]
     """The first listing with stat of a fresh mount."""
     hot_s: list[float]
     native_s: list[float]
-    """The same over the bare folders."""
+    """Listings of the bare directories."""
     mounted_mib: list[float]
     listed_mib: list[float]
     opened_files: int = 0
@@ -89,7 +89,7 @@ class CatalogFigures:
 
 
 def measure_catalog(folder: Path, segments: int, disks: int, rounds: int, tell: Tell) -> CatalogFigures:
-    """Everything happens beneath `folder`, which must not exist yet and is gone afterwards.
+    """Measure below `folder`, which must not exist and is removed afterwards.
 
     Raises WrongResultError, CommandFailedError.
     """
@@ -98,7 +98,7 @@ def measure_catalog(folder: Path, segments: int, disks: int, rounds: int, tell: 
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder)
         folders = [folder / f"disk{number:02d}" for number in range(disks)]
-        tell(f"making {segments:,} sparse segments on {disks} folders")
+        tell(f"making {segments:,} sparse segments on {disks} directories")
         make_sparse_segments(folders, segments)
         pool = stack.enter_context(ServedPool(folder, folders, segment_size=SEGMENT_SIZE))
         pool.run("adopt", pool.config)
@@ -117,7 +117,7 @@ def measure_catalog(folder: Path, segments: int, disks: int, rounds: int, tell: 
 
 
 def make_sparse_segments(folders: Sequence[Path], segments: int, size: int = SEGMENT_SIZE) -> None:
-    """Striped over the folders as round-robin would have done."""
+    """Make sparse segments, striped over the directories like round-robin."""
     for folder in folders:
         folder.mkdir()
     for index in range(segments):
@@ -155,7 +155,7 @@ def _timed_listing(folders: Sequence[Path], expected: int) -> float:
 
 
 def _open_all(pool: ServedPool, figures: CatalogFigures) -> None:
-    """Read-write and kept open, as a broker keeps its segments; as many as the descriptor limits allow."""
+    """Open segments read-write and keep them open, like a broker; as many as the descriptor limits allow."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     daemon_limit, _ = psutil.Process(pool.pid).rlimit(psutil.RLIMIT_NOFILE)

@@ -1,7 +1,7 @@
-"""How long it takes to create a segment with its whole reservation, as the broker does it.
+"""Time to create a segment with its whole reservation, as the broker creates it.
 
 One call through the mount (open with O_CREAT, ftruncate) against the same natively on the same disk (open,
-fallocate, ftruncate), taking turns, so that both meet the same state of the disk.
+fallocate, ftruncate), alternating, so that both have the same state of the disk.
 """
 
 import itertools
@@ -23,9 +23,10 @@ from commitlogfs.store import _syscalls
 from commitlogfs.store.segment import format_segment_name
 
 DISK_SEGMENTS = 8
-"""The disk has room for so many: each measured one is removed again, so it stays below its thresholds."""
+"""Number of segments for which the disk has room: each measured one is removed, so the disk stays below its
+thresholds."""
 IDLE_PAUSE_S = 0.02
-"""Between two creates on the idle disk: a broker makes one every few seconds at most."""
+"""Pause between two creates on the idle disk: a broker creates a segment every few seconds at most."""
 APPEND_BYTES = 4096
 IDLE_LIMIT_MS = 10.0
 BUSY_LIMIT_MS = 25.0
@@ -33,7 +34,7 @@ BUSY_LIMIT_MS = 25.0
 
 @dataclass(frozen=True, slots=True)
 class CreateFigures:
-    """On one kind of disk, idle or beside a syncing appender."""
+    """Figures for one kind of disk, idle or beside a syncing appender."""
 
     disk: str
     load: str
@@ -41,7 +42,7 @@ class CreateFigures:
     mount: Latencies
     native: Latencies
     syncs_per_second: float
-    """Of the appender; 0 without one."""
+    """Rate of the appender; 0 without one."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -54,13 +55,13 @@ class CreateFigures:
 def measure_creates(
     folder: Path, fstypes: tuple[str, ...], creates: int, segment_size: int, tell: Tell
 ) -> list[CreateFigures]:
-    """One loop disk after the other beneath `folder`, each gone before the next is made; without loop devices
-    a plain folder. Raises WrongResultError, CommandFailedError, DisksUnavailableError."""
+    """Measure one loop disk after the other below `folder`, each removed before the next is made; without loop
+    devices a plain directory. Raises WrongResultError, CommandFailedError, DisksUnavailableError."""
     lack = why_no_loop_disks()
     if lack:
-        tell(f"{lack}: creates are measured in a plain folder")
+        tell(f"{lack}: creates are measured in a plain directory")
         (folder / "plain").mkdir(parents=True)
-        return _measure_disk(folder / "plain", f"folder of {folder}", creates, segment_size, tell)
+        return _measure_disk(folder / "plain", f"directory of {folder}", creates, segment_size, tell)
     figures: list[CreateFigures] = []
     for fstype in fstypes:
         size = max(DISK_SEGMENTS * segment_size, 512 << 20)
@@ -94,7 +95,7 @@ def _measure_disk(disk: Path, label: str, creates: int, segment_size: int, tell:
 def _race(
     mountpoint: Path, native: Path, names: Iterator[str], creates: int, segment_size: int, pause_s: float
 ) -> tuple[Latencies, Latencies]:
-    """Creates that take turns, each one checked and removed; the latencies of the mount and of the folder."""
+    """Alternating creates, each checked and removed; the latencies of the mount and of the directory."""
     through_mount, natively = [], []
     for _ in range(creates):
         name = next(names)
@@ -124,7 +125,8 @@ def _create(path: Path, size: int, *, reserve: bool) -> float:
 
 @contextmanager
 def _appender(segment: Path, size: int) -> Iterator[Callable[[], float]]:
-    """A process that appends and syncs until the end of the block; afterwards: its syncs per second."""
+    """Runs a process that appends and syncs until the end of the block; yields a function for its syncs per
+    second."""
     fd = os.open(segment, os.O_RDWR | os.O_CREAT, 0o644)
     os.ftruncate(fd, size)
     os.close(fd)
@@ -144,7 +146,7 @@ def _appender(segment: Path, size: int) -> Iterator[Callable[[], float]]:
         out, _ = process.communicate(timeout=60)
         output += out.split()
         if process.returncode != 0:
-            raise WrongResultError(f"the appender ended with {process.returncode}")
+            raise WrongResultError(f"the appender exited with {process.returncode}")
     finally:
         if process.poll() is None:
             process.kill()

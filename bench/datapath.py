@@ -1,6 +1,6 @@
 """`commitlogfs bench`: the data path of our mount beside the bare disks and mergerfs, and a broker on it.
 
-Works in one base folder, which is swept at the end, whatever happens (sweep.py).
+It works in one base directory, which is always removed at the end (sweep.py).
 """
 
 import json
@@ -35,8 +35,8 @@ _FILE_WIDTH = 120
 
 
 def run(settings: Settings, output: Path | None, *, as_json: bool, quiet: bool = False) -> int:
-    """Measure and report; the exit status. 0: measured, whether or not a number is reached; 1: a result was wrong
-    or could not be had; 128 + signal: interrupted, and cleared away."""
+    """Measure and report; the exit status. 0: measured, even if a goal is missed; 1: a result was wrong
+    or missing; 128 + signal: interrupted, and cleaned up."""
     console = make_console(stderr=True, highlight=False, quiet=quiet)
     lack = _why_not(settings)
     if lack:
@@ -50,7 +50,7 @@ def run(settings: Settings, output: Path | None, *, as_json: bool, quiet: bool =
     try:
         _measure(settings, console, results)
     except InterruptedByUserError as interrupt:
-        print("commitlogfs bench: interrupted, everything is cleared away", file=sys.stderr)
+        print("commitlogfs bench: interrupted; everything is removed", file=sys.stderr)
         return 128 + interrupt.number
     except (WrongResultError, CommandFailedError, DisksUnavailableError, RocketmqError, OSError) as error:
         results.failure = str(error)
@@ -61,7 +61,7 @@ def run(settings: Settings, output: Path | None, *, as_json: bool, quiet: bool =
     if as_json:
         print(json.dumps(results.as_json(), indent=2))
     else:
-        # In a pipe or file there is no width to fit into.
+        # A pipe or file has no width that limits the table.
         console = make_console(highlight=False, width=None if sys.stdout.isatty() else _FILE_WIDTH)
         show(console, results)
     if results.failure:
@@ -71,21 +71,21 @@ def run(settings: Settings, output: Path | None, *, as_json: bool, quiet: bool =
 
 def _why_not(settings: Settings) -> str:
     if os.geteuid() != 0:
-        return "needs root, to mount disks and to drop caches"
+        return "root is required to mount disks and to drop caches"
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        return "needs /dev/fuse"
+        return "/dev/fuse is required"
     return why_no_loop_disks() if settings.folder is None else ""
 
 
 def _measure(settings: Settings, console: Console, results: Results) -> None:
-    """Fills `results`, and leaves in them what there is when something fails."""
+    """Fills `results`; after a failure they hold the figures measured before."""
     found = Collected(results.series, results.about, results.left_out)
     with ExitStack() as stack:
         progress = stack.enter_context(_Steps(console, _count_steps(settings)))
         work = stack.enter_context(sweep.run("bench", progress.note, settings.folder))
         distribution = None
         if Part.BROKER in settings.parts:
-            progress.note(f"RocketMQ {rocketmq.VERSIONS[0]} from Maven Central, if this is the first time")
+            progress.note(f"RocketMQ {rocketmq.VERSIONS[0]} is fetched from Maven Central at the first run")
             distribution = rocketmq.fetch()
         disks = stack.enter_context(_disks(work / "disks", settings, progress))
         results.disks = disks.description
@@ -131,7 +131,7 @@ def _write(results: Results, folder: Path, console: Console) -> None:
 
 
 def _count_steps(settings: Settings) -> int:
-    """At most: a target that is left out makes it fewer."""
+    """Maximum number of steps: a target that is left out has none."""
     rounds = 0
     if Part.DATA in settings.parts:
         rounds += 5 * (len(DATA_WORKLOADS) + 1)
@@ -143,7 +143,7 @@ def _count_steps(settings: Settings) -> int:
 
 
 class _Steps:
-    """A bar on a terminal, lines elsewhere."""
+    """Shows progress: a bar on a terminal, lines elsewhere."""
 
     def __init__(self, console: Console, total: int) -> None:
         columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))

@@ -1,4 +1,4 @@
-"""What is written, and how it is checked: every page holds its own number, so that no two pages are alike."""
+"""Content of the segments and its check: every page holds its own number, so that no two pages are equal."""
 
 import mmap
 import os
@@ -12,7 +12,7 @@ CHUNK = 1 << 20
 _PAGES = CHUNK // PAGE
 _NUMBER = struct.Struct(">Q")
 _FIRST_PAGE_OF_SEGMENT = 1 << 32
-_FILLER = random.Random(20260101).randbytes(CHUNK)  # noqa: S311 - bytes that do not compress, the same every time
+_FILLER = random.Random(20260101).randbytes(CHUNK)  # noqa: S311 - incompressible, and the same in every run
 
 
 def page_number(segment: int, position: int) -> int:
@@ -34,7 +34,7 @@ def make_page(segment: int, position: int) -> bytes:
 
 
 def starts_with(buffer: memoryview | bytes | bytearray, segment: int, position: int) -> bool:
-    """A cheap check within a timed loop: is this the page asked for?"""
+    """Whether the buffer begins with this page: a cheap check for timed loops."""
     number: int = _NUMBER.unpack_from(buffer)[0]
     return number == page_number(segment, position)
 

@@ -1,4 +1,4 @@
-"""What the measuring loops cost by themselves: Python's share of each step, the same for every target."""
+"""Cost of the measuring loops: Python's share of each step, the same for every target."""
 
 import mmap
 import os
@@ -13,8 +13,8 @@ _REPEATS = 2000
 
 
 def own_cost_us(settings: Settings) -> dict[str, float]:
-    """Microseconds per step, without what is measured: an append into memory that is there already, without
-    msync; a read at the end of a file, which finds nothing."""
+    """Microseconds per step without the measured work: an append into memory that exists already, without msync;
+    a read at the end of a file, which returns no bytes."""
     step = settings.append_bytes
     record = memoryview(content.make_chunk(0, 0))[:step]
     with mmap.mmap(-1, step) as memory, tempfile.TemporaryFile() as empty:

@@ -1,9 +1,9 @@
-"""One of several readers at once; see datapath_readers.py.
+"""One of several concurrent readers; see datapath_readers.py.
 
     python -m commitlogfs.bench.datapath_reader SEGMENT NUMBER
 
-Says `ready`, waits for a line, reads the segment from start to end and says `read`, then compares every byte
-and says `verified`.
+Prints `ready`, waits for a line, reads the segment from start to end and prints `read`, then compares every byte
+and prints `verified`.
 """
 
 import os

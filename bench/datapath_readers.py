@@ -1,4 +1,4 @@
-"""Several processes that read at once, each its own segment, as consumers far behind do."""
+"""Several processes that read at the same time, each its own segment, like consumers far behind the log's end."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ _START_TIMEOUT_S = 60.0
 
 
 def read_at_once(target: DataTarget, settings: Settings) -> float:
-    """MB/s of all together, cold, from the common start until the last one has ended. Raises WrongResultError."""
+    """Total MB/s, cold, from the common start until the last reader has finished. Raises WrongResultError."""
     with ExitStack() as stack:
         readers = [_start(stack, target, index) for index in range(settings.readers)]
         for reader in readers:
@@ -22,7 +22,7 @@ def read_at_once(target: DataTarget, settings: Settings) -> float:
         drop_caches()
         started = time.perf_counter()
         for reader in readers:
-            _tell(reader)
+            _start_reading(reader)
         for reader in readers:
             _expect(reader, "read")
         seconds = time.perf_counter() - started
@@ -45,7 +45,7 @@ def _end(reader: subprocess.Popen[str]) -> None:
     reader.communicate()
 
 
-def _tell(reader: subprocess.Popen[str]) -> None:
+def _start_reading(reader: subprocess.Popen[str]) -> None:
     assert reader.stdin is not None
     reader.stdin.write("go\n")
 
@@ -54,4 +54,4 @@ def _expect(reader: subprocess.Popen[str], word: str) -> None:
     assert reader.stdout is not None
     said = reader.stdout.readline().strip()
     if said != word:
-        raise WrongResultError(f"a reader said {said or 'nothing'!r} instead of {word!r}")
+        raise WrongResultError(f"a reader printed {said or 'nothing'!r} instead of {word!r}")

@@ -1,6 +1,6 @@
 """Interleaved rounds: in each, every target is measured once, in another order each time.
 
-A ratio is formed within one round only, between runs that met the same state of the machine.
+A ratio compares runs of the same round only, which had the same state of the machine.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ Tell = Callable[[str], None]
 
 @dataclass(slots=True)
 class Series:
-    """What one workload has reached, per target and round; more is better."""
+    """Results of one workload, by target and round; more is better."""
 
     workload: str
     unit: str
@@ -30,7 +30,7 @@ class Series:
             self.details.setdefault(target, []).append(detail)
 
     def ratios(self, target: str, baseline: str = NATIVE) -> list[float]:
-        """One per round; empty if one of the two was not measured."""
+        """One ratio per round; empty if one of the two was not measured."""
         pairs = zip(self.values.get(target, []), self.values.get(baseline, []), strict=False)
         return [round(value / base, 4) for value, base in pairs if base]
 
@@ -60,18 +60,18 @@ class Series:
 
 @dataclass(slots=True)
 class Collected:
-    """What has been measured so far; it stays when something fails later."""
+    """The figures measured so far. A later failure does not remove them."""
 
     series: list[Series] = field(default_factory=list)
     about: dict[str, str] = field(default_factory=dict)
-    """What each target is."""
+    """Description of each target."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Which targets are not measured, and why."""
+    """Targets that are not measured, with the reason."""
 
 
 def in_turn(items: Sequence[T], turn: int) -> list[T]:
-    """The order of one round. Over the rounds (twice as many as items, if these are odd in number) each comes after
-    each other equally often: what one leaves behind, writeback for instance, then meets all (Williams 1949)."""
+    """The order of one round. Over the rounds (twice as many as items, if their number is odd) each item follows
+    each other item equally often, so that after-effects such as writeback affect all equally (Williams 1949)."""
     count = len(items)
     zigzag = [(index + 1) // 2 if index % 2 else -(index // 2) for index in range(count)]
     order = [items[(place + turn) % count] for place in zigzag]

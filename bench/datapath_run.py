@@ -29,13 +29,13 @@ LIST_WORKLOAD = Workload("list", "segments/s", "list all segments with stat", wo
 
 
 def needed_bytes(settings: Settings) -> int:
-    """Of one disk: every target's segments, with room to spare for thresholds."""
+    """Required size of one disk: the segments of all targets, and free space for the thresholds."""
     per_target = (settings.readers + 2) * settings.segment_bytes
     return max(5 * per_target * 3 // 2 // settings.disks, 2 * settings.segment_bytes) + (384 << 20)
 
 
 def measure_data_path(work: Path, disks: BenchDisks, settings: Settings, tell: Tell, found: Collected) -> None:
-    """All workloads. Raises WrongResultError, CommandFailedError, OSError."""
+    """Run all workloads. Raises WrongResultError, CommandFailedError, OSError."""
     with ExitStack() as stack:
         mounted = _data_targets(stack, work / "data", disks, settings, found.left_out)
         found.about |= {target.name: target.description for target in mounted}
@@ -76,14 +76,14 @@ def _data_targets(
     if targets.mergerfs_version():
         found.append(stack.enter_context(targets.mergerfs(work / targets.MERGERFS, disks.paths, size)))
     else:
-        left_out[targets.MERGERFS] = "not installed: apt-get install mergerfs"
+        left_out[targets.MERGERFS] = "not installed; apt-get install mergerfs"
     return found
 
 
 def _listed_targets(
     stack: ExitStack, work: Path, disks: BenchDisks, settings: Settings, left_out: dict[str, str]
 ) -> list[DataTarget]:
-    """The same targets over many small segments, made in the folders beneath them before."""
+    """The same targets with many small segments, which are made in the disks' directories before."""
     size = LISTED_SEGMENT_BYTES
     paths = [disk / "listed" for disk in disks.paths]
     for path in paths:

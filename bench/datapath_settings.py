@@ -1,4 +1,4 @@
-"""How big and how long a run of `commitlogfs bench` is."""
+"""Size and duration of a run of `commitlogfs bench`."""
 
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -21,27 +21,27 @@ class Settings:
     disks: int = 3
     fstype: str = "ext4"
     folder: Path | None = None
-    """On a real disk, to be used as it is; otherwise loop disks."""
+    """Directory on a real disk to measure instead of loop disks."""
     segment_bytes: int = 256 * MIB
-    """Of the data path's segments, a multiple of 1 MiB."""
+    """Size of the data path's segments, a multiple of 1 MiB."""
     append_bytes: int = 16 * KIB
     sync_appends: int = 2048
-    """Appends of one run that are each followed by msync."""
+    """Number of appends in one run with msync after each."""
     random_reads: int = 4096
     creates: int = 20
     listed: int = 1000
     listings: int = 5
-    """Per run; their median counts."""
+    """Number of creates per run; their median counts."""
     readers: int = 4
     messages: int = 100_000
     sync_messages: int = 30_000
     warm_up_messages: int = 5_000
-    """Sent to another topic first: a cold JVM says nothing of the disk."""
+    """Messages sent to another topic first, to warm up the JVM."""
     body_bytes: int = 4 * KIB
     broker_segment_bytes: int = 32 * MIB
     threads: int = 16
     kills: int = 30
-    """Of the daemon, for each load."""
+    """Number of kills of the daemon for each load."""
     loads: tuple[int, ...] = (0,)
     """Busy processes per processor while daemons are killed."""
 
@@ -51,7 +51,7 @@ class Settings:
 
     @property
     def random_reads_per_run(self) -> int:
-        """No page twice: the second time it would not be cold."""
+        """Number of random reads: no page twice, because it would be cached the second time."""
         return min(self.random_reads, self.segment_bytes // (4 * KIB))
 
 
@@ -70,4 +70,4 @@ QUICK: dict[str, Any] = {
     "broker_segment_bytes": MIB,
     "kills": 2,
 }
-"""For tests: everything happens, the figures mean nothing."""
+"""For tests: every step runs, but the figures are meaningless."""

@@ -1,7 +1,7 @@
 """The workloads of the data path: each measures one target once, checks every byte and returns a rate.
 
-The inner loops are Python's, so each step moves so much that their own cost is small (datapath_overhead.py
-measures it) and the same for every target. What is cold has been dropped from all caches a moment before.
+The inner loops run in Python, so each step moves enough data to make their own cost small (datapath_overhead.py
+measures it); it is the same for every target. Cold data has been dropped from all caches right before.
 """
 
 import mmap
@@ -22,7 +22,7 @@ from commitlogfs.bench.targets_disks import drop_caches
 MIB = 1 << 20
 READ_BYTES = MIB
 FLUSH_BYTES = 4 * MIB
-"""Appended between two msync of the asynchronous append."""
+"""Bytes appended between two msync calls of the asynchronous append."""
 _PAUSE_S = 0.02
 _SEED = 7
 
@@ -95,7 +95,7 @@ def random_cold(target: DataTarget, settings: Settings) -> float:
         seconds = time.perf_counter() - started
     for position, page in zip(positions, found, strict=True):
         if page != content.make_page(0, position):
-            raise WrongResultError(f"{target.name}: another page than written at {position}")
+            raise WrongResultError(f"{target.name}: wrong page at {position}")
     return len(positions) / seconds
 
 
@@ -139,7 +139,7 @@ def list_and_stat(target: DataTarget, settings: Settings) -> float:
 
 
 def fill_for_readers(target: DataTarget, settings: Settings) -> None:
-    """The segments that are read, one per concurrent reader; they stay for the whole run."""
+    """Write the segments to be read, one for each concurrent reader; they stay for the whole run."""
     for index in range(settings.readers):
         fd = target.create(index)
         try:
@@ -155,22 +155,22 @@ def _read_through(fd: int, segment: int, size: int) -> float:
             if os.preadv(fd, [buffer], position) != READ_BYTES:
                 raise WrongResultError(f"a short read at {position}")
             if not content.starts_with(buffer, segment, position):
-                raise WrongResultError(f"another page than written at {position}")
+                raise WrongResultError(f"wrong page at {position}")
         return size / (time.perf_counter() - started) / 1e6
 
 
 def _verify_prefix(target: DataTarget, index: int, data: memoryview) -> None:
-    """From the target as a new reader finds it, not from the mapping that has written it."""
+    """Check the data as a new reader sees it, not through the mapping that has written it."""
     with _opened(target, index) as fd:
         for at in range(0, len(data), MIB):
             expected = data[at : at + MIB]
             if os.pread(fd, len(expected), at) != expected:
-                raise WrongResultError(f"{target.name}: other bytes than appended from {at} on")
+                raise WrongResultError(f"{target.name}: wrong bytes from {at} on")
 
 
 @contextmanager
 def _opened(target: DataTarget, index: int) -> Iterator[int]:
-    """Read-write, as the broker opens every segment."""
+    """Opens the segment read-write, as the broker opens every segment."""
     fd = os.open(target.path(index), os.O_RDWR | os.O_CLOEXEC)
     try:
         yield fd
@@ -180,7 +180,7 @@ def _opened(target: DataTarget, index: int) -> Iterator[int]:
 
 @contextmanager
 def _new_segment(target: DataTarget, index: int) -> Iterator[int]:
-    """Removed again."""
+    """Creates a segment and removes it afterwards."""
     fd = target.create(index)
     try:
         yield fd

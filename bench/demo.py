@@ -1,7 +1,7 @@
-"""`make demo`: three small disks, one mount, an unmodified broker, 20,000 messages, Spark, and everything gone.
+"""`make demo`: three small disks, one mount, an unmodified broker, 20,000 messages, Spark, and a clean-up.
 
-Each step says what it shows and which command a user would type for it. Needs root and /dev/fuse.
-Exit status: 0 all shown; 1 a step failed, or something could not be cleared away; 128 + signal interrupted.
+Each step prints what it shows and the command that a user would type. Needs root and /dev/fuse.
+Exit status: 0 all steps succeeded; 1 a step or the clean-up failed; 128 + signal: interrupted.
 """
 
 import os
@@ -25,7 +25,7 @@ from commitlogfs.store.record_layout import BODY_AT, BODY_LENGTH_AT
 MESSAGES = 20_000
 BODY_BYTES = 1024
 SEGMENT_SIZE = "2MiB"
-"""Instead of 1 GiB, so that 20,000 messages make stripes that can be seen."""
+"""Much less than 1 GiB, so that 20,000 messages fill several segments."""
 SEGMENT_BYTES = 2 << 20
 TOPIC = "Demo"
 STEPS = 12
@@ -36,11 +36,11 @@ _CONSUME_IDLE_S = 30.0
 
 
 class DemoFailedError(Exception):
-    """A step did not show what it should; one line."""
+    """A step failed; the message is one line."""
 
 
 class Show:
-    """What the one who watches sees."""
+    """Prints the steps for the user."""
 
     def __init__(self) -> None:
         self._console = make_console(highlight=False, soft_wrap=True)
@@ -85,7 +85,7 @@ class Demo:
         self._interrupts = interrupts
 
     def run(self) -> float:
-        """All steps; the seconds they took after the downloads. Raises what a failed step raises."""
+        """Run all steps; returns the seconds after the downloads. Raises the error of a failed step."""
         distribution = self._fetch()
         started = time.monotonic()
         with self._interrupts.shielded():
@@ -107,7 +107,7 @@ class Demo:
     def _fetch(self) -> Distribution:
         version = rocketmq.VERSIONS[0]
         self._show.step(f"RocketMQ {version} from Maven Central, not modified in any way")
-        with self._show.waiting("downloading it, if this is the first time"):
+        with self._show.waiting("downloading it at the first run"):
             distribution = rocketmq.fetch(version)
         self._show.output(f"{len(list(distribution.jars.iterdir()))} jars in {distribution.jars}")
         return distribution
@@ -120,7 +120,7 @@ class Demo:
             if not lack:
                 self._show.command(f"mkfs.{fstype} {disk}.img && mount -o loop {disk}.img {disk}")
         if lack:
-            self._show.output(f"No loop disks here ({lack}): plain folders of one disk do instead.")
+            self._show.output(f"No loop disks ({lack}); directories of one disk are used instead.")
 
     def _mount(self) -> None:
         self._show.step(f"One commitlog directory over all of them, with segments of {SEGMENT_SIZE}")
@@ -130,7 +130,7 @@ class Demo:
         self._show.output(f"{self._site.mountpoint}: mounted")
 
     def _start_broker(self, distribution: Distribution, work: Path, root: Path) -> tuple[NameServer, Broker]:
-        self._show.step("A name server and a broker that knows nothing of it: one path in its configuration")
+        self._show.step("A name server and a broker with one path in its configuration")
         names = NameServer(distribution, work)
         config: dict[str, str | int | float | bool] = {
             "storePathRootDir": str(root / "store"),
@@ -200,7 +200,7 @@ class Demo:
             names = sorted(path.name for path in disk.iterdir() if path.name.isdecimal())
             self._show.output("  ".join(names[:3]) + ("  ..." if len(names) > 3 else ""))
             if not names:
-                raise DemoFailedError(f"{disk}: no segment lies there")
+                raise DemoFailedError(f"{disk}: holds no segment")
 
     def _read_back(self, received: list[ReceivedMessage]) -> None:
         message = sorted(received)[len(received) // 2]
@@ -225,7 +225,7 @@ class Demo:
         self._show.output(f"{len(record)} bytes; the body in them is the one that was sent")
 
     def _show_status(self) -> None:
-        self._show.step("The state, and what happens next, in words")
+        self._show.step("The state of the disks, and what will happen next")
         self._type("status", str(self._site.mountpoint))
 
     def _count(self) -> None:
@@ -250,7 +250,7 @@ class Demo:
         if unlike or not files:
             raise DemoFailedError(f"{len(unlike)} of {len(files)} rebuilt files differ from the broker's: {unlike}")
         self._show.command(f"diff -r {rebuilt} {own}")
-        self._show.output(f"{len(files)} files, not one byte differs")
+        self._show.output(f"{len(files)} files, all identical")
 
     def _stop(self, broker: Broker) -> None:
         self._show.step("Stopping and removing everything")
@@ -275,7 +275,7 @@ def main() -> int:
     try:
         seconds = Demo(show, site, interrupts).run()
     except InterruptedByUserError as error:
-        show.say(f"\ninterrupted ({error}): clearing up", "yellow")
+        show.say(f"\ninterrupted ({error}): cleaning up", "yellow")
         status = 128 + error.number
     except (DemoFailedError, CommandFailedError, DisksUnavailableError, RocketmqError, OSError) as error:
         show.say(f"\nThis step failed: {error}", "red")
@@ -284,7 +284,7 @@ def main() -> int:
         interrupts.shield_for_good()
         left = site.clear()
     for line in left:
-        show.say(f"could not be cleared away: {line}", "red")
+        show.say(f"not removed: {line}", "red")
     if not status and not left:
         show.say(
             f"\n{MESSAGES:,} messages striped over three disks, consumed, read back by offset and counted, in "
@@ -296,11 +296,11 @@ def main() -> int:
 
 def _why_not() -> str:
     if os.geteuid() != 0:
-        return "needs root: it makes and mounts disks (sudo make demo)"
+        return "root is required to make and mount disks; run sudo make demo"
     try:
         os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
-        return f"needs /dev/fuse ({error.strerror}): load the fuse module, or give the container the device"
+        return f"/dev/fuse: {error.strerror}; load the fuse module, or give the container the device"
     return ""
 
 

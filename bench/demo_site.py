@@ -1,4 +1,4 @@
-"""What the demo puts on the machine, and how all of it goes away again."""
+"""Creates the demo's directories, disks and mount, and removes all of them."""
 
 import contextlib
 import os
@@ -23,9 +23,10 @@ _COMMAND_TIMEOUT_S = 180.0
 
 
 class Site:
-    """Folders, disks and the mount. Every `make_*` registers its own undoing; `clear` does them in reverse.
+    """Directories, disks and the mount. Every `make_*` registers how to undo it; `clear` undoes all in reverse
+    order.
 
-    A failed undoing does not keep the others from being tried.
+    If one step of `clear` fails, the others still run.
     """
 
     def __init__(self) -> None:
@@ -34,11 +35,11 @@ class Site:
         self.disks: list[Path] = []
 
     def later(self, what: str, undo: Callable[[], None]) -> None:
-        """Have `undo` done by `clear`, before all that was registered earlier."""
+        """Register `undo` for `clear`, which runs it before those registered earlier."""
         self._undo.append((what, undo))
 
     def clear(self) -> list[str]:
-        """Undo everything; one line per thing that would not go."""
+        """Undo everything; one line for each failure."""
         left = []
         while self._undo:
             what, undo = self._undo.pop()
@@ -49,18 +50,18 @@ class Site:
         return left
 
     def make_work_folder(self, show: Callable[[str], None]) -> Path:
-        """What an aborted demo has left is cleared away first; what this one starts is known to belong to it."""
+        """Make the working directory of this run, after removing the remains of aborted runs."""
         for line in sweep.sweep_stale():
-            show(f"swept, left by an aborted run: {line}")
+            show(f"removed, left by an aborted run: {line}")
         work = sweep.create_base("demo")
-        self.later(f"folder {work}", lambda: sweep.remove_tree(work))
+        self.later(f"directory {work}", lambda: sweep.remove_tree(work))
         belonging = contextlib.ExitStack()
         belonging.enter_context(sweep.belonging_to(work))
         self.later("environment", belonging.close)
         return work
 
     def make_root(self, work: Path) -> Path:
-        """The RocketMQ root: /var/rocketmq, or a folder of ours if that exists."""
+        """The RocketMQ root: /var/rocketmq, or a directory in the base directory if that exists."""
         root = PREFERRED_ROOT
         try:
             root.mkdir()
@@ -68,12 +69,12 @@ class Site:
             root = work / "rocketmq"
             root.mkdir()
         sweep.claim(work, root)
-        self.later(f"folder {root}", lambda: sweep.remove_tree(root))
+        self.later(f"directory {root}", lambda: sweep.remove_tree(root))
         self.mountpoint = root / "store" / "commitlog"
         return root
 
     def make_disks(self, work: Path) -> str:
-        """Three loop disks, or else three folders; then the reason in words, else ""."""
+        """Make three loop disks, or three directories; returns the reason for directories, else ""."""
         lack = why_no_loop_disks()
         for number, fstype in enumerate(FSTYPES, start=1):
             path = work / f"disk{number}"
@@ -100,9 +101,9 @@ class Site:
         return arguments
 
     def run(self, *arguments: str, script: str = "commitlogfs") -> str:
-        """Run one command to its end and return what it prints. Raises CommandFailedError with its words.
+        """Run one command to its end and return what it prints. Raises CommandFailedError with its error message.
 
-        In a session of its own: an interrupt at the terminal is for the demo alone.
+        It runs in its own session: an interrupt at the terminal must reach only the demo.
         """
         width = str(shutil.get_terminal_size().columns)
         command = cli_command(*arguments, script=script)
@@ -117,18 +118,20 @@ class Site:
                 start_new_session=True,
             )
         except subprocess.TimeoutExpired:
-            raise CommandFailedError(f"{script} {arguments[0]}: not done after {_COMMAND_TIMEOUT_S:g} s") from None
+            raise CommandFailedError(
+                f"{script} {arguments[0]}: not finished after {_COMMAND_TIMEOUT_S:g} s"
+            ) from None
         if done.returncode != 0:
             raise CommandFailedError(done.stderr.strip() or f"{script} {arguments[0]}: {done.returncode}")
         return done.stdout
 
     def _unmount(self) -> None:
-        """Whatever state the mount is in; it is nobody's but ours, and the disks under it go away too."""
+        """Unmount in any state: nothing else uses this mount, and its disks are removed, too."""
         if mountinfo.find_mount(self.mountpoint) is not None or self.mountpoint.is_dir():
             self.run("umount", "--unguard", str(self.mountpoint))
 
     def _forget_service_files(self, name: str, made: list[Path]) -> None:
-        """The locks and the log that the mount called `name` leaves, and the folders that it made for them."""
+        """Remove the locks and the log of the mount `name`, and the directories that it made for them."""
         for file in (
             runtime_directory.lock_path(name),
             runtime_directory.keeper_lock_path(name),
@@ -136,5 +139,5 @@ class Site:
         ):
             file.unlink(missing_ok=True)
         for folder in made:
-            with contextlib.suppress(OSError):  # somebody else's mount uses it by now
+            with contextlib.suppress(OSError):  # another mount uses the directory
                 folder.rmdir()

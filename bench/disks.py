@@ -1,7 +1,7 @@
 """Disks for measurements and the demo: ext4 and xfs in sparse image files, mounted through loop devices.
 
-An image takes only the space that is written to it, and `mount -o loop` gives the loop device back with the
-mount. Needs root.
+An image takes only the space that is written to it, and an unmount after `mount -o loop` also frees the
+loop device. Needs root.
 """
 
 import os
@@ -16,7 +16,7 @@ from commitlogfs.mount.linux import mountinfo
 
 MIB = 1 << 20
 XFS_MIN_BYTES = 300 * MIB
-"""mkfs.xfs refuses anything smaller."""
+"""Minimum size for mkfs.xfs."""
 
 _MKFS = {
     # No reserved blocks; inode tables and journal are written lazily: an image stays small and is ready at once.
@@ -28,16 +28,16 @@ _UNMOUNT_TIMEOUT_S = 10.0
 
 
 class DisksUnavailableError(Exception):
-    """Loop disks cannot be made here; one line that says why."""
+    """Loop disks cannot be made here; the message is the reason in one line."""
 
 
 class LoopDisk:
-    """One disk, mounted at `path`. As a context manager it is destroyed at the end."""
+    """One disk, mounted at `path`. A context manager: destroyed at the end."""
 
     def __init__(self, path: Path, fstype: str, size_bytes: int) -> None:
         """Makes `path`, which must not exist yet, and beside it the image file, `path`.img, and mounts it.
 
-        Raises DisksUnavailableError, having cleared away what was made.
+        Raises DisksUnavailableError, after removing what was made.
         """
         self.fstype = fstype
         self.path = path
@@ -53,7 +53,7 @@ class LoopDisk:
             raise
 
     def destroy(self) -> None:
-        """Unmount it and delete folder and image. Raises OSError if it stays busy."""
+        """Unmount it and delete directory and image. Raises OSError if it stays busy."""
         deadline = time.monotonic() + _UNMOUNT_TIMEOUT_S
         while mountinfo.find_mount(self.path) is not None:
             done = subprocess.run(["umount", str(self.path)], capture_output=True, text=True, check=False)
@@ -75,7 +75,7 @@ class LoopDisk:
 
 
 def why_no_loop_disks() -> str:
-    """In words; empty if they can be made, as far as can be told without making one."""
+    """The reason why loop disks cannot be made; empty if none is known without making one."""
     if os.geteuid() != 0:
         return "loop devices need root"
     for tool in ("mkfs.ext4", "mkfs.xfs"):
@@ -86,7 +86,7 @@ def why_no_loop_disks() -> str:
 
 
 def _run(*command: str) -> None:
-    # A session of its own: Ctrl-C at the terminal must not cut a mkfs or mount in half.
+    # Its own session: Ctrl-C at the terminal must not interrupt mkfs or mount.
     done = subprocess.run(
         command,
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Figures of a measurement: quantiles, ratios, targets, and on what machine they were taken."""
+"""Figures of a measurement: quantiles, ratios, targets, and the machine."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Of `count` calls, in milliseconds."""
+    """Latencies of `count` calls, in milliseconds."""
 
     count: int
     p50_ms: float
@@ -22,7 +22,7 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One number to reach (design.md), and what was measured. `limit` is not to be passed."""
+    """A limit (design.md) and the measured value, which must not exceed it."""
 
     name: str
     value: float
@@ -35,7 +35,7 @@ class Target:
 
 
 def latencies(seconds: Sequence[float]) -> Latencies:
-    """Nearest-rank quantiles: each is a value that was measured. Raises ValueError without any."""
+    """Nearest-rank quantiles: each is a measured value. Raises ValueError without values."""
     if not seconds:
         raise ValueError("no calls were measured")
     ordered = sorted(seconds)
@@ -52,7 +52,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def environment() -> dict[str, Any]:
-    """What the figures depend on."""
+    """Properties of the machine that affect the figures."""
     names = ("commitlogfs", "pyfuse3", "trio", "pydantic", "typer")
     return {
         "taken_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

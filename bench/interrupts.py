@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, taken only where nothing is half made."""
+"""Handles Ctrl-C and SIGTERM only where no step is incomplete."""
 
 import signal
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from types import FrameType
 
 
 class InterruptedByUserError(BaseException):
-    """Like KeyboardInterrupt no Exception, so that nobody on the way takes it for a failed step."""
+    """Not an Exception, like KeyboardInterrupt, so that no handler takes it for a failed step."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -22,7 +22,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._shields = 0
-        self._wanted: int | None = None
+        self._pending: int | None = None
 
     def install(self) -> None:
         for number in _SIGNALS:
@@ -30,27 +30,27 @@ class Interrupts:
 
     @contextmanager
     def shielded(self) -> Iterator[None]:
-        """For steps that must not be cut in half: make something and note how to undo it."""
+        """Delays interrupts inside: for a step that makes something and registers how to undo it."""
         self._shields += 1
         try:
             yield
         finally:
             self._shields -= 1
-            self._raise_if_wanted()  # before the error of a step that the same interrupt has ended
+            self._raise_pending()  # before the error of a step that failed because of the same interrupt
 
     def shield_for_good(self) -> None:
-        """From now on nothing interrupts, nor what is started: for the clearing up at the end.
+        """Block interrupts for this process and its children from here on: for the clean-up at the end.
 
-        A process is in our group, and hears Ctrl-C, until it has made a session of its own.
+        A child is in our process group, and gets Ctrl-C, until it has made its own session.
         """
         self._shields += 1
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._wanted = number
-        self._raise_if_wanted()
+        self._pending = number
+        self._raise_pending()
 
-    def _raise_if_wanted(self) -> None:
-        if self._wanted is not None and not self._shields:
-            self.shield_for_good()  # a second Ctrl-C must not cut short what the first one has started
-            raise InterruptedByUserError(self._wanted)
+    def _raise_pending(self) -> None:
+        if self._pending is not None and not self._shields:
+            self.shield_for_good()  # a second Ctrl-C must not interrupt the clean-up of the first one
+            raise InterruptedByUserError(self._pending)

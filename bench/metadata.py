@@ -1,9 +1,9 @@
-"""`make bench-metadata`: a log of 60,000 segments mounted and listed, and what creating a segment costs.
+"""`make bench-metadata`: mounts and lists a log of 60,000 segments, and measures the creation of segments.
 
     python -m commitlogfs.bench.metadata [--json] [--segments 60000] [--disks 12] [--creates 200] [--rounds 3]
 
-Real mounts through the real daemon; every result is checked. Exit status: 0 measured (whether or not a
-target is met: the table says), 1 a result was wrong or could not be had.
+Real mounts through the real daemon; every result is checked. Exit status: 0 measured (the table shows
+which targets are met), 1 a result was wrong or missing.
 """
 
 import json
@@ -30,12 +30,12 @@ from commitlogfs.console.units import parse_size
 def main(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of the table.")] = False,
     segments: Annotated[int, typer.Option(min=1, help="Segments of the big log.")] = 60_000,
-    disks: Annotated[int, typer.Option(min=1, help="Folders it is striped over.")] = 12,
+    disks: Annotated[int, typer.Option(min=1, help="Number of directories for its segments.")] = 12,
     rounds: Annotated[int, typer.Option(min=1, help="Mounts of the big log.")] = 3,
     creates: Annotated[int, typer.Option(min=1, help="Segments created per disk and load.")] = 200,
-    segment_size: Annotated[str, typer.Option(help="Of the created segments.")] = "1GiB",
+    segment_size: Annotated[str, typer.Option(help="Size of the created segments.")] = "1GiB",
     folder: Annotated[
-        Path | None, typer.Option(help="Work there, on ext4 or xfs. Default: $TMPDIR or /var/tmp.")
+        Path | None, typer.Option(help="Working directory, on ext4 or xfs. Default: $TMPDIR or /var/tmp.")
     ] = None,
 ) -> None:
     """Measure mount, listing, memory and segment creation."""
@@ -70,8 +70,8 @@ def main(
 
 def _why_not() -> str:
     if os.geteuid() != 0:
-        return "needs root, for loop devices"
-    return "" if os.access("/dev/fuse", os.R_OK | os.W_OK) else "needs /dev/fuse"
+        return "root is required for loop devices"
+    return "" if os.access("/dev/fuse", os.R_OK | os.W_OK) else "/dev/fuse is required"
 
 
 def _show(console: Console, big: CatalogFigures, made: Sequence[CreateFigures], targets: Sequence[Target]) -> None:
@@ -99,7 +99,7 @@ def _show_catalog(console: Console, big: CatalogFigures) -> None:
         ("commitlogfs mount --daemon: until it returns", f"{median(big.daemonized_s):.3f} s"),
         ("listing with stat, first after the mount", f"{median(big.first_s):.3f} s"),
         ("listing with stat, hot", f"{hot:.3f} s, {hot / native:.1f} x native"),
-        ("   the bare folders", f"{native:.3f} s"),
+        ("   the bare directories", f"{native:.3f} s"),
         ("daemon memory (RSS): mounted", f"{max(big.mounted_mib):.1f} MiB"),
         ("   after listings", f"{max(big.listed_mib):.1f} MiB"),
         (f"   with {big.opened_files:,} segments open", f"{big.opened_files_mib:.1f} MiB"),

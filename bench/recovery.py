@@ -1,7 +1,7 @@
-"""How long a mount does not answer when its daemon is killed: from `kill -9` until a client has its answers, on a
-quiet machine and beside busy processes.
+"""Time without answers when a daemon is killed: from `kill -9` until a client has its answers, on a quiet machine
+and beside busy processes.
 
-The clients are other processes: one that waits for a dead daemon cannot be interrupted.
+The clients are separate processes: a process that waits for a dead daemon cannot be interrupted.
 """
 
 import select
@@ -25,25 +25,25 @@ from commitlogfs.store.segment import format_segment_name
 QUIET_LIMIT_S, BUSY_LIMIT_S = 0.05, 0.5
 _ANSWER_TIMEOUT_S = 60.0
 _PAUSE_S = 1.0
-"""Between two kills: the next standby is loaded meanwhile."""
+"""Pause between two kills, in which the next standby is loaded."""
 _FLOOR_SOURCE = Path(__file__).with_name("recovery_floor.c")
 _SPIN = [sys.executable, "-I", "-S", "-c", "while True: pass"]
 
 
 @dataclass(slots=True)
 class Recovery:
-    """All seconds are from a kill to an answer, one for each kill."""
+    """Seconds from a kill to an answer, one value for each kill."""
 
     load: int
     """Busy processes per processor."""
     seconds: list[float] = field(default_factory=list)
-    """A client of the daemon's own priority has its answers."""
+    """Until a client with the daemon's own priority has its answers."""
     ordinary_seconds: list[float] = field(default_factory=list)
-    """A client of nice 0 has them: it competes with the busy processes."""
+    """Until a client with nice 0 has its answers; it competes with the busy processes."""
     floor_seconds: list[float] = field(default_factory=list)
-    """A C program that waits for the end of a process answers. Empty without a compiler."""
+    """Until a C program that waits for the end of a process answers. Empty without a compiler."""
     failed: list[str] = field(default_factory=list)
-    """What went wrong for a client, in its own words."""
+    """Errors of clients, as they print them."""
 
     def target(self) -> Target:
         name = f"serves again after kill -9, {self.load} busy processes per processor"
@@ -65,7 +65,7 @@ class Recovery:
 def measure_recovery(
     work: Path, disks: BenchDisks, settings: Settings, tell: Tell, cpus: int, left_out: dict[str, str]
 ) -> Iterator[Recovery]:
-    """One for each load. Raises CommandFailedError, also when the mount does not come back."""
+    """Measure once for each load. Raises CommandFailedError, also if the mount does not answer again."""
     work.mkdir()
     folders = [disk / "kept" for disk in disks.paths]
     with ExitStack() as stack:
@@ -118,7 +118,7 @@ def _measure(
 
 
 def _compile_floor(work: Path) -> tuple[Path | None, str]:
-    """The program, or why there is none."""
+    """The program, or the reason why there is none."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return None, "no C compiler"
@@ -130,8 +130,8 @@ def _compile_floor(work: Path) -> tuple[Path | None, str]:
 
 @contextmanager
 def busy_processes(count: int) -> Iterator[None]:
-    """Each in a session of its own: where sessions share processors fairly (autogroup), none of them is one of
-    many."""
+    """Runs busy processes, each in its own session: with autogroup, sessions share the processors equally, so each
+    process gets a full share."""
     with ExitStack() as stack:
         for _ in range(count):
             process = subprocess.Popen(_SPIN, stdin=subprocess.DEVNULL, start_new_session=True)
@@ -141,7 +141,7 @@ def busy_processes(count: int) -> Iterator[None]:
 
 
 class _Client:
-    """Its pipes are not buffered here, so that `select` sees every line that has not been read."""
+    """A client process. Its pipes are not buffered here, so that `select` sees every unread line."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._process = process
@@ -151,7 +151,7 @@ class _Client:
         self._process.stdin.write(f"{line}\n".encode())
 
     def answer(self) -> tuple[float, str]:
-        """Raises CommandFailedError when it says nothing in time."""
+        """Time and text of its next line. Raises CommandFailedError if there is none in time."""
         assert self._process.stdout is not None
         if not select.select([self._process.stdout], [], [], _ANSWER_TIMEOUT_S)[0]:
             raise CommandFailedError(
@@ -172,7 +172,7 @@ def _client(*arguments: object) -> Iterator[_Client]:
     try:
         yield _Client(process)
     finally:
-        process.kill()  # in a request that nobody answers it ends with the mount
+        process.kill()  # a client in a request without an answer ends with the mount
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()

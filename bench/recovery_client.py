@@ -1,17 +1,17 @@
-"""The one who uses the mount while its daemon is killed; see recovery.py.
+"""Client that uses the mount while its daemon is killed; see recovery.py.
 
     python -m commitlogfs.bench.recovery_client SEGMENT [urgent [FLOOR]]
 
 Keeps the segment open and mapped. For each line on standard input it prints lines that begin with a time
 (CLOCK_MONOTONIC, in seconds):
 
-    use         uses the mount, then `TIME ok`, or what failed
-    kill PID    kills that process (`TIME killed`), then as `use`
-    floor       kills the process that the program FLOOR waits for (`TIME killed`), then `TIME ok` when that answers
+    use         uses the mount, then prints `TIME ok`, or the error
+    kill PID    kills that process (`TIME killed`), then does as `use`
+    floor       kills the process that the program FLOOR waits for (`TIME killed`), prints `TIME ok` when it answers
 
-Using the mount: asks the filesystem for its figures, opens the segment once more, stores into the mapping and syncs
-it, syncs the file that was open all the time, and reads. `urgent`: with the priority of a daemon, so that the time
-is the mount's and not that of a client who waits for a processor.
+To use the mount, the client calls statvfs, opens the segment once more, stores into the mapping and syncs
+it, syncs the file that was open all the time, and reads. `urgent`: with the priority of a daemon, so that the
+time does not include the client's wait for a processor.
 """
 
 import mmap
@@ -26,7 +26,7 @@ from commitlogfs.mount.linux import priority
 
 def main() -> None:
     path, urgent, floor_program = (*sys.argv[1:], "", "")[:3]
-    place = mmap.PAGESIZE if urgent else 0  # each stores into a page of its own
+    place = mmap.PAGESIZE if urgent else 0  # each client stores into its own page
     if urgent:
         priority.raise_priority()
         priority.lock_memory()

@@ -23,20 +23,20 @@ class Results:
     disks: str = ""
     series: list[Series] = field(default_factory=list)
     about: dict[str, str] = field(default_factory=dict)
-    """What each target is."""
+    """Description of each target."""
     left_out: dict[str, str] = field(default_factory=dict)
     own_cost_us: dict[str, float] = field(default_factory=dict)
     recovery: list[Recovery] = field(default_factory=list)
-    """One for each load."""
+    """Results for each load."""
     failure: str = ""
-    """What has ended the run before its end."""
+    """The error that has ended the run early."""
 
     @property
     def goals(self) -> list[Goal]:
         return goals(self.series)
 
     def as_json(self) -> dict[str, Any]:
-        """Layout 2; a change of meaning gets another number."""
+        """The result as JSON, layout 2. A change of its meaning changes this number."""
         return {
             "layout": LAYOUT,
             "environment": self.environment,
@@ -89,7 +89,7 @@ def goal_rows(found: Sequence[Goal]) -> Rows:
 
 
 FIGURE_HEADINGS = ("workload", "unit", "target", "median", "min .. max", "to native", "min .. max")
-GOAL_HEADINGS = ("workload", "ratio", "wanted", "measured", "")
+GOAL_HEADINGS = ("workload", "ratio", "required", "measured", "")
 
 
 def show(console: Console, results: Results) -> None:
@@ -113,7 +113,7 @@ def as_markdown(results: Results) -> str:
 
 
 def facts(results: Results) -> list[str]:
-    """What the figures depend on, in words."""
+    """Lines that describe the conditions of the run."""
     where = results.environment
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
     load = " ".join(map(str, where["load_average"]))
@@ -139,8 +139,8 @@ def _recovery_in_words(recovery: Recovery) -> str:
     verdict = "met" if target.is_met else "missed"
     text = (
         f"daemon killed {len(recovery.seconds)} times beside {recovery.load} busy processes per processor: serves "
-        f"again after {_spread(recovery.seconds)}, wanted < {target.limit:g} s: {verdict}; an ordinary client has "
-        f"its answers after {_spread(recovery.ordinary_seconds)}; requests failed: {len(recovery.failed)}"
+        f"again after {_spread(recovery.seconds)}, required < {target.limit:g} s: {verdict}; an ordinary client "
+        f"has its answers after {_spread(recovery.ordinary_seconds)}; requests failed: {len(recovery.failed)}"
     )
     if recovery.floor_seconds:
         text += f"; floor {_spread(recovery.floor_seconds, 4)}"
@@ -164,7 +164,8 @@ def _table(console: Console, title: str, headings: Sequence[str], rows: Rows) ->
 
 
 def _unit_below_name(rows: Rows) -> Rows:
-    """Without the column of units, so that a line fits 80 columns: every workload has two lines at least."""
+    """The rows without the column of units, so that a line fits 80 columns: the unit goes below the workload's
+    name."""
     merged: Rows = []
     unit = ""
     for workload, own_unit, *rest in rows:

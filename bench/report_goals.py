@@ -1,4 +1,4 @@
-"""The numbers to reach (design.md) that this benchmark decides."""
+"""The goals of design.md that this benchmark measures."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +16,7 @@ _BROKER = (broker_bench.SEND_ASYNC, broker_bench.SEND_SYNC, broker_bench.CONSUME
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A median ratio that is not to fall below `floor`. `ratio` is None where it could not be measured."""
+    """A median ratio that must not be below `floor`. `ratio` is None if it was not measured."""
 
     workload: str
     against: str
@@ -34,7 +34,7 @@ class Goal:
 
 
 def goals(series: Sequence[Series]) -> list[Goal]:
-    """Only for workloads that ran. Always of the mount with passthrough."""
+    """Goals of the workloads that ran, for the mount with passthrough."""
     ran = {one.workload: one for one in series}
     wanted = [(name, NATIVE, DATA_FLOOR) for name in _AGAINST_NATIVE]
     wanted += [(name, MERGERFS, floor) for name, floor in _AGAINST_MERGERFS.items()]

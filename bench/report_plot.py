@@ -1,4 +1,4 @@
-"""One picture of all ratios to native; needs matplotlib (the extra `bench`)."""
+"""Plot of all ratios to native; needs matplotlib (the extra `bench`)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ _BAR = 0.2
 
 
 def why_no_plot() -> str:
-    """In words; empty if it can be drawn."""
+    """The reason why no plot can be drawn; empty if it can."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:

@@ -21,16 +21,17 @@ _FIELD = re.compile(r'(\w+)=("[^"]*"|\S+)')
 
 
 class CommandFailedError(Exception):
-    """`commitlogfs` ended with another status than 0; its own words."""
+    """`commitlogfs` failed; the message is its own."""
 
 
 def cli_command(*arguments: object, script: str = "commitlogfs") -> list[str]:
-    """The installed console script of this environment."""
+    """Command line of the installed console script of this environment."""
     return [str(Path(sys.executable).with_name(script)), *map(str, arguments)]
 
 
 class ServedPool:
-    """One pool on some folders and its mountpoint beneath `folder`. Mounts any number of times; needs root."""
+    """One pool on some directories, with its mountpoint below `folder`. It can be mounted repeatedly; needs
+    root."""
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class ServedPool:
         settings: Mapping[str, str] | None = None,
         keeper: bool = False,
     ) -> None:
-        """`settings`: more keys of the configuration. `keeper`: a daemon that dies is replaced."""
+        """`settings`: further keys of the configuration. `keeper`: whether a daemon that dies is replaced."""
         self.folder = folder
         self.mountpoint = folder / "store" / "commitlog"
         self.config = folder / "bench.toml"
@@ -49,7 +50,7 @@ class ServedPool:
         self._log_start = 0
         self._keeper = () if keeper else ("--no-keeper",)
         self._daemon: subprocess.Popen[bytes] | None = None
-        # Not beneath `folder`: a socket's path has at most 107 bytes.
+        # A short path, because a socket's path has at most 107 bytes.
         self._runtime = sweep.create_base("bench", sweep.SOCKETS_PARENT)
         self._env = {**os.environ, runtime_directory.OVERRIDE: str(self._runtime), "NO_COLOR": "1"}
         lines = [f"mountpoint = {json.dumps(str(self.mountpoint))}", f"segment_size = {segment_size}"]
@@ -60,7 +61,7 @@ class ServedPool:
 
     @property
     def pid(self) -> int:
-        """Of the daemon that serves now, or of its keeper."""
+        """Process id of the serving daemon, or of its keeper."""
         if self._daemon is None:
             raise CommandFailedError("not mounted")
         return self._daemon.pid
@@ -77,7 +78,7 @@ class ServedPool:
     def mount(self) -> float:
         """Start the daemon; the seconds from its start to READY=1, as a service manager sees them.
 
-        Raises CommandFailedError if it ends before, or is not ready in time.
+        Raises CommandFailedError if the daemon exits before, or is not ready in time.
         """
         address = f"\0commitlogfs-bench-{os.getpid()}"
         with (
@@ -104,17 +105,18 @@ class ServedPool:
                     pass
                 if self._daemon.poll() is not None or time.perf_counter() - started > READY_TIMEOUT_S:
                     self.close()
-                    raise CommandFailedError(f"the mount did not get ready:\n{self.log_text()[-2000:]}")
+                    raise CommandFailedError(f"the mount did not become ready:\n{self.log_text()[-2000:]}")
 
     def unmount(self) -> None:
-        """Plainly; returns when the daemon has ended. Raises CommandFailedError, if busy for instance."""
+        """Unmount; returns when the daemon has ended. Raises CommandFailedError, for example if the mount is
+        busy."""
         if self._daemon is not None:
             self.run("umount", self.mountpoint)
             self._daemon.wait(timeout=READY_TIMEOUT_S)
             self._daemon = None
 
     def close(self) -> None:
-        """Whatever happened: no mount, no daemon, no guard. For good."""
+        """Remove mount, daemon and guard in any state. The pool cannot be used afterwards."""
         daemon, self._daemon = self._daemon, None
         if daemon is not None and daemon.poll() is None:
             subprocess.run(["umount", "-l", str(self.mountpoint)], capture_output=True, check=False)
@@ -128,7 +130,7 @@ class ServedPool:
         sweep.remove_tree(self._runtime)
 
     def log_text(self) -> str:
-        """What the last daemon has logged."""
+        """Log of the last daemon."""
         with self.log_file.open() as log:
             log.seek(self._log_start)
             return log.read()
@@ -139,7 +141,8 @@ class ServedPool:
         return {key: value.strip('"') for key, value in _FIELD.findall(lines[-1])} if lines else {}
 
     def daemon_pid(self) -> int:
-        """Of the daemon itself, asked without another process: on a busy machine that takes seconds to start."""
+        """Process id of the daemon, read without another process: on a busy machine a process takes seconds to
+        start."""
         path = self._runtime / f"{self.config.stem}.sock"
         pid: int = control_socket.ask(path, "status")["daemon"]["pid"]
         return pid

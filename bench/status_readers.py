@@ -1,4 +1,4 @@
-"""What readers of `.commitlogfs/status.json` and `metrics` cost whoever creates a segment, in a big log.
+"""Cost of readers of `.commitlogfs/status.json` and `metrics` for the creation of segments, in a big log.
 
     python -m commitlogfs.bench.status_readers [--json] [--segments 60000] [--disks 12] [--creates 100]
 
@@ -29,7 +29,7 @@ from commitlogfs.store.segment import format_segment_name
 
 SEGMENT_SIZE = 1 << 20
 PAUSE_S = 0.02
-"""Between two creates."""
+"""Pause between two creates."""
 LOADS = (
     ("nobody reads", 0, 0.0),
     ("100 readers, each once a second", 100, 1.0),
@@ -40,10 +40,10 @@ LOADS = (
 def main(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of the table.")] = False,
     segments: Annotated[int, typer.Option(min=1, help="Segments of the log.")] = 60_000,
-    disks: Annotated[int, typer.Option(min=1, help="Folders it is striped over.")] = 12,
+    disks: Annotated[int, typer.Option(min=1, help="Number of directories for its segments.")] = 12,
     creates: Annotated[int, typer.Option(min=1, help="Segments created per load.")] = 100,
     folder: Annotated[
-        Path | None, typer.Option(help="Work there, on ext4 or xfs. Default: $TMPDIR or /var/tmp.")
+        Path | None, typer.Option(help="Working directory, on ext4 or xfs. Default: $TMPDIR or /var/tmp.")
     ] = None,
 ) -> None:
     """Measure creates and statfs beside readers of the status file and the metrics."""
@@ -100,7 +100,7 @@ def _measure(
 
 
 def _timed_create(path: Path) -> float:
-    """As a broker creates a segment; it is removed again."""
+    """Seconds to create a segment like a broker; it is removed afterwards."""
     begun = time.perf_counter()
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -113,7 +113,7 @@ def _timed_create(path: Path) -> float:
 
 @contextmanager
 def _reading(folder: Path, readers: int, interval_s: float) -> Iterator[list[int]]:
-    """Threads that open and read both files; how often each has."""
+    """Runs threads that open and read both files; yields the number of reads of each."""
     counts = [0] * readers
     ended = threading.Event()
 

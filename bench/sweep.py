@@ -1,8 +1,9 @@
-"""Clearing away what a run of the tests, the demo or a benchmark leaves: processes, mounts, loop devices, folders.
+"""Removes the remains of a run of the tests, the demo or a benchmark: processes, mounts, loop devices, directories.
 
-Everything a run makes lies in one base folder, `commitlogfs-KIND-PID-RANDOM`, whose `owner.json` tells which
-process made it and which folders elsewhere it has claimed; everything it starts inherits $COMMITLOGFS_RUNS, which
-holds the base folder's path. So what belongs to a run is certain, and a run that still lives is never touched.
+A run makes everything in one base directory, `commitlogfs-KIND-PID-RANDOM`, whose `owner.json` tells which
+process made it and which directories elsewhere it has claimed; everything it starts inherits $COMMITLOGFS_RUNS,
+which holds the base directory's path. So what belongs to a run is certain, and a run that still lives is never
+touched.
 """
 
 import contextlib
@@ -23,10 +24,10 @@ from commitlogfs.mount.location import guard
 
 KINDS = ("test", "demo", "bench")
 RUNS_VARIABLE = "COMMITLOGFS_RUNS"
-"""Base folders of the runs that a process belongs to, colons between: a test runs the demo."""
+"""Base directories of the runs that a process belongs to, colons between: a test runs the demo."""
 
 SOCKETS_PARENT = Path("/run")
-"""Where base folders of sockets are made, whose paths must be short."""
+"""Where base directories of sockets are made, whose paths must be short."""
 
 _RUNS_PREFIX = os.fsencode(f"{RUNS_VARIABLE}=")
 _OWNER = "owner.json"
@@ -35,7 +36,7 @@ _EXIT_TIMEOUT_S = 5.0
 
 
 def base_parent() -> Path:
-    """Where base folders are made: $TMPDIR, else /var/tmp (a disk, where /tmp may be memory)."""
+    """Where base directories are made: $TMPDIR, else /var/tmp (a disk, where /tmp may be memory)."""
     return Path(os.environ.get("TMPDIR") or "/var/tmp").resolve()  # noqa: S108
 
 
@@ -44,7 +45,7 @@ def prefix_of(kind: str) -> str:
 
 
 def create_base(kind: str, parent: Path | None = None) -> Path:
-    """A new base folder, in `base_parent` unless told otherwise, that this process owns."""
+    """A new base directory, in `parent` (`base_parent` by default), that this process owns."""
     base = Path(tempfile.mkdtemp(prefix=f"{prefix_of(kind)}{os.getpid()}-", dir=parent or base_parent()))
     base.chmod(0o755)  # tests act as other users, too
     (base / _OWNER).write_text(json.dumps({**_identity(os.getpid()), "claimed": []}))
@@ -52,9 +53,9 @@ def create_base(kind: str, parent: Path | None = None) -> Path:
 
 
 def claim(base: Path, folder: Path) -> None:
-    """Note that the run has just made `folder`, outside of its base folder: swept with all that is in it.
+    """Record that the run has just made `folder` outside of its base directory: it is removed with its content.
 
-    As long as it is that folder: not one of the same name that somebody has made since, and not after a reboot.
+    Only this directory is removed: not another one with the same name, and not after a reboot.
     """
     (folder / _MARK).write_text(str(base))
     state = folder.stat()
@@ -67,7 +68,7 @@ def claim(base: Path, folder: Path) -> None:
 
 @contextlib.contextmanager
 def belonging_to(base: Path) -> Iterator[None]:
-    """What is started meanwhile belongs to this run."""
+    """Processes started inside belong to this run."""
     former = os.environ.get(RUNS_VARIABLE)
     os.environ[RUNS_VARIABLE] = f"{former}:{base}" if former else str(base)
     try:
@@ -81,20 +82,21 @@ def belonging_to(base: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def run(kind: str, tell: Callable[[str], None], parent: Path | None = None) -> Iterator[Path]:
-    """A base folder for the length of the block, swept at its end; before, what aborted runs have left."""
+    """A base directory for the length of the block, removed at its end. Removes the remains of aborted runs
+    before."""
     for line in sweep_stale():
-        tell(f"swept, left by an aborted run: {line}")
+        tell(f"removed, left by an aborted run: {line}")
     base = create_base(kind, parent)
     try:
         with belonging_to(base):
             yield base
     finally:
         for line in sweep(base):
-            tell(f"swept at the end: {line}")
+            tell(f"removed at the end: {line}")
 
 
 def sweep_stale() -> list[str]:
-    """Clear away every base folder whose run is dead. Returns lines that say what was found."""
+    """Remove every base directory whose run has ended. Returns a line for each thing found."""
     found = []
     for base in _bases():
         state = base.lstat()
@@ -109,13 +111,13 @@ def _bases() -> list[Path]:
 
 
 def sweep(base: Path) -> list[str]:
-    """End, unmount, detach and delete everything of one run. Returns lines that say what was left.
+    """End, unmount, detach and delete everything of one run. Returns a line for each thing found.
 
-    Does not raise if something stays: the next run tries again.
+    Does not raise if something cannot be removed: the next run tries again.
     """
     found = kill_processes(base)
     claimed = _claimed(base)
-    for folder in (*claimed, base):  # disks lie in the base folder, mounts that use them elsewhere
+    for folder in (*claimed, base):  # disks lie in the base directory, mounts that use them elsewhere
         found += detach_mounts(folder)
     found += _free_loop_devices(base)
     for folder in (*claimed, base):
@@ -125,18 +127,18 @@ def sweep(base: Path) -> list[str]:
 
 
 def mounts_of(base: Path) -> tuple[mountinfo.MountEntry, ...]:
-    """All mounts beneath the base folder, in mount order."""
+    """All mounts below the base directory, in mount order."""
     return mountinfo.mounts_below(base)
 
 
 def processes_of(base: Path) -> list[int]:
-    """Process ids of what was started by this run and still lives."""
+    """Process ids of the running processes that this run started."""
     return [pid for pid in _all_pids() if pid != os.getpid() and _is_marked(pid, base)]
 
 
 def kill_processes(base: Path) -> list[str]:
-    """SIGKILL what was started by this run and still lives; waits until it is gone. Again, until nothing is left:
-    of a daemon and its keeper, each starts the other anew."""
+    """Kill the running processes that this run started, and wait for their end. Repeats this until none is left:
+    of a daemon and its keeper, each starts the other one again."""
     found: list[str] = []
     deadline = time.monotonic() + _EXIT_TIMEOUT_S
     while marked := processes_of(base):
@@ -153,7 +155,7 @@ def kill_processes(base: Path) -> list[str]:
 
 
 def detach_mounts(base: Path, keep: Collection[int] = ()) -> list[str]:
-    """Unmount everything beneath the base folder, by force and lazily: nobody may be using it any more.
+    """Unmount everything below the base directory, by force and lazily: the run has ended.
 
     Mounts whose ids are in `keep` stay. Returns lines that say what was mounted.
     """
@@ -162,7 +164,7 @@ def detach_mounts(base: Path, keep: Collection[int] = ()) -> list[str]:
         if entry.mount_id in keep:
             continue
         found.append(f"mount {entry.mountpoint} ({entry.fstype})")
-        # Forced for FUSE: aborts the connection, so that whoever hangs in it comes free.
+        # By force for FUSE: this aborts the connection and frees processes that hang in it.
         force = ["-f"] if mountinfo.is_fuse(entry) else []
         if os.geteuid() == 0:
             command = ["umount", "-i", "-l", *force, entry.mountpoint]
@@ -174,13 +176,13 @@ def detach_mounts(base: Path, keep: Collection[int] = ()) -> list[str]:
 
 
 def remove_tree(folder: Path) -> None:
-    """Delete a folder with everything in it, immutable or unwritable folders too. Never crosses a mount."""
+    """Delete a directory with everything in it, immutable or unwritable directories too. Never crosses a mount."""
     if mountinfo.mounts_below(folder) or mountinfo.find_mount(folder) is not None:
         raise OSError(f"{folder}: still has mounts")
     _make_writable(folder)
     for place, subfolders, _files in os.walk(folder):
         for name in subfolders:
-            _make_writable(Path(place, name))  # before the walk goes down into it
+            _make_writable(Path(place, name))  # before the walk enters it
     shutil.rmtree(folder)
 
 
@@ -199,7 +201,7 @@ def _make_writable(folder: Path) -> None:
 
 
 def _claimed(base: Path) -> list[Path]:
-    """The claimed folders that certainly still are the run's own."""
+    """The claimed directories that are certainly still those of the run."""
     try:
         owner = json.loads((base / _OWNER).read_text())
         if owner["boot_id"] != _identity(os.getpid())["boot_id"]:
@@ -241,7 +243,7 @@ def _identity(pid: int) -> dict[str, object]:
 
 
 def _is_dead(base: Path) -> bool:
-    """Whether the run that made `base` has ended for certain. In doubt it lives."""
+    """Whether the run that made `base` has ended for certain. In doubt it counts as running."""
     try:
         owner = json.loads((base / _OWNER).read_text())
         now = _identity(os.getpid())

@@ -1,4 +1,4 @@
-"""What the data path is measured through: the disks' own folders, our mount, mergerfs, on the same disks."""
+"""Targets of the data path measurement: the disks' own directories, our mount, mergerfs, on the same disks."""
 
 import dataclasses
 import os
@@ -17,26 +17,27 @@ from commitlogfs.store.segment import format_segment_name
 
 NATIVE, MOUNT, PLAIN, MERGERFS = "native", "mount", "plain", "mergerfs"
 CONTROL = "native-2"
-"""The same as NATIVE in other folders: how far its ratio is from 1 tells what a ratio is worth."""
+"""NATIVE again in other directories: the distance of its ratio from 1 is the noise of a ratio."""
 
 MERGERFS_OPTIONS = (
     "allow_other,use_ino,cache.files=partial,dropcacheonclose=true,category.create=mfs,minfreespace=0,fsname=bench"
 )
-"""What its README recommends for programs that map files. minfreespace: the default, 4 GiB, refuses small disks."""
+"""Options that its README recommends for programs that map files. minfreespace: the default, 4 GiB, refuses small
+disks."""
 
 _UNMOUNT_TIMEOUT_S = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DataTarget:
-    """One way to the segments. Segment k lies in folder k modulo their number; a mount has one folder."""
+    """One way to access segments. Segment k is in directory k modulo their number; a mount has one directory."""
 
     name: str
     description: str
     folders: tuple[Path, ...]
     segment_size: int
     reserves: bool
-    """Whether creating a segment reserves its space, or the caller has to, as on a bare disk."""
+    """Whether a create reserves the segment's space; on a bare disk the caller reserves it."""
 
     def path(self, index: int) -> Path:
         name = format_segment_name(index * self.segment_size).decode()
@@ -56,11 +57,11 @@ class DataTarget:
 
 
 def native(disks: Sequence[Path], segment_size: int, name: str = NATIVE) -> DataTarget:
-    """A folder on each disk, used directly."""
+    """A directory on each disk, used directly."""
     folders = tuple(disk / name for disk in disks)
     for folder in folders:
         folder.mkdir(exist_ok=True)
-    about = "a folder on each disk, used directly" + ("" if name == NATIVE else ": the noise of this machine")
+    about = "a directory on each disk, used directly" + ("" if name == NATIVE else ": the noise of this machine")
     return DataTarget(name, about, folders, segment_size, reserves=False)
 
 
@@ -68,9 +69,10 @@ def native(disks: Sequence[Path], segment_size: int, name: str = NATIVE) -> Data
 def served(
     name: str, work: Path, disks: Sequence[Path], segment_size: int, *, adopt: bool = False
 ) -> Iterator[DataTarget]:
-    """Our mount: MOUNT with passthrough, which is then proven, PLAIN without.
+    """Our mount: MOUNT with passthrough, which is verified, PLAIN without.
 
-    `adopt`: the folders hold segments already, which are only listed. Raises CommandFailedError, WrongResultError.
+    `adopt`: the directories already hold segments, which are only listed. Raises CommandFailedError,
+    WrongResultError.
     """
     work.mkdir(parents=True)
     settings = {"passthrough": "required" if name == MOUNT else "off"}
@@ -88,7 +90,7 @@ def served(
 
 @contextmanager
 def mergerfs(work: Path, disks: Sequence[Path], segment_size: int) -> Iterator[DataTarget]:
-    """Debian's package on a folder of each disk. Raises CommandFailedError."""
+    """Debian's mergerfs on a directory of each disk. Raises CommandFailedError."""
     folders = [disk / MERGERFS for disk in disks]
     for folder in folders:
         folder.mkdir(exist_ok=True)
@@ -107,7 +109,7 @@ def mergerfs(work: Path, disks: Sequence[Path], segment_size: int) -> Iterator[D
 
 
 def mergerfs_version() -> str:
-    """Empty where it is not installed."""
+    """Version of the installed mergerfs; empty if it is not installed."""
     if shutil.which("mergerfs") is None:
         return ""
     done = subprocess.run(["mergerfs", "-V"], capture_output=True, text=True, check=False)
@@ -116,7 +118,7 @@ def mergerfs_version() -> str:
 
 
 def _prove_passthrough(pool: ServedPool, target: DataTarget) -> None:
-    """Figures of a mount that has fallen back to plain mode would be told under the wrong name."""
+    """Checks that the mount uses passthrough: its figures would otherwise have the wrong name."""
     fd = target.create(0)
     try:
         daemon = pool.status()["daemon"]
@@ -124,7 +126,7 @@ def _prove_passthrough(pool: ServedPool, target: DataTarget) -> None:
         os.close(fd)
         target.path(0).unlink()
     if daemon["passthrough"] != "on" or not daemon["passthrough_files"]:
-        raise WrongResultError(f"passthrough is asked for, but the mount is plain: {daemon}")
+        raise WrongResultError(f"passthrough is requested, but the mount is plain: {daemon}")
 
 
 def _unmount(mountpoint: Path) -> None:

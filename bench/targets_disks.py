@@ -1,8 +1,8 @@
-"""The disks that every target of a measurement shares, made so that nothing but the targets differs.
+"""The disks that all targets of a measurement share, so that only the targets differ.
 
-A loop device lies on a file of another filesystem. So that it behaves as a disk does, that file is read and
-written directly where the kernel allows it (no second cache), every block of it is allocated before (the first
-write to a hole would cost more than the second) and ext4's background initialisation is off.
+A loop device uses a file of another filesystem. To make it behave like a disk, that file is read and written
+directly if the kernel allows it (no second cache), every block of it is allocated before (the first write to a
+hole costs more than the second), and ext4's background initialisation is off.
 """
 
 import mmap
@@ -31,7 +31,7 @@ class BenchDisks:
     description: str
 
     def commit(self) -> None:
-        """Have the journals written, so that nobody pays for what another one has made or removed."""
+        """Write the journals, so that no target pays for the changes of another one."""
         for path in self.paths:
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
@@ -41,8 +41,8 @@ class BenchDisks:
 
     @contextmanager
     def part(self, name: str) -> "Iterator[BenchDisks]":
-        """A folder of that name on each disk, gone afterwards with all that was made in it, so that each part of a
-        run finds the disks empty."""
+        """A directory of that name on each disk, removed afterwards with its content, so that each part of a run
+        begins with empty disks."""
         paths = tuple(path / name for path in self.paths)
         try:
             for path in paths:
@@ -56,26 +56,26 @@ class BenchDisks:
 
 @contextmanager
 def loop_disks(folder: Path, fstype: str, count: int, size_bytes: int, tell: Tell) -> Iterator[BenchDisks]:
-    """`count` disks beneath `folder`. Raises DisksUnavailableError, OSError."""
+    """`count` disks below `folder`. Raises DisksUnavailableError, OSError."""
     with ExitStack() as stack:
         disks = [stack.enter_context(LoopDisk(folder / f"disk{n}", fstype, size_bytes)) for n in range(count)]
         direct = [_settle(disk, tell) for disk in disks]
-        cached = "direct I/O" if all(direct) else "cached a second time: no direct I/O here"
+        cached = "direct I/O" if all(direct) else "cached twice, because direct I/O is not supported here"
         description = f"{count} loop devices of {format_size(size_bytes)}, {fstype}, {cached}, on {_where(folder)}"
         yield BenchDisks(tuple(disk.path for disk in disks), description)
 
 
 @contextmanager
 def folder_disks(folder: Path, count: int) -> Iterator[BenchDisks]:
-    """Folders of the one real disk on which `folder` lies."""
+    """Directories of the real disk that contains `folder`."""
     paths = tuple(folder / f"disk{number}" for number in range(count))
     for path in paths:
         path.mkdir(parents=True)
-    yield BenchDisks(paths, f"{count} folders on {_where(folder)}")
+    yield BenchDisks(paths, f"{count} directories on {_where(folder)}")
 
 
 def drop_caches() -> None:
-    """Forget all clean pages, of every filesystem at both levels. Root only; the whole machine feels it."""
+    """Drop all clean pages of every filesystem at both levels. Root only; it affects the whole machine."""
     DROP_CACHES.write_text("1\n")
 
 
@@ -89,13 +89,13 @@ def _settle(disk: LoopDisk, tell: Tell) -> bool:
         options = ["mount", "-o", "remount,noinit_itable", str(disk.path)]
         subprocess.run(options, capture_output=True, check=True, start_new_session=True)
     subprocess.run(["losetup", "--direct-io=on", str(device)], capture_output=True, check=False)
-    tell(f"writing {disk.path.name} full once, so that no later write allocates")
+    tell(f"filling {disk.path.name} once, so that later writes need no allocation")
     _fill(disk.path)
     return Path(f"/sys/block/{device.name}/loop/dio").read_text().strip() == "1"
 
 
 def _fill(disk: Path) -> None:
-    """Every block of the image, through one big file that is deleted again."""
+    """Write every block of the image, through one big file that is deleted afterwards."""
     path = disk / "fill"
     with mmap.mmap(-1, _FILL_BYTES) as zeros:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_DIRECT, 0o600)
@@ -109,7 +109,7 @@ def _fill(disk: Path) -> None:
 
 
 def _where(folder: Path) -> str:
-    """The filesystem beneath: found by device number, because a mountpoint need not be near."""
+    """Filesystem that contains `folder`, found by its device number."""
     device = folder.stat().st_dev
     entry = next((entry for entry in mountinfo.read_mounts() if entry.device == device), None)
     return f"{entry.fstype} ({entry.source})" if entry is not None else "an unknown filesystem"

@@ -1,4 +1,4 @@
-"""`commitlogfs bench`: how fast this filesystem is on this machine. A plug-in of the command line."""
+"""`commitlogfs bench`: measures this filesystem on this machine. A plug-in of the command line."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -29,21 +29,25 @@ def register(app: typer.Typer) -> None:
 
 
 def bench(
-    only: Annotated[Part | None, typer.Option(help="Only this part.", show_default="all")] = None,
+    only: Annotated[Part | None, typer.Option(help="Run only this part.", show_default="all")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Interleaved rounds.", show_default="5")] = None,
     size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Of a data path segment.", show_default="256MiB")
+        str | None,
+        typer.Option(metavar="SIZE", help="Size of a segment in the data path part.", show_default="256MiB"),
     ] = None,
-    disks: Annotated[int, typer.Option(min=1, max=4, help="Loop disks, or folders with --folder.")] = 3,
-    fstype: Annotated[Filesystem, typer.Option(help="Of the loop disks.")] = Filesystem.EXT4,
+    disks: Annotated[
+        int, typer.Option(min=1, max=4, help="Number of loop disks, or of directories with --folder.")
+    ] = 3,
+    fstype: Annotated[Filesystem, typer.Option(help="Filesystem of the loop disks.")] = Filesystem.EXT4,
     folder: Annotated[
-        Path | None, typer.Option(help="Work in this folder of a real disk instead of on loop disks.")
+        Path | None, typer.Option(help="Use this directory of a real disk instead of loop disks.")
     ] = None,
     messages: Annotated[
-        int | None, typer.Option(min=100, help="Sent in one run of the broker.", show_default="100000")
+        int | None,
+        typer.Option(min=100, help="Number of messages in one run of the broker.", show_default="100000"),
     ] = None,
     kills: Annotated[
-        int | None, typer.Option(min=1, help="Of the daemon, for each --load.", show_default="30")
+        int | None, typer.Option(min=1, help="Number of kills of the daemon for each --load.", show_default="30")
     ] = None,
     load: Annotated[
         list[int] | None,
@@ -51,23 +55,25 @@ def bench(
             min=0, help="Busy processes per processor while daemons are killed; may be repeated.", show_default="0"
         ),
     ] = None,
-    body: Annotated[str | None, typer.Option(metavar="SIZE", help="Of a message.", show_default="4KiB")] = None,
+    body: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Size of a message body.", show_default="4KiB")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write results.json, results.md and ratios.svg there.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A tiny run: the figures mean nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The whole result as one JSON document.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Make a tiny run, whose figures are meaningless.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as one JSON document.")] = False,
 ) -> None:
     """Measure the mount, with and without passthrough, beside the bare disks and mergerfs, then a RocketMQ
-    broker, then how soon the mount answers again when its daemon is killed.
+    broker, then the time until the mount answers again when its daemon is killed.
 
     Needs root. Makes its own disks and pool and removes them again; no existing mount is touched, but caches
     are dropped on the whole machine.
 
-    EXIT STATUS: 0 measured, whether or not a number is reached; 1 a result was wrong or could not be had;
-    2 bad options; 130 interrupted, and everything cleared away.
+    EXIT STATUS: 0 measured, even if a goal is missed; 1 a result was wrong or missing; 2 bad options;
+    130 interrupted, and everything is removed.
     """
-    # Not at the top: every command loads this module.
+    # Imported here, because every command loads this module.
     from commitlogfs.bench import datapath, datapath_settings
 
     chosen = datapath_settings.QUICK if quick else {}
@@ -102,5 +108,5 @@ def _size(option: str, text: str | None, unit: int) -> int | None:
     except ValueError as error:
         raise UsageError(f"{option}: {error}") from None
     if size < unit or size % unit:
-        raise UsageError(f"{option}: {text} is no multiple of {unit:,} bytes")
+        raise UsageError(f"{option}: {text} is not a multiple of {unit:,} bytes")
     return size

@@ -1,4 +1,4 @@
-"""What every command of commitlogfs has in common: exit statuses, errors that a user sees, settings, units, text.
+"""Parts that all commands of commitlogfs share: exit statuses, user errors, settings, units, text.
 
-Nothing of a mount, of the store or of Spark belongs here.
+Code about mounts, the store or Spark does not belong here.
 """

@@ -1,4 +1,4 @@
-"""Errors an operator sees: one line, one exit status, never a traceback."""
+"""Errors for operators: each is printed as one line, without a traceback, and has an exit status."""
 
 from commitlogfs.console.exit_status import ExitCode
 
@@ -6,7 +6,7 @@ from commitlogfs.console.exit_status import ExitCode
 class UserError(Exception):
     """A condition the operator can act on.
 
-    The message is one line: what is wrong, which disk, file or key, and what to do.
+    The message is one line: `<object>: <fact>; <what to do>`.
     """
 
     exit_code: ExitCode = ExitCode.USAGE
@@ -25,12 +25,12 @@ class UnreachableError(UserError):
 
 
 class RefusedError(UserError):
-    """Refused because going on could lose data, or because the system does not allow it."""
+    """A request that could lose data, or that the system does not allow."""
 
     exit_code = ExitCode.REFUSED
 
 
 class AbsentError(UserError):
-    """What was asked for is not there: a result, and one that a script wants to tell from a success."""
+    """The requested object does not exist. Scripts tell this result from a success by the exit status."""
 
     exit_code = ExitCode.FINDINGS

@@ -6,17 +6,17 @@ from commitlogfs.console import interrupts
 
 
 class ExitCode(IntEnum):
-    """What the shell sees. 0 and 1 are results; the rest say whose turn it is."""
+    """Exit status of a command. 0 and 1 are results; the others mean that nothing was done."""
 
     OK = 0
     FINDINGS = 1
-    """The command worked and has something to report (`check`, `doctor`, `ready`); or the log is damaged."""
+    """The command worked and found something (`check`, `doctor`, `ready`); or the log is damaged."""
     USAGE = 2
-    """Bad option, bad configuration, impossible value: nothing was done."""
+    """Bad option, bad configuration, impossible value."""
     UNREACHABLE = 3
-    """No daemon answers for this mount; no log is at this place; no Spark master answers."""
+    """No daemon answers for this mount; no log at this location; Spark does not start."""
     REFUSED = 4
-    """Understood, but doing it could hurt data or is not possible now: nothing was done."""
+    """The request could lose data, or is not possible at the moment."""
     HANDED_OVER = 75
-    """A daemon has handed its mount over: whatever keeps its descriptors starts the next one at once."""
+    """A daemon has handed over its mount: its keeper starts the next daemon at once."""
     INTERRUPTED = interrupts.INTERRUPTED

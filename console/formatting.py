@@ -1,4 +1,4 @@
-"""Sizes, counts, rates and times as people read them. Pure."""
+"""Formats sizes, counts, rates and times for people. Pure."""
 
 from datetime import UTC, datetime
 from typing import Final
@@ -20,7 +20,7 @@ def approximate_size(size_bytes: float) -> str:
 
 
 def approximate_duration(seconds: float) -> str:
-    """In the largest unit that leaves two or more: "90 min", "3 d"."""
+    """The duration in the largest unit that gives at least 2: "90 min", "3 d"."""
     for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -28,7 +28,7 @@ def approximate_duration(seconds: float) -> str:
 
 
 def count_of(number: int, noun: str) -> str:
-    """ "1 segment", "60,000 segments"."""
+    """Number and noun: "1 segment", "60,000 segments"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
@@ -39,7 +39,7 @@ def rate(per_second: float | None) -> str:
 
 
 def moment(milliseconds: int) -> str:
-    """UTC, to the second; "-" beyond any calendar."""
+    """UTC, to the second; "-" for a time outside the calendar."""
     try:
         return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (OverflowError, ValueError):
@@ -47,7 +47,7 @@ def moment(milliseconds: int) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """`text` in at most `width` columns of a terminal, at least three: what is too long loses its middle."""
+    """`text` in at most `width` (at least 3) columns of a terminal: the middle of a longer text is left out."""
     if cell_len(text) <= width:
         return text
     room = width - len(_CUT)

@@ -1,8 +1,8 @@
-"""Ctrl-C in a command: silent, and exit status 130, from its first import to its end.
+"""Ctrl-C in a command: silent, with exit status 130, from its first import to its end.
 
-Loading a command takes a part of a second. Python turns a SIGINT into a KeyboardInterrupt wherever it is, also in
-an import, and prints the traceback. So a console script loads its command through `run`; what starts another Python
-process blocks SIGINT for it (`block`), and that process takes it as soon as it can (`unblock`).
+Loading a command takes a fraction of a second. Python raises KeyboardInterrupt wherever it is, also in an import,
+and prints the traceback. So a console script loads its command through `run`. A process that starts another Python
+process blocks SIGINT for it (`block`), and the new process unblocks it as early as it can (`unblock`).
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Final
 
 INTERRUPTED: Final = 130
-"""128 + SIGINT, as a shell reports it."""
+"""128 + SIGINT, as shells report it."""
 
 Main = Callable[[], int]
 
@@ -22,8 +22,8 @@ Main = Callable[[], int]
 def run(load: Callable[[], Main]) -> int:
     """Load a command and run it; its exit status.
 
-    While it loads there is nothing to be undone, and an interrupt ends the process at once. So it does after the
-    command, while the interpreter ends. In between it is a KeyboardInterrupt.
+    During the import and after the command, an interrupt ends the process at once: there is nothing to undo. In
+    between it raises KeyboardInterrupt.
     """
     try:
         _on_interrupt(_leave)
@@ -34,14 +34,14 @@ def run(load: Callable[[], Main]) -> int:
     except KeyboardInterrupt:
         _on_interrupt(_leave)
         status = INTERRUPTED
-    with contextlib.suppress(OSError):  # nobody reads it any more: for the interpreter to say
+    with contextlib.suppress(OSError):  # standard output is closed; the interpreter reports that
         sys.stdout.flush()
     return status
 
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """An interrupt inside becomes a KeyboardInterrupt at the end: for a step that must not be cut in half."""
+    """Delays an interrupt inside to the end: for a step that must be completed."""
     came: list[int] = []
     former = signal.getsignal(signal.SIGINT)
     _on_interrupt(lambda number, _frame: came.append(number))
@@ -54,22 +54,22 @@ def deferred() -> Iterator[None]:
 
 
 def ignore() -> None:
-    """Of a process that has done what it was started for, and only ends now: not to report an interruption."""
+    """For a process that has finished its work and is exiting: it must not report an interruption."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def block() -> None:
-    """Of a process that is about to become another one (exec): an interrupt waits for its `unblock`."""
+    """For a process that is about to exec another program: an interrupt waits for that program's `unblock`."""
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
 
 
 def unblock() -> None:
-    """Take interrupts from now on, one that has waited included."""
+    """Accept interrupts from here on, including one that arrived while they were blocked."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
 
 
 def _on_interrupt(handler: object) -> None:
-    """Unless this process was started to ignore it (nohup, a background job)."""
+    """Set the handler, unless this process was started with SIGINT ignored (nohup, a background job)."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, handler)  # type: ignore[arg-type]
 

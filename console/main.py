@@ -1,4 +1,4 @@
-"""The way out of every command: one line for each error, and an exit status."""
+"""The frame of every command: one line for each error, and an exit status."""
 
 import io
 import os
@@ -17,7 +17,7 @@ from commitlogfs.store.printable import printable
 
 _LINE_END: Final = "\n"
 Translate = Callable[[Exception], UserError | None]
-"""The error that a user sees instead of this one; None leaves it to the general rules."""
+"""The user error to print instead of this exception; None: the general rules apply."""
 
 
 def _no_translation(_error: Exception) -> None:
@@ -27,11 +27,11 @@ def _no_translation(_error: Exception) -> None:
 def run(app: typer.Typer, arguments: list[str] | None = None, translate: Translate = _no_translation) -> int:
     """Run one command and return its exit status (docs/reference/cli.md).
 
-    Reports UserError, wrong arguments and OSError as one line on standard error. Any other exception passes: it is
-    a bug, and its traceback is needed.
+    Prints UserError, wrong arguments and OSError as one line on standard error. Any other exception is a bug and
+    passes, because its traceback is needed.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A path or a topic may have characters that the locale cannot encode.
+        # A path or a topic may contain characters that the locale cannot encode.
         sys.stdout.reconfigure(errors="backslashreplace")
     if is_plain_text():
         use_plain_text()
@@ -42,11 +42,11 @@ def run(app: typer.Typer, arguments: list[str] | None = None, translate: Transla
     except (typer.Abort, KeyboardInterrupt):
         return int(ExitCode.INTERRUPTED)
     except TyperException as error:
-        if message := error.format_message():  # without arguments the help was the message
+        if message := error.format_message():  # empty if there were no arguments: the help was printed
             _report(app, message)
         return int(ExitCode.USAGE)
     except BrokenPipeError:
-        # The reader of the output (head, less) has ended: nothing is wrong.
+        # The reader of the output (head, less) has exited, which is not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.OK)
     except Exception as error:
@@ -61,7 +61,7 @@ def _report_error(app: typer.Typer, error: Exception, translate: Translate) -> i
         return int(shown.exit_code)
     if not isinstance(error, OSError):
         raise error
-    # Not foreseen by the command: a full disk under a log file, a directory that fails.
+    # An error that the command does not expect: a full disk under a log file, a failing directory.
     where = f"{error.filename}: " if error.filename is not None else ""
     _report(app, f"{where}{error.strerror or error}")
     return int(ExitCode.FINDINGS)
@@ -70,22 +70,22 @@ def _report_error(app: typer.Typer, error: Exception, translate: Translate) -> i
 def version_option(name: str) -> Any:
     """The option --version of the command `name`."""
 
-    def show_version(wanted: bool) -> None:
-        if wanted:
+    def show_version(given: bool) -> None:
+        if given:
             typer.echo(f"{name} {VERSION}")
             raise typer.Exit
 
     return typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=show_version)
 
 
-def _take_no_color(wanted: bool) -> None:
-    if wanted:
+def _take_no_color(given: bool) -> None:
+    if given:
         use_plain_text()
 
 
 NoColor = Annotated[
     bool,
-    typer.Option("--no-color", callback=_take_no_color, is_eager=True, help="No colours, no bold: $NO_COLOR."),
+    typer.Option("--no-color", callback=_take_no_color, is_eager=True, help="Print plain text, as with $NO_COLOR."),
 ]
 
 

@@ -1,4 +1,4 @@
-"""How look verbs print: wrapped by words on a terminal, one line per statement in a pipe."""
+"""Output of verbs that show something: wrapped on a terminal, one line for each statement in a pipe."""
 
 import shutil
 import sys
@@ -16,28 +16,28 @@ _LEVEL_WIDTH = max(map(len, LEVEL_STYLES)) + 2
 
 
 def make_console(**options: Any) -> Console:
-    """The console for all output: text only where that is asked for."""
+    """The console for all output. It writes plain text if that is requested."""
     return Console(color_system=None if is_plain_text() else "auto", **options)
 
 
 class Output:
-    """Standard output. `width` is None where lines are never to be broken: in a pipe or a file."""
+    """Standard output. `width` is None if lines are never wrapped: in a pipe or a file."""
 
     def __init__(self) -> None:
         self._console = make_console(soft_wrap=True, highlight=False)
         self.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
     def line(self, text: str | Text, style: str = "") -> None:
-        """However long. Control characters of a plain text are shown as escapes."""
+        """Print a line of any length. Control characters in a plain text are shown as escapes."""
         shown = Text(printable(text, keep="\n")) if isinstance(text, str) else text
         self._console.print(shown, style=style)
 
     def paragraph(self, text: str, style: str = "", *, indent: int = 0) -> None:
-        """One statement; the lines after its first are indented by `indent`."""
+        """Print one statement; the lines after its first are indented by `indent`."""
         self.line("\n".join(self._wrap(printable(text), " " * indent)), style)
 
     def report(self, level: str, text: str, remedy: str = "") -> None:
-        """A finding: its level, what it is, and what to do about it."""
+        """Print a finding: its level, its text, and the remedy."""
         text, remedy = printable(text), printable(remedy)
         if self.width is None:
             self.line(f"{level}: {text}: {remedy}" if remedy else f"{level}: {text}")

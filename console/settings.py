@@ -1,4 +1,4 @@
-"""The options that stand before the verb, for the length of one command."""
+"""The options before the verb, for the duration of one command."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ import typer
 @dataclass(frozen=True, slots=True)
 class Settings:
     verbose: bool = False
-    """Log what is done on standard error."""
+    """Log the steps on standard error."""
     quiet: bool = False
-    """Nothing but results and complaints."""
+    """Print only results, warnings and errors."""
     json: bool = False
     config: str | None = None
-    """What NAME or FILE means where a command is given none."""
+    """NAME or FILE for commands that are given none."""
 
 
 _current = Settings()
@@ -29,16 +29,16 @@ def current() -> Settings:
 
 
 def or_default(which: str | None) -> str | None:
-    """A command's NAME, FILE or MOUNTPOINT argument, else what --config says."""
+    """A command's NAME, FILE or MOUNTPOINT argument, or else the value of --config."""
     return _current.config if which is None else which
 
 
 def wants_json(option: bool) -> bool:
-    """Whether --json stands behind or before the verb."""
+    """Whether --json is given after or before the verb."""
     return option or _current.json
 
 
 def say(text: str) -> None:
-    """What is pleasant to know and no result: on standard output, unless --quiet is given."""
+    """Print information on standard output, unless --quiet is given. For results, use `typer.echo`."""
     if not _current.quiet:
         typer.echo(text)

@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them: "1GiB", "500 MB", "72h". Strict, exact, and back again."""
+"""Parses and formats sizes and durations: "1GiB", "500 MB", "72h". Strict and exact."""
 
 import re
 from typing import Final
@@ -25,11 +25,11 @@ _QUANTITY = re.compile(r"([0-9]{1,20}) ?([A-Za-z]*)")
 
 
 class UnitError(ValueError):
-    """Not a size or duration. The message is one line without the key: what is wrong, what to write."""
+    """Not a size or duration. The message is one line without the key: the problem, and what to write."""
 
 
 def parse_size(value: object) -> int:
-    """Bytes of "1GiB", "64 MiB", "500MB", "4096B", "4096" or 4096.
+    """Number of bytes in "1GiB", "64 MiB", "500MB", "4096B", "4096" or 4096.
 
     KiB, MiB ... are powers of 1024; kB, MB ... are powers of 1000. Raises UnitError.
     """
@@ -49,15 +49,15 @@ def parse_size(value: object) -> int:
 
 
 def format_size(size_bytes: int) -> str:
-    """The shortest exact text that `parse_size` turns back into `size_bytes`; ties go to powers of 1024."""
+    """The shortest exact text that `parse_size` turns back into `size_bytes`; powers of 1024 win a tie."""
     if size_bytes == 0:
         return "0B"
     exact = [f"{size_bytes // factor}{unit}" for unit, factor in _SIZE_UNITS.items() if size_bytes % factor == 0]
-    return min(exact, key=len)  # the first of equally short ones: powers of 1024 come first
+    return min(exact, key=len)  # min returns the first of equally short ones: powers of 1024 come first
 
 
 def parse_duration_ms(value: object) -> int:
-    """Milliseconds of "100ms", "30s", "5m", "72h" or "2d". A bare number is refused. Raises UnitError."""
+    """Number of milliseconds in "100ms", "30s", "5m", "72h" or "2d". A bare number is refused. Raises UnitError."""
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise UnitError(

@@ -1,4 +1,4 @@
-"""The folders of this user, by the XDG Base Directory Specification and for processes that have little environment
+"""Directories of the user by the XDG Base Directory Specification, also for processes with a sparse environment
 (cron, setpriv, a container)."""
 
 import os
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def home_folder() -> Path | None:
-    """$HOME if it is an absolute path, else the one of the user database; None where neither is known.
+    """$HOME if it is an absolute path, else the home in the user database; None if neither is known.
 
-    It may belong to another user (`setpriv` keeps $HOME), be absent, or be a file.
+    It may belong to another user (`setpriv` keeps $HOME), not exist, or be a file.
     """
     home = os.environ.get("HOME", "")
     if not home.startswith("/"):
@@ -21,8 +21,8 @@ def home_folder() -> Path | None:
 
 
 def user_folder(variable: str, default: str) -> Path | None:
-    """The folder that `variable` names, else `default` in the user's home. A relative value is invalid and ignored,
-    as the specification has it."""
+    """The directory that `variable` names, else `default` in the user's home. A relative value is ignored, as the
+    specification requires."""
     named = os.environ.get(variable, "")
     if named.startswith("/"):
         return Path(named)

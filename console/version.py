@@ -1,4 +1,4 @@
-"""The version of the installed package. A running process keeps the one that it was loaded with."""
+"""Version of the installed package. A running process keeps the version that it was loaded with."""
 
 from importlib.metadata import version
 from typing import Final

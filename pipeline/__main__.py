@@ -1,4 +1,4 @@
-"""`python -m commitlogfs.pipeline`, and what spark-submit is given (docs/pipeline.md)."""
+"""`python -m commitlogfs.pipeline`, also the program for spark-submit (docs/pipeline.md)."""
 
 import sys
 

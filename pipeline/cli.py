@@ -1,4 +1,4 @@
-"""The `commitlogfs-pipeline` command: puts the verbs together."""
+"""The `commitlogfs-pipeline` command with its verbs."""
 
 from typing import Annotated, Final
 
@@ -10,7 +10,6 @@ from commitlogfs.console.errors import UserError
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.pipeline.commands import audit, export, rebuild, stats
 from commitlogfs.pipeline.commands.common import spark_reason
-from commitlogfs.pipeline.log.errors import PipelineError
 from commitlogfs.store.printable import printable
 
 _NAME: Final = "commitlogfs-pipeline"
@@ -18,12 +17,12 @@ _EXTRA: Final = {"pyspark", "py4j", "numba", "llvmlite", "numpy", "pyarrow", "ma
 
 app = typer.Typer(
     name=_NAME,
-    help="A RocketMQ commitlog with Spark: rebuild a store from it, audit, export and count it.",
+    help="Spark jobs for a RocketMQ commitlog: rebuild a store, audit it, export and count its messages.",
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="EXIT STATUS: 0 ok, 1 findings, 2 usage, 3 no log or no Spark there, 4 refused.",
+    epilog="EXIT STATUS: 0 ok, 1 findings, 2 usage, 3 no log, or Spark does not start, 4 refused.",
 )
 for module in (rebuild, audit, export, stats):
     module.register(app)
@@ -32,10 +31,10 @@ for module in (rebuild, audit, export, stats):
 @app.callback()
 def options(
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="What Spark says, too; all of an error.")
+        bool, typer.Option("--verbose", "-v", help="Print Spark's own messages and complete errors.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only results, warnings and errors.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON, for every verb.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only results, warnings and errors.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for every verb.")] = False,
     no_color: console.NoColor = False,
     show_version: Annotated[bool, console.version_option(_NAME)] = False,
 ) -> None:
@@ -43,21 +42,19 @@ def options(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; the exit status (docs/pipeline.md)."""
+    """Run one command and return its exit status (docs/pipeline.md)."""
     return console.run(app, arguments, _translate)
 
 
 def _translate(error: Exception) -> UserError | None:
     if isinstance(error, UserError):
         return _failed(str(error), error.exit_code)
-    if isinstance(error, PipelineError):
-        return _failed(str(error), error.exit_status)
     if isinstance(error, ModuleNotFoundError):
         missing = (error.name or "").partition(".")[0]
         if missing in _EXTRA:
-            return _failed(f"{missing} is not installed: pip install 'commitlogfs[spark]'", ExitCode.REFUSED)
+            return _failed(f"{missing} is not installed; pip install 'commitlogfs[spark]'", ExitCode.REFUSED)
     if type(error).__module__.partition(".")[0] in ("pyspark", "py4j") and not settings.current().verbose:
-        return _failed(f"Spark: {spark_reason(error)} (-v shows all of it)", ExitCode.FINDINGS)
+        return _failed(f"Spark: {spark_reason(error)} (-v shows the complete error)", ExitCode.FINDINGS)
     return None
 
 

@@ -1,4 +1,4 @@
-"""The console script of the pipeline: it loads its command so that Ctrl-C is silent from the beginning."""
+"""Console script of the pipeline. It loads the command so that Ctrl-C prints nothing, even during imports."""
 
 from commitlogfs.console import interrupts
 from commitlogfs.console.interrupts import Main

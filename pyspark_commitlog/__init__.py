@@ -1,5 +1,5 @@
-"""What Spark looks for: it loads every installed module whose name begins with `pyspark_` and takes its
-DefaultSource for a data source, so that `format("commitlog")` needs no registration."""
+"""Registers `format("commitlog")`: Spark loads every installed module whose name begins with `pyspark_`, and uses
+its DefaultSource as a data source."""
 
 from commitlogfs.pipeline.source.data_source import CommitlogDataSource as DefaultSource
 

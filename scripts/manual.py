@@ -1,4 +1,4 @@
-"""Writes the man pages and the shell completion of both commands, made from their help texts.
+"""Writes the man pages and the shell completion of both commands from their help texts.
 
 Usage: python scripts/manual.py PREFIX
 PREFIX is the virtual environment that commitlogfs is installed in, or any other directory.
@@ -36,7 +36,7 @@ def write(prefix: Path) -> list[Path]:
 
 
 def completion(name: str) -> str:
-    """The script that makes bash ask the command itself for what may follow."""
+    """The bash script that asks the command for completions."""
     variable = f"_{name.replace('-', '_').upper()}_COMPLETE"
     return CliRunner().invoke(COMMANDS[name], prog_name=name, env={variable: "source_bash"}).stdout
 
@@ -98,8 +98,8 @@ def _parameters(context: typer.Context) -> list[str]:
         records = [record for record in found if record[0].startswith("-") is is_option]
         if records:
             lines.append(f".SH {heading}")
-        for words, text in records:
-            lines += [".TP", f".B {_text(words)}", _text(text)]
+        for term, text in records:
+            lines += [".TP", f".B {_text(term)}", _text(text)]
     return lines
 
 
@@ -119,7 +119,7 @@ def _reference(page: str) -> str:
 
 
 def _text(text: str) -> str:
-    """As roff source: no character of it is a request, and hyphens can be copied into a shell."""
+    """Roff source for `text`: it contains no request, and hyphens can be copied into a shell."""
     text = text.replace("`", "").replace("\\", "\\e").replace("-", "\\-")
     return re.sub(r"^(?=[.'])", r"\\&", text)
 

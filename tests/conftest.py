@@ -1,4 +1,4 @@
-"""One base folder per run, swept before and after; skips that name the missing ability; no leaked mounts."""
+"""One base directory per run, swept before and after; skips that name the missing ability; no leaked mounts."""
 
 import os
 import re
@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def base_folder() -> Iterator[Path]:
-    """The folder under which a run makes everything; whatever it starts is known by its environment."""
+    """The directory under which a run makes everything; whatever it starts is known by its environment."""
     for line in sweep.sweep_stale():
         print(f"swept, left by an aborted run: {line}")
     base = sweep.create_base("test")
@@ -94,7 +94,7 @@ def _no_leaked_mounts(base_folder: Path) -> Iterator[None]:
 
 @pytest.fixture
 def workdir(base_folder: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """An empty folder for one test, on the base folder's filesystem; removed with the test."""
+    """An empty directory for one test, on the base directory's filesystem; removed with the test."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "_", request.node.name)[:40]
     number = next(n for n in range(10_000) if not (base_folder / f"{name}.{n}").exists())
     folder = base_folder / f"{name}.{number}"
@@ -118,9 +118,9 @@ MakePool = Callable[..., PoolMount]
 
 @pytest.fixture
 def make_pool(workdir: Path) -> Iterator[MakePool]:
-    """Makes pools on plain folders (or on `disks=[...]`): born, not yet mounted; unmounted with the test.
+    """Makes pools on plain directories (or on `disks=[...]`): born, not yet mounted; unmounted with the test.
 
-    `make_pool(3)` has three folders; keyword arguments are PoolMount's.
+    `make_pool(3)` has three directories; keyword arguments are PoolMount's.
     """
     pools: list[PoolMount] = []
 
@@ -144,7 +144,7 @@ def make_pool(workdir: Path) -> Iterator[MakePool]:
 
 @pytest.fixture
 def mounted(make_pool: MakePool) -> PoolMount:
-    """A pool of three folders with segments of 1 MiB, mounted."""
+    """A pool of three directories with segments of 1 MiB, mounted."""
     pool = make_pool(3)
     pool.start()
     return pool

@@ -1,4 +1,4 @@
-"""The borders between packages, read from the source: nothing is imported here."""
+"""The borders between packages, read from the source; no package is imported here."""
 
 import ast
 from collections.abc import Iterator
@@ -154,7 +154,7 @@ def test_libraries_stay_where_they_belong(folder: str) -> None:
 
 
 def test_the_rocketmq_driver_knows_nothing_of_the_filesystem() -> None:
-    """It also drives the native broker, and must be believable as an independent witness."""
+    """It also drives the native broker, and must be independent of the filesystem under test."""
     found = imports_below("bench/rocketmq")
     assert found
     astray = [

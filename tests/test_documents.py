@@ -19,7 +19,7 @@ _NAMED_DOCUMENT = re.compile(r"\bdocs/[\w./-]*\.md\b|\bREADME\.md\b")
 
 
 def anchors(document: Path) -> set[str]:
-    """Of all headings, as GitHub makes them: lower case, spaces as hyphens, no other punctuation."""
+    """Anchors of all headings, as GitHub makes them: lower case, spaces as hyphens, no other punctuation."""
     text = _FENCE.sub("", document.read_text())
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -2,8 +2,8 @@
 
     python -m commitlogfs.bench.pipeline [--json] [--messages 5000000] [--rounds 3] [--segment-size 256MiB]
 
-Same log, same machine, rounds in turn; every result is checked. Exit status: 0 measured (whether or not a target is
-met: the table says), 1 a result was wrong or could not be had.
+Same log, same machine, alternating rounds; every result is checked. Exit status: 0 measured (the table shows which
+goals are met), 1 a result was wrong or missing.
 """
 
 import json
@@ -36,10 +36,10 @@ from commitlogfs.pipeline.log.errors import PipelineError
 def main(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of the table.")] = False,
     messages: Annotated[int, typer.Option(min=1000, help="Messages in the log.")] = 5_000_000,
-    segment_size: Annotated[str, typer.Option(help="Of its segments.")] = "256MiB",
+    segment_size: Annotated[str, typer.Option(help="Size of its segments.")] = "256MiB",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each measurement.")] = 3,
     cores: Annotated[int, typer.Option(min=1, help="Cores that Spark may use.")] = 2,
-    folder: Annotated[Path | None, typer.Option(help="Work there. Default: $TMPDIR or /var/tmp.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Working directory. Default: $TMPDIR or /var/tmp.")] = None,
 ) -> None:
     """Measure the pipeline beside RocketMQ."""
     console = make_console(stderr=as_json, highlight=False)
@@ -64,7 +64,7 @@ def _measure(
     work: Path, messages: int, segment_size: int, rounds: int, cores: int, tell: Callable[[str], None]
 ) -> PipelineFigures:
     distribution = rocketmq.fetch()
-    tell("a process that has nothing compiled yet, and the next one")
+    tell("a process without compiled code, and the next one")
     first_use = measure_first_use(work)
     log = write_log(work / "log", messages, segment_size, tell)
     tell(f"decoding {log.bytes >> 20:,} MiB on one core, {rounds} rounds")
@@ -95,9 +95,9 @@ def _show(console: Console, figures: PipelineFigures) -> None:
     console.print(f"\nlargest Python worker in a rebuild: {figures.rebuilding.worker_mib:.0f} MiB")
     once, again = figures.first_use
     console.print(
-        f"1,000 messages in a fresh process: {once:.1f} s with nothing compiled, {again:.1f} s the next time\n"
+        f"1,000 messages in a fresh process: {once:.1f} s without compiled code, {again:.1f} s the next time\n"
     )
-    goals = Table("target", "measured", "wanted", "", title="Targets", title_justify="left", box=None)
+    goals = Table("target", "measured", "required", "", title="Targets", title_justify="left", box=None)
     for goal in figures.goals():
         verdict = "[green]met[/]" if goal.is_met else "[red]missed[/]"
         goals.add_row(goal.name, f"{goal.ratio:.2f}", f">= {goal.wanted:g}", verdict)

@@ -1,4 +1,4 @@
-"""The whole log counted by topic through Spark, on as many cores as it is given: by a query, and by our own job."""
+"""Counts the whole log by topic with Spark on a given number of cores: by a query, and by our own job."""
 
 import json
 import subprocess
@@ -18,8 +18,8 @@ _DEADLINE_S = 900.0
 
 def measure_query(log: SyntheticLog, cores: int, spark_folder: Path, rounds: int) -> list[float]:
     """Messages per second of each round of `groupBy("topic").count()` on the table: all rows go to the JVM. The
-    session has started, and one query has run before. In a process of its own, as a JVM is started one way or
-    the other. Raises WrongResultError.
+    session has been started, and one query has run before. Runs in a separate process, because the options of the
+    JVM differ from those for the job. Raises WrongResultError.
     """
     values = (log.folder, spark_folder, log.segment_size, log.messages, log.bytes, cores, rounds)
     command = [sys.executable, "-m", __name__, *map(str, values)]
@@ -32,13 +32,14 @@ def measure_query(log: SyntheticLog, cores: int, spark_folder: Path, rounds: int
 
 
 def measure_stats(spark: SparkSession, log: SyntheticLog, rounds: int) -> list[float]:
-    """The same of the job `stats`, which counts in the workers, and bytes and times with it."""
+    """Messages per second of each round of the job `stats`, which counts in the workers, including bytes and
+    times."""
     _stats(spark, log)
     return [log.messages / _stats(spark, log) for _ in range(rounds)]
 
 
 def local_session(cores: int, spark_folder: Path, *, in_workers: bool) -> SparkSession:
-    """On this machine."""
+    """A session on this machine."""
     settings = {"spark.driver.memory": "1g", "spark.local.dir": str(spark_folder)}
     return session("bench-pipeline", master=f"local[{cores}]", settings=settings, in_workers=in_workers)
 
@@ -57,7 +58,7 @@ def _query(spark: SparkSession, log: SyntheticLog) -> float:
     table = spark.read.format("commitlog").schema("topic string").load(str(log.folder))
     rows = table.groupBy("topic").count().collect()
     seconds = time.perf_counter() - started
-    _demand({row["topic"]: row["count"] for row in rows}, log)
+    _require_counts({row["topic"]: row["count"] for row in rows}, log)
     return seconds
 
 
@@ -65,11 +66,11 @@ def _stats(spark: SparkSession, log: SyntheticLog) -> float:
     started = time.perf_counter()
     found = stats(spark, str(log.folder))
     seconds = time.perf_counter() - started
-    _demand({name: topic.messages for name, topic in found.topics.items()}, log)
+    _require_counts({name: topic.messages for name, topic in found.topics.items()}, log)
     return seconds
 
 
-def _demand(counts: dict[str, int], log: SyntheticLog) -> None:
+def _require_counts(counts: dict[str, int], log: SyntheticLog) -> None:
     if counts != log.topics:
         raise WrongResultError(f"counted {counts}, where {log.topics} were written")
 

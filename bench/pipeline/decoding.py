@@ -1,4 +1,4 @@
-"""One core decoding a whole log in the page cache: our columns, and RocketMQ's MessageDecoder."""
+"""Decodes a whole log in the page cache on one core: our columns, and RocketMQ's MessageDecoder."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ from commitlogfs.pipeline.log.tail import find_end
 from commitlogfs.pipeline.source.columns import COLUMNS, Projection
 
 _SHORTCUTS = {"tags", "keys", "uniqKey", "transactionId"}
-"""Columns that hold again what is in `properties`: MessageDecoder does not take them out either."""
+"""Columns with single properties, which `properties` contains: MessageDecoder does not extract them either."""
 _JVM = ("-Xms512m", "-Xmx512m", "-XX:+UseSerialGC")
 _WARMING_ROUNDS = 2
 
@@ -32,7 +32,7 @@ class DecodeFigures:
 
 
 def measure_decoding(log: SyntheticLog, distribution: Distribution, rounds: int) -> DecodeFigures:
-    """Every header field, topic, properties and body; no CRC. Raises WrongResultError."""
+    """Decode every header field, topic, properties and body; no CRC. Raises WrongResultError."""
     figures = DecodeFigures([], [])
     decode_once(log)
     for _ in range(rounds):
@@ -42,7 +42,7 @@ def measure_decoding(log: SyntheticLog, distribution: Distribution, rounds: int)
 
 
 def decode_once(log: SyntheticLog) -> float:
-    """Seconds, of what a worker does: the driver finds the log's end, once."""
+    """Seconds of a worker's part: the driver finds the log's end, once."""
     projection = Projection([name for name in COLUMNS.names if name not in _SHORTCUTS])
     listing = list_segments(str(log.folder))
     end = find_end(listing, settle_s=0)
@@ -53,12 +53,12 @@ def decode_once(log: SyntheticLog) -> float:
             if isinstance(chunk, Chunk):
                 messages += projection.to_batch(chunk).num_rows
     seconds = time.perf_counter() - started
-    _demand(messages, log)
+    _require_count(messages, log)
     return seconds
 
 
 def _run_decoder(log: SyntheticLog, distribution: Distribution) -> float:
-    """Messages per second of the last round of a JVM that has warmed up."""
+    """Messages per second of the last round of a warmed-up JVM."""
     with tempfile.TemporaryDirectory() as home:
         command = java_command(
             distribution,
@@ -72,17 +72,17 @@ def _run_decoder(log: SyntheticLog, distribution: Distribution) -> float:
     if done.returncode or len(lines) <= _WARMING_ROUNDS:
         raise WrongResultError(f"MessageDecoder failed: {done.stderr.strip()[-500:]}")
     messages, nanoseconds, _ = map(int, lines[_WARMING_ROUNDS].split())
-    _demand(messages, log)
+    _require_count(messages, log)
     return messages * 1e9 / nanoseconds
 
 
-def _demand(messages: int, log: SyntheticLog) -> None:
+def _require_count(messages: int, log: SyntheticLog) -> None:
     if messages != log.messages:
         raise WrongResultError(f"{messages:,} messages were decoded of {log.messages:,}")
 
 
 def measure_first_use(work: Path) -> tuple[float, float]:
-    """Seconds that a fresh process takes for one small log: with nothing compiled yet, and the second time."""
+    """Seconds that a new process takes for one small log: without compiled code, and the second time."""
     code = (
         "import sys; from pathlib import Path; from commitlogfs.bench.pipeline.decoding import decode_once;"
         "from commitlogfs.bench.pipeline.synthetic_log import write_log;"

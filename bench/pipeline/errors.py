@@ -1,5 +1,5 @@
-"""A measurement that cannot be trusted is none."""
+"""Errors of measurements."""
 
 
 class WrongResultError(Exception):
-    """What was measured did not do what it was to do; one line."""
+    """A measured operation gave a wrong result; the message is one line."""

@@ -1,4 +1,4 @@
-"""What `make bench-pipeline` has measured, and against what it is held."""
+"""Figures of `make bench-pipeline`, and its goals."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from commitlogfs.bench.pipeline.synthetic_log import SyntheticLog
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A ratio that is to be reached (design.md)."""
+    """A ratio and its required value (design.md)."""
 
     name: str
     ratio: float
@@ -27,7 +27,7 @@ class PipelineFigures:
     log: SyntheticLog
     cores: int
     first_use: tuple[float, float]
-    """Seconds, with nothing compiled and then with all of it."""
+    """Seconds without and with compiled code."""
     decoding: DecodeFigures
     query: list[float]
     """Counting by topic, `groupBy("topic").count()` on the table."""

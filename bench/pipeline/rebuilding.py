@@ -1,4 +1,4 @@
-"""Consume queues and index of a log made anew: by our job, and by a broker that starts without them."""
+"""Rebuilds consume queues and index of a log: by our job, and by a broker that starts without them."""
 
 import os
 import re
@@ -27,7 +27,7 @@ _HEAP = ("-Xms1g", "-Xmx2g")
 
 @dataclass(frozen=True, slots=True)
 class RebuildFigures:
-    """Messages per second, one value per round, and the largest memory that one of our workers had."""
+    """Messages per second, one value per round, and the largest memory of one of our workers."""
 
     ours: list[float]
     broker: list[float]
@@ -37,8 +37,8 @@ class RebuildFigures:
 def measure_rebuilding(
     spark: SparkSession, log: SyntheticLog, distribution: Distribution, work: Path, rounds: int
 ) -> RebuildFigures:
-    """Both from the first byte of the log that is read to the last file; neither's start counts, nor does what
-    others wrote before. Files compared."""
+    """Measure both from the first byte of the log that is read to the last file, without their start and without
+    earlier writes of other processes. The files are compared."""
     settings = BrokerSettings(segment_size=log.segment_size)
     ours, broker, largest = [], [], 0.0
     rebuild(spark, str(log.folder), work / "warm", settings=settings)
@@ -62,13 +62,13 @@ def measure_rebuilding(
 
 
 def _let_broker_rebuild(log: SyntheticLog, distribution: Distribution, root: Path) -> float:
-    """Seconds, as the broker itself tells them."""
+    """Seconds according to the broker's log."""
     store = root / "store"
     (store / "commitlog").mkdir(parents=True)
     *finished, last = sorted(log.folder.iterdir())
     for segment in finished:
         (store / "commitlog" / segment.name).hardlink_to(segment)
-    # The broker writes messages of its own behind the last one.
+    # The broker appends messages of its own to the log.
     shutil.copyfile(last, store / "commitlog" / last.name)
     with NameServer(distribution, root) as names:
         broker = Broker(
@@ -97,7 +97,7 @@ def _let_broker_rebuild(log: SyntheticLog, distribution: Distribution, root: Pat
         text = broker.log_text()
     begun, ended = _LOAD_BEGINS.search(text), _LOAD_ENDS.search(text)
     if begun is None or ended is None:
-        raise WrongResultError("the broker did not tell when its recovery began and ended")
+        raise WrongResultError("the broker's log does not show when its recovery began and ended")
     return (_seconds(ended) - _seconds(begun)) % _DAY_S
 
 
@@ -114,11 +114,11 @@ def _compare(ours: Path, root: Path) -> None:
     for path in files:
         other = theirs / path.relative_to(ours)
         if not other.exists() or path.read_bytes() != other.read_bytes():
-            raise WrongResultError(f"{path.relative_to(ours)} is not what the broker makes")
+            raise WrongResultError(f"{path.relative_to(ours)} differs from the broker's")
 
 
 class _Watch:
-    """The memory of Spark's Python workers, sampled."""
+    """Samples the memory of Spark's Python workers."""
 
     def __init__(self) -> None:
         self._over = threading.Event()

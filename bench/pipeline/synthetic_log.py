@@ -1,7 +1,7 @@
-"""A log like a broker's, of any number of messages, written in seconds: the same bytes for the same arguments.
+"""Writes a log like a broker's with any number of messages in seconds: the same bytes for the same arguments.
 
-Sixty-four templates (topics, queues, bodies, tags) follow one another in turn; in each copy only what differs from
-message to message is set: offsets, times, the producer's unique key and one key. Bodies match their CRCs, so that
+Sixty-four templates (topics, queues, bodies, tags) alternate; in each copy only the parts that differ between
+messages are set: offsets, times, the producer's unique key and one key. Bodies match their CRCs, so that
 a broker recovers from it.
 """
 
@@ -43,7 +43,7 @@ class SyntheticLog:
 
     @property
     def topics(self) -> dict[str, int]:
-        """Messages of each."""
+        """Number of messages by topic."""
         rounds, rest = divmod(self.messages, TOPICS * QUEUES)
         extra = [max(0, min(QUEUES, rest - topic * QUEUES)) for topic in range(TOPICS)]
         return {_topic(topic).decode(): rounds * QUEUES + extra[topic] for topic in range(TOPICS)}

@@ -19,7 +19,7 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  * Asks RocketMQ's own cleaning service what it makes of the fill level of its commitlog; nothing is deleted, and no
  * store is loaded.
  *
- * <p>Arguments: the three ratios in percent (clean, force, full), then per store its root folder and its commitlog
+ * <p>Arguments: the three ratios in percent (clean, force, full), then per store its root directory and its commitlog
  * paths. In: an empty line. Out: per store "delete TAB forcibly TAB full", each true or false; one line for all.
  */
 public final class CleaningOracle {

@@ -9,7 +9,7 @@ import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * RocketMQ's own decoder over mapped segments, one thread: DecodeSpeed FOLDER ROUNDS prints one line per round,
+ * RocketMQ's own decoder over mapped segments, one thread: DecodeSpeed DIRECTORY ROUNDS prints one line per round,
  * "messages nanoseconds checksum". Bodies are read, not unpacked; no CRC is computed.
  */
 public final class DecodeSpeed {
@@ -19,7 +19,7 @@ public final class DecodeSpeed {
     }
 
     public static void main(String[] args) throws Exception {
-        File[] segments = new File(args[0]).listFiles((folder, name) -> name.matches("[0-9]{20}"));
+        File[] segments = new File(args[0]).listFiles((directory, name) -> name.matches("[0-9]{20}"));
         Arrays.sort(segments);
         for (int round = 0; round < Integer.parseInt(args[1]); round++) {
             long messages = 0;

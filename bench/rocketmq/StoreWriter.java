@@ -32,7 +32,7 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  * topics of more than 127 characters, hosts of both kinds in one log, any property, and batches of any size in topics
  * with batch queues (5.x). It compiles against every version from 4.9.3 to 5.5.0.
  *
- * <p>Arguments, once per store and separated by {@code --}: the store's root folder, the number of messages, a seed,
+ * <p>Arguments, once per store and separated by {@code --}: the store's root directory, the number of messages, a seed,
  * then broker.conf settings as key=value. A store is stopped cleanly when all has been dispatched. Two settings are the
  * writer's own: {@code halt=true} ends the process instead, as a kill does; {@code tidy=true} leaves out whatever puts
  * entries in wrong places: halves and roll-backs of transactions, light queues named twice or by a message that goes

@@ -13,10 +13,10 @@ from commitlogfs.bench.rocketmq.errors import ArtifactsUnavailableError
 from commitlogfs.bench.rocketmq.helper import build_helper
 
 VERSIONS = ("5.5.0", "5.1.4", "4.9.7")
-"""Whose brokers are run, newest first."""
+"""Versions whose brokers are run, newest first."""
 _STORE_ONLY = ("5.3.2", "4.9.4")
 STORE_VERSIONS = (*VERSIONS, *_STORE_ONLY)
-"""Whose store can be run without a broker (`write_stores`)."""
+"""Versions whose store can run without a broker (`write_stores`)."""
 DEFAULT_CACHE = Path("~/.cache/commitlogfs/rocketmq")
 _MODULES = ("rocketmq-broker", "rocketmq-namesrv", "rocketmq-tools")
 _STORE_MODULES = ("rocketmq-store",)
@@ -33,20 +33,20 @@ class Distribution:
 
     @property
     def class_path(self) -> str:
-        """The helper first, so that its logging setup wins."""
+        """Class path with the helper first, so that its logging setup wins."""
         return f"{self.helper}:{self.jars}/*"
 
 
 def fetch(version: str = VERSIONS[0], cache: Path = DEFAULT_CACHE) -> Distribution:
     """Make the jars of `version` and the helper available below `cache`; uses the network only once.
 
-    Safe against parallel callers and against being killed. ArtifactsUnavailableError says what is missing.
+    Safe against parallel callers and against being killed. Raises ArtifactsUnavailableError with the missing part.
     """
     if version not in STORE_VERSIONS:
         raise ArtifactsUnavailableError(f"RocketMQ {version} is not one of {', '.join(STORE_VERSIONS)}")
     for command in ("java", "javac"):
         if shutil.which(command) is None:
-            raise ArtifactsUnavailableError(f"{command} is not on PATH: install a JDK 17")
+            raise ArtifactsUnavailableError(f"{command} is not on PATH; install a JDK 17")
     folder = cache.expanduser() / version
     folder.mkdir(parents=True, exist_ok=True)
     jars = folder / "jars"
@@ -67,7 +67,9 @@ def _locked(path: Path) -> Iterator[None]:
 def _download(version: str, jars: Path) -> None:
     """Fill `jars`; the rename at the end is the stamp of completeness."""
     if shutil.which("mvn") is None:
-        raise ArtifactsUnavailableError(f"mvn is not on PATH: needed once to fetch RocketMQ {version}")
+        raise ArtifactsUnavailableError(
+            f"mvn is not on PATH; install Maven, which is needed once to fetch RocketMQ {version}"
+        )
     with tempfile.TemporaryDirectory(prefix="download-", dir=jars.parent) as scratch:
         pom = Path(scratch, "pom.xml")
         pom.write_text(_pom(version))

@@ -22,7 +22,7 @@ _TEST_DEFAULTS: dict[str, ConfigValue] = {
     "autoCreateTopicEnable": True,
     "autoCreateSubscriptionGroup": True,
     "mappedFileSizeCommitLog": 64 << 20,
-    "diskMaxUsedSpaceRatio": 95,  # the machine's own disk is no part of a test
+    "diskMaxUsedSpaceRatio": 95,  # the machine's own disk is not part of a test
     "fileReservedTime": 72,
     # Default 200 ms: a cold JVM on a busy machine refuses its first messages.
     "waitTimeMillsInSendQueue": 5000,
@@ -89,7 +89,7 @@ class Broker(JavaServer):
 
     @property
     def address(self) -> str:
-        """As it registers itself; brokerIP1 may be another address of this machine's loopback interface."""
+        """The address that it registers; brokerIP1 may be another address of the loopback interface."""
         return f"{self.config['brokerIP1']}:{self.port}"
 
     @property
@@ -101,7 +101,7 @@ class Broker(JavaServer):
         return [Path(path) for path in str(self.config["storePathCommitLog"]).split(",")]
 
     def runtime_info(self) -> dict[str, str]:
-        """What the live broker says of itself, commitLogMaxOffset for instance; OSError without an answer.
+        """Figures of the running broker, for example commitLogMaxOffset; raises OSError without an answer.
 
         4.9.7 has none in its first second: its statistics need a sample.
         """

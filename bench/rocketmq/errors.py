@@ -2,7 +2,7 @@
 
 
 class RocketmqError(Exception):
-    """Base of everything this driver raises on purpose."""
+    """Base class of all errors that this driver raises on purpose."""
 
 
 class ArtifactsUnavailableError(RocketmqError):
@@ -14,8 +14,8 @@ class StartFailedError(RocketmqError):
 
 
 class StopTimeoutError(RocketmqError):
-    """A process outlived its signal; after SIGKILL: it hangs in the kernel, on a dead mount for instance."""
+    """A process did not end after a signal; after SIGKILL it hangs in the kernel, for example on a dead mount."""
 
 
 class WorkloadFailedError(RocketmqError):
-    """A client ran, but not everything asked for was done."""
+    """A client ran, but did not do everything that was requested."""

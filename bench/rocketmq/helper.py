@@ -8,14 +8,14 @@ from pathlib import Path
 from commitlogfs.bench.rocketmq.errors import ArtifactsUnavailableError
 
 _SOURCES = Path(__file__).parent
-# What the oracles ask has other constructors before 5.5: they exist for that version only.
+# Classes of the oracles have other constructors before 5.5: the oracles exist for that version only.
 _ORACLES = ("CleaningOracle.java", "MultiPathOracle.java")
 _ORACLE_VERSION = "5.5.0"
 _STORE_WRITER = "StoreWriter.java"
 
 
 def build_helper(version: str, jars: Path, folder: Path, *, store_only: bool = False) -> Path:
-    """Folder below `folder` with classes and `conf/`, keyed by its sources' hash; built when missing.
+    """Directory below `folder` with classes and `conf/`, keyed by its sources' hash; built when missing.
 
     `store_only`: `jars` hold the store and what it needs, so only the store writer is compiled.
     """

@@ -1,4 +1,4 @@
-"""Messages of every kind that a broker stores differently."""
+"""Sends messages of every kind that a broker stores differently."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class MixedResult:
 
 
 def make_inner_topic(distribution: Distribution, name_server: str, broker_address: str, prefix: str) -> None:
-    """The topic of `prefix` whose queues take whole batches; 4.9 knows none."""
+    """The topic of `prefix` whose queues take whole batches; 4.9 has no such topics."""
     arguments = ("-b", broker_address, "-t", f"{prefix}Inner", "-r", "2", "-w", "2", "-a", "+queue.type=BatchCQ")
     mqadmin(distribution, name_server, "updateTopic", *arguments)
 

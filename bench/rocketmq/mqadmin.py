@@ -16,7 +16,7 @@ _KEY_ROW = re.compile(r"^([0-9A-F]{32,}) +(\d+) +(\d+)\b", re.MULTILINE)
 
 @dataclass(frozen=True)
 class QueriedMessage:
-    """What queryMsgById shows of one message, with the body it wrote to a file."""
+    """Output of queryMsgById for one message, with the body that it wrote to a file."""
 
     offset_msg_id: str
     topic: str
@@ -59,7 +59,7 @@ def query_by_id(distribution: Distribution, name_server: str, topic: str, offset
     out = mqadmin(distribution, name_server, *arguments)
     fields = dict(re.findall(r"^([A-Z][A-Za-z ]+?): +(.*)$", out, re.MULTILINE))
     try:
-        # The tool's own fixed folder; one file per message, of no use once read.
+        # The tool's own fixed directory; one file per message, of no use once read.
         body_file = Path(fields["Message Body Path"].strip())
         found = QueriedMessage(
             offset_msg_id=fields["OffsetID"].strip(),

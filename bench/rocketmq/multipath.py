@@ -15,7 +15,7 @@ class PathChoice(NamedTuple):
 
 
 class MultiPathOracle(Oracle):
-    """MultiPathMappedFileQueue in one JVM; makes no files, so any size does."""
+    """MultiPathMappedFileQueue in one JVM; makes no files, so any size works."""
 
     def __init__(self, distribution: Distribution) -> None:
         super().__init__(distribution, "commitlogfs.MultiPathOracle")
@@ -29,6 +29,6 @@ class MultiPathOracle(Oracle):
         readonly: Iterable[str] = (),
         full: Iterable[str] = (),
     ) -> PathChoice:
-        """Where the broker would put the segment at `create_offset`; WorkloadFailedError when it throws."""
+        """Where the broker would put the segment at `create_offset`; Raises WorkloadFailedError if it throws."""
         lists = [",".join(part) for part in (paths, readonly, full)]
         return PathChoice(*self.ask(str(segment_size_bytes), *lists, str(create_offset)))

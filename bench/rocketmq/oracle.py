@@ -1,4 +1,4 @@
-"""A piece of RocketMQ in a JVM of its own that answers questions, one line each: what an oracle is made of."""
+"""Runs a part of RocketMQ in its own JVM, which answers requests, one line each."""
 
 import subprocess
 from types import TracebackType
@@ -10,11 +10,11 @@ from commitlogfs.bench.rocketmq.process import java_command
 from commitlogfs.bench.rocketmq.workload import CLIENT_JVM
 
 _VERSION = "5.5.0"
-"""Whose internals the helper classes are compiled against."""
+"""Version that the helper classes are compiled against."""
 
 
 class Oracle:
-    """Runs as long as its context."""
+    """A context manager: runs inside."""
 
     def __init__(self, distribution: Distribution, main_class: str, *arguments: str) -> None:
         """Raises ValueError for another version of RocketMQ."""
@@ -25,7 +25,8 @@ class Oracle:
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, *words: str) -> list[str]:
-        """The words of its answer. WorkloadFailedError, with RocketMQ's reason, when it throws or has ended."""
+        """The fields of its answer. Raises WorkloadFailedError, with RocketMQ's reason, if it throws or has
+        ended."""
         if self._process is None or self._process.stdin is None or self._process.stdout is None:
             raise WorkloadFailedError("the oracle is not running")
         self._process.stdin.write("\t".join(words) + "\n")

@@ -1,4 +1,4 @@
-"""Java processes: command lines, and servers with a home folder, a log file and a clean end."""
+"""Java processes: command lines, and servers with a home directory, a log file and a clean end."""
 
 import atexit
 import os
@@ -50,10 +50,11 @@ def java_command(
 
 
 class JavaServer:
-    """One server in its own session and process group; as a context manager, started inside and gone after.
+    """One server in its own session and process group; as a context manager, started at the beginning and killed at
+    the end.
 
-    Subclasses say what to run and when it is ready. The home folder, `work_dir`/`name`, survives restarts;
-    the output of all starts is appended to `log_file` in it.
+    Subclasses define the command line and the readiness check. The home directory, `work_dir`/`name`, survives
+    restarts; the output of all starts is appended to `log_file` in it.
     """
 
     def __init__(
@@ -177,7 +178,9 @@ class JavaServer:
         try:
             self._process.wait(_KILL_DEADLINE_S)
         except subprocess.TimeoutExpired:
-            raise StopTimeoutError(f"{self.name} (pid {self.pid}) outlived SIGKILL: hung in the kernel") from None
+            raise StopTimeoutError(
+                f"{self.name} (pid {self.pid}) did not end after SIGKILL: it hangs in the kernel"
+            ) from None
         _running.discard(self)
 
     def wait(self, timeout_s: float) -> int:
@@ -188,7 +191,7 @@ class JavaServer:
             raise StopTimeoutError(f"{self.name} still runs after {timeout_s:g} s") from None
 
     def log_text(self, *, all_starts: bool = False) -> str:
-        """What the process printed, and logged from `log_level` up, since its last start or the first."""
+        """Output of the process and its log from `log_level` up, since its last start or the first."""
         if not self.log_file.exists():
             return ""
         with self.log_file.open("rb") as log:
@@ -218,7 +221,7 @@ class JavaServer:
         for folder in self.distribution.jars, *self.distribution.jars.parents:
             status = folder.stat()
             if status.st_uid != uid and not status.st_mode & 0o001:
-                raise StartFailedError(f"user {uid} cannot enter {folder}: fetch into another cache folder")
+                raise StartFailedError(f"user {uid} cannot enter {folder}: fetch into another cache directory")
         for path in self.home, *self.home.rglob("*"):
             os.chown(path, uid, gid, follow_symlinks=False)
 

@@ -1,4 +1,4 @@
-"""Just enough of RocketMQ's wire protocol to ask a server whether it is there."""
+"""The part of RocketMQ's wire protocol that checks whether a server answers."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""RocketMQ's own store without a broker around it: writes what no producer can send."""
+"""RocketMQ's own store without a broker: writes messages that no producer can send."""
 
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ class StoreRun:
 
     root: Path
     settings: Settings = field(default_factory=dict)
-    """As in broker.conf; with `clean_up`, no message that puts entries in wrong places is written."""
+    """As in broker.conf; with `clean_up`, no message that puts entries in wrong positions is written."""
     count: int = 1000
     seed: int = 1
 
@@ -55,4 +55,4 @@ def write_stores(
     except subprocess.TimeoutExpired:
         raise WorkloadFailedError(f"the store writer took more than {timeout_s:g} s") from None
     if done.returncode != 0:
-        raise WorkloadFailedError(f"the store writer ended with {done.returncode}: {done.stderr[-2000:]}")
+        raise WorkloadFailedError(f"the store writer exited with {done.returncode}: {done.stderr[-2000:]}")

@@ -113,7 +113,7 @@ class Sender:
         return self._process.poll()
 
     def stop(self, timeout_s: float = _STOP_DEADLINE_S) -> SendResult:
-        """Let the messages in flight end and return the totals; WorkloadFailedError when it broke down."""
+        """Let the messages in flight end and return the totals; raises WorkloadFailedError if it failed."""
         return self._finish(timeout_s)
 
     def wait(self, timeout_s: float) -> SendResult:
@@ -125,7 +125,7 @@ class Sender:
         return self._finish(timeout_s)
 
     def kill(self) -> None:
-        """SIGKILL and wait: for tests of what an acknowledgement is worth."""
+        """Kill and wait: for tests of acknowledged messages."""
         self._process.kill()
         self._process.communicate()
         self._stderr.close()
@@ -346,10 +346,10 @@ def run_helper(verb: str, command: list[str], timeout_s: float, *, check: bool =
 
 
 def _last_result(verb: str, out: str, err: str, returncode: int, *, check: bool = True) -> dict[str, Any]:
-    """The final JSON line; anything else on stdout is the client library's own talk."""
+    """The final JSON line; the client library prints other lines."""
     results = [line for line in out.splitlines() if line.startswith('{"event":"result"')]
     if not results or (check and returncode != 0):
         shown = results[-1] if results else out[-500:]
-        raise WorkloadFailedError(f"{verb} ended with {returncode}: {shown}\n{err[-2000:]}")
+        raise WorkloadFailedError(f"{verb} exited with {returncode}: {shown}\n{err[-2000:]}")
     fields: dict[str, Any] = json.loads(results[-1])
     return fields

@@ -14,7 +14,8 @@ from commitlogfs.console.output import Output
 from commitlogfs.console.units import format_size
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.which_mount import find_target
-from commitlogfs.mount.views.segment_map import Picture, draw, find_gaps, symbols_for
+from commitlogfs.mount.views.segment_map import Picture, draw, symbols_for
+from commitlogfs.store.gaps import gaps_between
 
 _DISK_STYLES = ("cyan", "green", "yellow", "magenta", "blue")
 _GAPS_SHOWN = 5
@@ -38,7 +39,7 @@ def map_(
     """
     answer = control_socket.ask(find_target(which).socket, "segments")
     size = answer["segment_size"]
-    gaps = find_gaps([base for base, _ in answer["segments"]], size)
+    gaps = gaps_between([base for base, _ in answer["segments"]], size)
     if settings.wants_json(as_json):
         typer.echo(json.dumps({**answer, "gaps": gaps}))
         return

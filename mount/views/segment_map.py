@@ -8,7 +8,6 @@ column: an even distribution looks even, whatever the number of disks. Missing s
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 WIDEST_CELL: Final = 4
@@ -58,11 +57,6 @@ class Picture:
     axis: tuple[str, ...]
     """Ruler and log offsets, already indented."""
     legend: tuple[str, ...]
-
-
-def find_gaps(bases: Sequence[int], segment_size: int) -> list[tuple[int, int]]:
-    """Missing ranges [start, end) between base offsets in ascending order."""
-    return [(before + segment_size, after) for before, after in pairwise(bases) if after - before > segment_size]
 
 
 def draw(

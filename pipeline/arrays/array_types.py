@@ -1,4 +1,4 @@
-"""Arrays by what they hold, for signatures."""
+"""Array types by element, for signatures."""
 
 import numpy as np
 import numpy.typing as npt

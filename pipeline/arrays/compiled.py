@@ -1,10 +1,10 @@
-"""How the pipeline compiles its inner loops: numba, kept on disk so that only the first run ever pays for it.
+"""Compiles the pipeline's inner loops with numba, and caches them on disk so that only the first run compiles.
 
-A compiled function may call compiled functions of its own file and of `raw_bytes` only: numba's cache looks at
-the time of the file of the function that is called from outside, and would keep a stale copy of what that inlines
-from elsewhere (tests/pipeline/arrays/test_compiled.py). None of them raises and none of them is bounds-checked:
-each proves its indices. An array given to another compiled function is counted in and out, so a loop hands on few
-of them.
+A compiled function may call compiled functions of its own file and of `raw_bytes` only: numba's cache checks the
+modification time of the file of the function that is called from outside, and would keep a stale copy of code
+inlined from other files (tests/pipeline/arrays/test_compiled.py). No compiled function raises, and none is
+bounds-checked: each checks its indices. Each array argument costs reference counting on every call, so a loop
+passes on few of them.
 """
 
 import logging
@@ -15,13 +15,13 @@ from typing import Any, TypeAlias, TypeVar, cast
 import numba
 
 Scalar: TypeAlias = Any
-"""A number inside compiled code: an int to Python, a machine word to the compiler."""
+"""An integer in compiled code: an int to Python, a machine word to the compiler."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 _NO_PLACE = "no locator available"
-"""In what numba raises where it can write neither beside the source nor below the user's home."""
+"""Part of the error that numba raises where it can write neither beside the source nor below the user's home."""
 
 _logger = logging.getLogger(__name__)
 
@@ -40,6 +40,6 @@ def compiled(function: _Function) -> _Function:
 @cache
 def _warn_of_no_cache() -> None:
     _logger.warning(
-        "no folder for compiled code can be written, so every process compiles anew: let NUMBA_CACHE_DIR name one "
-        "that can"
+        "no directory for compiled code is writable, so every process compiles again; set NUMBA_CACHE_DIR to a "
+        "writable directory"
     )

@@ -1,4 +1,4 @@
-"""RocketMQ's CRC of many byte ranges: CRC-32 without its top bit (UtilAll#crc32). Compiled, eight bytes a step."""
+"""RocketMQ's CRC of many byte ranges: CRC-32 without its top bit (UtilAll#crc32). Compiled; 8 bytes per step."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,7 +8,7 @@ from commitlogfs.pipeline.arrays.compiled import compiled
 
 
 def _tables() -> npt.NDArray[np.uint32]:
-    """tables[k][b]: what a byte b contributes that k more bytes follow."""
+    """tables[k][b]: the contribution of a byte b that is followed by k more bytes."""
     tables = np.zeros((8, 256), np.uint32)
     for byte in range(256):
         value = byte
@@ -25,7 +25,7 @@ _TABLES = _tables()
 
 
 def crcs(data: Bytes, starts: Longs, lengths: Longs) -> Longs:
-    """One CRC per range, 31 bits."""
+    """One 31-bit CRC per range."""
     values = np.empty(len(starts), np.int64)
     _fill(data, starts, lengths, values)
     return values

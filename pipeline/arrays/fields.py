@@ -31,10 +31,10 @@ from commitlogfs.store.record_layout import (
     TOTAL_SIZE_AT,
 )
 
-# From STORETIMESTAMP on.
+# Offsets counted from STORETIMESTAMP.
 _STORE_HOST = STORE_HOST_AT - STORE_TIMESTAMP_AT
 _STORE_BYTES = RECONSUME_TIMES_AT - STORE_TIMESTAMP_AT
-# From RECONSUMETIMES on, which follows the hosts.
+# Offsets counted from RECONSUMETIMES, which follows the hosts.
 _PREPARED_OFFSET = PREPARED_OFFSET_AT - RECONSUME_TIMES_AT
 _BODY_LENGTH = BODY_LENGTH_AT - RECONSUME_TIMES_AT
 _BODY = BODY_AT - RECONSUME_TIMES_AT
@@ -64,12 +64,12 @@ class RecordFields(NamedTuple):
     properties_start: Longs
     properties_length: Longs
     born_host_word: Longs
-    """Its first eight bytes as one number: all of an IPv4 host."""
+    """The host's first eight bytes as one number; for IPv4 this is the whole host."""
     store_host_word: Longs
 
 
 def record_fields(data: Bytes, positions: Longs) -> RecordFields:
-    """The fields of the records at `positions`, which a walk has proven to lie in `data`."""
+    """Fields of the records at `positions`; a walk must have checked that the records lie in `data`."""
     values = np.empty((len(RecordFields._fields), len(positions)), np.int64)
     _fill(data, positions, values)
     return RecordFields(*cast("tuple[Longs, ...]", tuple(values)))

@@ -1,4 +1,4 @@
-"""Copying many short ranges out of one buffer into another. Compiled."""
+"""Copies many short ranges of one buffer into another. Compiled."""
 
 import numpy as np
 
@@ -10,9 +10,9 @@ _MOST_BYTES = 2**31 - 1
 
 
 def gather(data: Bytes, starts: Longs, lengths: Longs) -> tuple[Bytes, Ints]:
-    """The ranges one after the other, and len + 1 offsets into that, as Arrow has them. Below 0 counts as 0.
+    """The ranges one after the other, and len + 1 offsets into them, as in Arrow. A length below 0 counts as 0.
 
-    Raises ValueError for 2 GiB and more, which no chunk of a segment has.
+    Raises ValueError for 2 GiB or more; no chunk of a segment has so much.
     """
     offsets = np.empty(len(starts) + 1, np.int32)
     total = _offsets(lengths, offsets)

@@ -1,4 +1,4 @@
-"""Which records share a text (their topic, their queue): numbers instead of texts. Compiled."""
+"""Groups records by a text (their topic, their queue), as numbers instead of texts. Compiled."""
 
 import numpy as np
 
@@ -8,9 +8,9 @@ from commitlogfs.pipeline.arrays.raw_bytes import is_same
 
 
 def group_spans(data: Bytes, starts: Longs, lengths: Longs, also: Longs | None = None) -> tuple[Longs, Longs]:
-    """A group number per row, counted in order of appearance, and each group's first row.
+    """A group number for each row, counted in order of appearance, and the first row of each group.
 
-    Rows are of one group if their texts are equal and, where given, their values in `also`.
+    Rows belong to one group if their texts are equal and, if given, their values in `also`.
     """
     rows = len(starts)
     groups = np.empty(rows, np.int64)
@@ -20,16 +20,16 @@ def group_spans(data: Bytes, starts: Longs, lengths: Longs, also: Longs | None =
     return groups, firsts[:count]
 
 
-def all_alike(numbers: Longs, flags: Longs, unwanted: int) -> bool:
-    """Whether one number is in all rows, of which there is one at least, and no row has a flag of the unwanted."""
-    return bool(_all_alike(numbers, flags, int(unwanted)))  # numba takes long to see what an IntFlag is
+def all_alike(numbers: Longs, flags: Longs, excluded: int) -> bool:
+    """Whether all rows (at least one) have the same number, and no row has one of the `excluded` flags."""
+    return bool(_all_alike(numbers, flags, int(excluded)))  # numba is slow at typing an IntFlag
 
 
 @compiled
-def _all_alike(numbers: Longs, flags: Longs, unwanted: Scalar) -> Scalar:
+def _all_alike(numbers: Longs, flags: Longs, excluded: Scalar) -> Scalar:
     differs: Scalar = np.int64(0)
     for row in range(numbers.size):
-        differs |= (numbers[row] ^ numbers[0]) | (flags[row] & unwanted)
+        differs |= (numbers[row] ^ numbers[0]) | (flags[row] & excluded)
     return differs == 0
 
 

@@ -1,8 +1,9 @@
-"""Text as a Java broker sees it: UTF-8 decoded by Java's rules, and String.hashCode of it. Compiled.
+"""Text as a Java broker decodes it: UTF-8 by Java's rules, and String.hashCode of it. Compiled.
 
-Valid UTF-8 means the same everywhere. What is malformed, Java replaces by U+FFFD piece by piece, in pieces of its
-own cut (java.lang.String#decodeUTF8_UTF16 with malformed3 and malformed4, JDK 17): an encoded surrogate is one
-piece of three bytes, while Python sees three of one. Tag and key hashes depend on it.
+Valid UTF-8 means the same everywhere. Java replaces malformed bytes by U+FFFD piece by piece, with its own rules
+for the size of a piece (java.lang.String#decodeUTF8_UTF16 with malformed3 and malformed4, JDK 17): an encoded
+surrogate is one piece of three bytes, while Python sees three pieces of one byte. Hashes of tags and keys depend on
+it.
 """
 
 import numpy as np
@@ -19,14 +20,15 @@ _8, _16, _32 = np.uint64(8), np.uint64(16), np.uint64(32)
 
 
 def java_hashes(data: Bytes, starts: Longs, lengths: Longs, seeds: Ints | None = None) -> Ints:
-    """String.hashCode of each text; `seeds`: hashes of prefixes, to be continued. A length below 0 is empty."""
+    """String.hashCode of each text; `seeds`: hashes of prefixes to continue from. A length below 0 means empty."""
     hashes = np.zeros(len(starts), np.int32) if seeds is None else seeds.astype(np.int32)
     _hash(data, starts, lengths, hashes)
     return hashes
 
 
 def well_formed(data: Bytes, starts: Longs, lengths: Longs) -> tuple[Bytes, Longs]:
-    """The texts one after the other as valid UTF-8, and len + 1 offsets into that; what Java replaces, is."""
+    """The texts one after the other as valid UTF-8, and len + 1 offsets into them; malformed bytes are replaced as
+    in Java."""
     total = int(np.maximum(lengths, 0).sum())
     out = np.empty(3 * total, np.uint8)  # one malformed byte becomes three
     offsets = np.zeros(len(starts) + 1, np.int64)
@@ -35,12 +37,12 @@ def well_formed(data: Bytes, starts: Longs, lengths: Longs) -> tuple[Bytes, Long
 
 
 def is_ascii(texts: Bytes) -> bool:
-    """Whether no byte of a contiguous array has its highest bit set: then every text there is well-formed."""
+    """Whether no byte of a contiguous array has its highest bit set: then every text in it is well-formed."""
     return not _has_high_bit(texts)
 
 
 def well_formed_text(raw: bytes) -> str:
-    """One text, as a Java broker sees it."""
+    """One text, as a Java broker decodes it."""
     text, _ = well_formed(np.frombuffer(raw, np.uint8), np.zeros(1, np.int64), np.array([len(raw)]))
     return text.tobytes().decode()
 
@@ -63,7 +65,7 @@ def _continues(byte: Scalar) -> Scalar:
 
 @compiled
 def _next(data: Bytes, at: Scalar, end: Scalar) -> tuple[Scalar, Scalar]:
-    """The code point at `at` (< end) and where the next one begins."""
+    """The code point at `at` (< end), and where the next one begins."""
     first = np.int64(data[at])
     left = end - at - 1
     if first < 0x80:
@@ -119,7 +121,7 @@ def _hash(data: Bytes, starts: Longs, lengths: Longs, hashes: Ints) -> None:
             if at + 8 <= end:
                 eight = word(data, at)
                 if eight & _HIGH_BITS == 0:
-                    # 31 * (the first of two) + the second, in lanes that are twice as wide each time.
+                    # 31 * (the first of two) + the second, in lanes that double in width each time.
                     twos = (eight & _BYTES) * _P1 + ((eight >> _8) & _BYTES)
                     fours = (twos & _PAIRS) * _P2 + ((twos >> _16) & _PAIRS)
                     added = (fours & _LOW) * _P4 + (fours >> _32)

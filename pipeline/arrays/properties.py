@@ -14,23 +14,22 @@ from commitlogfs.pipeline.arrays.raw_bytes import MARKS, SLACK, copy_text, is_sa
 
 _SHORTEST_PIECE = 4
 _FEW = 48
-"""Up to so many properties, a name is simply compared with those before it."""
-
-
+"""With at most so many properties in a record, a name is compared with all names before it; above, a table is
+used."""
 _BLOCK = 64
-"""So many records' properties are found, then copied: what is known of them stays in the nearest cache."""
+"""Properties of so many records are found first and copied then: the positions stay in the nearest cache."""
 
 
 class Texts(NamedTuple):
-    """One after the other as Arrow has them: len + 1 offsets into the bytes."""
+    """Texts one after the other as in Arrow: len + 1 offsets into the bytes."""
 
     data: Bytes
     offsets: Ints
 
 
 class Properties(NamedTuple):
-    """All properties of all records, each name once per record; record i has offsets[i] to offsets[i + 1].
-    The texts are as they lie in the log, which may be no UTF-8."""
+    """All properties of all records, each name once per record; record i has offsets[i] to offsets[i + 1]. The
+    texts are as stored in the log, which may not be UTF-8."""
 
     offsets: Ints
     names: Texts
@@ -59,7 +58,7 @@ def parse_all(data: Bytes, starts: Longs, lengths: Longs) -> Properties:
 
 
 def find_property(data: Bytes, starts: Longs, lengths: Longs, name: bytes) -> tuple[Longs, Longs]:
-    """Start and length of each record's value of `name`; length -1 where it has none."""
+    """Start and length of the value of `name` in each record; length -1 if the record does not have it."""
     value_starts = np.zeros(len(starts), np.int64)
     value_lengths = np.full(len(starts), -1, np.int64)
     _find(data, starts, lengths, np.frombuffer(name, np.uint8), value_starts, value_lengths)
@@ -86,7 +85,7 @@ def _find(
                 mask &= mask - np.uint64(1)
                 if data[at] == 1:
                     continue
-            # Is it `name` 0x01 and something? A name has no mark in it.
+            # Is it `name` 0x01 and something? A name contains no 0x01 or 0x02.
             matches = at > piece + size + 1 and data[piece + size] == 1
             index = 0
             while matches and index < size:
@@ -102,9 +101,9 @@ def _find(
 def _known_of_many(
     data: Bytes, spans: Longs, begin: Scalar, length: Scalar, count: Scalar, table: Longs, stamp: Scalar
 ) -> Scalar:
-    """Which property of this record has the name at `begin`; `count`, entered as such, where it is new.
+    """Index of this record's property with the name at `begin`; a new name is entered with `count` as its index.
 
-    table[0]: stamps, so that nothing has to be cleared between records; table[1]: indices.
+    table[0]: stamps, so that the table needs no clearing between records; table[1]: indices.
     """
     mask = table.shape[1] - 1
     value = np.int64(0)
@@ -125,8 +124,8 @@ def _known_of_many(
 def _parse(
     data: Bytes, starts: Longs, lengths: Longs, begin: Scalar, end: Scalar, ends: Ints, spans: Longs, table: Longs
 ) -> Scalar:
-    """How many properties the records from `begin` to `end` have; they are in `spans`, those of a record end at
-    ends[row - begin]."""
+    """Number of properties of the records from `begin` to `end`. Their positions are in `spans`; those of a record
+    end at ends[row - begin]."""
     count = 0
     for row in range(begin, end):
         first = count
@@ -176,7 +175,7 @@ def _parse(
 def _append(
     data: Bytes, starts: Longs, lengths: Longs, count: Scalar, out: Bytes, offsets: Ints, first: Scalar
 ) -> None:
-    """Texts behind those that are there; `first`: how many are. `out` has SLACK bytes more than all need."""
+    """Appends texts to `out`, which contains `first` texts. `out` has SLACK bytes more than all texts need."""
     at: Scalar = np.int64(offsets[first])
     for index in range(count):
         copy_text(out, at, data, starts[index], lengths[index])

@@ -1,6 +1,6 @@
-"""Raw bytes as numbers, one machine load each. Compiled, and inlined wherever records are read: see `compiled`.
+"""Reads raw bytes as numbers, one machine load each. Compiled, and inlined into callers: see `compiled`.
 
-`at` is neither checked nor wrapped: the caller has proven that the bytes are there.
+`at` is neither checked nor wrapped: the caller has checked that the bytes exist.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from commitlogfs.pipeline.arrays.compiled import Scalar, compiled
 
 
 def _loader(bits: int, *, swapped: bool, signed: bool) -> Callable[[Bytes, int], int]:
-    """load(data, at) -> the number of `bits` there: int64 and big-endian where `swapped`, else uint64."""
+    """load(data, at) -> the `bits`-bit number at `at`: int64, read as big-endian if `swapped`; else uint64."""
 
     def load(typingctx: Any, data: Any, at: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -40,7 +40,7 @@ i32 = _loader(32, swapped=True, signed=True)
 i64 = _loader(64, swapped=True, signed=True)
 u32 = _loader(32, swapped=True, signed=False)
 word = _loader(64, swapped=False, signed=False)
-"""Eight bytes as they lie, the first one lowest."""
+"""Eight bytes, the first one lowest."""
 
 
 def _lowest_bit(typingctx: Any, value: Any) -> Any:
@@ -51,11 +51,11 @@ def _lowest_bit(typingctx: Any, value: Any) -> Any:
 
 
 lowest_bit = cast("Callable[[Any], int]", intrinsic(_lowest_bit))
-"""Index of the lowest bit that is set in a number other than 0."""
+"""Index of the lowest set bit of a number other than 0."""
 
 
 MARKS = 32
-"""Bytes that `marks` looks at."""
+"""Number of bytes that `marks` checks."""
 
 
 def _all_marks(typingctx: Any, data: Any, at: Any) -> Any:
@@ -76,8 +76,8 @@ _marks = cast("Callable[[Bytes, int], Any]", intrinsic(_all_marks))
 
 @compiled
 def marks(data: Bytes, at: Scalar, end: Scalar) -> Scalar:
-    """Bit i is set where data[at + i] is 1 or 2, which separate names and values of properties: of MARKS bytes,
-    none from `end` on, which lies behind `at`."""
+    """Bit i is set if data[at + i] is 1 or 2, the separators of properties. Covers MARKS bytes from `at` on; bits
+    from `end` (after `at`) on are clear."""
     left = end - at
     mask: Scalar = np.uint64(0)
     if at <= data.size - MARKS:
@@ -92,11 +92,11 @@ def marks(data: Bytes, at: Scalar, end: Scalar) -> Scalar:
 
 
 SLACK = 32
-"""Bytes that `copy_text` may write behind a text."""
+"""Number of bytes after a text that `copy_text` may overwrite."""
 
 
 def _copier(length: int | None) -> Callable[..., None]:
-    """copy(target, target_at, source, source_at[, length]): so many bytes, as machine code without a loop."""
+    """copy(target, target_at, source, source_at[, length]): copies bytes by machine code without a loop."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         to = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -119,13 +119,14 @@ def _copier(length: int | None) -> Callable[..., None]:
 
 
 _copy = _copier(None)
-"""A loop over a few dozen bytes costs several times as much."""
+"""Longer texts are copied by memcpy: for a few dozen bytes a loop costs several times as much."""
 _copy_16 = _copier(16)
 
 
 @compiled
 def copy_text(target: Bytes, target_at: Scalar, source: Bytes, source_at: Scalar, length: Scalar) -> None:
-    """Texts are copied one behind the other: up to SLACK bytes of `target` behind this one are written, too."""
+    """Copies one text. Texts are copied one after the other: up to SLACK bytes of `target` after it are
+    overwritten."""
     if length > SLACK or source_at > source.size - SLACK:
         _copy(target, target_at, source, source_at, length)
         return
@@ -152,6 +153,6 @@ def is_same(data: Bytes, one: Scalar, other: Scalar, length: Scalar) -> bool:
 
 @compiled
 def put(data: Bytes, at: Scalar, value: Scalar, width: Scalar) -> None:
-    """The lowest `width` bytes of `value`, big-endian."""
+    """Store the lowest `width` bytes of `value` in big-endian order."""
     for index in range(width):
         data[at + index] = (value >> (8 * (width - 1 - index))) & 0xFF

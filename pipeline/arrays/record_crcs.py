@@ -1,4 +1,4 @@
-"""The CRCs of many records at once: of their bodies, and of the records themselves.
+"""The CRCs of many records: those of their bodies, and those of the records themselves.
 
 With enabledAppendPropCRC the last 20 bytes of a record are `__CRC32#`, 0x01, ten decimal digits with the least
 significant first, 0x02; the CRC is of all before them (CommitLog.CRC32_RESERVED_LEN, MessageDecoder#createCrc32).
@@ -16,18 +16,18 @@ _PLACES = 10 ** np.arange(10, dtype=np.int64)
 
 
 def wrong_body_crcs(data: Bytes, fields: RecordFields) -> Longs:
-    """Rows of the records whose bodies do not match. An empty one always does: the broker does not look at its CRC
-    either (CommitLog#checkMessageAndReturnSize)."""
+    """Rows of the records whose bodies do not match their CRCs. An empty body always matches: the broker does not
+    check its CRC either (CommitLog#checkMessageAndReturnSize)."""
     wrong = crcs(data, fields.body_start, fields.body_length) != fields.body_crc
     rows: Longs = np.flatnonzero(wrong & (fields.body_length > 0))
     return rows
 
 
 def wrong_property_crcs(data: Bytes, positions: Longs, fields: RecordFields) -> Longs:
-    """Rows of the records that have such a CRC and do not match it."""
+    """Rows of the records that have a CRC in their properties and do not match it."""
     ends = positions + fields.total_size
     rows: Longs = np.flatnonzero(fields.properties_length >= PROPERTY_CRC_BYTES)
-    # Most logs have none: one byte of each record tells.
+    # Most logs have no such CRC, and one byte of each record shows it.
     rows = rows[data[ends[rows] - PROPERTY_CRC_BYTES] == _NAME[0]]
     if not len(rows):
         return rows

@@ -1,9 +1,9 @@
-"""Walking from record to record over raw bytes, and finding the first record after a gap. Compiled.
+"""Walks from record to record over raw bytes, and finds the first record after a gap. Compiled.
 
-The layout is that of `store.record_layout`. `store.record` decodes one record for people; here nothing is
-built, only proven: a record counts where TOTALSIZE fits the segment, the magic is V1 or V2, PHYSICALOFFSET is
-the place it lies at, and the lengths inside add up to TOTALSIZE (CommitLog#checkMessageAndReturnSize, and
-stricter by the offset). Every index is proven before it is used: the bytes may be anything.
+The layout is that of `store.record_layout`. `store.record` decodes one record for people; here records are only
+checked. Bytes count as a record if TOTALSIZE fits the segment, the magic is V1 or V2, PHYSICALOFFSET is the log
+offset of these bytes, and the lengths inside add up to TOTALSIZE (as CommitLog#checkMessageAndReturnSize, and
+stricter by the offset). Every index is checked before it is used: the bytes may be anything.
 """
 
 from enum import IntEnum
@@ -34,34 +34,34 @@ from commitlogfs.store.record_layout import (
 
 
 class Ended(IntEnum):
-    """Why a walk ended at its position."""
+    """Reason why a walk ended at its position."""
 
     STOP = 0
     """The next record begins at or after the stop."""
     MORE = 1
     """The record there needs more bytes than are in the buffer."""
     BLANK = 2
-    """The blank record that fills the rest of the segment, or the segment's very end."""
+    """The blank record that fills the rest of the segment, or the segment's end."""
     UNWRITTEN = 3
-    """Eight bytes of zero: nothing was ever written there."""
+    """Eight bytes of zero: nothing was written there."""
     OTHER = 4
-    """Bytes that are no record, no blank and not zero."""
+    """Bytes that are neither a record, nor the blank record, nor zero."""
     ELSEWHERE = 5
-    """A whole-looking header that belongs to another log offset: bytes of an earlier use."""
+    """A header that is valid but has another log offset: data of an earlier use."""
     BROKEN = 6
-    """A header of this very place whose lengths contradict each other or the segment."""
+    """A header with this log offset whose lengths contradict each other or the segment's size."""
     FULL = 7
     """The array of positions is full."""
 
 
 REASONS = {
-    Ended.UNWRITTEN: "nothing is written here, although the log goes on",
+    Ended.UNWRITTEN: "nothing is written here, although the log continues",
     Ended.OTHER: "no record begins here",
-    Ended.ELSEWHERE: "a record that belongs to another log offset",
-    Ended.BROKEN: "a record whose lengths contradict each other",
+    Ended.ELSEWHERE: "the record here has another log offset",
+    Ended.BROKEN: "the lengths in the record here contradict each other",
 }
 
-# Compiled code knows numbers, no enumerations.
+# Compiled code handles numbers, not enumerations.
 _STOP = int(Ended.STOP)
 _MORE = int(Ended.MORE)
 _BLANK = int(Ended.BLANK)
@@ -71,17 +71,17 @@ _ELSEWHERE = int(Ended.ELSEWHERE)
 _BROKEN = int(Ended.BROKEN)
 _FULL = int(Ended.FULL)
 _RECORD = -1
-"""The verdict on a place where a whole record lies."""
+"""The verdict on a position where a whole record begins."""
 
 _SHIFTS = np.full(256, 4, np.uint8)
-"""By the byte where a magic would end: how far the next magic may be (the search of Boyer, Moore and Horspool)."""
+"""For each value of the last byte of a magic: the distance to the next possible magic (Boyer-Moore-Horspool)."""
 for _magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK):
     for _byte, _shift in zip(_magic.to_bytes(4, "big"), (3, 2, 1, 0), strict=True):
         _SHIFTS[_byte] = min(_SHIFTS[_byte], _shift)
 
 
 class Walk(NamedTuple):
-    """So many `records` were found; the walk ended at `position`, where `needed` bytes must be at hand to go on."""
+    """`records` were found; the walk ended at `position`, and needs `needed` bytes from there to continue."""
 
     records: int
     ended: Ended
@@ -90,8 +90,8 @@ class Walk(NamedTuple):
 
 
 class Found(NamedTuple):
-    """`position` of the first record at or after the start (`found`), or up to where there is none; `needed`
-    bytes from there on must be at hand to tell (0: no more are wanted)."""
+    """`found`: whether there is a record at or after the start; `position`: where it begins, or the end of the
+    range without one; `needed`: bytes from there on that are required for a decision (0: none)."""
 
     found: bool
     position: int
@@ -99,24 +99,25 @@ class Found(NamedTuple):
 
 
 def walk(data: Bytes, offset: int, start: int, stop: int, room: int, positions: Longs) -> Walk:
-    """Record by record from `start` to those that begin before `stop`; positions count from data[0].
+    """Walks from record to record, from `start` to the last one that begins before `stop`. Positions count from
+    data[0].
 
-    `offset`: log offset of data[0]. `room`: where the segment ends, counted from data[0], so maybe after the
-    buffer. Fills `positions`.
+    `offset`: log offset of data[0]. `room`: end of the segment, counted from data[0]; it may lie after the buffer.
+    Fills `positions`.
     """
     count, ended, position, needed = _walk(data, offset, start, stop, room, positions)
     return Walk(count, Ended(ended), position, needed)
 
 
 def find(data: Bytes, offset: int, start: int, stop: int, room: int) -> Found:
-    """The first place in [start, stop) where a record or the segment's blank record lies."""
+    """The first position in [start, stop) where a record or the segment's blank record begins."""
     found, position, needed = _find(data, offset, start, stop, room)
     return Found(bool(found), position, needed)
 
 
 @compiled
 def _verdict_on(data: Bytes, offset: Scalar, at: Scalar, room: Scalar) -> tuple[Scalar, Scalar]:
-    """What lies at `at`: (_RECORD, its size), (Ended.MORE, bytes needed), or (another Ended, 0)."""
+    """The verdict on `at`: (_RECORD, its size), (Ended.MORE, bytes needed), or (another Ended, 0)."""
     left = room - at
     if left == 0:
         return _BLANK, 0
@@ -194,7 +195,7 @@ def _find(data: Bytes, offset: Scalar, start: Scalar, stop: Scalar, room: Scalar
         shift = _SHIFTS[data[at + 7]]
         if shift:
             at += shift
-            # No magic has a zero in it, and what was never written is long.
+            # A magic contains no zero, and unwritten ranges are long.
             while at + 32 <= data.size and not (
                 word(data, at) | word(data, at + 8) | word(data, at + 16) | word(data, at + 24)
             ):
@@ -209,5 +210,5 @@ def _find(data: Bytes, offset: Scalar, start: Scalar, stop: Scalar, room: Scalar
                 return 0, at, needed
         at += 1
     if at < min(stop, room - 7):
-        return 0, at, SIZE_AND_MAGIC_BYTES  # the buffer ended, not the range
+        return 0, at, SIZE_AND_MAGIC_BYTES  # the buffer ended before the range
     return 0, stop, 0

@@ -1,15 +1,15 @@
-"""The files of one consume queue, from its entries in the order of the log.
+"""Writes the files of one consume queue, from its entries in the order of the log.
 
-An entry (`queue_entry`) stands at its queue offset times its length. A file of the queue is named by the byte
-offset of its first entry and has its full length from the start, zero after the last entry. What the broker does
-with entries that do not follow one another is done here, too:
+The position of an entry (`queue_entry`) is its queue offset times its length. The name of a file is the byte offset
+of its first entry; the file has its full length from the start, with zeros after the last entry. Entries that do
+not follow one another are handled as the broker handles them:
 
-- the first entry makes the file that covers it; all earlier places in that file hold a blank entry;
-- an entry that ends at or before the furthest byte of the log seen in this queue is left out;
-- one with a queue offset below the place to write at is left out, unless its queue offset is 0;
-- any other is appended at the place to write at, wherever it belongs.
+- The first entry makes the file that contains its position; all earlier positions in that file get a blank entry.
+- An entry that ends at or before the highest log offset seen in this queue is left out.
+- An entry with a queue offset below the write position is left out, unless its queue offset is 0.
+- Any other entry is appended at the write position, even if its queue offset belongs elsewhere.
 
-Entries come in pieces, so a queue of any length needs no more memory than its largest piece.
+Entries are given in pieces, so a long queue needs no more memory than its largest piece.
 """
 
 import os
@@ -34,45 +34,45 @@ _BLANKS_AT_ONCE = 64 * 1024
 
 
 class QueueOffsetError(PipelineError):
-    """A queue offset for which there is no file name."""
+    """A queue offset for which there is no valid file name."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSummary:
-    """What became of one queue's entries."""
+    """Result of writing one queue."""
 
     files: int
     written: int
-    """Entries in the files, without blanks."""
+    """Entries in the files, without blank ones."""
     left_out: int
-    """Of those given: seen before, or below the place to write at."""
+    """Entries that were left out: seen before, or below the write position."""
     misplaced: int
-    """Appended at another place than their queue offset's, as the broker does."""
+    """Entries that were appended at another position than their queue offset's, as the broker does."""
     blanks: int
-    """Before the first entry."""
+    """Blank entries before the first entry."""
 
 
 class _Files:
-    """Files of one fixed size, written from front to back; each has its full length as soon as it is there."""
+    """Files of one fixed size, written from front to back; each file gets its full length when it is created."""
 
-    def __init__(self, folder: Path, file_size: int) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path, file_size: int) -> None:
+        self._directory = directory
         self._file_size = file_size
         self._fd = -1
         self._base = -1
         self.position = 0
-        """Where the next byte goes, counted over all files."""
+        """Write position, counted over all files."""
         self.count = 0
 
     def touch(self) -> None:
-        """Make the file that holds the position, when it is not there."""
+        """Create the file that contains the write position, if it does not exist."""
         base = self.position - self.position % self._file_size
         if self._fd >= 0 and base == self._base:
             return
         self.close()
         if self.count == 0:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(self._folder / f"{base:020d}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            self._directory.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(self._directory / f"{base:020d}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         os.ftruncate(self._fd, self._file_size)
         self._base = base
         self.count += 1
@@ -92,23 +92,23 @@ class _Files:
 
 
 class ConsumeQueueFiles:
-    """Writes one queue into `folder`, which must not hold any of its files. A context manager: closed at its end.
+    """Writes one queue into `directory`, which must not hold any of its files. A context manager.
 
     `file_size`: mappedFileSizeConsumeQueue, rounded up to whole entries as the broker does.
     """
 
-    def __init__(self, folder: Path, file_size: int = DEFAULT_FILE_SIZE) -> None:
+    def __init__(self, directory: Path, file_size: int = DEFAULT_FILE_SIZE) -> None:
         self._file_size = -(-file_size // ENTRY_BYTES) * ENTRY_BYTES
-        self._files = _Files(folder, self._file_size)
+        self._files = _Files(directory, self._file_size)
         self._furthest = -1
         self._written = self._left_out = self._misplaced = self._blanks = 0
 
     def feed(self, entries: Bytes, queue_offsets: int | Longs) -> None:
-        """The next entries of the queue, in the order of the log.
+        """Add the next entries of the queue, in the order of the log.
 
-        `queue_offsets`: of each; or of the first, where they rise by one and no entry ends at or before the end
-        of the one before it, so that what holds for the first decides for all.
-        Raises QueueOffsetError for an entry below 0 that would be the first.
+        `queue_offsets`: one for each entry; or the first one, if they rise by one and no entry ends at or before
+        the end of the entry before it, so that the first entry decides for all. Raises QueueOffsetError if the
+        first entry of the queue is below 0.
         """
         if entries.size == 0:
             return
@@ -135,7 +135,8 @@ class ConsumeQueueFiles:
         self._files.close()
 
     def _follows(self, entries: Bytes, first: int) -> bool:
-        """Whether the whole run belongs at the place to write at; makes the place for a queue's first run."""
+        """Whether the run begins at the write position; for a queue's first run, creates the file that contains
+        it."""
         offset, size = _place(entries)
         if offset + size <= self._furthest:
             return False
@@ -144,7 +145,7 @@ class ConsumeQueueFiles:
         return first * ENTRY_BYTES == self._files.position
 
     def _begin(self, first: int, entries: Bytes) -> int:
-        """The first entry of an empty queue, which is always taken."""
+        """Append the first entry of an empty queue, which is never left out."""
         self._open_at(first)
         self._append(entries[:ENTRY_BYTES])
         return 1
@@ -171,9 +172,11 @@ class ConsumeQueueFiles:
         if queue_offsets.size == 0:
             return
         next_offset = self._files.position // ENTRY_BYTES
-        kept, count, misplaced, furthest, looked_up = _select(entries, queue_offsets, next_offset, self._furthest)
-        self._files.append(kept[: count * ENTRY_BYTES].data)
-        if looked_up:
+        selected, count, misplaced, furthest, left_out_last = _select(
+            entries, queue_offsets, next_offset, self._furthest
+        )
+        self._files.append(selected[: count * ENTRY_BYTES].data)
+        if left_out_last:
             self._files.touch()
         self._written += count
         self._left_out += queue_offsets.size - count
@@ -182,32 +185,32 @@ class ConsumeQueueFiles:
 
 
 class BatchConsumeQueueFiles:
-    """Writes one queue of inner batches (topic attribute queue.type=BatchCQ) into `folder`. A context manager.
+    """Writes one queue of inner batches (topic attribute queue.type=BatchCQ) into `directory`. A context manager.
 
-    Its entries are appended in order, whatever their offsets; one that does not lie behind the last in the log is
-    left out.
+    Its entries are appended in order, whatever their queue offsets; an entry whose log offset is not after the last
+    one's is left out.
     """
 
-    def __init__(self, folder: Path, file_size: int = DEFAULT_BATCH_FILE_SIZE) -> None:
+    def __init__(self, directory: Path, file_size: int = DEFAULT_BATCH_FILE_SIZE) -> None:
         if file_size % BATCH_ENTRY_BYTES:
             raise PipelineError(
-                f"mapperFileSizeBatchConsumeQueue = {file_size} is no multiple of {BATCH_ENTRY_BYTES}: a broker "
-                "cannot fill such files"
+                f"mapperFileSizeBatchConsumeQueue = {file_size}: is not a multiple of {BATCH_ENTRY_BYTES}, so a "
+                "broker cannot fill such files; correct the broker configuration"
             )
-        self._files = _Files(folder, file_size)
+        self._files = _Files(directory, file_size)
         self._last = -1
         self._written = self._left_out = 0
 
     def feed(self, entries: Bytes) -> None:
-        """The next entries, of BATCH_ENTRY_BYTES each, in the order of the log."""
+        """Add the next entries, of BATCH_ENTRY_BYTES each, in the order of the log."""
         rows = entries.reshape(-1, BATCH_ENTRY_BYTES)
         if not len(rows):
             return
         offsets = np.ascontiguousarray(rows[:, :SIZE_AT]).view(">i8").ravel().astype(np.int64)
         furthest = np.maximum.accumulate(np.concatenate((np.array([self._last]), offsets)))
         new = offsets > furthest[:-1]
-        kept = np.ascontiguousarray(rows[new]).ravel()
-        self._files.append(kept.data)
+        selected = np.ascontiguousarray(rows[new]).ravel()
+        self._files.append(selected.data)
         self._last = int(furthest[-1])
         self._written += int(new.sum())
         self._left_out += int((~new).sum())
@@ -234,26 +237,26 @@ def _place(entry: Bytes) -> tuple[int, int]:
 def _select(
     entries: Bytes, queue_offsets: Longs, next_offset: int, furthest: int
 ) -> tuple[Bytes, int, int, int, bool]:
-    """The entries that are kept; their number; how many of them are misplaced; the furthest byte of the log then;
-    and whether one came after the last of them that was left out for its queue offset: the broker makes the
-    file for it all the same, when the one before it is full."""
-    kept = np.empty(queue_offsets.size * ENTRY_BYTES, np.uint8)
+    """The entries to write; their number; how many of them are misplaced; the highest log offset after them; and
+    whether a later entry was left out because of its queue offset: for such an entry the broker creates the next
+    file when the last one is full."""
+    selected = np.empty(queue_offsets.size * ENTRY_BYTES, np.uint8)
     count = 0
     misplaced = 0
-    looked_up = False
+    left_out_last = False
     for i in range(queue_offsets.size):
         at = i * ENTRY_BYTES
         end = i64(entries, at) + i32(entries, at + SIZE_AT)
         if end <= furthest:
             continue
-        wanted = queue_offsets[i]
-        if wanted != 0 and wanted < next_offset + count:
-            looked_up = True
+        queue_offset = queue_offsets[i]
+        if queue_offset != 0 and queue_offset < next_offset + count:
+            left_out_last = True
             continue
-        if wanted != next_offset + count:
+        if queue_offset != next_offset + count:
             misplaced += 1
         furthest = end
-        kept[count * ENTRY_BYTES : (count + 1) * ENTRY_BYTES] = entries[at : at + ENTRY_BYTES]
+        selected[count * ENTRY_BYTES : (count + 1) * ENTRY_BYTES] = entries[at : at + ENTRY_BYTES]
         count += 1
-        looked_up = False
-    return kept, count, misplaced, furthest, looked_up
+        left_out_last = False
+    return selected, count, misplaced, furthest, left_out_last

@@ -1,21 +1,22 @@
-"""What each record of the log asks of the consume queues and the index: the broker's dispatch, on arrays.
+"""The entries of consume queues and index for the records of the log: the broker's dispatch, on arrays.
 
-Follows CommitLog#checkMessageAndReturnSize and the dispatchers behind it (DefaultMessageStore#doDispatch):
+Follows CommitLog#checkMessageAndReturnSize and its dispatchers (DefaultMessageStore#doDispatch):
 
-- a record enters its queue unless it is the first half of a transaction or its roll-back;
-- its tags code there is Java's hash of TAGS; of a delayed message, the time at which it is due;
-- a record of a topic with queue.type=BatchCQ enters a queue of inner batches by INNER_BASE and INNER_NUM; without
-  both properties it is a batch of one at its queue offset;
-- with enableMultiDispatch it enters, besides, each queue that INNER_MULTI_DISPATCH names; which topics are exempt
-  depends on the version (MultiDispatch);
-- its index keys are `topic#UNIQ_KEY`, `topic#k` for each word of KEYS and, from RocketMQ 5.4 on, `topic#T#TAGS`;
+- A record enters its queue unless it is the first half of a transaction or its roll-back.
+- Its tags code in the queue is Java's hash of TAGS; for a delayed message it is the time at which the message is
+  due.
+- A record of a topic with queue.type=BatchCQ enters a queue of inner batches by INNER_BASE and INNER_NUM; without
+  both properties it is a batch of one at its queue offset.
+- With enableMultiDispatch it also enters each queue that INNER_MULTI_DISPATCH names; which topics are exempt
+  depends on the version (MultiDispatch).
+- Its index keys are `topic#UNIQ_KEY`, `topic#k` for each word of KEYS and, from RocketMQ 5.4 on, `topic#T#TAGS`;
   the roll-back of a transaction has none.
 """
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -38,24 +39,25 @@ LMQ_PREFIX = "%LMQ%"
 _TRANSACTION, _PREPARED, _ROLLBACK = 0b1100, 4, 12
 _INNER_BATCH = 1 << 7
 _NAME_BYTES = 255
-"""The longest name of a directory."""
+"""Maximum length of a directory name."""
 _BLANK = (
     "\t\n\v\f\r\x1c\x1d\x1e\x1f \u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2008\u2009\u200a\u2028\u2029"
     "\u205f\u3000"
 )
-"""Character#isWhitespace, which does not count the spaces that forbid a line break."""
+"""Character#isWhitespace, which excludes non-breaking spaces."""
 
 
 class UndispatchableRecordError(PipelineError):
-    """A record at which the broker's own dispatch stops, or for which there can be no queue."""
+    """A record that the broker cannot dispatch, or whose topic cannot be the name of a directory."""
 
-    def __init__(self, offset: int, reason: str) -> None:
-        super().__init__(f"log offset {offset}: {reason}")
-        self.offset, self.reason = offset, reason
+    reason: str = ""
 
-    def __reduce__(self) -> tuple[type["UndispatchableRecordError"], tuple[int, str]]:
-        """Spark pickles what a worker raises."""
-        return type(self), (self.offset, self.reason)
+    @classmethod
+    def at(cls, offset: int, reason: str) -> Self:
+        """The error for the record at this log offset."""
+        error = cls(f"log offset {offset}: {reason}")
+        error.reason = reason
+        return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +65,10 @@ class MultiDispatch:
     """Which records a broker with enableMultiDispatch enters in other queues as well. Defaults: 5.2 and later."""
 
     exempt_prefixes: tuple[str, ...] = ("%RETRY%", "rmq_sys_")
-    """Records of topics that begin so enter their own queue only."""
+    """Records of topics with these prefixes enter their own queue only."""
     exempt_topics: frozenset[str] = frozenset({SCHEDULE_TOPIC})
     skips_slashes: bool = True
-    """Names with a slash are skipped; else the broker makes nested directories, which it cannot load again."""
+    """Whether names with a slash are skipped; otherwise the broker makes nested directories that it cannot load."""
 
     def spreads(self, topic: str) -> bool:
         return topic not in self.exempt_topics and not topic.startswith(self.exempt_prefixes)
@@ -74,7 +76,7 @@ class MultiDispatch:
 
 @dataclass(frozen=True, slots=True)
 class DispatchRules:
-    """What the broker's version and configuration say about dispatching. Picklable."""
+    """Dispatch settings from the broker's version and configuration. Picklable."""
 
     delays_ms: tuple[int, ...] = DEFAULT_DELAYS_MS
     index_tags: bool = True
@@ -82,37 +84,37 @@ class DispatchRules:
     inner_batches: bool = True
     """RocketMQ 5.0 and later: records may be batches."""
     batch_topics: frozenset[str] | None = None
-    """Topics with queues of inner batches; None: not known."""
+    """Topics with queues of inner batches; None: unknown."""
     multi_dispatch: MultiDispatch | None = None
-    """None: enableMultiDispatch is off."""
+    """None if enableMultiDispatch is off."""
     lmq: bool = False
     topics: frozenset[str] | None = None
-    """Only these topics get queues; None: all."""
+    """Topics that get queues; None: all."""
     topic_starts: Mapping[str, int] = field(default_factory=dict)
-    """Topic -> log offset: its records before that belong to a deleted topic of the same name."""
+    """Topic -> log offset: records before it belong to a deleted topic with the same name."""
 
 
 class QueueKey(NamedTuple):
     topic: str
     queue_id: int
     batch: bool
-    """A queue of inner batches."""
+    """Whether it is a queue of inner batches."""
 
 
 class Entries(NamedTuple):
     """Entries for consume queues, in the order of the log."""
 
     queues: Longs
-    """Number of the queue (Dispatcher.queue_keys)."""
+    """Number of the entry's queue (index into Dispatcher.queue_keys)."""
     queue_offsets: Longs
-    """Of a queue of batches: of the first message in the batch."""
+    """Queue offset; in a queue of batches, that of the first message in the batch."""
     offsets: Longs
-    """In the log."""
+    """Log offset."""
     sizes: Longs
     tags_codes: Longs
     times_ms: Longs
     counts: Longs
-    """Messages in the batch; 0 of a message that is none."""
+    """Messages in the batch; 0 if the message is not a batch."""
 
 
 class Keys(NamedTuple):
@@ -124,7 +126,7 @@ class Keys(NamedTuple):
 
 
 class Dispatched(NamedTuple):
-    """What a chunk's records ask for; the last of them, whether it asks for anything or not."""
+    """Entries and keys of a chunk's records, and the last of these records, even if it has neither."""
 
     entries: Entries
     keys: Keys
@@ -134,12 +136,12 @@ class Dispatched(NamedTuple):
 
 class _Queue(NamedTuple):
     number: int
-    """-1: its records enter no queue."""
+    """Number of the queue; -1 if its records enter no queue."""
     start: int
     delayed: bool
     batch: bool
     spreads: bool
-    """Its records may enter other queues besides."""
+    """Whether its records may also enter other queues."""
     key_prefix: int
     """Hash of `topic#`."""
     tag_prefix: int
@@ -147,9 +149,10 @@ class _Queue(NamedTuple):
 
 
 class Dispatcher:
-    """Dispatches chunk after chunk, and numbers the queues that it meets.
+    """Dispatches chunk after chunk, and numbers the queues that occur.
 
-    `queues`: whether the entries are for files of consume queues, so that each queue's type must be known.
+    `queues`: whether the entries will be written to files of consume queues, so that each queue's type must be
+    known.
     """
 
     def __init__(self, rules: DispatchRules, *, queues: bool = True) -> None:
@@ -162,11 +165,11 @@ class Dispatcher:
 
     @property
     def queue_keys(self) -> list[QueueKey]:
-        """By number."""
+        """The queues by number."""
         return list(self._numbers)
 
     def dispatch(self, data: Bytes, positions: Longs) -> Dispatched:
-        """`positions`: where in `data` the records begin, at least one, all of whose lengths are proven.
+        """`positions`: where in `data` the records begin, at least one; the lengths of all are checked.
 
         Raises UndispatchableRecordError.
         """
@@ -179,7 +182,8 @@ class Dispatcher:
         return Dispatched(entries, keys, int(records.physical_offset[-1]), int(records.store_ms[-1]))
 
     def dispatch_around(self, data: Bytes, positions: Longs) -> "Iterator[Dispatched | tuple[int, str]]":
-        """The same in the order of the log; what cannot be dispatched, found by halving, as (position, reason)."""
+        """As `dispatch`, in the order of the log. A record that cannot be dispatched is found by bisection and
+        yielded as (position, reason)."""
         try:
             yield self.dispatch(data, positions)
         except UndispatchableRecordError as error:
@@ -193,7 +197,7 @@ class Dispatcher:
     # --- queues -----------------------------------------------------------------------------------------
 
     def _group(self, data: Bytes, records: RecordFields) -> tuple[Longs, list[_Queue]]:
-        """Which of the queues each record belongs to."""
+        """The group of each record, and the groups' queues."""
         starts, lengths = records.topic_start, records.topic_length
         groups, firsts = group_spans(data, starts, lengths, records.queue_id)
         queues = []
@@ -208,10 +212,10 @@ class Dispatcher:
     def _meet(self, raw_topic: bytes, queue_id: int, offset: int) -> _Queue:
         topic = well_formed_text(raw_topic)
         batch = topic in (self._rules.batch_topics or ())
-        wanted = self._rules.topics is None or topic in self._rules.topics
+        gets_entries = self._rules.topics is None or topic in self._rules.topics
         prefix = _hash(raw_topic + b"#")
         return _Queue(
-            number=self._number(QueueKey(topic, queue_id, batch), offset) if wanted else -1,
+            number=self._number(QueueKey(topic, queue_id, batch), offset) if gets_entries else -1,
             start=self._rules.topic_starts.get(topic, 0),
             delayed=topic == SCHEDULE_TOPIC,
             batch=batch,
@@ -225,9 +229,9 @@ class Dispatcher:
     def _number(self, key: QueueKey, offset: int) -> int:
         topic = key.topic
         if topic in ("", ".", "..") or "/" in topic or "\0" in topic or len(topic.encode()) > _NAME_BYTES:
-            raise UndispatchableRecordError(
+            raise UndispatchableRecordError.at(
                 offset,
-                f"a record of topic {key.topic!r}, for which there can be no folder; mode PERMISSIVE skips it",
+                f"topic {key.topic!r} cannot be the name of a directory; mode=PERMISSIVE skips its records",
             )
         return self._numbers.setdefault(key, len(self._numbers))
 
@@ -274,15 +278,16 @@ class Dispatcher:
         tags[rows] = records.store_ms[rows] + self._delays[levels]
 
     def _batches(self, data: Bytes, records: RecordFields, found: props.Spans, batch: Bools) -> tuple[Longs, Longs]:
-        """Queue offset of each record and, for queues of batches, how many messages it holds.
+        """Queue offset of each record and, for queues of batches, the number of messages in it.
 
-        Without files to write, what says it is a batch is one, where the types of queues are not known.
+        If no files are written, the types of queues may be unknown; then a record that claims to be a batch counts
+        as one.
         """
         if self._types_missing:
             self._require_no_batch(data, records)
         is_batch = (found.length[props.INNER_BASE] >= 0) & (found.length[props.INNER_NUM] >= 0)
         rows = np.flatnonzero(is_batch)
-        # A broker reads both numbers of every record, whatever the topic.
+        # A broker parses both numbers of every record, whatever the topic.
         bases = _numbers_in(data, records, found, props.INNER_BASE, rows, "INNER_BASE", bits=64)
         sizes = _numbers_in(data, records, found, props.INNER_NUM, rows, "INNER_NUM", bits=16)
         counts = batch.astype(np.int64)
@@ -301,9 +306,9 @@ class Dispatcher:
         row = rows[0]
         start = records.topic_start[row]
         topic = well_formed_text(data[start : start + records.topic_length[row]].tobytes())
-        raise UndispatchableRecordError(
+        raise UndispatchableRecordError.at(
             int(records.physical_offset[row]),
-            f"topic {topic} has a batch here, but without config/topics.json it is not known which topics have "
+            f"topic {topic} has a batch here, but without config/topics.json it is unknown which topics have "
             "batch queues; name the broker's store root",
         )
 
@@ -317,7 +322,7 @@ class Dispatcher:
         chosen_rows: Longs,
         rows: Longs,
     ) -> Entries:
-        """`chosen` and, behind each of `rows`, its entries for other queues."""
+        """`chosen` and, after each of `rows`, its entries for other queues."""
         more: list[tuple[int, int, int]] = []
         for row in rows:
             offset = int(records.physical_offset[row])
@@ -350,13 +355,13 @@ class Dispatcher:
                 continue
             value = _java_long(queue_offset)
             if value is None:
-                raise UndispatchableRecordError(
+                raise UndispatchableRecordError.at(
                     offset,
-                    f"property INNER_MULTI_QUEUE_OFFSET is {queue_offsets!r}, which is no list of numbers: a "
+                    f"property INNER_MULTI_QUEUE_OFFSET is {queue_offsets!r}, which is not a list of numbers: a "
                     "broker's dispatch stops here, too",
                 )
             if name in (self._rules.batch_topics or ()):
-                raise UndispatchableRecordError(
+                raise UndispatchableRecordError.at(
                     offset,
                     f"property INNER_MULTI_DISPATCH names topic {name}, which has batch queues: a broker's "
                     "dispatch stops here, too",
@@ -394,33 +399,34 @@ def _hash(text: bytes, prefix: int = 0) -> int:
 
 
 def _hashes_where_present(data: Bytes, found: props.Spans, name: int) -> Longs:
-    """0 where there is none, and of an absent text the hash is 0."""
+    """Hashes of the texts; 0 where a text is absent."""
     return java_hashes(data, found.start[name], found.length[name]).astype(np.int64)
 
 
 def _numbers_in(
     data: Bytes, records: RecordFields, found: props.Spans, name: int, rows: Longs, shown: str, *, bits: int
 ) -> Longs:
-    """`bits`: of the number that the broker reads."""
+    """The numbers in a property of these rows. `bits`: size of the number in the broker."""
     values, valid = props.parse_longs(data, found.start[name][rows], found.length[name][rows])
     valid &= (values >= -(1 << bits - 1)) & (values <= (1 << bits - 1) - 1)
     if not valid.all():
         row = rows[np.flatnonzero(~valid)[0]]
-        raise UndispatchableRecordError(
+        raise UndispatchableRecordError.at(
             int(records.physical_offset[row]),
-            f"property {shown} is {found.text(data, name, row)!r}, no number: a broker's dispatch stops here, too",
+            f"property {shown} is {found.text(data, name, row)!r}, which is not a number: a broker's dispatch "
+            "stops here, too",
         )
     return values
 
 
 def _java_split(text: str) -> list[str]:
-    """The parts of a comma list, as String#split leaves out empty ones at the end."""
+    """The parts of a comma list, without empty parts at the end, as String#split."""
     text = text.rstrip(",")
     return text.split(",") if text else []
 
 
 def _java_long(text: str) -> int | None:
-    """As Long#parseLong; None where that fails."""
+    """The number that Long#parseLong returns; None if it raises."""
     found = re.fullmatch(r"([+-]?)0*([0-9]{0,19})", text)
     if found is None or not text[-1:].isdigit():
         return None

@@ -1,6 +1,6 @@
-"""The few properties that a record's dispatch depends on, found in one pass. Compiled.
+"""Finds the few properties that the dispatch of a record depends on, in one pass. Compiled.
 
-By the rules of MessageDecoder#string2messageProperties: `name 0x01 value 0x02` repeated, the first 0x01 of a piece
+Rules of MessageDecoder#string2messageProperties: `name 0x01 value 0x02` repeated, the first 0x01 of a piece
 splits it, a piece without name or value is dropped, a repeated name keeps its last value.
 """
 
@@ -32,19 +32,19 @@ _LENGTHS = np.array([len(name) for name in NAMES], np.int64)
 
 
 class Spans:
-    """Where the value of each property lies in each record: `start[NAME]`, `length[NAME]`; length -1: absent."""
+    """Position of the value of each property in each record: `start[NAME]`, `length[NAME]`; length -1: absent."""
 
     def __init__(self, start: Longs, length: Longs) -> None:
         self.start, self.length = start, length
 
     def text(self, data: Bytes, name: int, row: int) -> str:
-        """The value in one row, as a Java broker sees it; empty where it is absent."""
+        """The value in one row, as a Java broker decodes it; empty if it is absent."""
         start, length = self.start[name, row], max(0, self.length[name, row])
         return well_formed_text(data[start : start + length].tobytes())
 
 
 def find_dispatch_properties(data: Bytes, starts: Longs, lengths: Longs) -> Spans:
-    """`starts`, `lengths`: of each record's properties, proven to lie in `data`."""
+    """`starts`, `lengths`: position of each record's properties, checked to be inside `data`."""
     start = np.zeros((len(NAMES), starts.size), np.int64)
     length = np.full((len(NAMES), starts.size), -1, np.int64)
     _find(data, starts, lengths, start, length)
@@ -52,7 +52,7 @@ def find_dispatch_properties(data: Bytes, starts: Longs, lengths: Longs) -> Span
 
 
 def parse_longs(data: Bytes, starts: Longs, lengths: Longs) -> tuple[Longs, Bools]:
-    """Decimal numbers (Long#parseLong), and which of the texts are one; at most 18 digits."""
+    """Decimal numbers (Long#parseLong) of at most 18 digits, and which of the texts are such numbers."""
     values = np.zeros(starts.size, np.int64)
     valid = np.zeros(starts.size, np.bool_)
     _parse(data, starts, lengths, values, valid)
@@ -60,7 +60,7 @@ def parse_longs(data: Bytes, starts: Longs, lengths: Longs) -> tuple[Longs, Bool
 
 
 class KeyTexts(NamedTuple):
-    """Of each index key: its record's row, where its own text lies, and the hash of what stands before it."""
+    """For each index key: row of its record, position of its own text, and hash of the prefix before it."""
 
     rows: Longs
     starts: Longs
@@ -71,19 +71,19 @@ class KeyTexts(NamedTuple):
 def key_texts(
     data: Bytes,
     found: Spans,
-    wanted: Bools,
+    selected: Bools,
     groups: Longs,
     key_prefixes: Ints,
     tag_prefixes: Ints,
     *,
     with_tags: bool,
 ) -> KeyTexts:
-    """The keys of the rows that are wanted, in the broker's order; prefixes are given by group."""
+    """The keys of the selected rows, in the broker's order; prefixes are given by group."""
     starts, lengths = found.start[: TAGS + 1], found.length[: TAGS + 1]
-    count = _count_keys(data, starts, lengths, wanted, with_tags)
+    count = _count_keys(data, starts, lengths, selected, with_tags)
     spans = np.empty((3, count), np.int64)
     prefixes = np.empty(count, np.int32)
-    _list_keys(data, starts, lengths, wanted, with_tags, groups, key_prefixes, tag_prefixes, spans, prefixes)
+    _list_keys(data, starts, lengths, selected, with_tags, groups, key_prefixes, tag_prefixes, spans, prefixes)
     return KeyTexts(spans[0], spans[1], spans[2], prefixes)
 
 
@@ -108,7 +108,7 @@ def _find(data: Bytes, starts: Longs, lengths: Longs, start: Longs, length: Long
         end = piece + lengths[row]
         separator: Scalar = np.int64(-1)
         mask: Scalar = np.uint64(0)
-        # From mark to mark as in `properties`: as a function of its own it would take twice the time (`compiled`).
+        # The same loop over marks as in `properties`: a shared function would take twice the time (`compiled`).
         while piece < end:
             while mask == 0 and block < end:
                 mask = marks(data, block, end)
@@ -157,10 +157,10 @@ def _parse(data: Bytes, starts: Longs, lengths: Longs, values: Longs, valid: Boo
 
 
 @compiled
-def _count_keys(data: Bytes, starts: Longs, lengths: Longs, wanted: Bools, with_tags: bool) -> int:
+def _count_keys(data: Bytes, starts: Longs, lengths: Longs, selected: Bools, with_tags: bool) -> int:
     count = 0
-    for row in range(wanted.size):
-        if not wanted[row]:
+    for row in range(selected.size):
+        if not selected[row]:
             continue
         if lengths[0, row] >= 0:
             count += 1
@@ -181,7 +181,7 @@ def _list_keys(
     data: Bytes,
     starts: Longs,
     lengths: Longs,
-    wanted: Bools,
+    selected: Bools,
     with_tags: bool,
     groups: Longs,
     key_prefixes: Ints,
@@ -190,8 +190,8 @@ def _list_keys(
     prefixes: Ints,
 ) -> None:
     count = 0
-    for row in range(wanted.size):
-        if not wanted[row]:
+    for row in range(selected.size):
+        if not selected[row]:
             continue
         prefix = key_prefixes[groups[row]]
         if lengths[0, row] >= 0:

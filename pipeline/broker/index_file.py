@@ -1,4 +1,4 @@
-"""The broker's index files: which keys go into which file, and the bytes of one file.
+"""The broker's index files: the distribution of keys to files, and the bytes of one file.
 
 A file (IndexFile, IndexHeader; big-endian) is a header of 40 bytes, `slots` slots of 4, `capacity` entries of 20:
 
@@ -6,9 +6,9 @@ A file (IndexFile, IndexHeader; big-endian) is a header of 40 bytes, `slots` slo
     slot    number of the newest entry whose key hash falls into it
     entry   key hash 4, physical offset 8, seconds since the header's begin timestamp 4, the slot's former number 4
 
-Entry 0 is never used, so a file holds `capacity` - 1 of them, and the n-th key of the log stands in file
-n // (capacity - 1): where a key goes follows from counts alone, and files can be built side by side. What a file
-takes from the one before it is that one's last key: its first entry counts seconds from that key's store time.
+Entry 0 is never used, so a file holds `capacity` - 1 entries, and the n-th key of the log is in file
+n // (capacity - 1): counts alone decide where a key goes, so files can be built in parallel. A file depends on the
+last key of the file before it: its first entry counts seconds from that key's store time.
 """
 
 import os
@@ -35,11 +35,11 @@ DEFAULT_SLOTS = 5_000_000
 DEFAULT_CAPACITY = 20_000_000
 
 KEY = np.dtype([("hash", "<i4"), ("offset", "<u4"), ("time", "<u4")])
-"""One key on its way to its file; offset and time count from its block's base."""
+"""One key; offset and time count from its block's base."""
 
 
 class KeyBlock(NamedTuple):
-    """Keys in the order of the log: `keys` (of dtype KEY), and what their offsets and store times count from."""
+    """Keys in the order of the log: `keys` (dtype KEY), and the base of their offsets and store times."""
 
     keys: Keys
     base_offset: int
@@ -47,14 +47,14 @@ class KeyBlock(NamedTuple):
 
     @property
     def last(self) -> tuple[int, int]:
-        """Log offset and store time of its last key."""
+        """Log offset and store time of the last key."""
         return self.base_offset + int(self.keys["offset"][-1]), self.base_ms + int(self.keys["time"][-1])
 
 
 def pack_keys(hashes: Ints, offsets: Longs, times_ms: Longs) -> Iterator[KeyBlock]:
-    """As few blocks as there can be: a new one where an offset or a store time is too far from the block's base.
+    """The smallest number of blocks: a new one begins where an offset or store time is too far from the base.
 
-    `offsets` rise; store times may jump, as clocks do.
+    `offsets` rise; store times may jump, because clocks do.
     """
     start = 0
     while start < hashes.size:
@@ -67,12 +67,12 @@ def pack_keys(hashes: Ints, offsets: Longs, times_ms: Longs) -> Iterator[KeyBloc
         start = stop
 
 
-# --- which file ------------------------------------------------------------------------------------------
+# --- distribution to files -------------------------------------------------------------------------------
 
 
 class Share(NamedTuple):
-    """Keys [start, stop) of one block of the log, for one file; `before`: the first of them is not an entry of
-    the file but the last of the file before it."""
+    """Keys [start, stop) of one block of the log, for one file. `before`: the first of them is not an entry of this
+    file but the last entry of the file before it."""
 
     file: int
     block: int
@@ -82,7 +82,8 @@ class Share(NamedTuple):
 
 
 def plan_files(counts: Iterable[int], capacity: int = DEFAULT_CAPACITY) -> list[Share]:
-    """How blocks of so many keys each, in the order of the log, are shared out to files; by file, then block."""
+    """The distribution of blocks with these numbers of keys, in the order of the log, to files; by file, then
+    block."""
     per_file = capacity - 1
     shares: list[Share] = []
     total = 0
@@ -93,7 +94,7 @@ def plan_files(counts: Iterable[int], capacity: int = DEFAULT_CAPACITY) -> list[
             stop = min(count, at + per_file - filled)
             shares.append(Share(file, block, at, stop, before=False))
             if filled + stop - at == per_file:
-                # For the next file, should there be one.
+                # For the next file, if there is one.
                 shares.append(Share(file + 1, block, stop - 1, stop, before=True))
             at = stop
         total += count
@@ -103,17 +104,17 @@ def plan_files(counts: Iterable[int], capacity: int = DEFAULT_CAPACITY) -> list[
 
 
 def file_size(slots: int, capacity: int) -> int:
-    """Bytes of each file, whatever it holds."""
+    """Size of each file in bytes, whatever it holds."""
     return HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * capacity
 
 
 def file_names(begin_ms: Sequence[int], zone: tzinfo | None = None) -> list[str]:
-    """Names for files whose first entries have these store times: yyyyMMddHHmmssSSS.
+    """Names of files whose first entries have these store times: yyyyMMddHHmmssSSS.
 
-    The broker names a file by the wall clock at which it makes it, a moment after its first message was stored,
-    and takes the files in the order of their names. So the name is that store time in `zone` (None: this
-    machine's), moved on by as many milliseconds as it takes for the names to rise. A damaged store time may be
-    beyond any calendar: it counts as the calendar's begin or end.
+    The broker names a file by the wall clock at its creation, shortly after its first message was stored, and loads
+    the files in the order of their names. So the name is that store time in `zone` (None: this machine's zone),
+    plus as many milliseconds as are needed for the names to rise. A damaged store time outside the calendar counts
+    as the calendar's beginning or end.
     """
     names: list[str] = []
     for found_ms in begin_ms:
@@ -127,11 +128,11 @@ def file_names(begin_ms: Sequence[int], zone: tzinfo | None = None) -> list[str]
 
 
 _LATEST_MS = 253_370_764_800_000
-"""The begin of 9999: names that must rise have a year left, in any zone."""
+"""The beginning of 9999: a name that must rise has a year left, in any zone."""
 
 
 def _format_time(ms: int, zone: tzinfo | None) -> str:
-    # From the epoch, as fromtimestamp refuses times below 0 on some systems and rounds by way of a float.
+    # From the epoch: fromtimestamp refuses times below 0 on some systems, and rounds because it uses a float.
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
     local = moment.astimezone(zone)
     return f"{local:%Y%m%d%H%M%S}{local.microsecond // 1000:03d}".rjust(17, "0")
@@ -148,11 +149,11 @@ def _lag_ms(later: str, earlier: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class IndexSummary:
-    """One finished file."""
+    """Result of writing one file."""
 
     entries: int
     begin_ms: int
-    """Store time of its first entry, or of the last one before it."""
+    """Store time of the first entry; if there is a file before it, of that file's last entry."""
     end_offset: int
     end_ms: int
 
@@ -160,7 +161,7 @@ class IndexSummary:
 class IndexFileWriter:
     """Builds one file at `path`, which must not exist, from its keys in the order of the log. A context manager.
 
-    Slots are kept in memory and written at the end: 4 bytes each. Entries go straight to the file.
+    Slots are kept in memory (4 bytes each) and written at the end. Entries are written directly.
     """
 
     def __init__(
@@ -170,7 +171,8 @@ class IndexFileWriter:
         capacity: int = DEFAULT_CAPACITY,
         before: tuple[int, int] | None = None,
     ) -> None:
-        """`before`: physical offset and store time of the last key in the file before it, None for the first."""
+        """`before`: physical offset and store time of the last key in the file before it; None for the first
+        file."""
         self._slots = np.zeros(slots, np.int32)
         self._capacity = capacity
         self._entries_at = HEADER_BYTES + SLOT_BYTES * slots
@@ -183,7 +185,7 @@ class IndexFileWriter:
         os.ftruncate(self._fd, self._entries_at + ENTRY_BYTES * capacity)
 
     def feed(self, block: KeyBlock) -> None:
-        """The next keys; there must be room for them."""
+        """Add the next keys; there must be room for them."""
         count = block.keys.size
         if not count:
             return
@@ -210,7 +212,7 @@ class IndexFileWriter:
         self._entries += count
 
     def close(self) -> IndexSummary:
-        """Slots and header are written: the file is whole."""
+        """Write slots and header; the file is then complete."""
         self._write(self._slots.astype(">i4").view(np.uint8).data, HEADER_BYTES)
         times = (self._begin_ms, self._end_ms, self._begin_offset, self._end_offset)
         header = b"".join(value.to_bytes(8, "big", signed=True) for value in times)
@@ -221,7 +223,7 @@ class IndexFileWriter:
         return IndexSummary(self._entries, self._begin_ms, self._end_offset, self._end_ms)
 
     def release(self) -> None:
-        """Give the file up if it was not closed."""
+        """Close the descriptor of an unfinished file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -242,7 +244,7 @@ class IndexFileWriter:
 
 @compiled
 def _longest_block(offsets: Longs, times_ms: Longs, start: int) -> tuple[int, int]:
-    """Where a block that begins at `start` must end, and the earliest store time in it."""
+    """End of the block that begins at `start`, and the earliest store time in it."""
     earliest = times_ms[start]
     latest = earliest
     for i in range(start + 1, offsets.size):
@@ -267,8 +269,8 @@ def _fill(
     base_ms: int,
     begin_ms: int,
 ) -> int:
-    """Entries from `number` on into `entries` (20 bytes for each), their numbers into `slots`; how many slots
-    were empty. `begin_ms`: the header's begin timestamp when the first of them is put."""
+    """Writes the entries from `number` on into `entries` (20 bytes each) and their numbers into `slots`. Returns
+    how many of these slots were empty. `begin_ms`: the header's begin timestamp when the first entry is written."""
     used = 0
     begin = np.int64(begin_ms)
     for i in range(hashes.size):

@@ -1,4 +1,4 @@
-"""Index files as a broker left them: their keys by log offset, and whether their chains hold together."""
+"""Reads a broker's index files: their keys by log offset, and whether their chains are intact."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -24,11 +24,11 @@ ENTRY = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("form
 
 
 class IndexFileError(PipelineError):
-    """A file in the index folder that is no index file of the size expected."""
+    """A file in the index directory that is not an index file of the expected size."""
 
 
 class IndexFile(NamedTuple):
-    """One file; `entries` are those in use, the first of them has number 1."""
+    """One file; `entries` are those in use, and the first of them has number 1."""
 
     path: Path
     slots: int
@@ -37,10 +37,10 @@ class IndexFile(NamedTuple):
     end_offset: int
 
 
-def list_index(folder: Path, slots: int, capacity: int) -> list[IndexFile]:
-    """In the order of their names, which is that of the log. Raises IndexFileError, OSError."""
+def list_index(directory: Path, slots: int, capacity: int) -> list[IndexFile]:
+    """The files in the order of their names, which is that of the log. Raises IndexFileError, OSError."""
     files = []
-    for path in sorted(folder.iterdir()):
+    for path in sorted(directory.iterdir()):
         if not path.name.isdecimal():
             continue
         size = HEADER_BYTES + slots * SLOT_BYTES + capacity * ENTRY_BYTES
@@ -48,8 +48,8 @@ def list_index(folder: Path, slots: int, capacity: int) -> list[IndexFile]:
             raw = file.read(HEADER_BYTES)
         if path.stat().st_size != size or len(raw) < HEADER_BYTES:
             raise IndexFileError(
-                f"{path} has not the {size} bytes of an index file with maxHashSlotNum={slots} and "
-                f"maxIndexNum={capacity}: give the broker's own configuration"
+                f"{path}: is not {size} bytes long, the size of an index file with maxHashSlotNum={slots} and "
+                f"maxIndexNum={capacity}; give the broker's own configuration"
             )
         header = np.frombuffer(raw, HEADER)[0]
         entries = min(max(int(header["count"]) - 1, 0), capacity - 1)
@@ -60,7 +60,8 @@ def list_index(folder: Path, slots: int, capacity: int) -> list[IndexFile]:
 def keys_between(file: IndexFile, start: int, stop: int) -> tuple[Ints, Longs]:
     """Hashes and log offsets of the keys whose records begin in [start, stop) of the log.
 
-    Log offsets rise in a file, as the broker enters no record below the file's last one (IndexFile#putKey).
+    Log offsets rise within a file, because the broker enters no record below the file's last one
+    (IndexFile#putKey).
     """
     table = _entries(file)
     if table is None:
@@ -70,7 +71,7 @@ def keys_between(file: IndexFile, start: int, stop: int) -> tuple[Ints, Longs]:
 
 
 def broken_chains(file: IndexFile, *, growing: bool = False) -> int:
-    """How many entries and slots do not point where the broker makes them point: their keys cannot be found.
+    """Number of entries and slots with a wrong link: the keys behind it cannot be found.
 
     `growing`: a broker may have added entries since the file was listed.
     """
@@ -84,7 +85,7 @@ def broken_chains(file: IndexFile, *, growing: bool = False) -> int:
 
 
 def first_descent(file: IndexFile) -> int | None:
-    """Number of the first entry whose log offset is below the one before it; None if all rise."""
+    """Number of the first entry whose log offset is below the one before it; None if log offsets rise."""
     table = _entries(file)
     if table is None:
         return None

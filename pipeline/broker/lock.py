@@ -1,7 +1,7 @@
-"""Whether a broker has a store open: it holds a lock on the file `lock` in the store's root as long as it lives.
+"""Whether a broker has a store open: a running broker holds a lock on the file `lock` in the store's root.
 
-A record lock (fcntl) of one byte for writing (DefaultMessageStore#start, FileChannel#tryLock). It belongs to the
-process, so it is seen on this machine only.
+It is a record lock (fcntl) of one byte for writing (DefaultMessageStore#start, FileChannel#tryLock). It belongs to
+the process, so it is visible on this machine only.
 """
 
 import fcntl
@@ -16,13 +16,13 @@ _FLOCK = struct.Struct("@hhqqi4x")
 
 
 def broker_pid(store_root: Path) -> int | None:
-    """The process that holds the store's lock; None if none does. Raises OSError if that cannot be told."""
+    """Process that holds the store's lock; None if there is none. Raises OSError if this cannot be determined."""
     try:
         fd = os.open(store_root / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     except PermissionError:
-        fd = os.open(store_root / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)  # to ask needs no right to write
+        fd = os.open(store_root / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)  # querying the lock needs no write access
     try:
         answer = fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
     finally:

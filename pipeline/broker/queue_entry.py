@@ -1,8 +1,8 @@
-"""Layout of a consume queue's entries: the one home of their fields and lengths.
+"""Layout of a consume queue's entries. No other module defines their fields and lengths.
 
-An entry is what the broker writes for a message (ConsumeQueue#putMessagePositionInfo, big-endian): log offset 8,
-record size 4, tags code 8. A queue of inner batches (BatchConsumeQueue) adds store time 8, base queue offset 8,
-count 2, and what every such entry ends with: -1 in 4 bytes, 0 in 4.
+The broker writes an entry for each message (ConsumeQueue#putMessagePositionInfo, big-endian): log offset 8, record
+size 4, tags code 8. An entry in a queue of inner batches (BatchConsumeQueue) continues with store time 8, base
+queue offset 8, count 2, and ends with -1 in 4 bytes and 0 in 4.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Consume queues as a broker left them: entries by queue offset, and by file."""
+"""Reads a broker's consume queues: entries by queue offset, and by file."""
 
 import os
 from bisect import bisect_right
@@ -18,30 +18,30 @@ _AT_ONCE = 1 << 20
 
 
 class QueueEntries(NamedTuple):
-    """Entries one after the other, zero and blank ones too; `first` is the queue offset of the first."""
+    """Consecutive entries, including zero and blank ones; `first` is the queue offset of the first."""
 
     first: int
     offsets: Longs
     sizes: Longs
     tags_codes: Longs
     batch: Longs
-    """Of a queue of batches: store times, queue offsets, counts and the rest, in four rows; else without rows."""
+    """Store times, queue offsets, counts and the rest of a queue of batches, in four rows; otherwise no rows."""
 
     @property
     def used(self) -> Bools:
-        """Which of them point at a record."""
+        """Which entries point at a record."""
         used: Bools = (self.sizes > 0) & (self.sizes != _BLANK_SIZE)
         return used
 
 
 class QueueReader:
-    """The files in `folder`, which need not exist. Raises OSError for what cannot be read."""
+    """The files in `directory`, which need not exist. Raises OSError if a file cannot be read."""
 
-    def __init__(self, folder: Path, *, batch: bool = False) -> None:
+    def __init__(self, directory: Path, *, batch: bool = False) -> None:
         self._dtype = BATCH_ENTRY if batch else ENTRY
         self._width = BATCH_ENTRY_BYTES if batch else ENTRY_BYTES
         try:
-            paths = sorted(path for path in folder.iterdir() if looks_like_segment(os.fsencode(path.name)))
+            paths = sorted(path for path in directory.iterdir() if looks_like_segment(os.fsencode(path.name)))
         except FileNotFoundError:
             paths = []
         self._files = [(int(path.name), path) for path in paths]
@@ -52,7 +52,7 @@ class QueueReader:
         return bool(self._files)
 
     def read(self, first: int, count: int) -> QueueEntries:
-        """Those with queue offsets from `first` on; zero where there is no file."""
+        """The entries from queue offset `first` on; zero where there is no file."""
         out = np.zeros(count, self._dtype)
         raw = out.view(np.uint8).reshape(-1)
         at, end = first * self._width, (first + count) * self._width
@@ -71,7 +71,7 @@ class QueueReader:
         return _entries(first, out)
 
     def end(self) -> int:
-        """The queue offset after the last entry that points at a record; 0 without any."""
+        """The queue offset after the last entry that points at a record; 0 without such an entry."""
         for base, path in reversed(self._files):
             first, size = base // self._width, path.stat().st_size // self._width
             for start in reversed(range(0, size, _AT_ONCE)):
@@ -85,7 +85,7 @@ class QueueReader:
         return 0
 
     def find_batches(self, offsets: Longs) -> QueueEntries:
-        """Of a queue of batches: entries that point at these log offsets, which rise; zero where there is none."""
+        """The entries of a queue of batches for these log offsets, which rise; zero where there is none."""
         found = _entries(0, np.zeros(len(offsets), BATCH_ENTRY))
         for part in self.scan():
             used = part.used
@@ -97,7 +97,7 @@ class QueueReader:
         return found
 
     def scan(self) -> Iterator[QueueEntries]:
-        """All there are, some at a time, in their order."""
+        """All entries in order, in pieces."""
         for base, path in self._files:
             size = path.stat().st_size // self._width
             for start in range(0, size, _AT_ONCE):

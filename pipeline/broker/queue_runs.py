@@ -1,4 +1,4 @@
-"""Entries of many queues, in the order of the log, sorted into one run of ready bytes for each queue. Compiled."""
+"""Sorts entries of many queues, in the order of the log, into one run of ready bytes for each queue. Compiled."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -23,12 +23,13 @@ from commitlogfs.pipeline.broker.queue_entry import (
 
 
 class Run(NamedTuple):
-    """Entries of one queue, as ConsumeQueueFiles.feed or BatchConsumeQueueFiles.feed takes them."""
+    """Entries of one queue, as required by ConsumeQueueFiles.feed or BatchConsumeQueueFiles.feed."""
 
     queue: int
     entries: Bytes
     queue_offsets: int | Longs
-    """Of the first, where they follow one another; of each, where not. Of no use for a queue of batches."""
+    """Queue offset of the first entry if they follow one another, otherwise of each; unused for a queue of
+    batches."""
 
 
 def collect_runs(pieces: Sequence[Entries], batches: Bools) -> Iterator[Run]:
@@ -82,8 +83,8 @@ def _sort(
     follows: Bools,
     furthest: Longs,
 ) -> None:
-    """`next_row`, `next_byte`: where each queue's rows begin in `sorted_offsets`, its entries in `out`. `follows`
-    becomes False where a queue's entries do not follow one another, by queue offset and in the log."""
+    """`next_row`, `next_byte`: where each queue's rows begin in `sorted_offsets`, its entries in `out`. Sets
+    `follows` to False for a queue whose entries do not follow one another, by queue offset and in the log."""
     begun = np.zeros(batches.size, np.bool_)
     for i in range(queues.size):
         queue = queues[i]

@@ -1,7 +1,7 @@
-"""What a rebuild must know of the broker whose files it makes: from broker.conf and config/topics.json.
+"""Settings of the broker that a rebuild needs, from broker.conf and config/topics.json.
 
-Names and defaults are the broker's (MessageStoreConfig of RocketMQ 5.5.0). What is not in the log is asked for
-nowhere else: which topics there are, which of them have queues of inner batches, the delays of the levels.
+Names and defaults are the broker's (MessageStoreConfig of RocketMQ 5.5.0). These files say what the log does not:
+the existing topics, which of them have queues of inner batches, the delays of the levels.
 """
 
 import json
@@ -32,7 +32,7 @@ _MULTI_DISPATCH_SINCE = (
     ((5, 1, 1), MultiDispatch(("%RETRY%",), frozenset(), skips_slashes=False)),
     ((4, 9, 3), MultiDispatch((), frozenset(), skips_slashes=False)),
 )
-"""Newest first (ConsumeQueue#checkMultiDispatchQueue, MultiDispatchUtils); before the last there was none."""
+"""Newest first (ConsumeQueue#checkMultiDispatchQueue, MultiDispatchUtils); earlier versions have none."""
 
 _KNOWN_KEYS = (
     "storePathRootDir",
@@ -55,7 +55,7 @@ _KNOWN_KEYS = (
 
 
 class Version(NamedTuple):
-    """Of RocketMQ."""
+    """A version of RocketMQ."""
 
     major: int
     minor: int
@@ -65,7 +65,7 @@ class Version(NamedTuple):
 class BrokerSettingsError(PipelineError):
     """A broker.conf or topics.json that cannot be used for a rebuild."""
 
-    exit_status = ExitCode.USAGE
+    exit_code = ExitCode.USAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +79,12 @@ class BrokerSettings:
     index_capacity: int = DEFAULT_CAPACITY
     index_enabled: bool = True
     queues_refused: str = ""
-    """Why consume queues cannot be rebuilt for this broker, in one line; empty where they can."""
+    """Why consume queues cannot be rebuilt for this broker, in one line; empty if they can."""
     store_root: Path | None = None
     topics: frozenset[str] | None = None
-    """All that exist; None where that is not known."""
+    """All existing topics; None if they are unknown."""
     commitlog: str | None = None
-    """As `segments.list_segments` takes it."""
+    """Location of the log, as in `segments.list_segments`."""
     segment_size: int | None = None
     warnings: tuple[str, ...] = field(default=())
 
@@ -97,26 +97,25 @@ def load_broker_settings(
     live_topics_only: bool = False,
     topic_starts: Mapping[str, int] | None = None,
 ) -> BrokerSettings:
-    """The settings of a broker with this configuration file and store; defaults for what is not given.
+    """The settings of a broker with this configuration file and store; defaults for settings not given.
 
-    `store_root` wins over the file's storePathRootDir. `broker_version` decides whether tags go into the index,
-    whether there are batch queues, and which records enter light queues. Without it, the version is 4.9 where
-    topics.json was written by RocketMQ 4, else the newest.
-    `live_topics_only`: topics that are not in topics.json get no queues. `topic_starts`: topic -> log offset before
-    which its records belong to a deleted topic of the same name; neither is told by the log.
-    Raises BrokerSettingsError.
+    `store_root` overrides the file's storePathRootDir. `broker_version` decides whether tags are in the index,
+    whether there are batch queues, and which records enter light queues. Without it, the version is 4.9 if RocketMQ
+    4 wrote topics.json, otherwise the newest. `live_topics_only`: topics that are not in topics.json get no queues.
+    `topic_starts`: topic -> log offset before which its records belong to a deleted topic with the same name. The
+    log contains neither. Raises BrokerSettingsError.
     """
     conf = _read_conf(broker_conf)
     root = store_root or _path(conf, "storePathRootDir")
     topics, is_of_4 = _read_topics(root, conf)
     if broker_version is None and is_of_4:
         conf.warn(
-            f"{root}/config/topics.json: RocketMQ 4 has written it, so queues and index are those of 4.9; give "
-            "--broker-version for another"
+            f"{root}/config/topics.json: was written by RocketMQ 4, so queues and index are those of 4.9; use "
+            "--broker-version for another version"
         )
     version = _version(broker_version or (_NEWEST_OF_4 if is_of_4 else NEWEST_VERSION))
     if live_topics_only and topics is None:
-        raise BrokerSettingsError(f"there is no config/topics.json under {root}: which topics live is not known")
+        raise BrokerSettingsError(f"{root}: has no config/topics.json, so the existing topics are unknown")
     rules = DispatchRules(
         delays_ms=_delays(conf.raw_text("messageDelayLevel", _DEFAULT_DELAY_LEVELS)),
         index_tags=version >= _INDEX_TAGS_SINCE,
@@ -153,7 +152,7 @@ def _read_conf(path: Path | None) -> BrokerConf:
         entries = parse_properties(path.read_text("latin-1"))
     except OSError as error:
         raise BrokerSettingsError(
-            f"{path} cannot be read ({error.strerror}): name the broker's broker.conf"
+            f"{path}: cannot be read ({error.strerror}); name the broker's broker.conf"
         ) from error
     except PropertiesError as error:
         raise BrokerSettingsError(f"{path}, {error}") from error
@@ -176,14 +175,14 @@ def _positive(conf: BrokerConf, key: str, default: int) -> int:
     if value is None:
         return default
     if value <= 0:
-        raise BrokerSettingsError(f"{key} = {value}: a broker makes no files of that size")
+        raise BrokerSettingsError(f"{key} = {value}: a broker makes no files of that size; correct it")
     return value
 
 
 def _capacity(conf: BrokerConf) -> int:
     capacity = _positive(conf, "maxIndexNum", DEFAULT_CAPACITY)
     if capacity < 2:
-        raise BrokerSettingsError("maxIndexNum = 1: an index file of that size holds no key")
+        raise BrokerSettingsError("maxIndexNum = 1: an index file of that size holds no key; correct it")
     return capacity
 
 
@@ -200,31 +199,32 @@ def _refusal(conf: BrokerConf) -> str:
     if conf.boolean("enableConsumeQueueExt", False):
         return (
             "enableConsumeQueueExt = true: its consume queues point into files made from live subscriptions, which "
-            "are not in the log: rebuild the index only"
+            "are not in the log; rebuild the index only"
         )
     if conf.raw_text("storeType", "default").lower() == "defaultrocksdb":
-        return "storeType = defaultRocksDB: its consume queues are in a RocksDB database: rebuild the index only"
+        return "storeType = defaultRocksDB: its consume queues are in a RocksDB database; rebuild the index only"
     if conf.boolean("enableDLegerCommitLog", False):
-        return "enableDLegerCommitLog = true: DLedger keeps a log of its own, which cannot be read"
+        return "enableDLegerCommitLog = true: DLedger writes a log in its own format, which is not supported"
     return ""
 
 
 def _delays(text: str) -> tuple[int, ...]:
-    """As DefaultMessageStore#parseDelayLevel; a broker with a text that it cannot parse does not start."""
+    """The delays that DefaultMessageStore#parseDelayLevel reads; a broker does not start if it cannot parse the
+    text."""
     delays = []
     for word in text.split(" "):
         match = re.fullmatch(r"([+-]?[0-9]{1,15})([smhd])", word)
         if match is None:
-            raise BrokerSettingsError(f"messageDelayLevel = {text!r}: {word!r} is no time like 10s, 5m, 2h or 1d")
+            raise BrokerSettingsError(f"messageDelayLevel: {word!r} is not a time; write 10s, 5m, 2h or 1d")
         delays.append(int(match[1]) * _UNIT_MS[match[2]])
     return tuple(delays)
 
 
 def _version(text: str) -> Version:
-    """The newest patch where none is named."""
+    """The version in `text`; the newest patch release if it names none."""
     match = re.match(r"([0-9]+)\.([0-9]+)(?:\.([0-9]+))?", text)
     if match is None:
-        raise BrokerSettingsError(f"broker version {text!r} is not like {NEWEST_VERSION}")
+        raise BrokerSettingsError(f"broker version {text!r}: is not a version; write it like {NEWEST_VERSION}")
     return Version(int(match[1]), int(match[2]), int(match[3] or _ANY_PATCH))
 
 
@@ -232,7 +232,7 @@ def _version(text: str) -> Version:
 
 
 def _read_topics(root: Path | None, conf: BrokerConf) -> tuple[dict[str, Any] | None, bool]:
-    """Name -> what the broker keeps of it, or None without the file; and whether RocketMQ 4 wrote it.
+    """Topic -> its settings, or None without the file; and whether RocketMQ 4 wrote it.
 
     The broker itself falls back to the .bak.
     """
@@ -245,15 +245,15 @@ def _read_topics(root: Path | None, conf: BrokerConf) -> tuple[dict[str, Any] | 
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise BrokerSettingsError(f"{path} cannot be read ({error.strerror})") from error
+            raise BrokerSettingsError(f"{path}: cannot be read ({error.strerror})") from error
         except (ValueError, KeyError, TypeError) as error:
-            conf.warn(f"{path} cannot be understood ({error}): passed over, as the broker does")
+            conf.warn(f"{path}: is not valid ({error}) and is ignored, as the broker does")
             continue
         if isinstance(table, dict):
             written = content.get("dataVersion")
-            # 5.0 added the field; every later broker writes it.
+            # RocketMQ 5.0 added the field; every later broker writes it.
             return table, isinstance(written, dict) and "stateVersion" not in written
-    conf.warn(f"no config/topics.json under {root}: every topic is taken for one with ordinary queues")
+    conf.warn(f"{root}: has no config/topics.json; every topic is assumed to have ordinary queues")
     return None, False
 
 

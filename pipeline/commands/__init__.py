@@ -1,4 +1,4 @@
 """One module per verb of `commitlogfs-pipeline`. None loads Spark before it is called.
 
-What a verb computes belongs to pipeline.jobs.
+The computations of a verb belong to pipeline.jobs.
 """

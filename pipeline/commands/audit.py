@@ -1,4 +1,4 @@
-"""`commitlogfs-pipeline audit`: is a store whole?"""
+"""`commitlogfs-pipeline audit`: compares a log with its consume queues and index."""
 
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from commitlogfs.pipeline.jobs.audit import AuditReport
 
 _SHOWN = 20
-"""Findings, beyond which only their number is told; --json and --html have more."""
+"""Maximum number of findings printed; --json and --html have more."""
 
 
 def register(app: typer.Typer) -> None:
@@ -31,30 +31,35 @@ def audit(
     ] = None,
     store_root: Annotated[
         Path | None,
-        typer.Option("--store-root", metavar="STORE", help="Compare its consume queues and its index, too."),
+        typer.Option(
+            "--store-root", metavar="STORE", help="Compare the consume queues and the index of this store, too."
+        ),
     ] = None,
     broker_conf: Annotated[
-        Path | None, typer.Option("--broker-conf", metavar="FILE", help="Sizes, delays and what else it says.")
+        Path | None,
+        typer.Option("--broker-conf", metavar="FILE", help="The broker's broker.conf: sizes, delays, options."),
     ] = None,
     broker_version: Annotated[
         str | None,
         typer.Option(
             metavar="X.Y.Z",
-            help="The RocketMQ whose queues and index they are; before 5.4 they differ.",
-            show_default="5.5.0, or 4.9 where topics.json is of RocketMQ 4",
+            help="RocketMQ version of the queues and the index; before 5.4 they differ.",
+            show_default="5.5.0, or 4.9 if RocketMQ 4 wrote topics.json",
         ),
     ] = None,
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also as a page with plots.")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with plots.")
+    ] = None,
     segment_size: common.SegmentSize = None,
     split_size: common.SplitSize = common.DEFAULT_SPLIT,
     master: common.Master = None,
     as_json: common.Json = False,
 ) -> None:
-    """Read every record and compare it with its CRCs, with its consume queue and with the index, both ways.
+    """Compare every record with its CRCs, its consume queue and the index, in both directions.
 
-    Changes nothing; a broker may be running.
+    The audit changes nothing; a broker may be running.
 
-    EXIT STATUS: 0 the store is whole; 1 findings; 2 bad options; 3 no log there, or no Spark; 4 refused.
+    EXIT STATUS: 0 no findings; 1 findings; 2 bad options; 3 no log at LOG, or Spark does not start; 4 refused.
     """
     from commitlogfs.pipeline.jobs.audit import audit as run
 
@@ -62,7 +67,7 @@ def audit(
     settings = broker_settings(broker_conf, store_root, broker_version, segment_size)
     place = log or settings.commitlog
     if place is None:
-        raise UsageError("audit: which log? Give LOG, --store-root or --broker-conf")
+        raise UsageError("audit: no log given; give LOG, --store-root or --broker-conf")
     if html is not None:
         _require_writable(html)
     for warning in settings.warnings:
@@ -93,14 +98,14 @@ def audit(
 
 
 def _require_writable(page: Path) -> None:
-    """Now, rather than after a long run. Leaves what is there."""
+    """Checks that the page can be written, before a long run. Keeps an existing page."""
     if not page.absolute().parent.is_dir():
-        raise UsageError(f"--html: {page.absolute().parent}: no such folder")
+        raise UsageError(f"--html: {page.absolute().parent}: no such directory; create it, or name another file")
     is_new = not page.exists()
     try:
         page.open("a").close()
     except OSError as error:
-        raise RefusedError(f"--html: {page}: {error.strerror}") from error
+        raise RefusedError(f"--html: {page}: cannot be written ({error.strerror})") from error
     if is_new:
         page.unlink()
 
@@ -109,9 +114,9 @@ def _size(place: str, segment_size: str | None) -> int:
     from commitlogfs.pipeline.log.errors import DuplicateSegmentError
 
     try:
-        return sum(segment.size for segment in common.look_at(place, segment_size).segments)
+        return sum(segment.size for segment in common.list_log(place, segment_size).segments)
     except DuplicateSegmentError:
-        return 0  # a finding
+        return 0  # the audit reports duplicate segments as findings
 
 
 def _show(report: "AuditReport") -> None:
@@ -132,4 +137,4 @@ def _show(report: "AuditReport") -> None:
     for kind, count in sorted(report.findings.counts.items()):
         common.show(f"{count:,} x {kind}: {MEANINGS[kind]}")
     if report.is_whole:
-        common.say("whole: nothing found")
+        common.say("no findings")

@@ -1,4 +1,4 @@
-"""What all verbs share: the options before the verb, errors, the Spark session, the progress bar."""
+"""Parts that all verbs share: common options, the Spark session, progress bar and output."""
 
 import json
 import re
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 _JAVA_EXCEPTION: Final = re.compile(r"^Exception in thread .*?: (.*)")
-_LOOK_EVERY_S: Final = 0.2
+_POLL_EVERY_S: Final = 0.2
 _END_S: Final = 60.0
 
 
@@ -48,7 +48,7 @@ Log = Annotated[
     typer.Argument(
         metavar="LOG",
         show_default=False,
-        help="The mounted commitlog folder, a broker's own, a comma list of bare disk folders, or a URI.",
+        help="The mounted commitlog directory, a broker's own, a comma list of bare disk directories, or a URI.",
     ),
 ]
 Master = Annotated[
@@ -56,10 +56,12 @@ Master = Annotated[
 ]
 SegmentSize = Annotated[
     str | None,
-    typer.Option(metavar="SIZE", help="mappedFileSizeCommitLog.", show_default="that of the largest file"),
+    typer.Option(
+        metavar="SIZE", help="The broker's mappedFileSizeCommitLog.", show_default="that of the largest file"
+    ),
 ]
-SplitSize = Annotated[str, typer.Option(metavar="SIZE", help="What one task reads at a time.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+SplitSize = Annotated[str, typer.Option(metavar="SIZE", help="Bytes of log that one task reads.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Mode = Annotated[
     str, typer.Option("--mode", metavar="FAILFAST|PERMISSIVE", help="PERMISSIVE skips damage and reports it.")
 ]
@@ -67,7 +69,7 @@ DEFAULT_SPLIT: Final = "128m"
 
 
 def parse_mode(text: str) -> Any:
-    """A DamageMode."""
+    """The DamageMode of this name."""
     from commitlogfs.pipeline.log.scanner import DamageMode
 
     return DamageMode.PERMISSIVE if _parse("mode", text).permissive else DamageMode.FAILFAST
@@ -79,7 +81,7 @@ def parse_split_size(text: str) -> int:
 
 
 def parse_size(option: str, text: str) -> int:
-    """Bytes of 1073741824, 1g or 1GiB."""
+    """Number of bytes in texts like 1073741824, 1g or 1GiB."""
     try:
         return parse_split_size(text)
     except OptionError as error:
@@ -90,8 +92,9 @@ def _parse(name: str, text: str) -> Any:
     return parse_options({"path": "-", name: text})
 
 
-def look_at(log: str, segment_size: str | None) -> "LogListing":
-    """The segments there are, before Spark is started for nothing. Raises LocationError, UserError."""
+def list_log(log: str, segment_size: str | None) -> "LogListing":
+    """The segments of the log. Fails on a wrong location before Spark is started. Raises LocationError,
+    UserError."""
     from commitlogfs.pipeline.log.losses import require_log
     from commitlogfs.pipeline.log.segments import list_segments
 
@@ -100,7 +103,7 @@ def look_at(log: str, segment_size: str | None) -> "LogListing":
         listing = list_segments(log, size)
     except LocationError as error:
         if size is not None:
-            list_segments(log)  # the place is wrong, or else the size is
+            list_segments(log)  # raises if the location is wrong; otherwise the size is wrong
             raise UsageError(f"--segment-size: {error}") from None
         raise
     require_log(listing)
@@ -112,7 +115,8 @@ def look_at(log: str, segment_size: str | None) -> "LogListing":
 
 @contextmanager
 def spark_session(verb: str, master: str | None, *, in_workers: bool = True) -> "Iterator[SparkSession]":
-    """Stopped at the end, however that comes. SIGTERM, too, is an interrupt inside. `in_workers`: as `session`."""
+    """A session that is always stopped at the end. SIGTERM raises KeyboardInterrupt inside. `in_workers`: see
+    `session`."""
     from commitlogfs.pipeline.source.session import session
 
     start = partial(session, f"commitlogfs-pipeline {verb}", master=master, in_workers=in_workers)
@@ -136,10 +140,10 @@ def spark_session(verb: str, master: str | None, *, in_workers: bool = True) -> 
 
 
 def _started(start: "Callable[[], SparkSession]") -> "SparkSession":
-    """Started as a whole or not at all: interrupted half-way, PySpark would leave a JVM that waits for ever.
+    """The session, started completely or not at all: an interrupt half-way would leave a JVM that waits for ever.
 
-    In a thread, where PySpark sets no handler of its own for SIGINT: that one talks to the JVM in the middle of a
-    call, and so garbles the connection.
+    It is started in a thread, where PySpark does not install its own handler for SIGINT: that handler calls the JVM
+    in the middle of another call, which breaks the connection.
     """
     from pyspark import SparkContext
 
@@ -153,10 +157,10 @@ def _started(start: "Callable[[], SparkSession]") -> "SparkSession":
 
 
 def interruptible(work: Callable[[], _Result], cancel: Callable[[], object]) -> _Result:
-    """What `work` returns or raises. An interrupt calls `cancel`, which ends it soon, and is raised then.
+    """Result of `work`. An interrupt calls `cancel`, which must end `work` soon, and is raised afterwards.
 
-    `work` runs in a thread of its own: an interrupt in the middle of a call to the JVM would garble the connection,
-    of which each thread has one.
+    `work` runs in a thread: an interrupt in the middle of a call to the JVM would break the connection, and each
+    thread has its own.
     """
     done: list[_Result] = []
     failed: list[BaseException] = []
@@ -171,7 +175,7 @@ def interruptible(work: Callable[[], _Result], cancel: Callable[[], object]) -> 
     thread.start()
     try:
         while thread.is_alive():
-            thread.join(_LOOK_EVERY_S)
+            thread.join(_POLL_EVERY_S)
     except KeyboardInterrupt:
         cancel()
         thread.join(_END_S)
@@ -182,13 +186,13 @@ def interruptible(work: Callable[[], _Result], cancel: Callable[[], object]) -> 
 
 
 def run_job(spark: "SparkSession", work: Callable[[], _Result]) -> _Result:
-    """`work` with Spark jobs in it, which an interrupt cancels."""
+    """Runs `work`, which starts Spark jobs; an interrupt cancels them."""
     return interruptible(work, spark.sparkContext.cancelAllJobs)
 
 
 def _start_reason(error: StartFailedError) -> str:
-    """The JVM's own words, where it has died of them."""
-    for line in error.said:
+    """The JVM's own message, if it has exited with one."""
+    for line in error.stderr:
         match = _JAVA_EXCEPTION.search(line)
         if match is not None:
             return match[1].strip()
@@ -196,7 +200,7 @@ def _start_reason(error: StartFailedError) -> str:
 
 
 def spark_reason(error: BaseException) -> str:
-    """The line of Spark's pages that says most."""
+    """The line of Spark's long error text that says most."""
     java = getattr(error, "java_exception", None)
     text = str(java.getMessage() or java) if java is not None else str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -207,13 +211,13 @@ def spark_reason(error: BaseException) -> str:
 
 
 def say(text: str) -> None:
-    """What is pleasant to know, and no result."""
+    """Prints information that --quiet suppresses."""
     if not settings.current().quiet:
         show(text)
 
 
 def show(line: str) -> None:
-    """A result."""
+    """Prints a result."""
     typer.echo(printable(line))
 
 
@@ -227,8 +231,8 @@ def show_json(document: dict[str, Any]) -> None:
 
 @contextmanager
 def progress_bar(verb: str, log_bytes: int) -> Iterator[Callable[[int, int], None] | None]:
-    """An OnProgress that shows how much of the log is done, at what rate and how long it will take; None where
-    nobody looks. Works on any unit: only the ratio of its two numbers counts."""
+    """An OnProgress that shows the part of the log that is done, the rate and the time left; None if standard error
+    is not a terminal. Only the ratio of its two numbers counts, so any unit will do."""
     console = make_console(stderr=True)
     if settings.current().quiet or not console.is_terminal:
         yield None
@@ -243,7 +247,7 @@ def progress_bar(verb: str, log_bytes: int) -> Iterator[Callable[[int, int], Non
 
         def show(done: int, known: int) -> None:
             nonlocal reached
-            # What is known grows while a job runs: the bar waits then, it does not go back.
+            # The number of known tasks grows while a job runs: the bar then waits instead of going back.
             reached = max(reached, log_bytes * done // known if known else 0)
             progress.update(task, completed=reached)
 
@@ -251,5 +255,5 @@ def progress_bar(verb: str, log_bytes: int) -> Iterator[Callable[[int, int], Non
 
 
 def data_console() -> Console:
-    """For tables on standard output: as wide as they are in a pipe."""
+    """A console for tables on standard output; in a pipe it is 200 columns wide."""
     return make_console(highlight=False, width=None if sys.stdout.isatty() else 200)

@@ -1,4 +1,4 @@
-"""`commitlogfs-pipeline export`: the log as Parquet."""
+"""`commitlogfs-pipeline export`: exports the log as Parquet files."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +12,7 @@ from commitlogfs.console.settings import wants_json
 from commitlogfs.pipeline.commands import common
 
 if TYPE_CHECKING:
-    from commitlogfs.pipeline.jobs.export import ExportPlan, ExportRequest, ExportResult, Kept
+    from commitlogfs.pipeline.jobs.export import ExportPlan, ExportRequest, ExportResult, KeptRange
 
 
 _FILE_SIZE = "512m"
@@ -25,69 +25,91 @@ def register(app: typer.Typer) -> None:
 def export(
     log: common.Log,
     output: Annotated[
-        str, typer.Argument(metavar="OUTPUT", help="A folder that all workers share, or a URI.", show_default=False)
+        str,
+        typer.Argument(metavar="OUTPUT", help="A directory that all workers share, or a URI.", show_default=False),
     ],
     columns: Annotated[
-        str | None, typer.Option(metavar="NAME,NAME,...", help="Only these.", show_default="all")
+        str | None, typer.Option(metavar="NAME,NAME,...", help="Export only these columns.", show_default="all")
     ] = None,
     partition_by: Annotated[
-        str, typer.Option(metavar="NAMES", help='What folders are made by: "topic,date", one of them, or "none".')
+        str,
+        typer.Option(metavar="NAMES", help='Levels of directories: "topic,date", one of these, or "none".'),
     ] = "topic,date",
-    topic: Annotated[str | None, typer.Option(metavar="NAME,NAME,...", help="Only these topics.")] = None,
-    topic_pattern: Annotated[str | None, typer.Option(metavar="REGEX", help="Only topics like this.")] = None,
-    starting_offsets: Annotated[
-        str | None, typer.Option(metavar="OFFSET", help="earliest, latest or a log offset.")
+    topic: Annotated[str | None, typer.Option(metavar="NAME,NAME,...", help="Export only these topics.")] = None,
+    topic_pattern: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="Export only topics whose whole name matches.")
     ] = None,
-    ending_offsets: Annotated[str | None, typer.Option(metavar="OFFSET", help="latest or a log offset.")] = None,
-    starting_timestamp: Annotated[str | None, typer.Option(metavar="MS", help="Stored then or later.")] = None,
-    ending_timestamp: Annotated[str | None, typer.Option(metavar="MS", help="Stored before.")] = None,
-    system_topics: Annotated[bool, typer.Option("--include-system-topics", help="The broker's own, too.")] = False,
+    starting_offsets: Annotated[
+        str | None, typer.Option(metavar="OFFSET", help="Begin: earliest, latest or a log offset.")
+    ] = None,
+    ending_offsets: Annotated[
+        str | None, typer.Option(metavar="OFFSET", help="End: latest or a log offset, exclusive.")
+    ] = None,
+    starting_timestamp: Annotated[
+        str | None, typer.Option(metavar="MS", help="Export only messages stored at this time or later.")
+    ] = None,
+    ending_timestamp: Annotated[
+        str | None, typer.Option(metavar="MS", help="Export only messages stored before this time.")
+    ] = None,
+    system_topics: Annotated[
+        bool, typer.Option("--include-system-topics", help="Export the broker's own topics, too.")
+    ] = False,
     half_messages: Annotated[
-        bool, typer.Option("--include-half-messages", help="Transactions that are not decided, too.")
+        bool, typer.Option("--include-half-messages", help="Export undecided transactions and rollbacks, too.")
     ] = False,
     mode: common.Mode = "FAILFAST",
-    check_crc: Annotated[bool, typer.Option(help="Bodies must match their CRC.")] = True,
+    check_crc: Annotated[bool, typer.Option(help="Check each body against its CRC.")] = True,
     fail_on_data_loss: Annotated[
-        bool, typer.Option(help="Refuse if a part of the log is gone that was not exported.")
+        bool, typer.Option(help="Refuse if a part of the log is missing that was not exported.")
     ] = True,
     compression: Annotated[str, typer.Option(metavar="NAME", help="zstd, snappy, gzip, lz4 or none.")] = "zstd",
     file_size: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="Of the log in one file, about; at most, not at least.", show_default=_FILE_SIZE
+            metavar="SIZE",
+            help="Target size of one output file, in bytes of log (upper bound).",
+            show_default=_FILE_SIZE,
         ),
     ] = None,
     range_size: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Of the log committed together.", show_default="8g, more for many cores"),
+        typer.Option(
+            metavar="SIZE",
+            help="Size of a range that is committed at once, in bytes of log.",
+            show_default="8g, more for many cores",
+        ),
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Export finished ranges anew.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Export finished ranges again and replace their files.")
+    ] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Stream: go on until interrupted. Makes an output of its own kind.")
+        bool,
+        typer.Option("--follow", help="Stream new messages until interrupted, into an output of its own."),
     ] = False,
     available_now: Annotated[
-        bool, typer.Option("--available-now", help="Stream: up to the log's end, then stop.")
+        bool, typer.Option("--available-now", help="Stream up to the present end of the log, then stop.")
     ] = False,
     interval: Annotated[
-        float | None, typer.Option(min=0.1, metavar="SECONDS", help="Of --follow.", show_default="60")
+        float | None, typer.Option(min=0.1, metavar="SECONDS", help="Interval of --follow.", show_default="60")
     ] = None,
     checkpoint: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Of a stream.", show_default="OUTPUT/_checkpoint")
+        str | None,
+        typer.Option(metavar="DIR", help="Checkpoint of a stream.", show_default="OUTPUT/_checkpoint"),
     ] = None,
     segment_size: common.SegmentSize = None,
     split_size: common.SplitSize = common.DEFAULT_SPLIT,
     master: common.Master = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be exported.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be exported.")] = False,
     as_json: common.Json = False,
 ) -> None:
-    """Write the messages as Parquet files, in folders by topic and by day (UTC) of the store time.
+    """Write the messages as Parquet files, in directories by topic and by day (UTC) of the store time.
 
-    The same call again exports only what is new; after a kill it goes on behind the last finished range. No row
-    is ever there twice.
+    The same call again exports only new messages; after a kill it continues after the last finished range. Each
+    message is exported once.
 
-    EXIT STATUS: 0 ok; 1 damage was skipped, parts of the log are gone, a range was not replaced, or the log is
-    damaged (FAILFAST); 2 bad options; 3 no log there, or no Spark; 4 refused: the output holds something else or
-    cannot be written.
+    EXIT STATUS: 0 ok; 1 damage was skipped, parts of the log are missing, a range was not replaced, or the log is
+    damaged (FAILFAST); 2 bad options; 3 no log at LOG, or Spark does not start; 4 refused: OUTPUT holds other files
+    or cannot be written.
     """
     from commitlogfs.pipeline.jobs.export import ExportRequest, plan_export
 
@@ -120,12 +142,12 @@ def export(
     )
     is_stream = follow or available_now
     if interval is not None and (available_now or not follow):
-        raise UsageError("export: --interval is for --follow")
+        raise UsageError("export: --interval has no effect without --follow; leave it out")
     if is_stream:
         _check_stream_options(file_size, range_size, ranged=replace or dry_run or wants_json(as_json))
     elif checkpoint is not None:
-        raise UsageError("export: --checkpoint is for --follow and --available-now")
-    common.look_at(log, segment_size)
+        raise UsageError("export: --checkpoint has no effect without --follow or --available-now; leave it out")
+    common.list_log(log, segment_size)
     if is_stream:
         _stream(request, options, master, checkpoint, interval, available_now=available_now)
         return
@@ -140,11 +162,11 @@ def export(
 
 
 def _check_stream_options(file_size: str | None, range_size: str | None, *, ranged: bool) -> None:
-    """Raises UsageError where an option of exports of ranges was given for a stream."""
+    """Raises UsageError if an option of range exports is given for a stream."""
     if file_size is not None or range_size is not None:
-        raise UsageError("export: --file-size and --range-size are for exports of ranges, not for a stream")
+        raise UsageError("export: --file-size and --range-size have no effect on a stream; leave them out")
     if ranged:
-        raise UsageError("export: a stream knows neither --replace nor --dry-run nor --json")
+        raise UsageError("export: a stream does not support --replace, --dry-run and --json; leave them out")
 
 
 def _given(options: dict[str, str | None]) -> dict[str, str]:
@@ -163,9 +185,9 @@ def _run(
     request: "ExportRequest", options: dict[str, str], master: str | None, plan: "ExportPlan"
 ) -> "ExportResult":
     from commitlogfs.pipeline.jobs.export import export as run
-    from commitlogfs.pipeline.jobs.export_folder import ExportFolder
+    from commitlogfs.pipeline.jobs.export_directory import ExportDirectory
 
-    ExportFolder(request.output).open(plan.settings).close()  # refused now, or not at all
+    ExportDirectory(request.output).open(plan.settings).close()  # refuses before Spark is started
     with (
         common.spark_session("export", master) as spark,
         common.progress_bar("export", plan.todo_bytes) as on_progress,
@@ -187,7 +209,7 @@ def _show_plan(plan: "ExportPlan", *, as_json: bool) -> None:
         common.complain(f"would not be replaced: {_kept(one)}")
 
 
-def _kept(one: "Kept") -> str:
+def _kept(one: "KeptRange") -> str:
     return f"log offsets {one.start} to {one.end}: {one.reason}"
 
 
@@ -203,8 +225,8 @@ def _show(result: "ExportResult", *, as_json: bool) -> None:
         )
     elif not result.kept:
         common.say(f"Nothing new: the log is exported up to {result.end_offset:,}.")
-    for told in result.not_served:
-        common.complain(f"missing: {told}")
+    for omission in result.not_served:
+        common.complain(f"missing: {omission}")
     for start, end in result.lost:
         common.complain(f"lost: log offsets {start} to {end} are not in the log")
     for one in result.kept:
@@ -228,7 +250,7 @@ def _stream(
     from commitlogfs.pipeline.jobs.export_stream import DEFAULT_INTERVAL_S, follow, wait
 
     if "endingOffsets" in options or "endingTimestamp" in options:
-        raise UsageError("export: a stream has no end: leave out --ending-offsets and --ending-timestamp")
+        raise UsageError("export: a stream has no end; leave out --ending-offsets and --ending-timestamp")
     with common.spark_session("export", master, in_workers=False) as spark:
         query = follow(
             spark,
@@ -246,4 +268,4 @@ def _stream(
             common.interruptible(partial(wait, query), query.stop)
         except KeyboardInterrupt:
             if available_now:
-                raise  # not all of it was read
+                raise  # the export is incomplete

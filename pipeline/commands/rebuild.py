@@ -1,4 +1,4 @@
-"""`commitlogfs-pipeline rebuild`: consume queues and index from the log."""
+"""`commitlogfs-pipeline rebuild`: rebuilds consume queues and index from the log."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commitlogfs.console.errors import UsageError
+from commitlogfs.console.errors import RefusedError, UsageError
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.console.formatting import approximate_size, count_of
 from commitlogfs.console.settings import wants_json
@@ -36,36 +36,40 @@ def rebuild(
         typer.Option(
             "--output",
             metavar="DIR",
-            help="Is made; on a disk that all workers share.",
+            help="New directory for the result, on a disk that all workers share.",
             show_default="with --apply: STORE/rebuilt",
         ),
     ] = None,
-    consumequeue: Annotated[bool, typer.Option("--consumequeue", help="Only the consume queues.")] = False,
-    index: Annotated[bool, typer.Option("--index", help="Only the index.")] = False,
+    consumequeue: Annotated[bool, typer.Option("--consumequeue", help="Rebuild only the consume queues.")] = False,
+    index: Annotated[bool, typer.Option("--index", help="Rebuild only the index.")] = False,
     store_root: Annotated[
         Path | None,
-        typer.Option("--store-root", metavar="STORE", help="The broker's storePathRootDir: its topics, its log."),
+        typer.Option(
+            "--store-root", metavar="STORE", help="The broker's storePathRootDir, with its topics and its log."
+        ),
     ] = None,
     broker_conf: Annotated[
-        Path | None, typer.Option("--broker-conf", metavar="FILE", help="Sizes, delays and what else it says.")
+        Path | None,
+        typer.Option("--broker-conf", metavar="FILE", help="The broker's broker.conf: sizes, delays, options."),
     ] = None,
     broker_version: Annotated[
         str | None,
         typer.Option(
             metavar="X.Y.Z",
-            help="The RocketMQ whose queues and index they are to be; before 5.4 they differ.",
-            show_default="5.5.0, or 4.9 where topics.json is of RocketMQ 4",
+            help="RocketMQ version to rebuild for; before 5.4 queues and index differ.",
+            show_default="5.5.0, or 4.9 if RocketMQ 4 wrote topics.json",
         ),
     ] = None,
     live_topics_only: Annotated[
-        bool, typer.Option("--live-topics-only", help="No queues for topics that STORE/config/topics.json lacks.")
+        bool,
+        typer.Option("--live-topics-only", help="Make no queues for topics missing in STORE/config/topics.json."),
     ] = False,
     topic_start: Annotated[
         list[str] | None,
         typer.Option(
             "--topic-start",
             metavar="TOPIC=OFFSET",
-            help="TOPIC was deleted and made again: what is before this log offset was the old one's. Repeatable.",
+            help="Ignore messages of TOPIC before this log offset: they belong to a deleted topic. Repeatable.",
         ),
     ] = None,
     mode: common.Mode = "FAILFAST",
@@ -74,28 +78,29 @@ def rebuild(
     master: common.Master = None,
     apply: Annotated[
         bool,
-        typer.Option("--apply", help="Install it in STORE, whose broker must be stopped; the old files are kept."),
+        typer.Option("--apply", help="Install the result in STORE, whose broker must be stopped. Keeps old files."),
     ] = False,
     accept_misplaced: Annotated[
-        bool, typer.Option("--accept-misplaced", help="Install queues with entries in wrong places, too.")
+        bool,
+        typer.Option("--accept-misplaced", help="Install queues even with entries in wrong positions."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be read and written.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be read and written.")] = False,
     as_json: common.Json = False,
 ) -> None:
-    """Make the consume queues and the index that the broker would make of this log, in a folder of their own.
+    """Rebuild the consume queues and the index that the broker would make of this log, in a new directory.
 
-    With neither --consumequeue nor --index both are made. The broker's own files are touched by --apply alone,
-    which also installs what an earlier call has made in DIR.
+    Without --consumequeue and --index, both are made. Only --apply changes the broker's own files; it also installs
+    the result of an earlier call in DIR.
 
-    EXIT STATUS: 0 ok; 1 damage was skipped, or the log is damaged (FAILFAST); 2 bad options; 3 no log there, or
-    no Spark; 4 refused: the output exists, the log has a gap, these queues cannot be rebuilt or have entries in
-    wrong places, a broker runs.
+    EXIT STATUS: 0 ok; 1 damage was skipped, or the log is damaged (FAILFAST); 2 bad options; 3 no log at LOG, or
+    Spark does not start; 4 refused: the output exists, the log has a gap, these queues cannot be rebuilt or have
+    entries in wrong positions, a broker is running.
     """
     from commitlogfs.pipeline.jobs.rebuild import RebuildRefusedError
     from commitlogfs.pipeline.jobs.rebuild import rebuild as run
 
     if apply and store_root is None:
-        raise UsageError("rebuild: --apply needs --store-root: where to?")
+        raise UsageError("rebuild: --apply needs the store to install into; give --store-root")
     damage_mode, split_bytes = common.parse_mode(mode), common.parse_size("--split-size", split_size)
     settings = broker_settings(
         broker_conf,
@@ -114,9 +119,9 @@ def rebuild(
         if _is_made(output, installation.store_root):
             _install_made(output, installation, dry_run=dry_run, as_json=as_json)
             return
-    listing = common.look_at(place, segment_size)
+    listing = common.list_log(place, segment_size)
     if output.exists():
-        raise RebuildRefusedError(f"{output} is there already: remove it, or name another output")
+        raise RebuildRefusedError(f"{output}: exists; remove it, or name another output")
     for warning in settings.warnings:
         common.complain(f"warning: {warning}")
     plan = _Plan(place, output, listing, consumequeue or not index, index or not consumequeue, settings.warnings)
@@ -144,7 +149,7 @@ def rebuild(
 
 @dataclass(frozen=True)
 class _Installation:
-    """Where the result is installed, of which broker, and what is accepted."""
+    """The store to install into, and the conditions."""
 
     store_root: Path
     settings: "BrokerSettings"
@@ -152,7 +157,7 @@ class _Installation:
     accept_misplaced: bool
 
     def apply(self, output: Path) -> "ApplyResult":
-        """Install what was made in `output`. Raises as apply_rebuilt."""
+        """Install the rebuilt `output`. Raises the errors of apply_rebuilt."""
         from commitlogfs.pipeline.jobs.apply import apply_rebuilt
 
         result = apply_rebuilt(
@@ -169,7 +174,7 @@ class _Installation:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is read and what is made."""
+    """Input and output of the rebuild."""
 
     log: str
     output: Path
@@ -207,7 +212,7 @@ def _show_plan(plan: _Plan, *, as_json: bool) -> None:
 def _log_of(log: str | None, settings: "BrokerSettings") -> str:
     place = log or settings.commitlog
     if place is None:
-        raise UsageError("rebuild: which log? Give LOG, --store-root or --broker-conf")
+        raise UsageError("rebuild: no log given; give LOG, --store-root or --broker-conf")
     return place
 
 
@@ -215,43 +220,41 @@ def _output_for(output: Path | None, installation: _Installation | None) -> Path
     if output is not None:
         return output
     if installation is None:
-        raise UsageError("rebuild: --output DIR: where to?")
+        raise UsageError("rebuild: no output given; give --output DIR")
     return installation.store_root / "rebuilt"
 
 
 def _check_topic_starts(settings: "BrokerSettings") -> None:
     for topic in settings.rules.topic_starts:
         if settings.topics is not None and topic not in settings.topics:
-            raise UsageError(f"--topic-start: there is no topic {topic} in the store's config/topics.json")
+            raise UsageError(f"--topic-start: topic {topic} is not in the store's config/topics.json; correct it")
 
 
 def _refuse_running_broker(store_root: Path) -> None:
-    """Now, rather than after a long run; `apply_rebuilt` looks again, and holds the lock."""
+    """Checks before a long run; `apply_rebuilt` checks again and holds the lock."""
     from commitlogfs.pipeline.broker.lock import broker_pid
 
     pid = broker_pid(store_root)
     if pid is not None:
-        raise UsageError(
-            f"{store_root}: a broker is running on this store (process {pid}): stop it first", ExitCode.REFUSED
-        )
+        raise RefusedError(f"{store_root}: a broker is running on this store (process {pid}); stop it first")
 
 
 def _is_made(output: Path, store_root: Path) -> bool:
-    """By an earlier call, whole; or it is half installed."""
+    """Whether an earlier call has made the output, or has installed a part of it."""
     from commitlogfs.pipeline.jobs.apply import JOURNAL, MANIFEST
 
     return (output / MANIFEST).exists() or (store_root / JOURNAL).exists()
 
 
 def _finish(result: "RebuildResult", plan: _Plan, installation: _Installation | None, *, as_json: bool) -> None:
-    """Show the result, and install it where that was asked for and nothing was skipped."""
+    """Show the result, and install it if --apply is given and nothing was skipped."""
     if not wants_json(as_json):
         _show(result)
     warnings = list(plan.warnings)
     installed: ApplyResult | None = None
     try:
         if installation is not None and result.damages:
-            left = f"not installed: damage was skipped; look at {plan.output}, then give --apply again"
+            left = f"{plan.output}: not installed, because damage was skipped; check it, then give --apply again"
             warnings.append(left)
             common.complain(left)
         elif installation is not None:
@@ -261,7 +264,7 @@ def _finish(result: "RebuildResult", plan: _Plan, installation: _Installation | 
 
 
 def _install_made(output: Path, installation: _Installation, *, dry_run: bool, as_json: bool) -> None:
-    """Install what an earlier call has made."""
+    """Install the output of an earlier call."""
     if not dry_run:
         result = installation.apply(output)
         _show_apply({"output": str(output), "warnings": []}, result, as_json=as_json)
@@ -271,13 +274,13 @@ def _install_made(output: Path, installation: _Installation, *, dry_run: bool, a
         common.say(f"Would install {output} in {installation.store_root}.")
 
 
-def _show_apply(told: dict[str, Any], result: "ApplyResult | None", *, as_json: bool) -> None:
-    """As JSON, with all that is `told` besides: one document."""
+def _show_apply(document: dict[str, Any], result: "ApplyResult | None", *, as_json: bool) -> None:
+    """Prints the result; as JSON, in one document with the rest of `document`."""
     installed, kept = ([], []) if result is None else (result.installed, result.kept)
     if wants_json(as_json):
-        warnings = [*told["warnings"], *(() if result is None else result.warnings)]
+        warnings = [*document["warnings"], *(() if result is None else result.warnings)]
         paths = {"installed": [str(path) for path in installed], "kept": [str(path) for path in kept]}
-        common.show_json(told | paths | {"warnings": warnings})
+        common.show_json(document | paths | {"warnings": warnings})
         return
     for path in installed:
         common.say(f"installed: {path}")
@@ -294,15 +297,15 @@ def broker_settings(
     live_topics_only: bool = False,
     topic_starts: Mapping[str, int] | None = None,
 ) -> "BrokerSettings":
-    """What is known of the broker. The segment size is that of the files unless something says otherwise."""
+    """The settings of the broker. Without --segment-size and --broker-conf, the size of the files counts."""
     from dataclasses import replace
 
     from commitlogfs.pipeline.broker.settings import load_broker_settings
 
     if store_root is not None and not store_root.is_dir():
-        raise UsageError(f"--store-root: {store_root}: no such folder: name the broker's storePathRootDir")
+        raise UsageError(f"--store-root: {store_root}: no such directory; name the broker's storePathRootDir")
     if live_topics_only and store_root is None and broker_conf is None:
-        raise UsageError("--live-topics-only needs --store-root or --broker-conf: which topics live?")
+        raise UsageError("--live-topics-only: the topics are unknown; give --store-root or --broker-conf")
     settings = load_broker_settings(
         broker_conf,
         store_root,
@@ -320,7 +323,7 @@ def _topic_starts(texts: Iterable[str]) -> dict[str, int]:
     for text in texts:
         topic, _, offset = text.rpartition("=")
         if not topic or not re.fullmatch("[0-9]{1,18}", offset):
-            raise UsageError(f"--topic-start: {text!r}: TOPIC=OFFSET is wanted, a log offset")
+            raise UsageError(f"--topic-start: {text!r}: must be TOPIC=OFFSET, with a log offset")
         starts[topic] = int(offset)
     return starts
 
@@ -340,15 +343,15 @@ def _show(result: "RebuildResult") -> None:
     if result.index_files:
         common.say(f"index: {count_of(result.index_entries, 'key')} in {count_of(len(result.index_files), 'file')}")
     if result.left_out:
-        common.say(f"{result.left_out:,} entries are left out, as the broker leaves them out")
+        common.say(f"{result.left_out:,} entries were left out, as by the broker")
     if result.misplaced:
         common.complain(
-            f"{result.misplaced:,} entries lie in a wrong place, as the broker would put them: a gap in the log, "
+            f"{result.misplaced:,} entries are in wrong positions, as with the broker, because of a gap in the log "
             "or a topic that was deleted and made again"
         )
     common.say(f"written to {result.output}")
-    for told in result.not_served:
-        common.complain(f"missing: {told}")
+    for omission in result.not_served:
+        common.complain(f"missing: {omission}")
     for damage in result.damages:
         common.complain(
             f"damage: segment {damage.segment}, log offset {damage.offset}, {damage.length} bytes skipped: "

@@ -1,7 +1,7 @@
-"""What Spark's JVM and its Python workers print on standard error, without what means nothing to anybody.
+"""Removes meaningless lines from the standard error of Spark's JVM and its Python workers.
 
-A JVM that is being started cannot be told to be quiet yet, and prints half a dozen lines each time. Everything else
-passes: what a worker has to say is often the only trace of it.
+A JVM cannot be configured to be quiet while it starts, and prints half a dozen lines each time. All other lines
+pass: the output of a worker is often the only trace of its problem.
 """
 
 import os
@@ -25,7 +25,7 @@ _IDLE_WORKER: Final = re.compile(r"(Traceback .*\n(  .*\n)+)BrokenPipeError: .*"
 
 
 def without_noise(lines: Iterable[str]) -> Iterator[str]:
-    """`lines`, each with its end, but for the noise; a trace of an idle worker that was dismissed is noise."""
+    """`lines`, each with its end, without the noise. The trace of an idle worker that was stopped is noise, too."""
     trace: list[str] = []
     for line in lines:
         if trace or line.startswith(_TRACE):
@@ -42,7 +42,7 @@ def without_noise(lines: Iterable[str]) -> Iterator[str]:
 
 
 class _Listener:
-    """The reading end of a pipe. What comes is held back until `release`, or for ever."""
+    """Reads a pipe. Keeps its lines until `release`, and writes them to standard error afterwards."""
 
     def __init__(self, reading: int) -> None:
         self._lines: list[str] = []
@@ -58,7 +58,7 @@ class _Listener:
                 _write(line)
 
     def ended(self) -> list[str]:
-        """What was held back, once nobody has the other end any more, which does not take long."""
+        """The lines kept so far, after waiting for the end of the pipe, which does not take long."""
         self._thread.join(_END_S)
         with self._lock:
             return list(self._lines)
@@ -74,18 +74,18 @@ class _Listener:
 
 
 class StartFailedError(Exception):
-    """What was started has failed; `said`: its lines on standard error."""
+    """A program did not start; `stderr`: its lines on standard error."""
 
-    def __init__(self, said: list[str]) -> None:
+    def __init__(self, stderr: list[str]) -> None:
         super().__init__()
-        self.said = said
+        self.stderr = stderr
 
 
 @contextmanager
 def quiet_children() -> Iterator[None]:
-    """Whatever is started inside, and what that starts, has its standard error filtered as long as it lives.
+    """Filters the standard error of all processes that are started inside, and of their children.
 
-    Raises StartFailedError for any exception inside; nothing was printed then.
+    Raises StartFailedError for any exception inside; nothing has been printed then.
     """
     reading, writing = os.pipe2(os.O_CLOEXEC)
     sys.stderr.flush()

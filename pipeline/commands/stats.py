@@ -1,4 +1,4 @@
-"""`commitlogfs-pipeline stats`: what is in a log, by topic."""
+"""`commitlogfs-pipeline stats`: counts the messages of a log by topic."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -24,9 +24,9 @@ _HEADINGS: Final = (
     *("first (UTC)", "last (UTC)"),
 )
 _LEAST_NAME: Final = 20
-"""What a topic's name has of a line at least."""
+"""Minimum width of the column with a topic's name."""
 _GAP: Final = 2
-"""Between two columns."""
+"""Spaces between two columns."""
 
 
 def register(app: typer.Typer) -> None:
@@ -41,16 +41,17 @@ def stats(
     master: common.Master = None,
     as_json: common.Json = False,
 ) -> None:
-    """Count the messages of a log by topic: bytes, times, rates, queues, the largest.
+    """Count the messages of a log by topic: bytes, times, rates, queues, largest message.
 
-    All messages count, those of system topics and of transactions, too.
+    All messages count, including those of system topics and of transactions.
 
-    EXIT STATUS: 0 ok; 1 damage or a missing part of the log; 2 bad options; 3 no log there, or no Spark.
+    EXIT STATUS: 0 ok; 1 damage or a missing part of the log; 2 bad options; 3 no log at LOG, or Spark does not
+    start.
     """
     from commitlogfs.pipeline.jobs.stats import stats as count
 
     damage_mode, split_bytes = common.parse_mode(mode), common.parse_size("--split-size", split_size)
-    listing = common.look_at(log, segment_size)
+    listing = common.list_log(log, segment_size)
     size = None if segment_size is None else listing.segment_size
     log_bytes = sum(segment.size for segment in listing.segments)
     with common.spark_session("stats", master) as spark, common.progress_bar("stats", log_bytes) as on_progress:
@@ -70,10 +71,10 @@ def _show(found: "LogStats") -> None:
         f"{count_of(found.segments, 'segment')}, log offsets {found.start_offset:,} to {found.end_offset:,}, "
         f"{count_of(len(found.topics), 'topic')}"
     )
-    for told in found.not_served:
-        common.complain(f"missing: {told}")
+    for omission in found.not_served:
+        common.complain(f"missing: {omission}")
     for start, end in found.missing:
-        common.complain(f"missing: log offsets {start} to {end}: no segment holds them")
+        common.complain(f"missing: log offsets {start} to {end} (no segment holds them)")
     for damage in found.damages:
         common.complain(
             f"damage: segment {damage.segment}, log offset {damage.offset}, {damage.length} bytes skipped: "
@@ -82,8 +83,8 @@ def _show(found: "LogStats") -> None:
 
 
 def _show_table(found: "LogStats", console: Console) -> None:
-    """Figures are never cut: columns that find no room beside a name of `_LEAST_NAME` follow in a table of their
-    own, and names are shortened to the room that is left. A narrower terminal wraps the lines."""
+    """Prints the table. Figures are never shortened: columns that do not fit beside a name of `_LEAST_NAME` columns
+    follow in another table, and names are shortened to the remaining width. A narrower terminal wraps the lines."""
     rows = [(printable(topic), _cells(of_topic)) for topic, of_topic in found.topics.items()]
     total = _cells(found.total) if found.total is not None and len(found.topics) > 1 else None
     cells = [*(row for _, row in rows), *([] if total is None else [total])]
@@ -114,7 +115,7 @@ def _table(
 
 
 def _blocks(widths: Sequence[int], room: int) -> list[list[int]]:
-    """The columns of each table, one at least, in as few tables as their order allows."""
+    """The columns of each table, at least one, in as few tables as their order allows."""
     blocks: list[list[int]] = [[]]
     for column, width in enumerate(widths):
         if blocks[-1] and sum(widths[one] for one in blocks[-1]) + width > room:

@@ -1,15 +1,15 @@
-"""Rebuilt consume queues and index, put in the place of a store's own.
+"""Installs rebuilt consume queues and index in place of a store's own.
 
-    lock      the store's `lock` is taken, which a broker holds as long as it runs
-    check     the log is the one that was read, and ends where it ended; all is on one filesystem, which can
-              exchange names; all of it is on the disk
-    journal   STORE/rebuild-apply.json: which folders are to be exchanged, known by their inodes
-    exchange  each folder with its predecessor, in one step; the predecessor becomes NAME.bak-TIME
-    done      what is left of the output is removed, under a name that says that it is done; then the journal
+    lock      take the store's `lock`, which a broker holds as long as it runs
+    check     the log is the one that was read, and its end has not changed; all directories are on one filesystem,
+              which can exchange names; all data is on the disk
+    journal   STORE/rebuild-apply.json: the directories to exchange, identified by their inodes
+    exchange  each directory with its predecessor, in one step; the predecessor becomes NAME.bak-TIME
+    done      rename the output, remove it, then remove the journal
 
-Whatever the moment of a crash, each folder is there as a whole, the old one or the new one. The same call again
-goes on where it ended; until then the journal says that there is something to be done. To go back, stop the
-broker and give the .bak folders their names again.
+After a crash at any moment each directory is whole, the old one or the new one. The same call then completes the
+exchange; until then the journal shows that it is incomplete. To undo an apply, stop the broker and give the .bak
+directories their names again.
 """
 
 import fcntl
@@ -39,17 +39,17 @@ from commitlogfs.store.broker_store import (
 )
 
 MANIFEST = "rebuild.json"
-"""In the output of a rebuild: what it was made from."""
+"""In the output of a rebuild: the log from which it was made."""
 JOURNAL = "rebuild-apply.json"
-"""In the store's root while folders are being exchanged."""
+"""In the store's root, while directories are being exchanged."""
 _PARTS = (CONSUME_QUEUE, BATCH_CONSUME_QUEUE, INDEX)
 _HEADS, _HEAD_BYTES = 2, 256
 
 
 class ApplyRefusedError(PipelineError):
-    """Nothing was changed."""
+    """The apply was refused; nothing was changed."""
 
-    exit_status = ExitCode.REFUSED
+    exit_code = ExitCode.REFUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +58,17 @@ class Manifest:
     segment_size: int
     end_offset: int
     heads: Mapping[str, str]
-    """Base offset of a segment -> digest of its first bytes: the last segments that were read. They tell the log
-    from any other; older ones may be cleaned."""
+    """Base offset of a segment -> digest of its first bytes, for the last segments that were read. They identify
+    the log; older segments may be deleted."""
     misplaced: int = 0
-    """Entries in wrong places (RebuildResult)."""
+    """Entries in wrong positions (RebuildResult)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
     name: str
     new: int
-    """Inode of the rebuilt folder."""
+    """Inode of the rebuilt directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class _Journal:
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """`installed`: the store's folders that are new; `kept`: what was there before them."""
+    """`installed`: new directories of the store; `kept`: the directories that they replaced."""
 
     installed: tuple[Path, ...]
     kept: tuple[Path, ...]
@@ -88,14 +88,14 @@ class ApplyResult:
 
 
 def make_manifest(log: str, listing: LogListing, end_offset: int, *, misplaced: int = 0) -> Manifest:
-    """For what was made of `listing` up to `end_offset`. Raises SegmentGoneError, LocationError."""
+    """The manifest for an output made of `listing` up to `end_offset`. Raises SegmentGoneError, LocationError."""
     begun = [segment for segment in listing.segments if segment.base_offset < end_offset]
     heads = {segment.name: _head(segment, end_offset) for segment in begun[-_HEADS:]}
     return Manifest(absolute_places(log), listing.segment_size, end_offset, heads, misplaced)
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    (folder / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1) + "\n")
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    (directory / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1) + "\n")
 
 
 def apply_rebuilt(
@@ -106,19 +106,19 @@ def apply_rebuilt(
     given_log: str | None = None,
     accept_misplaced: bool = False,
 ) -> ApplyResult:
-    """Install what `rebuild` has made in `output`; afterwards `output` is gone.
+    """Install the `output` of `rebuild`; afterwards `output` no longer exists.
 
-    It must have been made of the store's own log: that in `own_log` (None: STORE/commitlog), or in `given_log`
-    where that holds no segments. Queues with entries in wrong places are installed with `accept_misplaced` only:
-    whoever reads them by queue offset gets other messages than from the queues that are there.
-    Goes on with an earlier call that did not come to its end. Raises ApplyRefusedError, LocationError; an OSError
-    in the middle leaves the journal, and the next call goes on.
+    It must have been made of the store's own log: that in `own_log` (None: STORE/commitlog), or in `given_log` if
+    `own_log` holds no segments. `accept_misplaced` is required for queues with entries in wrong positions: a reader
+    by queue offset gets other messages from them than from the store's current queues. Completes an earlier call
+    that was interrupted. Raises ApplyRefusedError, LocationError; after an OSError in the middle the journal
+    remains, and the next call continues.
     """
-    with _broker_kept_out(store_root):
+    with _broker_lock(store_root):
         journal = _read_journal(store_root)
         if journal is not None and Path(journal.output) != output.resolve():
             raise ApplyRefusedError(
-                f"{store_root}: an earlier apply of {journal.output} did not come to its end: apply that one again"
+                f"{store_root}: an earlier apply of {journal.output} is incomplete; apply that output again"
             )
         if journal is not None and _is_done(journal, store_root):
             _finish(journal, store_root)
@@ -130,19 +130,20 @@ def apply_rebuilt(
             journal = _begin(output, store_root, log, accept_misplaced=accept_misplaced)
         elif not output.exists():
             raise ApplyRefusedError(
-                f"{output} is gone, of which an earlier apply has not installed all: what is installed may stay; "
-                f"remove {store_root / JOURNAL} and rebuild again"
+                f"{output}: does not exist, although an earlier apply has not installed all of it; remove "
+                f"{store_root / JOURNAL} and rebuild again (directories that are installed may stay)"
             )
-        # A broker that ran in between has gone on with what it found, the new folders and the old ones.
-        goes_on = log.is_as_read(_read_manifest(output))
+        # If a broker ran since the interruption, it has written into the directories that it found, new and old
+        # ones.
+        is_unchanged = log.is_as_read(_read_manifest(output))
         try:
             for part in journal.parts:
-                _bring_in(part, output, store_root, journal.stamp, goes_on=goes_on)
+                _install(part, output, store_root, journal.stamp, is_unchanged=is_unchanged)
         except OSError as error:
             if any(_inode(output / part.name) != part.new for part in journal.parts):
                 raise
             (store_root / JOURNAL).unlink()
-            raise ApplyRefusedError(f"{store_root}: nothing was installed: {error}") from error
+            raise ApplyRefusedError(f"{store_root}: nothing was installed ({error})") from error
         os.sync()
         _finish(journal, store_root)
     return _result(journal, store_root)
@@ -153,21 +154,21 @@ def _result(journal: _Journal, store_root: Path) -> ApplyResult:
     left = [part.name for part in journal.parts if part.name not in installed]
     return ApplyResult(
         tuple(store_root / name for name in installed),
-        tuple(path for part in journal.parts for path in _all_kept(part.name, store_root, journal.stamp)),
+        tuple(path for part in journal.parts for path in _replaced(part.name, store_root, journal.stamp)),
         tuple(_warnings(store_root, left)),
     )
 
 
 @contextmanager
-def _broker_kept_out(store_root: Path) -> Iterator[None]:
-    """The very lock that a broker takes (DefaultMessageStore#start): byte 0 of `lock`, for writing."""
+def _broker_lock(store_root: Path) -> Iterator[None]:
+    """Holds the lock that a broker takes (DefaultMessageStore#start): byte 0 of `lock`, for writing."""
     lock = store_root / LOCK_FILE
     try:
         is_new = not lock.exists()
         file = lock.open("a+b")
     except OSError as error:
         raise ApplyRefusedError(
-            f"{store_root}/lock: {error.strerror}: is this the broker's storePathRootDir?"
+            f"{store_root}/lock: {error.strerror}; name the broker's storePathRootDir"
         ) from error
     with file:
         if is_new:
@@ -176,7 +177,7 @@ def _broker_kept_out(store_root: Path) -> Iterator[None]:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
         except OSError as error:
             raise ApplyRefusedError(
-                f"{store_root}: a broker is running on this store (it holds {store_root}/lock): stop it first"
+                f"{store_root}: a broker is running on this store (it holds {store_root}/lock); stop it first"
             ) from error
         yield
 
@@ -185,13 +186,13 @@ def _broker_kept_out(store_root: Path) -> Iterator[None]:
 
 
 class _StoreLog:
-    """The log that the queues must have been made of."""
+    """The log from which the queues must have been made."""
 
     def __init__(self, own: str, given: str | None) -> None:
         self._own, self._given = own, given
 
     def is_as_read(self, manifest: Manifest) -> bool:
-        """Whether it still ends where it ended."""
+        """Whether the log's end has not changed since."""
         return find_end(self._listing(manifest)) == manifest.end_offset
 
     def require_same(self, manifest: Manifest, output: Path) -> None:
@@ -200,8 +201,9 @@ class _StoreLog:
         for name, head in manifest.heads.items():
             if name not in there or _head(there[name], manifest.end_offset) != head:
                 raise ApplyRefusedError(
-                    f"{output} was not made of the log in {listing.segments[0].uri.rpartition('/')[0]} but of "
-                    f"{manifest.log}: segment {name} is another one: rebuild from this store's own log"
+                    f"{output}: was made of {manifest.log}, not of the log in "
+                    f"{listing.segments[0].uri.rpartition('/')[0]} (segment {name} differs); rebuild from this "
+                    "store's log"
                 )
 
     def _listing(self, manifest: Manifest) -> LogListing:
@@ -209,13 +211,13 @@ class _StoreLog:
             if place is not None and (listing := _listing(place, manifest.segment_size)).segments:
                 return listing
         raise ApplyRefusedError(
-            f"{self._own} holds no segments: whether the output was made of this store's log cannot be told: "
-            "mount the log there, or name the log"
+            f"{self._own}: holds no segments, so the output cannot be compared with this store's log; mount the "
+            "log there, or name the log"
         )
 
 
 def _listing(place: str, segment_size: int) -> LogListing:
-    """Without segments where there is no such place; of one that cannot be read that is not said."""
+    """The log at `place`; empty if `place` does not exist. Raises LocationError if it cannot be read."""
     try:
         return list_segments(place, segment_size)
     except LocationError as error:
@@ -234,19 +236,19 @@ def _begin(output: Path, store_root: Path, log: _StoreLog, *, accept_misplaced: 
     manifest = _read_manifest(output)
     if manifest.misplaced and not accept_misplaced:
         raise ApplyRefusedError(
-            f"{output}: {manifest.misplaced:,} entries lie in wrong places: a gap in the log, or a topic that was "
-            "deleted and made again: remove it and rebuild with --topic-start TOPIC=OFFSET or --live-topics-only; "
-            "--accept-misplaced installs it as it is"
+            f"{output}: {manifest.misplaced:,} entries are in wrong positions, because of a gap in the log or a "
+            "topic that was deleted and made again; remove it and rebuild with --topic-start TOPIC=OFFSET or "
+            "--live-topics-only (--accept-misplaced installs it as it is)"
         )
     log.require_same(manifest, output)
     if not log.is_as_read(manifest):
-        raise ApplyRefusedError(f"{output}: the log has grown since this was made of it: rebuild again")
+        raise ApplyRefusedError(f"{output}: the log has grown since this was made; rebuild again")
     names = [name for name in _PARTS if (output / name).is_dir()]
     if not names:
-        raise ApplyRefusedError(f"{output} holds no {' or '.join(_PARTS)}: name the output of a rebuild")
+        raise ApplyRefusedError(f"{output}: holds no {' or '.join(_PARTS)}; name the output of a rebuild")
     _require_exchangeable(output, store_root, names)
     _give_to_owner([output, *output.rglob("*")], store_root)
-    os.sync()  # the rebuilt files, before they replace what was there
+    os.sync()  # the rebuilt files must be on the disk before they replace the store's own
     parts = tuple(_Part(name, (output / name).stat().st_ino) for name in names)
     journal = _Journal(str(output.resolve()), f"{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}", parts)
     temporary = store_root / f".{JOURNAL}"
@@ -269,16 +271,16 @@ def _require_exchangeable(output: Path, store_root: Path, names: Sequence[str]) 
             continue
         if found.st_dev != device:
             raise ApplyRefusedError(
-                f"{path} is on another filesystem than {store_root}: rebuild into a folder beside the store, from "
-                "where it can be moved in one step, and keep the store's folders on its own filesystem"
+                f"{path}: is on another filesystem than {store_root}; rebuild into a directory beside the store, "
+                "and keep the store's directories on the store's filesystem"
             )
         if path != output and str(path.parent.resolve() / path.name) in mounted:
-            raise ApplyRefusedError(f"{path} is a mount point, which cannot be exchanged: unmount it first")
+            raise ApplyRefusedError(f"{path}: is a mount point, which cannot be exchanged; unmount it first")
     try:
         require_exchange(store_root)
     except OSError as error:
         raise ApplyRefusedError(
-            f"{store_root}: this filesystem cannot exchange two names in one step ({error.strerror}): move the "
+            f"{store_root}: this filesystem cannot exchange two names in one step ({error.strerror}); move the "
             f"store's {' and '.join(names)} away and those of {output} in by hand"
         ) from error
 
@@ -287,7 +289,9 @@ def _read_manifest(output: Path) -> Manifest:
     try:
         return Manifest(**json.loads((output / MANIFEST).read_text()))
     except (OSError, ValueError, TypeError) as error:
-        raise ApplyRefusedError(f"{output} is no whole output of a rebuild ({MANIFEST}: {error})") from error
+        raise ApplyRefusedError(
+            f"{output}: is not a complete output of a rebuild ({MANIFEST}: {error}); rebuild again"
+        ) from error
 
 
 # --- journal ---------------------------------------------------------------------------------------------
@@ -309,7 +313,7 @@ def _done_name(journal: _Journal) -> Path:
 
 
 def _is_done(journal: _Journal, store_root: Path) -> bool:
-    """Whether nothing is left to be done but to remove the output and the journal."""
+    """Whether only the output and the journal remain to be removed."""
     if _done_name(journal).exists():
         return True
     return not Path(journal.output).exists() and all(
@@ -329,13 +333,14 @@ def _finish(journal: _Journal, store_root: Path) -> None:
 # --- exchange --------------------------------------------------------------------------------------------
 
 
-def _bring_in(part: _Part, output: Path, store_root: Path, stamp: str, *, goes_on: bool) -> None:
-    """However far it came before: what is where is told by the inode of the rebuilt folder.
+def _install(part: _Part, output: Path, store_root: Path, stamp: str, *, is_unchanged: bool) -> None:
+    """Installs one directory, from any state of an interrupted call: the rebuilt directory is found by its inode.
 
-    All that is not the rebuilt folder is kept, whoever made it. Without `goes_on` only what is in stays in.
+    Every other directory is kept, even if a broker has made it. If the log has changed, only a directory already
+    installed stays.
     """
     source, target = output / part.name, store_root / part.name
-    if goes_on and _inode(source) == part.new:
+    if is_unchanged and _inode(source) == part.new:
         if os.path.lexists(target):
             exchange(source, target)
         else:
@@ -353,7 +358,7 @@ def _free_name(name: str, store_root: Path, stamp: str) -> Path:
     return path
 
 
-def _all_kept(name: str, store_root: Path, stamp: str) -> Iterable[Path]:
+def _replaced(name: str, store_root: Path, stamp: str) -> Iterable[Path]:
     return sorted(store_root.glob(f"{name}.bak-{stamp}*"))
 
 
@@ -369,7 +374,7 @@ def _inode(path: Path) -> int | None:
 
 
 def _give_to_owner(paths: Iterable[Path], store_root: Path) -> None:
-    """A broker must be able to write what it did not make."""
+    """Give the files to the owner of the store, so that the broker can write them."""
     owner = store_root.stat()
     if os.geteuid() != 0 or (owner.st_uid, owner.st_gid) == (0, 0):
         return
@@ -380,11 +385,11 @@ def _give_to_owner(paths: Iterable[Path], store_root: Path) -> None:
 def _warnings(store_root: Path, left: Sequence[str]) -> Iterator[str]:
     if left:
         yield (
-            f"{store_root}: the broker has been running since an earlier apply was interrupted: "
-            f"{' and '.join(left)} stayed as the broker has it"
+            f"{store_root}: a broker has run since an earlier apply was interrupted; "
+            f"{' and '.join(left)} were not replaced"
         )
     if (store_root / ABORT_FILE).exists() and (store_root / INDEX).exists():
         yield (
-            f"{store_root}/abort: the broker was not stopped cleanly: at its next start it removes all index files "
-            "newer than its checkpoint: start it, stop it cleanly, and rebuild the index again"
+            f"{store_root}/abort: the broker was not stopped cleanly, so at its next start it removes all index "
+            "files newer than its checkpoint; start it, stop it cleanly, and rebuild the index again"
         )

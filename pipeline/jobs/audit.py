@@ -1,10 +1,10 @@
-"""Is a store whole? Every record of the log, every entry of its consume queues and of its index, compared.
+"""Audit of a store: compares every record of the log with the entries of its consume queues and of its index.
 
     log     records follow one another, bodies and records match their CRCs, queue offsets have no jumps
-    queues  each record has its entry, in its place, with its offset, size and tags code; no entry is left over
-    index   each key is there, no key is left over, and every chain leads to its entries
+    queues  each record has its entry at the right position, with offset, size and tags code; no entry is stray
+    index   each key is there, no key is stray, and every chain leads to its entries
 
-One pass over the log; of the queues and the index, what belongs to a split is read beside it. Nothing is changed.
+One pass over the log; the entries of a split are read from queues and index meanwhile. Nothing is changed.
 """
 
 import time
@@ -42,7 +42,7 @@ _TASKS_AT_MOST = 20_000
 
 @dataclass(slots=True)
 class AuditReport:
-    """What was read and what was found; `notes` are no findings, but explain numbers that may surprise."""
+    """Result of an audit. `notes` are not findings; they explain numbers that may surprise."""
 
     log: str
     store_root: Path | None
@@ -52,9 +52,9 @@ class AuditReport:
     seconds: float = 0.0
     queues: int = 0
     queue_entries: int = 0
-    """That match their records."""
+    """Entries that match their records."""
     queue_entries_behind: int = 0
-    """That a running broker has not written yet."""
+    """Entries that a running broker has not written yet."""
     index_files: int = 0
     compared: tuple[str, ...] = ("log",)
     found: SplitReport = field(default_factory=SplitReport)
@@ -69,7 +69,7 @@ class AuditReport:
         return not self.findings.total
 
     def to_json(self) -> dict[str, Any]:
-        """A stable schema."""
+        """The report as JSON. The schema is stable."""
         return {
             "log": self.log,
             "storeRoot": None if self.store_root is None else str(self.store_root),
@@ -103,15 +103,15 @@ def audit(
     split_size: int = DEFAULT_SPLIT_BYTES,
     on_progress: OnProgress | None = None,
 ) -> AuditReport:
-    """Audit the log at `log` (as `list_segments` takes it) and, with `store_root`, what lies beside it there.
+    """Audit the log at `log` (as in `list_segments`) and, with `store_root`, the queues and index of that store.
 
-    `known_topics`: those that exist; records of any other may be of a deleted topic and need no queue. A broker
-    may be running: what it has not got to yet is a note. Raises LocationError, IndexFileError, SegmentGoneError,
-    UnseenError and other PipelineErrors.
+    `known_topics`: the existing topics; records of other topics may belong to a deleted topic and need no queue. A
+    broker may be running: entries that it has not written yet are a note. Raises LocationError, IndexFileError,
+    SegmentGoneError, UnseenError and other PipelineErrors.
     """
     started = time.monotonic()
     settings = settings or BrokerSettings()
-    root = None if store_root is None else store_root.absolute()  # a worker has a working directory of its own
+    root = None if store_root is None else store_root.absolute()  # workers have another working directory
     listing, twins = list_with_twins(log, settings.segment_size)
     require_log(listing)
     require_messages(listing)
@@ -134,7 +134,7 @@ def audit(
 
 
 def _index_of(store_root: Path | None, settings: BrokerSettings) -> tuple[IndexFile, ...] | None:
-    """None: the index is not compared."""
+    """The index files; None if the index is not compared."""
     if store_root is None or not settings.index_enabled:
         return None
     try:
@@ -142,26 +142,25 @@ def _index_of(store_root: Path | None, settings: BrokerSettings) -> tuple[IndexF
     except FileNotFoundError:
         return ()
     except OSError as error:
-        raise IndexFileError(f"{store_root}/index cannot be read ({error.strerror})") from error
+        raise IndexFileError(f"{store_root}/index: cannot be read ({error.strerror})") from error
 
 
 def _require_deleted(report: AuditReport, segment_size: int | None) -> None:
-    """What workers could not find must be what a broker deletes: the log's first segments, and index files."""
+    """Checks that files which workers did not find are files that a broker deletes: the first segments, index
+    files."""
     found, log = report.found, report.log
     if found.segments_gone:
         segments = list_with_twins(log, segment_size)[0].segments
         newest = max(found.segments_gone)
         if not segments or newest >= segments[0].base_offset:
-            now = (
-                f"the log still begins at {segments[0].base_offset}" if segments else f"{log} holds no segments now"
-            )
+            now = f"the log still begins at {segments[0].base_offset}" if segments else f"{log} holds no segments"
             raise SegmentGoneError(
-                f"segment {newest:020d} was not there when it was to be read, but no broker has deleted it, as "
-                f"{now}: is a disk gone, or does a worker not see the log?"
+                f"segment {newest:020d}: does not exist for a worker, but the broker has not deleted it ({now}); "
+                "check that all disks are mounted and that every worker can read the log"
             )
     for path in sorted(found.index_gone):
         if path.exists():
-            raise UnseenError(path)
+            raise UnseenError.of(path)
 
 
 def _add_listing_findings(
@@ -173,10 +172,10 @@ def _add_listing_findings(
 ) -> None:
     for end, begin in listing.gaps:
         findings.add(Kind.GAP, end, f"{end:020d}", f"{begin - end:,} bytes, up to log offset {begin}")
-    lacking = missing_ranges(listing, end_offset, expected_end(listing, end_offset))
-    for start, stop in lacking:
+    missing = missing_ranges(listing, end_offset, expected_end(listing, end_offset))
+    for start, stop in missing:
         findings.add(Kind.CUT_SHORT, start, f"{start:020d}", f"its last {stop - start:,} bytes are not there")
-    crossing = None if lacking else crossing_record(listing, end_offset)
+    crossing = None if missing else crossing_record(listing, end_offset)
     if crossing is not None:
         findings.add(Kind.CUT_SHORT, end_offset, f"{end_offset:020d}", crossing)
     for unread in find_unread(listing, end_offset) if crossing is None else ():
@@ -185,7 +184,7 @@ def _add_listing_findings(
         else:
             notes.append(str(unread))
     for place in listing.empty_places:
-        findings.add(Kind.EMPTY_PLACE, -1, place, "no segment lies in it, but in the others")
+        findings.add(Kind.EMPTY_PLACE, -1, place, "holds no segment, although the other locations do")
     for left_out in listing.not_served:
         findings.add(Kind.NOT_SERVED, -1, left_out.place, left_out.fact)
     for one, other in twins:
@@ -227,7 +226,7 @@ class _Run:
             return {}
         numbers = self._context.parallelize(range(len(splits)), min(len(splits), _TASKS_AT_MOST))
         audited = numbers.mapPartitions(partial(tasks.audit_splits, splits=splits, plan=self._plan))
-        # One pair for the report, one per queue: added up on the way, so that the driver sees each once.
+        # One total for the report, one for each queue: merged in the workers, so that the driver gets each once.
         pairs = audited.map(lambda item: (None, item) if isinstance(item, SplitReport) else item)
         added: list[tuple[Any, Any]] = pairs.reduceByKey(_merged, self._context.defaultParallelism).collect()
         for queue, report in added:
@@ -237,51 +236,52 @@ class _Run:
 
     def _check_queue(self, queue: QueueKey, tally: QueueTally) -> None:
         report, name = self._report, tasks.queue_name(queue)
-        older, runs = tally.of_now()
+        older, runs = tally.split_by_fall()
         for one, following in pairwise(runs):
-            lack = following.first - one.after
-            if lack:
-                detail = f"queue offset {one.after} is followed by {following.first}: {lack:,} are not in the log"
+            skipped = following.first - one.after
+            if skipped:
+                detail = f"after queue offset {one.after - 1} comes {following.first}: {skipped:,} are missing"
                 report.findings.add(Kind.QUEUE_JUMP, following.offset, name, detail)
         if older:
             report.notes.append(
                 f"queue {name} begins again at queue offset {runs[0].first}, log offset {runs[0].offset}: its "
-                "topic was deleted and made again, or a broker was cut back; nothing before it has entries any more"
+                "topic was deleted and made again, or the broker truncated its log; earlier records have no "
+                "entries any more"
             )
         if self._plan.queues is None:
             return
-        folder = tasks.queue_folder(self._plan.queues, queue)
-        if not QueueReader(folder, batch=queue.batch).exists:
+        directory = tasks.queue_directory(self._plan.queues, queue)
+        if not QueueReader(directory, batch=queue.batch).exists:
             records = sum(run.records for run in runs)
             if self._known_topics is not None and not self._is_known(queue.topic):
                 report.notes.append(
-                    f"topic {queue.topic} is not in topics.json, and queue {name} has no files: deleted"
+                    f"topic {queue.topic} is not in topics.json, and queue {name} has no files: it is deleted"
                 )
             elif not self._plan.live:
                 report.findings.add(Kind.QUEUE_MISSING, runs[0].offset, name, f"{records:,} records")
             return
         for run in runs:
             if not run.compared and not self._plan.live:
-                raise UnseenError(folder)
-            # A running broker may just have made the files. Whether workers see them `_audit_queues` finds out.
+                raise UnseenError.of(directory)
+            # A running broker may have made the files only now. `_audit_queues` checks whether workers see them.
             behind = run.behind if run.compared else run.records
             report.findings.merge(run.findings)
             report.queue_entries += run.records - run.unlike - behind
             report.queue_entries_behind += behind
 
     def _is_known(self, topic: str) -> bool:
-        # Queues of the light kind come with the first message for them and are in no list of topics.
+        # A light queue (LMQ) is created by its first message and is in no list of topics.
         return topic.startswith(LMQ_PREFIX) or topic in (self._known_topics or ())
 
     def _audit_queues(self, tallies: dict[QueueKey, QueueTally]) -> None:
         root = self._plan.queues or Path()
         named = sorted({*tallies, *self._queues_on_disk()})
-        queues = [q for q in named if QueueReader(tasks.queue_folder(root, q), batch=q.batch).exists]
+        queues = [q for q in named if QueueReader(tasks.queue_directory(root, q), batch=q.batch).exists]
         if not queues:
             return
-        tasks_wanted = min(len(queues), 4 * self._context.defaultParallelism)
+        task_count = min(len(queues), 4 * self._context.defaultParallelism)
         work = partial(tasks.audit_queues, plan=self._plan, tallies=tallies)
-        for findings in self._context.parallelize(queues, tasks_wanted).mapPartitions(work).collect():
+        for findings in self._context.parallelize(queues, task_count).mapPartitions(work).collect():
             self._report.findings.merge(findings)
 
     def _find_keys_behind_the_end(self, index: Sequence[IndexFile]) -> None:
@@ -291,20 +291,20 @@ class _Run:
         for file in index:
             _, offsets = keys_between(file, end, LARGEST_OFFSET)
             if len(offsets):
-                detail = f"keys that point behind the log's end, {end}"
+                detail = f"keys with log offsets after the log's end, {end}"
                 self._report.findings.add(
                     Kind.INDEX_ENTRY_STRAY, int(offsets[0]), file.path.name, detail, count=len(offsets)
                 )
 
     def _queues_on_disk(self) -> Iterator[QueueKey]:
-        for folder, batch in ((CONSUME_QUEUE, False), (BATCH_CONSUME_QUEUE, True)):
-            for path in (self._plan.queues or Path()).glob(f"{folder}/*/*"):
+        for directory, batch in ((CONSUME_QUEUE, False), (BATCH_CONSUME_QUEUE, True)):
+            for path in (self._plan.queues or Path()).glob(f"{directory}/*/*"):
                 if path.name.isdecimal():
                     yield QueueKey(path.parent.name, int(path.name), batch)
 
 
 def _merged(one: Any, other: Any) -> Any:
-    """Two reports, or two tallies of one queue."""
+    """The sum of two reports, or of two tallies of one queue."""
     return one.merge(other)
 
 
@@ -316,7 +316,7 @@ def _add_notes(report: AuditReport, plan: AuditPlan, settings: BrokerSettings) -
     if plan.index is not None:
         report.compared += ("index",)
     if plan.live:
-        report.notes.append("a broker has the store open: what is not in its queues and index yet is left out")
+        report.notes.append("a broker has the store open: entries that it has not written yet are not findings")
     if report.found.keys_behind:
         report.notes.append(f"{report.found.keys_behind:,} keys are not in the index yet")
     if report.queue_entries_behind:

@@ -1,4 +1,4 @@
-"""An audit as one HTML page that stands alone: no scripts, nothing fetched, plots drawn into it."""
+"""An audit as one self-contained HTML page: without scripts and external files, with plots inline."""
 
 import html
 import io
@@ -25,11 +25,11 @@ td, th { text-align: left; padding: .25rem .6rem; vertical-align: top; font-vari
 
 
 def write_page(report: AuditReport, path: Path) -> None:
-    """Raises LocationError if `path` cannot be written."""
+    """Write the page. Raises LocationError if `path` cannot be written."""
     try:
         path.write_text(_page(report), "utf-8")
     except OSError as error:
-        raise LocationError(f"{path}: {error.strerror}: name another place for the page") from error
+        raise LocationError(f"{path}: {error.strerror}; name another path for the page") from error
 
 
 def _page(report: AuditReport) -> str:
@@ -56,9 +56,7 @@ def _page(report: AuditReport) -> str:
 
 def _verdict(report: AuditReport) -> str:
     if report.is_whole:
-        return (
-            f'<p class="verdict whole">Whole: {_text(" and ".join(report.compared))} agree, nothing was found.</p>'
-        )
+        return f'<p class="verdict whole">No findings: {_text(" and ".join(report.compared))} agree.</p>'
     return f'<p class="verdict broken">{report.findings.total:,} findings.</p>'
 
 
@@ -108,7 +106,7 @@ def _table(rows: Sequence[tuple[str, ...]], head: tuple[str, ...] = ()) -> str:
 
 
 def _text(text: str) -> str:
-    """Topics come from producers: nothing in them may become part of the page."""
+    """`text` escaped for HTML: producers choose the names of topics."""
     return html.escape("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text))
 
 
@@ -121,7 +119,7 @@ def _plot_hours(report: AuditReport) -> str:
     hours = sorted(report.found.hours)
     if not hours:
         return "<p>No records.</p>"
-    # A damaged clock must not stretch the axis over centuries: hours are drawn side by side.
+    # Hours are drawn side by side: one record with a damaged time would stretch a time axis over centuries.
     figure = Figure(figsize=(9, 2.6), layout="constrained")
     axes = figure.subplots()
     axes.bar(range(len(hours)), [report.found.hours[hour] for hour in hours], width=0.9, color="#3b6ea5")
@@ -152,7 +150,7 @@ def _plot_places(report: AuditReport) -> str:
 
     places = [(one.offset, str(one.kind)) for one in report.findings.all_shown() if one.offset >= 0]
     if not places:
-        return "<p>None of the findings has a place in the log.</p>"
+        return "<p>None of the findings has a log offset.</p>"
     kinds = sorted({kind for _, kind in places})
     figure = Figure(figsize=(9, 0.8 + 0.3 * len(kinds)), layout="constrained")
     axes = figure.subplots()
@@ -183,7 +181,7 @@ def _svg(figure: Any) -> str:
     import matplotlib as mpl
 
     buffer = io.StringIO()
-    with mpl.rc_context({"svg.fonttype": "none"}):  # text stays text: smaller, and can be searched
+    with mpl.rc_context({"svg.fonttype": "none"}):  # text stays text, which is smaller and searchable
         figure.savefig(buffer, format="svg")
     drawing = buffer.getvalue()
     return re.sub(r"<metadata>.*?</metadata>", "", drawing[drawing.index("<svg") :], flags=re.DOTALL)

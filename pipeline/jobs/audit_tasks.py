@@ -1,11 +1,11 @@
-"""What Spark workers do in an audit: each split of the log against the consume queues and the index, each queue
-against what was found of it in the log, each index file in itself. Nothing is written."""
+"""Tasks of Spark workers in an audit: compare each split of the log with the consume queues and the index, each
+queue with the records found in the log, and each index file in itself. Nothing is written."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,73 +29,70 @@ from commitlogfs.store.broker_store import BATCH_CONSUME_QUEUE, CONSUME_QUEUE
 
 _HELD_AT_MOST = 1_000_000
 _WIDEST_JUMP = 1 << 16
-"""Queue offsets further apart than this are read separately."""
+"""Queue offsets with a larger distance are read separately."""
 _BEYOND_ALL = 2**63 - 1
 _HOUR_MS = 3_600_000
 
 
 class UnseenError(PipelineError):
-    """The driver sees what a worker does not."""
+    """A directory that the driver sees and a worker does not."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(f"{folder} is not seen by every worker: audit where all of them see the store")
-        self.folder = folder
-
-    def __reduce__(self) -> tuple[type["UnseenError"], tuple[Path]]:
-        """Spark pickles what a worker raises."""
-        return type(self), (self.folder,)
+    @classmethod
+    def of(cls, directory: Path) -> Self:
+        """The error for this directory."""
+        return cls(f"{directory}: is not visible to every worker; run the audit where all workers see the store")
 
 
 @dataclass(frozen=True, slots=True)
 class AuditPlan:
-    """What every task knows. Picklable."""
+    """Input of every task. Picklable."""
 
     listing: LogListing
     end_offset: int
     rules: DispatchRules
     queues: Path | None
-    """The store's root, whose consume queues are compared; None: they are not."""
+    """Root of the store whose consume queues are compared; None if they are not compared."""
     index: tuple[IndexFile, ...] | None
     live: bool
-    """A broker has the store open: what it has not got to yet is no finding."""
+    """Whether a broker has the store open: entries that it has not written yet are not findings."""
 
 
 class QueueRun(NamedTuple):
-    """Records of one queue, in the order of the log, whose queue offsets follow one another."""
+    """Records of one queue, in the order of the log, with consecutive queue offsets."""
 
     offset: int
-    """In the log, of the first of them."""
+    """Log offset of the first record."""
     first: int
     after: int
-    """The queue offset that comes next."""
+    """The queue offset after the last record."""
     records: int
     unlike: int
-    """Whose entries are missing or say something else."""
+    """Records whose entries are missing or differ."""
     behind: int
-    """That a running broker has not entered yet."""
+    """Records whose entries a running broker has not written yet."""
     compared: bool
-    """With the queue's files: else the worker saw none."""
+    """Whether the records were compared with the queue's files; if not, the worker saw no files."""
     findings: Findings
 
 
 class QueueTally(NamedTuple):
-    """What the log says of one queue."""
+    """All runs of one queue in the log."""
 
     runs: tuple[QueueRun, ...]
 
     def merge(self, other: "QueueTally") -> "QueueTally":
         return QueueTally(self.runs + other.runs)
 
-    def of_now(self) -> tuple[list[QueueRun], list[QueueRun]]:
-        """The runs in the order of the log: those before and those since queue offsets last fell.
+    def split_by_fall(self) -> tuple[list[QueueRun], list[QueueRun]]:
+        """The runs in the order of the log, before and after the last fall of the queue offsets.
 
-        They fall where a topic was deleted and made again, or a broker was cut back: the queue then has the newer
-        records in the places of the older ones.
+        Queue offsets fall where a topic was deleted and made again, or where a broker truncated its log: the queue
+        then has the newer records at the positions of the older ones.
         """
         runs = sorted(self.runs, key=lambda run: run.offset)
         start = 0
         for index in range(1, len(runs)):
-            # Back to where a single wrong number had led away from is no fall.
+            # A return from a single wrong number to the expected one is not a fall.
             one, other, run = runs[max(0, index - 2)], runs[index - 1], runs[index]
             is_back = index > 1 and one.after < other.first and one.after <= run.first
             if run.first < other.after and not is_back:
@@ -105,21 +102,21 @@ class QueueTally(NamedTuple):
 
 @dataclass(slots=True)
 class SplitReport:
-    """What one split was found to hold."""
+    """Findings and figures of one split."""
 
     records: int = 0
     record_bytes: int = 0
     keys: int = 0
     keys_behind: int = 0
     splits_gone: int = 0
-    """Parts that could not be read although they were listed: a running broker deletes."""
+    """Parts that were listed but no longer exist: a running broker deletes segments."""
     segments_gone: set[int] = field(default_factory=set)
-    """Base offsets of the segments that were not there any more."""
+    """Base offsets of the segments that no longer existed."""
     index_gone: set[Path] = field(default_factory=set)
     topics: Counter[str] = field(default_factory=Counter)
-    """Bytes of records."""
+    """Topic -> bytes of its records."""
     hours: Counter[int] = field(default_factory=Counter)
-    """Records by hour of their store time, since the epoch."""
+    """Hours since 1970 of the store time -> number of records."""
     findings: Findings = field(default_factory=Findings)
 
     def merge(self, other: "SplitReport") -> "SplitReport":
@@ -139,7 +136,7 @@ class SplitReport:
 Audited = SplitReport | tuple[QueueKey, QueueTally]
 
 
-def queue_folder(root: Path, queue: QueueKey) -> Path:
+def queue_directory(root: Path, queue: QueueKey) -> Path:
     return root / (BATCH_CONSUME_QUEUE if queue.batch else CONSUME_QUEUE) / queue.topic / str(queue.queue_id)
 
 
@@ -152,7 +149,7 @@ def queue_name(queue: QueueKey) -> str:
 
 @worker_task
 def audit_splits(numbers: Iterable[int], *, splits: Sequence[Split], plan: AuditPlan) -> Iterator[Audited]:
-    """One report per split, and one tally per split and queue."""
+    """One report for each split, and one tally for each split and queue."""
     for number in numbers:
         audit = _SplitAudit(splits[number], plan)
         audit.run()
@@ -189,11 +186,11 @@ class _SplitAudit:
                 detail = f"{part.length:,} bytes: {part.reason}"
                 self.report.findings.add(Kind.DAMAGE, part.offset, part.segment, detail)
             else:
-                self._look_at(part)
+                self._check(part)
                 if self._held >= _HELD_AT_MOST:
                     self._compare_queues()
 
-    def _look_at(self, chunk: Chunk) -> None:
+    def _check(self, chunk: Chunk) -> None:
         data, positions, report = chunk.data, chunk.positions, self.report
         fields = record_fields(data, positions)
         report.records += len(positions)
@@ -244,7 +241,7 @@ class _SplitAudit:
     def _compare_queue(self, queue: QueueKey, entries: Entries) -> None:
         live = end = None
         if self._plan.queues is not None:
-            reader = QueueReader(queue_folder(self._plan.queues, queue), batch=queue.batch)
+            reader = QueueReader(queue_directory(self._plan.queues, queue), batch=queue.batch)
             if reader.exists:
                 live = (
                     reader.find_batches(entries.offsets)
@@ -252,7 +249,7 @@ class _SplitAudit:
                     else _read_places(reader, entries.queue_offsets)
                 )
                 end = reader.end() if self._plan.live else None
-        # A broker counts a batch that says it is empty as one message.
+        # A broker counts an empty batch as one message.
         after = entries.queue_offsets + np.maximum(entries.counts, 1)
         cuts = np.flatnonzero(entries.queue_offsets[1:] != after[:-1]) + 1
         runs = []
@@ -279,12 +276,13 @@ class _SplitAudit:
     # --- index ------------------------------------------------------------------------------------------
 
     def _compare_index(self, index: Sequence[IndexFile]) -> None:
-        held = self._keys_of(index)
-        if held is None:
+        found_keys = self._keys_of(index)
+        if found_keys is None:
             return
+        expected_keys = [_pair(keys.hashes, keys.offsets, self._split.start_offset) for keys in self._keys]
         expected, found = (
             np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
-            for parts in ([_pair(keys.hashes, keys.offsets, self._split.start_offset) for keys in self._keys], held)
+            for parts in (expected_keys, found_keys)
         )
         reached = max((file.end_offset for file in index if file.entries), default=-1)
         for offset, code in self._unpaired(np.setdiff1d(expected, found, assume_unique=True)):
@@ -296,23 +294,23 @@ class _SplitAudit:
             self._add_key_finding(Kind.INDEX_ENTRY_STRAY, offset, code)
 
     def _keys_of(self, index: Sequence[IndexFile]) -> list[Longs] | None:
-        """What the index files hold for this split; None where a running broker has removed one of them."""
+        """Keys of this split in the index files; None if a running broker has removed one of the files."""
         start, stop = self._split.start_offset, self._split.stop_offset
-        held = []
+        found = []
         for file in index:
             if file.entries and file.begin_offset < stop and file.end_offset >= start:
                 try:
-                    held.append(_pair(*keys_between(file, start, stop), start))
+                    found.append(_pair(*keys_between(file, start, stop), start))
                 except FileNotFoundError:
                     if not self._plan.live:
                         raise
                     self.report.splits_gone += 1
                     self.report.index_gone.add(file.path)
                     return None
-        return held
+        return found
 
     def _unpaired(self, pairs: Longs) -> Iterator[tuple[int, int]]:
-        """Log offset and hash of each pair (as _pair makes them)."""
+        """Log offset and hash of each number that `_pair` has made."""
         for pair in pairs.tolist():
             yield self._split.start_offset + (pair >> 31), pair & 0x7FFFFFFF
 
@@ -323,13 +321,14 @@ class _SplitAudit:
 def _compare_entries(
     queue: QueueKey, entries: Entries, live: QueueEntries, rows: Longs, end: int | None, findings: Findings
 ) -> tuple[int, int]:
-    """How many of `rows` have no entry like the log asks for, and how many more will have: from `end` on, the place
-    up to which a running broker has come."""
+    """Number of `rows` whose entries are missing or differ, and number of those that a running broker will still
+    write: it has written this queue up to queue offset `end`."""
     same = (live.offsets[rows] == entries.offsets[rows]) & (live.sizes[rows] == entries.sizes[rows])
     same &= live.tags_codes[rows] == entries.tags_codes[rows]
     if queue.batch:
-        wanted = (entries.times_ms, entries.queue_offsets, entries.counts, np.full(len(entries.counts), BATCH_REST))
-        for column, values in zip(live.batch, wanted, strict=True):
+        rest = np.full(len(entries.counts), BATCH_REST)
+        expected = (entries.times_ms, entries.queue_offsets, entries.counts, rest)
+        for column, values in zip(live.batch, expected, strict=True):
             same &= column[rows] == values[rows]
     used, behind = live.used, 0
     unlike = rows[~same]
@@ -356,24 +355,24 @@ def _listed(values: Sequence[int]) -> str:
 
 
 def _read_places(reader: QueueReader, places: Longs) -> QueueEntries:
-    """The entries at these queue offsets, in the order given."""
+    """The entries at these queue offsets, in the given order."""
     order = np.argsort(places, kind="stable")
-    wanted = places[order]
+    ordered = places[order]
     table = np.zeros((3, len(places)), np.int64)
-    for rows in np.split(np.arange(len(wanted)), np.flatnonzero(np.diff(wanted) > _WIDEST_JUMP) + 1):
-        rows = rows[wanted[rows] >= 0]  # no queue has a place below 0
+    for rows in np.split(np.arange(len(ordered)), np.flatnonzero(np.diff(ordered) > _WIDEST_JUMP) + 1):
+        rows = rows[ordered[rows] >= 0]  # a queue has no position below 0
         if len(rows):
-            first = int(wanted[rows[0]])
-            entries = reader.read(first, int(wanted[rows[-1]]) - first + 1)
+            first = int(ordered[rows[0]])
+            entries = reader.read(first, int(ordered[rows[-1]]) - first + 1)
             for column, values in zip(table, entries[1:4], strict=True):
-                column[order[rows]] = values[wanted[rows] - first]
+                column[order[rows]] = values[ordered[rows] - first]
     return QueueEntries(0, table[0], table[1], table[2], table[3:])
 
 
 def _pair(hashes: npt.NDArray[np.int32], offsets: Longs, start: int) -> Longs:
-    """Offset and hash, as the index keeps it, in one number that sorts by the offset."""
+    """Offset and hash, as stored in the index, in one number that sorts by the offset."""
     codes = np.abs(hashes.astype(np.int64))
-    codes[codes > 0x7FFFFFFF] = 0  # of the one number whose absolute value Java cannot say
+    codes[codes > 0x7FFFFFFF] = 0  # -2**31, for which Java's Math.abs returns a negative number
     pairs: Longs = ((offsets - start) << 31) | codes
     return pairs
 
@@ -385,8 +384,8 @@ def _pair(hashes: npt.NDArray[np.int32], offsets: Longs, start: int) -> Longs:
 def audit_queues(
     queues: Iterable[QueueKey], *, plan: AuditPlan, tallies: Mapping[QueueKey, QueueTally]
 ) -> Iterator[Findings]:
-    """Entries for which the log has no record. `queues` have files; `tallies`: of all with records in the log.
-    Raises UnseenError."""
+    """Findings for entries without a record in the log. `queues`: queues with files; `tallies`: of all queues with
+    records in the log. Raises UnseenError."""
     for queue in queues:
         findings = Findings()
         _audit_queue(queue, plan, tallies.get(queue, QueueTally(())), findings)
@@ -396,10 +395,10 @@ def audit_queues(
 def _audit_queue(queue: QueueKey, plan: AuditPlan, tally: QueueTally, findings: Findings) -> None:
     if plan.queues is None:
         return
-    folder = queue_folder(plan.queues, queue)
-    reader = QueueReader(folder, batch=queue.batch)
+    directory = queue_directory(plan.queues, queue)
+    reader = QueueReader(directory, batch=queue.batch)
     if not reader.exists:
-        raise UnseenError(folder)
+        raise UnseenError.of(directory)
     begin, end = plan.listing.begin_offset, plan.end_offset
     pointing = beyond = 0
     for part in reader.scan():
@@ -407,26 +406,26 @@ def _audit_queue(queue: QueueKey, plan: AuditPlan, tally: QueueTally, findings: 
         beyond += int(_points_between(part, end, _BEYOND_ALL).sum())
     if beyond and not plan.live:
         findings.add(
-            *(Kind.QUEUE_ENTRY_STRAY, end, queue_name(queue), f"entries that point behind the log's end, {end}"),
+            *(Kind.QUEUE_ENTRY_STRAY, end, queue_name(queue), f"entries with offsets after the log's end, {end}"),
             count=beyond,
         )
-    _, runs = tally.of_now()
-    # Each of the others was reached from its record. An entry that is wrong may point anywhere.
-    asked = sum(run.records - run.behind for run in runs)
+    _, runs = tally.split_by_fall()
+    # All other entries were found from their records. A wrong entry may point anywhere.
+    found = sum(run.records - run.behind for run in runs)
     missing = sum(run.findings.counts[Kind.QUEUE_ENTRY_MISSING] for run in runs)
-    stray = pointing - (asked - missing)
+    stray = pointing - (found - missing)
     if stray <= 0 or (plan.live and stray <= sum(run.behind for run in runs)):
         return
     try:
         _find_stray(queue, plan, reader, stray, findings)
     except SegmentGoneError:
-        # Then what was counted above counts records of segments that a broker has deleted since.
+        # The count above includes records of segments that the broker has deleted since.
         if not plan.live:
             raise
 
 
 def _find_stray(queue: QueueKey, plan: AuditPlan, reader: QueueReader, stray: int, findings: Findings) -> None:
-    """The finding of `stray` entries, with the place of the first."""
+    """Adds a finding for `stray` entries, with the position of the first one."""
     begin, end = plan.listing.begin_offset, plan.end_offset
     with LogLookup(plan.listing) as lookup:
         for part in reader.scan():
@@ -444,7 +443,7 @@ def _find_stray(queue: QueueKey, plan: AuditPlan, reader: QueueReader, stray: in
                         count=stray,
                     )
                     return
-    findings.add(Kind.QUEUE_ENTRY_STRAY, -1, queue_name(queue), "entries that no record asks for", count=stray)
+    findings.add(Kind.QUEUE_ENTRY_STRAY, -1, queue_name(queue), "entries without a record", count=stray)
 
 
 def _points_between(part: QueueEntries, begin: int, end: int) -> Bools:
@@ -458,8 +457,9 @@ def audit_index_files(files: Iterable[IndexFile], *, live: bool) -> Iterator[Fin
         findings = Findings()
         falls = first_descent(file)
         if falls is not None:
-            findings.add(Kind.INDEX_BROKEN, -1, file.path.name, f"entry {falls} lies before the one before it")
+            detail = f"the log offset of entry {falls} is below that of the entry before it"
+            findings.add(Kind.INDEX_BROKEN, -1, file.path.name, detail)
         broken = broken_chains(file, growing=live)
         if broken:
-            findings.add(Kind.INDEX_BROKEN, -1, file.path.name, f"{broken:,} entries and slots point wrong")
+            findings.add(Kind.INDEX_BROKEN, -1, file.path.name, f"{broken:,} entries and slots have wrong links")
         yield findings

@@ -1,16 +1,16 @@
-"""The log as Parquet files, by topic and date: incremental, resumable, never twice.
+"""Exports the log as Parquet files by topic and date: incremental, resumable, each message once.
 
-    count      a look at the headers of a range of the log: which files it makes, and how large they get
-    pack       every split decoded once, its rows packed by file
-    write      shuffled to one writer per file
-    commit     all files of the range appear together; only then is it finished
+    count      read the headers of a range of the log: which files it makes, and their sizes
+    pack       decode every split once, and pack its rows by file
+    write      shuffle the packed rows to one writer per file
+    commit     make all files of the range visible together; only then is the range finished
 
-What is finished is told by manifests in the output (`export_folder`): the same call again exports only what the log
-has got since, and after a kill goes on behind the last finished range.
+Manifests in the output record the finished ranges (`export_directory`): the same call again exports only what is
+new in the log, and after a kill continues after the last finished range.
 
-Rows do not pass through the JVM as rows: what is shuffled are packed Arrow batches, and workers write the files
-with pyarrow. Measured with 200,000 messages of 570 bytes, all columns, zstd and snappy, 43 files, six interleaved
-pairs on a busy machine: 1.4 to 4.6 times as fast (median 2.5) as the same source through
+Rows do not pass through the JVM as rows: packed Arrow batches are shuffled, and workers write the files with
+pyarrow. Measured with 200,000 messages of 570 bytes, all columns, zstd and snappy, 43 files, six interleaved pairs
+on a busy machine: 1.4 to 4.6 times as fast (median 2.5) as the same source through
 `df.repartition("topic", "date").write.partitionBy("topic", "date").parquet`.
 """
 
@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from commitlogfs.pipeline.arrays.java_text import well_formed_text
 from commitlogfs.pipeline.jobs import export_tasks as tasks
-from commitlogfs.pipeline.jobs.export_folder import (
-    ExportFolder,
+from commitlogfs.pipeline.jobs.export_directory import (
+    ExportDirectory,
     ExportInterruptedError,
     FinishedFile,
     FinishedRange,
-    partition_folder,
+    partition_directory,
 )
 from commitlogfs.pipeline.jobs.export_tasks import FilePlan, FileWritten, Layout, Partition, Reading
 from commitlogfs.pipeline.jobs.tally import Tally, store_days, tally_splits
@@ -51,6 +51,7 @@ from commitlogfs.pipeline.source.columns import COLUMNS, Projection
 from commitlogfs.pipeline.source.options import Edge, ReadOptions, parse_options
 from commitlogfs.pipeline.source.selection import RecordFilter
 from commitlogfs.pipeline.source.worker_task import worker_task
+from commitlogfs.store.gaps import uncovered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,36 +61,36 @@ if TYPE_CHECKING:
 DEFAULT_FILE_BYTES: Final = 512 << 20
 DEFAULT_RANGE_BYTES: Final = 8 << 30
 _SPLITS_PER_CORE: Final = 4
-"""In one range, at least."""
+"""Minimum number of splits for each core in one range."""
 COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
 _COUNTING: Final = 0.2
-"""The part of a range's time that counting takes, for the progress shown."""
+"""Share of a range's time that counting takes, for the progress display."""
 
 Range = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """What is to be exported, and how."""
+    """Input and options of an export."""
 
     log: str
     output: str
-    """A folder that all workers share, or a URI that pyarrow.fs understands."""
+    """A directory that all workers share, or a URI that pyarrow.fs understands."""
     columns: tuple[str, ...] = tuple(COLUMNS.names)
     partition_by: tuple[str, ...] = tasks.PARTITION_COLUMNS
-    """Of `topic` and `date` (UTC day of the store time): what folders are made by."""
+    """`topic` and `date` (UTC day of the store time), or a part of these: the levels of directories."""
     compression: str = "zstd"
     range_size: int | None = None
-    """Bytes of the log that are committed together; 8 GiB, more for many cores."""
+    """Size of a range that is committed at once, in bytes of log; 8 GiB by default, more for many cores."""
     file_size: int = DEFAULT_FILE_BYTES
-    """A partition with more of a range, counted as in the log, gets several files."""
+    """Target size of a file, in bytes of log (upper bound): a larger partition of a range gets several files."""
     replace: bool = False
-    """Ranges that are finished are exported anew; the new files take the place of the old ones."""
+    """Whether finished ranges are exported again; the new files replace the old ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A finished range that is left as it is: what would replace it is less than what is there."""
+class KeptRange:
+    """A finished range that was not replaced, because the new export of it would have less rows."""
 
     start: int
     end: int
@@ -101,24 +102,24 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class ExportPlan:
-    """What there is to do, found without Spark."""
+    """The ranges to export, planned without Spark."""
 
     request: ExportRequest
     options: ReadOptions
     layout: Layout
     settings: dict[str, Any]
-    """What cannot change from run to run of one output."""
+    """Settings that must be the same for every run into one output."""
     listing: LogListing
     end_offset: int
     todo: tuple[Range, ...]
-    """Log offsets."""
+    """Ranges of log offsets."""
     before: tuple[FinishedRange, ...]
     lost: tuple[Range, ...]
-    """Not exported and not there; empty with failOnDataLoss."""
-    kept: tuple[Kept, ...]
-    """Asked to be replaced, but not whole in the log."""
+    """Ranges that are neither exported nor in the log; empty with failOnDataLoss."""
+    kept: tuple[KeptRange, ...]
+    """Ranges that should be replaced, but are incomplete in the log."""
     not_served: tuple[str, ...] = ()
-    """What a degraded mount leaves out, a line for each disk and segment, where the log's beginning is exported."""
+    """If the log's beginning is exported: one line for each disk and segment that a degraded mount leaves out."""
 
     @property
     def todo_bytes(self) -> int:
@@ -142,12 +143,12 @@ class ExportPlan:
 class ExportResult:
     output: str
     ranges: tuple[FinishedRange, ...]
-    """Finished by this run."""
+    """Ranges finished by this run."""
     finished_before: int
     """Ranges."""
     end_offset: int
     lost: tuple[Range, ...]
-    kept: tuple[Kept, ...]
+    kept: tuple[KeptRange, ...]
     not_served: tuple[str, ...] = ()
 
     @property
@@ -179,7 +180,7 @@ class ExportResult:
 
 
 def plan_export(request: ExportRequest, options: Mapping[str, str] | None = None, *, cores: int = 1) -> ExportPlan:
-    """What `export` would do; changes nothing, and needs no Spark.
+    """The plan of an `export` with these arguments. Changes nothing, and needs no Spark.
 
     `options`: those of `format("commitlog")`: topic, startingOffsets, mode, splitSize, ... Raises OptionError,
     LocationError, DataLossError, ExportRefusedError.
@@ -187,24 +188,24 @@ def plan_export(request: ExportRequest, options: Mapping[str, str] | None = None
     read = parse_options({"path": request.log, **(options or {})}, streaming=False)
     layout = _layout(request)
     settings = _settings(layout, read)
-    folder = ExportFolder(request.output)
-    folder.check(settings)
+    directory = ExportDirectory(request.output)
+    directory.check(settings)
     listing, log_end = survey(read.path, read.segment_size)
     require_log(listing)
     require_places(listing, fail=read.fail_on_data_loss)
     start, end = _bounds(read, listing, log_end)
-    before = tuple(folder.finished())
-    asked = _uncovered(start, end, before)
+    before = tuple(directory.finished())
+    requested = _unfinished(start, end, before)
     finished_to = max((one.end for one in before), default=start)
     if read.start is Edge.EARLIEST and finished_to < start:
-        asked.insert(0, (finished_to, start))
-    from_beginning = read.start is Edge.EARLIEST and bool(asked) and asked[0][0] == listing.begin_offset
+        requested.insert(0, (finished_to, start))
+    from_beginning = read.start is Edge.EARLIEST and bool(requested) and requested[0][0] == listing.begin_offset
     require_beginning(listing, fail=read.fail_on_data_loss and from_beginning)
-    lost = _lost_ranges(read, listing, [*asked, *_cut_off(read, listing, log_end)])
-    todo = [piece for one in asked for piece in _cut(listing, *one, _range_size(request, read, cores))]
-    kept: list[Kept] = []
+    lost = _lost_ranges(read, listing, [*requested, *_missing_end(read, listing, log_end)])
+    todo = [piece for one in requested for piece in _cut(listing, *one, _range_size(request, read, cores))]
+    kept: list[KeptRange] = []
     if request.replace:
-        whole, kept = _replaceable(before, _asked(read, start), listing, log_end)
+        whole, kept = _replaceable(before, _requested(read, start), listing, log_end)
         todo += [(one.start, one.end) for one in whole if start <= one.start and one.end <= end]
     return ExportPlan(
         *(request, read, layout, settings, listing, end, tuple(sorted(todo)), before, tuple(lost), tuple(kept)),
@@ -219,25 +220,25 @@ def export(
     *,
     on_progress: "OnProgress | None" = None,
 ) -> ExportResult:
-    """Bring the output up to the log's end. `on_progress` is told bytes of the log: done, and in all.
+    """Export the log up to its end. `on_progress` gets bytes of the log: done, and total.
 
-    Raises as `plan_export`, DamagedLogError (FAILFAST), ExportInterruptedError, OutputError; what was finished
-    stays finished.
+    Raises the errors of `plan_export`, DamagedLogError (FAILFAST), ExportInterruptedError, OutputError; finished
+    ranges stay finished.
     """
     plan = plan_export(request, options, cores=spark.sparkContext.defaultParallelism)
-    with ExportFolder(request.output).open(plan.settings) as folder:
-        # Planned before the lock was held: somebody else may have been faster.
-        if folder.finished() != list(plan.before):
+    with ExportDirectory(request.output).open(plan.settings) as directory:
+        # The plan was made before the lock was taken: another export may have finished ranges meanwhile.
+        if directory.finished() != list(plan.before):
             plan = plan_export(request, options, cores=spark.sparkContext.defaultParallelism)
-        run = _Run(spark, plan, folder, on_progress)
+        run = _Run(spark, plan, directory, on_progress)
         try:
             ranges = tuple(finished for one in plan.todo for finished in run.export_range(*one))
         except BaseException:
             with suppress(OSError, PipelineError):
-                folder.clear_building()  # else the next run does
+                directory.clear_building()  # if this fails, the next run clears it
             raise
     return ExportResult(
-        output=folder.place,
+        output=directory.place,
         ranges=ranges,
         finished_before=len(plan.before),
         end_offset=plan.end_offset,
@@ -257,14 +258,15 @@ def _layout(request: ExportRequest) -> Layout:
         raise OptionError(str(error)) from None
     unknown = [name for name in request.partition_by if name not in tasks.PARTITION_COLUMNS]
     if unknown:
-        raise OptionError(f"no partition by {', '.join(unknown)}: there are {', '.join(tasks.PARTITION_COLUMNS)}")
+        names = ", ".join(tasks.PARTITION_COLUMNS)
+        raise OptionError(f"partition by {', '.join(unknown)}: is not supported; the columns are {names}")
     if len({*request.columns}) < len(request.columns):
-        raise OptionError("a column is named twice: name each once")
+        raise OptionError("columns: a column occurs twice; name each column once")
     layout = Layout(request.columns, request.partition_by, request.compression)
     if not layout.file_schema.names:
-        raise OptionError("nothing is left for the files: name a column that folders are not made by")
+        raise OptionError("columns: all of them are in the names of directories; name another column for the files")
     if request.compression not in COMPRESSIONS:
-        raise OptionError(f"no compression {request.compression}: there are {', '.join(COMPRESSIONS)}")
+        raise OptionError(f"compression {request.compression}: is unknown; choose {', '.join(COMPRESSIONS)}")
     return layout
 
 
@@ -284,10 +286,10 @@ def _settings(layout: Layout, read: ReadOptions) -> dict[str, Any]:
 
 
 def _bounds(read: ReadOptions, listing: LogListing, log_end: int) -> Range:
-    """Places where records begin, so that a range never begins inside one."""
+    """The range to export. Both ends are where records begin, so that no range begins inside a record."""
     begin = listing.begin_offset
     if isinstance(read.start, int) and read.start > log_end:
-        raise LocationError(f"{read.path}: startingOffsets is {read.start}, but the log ends at {log_end}")
+        raise LocationError(f"{read.path}: the log ends at {log_end}, before startingOffsets = {read.start}")
     end = first_place(listing, read.end, log_end) if isinstance(read.end, int) and read.end < log_end else log_end
     match read.start:
         case Edge.EARLIEST:
@@ -298,15 +300,15 @@ def _bounds(read: ReadOptions, listing: LogListing, log_end: int) -> Range:
             return min(first_place(listing, max(start, begin), log_end), end), end
 
 
-def _cut_off(read: ReadOptions, listing: LogListing, log_end: int) -> list[Range]:
-    """What was asked for of a last segment that was cut short."""
+def _missing_end(read: ReadOptions, listing: LogListing, log_end: int) -> list[Range]:
+    """The requested part of the log that a truncated last segment lacks."""
     expected = expected_end(listing, log_end)
     end = min(expected, read.end) if isinstance(read.end, int) else expected
     return [(log_end, end)] if read.start is not Edge.LATEST and end > log_end else []
 
 
 def _lost_ranges(read: ReadOptions, listing: LogListing, ranges: Iterable[Range]) -> list[Range]:
-    """What the log does not hold of `ranges`. Raises DataLossError where that is not accepted."""
+    """The parts of `ranges` that the log does not hold. With failOnDataLoss it raises DataLossError instead."""
     lost = []
     for one in ranges:
         require_complete(listing, *one, fail=read.fail_on_data_loss, warn=False)
@@ -314,44 +316,35 @@ def _lost_ranges(read: ReadOptions, listing: LogListing, ranges: Iterable[Range]
     return lost
 
 
-def _uncovered(start: int, end: int, finished: Iterable[FinishedRange]) -> list[Range]:
-    """The parts of [start, end) that are in none of the ranges, which are in order."""
-    rest, at = [], start
-    for one in finished:
-        if one.start >= end:
-            break
-        if one.start > at:
-            rest.append((at, one.start))
-        at = max(at, one.end)
-    if at < end:
-        rest.append((at, end))
-    return rest
+def _unfinished(start: int, end: int, finished: Iterable[FinishedRange]) -> list[Range]:
+    """The parts of [start, end) that are in none of the `finished` ranges, which are in order."""
+    return uncovered(start, end, ((one.start, one.end) for one in finished))
 
 
-def _asked(read: ReadOptions, start: int) -> tuple[int, float]:
-    """The log offsets that are meant, whether they are in the log or not."""
+def _requested(read: ReadOptions, start: int) -> tuple[int, float]:
+    """The requested log offsets, whether they are in the log or not."""
     first = min(start, read.start) if isinstance(read.start, int) else start
     return first, read.end if isinstance(read.end, int) else inf
 
 
 def _replaceable(
-    finished: Iterable[FinishedRange], asked: tuple[int, float], listing: LogListing, log_end: int
-) -> tuple[list[FinishedRange], list[Kept]]:
-    """Those of which the log has all, and those asked for of which it has not."""
+    finished: Iterable[FinishedRange], requested: tuple[int, float], listing: LogListing, log_end: int
+) -> tuple[list[FinishedRange], list[KeptRange]]:
+    """The ranges that are complete in the log, and the requested ones that are not."""
     whole, kept = [], []
     for one in finished:
         missing = missing_ranges(listing, one.start, one.end)
         if not missing and one.end <= log_end:
             whole.append(one)
-        elif one.start < asked[1] and one.end > asked[0]:
+        elif one.start < requested[1] and one.end > requested[0]:
             where = ", ".join(f"{start} to {end}" for start, end in missing)
             reason = f"log offsets {where} are not in the log" if missing else f"the log ends at {log_end}"
-            kept.append(Kept(one.start, one.end, reason))
+            kept.append(KeptRange(one.start, one.end, reason))
     return whole, kept
 
 
 def _cut(listing: LogListing, start: int, end: int, size: int) -> list[Range]:
-    """[start, end) without what is not there, in pieces of about `size` that end where segments do."""
+    """[start, end) without missing parts, in ranges of about `size` that end where segments end."""
     pieces: list[Range] = []
     for segment in listing.segments:
         first, last = max(start, segment.base_offset), min(end, segment.end_offset)
@@ -377,10 +370,10 @@ def _split_bytes(read: ReadOptions) -> int:
 
 class _Run:
     def __init__(
-        self, spark: "SparkSession", plan: ExportPlan, folder: ExportFolder, on_progress: "OnProgress | None"
+        self, spark: "SparkSession", plan: ExportPlan, directory: ExportDirectory, on_progress: "OnProgress | None"
     ) -> None:
         read = plan.options
-        self._spark, self._plan, self._folder, self._on_progress = spark, plan, folder, on_progress
+        self._spark, self._plan, self._directory, self._on_progress = spark, plan, directory, on_progress
         self._before = {(one.start, one.end): one for one in plan.before}
         self._reading = Reading(
             plan.layout,
@@ -391,13 +384,13 @@ class _Run:
         self._listing = plan.listing
         self._done_bytes = 0
         self._range_bytes = 0
-        """Of the range that is being exported."""
+        """Size of the range in progress."""
         self.lost: list[Range] = []
-        self.kept: list[Kept] = []
+        self.kept: list[KeptRange] = []
 
     def export_range(self, start: int, end: int) -> list[FinishedRange]:
-        """What of it was finished: more than one where a part of it went meanwhile, none if the one that is there
-        is better."""
+        """The finished parts of this range: several if a part of it was deleted meanwhile, none if the existing
+        export is better."""
         self._range_bytes = end - start
         before = self._before.get((start, end))
         try:
@@ -406,16 +399,16 @@ class _Run:
             missing = self._gone(start, end)
             if not missing:
                 raise
-            self._folder.clear_building()
+            self._directory.clear_building()
             if before is None:
                 return self._without(missing, start, end)
             where = ", ".join(f"{first} to {last}" for first, last in missing)
             return self._keep(before, f"log offsets {where} are not in the log")
         if before is not None and finished.rows < before.rows:
-            self._folder.clear_building()
-            return self._keep(before, f"{before.rows} rows are there, {finished.rows} would take their place")
-        self._folder.commit(finished, made, before)
-        self._folder.clear_building()
+            self._directory.clear_building()
+            return self._keep(before, f"it has {before.rows} rows, the new export would have {finished.rows}")
+        self._directory.commit(finished, made, before)
+        self._directory.clear_building()
         self._done_bytes += end - start
         return [finished]
 
@@ -430,7 +423,7 @@ class _Run:
         return self._finished(start, end, rows, plans, written, tally)
 
     def _gone(self, start: int, end: int) -> list[Range]:
-        """What of a range was there when it was planned, and is not now; nothing with failOnDataLoss."""
+        """The parts of a range that were deleted since the plan was made; empty with failOnDataLoss."""
         read = self._plan.options
         if read.fail_on_data_loss:
             return []
@@ -444,7 +437,7 @@ class _Run:
         return [finished for piece in rest for finished in self.export_range(*piece)]
 
     def _keep(self, before: FinishedRange, reason: str) -> list[FinishedRange]:
-        self.kept.append(Kept(before.start, before.end, reason))
+        self.kept.append(KeptRange(before.start, before.end, reason))
         self._done_bytes += before.end - before.start
         return []
 
@@ -456,7 +449,7 @@ class _Run:
         return narrow_by_time(splits, read.start_ms, read.end_ms)
 
     def _planned(self, splits: Sequence[Split]) -> tuple[Tally, list[FilePlan]]:
-        """What the range comes to, and the files it is to be written into."""
+        """The total of the range, and its files."""
         layout = self._plan.layout
         whole = Tally()
         sizes: dict[Partition, dict[int, int]] = {}
@@ -467,7 +460,7 @@ class _Run:
                 of_split = sizes.setdefault(layout.partition_of(well_formed_text(raw), day), {})
                 of_split[number] = of_split.get(number, 0) + figures.stored_bytes
         for partition in sizes:
-            partition_folder(layout.folder_parts(partition))  # refused before anything is written
+            partition_directory(layout.directory_parts(partition))  # raises before anything is written
         cores = self._spark.sparkContext.defaultParallelism
         return whole, plan_files(sizes, self._plan.request.file_size, cores)
 
@@ -476,7 +469,7 @@ class _Run:
             return []
         writers = 1 + max(plan.writer for plan in plans)
         pack = partial(tasks.pack_splits, splits=splits, reading=self._reading, plans=plans)
-        write = partial(tasks.write_files, output=self._folder.place, layout=self._plan.layout)
+        write = partial(tasks.write_files, output=self._directory.place, layout=self._plan.layout)
         context = self._spark.sparkContext
         packed = context.parallelize(range(len(splits)), len(splits)).mapPartitions(pack)
         shuffled = packed.repartitionAndSortWithinPartitions(writers, tasks.writer_of)
@@ -499,21 +492,22 @@ class _Run:
         if on_progress is None:
             return show_progress(self._spark, None)
 
-        def tell(tasks_done: int, _: int) -> None:
+        def report(tasks_done: int, _: int) -> None:
             part = from_part + (to_part - from_part) * min(1.0, tasks_done / tasks_in_all)
             on_progress(self._done_bytes + int(part * self._range_bytes), self._plan.todo_bytes)
 
-        return show_progress(self._spark, tell)
+        return show_progress(self._spark, report)
 
     def _checked(self, tally: Tally, written: Sequence[tasks.Written]) -> int:
-        """The rows in all files: as many as were counted, without those whose bodies were found wrong since."""
+        """The rows in all files. They must be as many as were counted, without rows whose bodies were damaged
+        since."""
         rows = sum(one.rows for one in written if isinstance(one, FileWritten))
         skipped = sum(isinstance(one, Damage) for one in written)
         counted = sum(figures.messages for figures in tally.figures.values())
         if rows != counted - max(0, skipped - len(tally.damages)):
             raise ExportInterruptedError(
-                f"{self._plan.request.log}: {counted} messages were counted, but {rows} exported: the log has "
-                "changed meanwhile: run the same again"
+                f"{self._plan.request.log}: the log has changed meanwhile ({counted} messages were counted, but "
+                f"{rows} exported); run the same export again"
             )
         return rows
 
@@ -530,10 +524,10 @@ class _Run:
         files, made, counts = [], {}, dict[str, int]()
         damages = [one for one in written if isinstance(one, Damage)] or tally.damages
         for one in sorted(one for one in written if isinstance(one, FileWritten)):
-            folder = partition_folder(self._plan.layout.folder_parts(by_number[one.number].partition))
-            # By folder: two partitions may share one (Spark's name for "" is a name that a topic may have).
-            number = counts[folder] = counts.get(folder, -1) + 1
-            path = f"{folder}/{start:020d}-{end:020d}-{number:03d}.parquet".lstrip("/")
+            directory = partition_directory(self._plan.layout.directory_parts(by_number[one.number].partition))
+            # Counted by directory: two partitions may share one (a topic may have the name that Spark uses for "").
+            number = counts[directory] = counts.get(directory, -1) + 1
+            path = f"{directory}/{start:020d}-{end:020d}-{number:03d}.parquet".lstrip("/")
             files.append(FinishedFile(path, one.rows, one.size))
             made[path] = one.path
         ordered = tuple(sorted(damages, key=lambda damage: damage.offset))
@@ -543,12 +537,13 @@ class _Run:
 @worker_task
 def _count(numbers: Iterable[int], *, splits: Sequence[Split], reading: Reading) -> Iterator[tuple[int, Tally]]:
     for number in numbers:
-        yield number, tally_splits([splits[number]], reading.mode, store_days, reading.wanted)
+        yield number, tally_splits([splits[number]], reading.mode, store_days, reading.filter)
 
 
 def plan_files(sizes: Mapping[Partition, Mapping[int, int]], file_size: int, cores: int) -> list[FilePlan]:
-    """The files for so many bytes per partition and split, and who writes which: each partition's in the order of
-    the log, a new one once the last has `file_size`; the largest are dealt first, to who has least."""
+    """The files for these bytes per partition and split, and their writers. Each partition's rows are in the order
+    of the log; a new file begins after `file_size`. The largest file is assigned first, to the writer with the
+    least bytes."""
     cuts: list[tuple[Partition, int, int]] = []  # partition, first split, bytes
     for partition in sorted(sizes, key=str):
         of_partition = sorted(sizes[partition].items())
@@ -569,4 +564,4 @@ def plan_files(sizes: Mapping[Partition, Mapping[int, int]], file_size: int, cor
     return [FilePlan(partition, first, n, writers[n]) for n, (partition, first, _) in enumerate(cuts)]
 
 
-__all__ = ["ExportPlan", "ExportRequest", "ExportResult", "Kept", "export", "plan_export"]
+__all__ = ["ExportPlan", "ExportRequest", "ExportResult", "KeptRange", "export", "plan_export"]

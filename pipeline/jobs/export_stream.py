@@ -1,13 +1,14 @@
-"""The log as a growing table of Parquet files: a streaming query, from a checkpoint, each message exactly once.
+"""Exports the log as a growing table of Parquet files: a streaming query with a checkpoint, each message exactly
+once.
 
-What Spark's own file sink writes counts for readers that go by its `_spark_metadata` (Spark does). Other readers
-may see the files of a micro-batch that was killed beside those of its repetition; `export` has no such moment.
+Spark's file sink guarantees this for readers that use its `_spark_metadata` (Spark does). Other readers may see the
+files of a micro-batch that was killed beside those of its repetition; `export` does not have this problem.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from commitlogfs.pipeline.jobs.export_folder import OWN, ExportRefusedError
+from commitlogfs.pipeline.jobs.export_directory import OWN, ExportRefusedError
 from commitlogfs.pipeline.jobs.export_tasks import PARTITION_COLUMNS
 from commitlogfs.pipeline.log.errors import OptionError, PipelineError
 from commitlogfs.pipeline.log.locations import local_path
@@ -39,20 +40,20 @@ def follow(
     available_now: bool = False,
     options: Mapping[str, str] | None = None,
 ) -> "StreamingQuery":
-    """Start the query: what the log has from its begin on, and what it gets. It goes on until it is stopped; with
-    `available_now`, until it has read what is there now. `output`: anything that Spark can write to.
+    """Start a query that exports the log from its beginning and continues until it is stopped; with
+    `available_now`, until it has read the log as it is at the start. `output`: any path that Spark can write to.
 
-    `options`: those of `readStream.format("commitlog")`. The same output and checkpoint (`OUTPUT/_checkpoint` by
-    default) go on where they ended. Each micro-batch is shuffled by topic and date, so that it makes one file of
-    each. Raises OptionError, ExportRefusedError.
+    `options`: those of `readStream.format("commitlog")`. A query with the same output and checkpoint
+    (`OUTPUT/_checkpoint` by default) continues an earlier one. Each micro-batch is shuffled by topic and date, so
+    that it makes one file of each. Raises OptionError, ExportRefusedError.
     """
     given = _checked_options(log, output, partition_by, options or {})
     rows = _read_stream(spark, log, columns, partition_by, given)
     if partition_by:
         rows = rows.repartition(*partition_by)
-    kept = [*columns, *(name for name in partition_by if name not in columns)]
+    selected = [*columns, *(name for name in partition_by if name not in columns)]
     writer = (
-        rows.select(*kept)
+        rows.select(*selected)
         .writeStream.format("parquet")
         .outputMode("append")
         .option("path", output)
@@ -75,10 +76,11 @@ def _checked_options(
     parse_options({"path": log, **given}, streaming=True)
     unknown = [name for name in partition_by if name not in PARTITION_COLUMNS]
     if unknown:
-        raise OptionError(f"no partition by {', '.join(unknown)}: there are {', '.join(PARTITION_COLUMNS)}")
-    folder = local_path(output)
-    if folder is not None and (folder / OWN).exists():
-        raise ExportRefusedError(f"{output} was made by exports of whole ranges: name another output")
+        allowed = ", ".join(PARTITION_COLUMNS)
+        raise OptionError(f"partition by {', '.join(unknown)}: is not supported; the columns are {allowed}")
+    directory = local_path(output)
+    if directory is not None and (directory / OWN).exists():
+        raise ExportRefusedError(f"{output}: was made by exports of ranges, not by a stream; name another output")
     return given
 
 
@@ -89,7 +91,7 @@ def _read_stream(
     partition_by: Sequence[str],
     options: Mapping[str, str],
 ) -> "DataFrame":
-    """The columns, and those that the partitions are made of."""
+    """The requested columns, and those that the partitions need."""
     from pyspark.sql.functions import col, to_date
 
     needed = [name for name, by in (("topic", "topic"), ("storeTimestamp", "date")) if by in partition_by]
@@ -99,7 +101,7 @@ def _read_stream(
 
 
 def wait(query: "StreamingQuery") -> None:
-    """Until the query ends. Raises StreamFailedError with the one line that says why."""
+    """Wait until the query ends. Raises StreamFailedError with the reason in one line."""
     from pyspark.errors import PySparkException
 
     from commitlogfs.pipeline.jobs.worker_errors import worker_errors
@@ -118,5 +120,5 @@ def _schema(names: Sequence[str]) -> str:
 
     unknown = [name for name in names if name not in COLUMN_TYPES]
     if unknown:
-        raise OptionError(f"no column {', '.join(unknown)}: there are {', '.join(COLUMN_TYPES)}")
+        raise OptionError(f"column {', '.join(unknown)}: is unknown; the columns are {', '.join(COLUMN_TYPES)}")
     return ", ".join(f"{name} {COLUMN_TYPES[name].simpleString()}" for name in names)

@@ -1,6 +1,6 @@
-"""What Spark workers do in an export: rows of a split packed by file, and files written from them.
+"""Tasks of Spark workers in an export: pack the rows of a split by file, and write files from packed rows.
 
-A row becomes neither a Python nor a JVM object: between the steps travel Arrow batches as bytes, some 100 KiB each.
+A row becomes neither a Python nor a JVM object: the tasks exchange Arrow batches as bytes, some 100 KiB each.
 """
 
 from bisect import bisect_right
@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from commitlogfs.pipeline.arrays.array_types import Longs
-from commitlogfs.pipeline.jobs.export_folder import ExportFolder
+from commitlogfs.pipeline.jobs.export_directory import ExportDirectory
 from commitlogfs.pipeline.jobs.tally import DAY_MS
 from commitlogfs.pipeline.log.errors import output_errors
 from commitlogfs.pipeline.log.scanner import Damage, DamageMode
@@ -27,28 +27,28 @@ from commitlogfs.pipeline.source.worker_task import worker_task
 
 PARTITION_COLUMNS: Final = ("topic", "date")
 _PACKED_BYTES: Final = 256 << 10
-"""Largest item: Spark and its sort hold some hundreds of them at a time."""
+"""Size of the largest item: Spark and its sort hold some hundreds of items at a time."""
 _HELD_BYTES: Final = 32 << 20
-"""Rows of a split that are gathered before they are packed and sent on."""
+"""Number of rows of a split that are gathered before they are packed and sent on."""
 _ROW_GROUP_BYTES: Final = 64 << 20
 _NO_FILE: Final = -1
 _REPEATING: Final = (
     *("topic", "queueId", "tags", "flag", "sysFlag", "bornHost", "storeHost", "reconsumeTimes"),
     *("preparedTransactionOffset", "magicCode", "segment"),
 )
-"""Columns whose values are worth a dictionary: trying one on bodies and keys only costs time."""
+"""Columns that are dictionary-encoded: for bodies and keys the attempt only costs time."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Partition = tuple[str | None, int | None]
-"""Topic and day since 1970; None where files are not partitioned by it, or there is none that can be said."""
+"""Topic and day since 1970; None if files are not partitioned by it, or if the time is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What goes into the files. Picklable."""
+    """Columns and partitions of the files. Picklable."""
 
     columns: tuple[str, ...]
-    """As asked for; those of `partition_by` are in the names of folders, not in the files."""
+    """As requested; columns of `partition_by` are in the names of directories, not in the files."""
     partition_by: tuple[str, ...]
     compression: str
 
@@ -57,12 +57,12 @@ class Layout:
         return pa.schema([COLUMNS.field(name) for name in self.columns if name not in self.partition_by])
 
     def read_schema(self, mode: DamageMode) -> pa.Schema:
-        """What must be decoded for it, and, where damage is told in rows, what says where it is."""
-        wanted = [name for name, by in (("topic", "topic"), ("storeTimestamp", "date")) if by in self.partition_by]
+        """The columns to decode, including those that locate a damaged range in PERMISSIVE mode."""
+        needed = [name for name, by in (("topic", "topic"), ("storeTimestamp", "date")) if by in self.partition_by]
         if mode is DamageMode.PERMISSIVE:
-            wanted += ["commitLogOffset", "storeSize", "segment"]
+            needed += ["commitLogOffset", "storeSize", "segment"]
         names = self.file_schema.names
-        names += [name for name in wanted if name not in names]
+        names += [name for name in needed if name not in names]
         damage = [pa.field(DAMAGE_COLUMN, pa.string())] if mode is DamageMode.PERMISSIVE else []
         return pa.schema([*(COLUMNS.field(name) for name in names), *damage])
 
@@ -72,13 +72,13 @@ class Layout:
             day if "date" in self.partition_by and date_text(day) is not None else None,
         )
 
-    def folder_parts(self, partition: Partition) -> list[tuple[str, str | None]]:
+    def directory_parts(self, partition: Partition) -> list[tuple[str, str | None]]:
         values = {"topic": partition[0], "date": date_text(partition[1])}
         return [(column, values[column]) for column in self.partition_by]
 
 
 def date_text(day: int | None) -> str | None:
-    """None for a day beyond the calendar: only damage has such times."""
+    """ISO date; None for a day outside the calendar, which only damaged records have."""
     try:
         return None if day is None else (_EPOCH + timedelta(days=day)).date().isoformat()
     except OverflowError:
@@ -86,7 +86,7 @@ def date_text(day: int | None) -> str | None:
 
 
 class FilePlan(NamedTuple):
-    """One file to be: the rows of a partition from the splits `first_split` up to the next file's."""
+    """A file to write: the rows of a partition from the splits `first_split` up to the next file's."""
 
     partition: Partition
     first_split: int
@@ -95,7 +95,7 @@ class FilePlan(NamedTuple):
 
 
 class RowsKey(NamedTuple):
-    """Sorts what one writer gets: by file, then in the order of the log."""
+    """Sort key for the items of one writer: by file, then in the order of the log."""
 
     writer: int
     file: int
@@ -112,17 +112,17 @@ def writer_of(key: RowsKey) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How the splits of one export are read. Picklable."""
+    """Reads the splits of one export. Picklable."""
 
     layout: Layout
-    wanted: RecordFilter
+    filter: RecordFilter
     mode: DamageMode
     check_crc: bool
 
     def rows_of(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """Raises SegmentGoneError whatever failOnDataLoss says: the driver has to know."""
+        """Raises SegmentGoneError even with failOnDataLoss=false: the driver handles it."""
         schema = self.layout.read_schema(self.mode)
-        return RowReader(schema, self.wanted, self.mode, self.check_crc, fail_on_data_loss=True).read(split)
+        return RowReader(schema, self.filter, self.mode, self.check_crc, fail_on_data_loss=True).read(split)
 
 
 # --- decoding --------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Reading:
 def pack_splits(
     numbers: Iterable[int], *, splits: Sequence[Split], reading: Reading, plans: Sequence[FilePlan]
 ) -> Iterator[Pair]:
-    """The rows of these splits, each with the writer and the file that it is for."""
+    """The rows of these splits, each with its writer and file."""
     routes: dict[Partition, list[FilePlan]] = {}
     for plan in plans:
         routes.setdefault(plan.partition, []).append(plan)
@@ -175,7 +175,7 @@ class _Packer:
             self._held.setdefault(partition, []).append(of_file.slice(start, end - start))
 
     def _partitions(self, batch: pa.RecordBatch) -> tuple[Longs, list[Partition]]:
-        """Which group each row is in, and the groups' partitions."""
+        """The group of each row, and the groups' partitions."""
         topics: list[str | None] = [None]
         codes = np.zeros(batch.num_rows, np.int64)
         if "topic" in self._layout.partition_by:
@@ -210,15 +210,15 @@ class _Packer:
 
 
 def _days(times: pa.Array) -> Longs:
-    """Days since 1970; an impossible one where there is no time."""
-    # The storage of a timestamp is its microseconds.
+    """Days since 1970; an impossible day for a null."""
+    # A timestamp is stored in microseconds.
     microseconds = times.cast(pa.int64()).fill_null(np.iinfo(np.int64).max)
     days: Longs = microseconds.to_numpy(zero_copy_only=False) // (DAY_MS * 1000)
     return days
 
 
 def _parted(batch: pa.RecordBatch) -> tuple[list[Damage], pa.RecordBatch]:
-    """What was skipped, and the rows of messages."""
+    """The damaged ranges, and the rows of messages."""
     if DAMAGE_COLUMN not in batch.schema.names or batch.column(DAMAGE_COLUMN).null_count == batch.num_rows:
         return [], batch
     damage = batch.column(DAMAGE_COLUMN)
@@ -235,7 +235,7 @@ def _parted(batch: pa.RecordBatch) -> tuple[list[Damage], pa.RecordBatch]:
 class FileWritten(NamedTuple):
     number: int
     path: str
-    """In the making, below the output folder."""
+    """Path of the unfinished file, below the output directory."""
     rows: int
     size: int
 
@@ -245,24 +245,24 @@ Written = FileWritten | Damage
 
 @worker_task
 def write_files(pairs: Iterable[Pair], *, output: str, layout: Layout) -> Iterator[Written]:
-    """For the sorted items of one writer: its files, each whole and on the disk; nothing of them is seen yet.
+    """Writes the files of one writer from its sorted items; each is complete and on the disk, but not visible yet.
 
-    Two tries of a task write two files: the driver takes the one it is told of. Raises OutputError.
+    Two attempts of a task write two files: the driver uses the one whose result it gets. Raises OutputError.
     """
     for number, of_file in groupby(pairs, lambda pair: pair[0].file):
         if number == _NO_FILE:
             yield from (item for _, item in of_file if isinstance(item, Damage))
         else:
             packed = (item for _, item in of_file if isinstance(item, bytes))
-            folder = ExportFolder(output)
-            with output_errors(folder.place):
-                written = _write_file(number, packed, folder, layout)
+            directory = ExportDirectory(output)
+            with output_errors(directory.place):
+                written = _write_file(number, packed, directory, layout)
             yield written
 
 
-def _write_file(number: int, packed: Iterable[bytes], folder: ExportFolder, layout: Layout) -> FileWritten:
+def _write_file(number: int, packed: Iterable[bytes], directory: ExportDirectory, layout: Layout) -> FileWritten:
     schema = layout.file_schema
-    path, stream = folder.new_file(str(number))
+    path, stream = directory.new_file(str(number))
     rows = size = 0
     waiting: list[pa.RecordBatch] = []
     repeating = [name for name in schema.names if name in _REPEATING]
@@ -279,4 +279,4 @@ def _write_file(number: int, packed: Iterable[bytes], folder: ExportFolder, layo
                 waiting, size = [], 0
         if waiting:
             writer.write_table(pa.Table.from_batches(waiting))
-    return FileWritten(number, path, rows, folder.finish_file(path))
+    return FileWritten(number, path, rows, directory.finish_file(path))

@@ -1,4 +1,4 @@
-"""What an audit finds, and how much of it is kept: every finding counts, the first ones of a kind are shown."""
+"""Findings of an audit: all are counted, the first ones of each kind are shown."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ SHOWN_PER_KIND = 100
 
 
 class Kind(StrEnum):
-    """What can be wrong; each value is a stable name for scripts."""
+    """Kinds of findings; each value is a stable name for scripts."""
 
     GAP = "gap"
     CUT_SHORT = "cut-short"
@@ -33,22 +33,22 @@ class Kind(StrEnum):
 
 MEANINGS = {
     Kind.GAP: "no segment holds this range of the log",
-    Kind.CUT_SHORT: "the file of a segment ends before it ought to",
-    Kind.UNREAD_END: "a message after the last one that is read: never finished, or damaged",
-    Kind.EMPTY_PLACE: "a folder without any segment: is its disk mounted?",
-    Kind.NOT_SERVED: "a degraded mount leaves out a disk or a segment",
-    Kind.DUPLICATE_SEGMENT: "two folders hold a segment of this name",
-    Kind.DAMAGE: "no readable record, although the log goes on behind it",
+    Kind.CUT_SHORT: "the file of a segment is too short",
+    Kind.UNREAD_END: "a message after the last one that is read: its write was interrupted, or it is damaged",
+    Kind.EMPTY_PLACE: "a directory holds no segment; check that its disk is mounted",
+    Kind.NOT_SERVED: "a degraded mount does not serve a disk or a segment",
+    Kind.DUPLICATE_SEGMENT: "two directories hold a segment with this name",
+    Kind.DAMAGE: "no record can be read, although the log continues after it",
     Kind.BODY_CRC: "the body does not match its CRC",
     Kind.PROPERTY_CRC: "the record does not match the CRC in its properties",
-    Kind.QUEUE_JUMP: "queue offsets in the log do not follow one another",
+    Kind.QUEUE_JUMP: "queue offsets in the log are not consecutive",
     Kind.QUEUE_MISSING: "the queue has records in the log, but no files",
-    Kind.QUEUE_ENTRY_MISSING: "a record without an entry in its consume queue",
-    Kind.QUEUE_ENTRY_WRONG: "an entry that points elsewhere than at its record, or says something else of it",
-    Kind.QUEUE_ENTRY_STRAY: "an entry for which the log has no record",
-    Kind.INDEX_ENTRY_MISSING: "a key of a record that is not in the index",
-    Kind.INDEX_ENTRY_STRAY: "an index entry for which the log has no key",
-    Kind.INDEX_BROKEN: "an index file in which keys cannot be found",
+    Kind.QUEUE_ENTRY_MISSING: "a record has no entry in its consume queue",
+    Kind.QUEUE_ENTRY_WRONG: "an entry differs from its record",
+    Kind.QUEUE_ENTRY_STRAY: "the log has no record for an entry",
+    Kind.INDEX_ENTRY_MISSING: "a key of a record is not in the index",
+    Kind.INDEX_ENTRY_STRAY: "the log has no key for an index entry",
+    Kind.INDEX_BROKEN: "keys of an index file cannot be found",
 }
 
 
@@ -56,15 +56,15 @@ MEANINGS = {
 class Finding:
     kind: Kind
     offset: int
-    """Of the log; -1 where there is none."""
+    """Log offset; -1 if the finding has none."""
     where: str
-    """Segment, queue or file."""
+    """Name of the segment, queue or file."""
     detail: str
 
 
 @dataclass(slots=True)
 class Findings:
-    """Counts of all, and the first of each kind. Picklable, and can be added up in any order."""
+    """Number of findings of each kind, and the first ones. Picklable, and can be merged in any order."""
 
     counts: Counter[Kind] = field(default_factory=Counter)
     shown: dict[Kind, list[Finding]] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Findings:
 
     def _show(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
-            kept = self.shown.setdefault(finding.kind, [])
-            kept.append(finding)
-            if len(kept) > 2 * SHOWN_PER_KIND:
-                self.shown[finding.kind] = sorted(kept)[:SHOWN_PER_KIND]
+            first_ones = self.shown.setdefault(finding.kind, [])
+            first_ones.append(finding)
+            if len(first_ones) > 2 * SHOWN_PER_KIND:
+                self.shown[finding.kind] = sorted(first_ones)[:SHOWN_PER_KIND]

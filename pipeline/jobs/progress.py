@@ -1,4 +1,4 @@
-"""How far a Spark job is, told to a callback from a thread of its own."""
+"""Reports the progress of Spark jobs to a callback, from its own thread."""
 
 import threading
 import time
@@ -9,20 +9,20 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 
 OnProgress = Callable[[int, int], None]
-"""Called with the tasks done and the tasks known so far; the latter grows as stages begin. The last call after jobs
-that succeeded says that all are done."""
+"""Called with the number of finished tasks and of known tasks; the latter grows when stages begin. After successful
+jobs the last call reports all tasks as finished."""
 
 _GROUP = "spark.jobGroup.id"
 _RUNNING = "RUNNING"
 _EVERY_S = 0.5
 _LAG_S = 1.0
-"""What Spark tells of a job comes through a queue, behind the job itself: how long its last word is waited for."""
-_LOOK_AGAIN_S = 0.01
+"""Spark reports job states with a delay: maximum time to wait for the last state."""
+_POLL_AGAIN_S = 0.01
 
 
 @contextmanager
 def show_progress(spark: SparkSession, on_progress: OnProgress | None) -> Iterator[None]:
-    """Tell of the jobs that this thread runs inside; the thread's own job group is restored after."""
+    """Report the jobs that this thread runs inside; the thread's previous job group is restored afterwards."""
     if on_progress is None:
         yield
         return
@@ -32,15 +32,15 @@ def show_progress(spark: SparkSession, on_progress: OnProgress | None) -> Iterat
     context.setLocalProperty(_GROUP, group)
     jobs = _Jobs(spark, group, on_progress)
     over = threading.Event()
-    teller = threading.Thread(target=jobs.tell_until, args=(over,), daemon=True)
-    teller.start()
+    reporter = threading.Thread(target=jobs.report_until, args=(over,), daemon=True)
+    reporter.start()
     try:
         yield
     finally:
         over.set()
-        teller.join()
+        reporter.join()
         context._jsc.setLocalProperty(_GROUP, before)
-    jobs.tell_success()
+    jobs.report_success()
 
 
 class _Jobs:
@@ -51,27 +51,27 @@ class _Jobs:
         self._group = group
         self._on_progress = on_progress
         self._stages: dict[int, tuple[int, int]] = {}
-        """Tasks done and in all; Spark forgets old stages."""
-        self._told: tuple[int, int] | None = None
+        """Finished tasks and all tasks by stage; Spark discards old stages."""
+        self._reported: tuple[int, int] | None = None
 
-    def tell_until(self, over: threading.Event) -> None:
+    def report_until(self, over: threading.Event) -> None:
         while not over.wait(_EVERY_S):
-            self._look()
-            self._say(sum(done for done, _ in self._stages.values()))
+            self._poll()
+            self._report(sum(done for done, _ in self._stages.values()))
 
-    def tell_success(self) -> None:
-        """Spark may not have heard of its last tasks, or of the whole of a short job."""
+    def report_success(self) -> None:
+        """Report all tasks as finished. Spark may not know yet of its last tasks, or of a short job."""
         deadline = time.monotonic() + _LAG_S
-        while self._look() and time.monotonic() < deadline:
-            time.sleep(_LOOK_AGAIN_S)
-        self._say(self._tasks)
+        while self._poll() and time.monotonic() < deadline:
+            time.sleep(_POLL_AGAIN_S)
+        self._report(self._tasks)
 
     @property
     def _tasks(self) -> int:
         return sum(tasks for _, tasks in self._stages.values())
 
-    def _look(self) -> bool:
-        """Whether more is to be expected."""
+    def _poll(self) -> bool:
+        """Read the state of all stages; whether more is expected."""
         jobs = [self._tracker.getJobInfo(job) for job in self._tracker.getJobIdsForGroup(self._group)]
         for info in jobs:
             for stage_id in info.stageIds if info is not None else ():
@@ -80,8 +80,8 @@ class _Jobs:
                     self._stages[stage_id] = (stage.numCompletedTasks, stage.numTasks)
         return not jobs or any(info is not None and info.status == _RUNNING for info in jobs)
 
-    def _say(self, done: int) -> None:
+    def _report(self, done: int) -> None:
         now = (done, self._tasks)
-        if now != self._told:
+        if now != self._reported:
             self._on_progress(*now)
-            self._told = now
+            self._reported = now

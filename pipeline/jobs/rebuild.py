@@ -1,11 +1,12 @@
-"""Consume queues and index, rebuilt from the log in parallel, with the very bytes that the broker writes.
+"""Rebuilds consume queues and index from the log in parallel, with exactly the bytes that the broker writes.
 
-    decode     every split, once: per queue a run of ready entries, and the index keys, into a file of the split
-    plan       the keys are counted, which tells the file of each
-    write      where they are is shuffled to one writer per queue and per index file, in the order of the log
+    decode     read every split once; write a run of ready entries for each queue, and the index keys, into its file
+    plan       count the keys, which determines the index file of each
+    write      shuffle the locations of entries and keys, in the order of the log, to one writer per queue and per
+               index file
 
-The output appears under its name when all of it is whole; whatever becomes of a run, nothing else is left of it
-but a folder `OUTPUT.building-...`. It belongs on a disk that all workers share, with room for it twice.
+The output appears under its name when it is complete; an unfinished run leaves only a directory
+`OUTPUT.building-...`. The output must be on a disk that all workers share, with twice the room that it needs.
 """
 
 import os
@@ -44,33 +45,33 @@ _QUEUE_BYTES_PER_TASK = 512 << 20
 
 
 class RebuildRefusedError(PipelineError):
-    """Nothing was begun."""
+    """The rebuild was refused; nothing was done."""
 
-    exit_status = ExitCode.REFUSED
+    exit_code = ExitCode.REFUSED
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildResult:
-    """What was read and written."""
+    """Result of a rebuild."""
 
     output: Path
     segments: int
     end_offset: int
-    """The log was read up to here."""
+    """Log offset where the log ended."""
     records: int
     queues: int
     queue_files: int
     queue_entries: int
     left_out: int
-    """Entries that the broker, too, leaves out of its queues."""
+    """Entries that were left out of the queues, as by the broker."""
     misplaced: int
-    """Entries that the broker, too, puts in a wrong place: not 0 only after a gap or a deleted topic."""
+    """Entries in wrong positions, as by the broker; more than 0 only after a gap or a deleted topic."""
     index_files: tuple[str, ...]
     index_entries: int
     damages: tuple[Damage, ...]
-    """Skipped, in the order of the log; always empty with FAILFAST."""
+    """Skipped ranges in the order of the log; always empty with FAILFAST."""
     not_served: tuple[str, ...] = ()
-    """What a degraded mount leaves out, a line for each disk and segment."""
+    """One line for each disk and segment that a degraded mount leaves out."""
 
 
 def rebuild(
@@ -86,22 +87,22 @@ def rebuild(
     zone: tzinfo | None = None,
     on_progress: OnProgress | None = None,
 ) -> RebuildResult:
-    """Make `output`, which must not exist, with folders consumequeue, batchconsumequeue (if any) and index.
+    """Make `output`, which must not exist, with directories consumequeue, batchconsumequeue (if any) and index.
 
-    `log`: as `list_segments` takes it. `zone`: of the names of index files, the machine's own by default; the
-    broker must be in the same. Raises RebuildRefusedError, LocationError, DamagedLogError, OutputError and other
+    `log`: as in `list_segments`. `zone`: time zone for the names of index files, by default this machine's; the
+    broker must use the same. Raises RebuildRefusedError, LocationError, DamagedLogError, OutputError and other
     PipelineErrors.
     """
     settings = settings or BrokerSettings()
-    output = output.absolute()  # a worker has a working directory of its own
+    output = output.absolute()  # workers have another working directory
     listing = list_segments(log, settings.segment_size)
     _require_possible(listing, log, output, settings, mode, consumequeue=consumequeue, index=index)
     require_messages(listing)
     end_offset = find_end(listing)
-    cut_off = _cut_off(listing, end_offset)
-    if cut_off is not None and mode is DamageMode.FAILFAST:
+    truncated = _truncated(listing, end_offset)
+    if truncated is not None and mode is DamageMode.FAILFAST:
         raise RebuildRefusedError(
-            f"{log}: segment {cut_off.segment}, log offset {cut_off.offset}: {cut_off.reason}"
+            f"{log}: segment {truncated.segment}, log offset {truncated.offset}: {truncated.reason}"
         )
     warn_of_unread_end(listing, end_offset)
     splits = plan_splits(listing, end_offset, split_size=split_size)
@@ -132,16 +133,16 @@ def rebuild(
         misplaced=run.queue_figures["misplaced"],
         index_files=tuple(names),
         index_entries=sum(written.summary.entries for written in run.index_files),
-        damages=tuple(run.damages) if cut_off is None else (*run.damages, cut_off),
+        damages=tuple(run.damages) if truncated is None else (*run.damages, truncated),
         not_served=not_served(listing),
     )
 
 
-def _cut_off(listing: LogListing, end_offset: int) -> Damage | None:
-    """What the file of the last segment lacks. What an earlier one lacks is a gap."""
+def _truncated(listing: LogListing, end_offset: int) -> Damage | None:
+    """The missing end of a truncated last segment. In an earlier segment it would be a gap."""
     for lost_from, lost_to in missing_ranges(listing, end_offset, expected_end(listing, end_offset)):
         segment = next(one for one in listing.segments if one.end_offset == lost_from)
-        reason = f"the file has only {segment.size} of {listing.segment_size} bytes: it was cut short"
+        reason = f"the file has only {segment.size} of {listing.segment_size} bytes: it is truncated"
         return Damage(lost_from, lost_to - lost_from, reason, segment.name)
     return None
 
@@ -157,29 +158,29 @@ def _require_possible(
     index: bool,
 ) -> None:
     if not (consumequeue or index):
-        raise RebuildRefusedError("nothing to rebuild: ask for the consume queues, the index, or both")
+        raise RebuildRefusedError("nothing to rebuild; choose the consume queues, the index, or both")
     if output.exists():
-        raise RebuildRefusedError(f"{output} is there already: remove it, or name another output")
+        raise RebuildRefusedError(f"{output}: exists; remove it, or name another output")
     if consumequeue and settings.queues_refused:
         raise RebuildRefusedError(settings.queues_refused)
-    lack = missing_log(listing)
-    if lack is not None:
-        raise RebuildRefusedError(lack)
+    problem = missing_log(listing)
+    if problem is not None:
+        raise RebuildRefusedError(problem)
     require_places(listing, fail=mode is DamageMode.FAILFAST)
     if listing.gaps and mode is DamageMode.FAILFAST:
         end, begin = listing.gaps[0]
         raise RebuildRefusedError(
-            f"{log}: no segment holds log offset {end}, the next one begins at {begin}: behind a gap entries "
-            "come to stand in wrong places: mount the missing disk, or rebuild what is there with mode=PERMISSIVE"
+            f"{log}: no segment holds log offsets {end} to {begin}, and entries after a gap get wrong positions; "
+            "mount the missing disk, or rebuild the rest with mode=PERMISSIVE"
         )
     if listing.may_lack_beginning and mode is DamageMode.FAILFAST:
         raise RebuildRefusedError(
-            f"{not_served(listing)[0]}: correct that, or rebuild what is there with mode=PERMISSIVE"
+            f"{not_served(listing)[0]}; correct that, or rebuild the rest with mode=PERMISSIVE"
         )
 
 
 class _Run:
-    """One rebuild under way: what it has found out so far."""
+    """A rebuild in progress, with its intermediate results."""
 
     def __init__(
         self, spark: SparkSession, building: Path, settings: BrokerSettings, *, queues: bool, index: bool
@@ -187,7 +188,7 @@ class _Run:
         self._context, self._building, self._settings = spark.sparkContext, building, settings
         self._queues, self._index = queues, index
         self._key_pieces: list[tuple[Place, int]] = []
-        """Where the keys are, and how many, in the order of the log."""
+        """Location and number of the keys, in the order of the log."""
         self._last_record = (-1, 0)
         """Log offset and store time."""
         self._last_key = -1
@@ -209,7 +210,7 @@ class _Run:
             index=self._index,
         )
         numbers = self._context.parallelize(range(len(splits)), min(len(splits), _TASKS_AT_MOST))
-        # Kept, since it is looked at twice, and the log is to be read only once.
+        # Cached, because it is used twice and the log should be read only once.
         decoded = numbers.mapPartitions(decode).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             for summary in decoded.mapPartitions(tasks.only_summaries).collect():
@@ -248,14 +249,14 @@ class _Run:
 
     def _queue_writers(self) -> int:
         if not self._queues:
-            return 1  # without work: Spark wants a partition
+            return 1  # Spark requires at least one partition
         by_size = min(_TASKS_AT_MOST, self.records * ENTRY_BYTES // _QUEUE_BYTES_PER_TASK)
         return max(2 * self._context.defaultParallelism, by_size)
 
     # --- finish -----------------------------------------------------------------------------------------
 
     def finish(self, zone: tzinfo | None) -> list[str]:
-        """Everything in place under `out`; the names of the index files. Raises OutputError, OSError."""
+        """Move everything into place under `out`; the names of the index files. Raises OutputError, OSError."""
         self._require_written()
         out = self._building / "out"
         out.mkdir(exist_ok=True)
@@ -278,7 +279,7 @@ class _Run:
         return names
 
     def _require_written(self) -> None:
-        """What workers say they have written must be here: a disk that they do not share hides it."""
+        """Checks that the files which workers have written exist here: they do not on a disk that is not shared."""
         out, figures = self._building / "out", self.queue_figures
         sizes = [path.stat().st_size for path in out.glob("*/*/*/*")]
         index = [self._building / INDEX / str(written.file) for written in self.index_files]
@@ -292,12 +293,13 @@ class _Run:
         for what, there, written in pairs:
             if there != written:
                 raise OutputError(
-                    f"{self._building}: {there:,} {what} are there, but {written:,} were written: name an output "
-                    "on a disk that all workers share"
+                    f"{self._building}: has {there:,} {what}, but {written:,} were written; name an output on a "
+                    "disk that all workers share"
                 )
 
     def _has_empty_file(self) -> bool:
-        """A broker looks for a file with room at each record, whether that has a key or not."""
+        """Whether the last index file must be an empty one: a broker makes the next file at a record, even if that
+        record has no key."""
         room = self._settings.index_capacity - 1
         full = not self.index_files or self.index_files[-1].summary.entries == room
         return full and self._last_record[0] > self._last_key
@@ -305,8 +307,8 @@ class _Run:
     def _write_empty_file(self) -> None:
         last = self.index_files[-1].summary if self.index_files else None
         before = None if last is None else (last.end_offset, last.end_ms)
-        folder = self._building / INDEX
-        folder.mkdir(exist_ok=True)
+        directory = self._building / INDEX
+        directory.mkdir(exist_ok=True)
         slots, capacity = self._settings.index_slots, self._settings.index_capacity
-        with IndexFileWriter(folder / "empty", slots, capacity, before) as writer:
+        with IndexFileWriter(directory / "empty", slots, capacity, before) as writer:
             writer.close()

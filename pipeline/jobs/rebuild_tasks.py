@@ -1,8 +1,8 @@
-"""What Spark workers do in a rebuild: decode splits into runs and key blocks, write queues, write index files.
+"""Tasks of Spark workers in a rebuild: decode splits into runs and key blocks, write queues, write index files.
 
-Each split's entries and keys go, packed, into one file of the folder in which the output is built. What travels
-through Spark is where they are in it: one item per queue, split and piece, never one per message. The items of a
-split are numbered, so that their order in the log is known after any shuffle.
+The packed entries and keys of each split go into one file in the directory where the output is built. Only their
+locations pass through Spark: one item per queue, split and piece, never one per message. The items of a split are
+numbered, so that their order in the log is known after any shuffle.
 """
 
 import os
@@ -33,21 +33,21 @@ from commitlogfs.pipeline.source.worker_task import worker_task
 from commitlogfs.store.broker_store import BATCH_CONSUME_QUEUE, CONSUME_QUEUE, INDEX
 
 _HELD_AT_MOST = 1_000_000
-"""Entries and keys that are gathered before they are sorted and sent on, some 40 bytes each."""
+"""Number of entries and keys that are gathered before they are sorted and sent on; some 40 bytes each."""
 _PIECE_BYTES = 4 << 20
-"""What a writer reads at a time."""
+"""Number of bytes that a writer reads at a time."""
 _SPILL = "spill"
 
 
 class Place(NamedTuple):
-    """Where in the log an item comes from: sorts by it."""
+    """Location of an item in the log; items are sorted by it."""
 
     split: int
     piece: int
 
 
 class Span(NamedTuple):
-    """Bytes in the file of a split."""
+    """Location of bytes in the file of a split."""
 
     position: int
     length: int
@@ -59,9 +59,9 @@ class RunItem(NamedTuple):
     place: Place
     queue: QueueKey
     first: int
-    """Queue offset of the first entry, where they follow one another."""
+    """Queue offset of the first entry, if the entries are consecutive."""
     queue_offsets: Span | None
-    """Of each entry as int64, where they do not."""
+    """Location of the queue offsets (int64) of all entries, if the entries are not consecutive."""
     entries: Span
 
 
@@ -84,16 +84,16 @@ class KeysItem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SplitSummary:
-    """What one split was found to hold."""
+    """Figures of one split."""
 
     records: int
     last_offset: int
-    """Of its last record, -1 without any."""
+    """Log offset of the last record; -1 without records."""
     last_ms: int
     last_key: int
-    """Log offset of its last record with a key, -1 without any."""
+    """Log offset of the last record with a key; -1 without such a record."""
     key_pieces: tuple[tuple[Place, int], ...]
-    """Where its keys are, and how many."""
+    """Location and number of its keys."""
     damages: tuple[Damage, ...]
 
 
@@ -114,7 +114,8 @@ def decode_splits(
     queues: bool,
     index: bool,
 ) -> Iterator[Item]:
-    """What is in these splits, each split's summary last; by then its file is there. Raises OutputError."""
+    """The items of these splits; each split ends with its summary, and its file is complete by then. Raises
+    OutputError."""
     with output_errors(building), _Attempt(building) as attempt:
         for number in numbers:
             with attempt.path.open("wb", buffering=0) as spill:
@@ -169,8 +170,8 @@ class _SplitDecoder:
         yield SplitSummary(records, last_offset, last_ms, last_key, tuple(self._key_pieces), tuple(damages))
 
     def _dispatch(self, chunk: Chunk) -> Iterator[Dispatched | Damage]:
-        """In the order of the log; a record that cannot be dispatched is damage. Raises UndispatchableRecordError
-        in FAILFAST."""
+        """The chunk's parts in the order of the log; a record that cannot be dispatched is damage. Raises
+        UndispatchableRecordError in FAILFAST."""
         if self._mode is DamageMode.FAILFAST:
             yield self._dispatcher.dispatch(chunk.data, chunk.positions)
             return
@@ -239,7 +240,7 @@ def only_summaries(items: Iterable[Item]) -> Iterator[SplitSummary]:
 
 
 class IndexKey(NamedTuple):
-    """Sorts what goes into one index file."""
+    """Sort key for the items of one index file."""
 
     writer: int
     place: Place
@@ -249,7 +250,7 @@ class IndexKey(NamedTuple):
 
 
 class RunKey(NamedTuple):
-    """Sorts what goes into the queues of one writer."""
+    """Sort key for the items of one writer of queues."""
 
     writer: int
     queue: QueueKey
@@ -262,7 +263,7 @@ Pair = tuple[IndexKey | RunKey, Item]
 def route(
     items: Iterable[Item], *, shares: Mapping[Place, Sequence[Share]], index_files: int, queue_writers: int
 ) -> Iterator[Pair]:
-    """Each item with the number of its writer: those of the index files first, then those of queues."""
+    """Each item with the number of its writer: first those of the index files, then those of queues."""
     for item in items:
         if isinstance(item, RunItem):
             writer = index_files + _spread(item.queue) % queue_writers
@@ -273,7 +274,7 @@ def route(
 
 
 def _spread(queue: QueueKey) -> int:
-    """The same in every process, and neighbouring queues of a topic to different writers."""
+    """A number that is the same in every process, and differs between neighbouring queues of a topic."""
     return sum(queue.topic.encode()) + queue.queue_id
 
 
@@ -286,16 +287,16 @@ class IndexFileWritten(NamedTuple):
 
 
 Written = IndexFileWritten | Counter[str]
-"""What a writer has done: an index file, or queues (sums of QueueSummary, their number under "queues", and what
-their files come to under "bytes")."""
+"""Result of a writer: an index file, or queues (sums of QueueSummary, with the number of queues under "queues", and
+the size of their files under "bytes")."""
 
 
 @worker_task
 def write(
     number: int, pairs: Iterable[Pair], *, index_files: int, building: Path, settings: BrokerSettings
 ) -> Iterator[Written]:
-    """For the sorted items of writer `number`: its files, each queue's folder whole when it appears. Raises
-    OutputError."""
+    """Writes the files of writer `number` from its sorted items; the directory of a queue is complete when it
+    appears. Raises OutputError."""
     with output_errors(building), _Attempt(building) as attempt, _Spills(building) as spills:
         if number < index_files:
             keys = cast("Iterable[tuple[IndexKey, KeysItem]]", pairs)
@@ -318,14 +319,14 @@ def _write_queues(
 
 
 def _write_queue(
-    queue: QueueKey, items: Iterable[RunItem], folder: Path, spills: "_Spills", settings: BrokerSettings
+    queue: QueueKey, items: Iterable[RunItem], directory: Path, spills: "_Spills", settings: BrokerSettings
 ) -> QueueSummary:
     if queue.batch:
-        with BatchConsumeQueueFiles(folder, settings.batch_queue_file_size) as batch_files:
+        with BatchConsumeQueueFiles(directory, settings.batch_queue_file_size) as batch_files:
             for item in items:
                 batch_files.feed(spills.read(item.place, item.entries))
             return batch_files.close()
-    with ConsumeQueueFiles(folder, settings.queue_file_size) as files:
+    with ConsumeQueueFiles(directory, settings.queue_file_size) as files:
         for item in items:
             entries = spills.read(item.place, item.entries)
             if item.queue_offsets is None:
@@ -364,17 +365,17 @@ def _write_index_file(
 
 
 class _Spills:
-    """The files of the splits, one open at a time: items come split by split."""
+    """The files of the splits, one open at a time: items arrive split by split."""
 
     def __init__(self, building: Path) -> None:
-        self._folder = building / _SPILL
+        self._directory = building / _SPILL
         self._split = -1
         self._file: FileIO | None = None
 
     def read(self, place: Place, span: Span) -> npt.NDArray[np.uint8]:
         if self._file is None or place.split != self._split:
             self.close()
-            self._file = FileIO(self._folder / str(place.split))
+            self._file = FileIO(self._directory / str(place.split))
             self._split = place.split
         values = np.empty(span.length, np.uint8)
         done = 0
@@ -399,21 +400,21 @@ class _Spills:
 
 
 class _Attempt:
-    """A place of its own for what one try of a task writes; what is whole is moved to where it belongs.
+    """Temporary directory of one attempt of a task; complete files are moved to their final place.
 
-    Two tries of a task, one after the other or side by side, write the same bytes: whoever is first is right.
+    Two attempts of a task, one after the other or in parallel, write the same bytes, so the first one wins.
     """
 
     def __init__(self, building: Path) -> None:
         self._building = building
-        # Unique among all tries on all machines that share the folder.
-        self._folder = building / "attempts" / os.urandom(8).hex()
+        # Unique among all attempts on all machines that share the directory.
+        self._directory = building / "attempts" / os.urandom(8).hex()
         self._count = 0
 
     @property
     def path(self) -> Path:
-        """What to write next: does not exist yet."""
-        return self._folder / str(self._count)
+        """The next path to write to; it does not exist yet."""
+        return self._directory / str(self._count)
 
     def publish(self, to: Path) -> None:
         target = self._building / to
@@ -427,16 +428,17 @@ class _Attempt:
         self._count += 1
 
     def __enter__(self) -> Self:
-        """Raises OutputError where the driver's folder is not seen: made here, its content would be lost."""
+        """Raises OutputError if the worker does not see the driver's directory: files written elsewhere would be
+        lost."""
         if not self._building.is_dir():
             raise OutputError(
-                f"{self._building} is not seen by the worker on {platform.node()}: name an output on a disk that "
-                "all workers share"
+                f"{self._building}: is not visible to the worker on {platform.node()}; name an output on a disk "
+                "that all workers share"
             )
-        self._folder.mkdir(parents=True)
+        self._directory.mkdir(parents=True)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self._directory, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Statistics of a log by topic: messages, bytes, times, rates. Counted in the workers; the driver sees no row."""
+"""Statistics of a log by topic: messages, bytes, times, rates. Workers count; the driver gets no rows."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from commitlogfs.pipeline.jobs.progress import OnProgress
 
 _TASKS_AT_MOST = 2_000
-"""Each sends a row per topic and queue of its splits."""
+"""Number of tasks. Each sends a row for each topic and queue of its splits."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicStats:
-    """Of one topic, or of the whole log."""
+    """Statistics of one topic, or of the whole log."""
 
     messages: int
     stored_bytes: int
-    """Records as they are in the log."""
+    """Size of the records as stored in the log."""
     body_bytes: int
     largest_bytes: int
-    """The largest record."""
+    """Size of the largest record."""
     queues: int
-    """In which there are messages; of the whole log: of all its topics."""
+    """Number of queues with messages; for the whole log, the sum over all topics."""
     first_ms: int
     """Store times, milliseconds since 1970."""
     last_ms: int
@@ -46,7 +46,7 @@ class TopicStats:
 
     @property
     def messages_per_s(self) -> float | None:
-        """Between the first and the last message; None without any time between them."""
+        """Rate between the first and the last message; None without any time between them."""
         return self.messages / self.seconds if self.seconds > 0 else None
 
     @property
@@ -73,17 +73,17 @@ class LogStats:
     segments: int
     start_offset: int
     end_offset: int
-    """Where the log ends; what is written later is not counted."""
+    """End of the log; messages written later are not counted."""
     total: TopicStats | None
     """None for a log without messages."""
     topics: dict[str, TopicStats]
-    """The one with most bytes first."""
+    """Sorted by bytes, largest first."""
     damages: tuple[Damage, ...]
-    """Skipped; empty with FAILFAST."""
+    """Skipped ranges; always empty with FAILFAST."""
     missing: tuple[tuple[int, int], ...]
-    """Log offsets between the segments, or behind a last one that was cut short, that are in none."""
+    """Ranges of log offsets in gaps, or after a truncated last segment."""
     not_served: tuple[str, ...] = ()
-    """What a degraded mount leaves out, a line for each disk and segment."""
+    """One line for each disk and segment that a degraded mount leaves out."""
 
     def as_json(self) -> dict[str, Any]:
         """Stable schema (docs/pipeline.md)."""
@@ -109,9 +109,9 @@ def stats(
     split_size: int = DEFAULT_SPLIT_BYTES,
     on_progress: "OnProgress | None" = None,
 ) -> LogStats:
-    """Every record of the log counts, those of system topics and of transactions, too. `log`: as `list_segments`
-    takes it. Raises LocationError, DamagedLogError and DataLossError (FAILFAST: a place without segments) and
-    other PipelineErrors."""
+    """Count every record of the log, including system topics and transactions. `log`: as in `list_segments`. Raises
+    LocationError, DamagedLogError, DataLossError (FAILFAST: a location without segments) and other
+    PipelineErrors."""
     from commitlogfs.pipeline.jobs.progress import show_progress
     from commitlogfs.pipeline.jobs.worker_errors import worker_errors
 
@@ -143,7 +143,7 @@ def stats(
 
 
 def time_text(milliseconds: int) -> str | None:
-    """ISO 8601 in UTC; None for what is beyond any calendar."""
+    """ISO 8601 in UTC; None for a time outside the calendar."""
     try:
         return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
     except (OverflowError, ValueError):

@@ -1,6 +1,6 @@
-"""What the records of a split come to, by topic and one more number: counted over whole buffers, no row is made.
+"""Counts the records of a split by topic and a second number, over whole buffers and without making rows.
 
-The other number is a queue id or a day; a compiled loop adds up, and only distinct topics become Python texts.
+The second number is a queue id or a day. A compiled loop adds up; only distinct topics become Python texts.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,23 +20,23 @@ from commitlogfs.pipeline.source.selection import RecordFilter
 DAY_MS: Final = 86_400_000
 
 Second = Callable[[RecordFields], Longs]
-"""The number by which records are counted beside their topic."""
+"""Computes the second number of each record."""
 
 
 class Figures(NamedTuple):
-    """Of at least one message."""
+    """Figures of at least one message."""
 
     messages: int
     stored_bytes: int
     body_bytes: int
     largest_bytes: int
-    """Of a message, as stored."""
+    """Size of the largest message, as stored."""
     first_ms: int
     """Earliest store time."""
     last_ms: int
 
     def __or__(self, other: "Figures") -> "Figures":
-        """Both together."""
+        """The sum of both."""
         return Figures(
             self.messages + other.messages,
             self.stored_bytes + other.stored_bytes,
@@ -48,7 +48,7 @@ class Figures(NamedTuple):
 
 
 Key = tuple[bytes, int]
-"""Topic as stored, and the other number."""
+"""Topic as stored, and the second number."""
 
 
 @dataclass(slots=True)
@@ -73,25 +73,25 @@ def queue_ids(fields: RecordFields) -> Longs:
 
 
 def store_days(fields: RecordFields) -> Longs:
-    """Days since 1970 (UTC) of the store time."""
+    """Days since 1970 (UTC) of the store times."""
     return fields.store_ms // DAY_MS
 
 
-def tally_splits(splits: Iterable[Split], mode: DamageMode, second: Second, wanted: RecordFilter | None) -> Tally:
-    """All records of `splits`, or those that are `wanted`. Raises what `scan_split` raises."""
+def tally_splits(splits: Iterable[Split], mode: DamageMode, second: Second, only: RecordFilter | None) -> Tally:
+    """Counts all records of `splits`, or `only` some of them. Raises the errors of `scan_split`."""
     tally = Tally()
     for split in splits:
         for part in scan_split(split, mode):
             if isinstance(part, Damage):
                 tally.damages.append(part)
             else:
-                _count(part, second, wanted, tally)
+                _count(part, second, only, tally)
     return tally
 
 
-def _count(chunk: Chunk, second: Second, wanted: RecordFilter | None, tally: Tally) -> None:
+def _count(chunk: Chunk, second: Second, only: RecordFilter | None, tally: Tally) -> None:
     fields = record_fields(chunk.data, chunk.positions)
-    selection = None if wanted is None else wanted.select(chunk.data, fields)
+    selection = None if only is None else only.select(chunk.data, fields)
     if selection is not None:
         if not len(selection):
             return
@@ -107,7 +107,7 @@ def _count(chunk: Chunk, second: Second, wanted: RecordFilter | None, tally: Tal
 
 @compiled
 def _add_up(groups: Longs, sizes: Longs, bodies: Longs, stored_ms: Longs, sums: Longs) -> None:
-    """`groups` number the rows of `sums`."""
+    """Adds up rows; `groups` are the row numbers of `sums`."""
     for row in range(groups.size):
         group = groups[row]
         time = stored_ms[row]

@@ -1,4 +1,4 @@
-"""The log as bytes: its segments, where it begins and ends, what is lost, its records, places in it.
+"""The log as bytes: its segments, where it begins and ends, what is missing, its records, searches by store time.
 
 Nothing here knows Spark, a column or a queue.
 """

@@ -1,70 +1,69 @@
-"""What can be wrong with a log that is read as a table. Each message is one line: what, where, what to do."""
+"""Errors of reading a log as a table. Each message is one line: `<object>: <fact>; <what to do>`."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import Self
 
+from commitlogfs.console.errors import UserError
 from commitlogfs.console.exit_status import ExitCode
-from commitlogfs.store.errors import StoreError
 
 
-class PipelineError(StoreError):
-    """Base of all errors the pipeline raises on purpose."""
+class PipelineError(UserError):
+    """Base class of all errors that the pipeline raises on purpose.
 
-    exit_status: ClassVar[ExitCode] = ExitCode.FINDINGS
-    """Exit status of a command that ends with this error."""
+    The constructor takes the line and nothing else: `jobs.worker_errors` makes an error of a worker again from its
+    class and its line, which is all that Spark passes on.
+    """
+
+    exit_code = ExitCode.FINDINGS
 
 
 class OptionError(PipelineError):
-    """An option that is unknown, that excludes another, or whose value makes no sense."""
+    """An option that is unknown, that excludes another one, or whose value is invalid."""
 
-    exit_status = ExitCode.USAGE
+    exit_code = ExitCode.USAGE
 
 
 class LocationError(PipelineError):
-    """The place named as the log cannot be read as one."""
+    """A location that cannot be read as a log."""
 
-    exit_status = ExitCode.UNREACHABLE
+    exit_code = ExitCode.UNREACHABLE
 
 
 class DuplicateSegmentError(PipelineError):
-    """Two folders hold a segment of the same base offset: which of them is the log is not ours to guess."""
+    """Two directories hold a segment with the same base offset, and an operator must decide which one belongs to
+    the log."""
 
-    exit_status = ExitCode.REFUSED
+    exit_code = ExitCode.REFUSED
 
 
 class SegmentGoneError(PipelineError):
-    """A segment that was listed is not there any more: the log was cleaned in between."""
+    """A listed segment no longer exists: a broker has deleted it since."""
 
 
 class OutputError(PipelineError):
-    """An output cannot be written, or what workers have written into it is not there."""
+    """An output cannot be written, or the files that workers have written into it are not there."""
 
-    exit_status = ExitCode.REFUSED
+    exit_code = ExitCode.REFUSED
 
 
 class AmbiguousSplitError(PipelineError):
-    """Inside one record lies what a reader that begins at a split's border must take for a record."""
+    """A reader that begins at a split's border would take bytes inside a record for a record."""
 
 
 class DamagedLogError(PipelineError):
-    """The log holds something else where a record must begin."""
+    """Bytes that are not a record, where a record must begin."""
 
-    def __init__(self, segment: str, offset: int, reason: str) -> None:
-        super().__init__(
-            f"segment {segment}, log offset {offset}: {reason}: read with mode=PERMISSIVE to skip and report it"
-        )
-        self.segment, self.offset, self.reason = segment, offset, reason
-
-    def __reduce__(self) -> tuple[type["DamagedLogError"], tuple[str, int, str]]:
-        """Spark pickles what a worker raises."""
-        return type(self), (self.segment, self.offset, self.reason)
+    @classmethod
+    def at(cls, segment: str, offset: int, reason: str) -> Self:
+        """The error for this log offset."""
+        return cls(f"segment {segment}, log offset {offset}: {reason}; mode=PERMISSIVE skips and reports it")
 
 
 def os_reason(error: OSError) -> str:
-    """What happened, without Arrow's or Python's detail."""
+    """The error's meaning in one line, without the details that Arrow and Python add."""
     with suppress(TypeError, ValueError):
         if error.errno:
             return os.strerror(error.errno)
@@ -73,8 +72,8 @@ def os_reason(error: OSError) -> str:
 
 @contextmanager
 def output_errors(place: Path | str) -> Iterator[None]:
-    """An OSError inside is raised as an OutputError: what is done there is writing into `place`."""
+    """Raises an OSError inside as an OutputError about `place`, which the code inside writes."""
     try:
         yield
     except OSError as error:
-        raise OutputError(f"{place} cannot be written: {os_reason(error)}") from error
+        raise OutputError(f"{place}: cannot be written ({os_reason(error)})") from error

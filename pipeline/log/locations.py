@@ -1,4 +1,4 @@
-"""Places as people name them: folders, comma lists of folders, URIs. Loads nothing."""
+"""Locations as users write them: directories, comma lists of directories, URIs. Imports nothing large."""
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -9,22 +9,22 @@ def is_uri(place: str) -> bool:
 
 
 def split_places(path: str) -> list[str]:
-    """The places in a comma list."""
+    """The locations in a comma list."""
     return [place.strip() for place in path.split(",") if place.strip()]
 
 
 def absolute_place(place: str) -> str:
-    """The same place, whatever the working directory: a worker has another one than the driver."""
+    """The location as an absolute path or URI: a worker's working directory differs from the driver's."""
     return place if is_uri(place) else str(Path(place).absolute())
 
 
 def absolute_places(path: str) -> str:
-    """`absolute_place` of each in a comma list."""
+    """`absolute_place` of each location in a comma list."""
     return ",".join(map(absolute_place, split_places(path)))
 
 
 def local_path(place: str) -> Path | None:
-    """Where a folder or a `file:` URI lies on this machine; None for any other URI."""
+    """Local path of a directory or a `file:` URI; None for any other URI."""
     if place.startswith("file:"):
         return Path(unquote(urlsplit(place).path))
     return None if is_uri(place) else Path(place)

@@ -1,4 +1,4 @@
-"""Single records of a log by their log offset: for the few that have to be looked at one by one."""
+"""Reads single records of a log by their log offset."""
 
 from bisect import bisect_right
 from contextlib import ExitStack
@@ -12,7 +12,7 @@ from commitlogfs.store.record_layout import SIZE_AND_MAGIC_BYTES
 
 
 class LogLookup:
-    """Opens each segment once, at its first use. A context manager."""
+    """Opens each segment at its first use and keeps it open. A context manager."""
 
     def __init__(self, listing: LogListing) -> None:
         self._segments = listing.segments
@@ -21,7 +21,8 @@ class LogLookup:
         self._stack = ExitStack()
 
     def record_at(self, offset: int) -> Record | None:
-        """The whole record that begins there; None if none does. Raises SegmentGoneError, LocationError."""
+        """The whole record that begins at `offset`; None if none begins there. Raises SegmentGoneError,
+        LocationError."""
         index = bisect_right(self._bases, offset) - 1
         if index < 0 or offset >= self._segments[index].end_offset:
             return None

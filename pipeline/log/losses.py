@@ -1,44 +1,34 @@
-"""What of a range of the log is not there any more, or not there just now."""
+"""Which parts of a range of the log are missing, permanently or at the moment."""
 
 import logging
 
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.pipeline.log.errors import LocationError, PipelineError
 from commitlogfs.pipeline.log.segments import LogListing
+from commitlogfs.store.gaps import uncovered
 
 _logger = logging.getLogger(__name__)
 
 
 class DataLossError(PipelineError):
-    """Records that were to be read are not in the log, and failOnDataLoss is true."""
+    """Records of the requested range are not in the log, and failOnDataLoss is true."""
 
-    exit_status = ExitCode.REFUSED
+    exit_code = ExitCode.REFUSED
 
 
 def missing_ranges(listing: LogListing, start: int, end: int) -> list[tuple[int, int]]:
-    """The parts of [start, end) that lie in no segment."""
-    missing, at = [], start
-    for segment in listing.segments:
-        if segment.end_offset <= at:
-            continue
-        if segment.base_offset >= end:
-            break
-        if segment.base_offset > at:
-            missing.append((at, segment.base_offset))
-        at = segment.end_offset
-    if at < end:
-        missing.append((at, end))
-    return missing
+    """The parts of [start, end) that no segment covers."""
+    return uncovered(start, end, ((one.base_offset, one.end_offset) for one in listing.segments))
 
 
 def require_complete(listing: LogListing, start: int, end: int, *, fail: bool, warn: bool = True) -> None:
-    """With `fail` a DataLossError if some of [start, end) lies in no segment, with `warn` a line in the log."""
+    """Checks that segments cover [start, end). `fail`: raise DataLossError if not; `warn`: else log a warning."""
     for lost_from, lost_to in missing_ranges(listing, start, end):
         where = _describe(listing, lost_from, lost_to)
         if fail:
             raise DataLossError(
-                f"log offsets {lost_from} to {lost_to} are not in the log: {where}; "
-                "read with failOnDataLoss=false to go on without them"
+                f"log offsets {lost_from} to {lost_to}: not in the log ({where}); "
+                "failOnDataLoss=false reads the rest"
             )
         if warn:
             _logger.warning(
@@ -47,75 +37,77 @@ def require_complete(listing: LogListing, start: int, end: int, *, fail: bool, w
 
 
 def require_places(listing: LogListing, *, fail: bool) -> None:
-    """With `fail` a DataLossError if one of several places holds no segment, else a line in the log: between those
-    of the others nothing need be missing, but before and behind them. Where no place holds any, a LocationError."""
-    told = missing_log(listing)
-    if told is not None:
+    """Checks that each of several locations holds a segment. `fail`: raise DataLossError if not, else log a
+    warning. A location without segments need not leave a gap: it may have held the first or the last segments.
+    Raises LocationError if no location holds a segment."""
+    problem = missing_log(listing)
+    if problem is not None:
         if fail:
-            raise LocationError(f"{told} failOnDataLoss=false reads a log that has no messages yet")
-        _logger.warning("%s", told)
+            raise LocationError(f"{problem}; failOnDataLoss=false reads a log that has no messages yet")
+        _logger.warning("%s", problem)
         return
     for place in listing.empty_places:
-        told = f"{place} holds no segments: is its disk mounted?"
+        problem = f"{place}: holds no segments (is its disk mounted?)"
         if fail:
-            raise DataLossError(f"{told} Leave it out, or read with failOnDataLoss=false to go on without it")
-        _logger.warning("%s", told)
+            raise DataLossError(f"{problem}; leave it out, or failOnDataLoss=false reads the rest")
+        _logger.warning("%s", problem)
 
 
 def require_beginning(listing: LogListing, *, fail: bool) -> None:
-    """With `fail` a DataLossError if a degraded mount may leave out what was before the first segment, as no hole
-    shows that. Else a line in the log for each disk and segment that such a mount does not serve."""
+    """Checks that no degraded mount leaves out the log's beginning, which does not show as a gap. `fail`: raise
+    DataLossError; else log a warning for each disk and segment that such a mount does not serve."""
     if fail and listing.may_lack_beginning:
         raise DataLossError(
-            f"{not_served(listing)[0]}; correct that, read with startingOffsets={listing.begin_offset}, or read "
-            "with failOnDataLoss=false to go on without it"
+            f"{not_served(listing)[0]}; correct that, or use startingOffsets={listing.begin_offset}, or "
+            "failOnDataLoss=false, which reads the rest"
         )
-    for told in not_served(listing):
-        _logger.warning("%s", told)
+    for omission in not_served(listing):
+        _logger.warning("%s", omission)
 
 
 def not_served(listing: LogListing) -> tuple[str, ...]:
-    """What degraded mounts leave out, a line for each; first what may lie before the first segment."""
+    """One line for each disk and segment that degraded mounts do not serve; those that may precede the first
+    segment come first."""
     begin = listing.begin_offset
     before = [one for one in listing.not_served if one.may_precede(begin)]
     others = [one for one in listing.not_served if one not in before]
     return (
-        *(f"{one}; what it holds before log offset {begin} is not read" for one in before),
-        *(f"{one}; what it holds is not read" for one in others),
+        *(f"{one}; its messages before log offset {begin} are not read" for one in before),
+        *(f"{one}; its messages are not read" for one in others),
     )
 
 
 def missing_log(listing: LogListing) -> str | None:
-    """What is wrong where no place holds a segment; None for a log, if only one without messages."""
+    """The problem in one line if no location holds a segment; None for a log, even one without messages."""
     if listing.segments or not listing.empty_places:
         return None
-    return f"{', '.join(listing.empty_places)} holds no segments: is the log mounted there?"
+    return f"{', '.join(listing.empty_places)}: holds no segments (is the log mounted there?)"
 
 
 def require_log(listing: LogListing) -> None:
-    """LocationError if there is none."""
-    told = missing_log(listing)
-    if told is not None:
-        raise LocationError(told)
+    """Raises LocationError if there is no log."""
+    problem = missing_log(listing)
+    if problem is not None:
+        raise LocationError(problem)
 
 
 def _describe(listing: LogListing, lost_from: int, lost_to: int) -> str:
     if not listing.segments:
-        return "it has no segments"
+        return "the log has no segments"
     begin = listing.segments[0].base_offset
     if lost_to <= begin:
         if listing.not_served:
-            told = ", ".join(one.fact for one in listing.not_served)
-            return f"it begins at {begin}: what was before it has been deleted, or is not served ({told})"
-        return f"it begins at {begin}, what was before it has been deleted"
+            omitted = ", ".join(one.fact for one in listing.not_served)
+            return f"the log begins at {begin}; earlier messages are deleted or not served: {omitted}"
+        return f"the log begins at {begin}; earlier messages are deleted"
     for segment in listing.segments:
         if segment.end_offset == lost_from and segment.size < listing.segment_size:
             return (
-                f"the file of segment {segment.name} has only {segment.size} of {listing.segment_size} bytes: it "
-                f"was cut short, or is just being copied ({segment.uri})"
+                f"the file of segment {segment.name} has only {segment.size} of {listing.segment_size} bytes; it "
+                f"is truncated, or still being copied ({segment.uri})"
             )
     if lost_from >= listing.segments[-1].end_offset:
-        return f"its last segment ends at {listing.segments[-1].end_offset}"
+        return f"the last segment ends at {listing.segments[-1].end_offset}"
     if listing.not_served:
-        return f"a hole between its segments ({', '.join(one.fact for one in listing.not_served)})"
-    return "a hole between its segments, maybe a disk that is not mounted"
+        return f"a gap between segments ({', '.join(one.fact for one in listing.not_served)})"
+    return "a gap between segments; a disk may not be mounted"

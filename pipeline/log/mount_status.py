@@ -1,5 +1,5 @@
-"""What a degraded mount does not serve. Its listing shows a gap where that is the middle of the log, but nothing
-where it is the beginning."""
+"""The parts of a log that a degraded mount does not serve. In the middle of the log they show as a gap in the
+listing; at its beginning they do not."""
 
 import errno
 import json
@@ -12,19 +12,19 @@ from commitlogfs.pipeline.log.locations import local_path
 from commitlogfs.store.findings import FindingCode
 
 MOUNT_STATUS: Final = ".commitlogfs/status.json"
-"""In every mount of ours, found by its name alone."""
+"""Present in every mount of commitlogfs; found by its name, as listings leave it out."""
 _QUARANTINE: Final = (FindingCode.DUPLICATE_SEGMENT.value, FindingCode.WRONG_SIZE.value)
 
 
 @dataclass(frozen=True, slots=True)
 class NotServed:
-    """A disk that is missing, or a segment that is in quarantine."""
+    """A missing disk, or a segment in quarantine."""
 
     place: str
-    """The mount."""
+    """Directory of the mount."""
     fact: str
     base_offset: int | None = None
-    """Of the segment. Nothing records which segments a missing disk holds."""
+    """Base offset of the segment; None for a disk: no record says which segments a missing disk holds."""
 
     def __str__(self) -> str:
         return f"{self.place}: {self.fact}"
@@ -35,7 +35,8 @@ class NotServed:
 
 
 def find_not_served(place: str) -> tuple[NotServed, ...]:
-    """What the mount at `place` does not serve; nothing if no mount of ours is there. Raises LocationError."""
+    """The parts that the mount at `place` does not serve; empty if it is not a mount of commitlogfs. Raises
+    LocationError."""
     path = local_path(place)
     if path is None:
         return ()
@@ -45,7 +46,7 @@ def find_not_served(place: str) -> tuple[NotServed, ...]:
         return ()
     except OSError as error:
         reason = os.strerror(error.errno or errno.EIO)
-        raise LocationError(f"{path / MOUNT_STATUS}: {reason}: does the mount answer?") from error
+        raise LocationError(f"{path / MOUNT_STATUS}: {reason}; check that the mount answers") from error
     except ValueError as error:
         raise LocationError(f"{path / MOUNT_STATUS}: not a status document of commitlogfs") from error
     missing = [NotServed(place, f"disk {disk} is missing") for disk in document.get("missing_disks", ())]

@@ -1,4 +1,4 @@
-"""The records of one split, as buffers of whole records and the places where they begin."""
+"""Reads the records of one split, as buffers of whole records and the positions where they begin."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class DamageMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A range of the log that holds no readable record and was skipped."""
+    """A skipped range of the log that holds no readable record."""
 
     offset: int
     length: int
@@ -29,25 +29,25 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Whole records. `data` and `positions` are valid until the next chunk is asked for."""
+    """Whole records. `data` and `positions` are valid until the next chunk is requested."""
 
     data: Bytes
     offset: int
     """Log offset of data[0]."""
     positions: Longs
-    """Where in data each record begins, ascending; all its lengths are proven."""
+    """Positions in `data` where records begin, ascending; the lengths of every record are checked."""
     segment: SegmentFile
 
 
 def scan_split(split: Split, mode: DamageMode = DamageMode.FAILFAST) -> Iterator[Chunk | Damage]:
-    """The records that begin in `split`, in their order.
+    """The records that begin in `split`, in order.
 
-    A split in the middle of a segment begins at the first place that proves to be a record. That is right
-    because the split before it, which knows where records begin, proves it at its own end: nothing that looks
-    like a record lies inside its last one, and the next one begins where that ends. So a damage belongs to the
-    split of the last record before it. A split without one before it is walked to from the segment's begin, and
-    tells of the damage in which it begins.
-    The memory used is a window or one record, whichever is larger.
+    A split in the middle of a segment begins at the first position that proves to be a record. That is correct
+    because the split before it, which knows where records begin, checks its own end: no bytes inside its last
+    record look like a record, and the next record begins where that one ends. So a damaged range belongs to the
+    split of the last record before it. If no split before it is read, the scan walks from the segment's beginning,
+    and reports the damaged range in which the split begins. Memory use is one window or one record, whichever is
+    larger.
 
     Raises DamagedLogError (FAILFAST), AmbiguousSplitError, SegmentGoneError, LocationError.
     """
@@ -56,7 +56,7 @@ def scan_split(split: Split, mode: DamageMode = DamageMode.FAILFAST) -> Iterator
 
 
 class _Scan:
-    """Positions are the segment's."""
+    """The scan of one split. Positions count from the segment's first byte."""
 
     def __init__(self, split: Split, mode: DamageMode, window: Window) -> None:
         self._split, self._mode, self._window = split, mode, window
@@ -82,34 +82,35 @@ class _Scan:
                 needed = 0
             else:
                 if walked.ended is Ended.BLANK:
-                    self._refuse_seeming(max(split.stop, end + 1), self._segment.size)
+                    self._refuse_ambiguous(max(split.stop, end + 1), self._segment.size)
                 else:
-                    self._refuse_seeming(split.stop, end)
+                    self._refuse_ambiguous(split.stop, end)
                     yield from self._check_next(end)
                 return
 
     def _first_place(self) -> tuple[int | None, tuple[int, str] | None]:
-        """Where to begin; and begin and reason of the damage that was passed over to come there, unless another
-        split tells of it."""
+        """Position of the first record; and position and reason of the damaged range before it, unless another
+        split reports that range."""
         split, window = self._split, self._window
         if split.exact:
             return split.start, None
         if not split.alone:
             return window.find(split.start, split.stop), None
-        way = window.walk_to(split.start, split.limit)
-        return way.first, way.damage
+        arrival = window.walk_to(split.start, split.limit)
+        return arrival.first, arrival.damage
 
-    def _refuse_seeming(self, start: int, stop: int) -> None:
-        """What lies in [start, stop) is inside a record: no later split may take something there for one."""
+    def _refuse_ambiguous(self, start: int, stop: int) -> None:
+        """Raises AmbiguousSplitError if bytes in [start, stop), which is inside a record, look like a record: a
+        later split would take them for one."""
         seeming = self._window.find(start, stop)
         if seeming is not None:
             raise AmbiguousSplitError(
-                f"segment {self._segment.name}, log offset {self._segment.base_offset + seeming}: what looks like "
-                f"a record lies inside another one: read whole segments, with splitSize={self._segment.size}"
+                f"segment {self._segment.name}, log offset {self._segment.base_offset + seeming}: bytes inside a "
+                f"record look like a record; use splitSize={self._segment.size}, which reads whole segments"
             )
 
     def _check_next(self, end: int) -> Iterator[Damage]:
-        """The next split looks for its first record only; what it passes over is told here."""
+        """Reports what the next split passes over: it searches its first record and reports nothing before it."""
         if end < self._split.limit:
             following = self._window.find(end, self._split.limit)
             if following != end:
@@ -118,8 +119,9 @@ class _Scan:
                 yield self._skip(end, following, REASONS.get(walked.ended, REASONS[Ended.OTHER]))
 
     def _skip(self, start: int, stop: int | None, reason: str) -> Damage:
-        """[start, stop) holds no record, to the limit for a `stop` of None."""
+        """Damage from `start` to `stop`, or to the split's limit if `stop` is None. Raises DamagedLogError
+        (FAILFAST)."""
         offset = self._segment.base_offset + start
         if self._mode is DamageMode.FAILFAST:
-            raise DamagedLogError(self._segment.name, offset, reason)
+            raise DamagedLogError.at(self._segment.name, offset, reason)
         return Damage(offset, (stop or self._split.limit) - start, reason, self._segment.name)

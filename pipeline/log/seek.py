@@ -1,6 +1,6 @@
-"""Places in a log that are known by a store time or by an amount: found by looking at few records, in their order.
+"""Finds log offsets by store time or by amount, reading few records, in their order.
 
-All offsets are log offsets. A place is where a record begins, or where the log ends.
+All offsets are log offsets. A "place" is an offset where a record begins, or where the log ends.
 """
 
 import logging
@@ -23,20 +23,20 @@ from commitlogfs.pipeline.log.unread_end import require_messages, warn_of_unread
 from commitlogfs.pipeline.log.window import Window
 
 _STEP_BYTES = 4 << 20
-"""The parts of a segment among which a store time is searched."""
+"""Size of the parts of a segment in which a store time is searched."""
 
 _NEVER = 2**63
 
 _CLOCK_SLACK_MS = 60_000
-"""A clock that was set back by less leads no search astray."""
+"""A clock that was set back by less than this does not mislead a search."""
 _AROUND = (0, 1)
-"""How far from the result of a search, on the side that is left out, times are looked at."""
+"""Neighbours of a search's result, on the side that is left out, whose times are checked."""
 _FEW = 64
-"""Of so many splits all times are looked at."""
+"""With at most so many splits, the times of all are checked."""
 _SAMPLES = 8
-"""Of more splits, so many all over the log, and those that a search comes by."""
+"""Number of evenly spaced splits whose times are checked besides those that a search visits."""
 _OUTLIERS = 8
-"""With more of them, times say nothing."""
+"""With more outliers than this, store times are useless for a search."""
 _LISTINGS = 5
 
 _logger = logging.getLogger(__name__)
@@ -47,13 +47,12 @@ FirstTime = Callable[[Split], int | None]
 def survey(
     path: str, segment_size: int | None, known: int = 0, *, search_bytes: int | None = None
 ) -> tuple[LogListing, int]:
-    """The log's segments and where it ends, looking at nothing before the place `known`; `search_bytes` as in
-    `find_end`. What lies after the end and is not read is
-    warned of. Raises LocationError, DuplicateSegmentError,
-    SegmentGoneError."""
+    """The log's segments and its end. Reads nothing before the place `known`; `search_bytes` as in `find_end`.
+
+    Warns of data after the end that is not read. Raises LocationError, DuplicateSegmentError, SegmentGoneError."""
     for _ in range(_LISTINGS - 1):
         listing = list_segments(path, segment_size)
-        # A broker that stops unlinks the segment it has made ahead: just that one may go while we look.
+        # A broker that stops removes its preallocated segment: this one segment may disappear during the survey.
         with suppress(SegmentGoneError):
             return listing, _end_of(listing, known, search_bytes)
     listing = list_segments(path, segment_size)
@@ -64,7 +63,7 @@ def _end_of(listing: LogListing, known: int, search_bytes: int | None) -> int:
     if search_bytes is None:
         require_messages(listing)
     end = find_end(listing, known=known, search_bytes=search_bytes)
-    # Asked again and again, while a broker writes, only a log that does not grow is worth the time.
+    # A stream calls this for every trigger. While the log grows, the check of its end is not worth the time.
     if search_bytes is None or end == known:
         warn_of_unread_end(listing, end, bytes_too=search_bytes is None)
     return end
@@ -74,7 +73,7 @@ def _end_of(listing: LogListing, known: int, search_bytes: int | None) -> int:
 
 
 def first_stored_ms(split: Split) -> int | None:
-    """Store time of the first record that begins in `split`; None without one."""
+    """Store time of the first record that begins in `split`; None if no record begins there."""
     with open_segment(split.segment) as reader:
         window = Window(split.segment, reader)
         at = window.find(split.start, split.stop)
@@ -87,23 +86,23 @@ def first_stored_ms(split: Split) -> int | None:
                 break
             window.load(at, walked.needed)
         if not len(positions):
-            return None  # the blank record, which has no time
+            return None  # the blank record, which has no store time
         return int(record_fields(window.data, positions).store_ms[0])
 
 
 def narrow_by_time(
     splits: Sequence[Split], start_ms: int | None, end_ms: int | None, first_ms: FirstTime = first_stored_ms
 ) -> Sequence[Split]:
-    """The splits that may hold records stored in [start_ms, end_ms).
+    """The splits that may hold records stored in [start_ms, end_ms), found by binary search.
 
-    A binary search: store times never fall in a log, unless a clock was set back under its broker, or one is
-    damaged. So the times at its result, and those it came by, are compared: a split whose first time does not fit
-    in between its neighbours' is kept and asked no more; where times fall otherwise, all splits are kept. Either is
-    said in the log. What falls and rises again between the times that are looked at is not seen.
+    Store times never fall in a log, unless the broker's clock was set back or a store time is damaged. So the times
+    next to the result, and those that the search visited, are compared. A split whose first time does not fit
+    between its neighbours is kept and ignored by the search; if times fall otherwise, all splits are kept. Both
+    cases are logged. A fall between the times that are checked is not noticed.
     """
     times = _Times(splits, first_ms)
-    times.look_at(range(0, len(splits), max(1, len(splits) // _SAMPLES) if len(splits) > _FEW else 1))
-    times.look_at([len(splits) - 1])
+    times.check(range(0, len(splits), max(1, len(splits) // _SAMPLES) if len(splits) > _FEW else 1))
+    times.check([len(splits) - 1])
     while True:
         kept = _between(times, start_ms, end_ms)
         fall = times.first_fall()
@@ -116,29 +115,29 @@ def narrow_by_time(
         times.distrusted.add(uncertain)
     for index in times.distrusted:
         _warn_of_outlier(splits[index])
-        kept |= {max(0, index - 1), index}  # a clock may have been wrong from somewhere in the one before it
+        kept |= {max(0, index - 1), index}  # the clock may have been wrong already in the split before this one
     return [replace(splits[index], alone=splits[index].alone or index - 1 not in kept) for index in sorted(kept)]
 
 
 def _between(times: "_Times", start_ms: int | None, end_ms: int | None) -> set[int]:
-    """The numbers of the splits of these times, as a binary search finds them."""
+    """Indexes of the splits that a binary search selects by these times."""
     first, last = 0, len(times)
     if end_ms is not None:
         last = bisect_left(times, end_ms + _CLOCK_SLACK_MS)
-        times.look_at(last + step for step in _AROUND)
+        times.check(last + step for step in _AROUND)
         if times[last] != _NEVER == times[last + 1]:
-            last = len(times)  # nothing behind the last one would tell that its time is wrong
+            last = len(times)  # no later split could show that the time of the last one is wrong
     if start_ms is not None:
-        # The one before the first that begins at or after it may reach into it.
+        # The split before the first one that begins at or after start_ms may hold records stored after start_ms.
         first = max(0, bisect_left(times, start_ms - _CLOCK_SLACK_MS, hi=last) - 1)
-        times.look_at(first - step for step in _AROUND)
+        times.check(first - step for step in _AROUND)
     return set(range(first, last))
 
 
 def _warn_of_outlier(split: Split) -> None:
     _logger.warning(
         "segment %s, log offset %d: the store time of the first message from here on does not fit those before and "
-        "behind it: read whatever it says",
+        "after it; the split is read whatever its time is",
         *(split.segment.name, split.start_offset),
     )
 
@@ -146,15 +145,15 @@ def _warn_of_outlier(split: Split) -> None:
 def _warn_of_fall(splits: Sequence[Split], times: "_Times", fall: tuple[int, int]) -> None:
     before, after = (splits[index].start_offset for index in fall)
     _logger.warning(
-        "store times fall by %d s between log offsets %d and %d: a clock was set back there, so a time cannot be "
-        "searched for: all of the log is read",
-        *((times[fall[0]] - times[fall[1]]) // 1000, before, after),
+        "log offsets %d to %d: store times fall by %d s, so a clock was set back, and a store time cannot be "
+        "searched for; the whole log is read",
+        *(before, after, (times[fall[0]] - times[fall[1]]) // 1000),
     )
 
 
 class _Times(Sequence[int]):
-    """First store time of each split; one without records counts with the next that has some, and so does one
-    that is `distrusted`."""
+    """First store time of each split. A split without records, or one that is `distrusted`, has the time of the
+    next split."""
 
     def __init__(self, splits: Sequence[Split], first_ms: FirstTime) -> None:
         self._splits, self._first_ms = splits, first_ms
@@ -171,14 +170,15 @@ class _Times(Sequence[int]):
                 return time
         return _NEVER
 
-    def look_at(self, indexes: Iterable[int]) -> None:
-        """Where there are such."""
+    def check(self, indexes: Iterable[int]) -> None:
+        """Read the times of these splits; indexes outside the range are ignored."""
         for index in indexes:
             if 0 <= index < len(self._splits):
                 self._trusted(index)
 
     def first_fall(self) -> tuple[int, int] | None:
-        """Two splits, of those that were looked at, of which the later one begins earlier."""
+        """Two of the splits whose times are known, of which the later one has an earlier time; None if there are
+        none."""
         highest: tuple[int, int] | None = None
         for index, time in sorted(self._known.items()):
             if time is None or index in self.distrusted:
@@ -190,7 +190,7 @@ class _Times(Sequence[int]):
         return None
 
     def is_outlier(self, index: int) -> bool:
-        """Whether the times before and behind it follow one another, but not with its own between them."""
+        """Whether the times before and after the split are in order, but its own time does not fit between them."""
         time, after = self[index], self[index + 1]
         before = next((t for i in range(index - 1, -1, -1) if (t := self._trusted(i)) is not None), None)
         if before is None:
@@ -209,7 +209,7 @@ class _Times(Sequence[int]):
 
 
 def offset_of_time(listing: LogListing, start: int, end: int, start_ms: int) -> int:
-    """Where the first record of [start, end) stored at `start_ms` or later begins; `end` without one."""
+    """Log offset of the first record of [start, end) stored at `start_ms` or later; `end` if there is none."""
     wholes = plan_splits(listing, end, start_offset=start, split_size=max(listing.segment_size, 1))
     for whole in narrow_by_time(wholes, start_ms, None):
         parts = plan_splits(
@@ -232,10 +232,10 @@ def offset_of_time(listing: LogListing, start: int, end: int, start_ms: int) -> 
 def advance(
     listing: LogListing, start: int, end: int, *, max_bytes: int | None = None, max_records: int | None = None
 ) -> int:
-    """The furthest place in [start, end] that leaves no more than these amounts before it, but one record at least.
+    """The last place in [start, end] such that at most these amounts lie before it; at least one record does.
 
-    `start` and `end` are places. Walks from `start`; for a number of bytes alone, only from the begin of the
-    segment in which they end.
+    `start` and `end` are places. Walks from `start`; given only `max_bytes`, it walks only from the beginning of
+    the segment in which these bytes end.
     """
     if max_records is None:
         if max_bytes is None or end - start <= max_bytes:
@@ -266,7 +266,7 @@ def advance(
 
 
 def _chunks(split: Split) -> Iterator[Chunk]:
-    """What can be read of `split`: damage is for those to report who read the records themselves."""
+    """The readable records of `split`. Damage is reported by those who read the records themselves."""
     for part in scan_split(split, DamageMode.PERMISSIVE):
         if isinstance(part, Chunk):
             yield part
@@ -278,15 +278,15 @@ def _ends(chunk: Chunk) -> Longs:
 
 
 def first_place(listing: LogListing, start: int, end: int) -> int:
-    """The first place in [start, end] that a reader from `start` on comes to: `start` may be inside a record.
-    Inside damage it is `start` itself, for whoever reads from there to tell."""
+    """The first place in [start, end] that a reader from `start` on reaches; `start` may be inside a record. If
+    `start` is inside a damaged range, it is the result: the reader that begins there reports the damage."""
     for split in plan_splits(listing, end, start_offset=start, split_size=max(listing.segment_size, 1)):
         if not split.start:
             return split.segment.base_offset
         with open_segment(split.segment) as reader:
-            way = Window(split.segment, reader).walk_to(split.start, split.stop)
-        if way.damage is not None:
+            arrival = Window(split.segment, reader).walk_to(split.start, split.stop)
+        if arrival.damage is not None:
             return start
-        if way.first is not None:
-            return split.segment.base_offset + way.first
+        if arrival.first is not None:
+            return split.segment.base_offset + arrival.first
     return end

@@ -1,4 +1,4 @@
-"""The files of a log, wherever they lie: a mount, bare disk folders, or a URI that pyarrow.fs understands."""
+"""The files of a log, in a mount, in bare disk directories, or behind a URI that pyarrow.fs understands."""
 
 import errno
 import os
@@ -16,17 +16,18 @@ from commitlogfs.pipeline.log.errors import DuplicateSegmentError, LocationError
 from commitlogfs.pipeline.log.locations import absolute_place, is_uri, local_path, split_places
 from commitlogfs.pipeline.log.mount_status import MOUNT_STATUS, NotServed, find_not_served
 from commitlogfs.store.broker_store import COMMITLOG
+from commitlogfs.store.gaps import uncovered
 from commitlogfs.store.layout import XATTR_IDENTITY
 from commitlogfs.store.segment import LARGEST_OFFSET, format_segment_name, looks_like_segment
 
 _ABOVE_LOG = (COMMITLOG, f"store/{COMMITLOG}")
-"""Where a log lies below a directory that is easily taken for it."""
-_MOST_FOLDERS = 1000
+"""Where the log is, below a directory that users easily take for it."""
+_MOST_DIRECTORIES = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """One segment: log offset of its first byte, bytes of its file, absolute local path or URI."""
+    """One segment: base offset, size of its file in bytes, absolute local path or URI."""
 
     base_offset: int
     size: int
@@ -48,37 +49,37 @@ class LogListing:
     segment_size: int
     segments: tuple[SegmentFile, ...]
     empty_places: tuple[str, ...] = ()
-    """Places without any segment, unless they are known to be a log or a disk of one: they may not be mounted."""
+    """Locations without a segment that are neither a mount nor a disk of a pool: their disk may not be mounted."""
     not_served: tuple[NotServed, ...] = ()
-    """What degraded mounts among the places leave out."""
+    """Disks and segments that degraded mounts among the locations do not serve."""
 
     @property
     def begin_offset(self) -> int:
-        """0 without segments."""
+        """Base offset of the first segment; 0 without segments."""
         return self.segments[0].base_offset if self.segments else 0
 
     @property
     def may_lack_beginning(self) -> bool:
-        """Whether a degraded mount may leave out what was before the first segment: no gap shows that."""
+        """Whether a degraded mount may leave out data before the first segment, which does not show as a gap."""
         return any(not self.segments or one.may_precede(self.begin_offset) for one in self.not_served)
 
     @property
-    def gaps(self) -> tuple[tuple[int, int], ...]:
-        """(end of a segment, begin of the next one listed), where these differ."""
-        pairs = zip(self.segments, self.segments[1:], strict=False)
-        return tuple(
-            (one.end_offset, other.base_offset) for one, other in pairs if one.end_offset != other.base_offset
-        )
+    def gaps(self) -> list[tuple[int, int]]:
+        """The ranges [start, end) missing between the segments, of which some may be truncated."""
+        covered = [(one.base_offset, one.end_offset) for one in self.segments]
+        return uncovered(covered[0][0], covered[-1][1], covered) if covered else []
 
 
 class SegmentReader(Protocol):
-    """An open segment. Context manager."""
+    """An open segment. A context manager."""
 
     def read_into(self, buffer: npt.NDArray[np.uint8], position: int) -> int:
-        """Fill `buffer` from `position` on; the bytes read, fewer than asked for at the end of the file only."""
+        """Fill `buffer` from `position` on; the number of bytes read, fewer than requested only at the end of the
+        file."""
 
     def next_data(self, position: int) -> int:
-        """From `position` to there nothing was ever written; `position` if that is not known."""
+        """The first position from `position` on that may have been written; `position` itself if that is
+        unknown."""
 
     def __enter__(self) -> Self: ...
 
@@ -97,16 +98,16 @@ def read_at(reader: SegmentReader, position: int, length: int) -> npt.NDArray[np
 
 
 def list_segments(path: str, segment_size: int | None = None) -> LogListing:
-    """The log in `path`: a folder, several (bare disks, separated by commas), or a URI.
+    """The log at `path`: a directory, several (bare disks, separated by commas), or a URI.
 
-    Files that are no segment (another name, nothing in them yet) are not part of a log. Without
-    `segment_size` it is the largest file's. Raises LocationError, DuplicateSegmentError.
+    Files that are not segments (other names, empty files) are ignored. Without `segment_size`, the size of the
+    largest file counts. Raises LocationError, DuplicateSegmentError.
     """
     listing, twins = list_with_twins(path, segment_size)
     if twins:
         one, other = twins[0]
         raise DuplicateSegmentError(
-            f"segment {one.name} lies at {one.uri} and at {other.uri}: `commitlogfs check` tells which to keep"
+            f"segment {one.name}: is at {one.uri} and at {other.uri}; `commitlogfs check` says which one to keep"
         )
     return listing
 
@@ -114,10 +115,11 @@ def list_segments(path: str, segment_size: int | None = None) -> LogListing:
 def list_with_twins(
     path: str, segment_size: int | None = None
 ) -> tuple[LogListing, list[tuple[SegmentFile, SegmentFile]]]:
-    """The same, and each segment that lies in two places: the listing has its first one. Raises LocationError."""
+    """As `list_segments`, and the segments that exist twice, as pairs: the listing has the first of each pair.
+    Raises LocationError."""
     places = split_places(path)
     if not places:
-        raise LocationError("no path: name the commitlog folder, a comma list of disk folders, or a URI")
+        raise LocationError("no path: name the commitlog directory, a comma list of disk directories, or a URI")
     found: dict[int, SegmentFile] = {}
     twins: list[tuple[SegmentFile, SegmentFile]] = []
     empty: list[str] = []
@@ -125,13 +127,13 @@ def list_with_twins(
     for place in map(absolute_place, places):
         before = len(found) + len(twins)
         not_served += find_not_served(place)
-        listed = _list_uri(place) if is_uri(place) else _list_folder(place)
+        listed = _list_uri(place) if is_uri(place) else _list_directory(place)
         for segment in listed.segments:
             other = found.setdefault(segment.base_offset, segment)
             if other is not segment:
                 twins.append((other, segment))
         if len(found) + len(twins) == before and not (listed.has_unsized or _is_known_log(place)):
-            _require_no_log_below(place, listed.folders)
+            _require_no_log_below(place, listed.directories)
             empty.append(place)
     segments = tuple(found[offset] for offset in sorted(found))
     size = segment_size or max((one.size for one in segments), default=0)
@@ -140,7 +142,7 @@ def list_with_twins(
 
 
 def _is_known_log(place: str) -> bool:
-    """Whether the directory shows that it is a mount of ours or a disk of a pool, and so a log without messages."""
+    """Whether `place` is a mount of commitlogfs or a disk of a pool, so that a log without messages is possible."""
     path = local_path(place)
     if path is None:
         return False
@@ -150,65 +152,65 @@ def _is_known_log(place: str) -> bool:
         return False
 
 
-def _require_no_log_below(place: str, folders: Container[str]) -> None:
-    """LocationError if `place`, which has these directories, lies above the log: a store's root, or its parent."""
+def _require_no_log_below(place: str, directories: Container[str]) -> None:
+    """Raises LocationError if `place`, which contains `directories`, is a store's root or its parent directory."""
     for above in _ABOVE_LOG:
-        if above.partition("/")[0] not in folders:
+        if above.partition("/")[0] not in directories:
             continue
         base, mark, query = place.partition("?") if is_uri(place) else (place, "", "")
         below = f"{base.rstrip('/')}/{above}{mark}{query}"
         try:
-            listed = _list_uri(below) if is_uri(below) else _list_folder(below)
+            listed = _list_uri(below) if is_uri(below) else _list_directory(below)
         except LocationError:
             continue
         if above == _ABOVE_LOG[0] or listed.segments or listed.has_unsized:
-            raise LocationError(f"{place}: no segments; the log is likely {below}")
+            raise LocationError(f"{place}: holds no segments; the log is probably {below}")
 
 
 @dataclass(slots=True)
 class _Listed:
-    """What one place holds."""
+    """The content of one location."""
 
     segments: list[SegmentFile] = field(default_factory=list)
     has_unsized: bool = False
-    """There is a segment without any bytes: a broker is making it."""
-    folders: set[str] = field(default_factory=set)
+    """Whether a segment is empty: a broker is creating it."""
+    directories: set[str] = field(default_factory=set)
 
 
 def _checked(listing: LogListing, path: str) -> LogListing:
     for segment in listing.segments:
         if segment.size > listing.segment_size or segment.base_offset % listing.segment_size:
             raise LocationError(
-                f"{path}: segment {segment.name} has {segment.size} bytes, which does not go with a segment size "
-                f"of {listing.segment_size}: give the right segmentSize"
+                f"{path}: segment {segment.name} has {segment.size} bytes, which does not fit the segment size "
+                f"{listing.segment_size}; set segmentSize"
             )
     return listing
 
 
-def _list_folder(folder: str) -> _Listed:
+def _list_directory(directory: str) -> _Listed:
     listed = _Listed()
     try:
-        with os.scandir(folder) as entries:
+        with os.scandir(directory) as entries:
             for entry in entries:
                 if not _is_segment_name(entry.name):
-                    if len(listed.folders) < _MOST_FOLDERS and entry.is_dir():
-                        listed.folders.add(entry.name)
+                    if len(listed.directories) < _MOST_DIRECTORIES and entry.is_dir():
+                        listed.directories.add(entry.name)
                 elif entry.is_file():
                     try:
                         size = entry.stat().st_size
                     except FileNotFoundError:
-                        continue  # deleted since it was listed
+                        continue  # deleted since the directory was read
                     if size:
                         listed.segments.append(SegmentFile(int(entry.name), size, entry.path))
                     else:
                         listed.has_unsized = True
     except NotADirectoryError as error:
-        path = Path(folder)
-        hint = f"the log is likely {path.parent}" if _is_segment_name(path.name) else "name the log's directory"
-        raise LocationError(f"{folder}: Not a directory; {hint}") from error
+        path = Path(directory)
+        hint = f"the log is probably {path.parent}" if _is_segment_name(path.name) else "name the log's directory"
+        raise LocationError(f"{directory}: Not a directory; {hint}") from error
     except OSError as error:
         raise LocationError(
-            f"{folder}: {os.strerror(error.errno or errno.EIO)}: is the log mounted there?"
+            f"{directory}: {os.strerror(error.errno or errno.EIO)} (is the log mounted there?)"
         ) from error
     return listed
 
@@ -235,8 +237,8 @@ def _list_uri(uri: str) -> _Listed:
                 listed.segments.append(SegmentFile(int(info.base_name), info.size, name))
             else:
                 listed.has_unsized = True
-        elif not info.is_file and len(listed.folders) < _MOST_FOLDERS:
-            listed.folders.add(info.base_name)
+        elif not info.is_file and len(listed.directories) < _MOST_DIRECTORIES:
+            listed.directories.add(info.base_name)
     return listed
 
 
@@ -250,14 +252,15 @@ def open_segment(segment: SegmentFile) -> SegmentReader:
         return _RemoteSegment(segment) if path is None else _LocalSegment(segment, path)
     except FileNotFoundError:
         raise SegmentGoneError(
-            f"segment {segment.name} was deleted since the log was listed ({segment.uri})"
+            f"segment {segment.name}: was deleted after the log was listed ({segment.uri})"
         ) from None
     except OSError as error:
         raise LocationError(f"segment {segment.name} ({segment.uri}): {str(error).splitlines()[0]}") from error
 
 
 class _LocalSegment:
-    """Positional reads, not a mapping: a disk's error is then an exception in this thread, not a SIGBUS."""
+    """A segment in a local file, read by pread(2). An error of the disk raises an exception; with a mapping it
+    would be a SIGBUS for the process."""
 
     def __init__(self, segment: SegmentFile, path: Path) -> None:
         self._segment = segment
@@ -281,7 +284,7 @@ class _LocalSegment:
         try:
             return os.lseek(self._fd, position, os.SEEK_DATA)
         except OSError as error:
-            # ENXIO also means behind the end: a file that was cut short since is for whoever reads there to tell.
+            # ENXIO also means "after the end": if the file was truncated meanwhile, its reader reports that.
             if error.errno != errno.ENXIO or os.fstat(self._fd).st_size < self._segment.size:
                 return position
             return max(position, self._segment.size)
@@ -296,7 +299,7 @@ class _LocalSegment:
 
 
 class _RemoteSegment:
-    """Ranges of an object: one request per window."""
+    """A segment behind a URI, read by ranges: one request for each window."""
 
     def __init__(self, segment: SegmentFile) -> None:
         filesystem, path = _resolve(segment.uri)

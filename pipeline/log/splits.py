@@ -1,4 +1,4 @@
-"""Dividing a log into ranges that are read independently: whole segments, or parts of them."""
+"""Divides a log into ranges that are read independently: whole segments, or parts of them."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,8 @@ from commitlogfs.pipeline.log.segments import LogListing, SegmentFile
 
 DEFAULT_SPLIT_BYTES = 128 << 20
 _MOST_SPLITS = 2_000_000
-"""Each costs the driver some hundred bytes and a task; 60 TB are 500,000 of the default size."""
+"""Limit on the number of splits. Each costs the driver some hundred bytes and a task; 60 TB have 500,000 splits of
+the default size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +19,11 @@ class Split:
     start: int
     stop: int
     exact: bool
-    """A record must begin at `start`; else the first one from there on is meant."""
+    """Whether a record must begin at `start`; otherwise the split begins with the first record from there on."""
     alone: bool
-    """The split before it is not read: nobody proves where this one begins, so that it has to do so itself."""
+    """Whether the split before this one is not read, so that this one has to find its first record without it."""
     limit: int
-    """Where what is asked for ends in this segment: at or behind `stop`."""
+    """End of the requested range in this segment: at or after `stop`."""
 
     @property
     def start_offset(self) -> int:
@@ -41,18 +42,18 @@ def plan_splits(
     exact_start: bool = False,
     split_size: int = DEFAULT_SPLIT_BYTES,
 ) -> list[Split]:
-    """The splits of the records that begin in [start_offset, end_offset) of the log, in its order.
+    """The splits of the records that begin in [start_offset, end_offset) of the log, in order.
 
-    `end_offset`: where the log ends (`tail.find_end`) or an earlier place; nothing before it may be unwritten.
-    `exact_start`: a record is known to begin at `start_offset`, so that it is damage if there is none. No I/O:
-    whatever is outside is never opened. Raises OptionError for more splits than Spark can be told of.
+    `end_offset`: the end of the log (`tail.find_end`) or an earlier place; everything before it must be written.
+    `exact_start`: a record is known to begin at `start_offset`, so that anything else there is damage. Opens no
+    file. Raises OptionError for more splits than Spark can handle.
     """
-    wanted = sum(segment.end_offset > start_offset for segment in listing.segments)
-    wanted += max(0, end_offset - max(start_offset, listing.begin_offset)) // split_size
-    if wanted > _MOST_SPLITS:
+    count = sum(segment.end_offset > start_offset for segment in listing.segments)
+    count += max(0, end_offset - max(start_offset, listing.begin_offset)) // split_size
+    if count > _MOST_SPLITS:
         raise OptionError(
-            f"parts of {split_size} bytes would be some {wanted:,}, and more than {_MOST_SPLITS:,} are not "
-            "planned: give a larger splitSize, or a smaller minPartitions"
+            f"splitSize = {split_size}: the log has some {count:,} splits of this size, more than the limit of "
+            f"{_MOST_SPLITS:,}; set a larger splitSize or a smaller minPartitions"
         )
     splits = []
     for segment in listing.segments:

@@ -1,7 +1,7 @@
-"""Where a log ends that a broker may be writing at this moment.
+"""Finds the end of a log that a broker may be writing at the same time.
 
-Past the last record there may be anything: zeros, or bytes of an earlier use, records of a log that a broker
-cut back after a crash among them. So the end is found by walking forward, in the one segment where it must be.
+After the last record there may be any bytes: zeros, or data of an earlier use, including records of a log that a
+broker truncated after a crash. So the end is found by walking forward in the one segment that must contain it.
 """
 
 import time
@@ -22,22 +22,22 @@ from commitlogfs.store.record_layout import BODY_AT, IPV6_EXTRA, PHYSICAL_OFFSET
 SETTLE_S = 0.2
 _BEGIN_BYTES = 1 << 20
 _BEFORE = 8
-"""Records before a damaged place whose store times are compared with those of the records after it."""
+"""Number of records before a damaged place whose store times are compared with those of the records after it."""
 _AFTER = 32
-"""Records after a damaged place whose store times decide whether they belong to the log."""
+"""Number of records after a damaged place whose store times decide whether they belong to the log."""
 
 
 def find_end(
     listing: LogListing, *, known: int = 0, settle_s: float = SETTLE_S, search_bytes: int | None = None
 ) -> int:
-    """The log offset after the last whole record, 0 for a log without any.
+    """The log offset after the last whole record; 0 for a log without records.
 
-    `known`: a place where a record is known to begin or the log ended earlier; what is before it is not
-    looked at. A record with nothing behind it counts once it has not changed for `settle_s` and does not end in
-    zero: it may be in the making, and its header is there first. Damage inside the segment does not end the log;
-    whoever reads it will say so. That is looked for to the segment's end, most of which may be zeros, or within
-    `search_bytes`: who asks again and again will come to the rest. What is left unread after the end,
-    `unread_end.find_unread` reports. Raises SegmentGoneError, LocationError.
+    `known`: a place where a record begins, or where the log ended earlier; nothing before it is read. A record that
+    no other record follows counts once it has not changed for `settle_s` and does not end in zero: a broker may
+    still be writing it, and writes its header first. Damage inside the segment does not end the log; readers of the
+    records report it. To find records after damage, the search goes on to the segment's end, most of which may be
+    zeros, or covers `search_bytes`: a caller that repeats the call reaches the rest later. `unread_end.find_unread`
+    reports data after the end that is not read. Raises SegmentGoneError, LocationError.
     """
     segments = [segment for segment in listing.segments if segment.end_offset > known]
     index = len(segments) - 1
@@ -62,7 +62,7 @@ def _end_in(segment: SegmentFile, known: int, settle_s: float, search_bytes: int
 
 
 class _Tail:
-    """Positions are the segment's."""
+    """The search in one segment. Positions count from the segment's first byte."""
 
     def __init__(
         self, segment: SegmentFile, reader: SegmentReader, settle_s: float, search_bytes: int | None
@@ -94,17 +94,17 @@ class _Tail:
             at, needed = following, 0
 
     def _follows(self, at: int) -> int | None:
-        """Where the log continues after `at`, which is not a record; None if it does not.
+        """Position where the log continues after `at`, which is not a record; None if it does not continue.
 
-        Records that were stored earlier than those before `at` remain from before a broker cut the log back. A
-        store time may be damaged, too, so several records on both sides decide. Where they do not agree, none of
-        those after `at` is read, and `unread_end` reports them.
+        Records that were stored before those before `at` remain from before a broker truncated the log. A store
+        time may be damaged, too, so several records on both sides decide. If these do not agree, no record after
+        `at` is read, and `unread_end` reports them.
         """
         stop = min(self._segment.size, at + self._search_bytes)
         following = self._window.find(at, stop)
         if following is None:
             return None
-        # A record that is seen proves that all before it are written: `at` may have become one meanwhile.
+        # A later record proves that everything before it is written: `at` may have become a record meanwhile.
         if self._window.find(at, at + 1) == at:
             return at
         newest_ms = self._newest_ms()
@@ -112,19 +112,19 @@ class _Tail:
         if newest_ms is None:
             return following
         if not after:
-            # The blank record, which has no time. It may also be left over, after the last of the old records.
+            # The blank record has no store time. It may also remain after the last of the old records.
             return following if begins_here(self._segment, self._reader, at, newest_ms) else None
         return following if 2 * sum(time >= newest_ms for time in after) > len(after) else None
 
     def _newest_ms(self) -> int | None:
-        """Store time of the last record; not one that is lower or higher than the others agree on."""
+        """Store time of the last record, ignoring a time that does not fit those of the other records."""
         times = list(self._recent)
         if len(times) < _BEFORE and self._begin:
             times = [*_times_before(self._segment, self._begin), *times][-_BEFORE:]
         return _last_in_order(times)
 
     def _times_after(self, at: int, stop: int) -> list[int]:
-        """Store times of the first records from `at` on, damage left out."""
+        """Store times of the first records from `at` on, without damaged ranges."""
         times: list[int] = []
         place: int | None = at
         while place is not None and len(times) < _AFTER:
@@ -141,7 +141,7 @@ class _Tail:
         return times[:_AFTER]
 
     def _settled(self, newest: int, end: int) -> int:
-        """`end`, once the record before it does not change any more."""
+        """`end`, once the record before it no longer changes."""
         before = read_at(self._reader, newest, end - newest)
         while True:
             time.sleep(self._settle_s)
@@ -153,10 +153,11 @@ class _Tail:
             before = now
 
     def _ends_well(self, record: Bytes, at: int) -> bool:
-        """Whether its last bytes are there: a broker copies a record front to back, and a slow disk may hold it up
-        in between for any time. The last field is the properties, a text, so it does not end in zero."""
+        """Whether the last bytes of the record are written. A broker copies a record from front to back, and a slow
+        disk may delay the rest for any time. The last field, the properties, is text, so it does not end in
+        zero."""
         place = np.empty(1, np.int64)
-        # Read again, so proven again.
+        # The record is read again, so its lengths are checked again.
         walked = walk(record, self._segment.base_offset + at, 0, 1, self._segment.size - at, place)
         if (walked.records, walked.position) != (1, len(record)):
             return False
@@ -164,7 +165,7 @@ class _Tail:
 
 
 def has_its_end(record: Bytes) -> bool:
-    """Whether the last bytes of a record, whose lengths are proven, were written: see `find_end`."""
+    """Whether the last bytes of a record whose lengths are checked were written: see `find_end`."""
     return bool(record[-1]) or not record_fields(record, np.zeros(1, np.int64)).properties_length[0]
 
 
@@ -174,7 +175,7 @@ def _store_times(data: Bytes, positions: Longs) -> list[int]:
 
 
 def _last_in_order(times: Sequence[int]) -> int | None:
-    """The last of the longest run of `times`, some left out, that never falls; the latest of several."""
+    """The last element of the longest subsequence of `times` that never falls; the latest of several."""
     best: list[tuple[int, int]] = []
     for time_ms in times:
         length = 1 + max((known for known, last in best if last <= time_ms), default=0)
@@ -184,7 +185,7 @@ def _last_in_order(times: Sequence[int]) -> int | None:
 
 @lru_cache(maxsize=16)
 def _times_before(segment: SegmentFile, end: int) -> tuple[int, ...]:
-    """Store times of the last records before `end`, which do not change any more."""
+    """Store times of the last records before `end`, which no longer change."""
     times: deque[int] = deque(maxlen=_BEFORE)
     with open_segment(segment) as reader:
         window = Window(segment, reader)
@@ -203,8 +204,8 @@ def _times_before(segment: SegmentFile, end: int) -> tuple[int, ...]:
 
 
 def begins_here(segment: SegmentFile, reader: SegmentReader, at: int, newest_ms: int | None) -> bool:
-    """Whether the bytes at `at`, which are not a whole record, have the header of one that was written to just this
-    place, and not before `newest_ms`."""
+    """Whether the bytes at `at`, which are not a whole record, have the header of a record that was written to this
+    log offset, and not before `newest_ms`."""
     header = read_at(reader, at, BODY_AT).tobytes()
     if len(header) < BODY_AT:
         return False
@@ -217,9 +218,9 @@ def begins_here(segment: SegmentFile, reader: SegmentReader, at: int, newest_ms:
 
 
 def is_begun(segment: SegmentFile, search_bytes: int = _BEGIN_BYTES) -> bool:
-    """Whether anything was written into it. Raises SegmentGoneError, LocationError."""
+    """Whether anything was written into the segment. Raises SegmentGoneError, LocationError."""
     with open_segment(segment) as reader:
         if np.any(read_at(reader, 0, 8)):
             return True
-        # Its first record may be the one that is damaged.
+        # The first record may be the damaged one.
         return Window(segment, reader).find(0, min(segment.size, search_bytes)) is not None

@@ -1,5 +1,5 @@
-"""Whether the segment in which a log ends was cut short. A broker gives each its full size before it writes, so a
-file that is smaller has lost what was behind its end, and nothing in it says how much."""
+"""Detects a truncated last segment. A broker gives each segment its full size before it writes, so a smaller file
+has lost its end, and nothing in the file says how much was written there."""
 
 from commitlogfs.pipeline.log.segments import LogListing, SegmentFile, open_segment, read_at
 from commitlogfs.pipeline.log.tail import is_begun
@@ -13,13 +13,13 @@ from commitlogfs.store.record_layout import (
 )
 
 _HEADER_BYTES = PHYSICAL_OFFSET_AT + 8
-"""With PHYSICALOFFSET, by which a record is known to belong where it lies."""
+"""Header up to and including PHYSICALOFFSET, which shows that a record belongs to its place."""
 
 
 def expected_end(listing: LogListing, end_offset: int) -> int:
-    """`end_offset`, where the log ends (`find_end`), or where its last segment ought to end if that was cut short.
+    """`end_offset`, where the log ends (`find_end`), or where its last segment should end if that is truncated.
 
-    A segment that is not begun may be one that is just being made. Raises SegmentGoneError, LocationError.
+    A segment without data may just be in creation. Raises SegmentGoneError, LocationError.
     """
     if all(segment.size == listing.segment_size for segment in listing.segments):
         return end_offset
@@ -30,8 +30,8 @@ def expected_end(listing: LogListing, end_offset: int) -> int:
 
 
 def crossing_record(listing: LogListing, end_offset: int) -> str | None:
-    """What is wrong with the file that ends in the middle of a record at `end_offset`, where the log ends; None if
-    it does not. It tells what sizes cannot where there is one segment, or all were cut alike.
+    """The problem in one line if the file ends in the middle of a record at `end_offset`, where the log ends; else
+    None. It shows a truncation that sizes do not show: with one segment, or if all are truncated alike.
 
     Raises SegmentGoneError, LocationError.
     """
@@ -52,13 +52,13 @@ def crossing_record(listing: LogListing, end_offset: int) -> str | None:
     elif not any(header):
         return None
     return (
-        f"segment {last.name}, log offset {end_offset}: what begins here goes beyond the end of the file "
-        f"({last.uri}, {last.size} bytes): it was cut short, or this record is damaged"
+        f"segment {last.name}, log offset {end_offset}: the record that begins here does not fit into the file "
+        f"({last.uri}, {last.size} bytes): the file is truncated, or this record is damaged"
     )
 
 
 def _last_segment(listing: LogListing, end_offset: int) -> SegmentFile | None:
-    """The one in which the log ends."""
+    """The segment in which the log ends; None if no segment contains its end."""
     for segment in reversed(listing.segments):
         if segment.base_offset < end_offset or (segment.base_offset == end_offset and is_begun(segment)):
             return segment if end_offset <= segment.end_offset else None

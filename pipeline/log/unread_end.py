@@ -1,5 +1,5 @@
-"""What lies after the place where a log was found to end, and is not read: a damaged last message, or what remains
-from before a broker cut its log back. A reader cannot always tell these apart, so it reports them."""
+"""Reports data after the end of a log that is not read: a damaged last message, or data that remains from before a
+broker truncated its log. A reader cannot always tell these apart."""
 
 import logging
 import time
@@ -16,19 +16,19 @@ from commitlogfs.pipeline.log.tail import SETTLE_S, begins_here, has_its_end
 from commitlogfs.pipeline.log.truncation import crossing_record
 from commitlogfs.pipeline.log.window import Window
 
-_LOOK_BYTES = 1 << 20
-"""How much is checked from the end on: what is damaged begins there."""
+_CHECKED_BYTES = 1 << 20
+"""Number of bytes that are checked after the end: damage begins there."""
 
 _logger = logging.getLogger(__name__)
-_told: deque[str] = deque(maxlen=1024)
+_warned: deque[str] = deque(maxlen=1024)
 
 
 class Unread(Enum):
-    """What the bytes after the log's last message are, as far as they show it."""
+    """Kinds of data after the log's last message, as far as they can be distinguished."""
 
-    MESSAGE = "a message begins here that is not whole: it was never finished, or it is damaged"
+    MESSAGE = "a message begins here that is not whole: its write was interrupted, or it is damaged"
     EARLIER = (
-        "messages follow that were stored before the last one: they remain from before a broker cut its log back, "
+        "messages follow that were stored before the last one: they remain from before a broker truncated its log, "
         "or store times are damaged"
     )
     BYTES = "they are not a message: they remain from an earlier use, or a message is damaged here"
@@ -36,7 +36,7 @@ class Unread(Enum):
 
 @dataclass(frozen=True, slots=True)
 class UnreadEnd:
-    """Bytes after the log's last message that were written and are not read."""
+    """Data after the log's last message that is not read."""
 
     segment: str
     offset: int
@@ -53,8 +53,8 @@ class UnreadEnd:
 
 
 def find_unread(listing: LogListing, end_offset: int, *, settle_s: float = SETTLE_S) -> tuple[UnreadEnd, ...]:
-    """What was written after `end_offset`, where the log ends (`tail.find_end`), and has not changed for
-    `settle_s`: at most one per segment; nothing if the log has grown since.
+    """Data after `end_offset`, where the log ends (`tail.find_end`), that has not changed for `settle_s`: at most
+    one item for each segment; empty if the log has grown since.
 
     Raises SegmentGoneError, LocationError.
     """
@@ -64,14 +64,14 @@ def find_unread(listing: LogListing, end_offset: int, *, settle_s: float = SETTL
             continue
         position = max(0, end_offset - segment.base_offset)
         with open_segment(segment) as reader:
-            before = read_at(reader, position, _LOOK_BYTES)
+            before = read_at(reader, position, _CHECKED_BYTES)
             if not before.any():
                 continue
             kind = _kind(segment, reader, position)
             if kind is None:
                 return ()
             time.sleep(settle_s)
-            if settle_s and not np.array_equal(before, read_at(reader, position, _LOOK_BYTES)):
+            if settle_s and not np.array_equal(before, read_at(reader, position, _CHECKED_BYTES)):
                 return ()
             length = int(np.flatnonzero(before)[-1]) + 1
             found.append(UnreadEnd(segment.name, segment.base_offset + position, length, kind, segment.uri))
@@ -79,28 +79,28 @@ def find_unread(listing: LogListing, end_offset: int, *, settle_s: float = SETTL
 
 
 def require_messages(listing: LogListing) -> None:
-    """LocationError where files hold bytes, but none holds a message: those of a consume queue or of a timer log
-    have the names of segments. Raises SegmentGoneError."""
+    """Raises LocationError if files hold bytes, but none holds a message: files of a consume queue or of a timer
+    log have names like segments. Raises SegmentGoneError."""
     if any(map(_may_hold_messages, listing.segments)):
         return
     if any(unread.kind is Unread.BYTES for unread in find_unread(listing, listing.begin_offset)):
-        folders = dict.fromkeys(segment.uri.rpartition("/")[0] for segment in listing.segments)
+        directories = dict.fromkeys(segment.uri.rpartition("/")[0] for segment in listing.segments)
         raise LocationError(
-            f"{', '.join(folders)}: no file holds a message: this is not a commitlog, or all of it is damaged; "
+            f"{', '.join(directories)}: no file holds a message: this is not a commitlog, or all of it is damaged; "
             "name the commitlog directory"
         )
 
 
 def _may_hold_messages(segment: SegmentFile) -> bool:
-    """Whether a message is found, or the first one is damaged or, in a log that begins at 0, not written yet."""
+    """Whether the segment has a message, or its first one is damaged or, at log offset 0, not written yet."""
     with open_segment(segment) as reader:
         return begins_here(segment, reader, 0, None) or Window(segment, reader).find(0, segment.size) is not None
 
 
 def _kind(segment: SegmentFile, reader: SegmentReader, position: int) -> Unread | None:
-    """None where the log goes on by now."""
+    """Kind of the data at `position`; None if the log continues there by then."""
     window = Window(segment, reader)
-    following = window.find(position, min(segment.size, position + _LOOK_BYTES))
+    following = window.find(position, min(segment.size, position + _CHECKED_BYTES))
     if following == position:
         window.load(position)
         positions, walked = window.walk(position, position + 1)
@@ -117,16 +117,16 @@ def _kind(segment: SegmentFile, reader: SegmentReader, position: int) -> Unread 
 
 
 def warn_of_unread_end(listing: LogListing, end_offset: int, *, bytes_too: bool = True) -> None:
-    """In the log, once for each. Without `bytes_too` nothing is said of bytes that show no message: a broker with
-    `writeWithoutMmap` leaves such after every message."""
+    """Logs a warning for data after the end, once for each place. `bytes_too` includes bytes that show no message:
+    a broker with `writeWithoutMmap` leaves some after every message."""
     crossing = crossing_record(listing, end_offset)
     if crossing is not None:
-        _warn_once(f"{crossing}; give segmentSize to have its size checked")
+        _warn_once(f"{crossing}; set segmentSize to have the file's size checked")
         return
     new = [
         unread
         for unread in find_unread(listing, end_offset, settle_s=0)
-        if str(unread) not in _told and (bytes_too or unread.kind is not Unread.BYTES)
+        if str(unread) not in _warned and (bytes_too or unread.kind is not Unread.BYTES)
     ]
     settled = find_unread(listing, end_offset) if new else ()
     for unread in new:
@@ -135,6 +135,6 @@ def warn_of_unread_end(listing: LogListing, end_offset: int, *, bytes_too: bool 
 
 
 def _warn_once(text: str) -> None:
-    if text not in _told:
-        _told.append(text)
+    if text not in _warned:
+        _warned.append(text)
         _logger.warning("%s", text)

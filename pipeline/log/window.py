@@ -1,4 +1,4 @@
-"""A window onto one segment: the part of it that is in memory while its records are walked."""
+"""A window of one segment: the part that is in memory while its records are walked."""
 
 from typing import NamedTuple
 
@@ -24,21 +24,22 @@ from commitlogfs.store.record_layout import (
 )
 
 WINDOW_BYTES = 4 << 20
-"""Small beside a core's share of the last cache, and what numpy gives huge pages."""
+"""Small compared with a core's share of the last-level cache; a size for which numpy uses huge pages."""
 
 
-class WayTo(NamedTuple):
-    """What a walk to a place came to."""
+class Arrival(NamedTuple):
+    """Result of a walk to a position."""
 
     first: int | None
-    """Where the first record from the place on begins; None where the segment's records end before it, or where
-    none is found behind damage."""
+    """Position of the first record from there on; None if the segment's records end before it, or if no record was
+    found after damage."""
     damage: tuple[int, str] | None
-    """Begin of the damage in which the place lies, and what is wrong there; it ends at `first`."""
+    """Position and reason of the damaged range around that position; the range ends at `first`."""
 
 
 class Window:
-    """Positions are the segment's. The buffer grows only for a record that is larger than it."""
+    """The window. Positions count from the segment's first byte. The buffer grows only for a record larger than
+    it."""
 
     def __init__(self, segment: SegmentFile, reader: SegmentReader) -> None:
         self._segment, self._reader = segment, reader
@@ -49,7 +50,7 @@ class Window:
         """Position of data[0]."""
 
     def load(self, position: int, at_least: int = 0) -> None:
-        """Read what lies at `position` now; `at_least` bytes of it, else LocationError."""
+        """Read from `position` on. Raises LocationError for fewer than `at_least` bytes."""
         if at_least > len(self._buffer):
             self._buffer = np.empty(at_least, np.uint8)
             self._positions = np.empty(at_least // SMALLEST_RECORD_BYTES + 1, np.int64)
@@ -58,14 +59,14 @@ class Window:
         self.begin = position
         if len(self.data) < min(at_least, room):
             raise LocationError(
-                f"segment {self._segment.name} ({self._segment.uri}) ends after {position + len(self.data)} bytes, "
-                f"although it had {self._segment.size} when the log was listed"
+                f"segment {self._segment.name}: ends after {position + len(self.data)} bytes, but had "
+                f"{self._segment.size} when the log was listed ({self._segment.uri})"
             )
 
     def walk(self, position: int, stop: int) -> tuple[Longs, Walk]:
         """Where records begin, counted from data[0], and how the walk ended, as the segment's position.
 
-        MORE is never said of bytes that only claim to be a record larger than the window: see `find`.
+        The walk ends with MORE only before a record whose lengths `find` has checked: see there.
         """
         begin = self.begin
         result = walk(self.data, self._offset, position - begin, stop - begin, self._room, self._positions)
@@ -75,10 +76,10 @@ class Window:
         return self._positions[: result.records], result._replace(position=at)
 
     def find(self, start: int, stop: int) -> int | None:
-        """The first place in [start, stop) where a record or the blank record lies. Loads what it looks at.
+        """The first position in [start, stop) of a record or the blank record. Loads the bytes that it needs.
 
-        What claims to be large is proven by its few lengths, not read: bytes that only look like records must
-        cost neither memory nor time in proportion to what they claim.
+        A large record is checked by reading its few lengths, not its content: bytes that only look like a record
+        must cost neither memory nor time in proportion to their alleged size.
         """
         self.load(start)
         at = start
@@ -100,9 +101,9 @@ class Window:
                 at += 1
         return None
 
-    def walk_to(self, stop: int, limit: int) -> WayTo:
-        """From the segment's begin over all that lies before `stop`; after damage none is looked for from `limit`
-        on."""
+    def walk_to(self, stop: int, limit: int) -> Arrival:
+        """Walk from the segment's beginning over all records before `stop`; after damage, search the next record
+        only before `limit`."""
         at: int | None = 0
         needed, newest = 0, -1
         damage: tuple[int, str] | None = None
@@ -113,15 +114,15 @@ class Window:
                 newest = self.begin + int(positions[-1])
             at, needed = walked.position, walked.needed
             if walked.ended is Ended.BLANK:
-                return WayTo(None, None)
+                return Arrival(None, None)
             if walked.ended in REASONS:
                 damage = (at, REASONS[walked.ended])
                 at, needed = self.find(at, limit), 0
         reaches = damage is not None and (at is None or (at > stop and newest < damage[0]))
-        return WayTo(at, damage if reaches else None)
+        return Arrival(at, damage if reaches else None)
 
     def _is_record(self, at: int) -> bool:
-        """Whether the lengths of the record at `at`, whose own header claims it, add up to its size."""
+        """Whether the lengths of the record at `at`, according to its header, add up to its size."""
         header = read_at(self._reader, at, LARGEST_HEADER_BYTES).tobytes()
         if len(header) < LARGEST_HEADER_BYTES:
             return False

@@ -1,6 +1,6 @@
-"""The log as Arrow columns: only what is asked for is gathered.
+"""The log as Arrow columns. Only requested columns are gathered.
 
-Names and meanings are those of RocketMQ's MessageExt. Everything is as stored: a compressed body stays compressed.
+Names and meanings are those of RocketMQ's MessageExt. All values are as stored: a compressed body stays compressed.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,7 +50,7 @@ COLUMNS: pa.Schema = pa.schema(
         ("segment", pa.string()),
     ]
 )
-"""Every column there is, in the order in which a table without a chosen schema has them."""
+"""All columns, in the order of a table without a given schema."""
 
 _MAGIC = np.array([0, MAGIC_V1, MAGIC_V2], np.uint32).view(np.int32)
 _V4_HOST_BYTES, _V6_HOST_BYTES = 8, 20
@@ -58,20 +58,21 @@ _LARGEST_MS = (2**63 - 1) // 1000
 
 
 class Projection:
-    """Columns by name, in the order asked for. Raises PipelineError for a name there is not."""
+    """Columns by name, in the requested order. Raises PipelineError for an unknown name."""
 
     def __init__(self, names: Sequence[str]) -> None:
         unknown = [name for name in names if name not in COLUMNS.names]
         if unknown:
-            raise PipelineError(f"no column {', '.join(unknown)}: there are {', '.join(COLUMNS.names)}")
+            names = ", ".join(COLUMNS.names)
+            raise PipelineError(f"column {', '.join(unknown)} is unknown; the columns are {names}")
         self.names = tuple(names)
         self.schema: pa.Schema = pa.schema([COLUMNS.field(name) for name in names])
 
     def to_batch(
         self, chunk: Chunk, fields: RecordFields | None = None, selection: Longs | None = None
     ) -> pa.RecordBatch:
-        """The records of `chunk`, or those of the rows in `selection`, ascending. Nothing in the batch refers to
-        the chunk's buffer. `fields`: those of all the chunk's records, if known already."""
+        """The records of `chunk`, or those of the rows in `selection`, ascending. The batch does not refer to the
+        chunk's buffer. `fields`: those of all the chunk's records, if they are known already."""
         if fields is None:
             positions = chunk.positions if selection is None else chunk.positions[selection]
             fields = record_fields(chunk.data, positions)
@@ -82,7 +83,7 @@ class Projection:
 
 
 class _Rows:
-    """What the columns of one batch are built from."""
+    """The source of the columns of one batch."""
 
     def __init__(self, chunk: Chunk, fields: RecordFields) -> None:
         self.data: Bytes = chunk.data
@@ -98,12 +99,12 @@ class _Rows:
 
 
 def _int32(field: str) -> Callable[[_Rows], pa.Array]:
-    # CRC and magic are unsigned in the log and signed in Java: the bits stay.
+    # CRC and magic are unsigned in the log and signed in Java: the bits stay the same.
     return lambda rows: pa.array(getattr(rows.fields, field).astype(np.int32))
 
 
 def _int64(field: str) -> Callable[[_Rows], pa.Array]:
-    # A row of the fields' table, which is not to stay alive for one of its columns.
+    # The column is a copy: as a view it would keep the table of all fields in memory.
     return lambda rows: pa.array(getattr(rows.fields, field).copy())
 
 
@@ -112,7 +113,7 @@ def _time(field: str) -> Callable[[_Rows], pa.Array]:
         milliseconds: Longs = getattr(rows.fields, field)
         if milliseconds.max(initial=0) <= _LARGEST_MS and milliseconds.min(initial=0) >= -_LARGEST_MS:
             return pa.Array.from_buffers(_TIME, rows.count, [None, pa.py_buffer(milliseconds * 1000)])
-        # Only damage has such times; what cannot be said is null.
+        # Only damaged records have such times; a time outside the range of the type is null.
         beyond = (milliseconds > _LARGEST_MS) | (milliseconds < -_LARGEST_MS)
         return pa.array(np.where(beyond, 0, milliseconds) * 1000, mask=beyond, type=pa.int64()).cast(_TIME)
 
@@ -124,7 +125,7 @@ def _property(name: bytes) -> Callable[[_Rows], pa.Array]:
 
 
 def _texts(data: Bytes, starts: Longs, lengths: Longs, *, some_absent: bool = False) -> pa.Array:
-    """Strings; with `some_absent` null where the length is below 0."""
+    """Strings; with `some_absent`, null where the length is below 0."""
     values, offsets = gather(data, starts, lengths)
     validity, nulls = None, 0
     if some_absent:
@@ -135,7 +136,7 @@ def _texts(data: Bytes, starts: Longs, lengths: Longs, *, some_absent: bool = Fa
 
 
 def _strings(values: Bytes, offsets: Ints, validity: pa.Buffer | None = None, nulls: int = 0) -> pa.Array:
-    """Texts that lie one after the other, as Java would read them."""
+    """Consecutive texts, decoded as in Java."""
     if not is_ascii(values):
         values, long_offsets = well_formed(values, offsets[:-1].astype(np.int64), np.diff(offsets).astype(np.int64))
         offsets = long_offsets.astype(np.int32)
@@ -158,7 +159,7 @@ def _properties(rows: _Rows) -> pa.Array:
 
 
 def _host(start_field: str, word_field: str, v6_flag: int) -> Callable[[_Rows], pa.Array]:
-    """ADDRESS:PORT. Few clients write most messages, so each distinct host is made into text once."""
+    """ADDRESS:PORT. A few clients write most messages, so each distinct host is formatted once."""
 
     def build(rows: _Rows) -> pa.Array:
         starts: Longs = getattr(rows.fields, start_field)
@@ -189,7 +190,7 @@ def _segment(rows: _Rows) -> pa.Array:
 
 
 def _repeated(text: str, count: int) -> pa.Array:
-    """Chunk after chunk has the same text in all its rows: a part of one array that is made once."""
+    """A column with the same text in all rows, as a slice of one cached array: most chunks need the same text."""
     return _many(text, 1 << count.bit_length()).slice(0, count)
 
 

@@ -1,4 +1,4 @@
-"""`format("commitlog")`. Imported by Spark wherever it looks for data sources, so little is loaded here."""
+"""`format("commitlog")`. Spark imports this module wherever it searches for data sources, so it imports little."""
 
 import difflib
 import sys
@@ -52,75 +52,75 @@ COLUMN_TYPES: Final[dict[str, DataType]] = {
     "magicCode": IntegerType(),
     "segment": StringType(),
 }
-"""`columns.COLUMNS` in Spark's words."""
+"""Spark's types for `columns.COLUMNS`."""
 _CHOSEN_ONLY: Final[dict[str, DataType]] = {"damage": StringType()}
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class CommitlogDataSource(DataSource):
-    """The messages of a RocketMQ commitlog, one row each, straight from its segments: no broker is asked.
+    """The messages of a RocketMQ commitlog, one row each, read from its segments without a broker.
 
-    Name: `commitlog`. Batch and stream. Works on a mount, on a broker's plain folder, on the bare folders of the
-    disks, and on any URI that pyarrow.fs understands (s3, gs, hdfs, file), on a log that is being written, too.
+    Name: `commitlog`. Batch and stream. Reads a mount, a broker's own directory, the bare directories of the disks,
+    or any URI that pyarrow.fs understands (s3, gs, hdfs, file). A broker may be writing the log meanwhile.
 
         df = spark.read.format("commitlog").load("/var/rocketmq/store/commitlog")
         df.groupBy("topic").count().show()
 
     Columns: topic string, queueId int, queueOffset long, commitLogOffset long, storeSize int, body binary,
-    properties map<string,string>, tags string, keys string, uniqKey string, transactionId string, flag int,
-    sysFlag int, bornTimestamp timestamp, storeTimestamp timestamp, bornHost string, storeHost string,
-    reconsumeTimes int, preparedTransactionOffset long, bodyCRC int, magicCode int, segment string. All as stored:
-    the body of a compressed message (sysFlag bit 0) is compressed.
+    properties map<string,string>, tags string, keys string, uniqKey string, transactionId string, flag int, sysFlag
+    int, bornTimestamp timestamp, storeTimestamp timestamp, bornHost string, storeHost string, reconsumeTimes int,
+    preparedTransactionOffset long, bodyCRC int, magicCode int, segment string. All values are as stored: the body
+    of a compressed message (sysFlag bit 0) is compressed.
 
-    Spark does not tell a Python source which columns a query needs. A schema does, and what is not in it is
-    neither decoded nor moved, so always give one:
+    Spark does not say which columns a query needs. A schema does, and columns that are not in it are neither
+    decoded nor moved, so always give one:
 
         spark.read.format("commitlog").schema("topic string, storeTimestamp timestamp").load(path)
 
-    Options (names in any case; an unknown one is an error):
+    Options (names are not case-sensitive; an unknown one is an error):
 
-    path                     commitlog folder, comma list of disk folders, or URI; the argument of load()
-    segmentSize              bytes; that of the largest file
-    topic, topicPattern      comma list of names, or a regular expression for the whole name; all
-    queueId                  comma list; all
-    startingOffsets          earliest, latest or a log offset; earliest for a batch, latest for a stream
-    endingOffsets            latest or a log offset, exclusive; latest; batch only
+    path                     commitlog directory, comma list of disk directories, or URI; the argument of load()
+    segmentSize              bytes; default: size of the largest file
+    topic, topicPattern      comma list of names, or a regular expression for the whole name; default: all
+    queueId                  comma list; default: all
+    startingOffsets          earliest, latest or a log offset; default: earliest for a batch, latest for a stream
+    endingOffsets            latest or a log offset, exclusive; default: latest; batch only
     startingTimestamp        milliseconds since 1970: only messages stored then or later
     endingTimestamp          only messages stored before; batch only
-    failOnDataLoss           true: what was to be read and is gone (deleted segments, a hole, a disk that is not
-                             mounted, the beginning that a degraded mount may lack, a last segment that was cut
-                             short) is an error; false: it is logged as lost, and reading goes on behind it
-    maxBytesPerTrigger       of the log, per micro-batch, one message at least; stream only
+    failOnDataLoss           true: missing data is an error (deleted segments, a gap, a disk that is not mounted,
+                             the beginning that a degraded mount may leave out, a truncated last segment); false: it
+                             is logged as lost, and reading continues after it
+    maxBytesPerTrigger       bytes of log per micro-batch, at least one message; stream only
     maxOffsetsPerTrigger     messages per micro-batch, before any filter; stream only
-    minPartitions            at least so many, where the log is large enough
-    splitSize                bytes of a partition: parts of segments, never of a message; 128m, more for a log of
-                             more than 1.2 TiB
-    includeSystemTopics      false; the broker's own topics (rmq_sys_*, SCHEDULE_TOPIC_XXXX, ...) are left out
-                             unless named by `topic`
-    includeHalfMessages      false; so are transactions that are not decided, and rollbacks
-    mode                     FAILFAST: damage is an error that names segment and offset. PERMISSIVE: it is skipped
-                             up to the next message, and said: in a column `damage string`, if the schema has one, a
-                             row for each skipped range, with commitLogOffset, storeSize and segment; otherwise as a
-                             warning in the executor's log
-    checkCrc                 true: a body that is asked for must match its CRC
+    minPartitions            minimum number of partitions, if the log is large enough
+    splitSize                bytes of a partition: parts of segments, never of a message; default: 128m, more for a
+                             log of more than 1.2 TiB
+    includeSystemTopics      false: the broker's own topics (rmq_sys_*, SCHEDULE_TOPIC_XXXX, ...) are left out,
+                             unless `topic` names them
+    includeHalfMessages      false: undecided transactions and rollbacks are left out
+    mode                     FAILFAST: damage is an error that names segment and offset. PERMISSIVE: damage is
+                             skipped up to the next message, and reported: if the schema has a column `damage
+                             string`, as a row for each skipped range, with commitLogOffset, storeSize and segment;
+                             otherwise as a warning in the executor's log
+    checkCrc                 true: the body must match its CRC, if the column is requested
 
-    Partitions are ranges of segments, in the log's order. A time range is found by a binary search, a clock that
-    was set back by up to a minute allowed for; where times are seen to fall by more, more is read, with a warning.
+    Partitions are ranges of segments, in the log's order. A time range is found by a binary search that tolerates a
+    clock that was set back by up to a minute; where times fall by more, more is read, with a warning.
 
-    Streams: an offset is the log offset of the next message. A message is taken when it is whole: when another
-    one follows, or when it has not changed for 0.2 s. Trigger.AvailableNow reads up to where the log ended at the
-    start. A restart from its checkpoint reads the same ranges again, so with an idempotent sink each message
-    arrives exactly once.
+    Streams: an offset is the log offset of the next message. A message is read when it is whole: when another
+    message follows, or when it has not changed for 0.2 s. Trigger.AvailableNow reads up to the end of the log at
+    the start. After a restart from its checkpoint the query reads the same ranges again, so with an idempotent sink
+    each message arrives exactly once.
 
         (spark.readStream.format("commitlog").option("startingOffsets", "earliest").load(path)
             .writeStream.option("checkpointLocation", "/data/cp").toTable("messages"))
 
-    Conditions on topic, queueId, commitLogOffset and storeTimestamp are pushed down where
-    spark.sql.python.filterPushdown.enabled is on: whole splits are then never opened. It is off by default, and
-    with reason: Spark (4.3.0) keeps the plan of the first query on what load() returned and uses it for all later
-    ones, and for other branches of the same query, so rows are silently missing unless every load() is used for
-    one condition only. The options narrow in the same way and are always right. Also without pushdown the
-    partitions of what load() returned are planned once: load again to see newer messages.
+    Conditions on topic, queueId, commitLogOffset and storeTimestamp are pushed down if
+    spark.sql.python.filterPushdown.enabled is on: splits without matching rows are then not opened. It is off by
+    default, because Spark (4.3.0) keeps the plan of the first query on the result of load() and uses it for all
+    later queries, and for other branches of the same query: rows are missing without an error, unless each load()
+    is used for one condition only. The options restrict the rows in the same way and are always correct. Without
+    pushdown, too, the partitions of a load() are planned once: call load() again to see newer messages.
     """
 
     @classmethod
@@ -151,13 +151,13 @@ class CommitlogDataSource(DataSource):
 
 
 def _is_pushing() -> bool:
-    """Whether Spark asks for a reader to push conditions into: it does so in a worker of its own, and refuses a
-    reader that takes conditions everywhere else."""
+    """Whether Spark plans a reader that takes conditions: it does so in a separate worker, and refuses such a
+    reader everywhere else."""
     return _PUSHDOWN_WORKER in sys.modules
 
 
 def _located(options: ReadOptions) -> ReadOptions:
-    """Folders as the driver means them: an executor may work in another one."""
+    """Absolute directories: an executor may have another working directory than the driver."""
     return replace(options, path=absolute_places(options.path))
 
 
@@ -169,7 +169,7 @@ def _row_reader(options: ReadOptions, schema: StructType) -> "RowReader":
     check_schema(schema)
     return RowReader(
         schema=_arrow_schema(schema),
-        wanted=RecordFilter.of(options),
+        filter=RecordFilter.of(options),
         mode=DamageMode.PERMISSIVE if options.permissive else DamageMode.FAILFAST,
         check_crc=options.check_crc,
         fail_on_data_loss=options.fail_on_data_loss,
@@ -177,27 +177,28 @@ def _row_reader(options: ReadOptions, schema: StructType) -> "RowReader":
 
 
 def check_schema(schema: StructType) -> None:
-    """OptionError unless every column of `schema` is one of ours, in its type, once."""
+    """Raises OptionError unless every column of `schema` is one of ours, has its type, and occurs once."""
     known = COLUMN_TYPES | _CHOSEN_ONLY
     seen = set()
     for field in schema.fields:
         if field.name not in known:
             by_lower_case = {name.lower(): name for name in known}
             close = difflib.get_close_matches(field.name.lower(), by_lower_case, n=1)
-            hint = f"did you mean {by_lower_case[close[0]]}?" if close else f"there are {', '.join(known)}"
-            raise OptionError(f"schema: no column {field.name}: {hint}")
-        wanted = known[field.name]
-        if field.dataType.simpleString() != wanted.simpleString():
+            hint = f"did you mean {by_lower_case[close[0]]}?" if close else f"the columns are {', '.join(known)}"
+            raise OptionError(f"schema: column {field.name} is unknown; {hint}")
+        expected = known[field.name]
+        if field.dataType.simpleString() != expected.simpleString():
             raise OptionError(
-                f"schema: column {field.name} is {wanted.simpleString()}, not {field.dataType.simpleString()}"
+                f"schema: column {field.name} has the type {field.dataType.simpleString()}; it must be "
+                f"{expected.simpleString()}"
             )
         if field.name in seen:
-            raise OptionError(f"schema: column {field.name} is there twice")
+            raise OptionError(f"schema: column {field.name} occurs twice; name it once")
         seen.add(field.name)
 
 
 def _arrow_schema(schema: StructType) -> "pa.Schema":
-    """`schema` as PySpark itself makes it Arrow: batches must have exactly this one."""
+    """`schema` as PySpark converts it to Arrow: batches must have exactly this schema."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")

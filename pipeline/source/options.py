@@ -1,4 +1,4 @@
-"""What may be said to `format("commitlog")`: parsed and refused on the driver, before any task starts. Pure."""
+"""The options of `format("commitlog")`: parsed and checked on the driver, before any task starts. Pure."""
 
 import difflib
 import json
@@ -18,7 +18,7 @@ _SIZE = re.compile(r"([0-9]{1,18})([bkmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
 class Edge(Enum):
-    """A place in the log that is only known by looking at it."""
+    """An end of the log, whose offset is only known after a search."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -26,15 +26,15 @@ class Edge(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What one query wants of the log. Picklable; nothing in it was looked up anywhere."""
+    """The options of one query. Picklable; nothing in it depends on the log's content."""
 
     path: str
     segment_size: int | None = None
-    """None: that of the files."""
+    """None: the size of the largest file."""
     topics: frozenset[str] | None = None
     """None: all."""
     topic_pattern: str | None = None
-    """Of the whole name."""
+    """Regular expression for the whole name."""
     queue_ids: frozenset[int] | None = None
     start: Edge | int = Edge.EARLIEST
     end: Edge | int = Edge.LATEST
@@ -46,7 +46,7 @@ class ReadOptions:
     max_offsets_per_trigger: int | None = None
     min_partitions: int | None = None
     split_size: int | None = None
-    """None: as suits the log."""
+    """None: depends on the size of the log."""
     include_system_topics: bool = False
     include_half_messages: bool = False
     permissive: bool = False
@@ -74,7 +74,7 @@ OPTION_NAMES: Final = (
     "checkCrc",
 )
 _SPARKS_OWN: Final = ("paths",)
-"""`load([one, other])` arrives under this name, as JSON."""
+"""`load([one, other])` passes the paths under this name, as JSON."""
 _EXCLUDING: Final = (
     ("topic", "topicPattern"),
     ("startingOffsets", "startingTimestamp"),
@@ -86,7 +86,7 @@ _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp")
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool | None = None) -> ReadOptions:
-    """The options of a query, by name whatever its case. `streaming`: None while it is not yet known.
+    """The options of a query; names are not case-sensitive. `streaming`: None if it is not yet known.
 
     Raises OptionError, one line that names the option.
     """
@@ -115,7 +115,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None = None) ->
 
 
 class _Options:
-    """The given options under their own names."""
+    """The given options under their canonical names."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         canonical = {name.lower(): name for name in (*OPTION_NAMES, *_SPARKS_OWN)}
@@ -123,14 +123,14 @@ class _Options:
         for key, value in given.items():
             name = canonical.get(key.lower())
             if name is None:
-                raise OptionError(f"no option {key}{_suggest(key, canonical)}")
+                raise OptionError(f"option {key} is unknown; {_suggest(key, canonical)}")
             self._values[name] = value
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
     def get(self, name: str, parse: Callable[[str], _Value]) -> _Value | None:
-        """`parse` of the option's text; None where it is not given. `parse` raises ValueError: what it wants."""
+        """The parsed option; None if it is not given. `parse` raises ValueError with the rule that is broken."""
         if name not in self._values:
             return None
         text = self._values[name].strip()
@@ -147,18 +147,18 @@ class _Options:
 def _suggest(key: str, canonical: Mapping[str, str]) -> str:
     close = difflib.get_close_matches(key.lower(), canonical, n=1)
     if close:
-        return f": did you mean {canonical[close[0]]}?"
-    return f": there are {', '.join(OPTION_NAMES)}"
+        return f"did you mean {canonical[close[0]]}?"
+    return f"the options are {', '.join(OPTION_NAMES)}"
 
 
 def _refuse_combinations(options: _Options, streaming: bool | None) -> None:
     for one, other in _EXCLUDING:
         if one in options and other in options:
-            raise OptionError(f"options {one} and {other} exclude each other: give one of them")
+            raise OptionError(f"options {one} and {other} exclude each other; give one of them")
     wrong, kind = (_BATCH_ONLY, "a stream, which has no end") if streaming else (_STREAM_ONLY, "a batch")
     for name in wrong if streaming is not None else ():
         if name in options:
-            raise OptionError(f"option {name} means nothing to {kind}: leave it out")
+            raise OptionError(f"option {name} is not for {kind}; leave it out")
 
 
 def _default_start(options: _Options, streaming: bool | None) -> Edge | int:
@@ -170,12 +170,13 @@ def _path(options: _Options) -> str:
     path = several or options.get("path", str)
     if not path:
         raise OptionError(
-            "no path: load() the commitlog folder, a comma list of disk folders, or a URI such as s3://bucket/log"
+            "no path: load() the commitlog directory, a comma list of disk directories, or a URI such as "
+            "s3://bucket/log"
         )
     return path
 
 
-# --- values: each raises ValueError with what it wants ---------------------------------------------------
+# --- values: each function raises ValueError with the rule that the text breaks --------------------------
 
 
 def _paths(text: str) -> str:
@@ -184,38 +185,38 @@ def _paths(text: str) -> str:
 
 def _flag(text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ValueError("true or false is wanted")
+        raise ValueError("must be true or false")
     return text.lower() == "true"
 
 
 def _mode(text: str) -> bool:
     if text.upper() not in ("FAILFAST", "PERMISSIVE"):
-        raise ValueError("FAILFAST or PERMISSIVE is wanted")
+        raise ValueError("must be FAILFAST or PERMISSIVE")
     return text.upper() == "PERMISSIVE"
 
 
-def _whole(text: str, wanted: str) -> int:
+def _whole(text: str, rule: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 19) or int(text) > LARGEST_OFFSET:
-        raise ValueError(f"{wanted} is wanted")
+        raise ValueError(f"must be {rule}")
     return int(text)
 
 
 def _positive(text: str) -> int:
     value = _whole(text, "a whole number above 0")
     if not value:
-        raise ValueError("a whole number above 0 is wanted")
+        raise ValueError("must be a whole number above 0")
     return value
 
 
 def _positive_size(text: str) -> int:
     match = _SIZE.fullmatch(text)
     if match is None or not int(match[1]):
-        raise ValueError("a number of bytes above 0 is wanted, such as 1073741824 or 1g")
+        raise ValueError("must be a number of bytes above 0, such as 1073741824 or 1g")
     return int(match[1]) * _UNITS[match[2].lower()]
 
 
 def _milliseconds(text: str) -> int:
-    return _whole(text, "milliseconds since 1970, a whole number,")
+    return _whole(text, "a whole number of milliseconds since 1970")
 
 
 def _edge(text: str) -> Edge | int:
@@ -226,14 +227,14 @@ def _edge(text: str) -> Edge | int:
 
 def _ending(text: str) -> Edge | int:
     if text.lower() == "earliest":
-        raise ValueError("latest or a log offset is wanted: nothing lies before earliest")
+        raise ValueError("must be latest or a log offset: no message lies before earliest")
     return _edge(text)
 
 
 def _list(text: str) -> Iterable[str]:
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
-        raise ValueError("a comma list without empty places is wanted")
+        raise ValueError("must be a comma list without empty items")
     return parts
 
 
@@ -249,5 +250,5 @@ def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(f"not a regular expression ({error})") from None
+        raise ValueError(f"is not a regular expression ({error})") from None
     return text

@@ -1,4 +1,5 @@
-"""What a query's own conditions say about places and times in a log. They only narrow: Spark applies them again."""
+"""The bounds that a query's own conditions set on log offsets and store times. Spark applies the conditions
+again."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -22,7 +23,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def bounds_of(filters: Iterable[Filter]) -> Bounds:
-    """The bounds that all of `filters` together leave; those that say nothing of use are passed over."""
+    """The bounds from all of `filters` together; conditions that set no bound are ignored."""
     return reduce(Bounds.and_also, map(_bounds, filters), Bounds())
 
 
@@ -53,14 +54,14 @@ def _bounds(condition: Filter) -> Bounds:
             | LessThanOrEqual(("storeTimestamp",), datetime() as value)
         ) if value.tzinfo is not None:
             microseconds = (value - _EPOCH) // _MICROSECOND
-            # Store times are whole milliseconds: the first at or after `value`, and the first after it.
+            # Store times are whole milliseconds: the first one at or after `value`, and the first one after it.
             start, end = _range(condition, -(-microseconds // 1000), microseconds // 1000 + 1)
             return Bounds(start_ms=start, end_ms=end)
     return Bounds()
 
 
 def _range(condition: Filter, at_or_after: int, after: int) -> tuple[int | None, int | None]:
-    """[start, end) for a comparison with a value; None where it leaves that side open."""
+    """[start, end) for a comparison with a value; None for an open side."""
     match condition:
         case GreaterThan():
             return after, None

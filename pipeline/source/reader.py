@@ -1,4 +1,4 @@
-"""Reading the log as a batch: which splits there are, and their rows."""
+"""Reads the log as a batch: its splits, and their rows."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,25 +22,26 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _MOST_TASKS = 10_000
-"""Above so many, splits grow: a task costs Spark's driver more than a split of the default size costs a core."""
+"""Above this number of tasks, splits grow: a task costs Spark's driver more than a split of default size costs a
+core."""
 
 
 @dataclass(frozen=True)
 class LogPartition(InputPartition):
-    """One task's part of the log."""
+    """The part of the log that one task reads."""
 
     split: Split
 
 
 def plan_batch(options: ReadOptions, bounds: Bounds) -> Sequence[Split]:
-    """The splits of one query: what cannot hold a row of it is left out, unopened where offsets tell, and after a
-    look at few records where times do. Raises what `survey` raises, and DataLossError: also where a place holds no
-    segment, a degraded mount may lack the beginning, or the last segment was cut short."""
+    """The splits of one query, without those that cannot hold a row of it: offsets exclude splits without opening
+    them, store times after reading a few records. Raises the errors of `survey`, and DataLossError: also if a
+    location holds no segment, a degraded mount may leave out the beginning, or the last segment is truncated."""
     listing, log_end = survey(options.path, options.segment_size)
     require_places(listing, fail=options.fail_on_data_loss)
     require_beginning(listing, fail=options.fail_on_data_loss and options.start is Edge.EARLIEST)
     start, end = _offsets(options, listing, log_end)
-    require_complete(listing, start, _wanted_end(options, listing, log_end), fail=options.fail_on_data_loss)
+    require_complete(listing, start, _expected_end(options, listing, log_end), fail=options.fail_on_data_loss)
     if bounds.start_offset is not None:
         start = max(start, bounds.start_offset)
     if bounds.end_offset is not None:
@@ -49,11 +50,11 @@ def plan_batch(options: ReadOptions, bounds: Bounds) -> Sequence[Split]:
     return narrow_by_time(splits, bounds.start_ms, bounds.end_ms)
 
 
-def split_bytes(options: ReadOptions, listing: LogListing, wanted: int) -> int:
-    """How large the splits of a query over `wanted` bytes are; never larger than a segment."""
-    size = options.split_size or max(DEFAULT_SPLIT_BYTES, wanted // _MOST_TASKS)
+def split_bytes(options: ReadOptions, listing: LogListing, range_bytes: int) -> int:
+    """Size of the splits of a query over `range_bytes`; at most a segment's size."""
+    size = options.split_size or max(DEFAULT_SPLIT_BYTES, range_bytes // _MOST_TASKS)
     if options.min_partitions is not None:
-        size = min(size, -(-wanted // options.min_partitions))
+        size = min(size, -(-range_bytes // options.min_partitions))
     return max(1, min(size, listing.segment_size))
 
 
@@ -65,13 +66,13 @@ def _offsets(options: ReadOptions, listing: LogListing, log_end: int) -> tuple[i
         case Edge.EARLIEST:
             return (listing.segments[0].base_offset if listing.segments else 0), end
         case int(start) if start > log_end:
-            raise LocationError(f"{options.path}: startingOffsets is {start}, but the log ends at {log_end}")
+            raise LocationError(f"{options.path}: the log ends at {log_end}, before startingOffsets = {start}")
         case start:
             return start, end
 
 
-def _wanted_end(options: ReadOptions, listing: LogListing, log_end: int) -> int:
-    """Up to where the log ought to be: further than it is if its last segment was cut short."""
+def _expected_end(options: ReadOptions, listing: LogListing, log_end: int) -> int:
+    """Where the requested range should end: after `log_end` if the last segment is truncated."""
     if options.start is Edge.LATEST:
         return log_end
     expected = expected_end(listing, log_end)
@@ -79,7 +80,7 @@ def _wanted_end(options: ReadOptions, listing: LogListing, log_end: int) -> int:
 
 
 class CommitlogReader(DataSourceReader):
-    """Filters come as options only."""
+    """Reader for queries whose filters are given as options only."""
 
     def __init__(self, options: ReadOptions, rows: RowReader) -> None:
         self._options, self._rows = options, rows
@@ -94,17 +95,18 @@ class CommitlogReader(DataSourceReader):
 
 
 class PushingReader(CommitlogReader):
-    """The query's own conditions narrow what is read, too. PySpark refuses such a reader unless
+    """Reader for queries whose own conditions restrict what is read, too. PySpark refuses such a reader unless
     spark.sql.python.filterPushdown.enabled is on."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         pushed = bounds_of(filters)
         self._bounds = self._bounds.and_also(pushed)
-        self._rows.wanted = self._rows.wanted.narrowed(pushed)
+        self._rows.filter = self._rows.filter.narrowed(pushed)
         return filters
 
 
 @worker_task
 def read_partition(rows: RowReader, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-    """What both kinds of reader do with a partition of theirs. PySpark makes one of its own where there is none."""
+    """The rows of one partition. PySpark passes a partition of its own class if none was planned: it has no
+    rows."""
     return rows.read(partition.split) if isinstance(partition, LogPartition) else iter(())

@@ -1,4 +1,4 @@
-"""The rows of one split, as Spark takes them: Arrow batches in exactly the schema it was told."""
+"""The rows of one split as Spark requires them: Arrow batches with exactly the given schema."""
 
 import logging
 from collections.abc import Iterator
@@ -18,11 +18,11 @@ from commitlogfs.pipeline.source.columns import Projection
 from commitlogfs.pipeline.source.selection import RecordFilter
 
 DAMAGE_COLUMN: Final = "damage"
-"""Beside those of the log: why a range was skipped. Its row has, apart from it, only the place."""
+"""A column besides those of the log: the reason why a range was skipped. Its row has only the place besides it."""
 
 BATCH_ROWS: Final = 10_000
-"""What Spark itself puts into one batch (spark.sql.execution.arrow.maxRecordsPerBatch): measured, the JVM takes
-smaller ones more slowly and larger ones no faster."""
+"""Spark's own size of a batch (spark.sql.execution.arrow.maxRecordsPerBatch): by measurement, the JVM reads smaller
+ones more slowly and larger ones no faster."""
 _BATCH_BYTES: Final = 8 << 20
 
 _CRC_REASON: Final = "the body does not match its CRC"
@@ -32,11 +32,11 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class RowReader:
-    """How the splits of one query are read. Picklable; `read` keeps nothing."""
+    """Reads the splits of one query. Picklable; `read` keeps no state."""
 
     schema: pa.Schema
-    """What Spark expects: the columns that were asked for, and maybe DAMAGE_COLUMN."""
-    wanted: RecordFilter
+    """The schema that Spark expects: the requested columns, and possibly DAMAGE_COLUMN."""
+    filter: RecordFilter
     mode: DamageMode
     check_crc: bool
     fail_on_data_loss: bool
@@ -51,12 +51,12 @@ class RowReader:
                 yield from self._skipped(part) if isinstance(part, Damage) else self._rows(part)
         except SegmentGoneError as error:
             if self.fail_on_data_loss:
-                raise SegmentGoneError(f"{error}: read with failOnDataLoss=false to go on without it") from None
+                raise SegmentGoneError(f"{error}; failOnDataLoss=false reads the rest") from None
             _logger.warning("lost: %s", error)
 
     def _rows(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         fields = record_fields(chunk.data, chunk.positions)
-        selection = self.wanted.select(chunk.data, fields)
+        selection = self.filter.select(chunk.data, fields)
         if self.check_crc and "body" in self.schema.names:
             wrong = _wrong_bodies(chunk, fields, selection)
             if len(wrong):
@@ -70,7 +70,7 @@ class RowReader:
         for row in rows.tolist():
             offset, length = chunk.offset + int(chunk.positions[row]), int(fields.total_size[row])
             if self.mode is DamageMode.FAILFAST:
-                raise DamagedLogError(chunk.segment.name, offset, _CRC_REASON)
+                raise DamagedLogError.at(chunk.segment.name, offset, _CRC_REASON)
             yield from self._skipped(Damage(offset, length, _CRC_REASON, chunk.segment.name))
 
     def _skipped(self, damage: Damage) -> Iterator[pa.RecordBatch]:
@@ -97,7 +97,7 @@ class RowReader:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _gathered(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Small batches put together, and none of them too large for the JVM's caches."""
+        """Small batches merged, up to a size that fits the JVM's caches."""
         waiting: list[pa.RecordBatch] = []
         rows = size = 0
         for batch in batches:

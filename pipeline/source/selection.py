@@ -1,4 +1,4 @@
-"""Which records of a log become rows. Decided from the header fields, before any column is gathered."""
+"""Selects the records that become rows, from their header fields, before any column is gathered."""
 
 import re
 from dataclasses import dataclass, field, replace
@@ -13,7 +13,7 @@ from commitlogfs.pipeline.arrays.groups import group_spans
 from commitlogfs.pipeline.source.options import ReadOptions
 
 HALF_TOPICS: Final = frozenset({b"RMQ_SYS_TRANS_HALF_TOPIC", b"RMQ_SYS_TRANS_OP_HALF_TOPIC"})
-"""Halves of transactions that are not decided yet, and the decisions (TransactionalMessageUtil)."""
+"""Topics of undecided transactions, and of the decisions (TransactionalMessageUtil)."""
 
 SYSTEM_TOPICS: Final = frozenset(
     {
@@ -27,8 +27,8 @@ SYSTEM_TOPICS: Final = frozenset(
         b"CHECKPOINT_TOPIC",
     }
 )
-"""The broker's own (TopicValidator#isSystemTopic), beside those that begin with rmq_sys_. Retry and dead-letter
-topics belong to consumer groups, not to the broker."""
+"""The broker's own topics (TopicValidator#isSystemTopic), besides those that begin with rmq_sys_. Retry and
+dead-letter topics belong to consumer groups, not to the broker."""
 _SYSTEM_PREFIX: Final = b"rmq_sys_"
 
 _MOST_VERDICTS: Final = 100_000
@@ -41,7 +41,7 @@ Selection = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a query's own conditions leave of a log; None: everything. Ranges without their end."""
+    """The bounds that a query's own conditions set; None: no bound. Ranges exclude their end."""
 
     topics: frozenset[bytes] | None = None
     queue_ids: frozenset[int] | None = None
@@ -51,7 +51,7 @@ class Bounds:
     end_offset: int | None = None
 
     def and_also(self, other: "Bounds") -> "Bounds":
-        """What both leave."""
+        """The bounds of both together."""
         topics = other.topics if self.topics is None else self.topics
         if self.topics is not None and other.topics is not None:
             topics = self.topics & other.topics
@@ -67,10 +67,10 @@ class Bounds:
 
 @dataclass(slots=True)
 class RecordFilter:
-    """What all rows of a query have in common. Picklable."""
+    """The filter for all rows of a query. Picklable."""
 
     topics: frozenset[bytes] | None = None
-    """A topic that is named here is meant, whatever it is."""
+    """Topics named by the query. They are selected even if they are system topics."""
     topic_pattern: str | None = None
     queue_ids: frozenset[int] | None = None
     start_ms: int | None = None
@@ -79,7 +79,7 @@ class RecordFilter:
     include_system_topics: bool = False
     include_half_messages: bool = False
     only_topics: frozenset[bytes] | None = None
-    """Narrows, without meaning a topic by name."""
+    """Restricts the topics. Unlike `topics`, it does not select a system topic."""
     _verdicts: dict[bytes, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
     _uncertain: Selection | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -97,7 +97,7 @@ class RecordFilter:
         )
 
     def narrowed(self, bounds: "Bounds") -> Self:
-        """Only what this filter and `bounds` both want."""
+        """This filter, restricted by `bounds`."""
         return replace(
             self,
             only_topics=bounds.topics,
@@ -107,64 +107,66 @@ class RecordFilter:
         )
 
     def select(self, data: Bytes, fields: RecordFields) -> Longs | None:
-        """The rows that are wanted, ascending; None for all of them."""
-        wanted = np.ones(len(fields.total_size), np.bool_)
+        """The selected rows, ascending; None for all rows."""
+        selected = np.ones(len(fields.total_size), np.bool_)
         if self.start_ms is not None:
-            wanted &= fields.store_ms >= self.start_ms
+            selected &= fields.store_ms >= self.start_ms
         if self.end_ms is not None:
-            wanted &= fields.store_ms < self.end_ms
+            selected &= fields.store_ms < self.end_ms
         if self.queue_ids is not None:
-            wanted &= np.isin(fields.queue_id, np.fromiter(self.queue_ids, np.int64))
+            selected &= np.isin(fields.queue_id, np.fromiter(self.queue_ids, np.int64))
         if not self.include_half_messages:
             state = fields.sys_flag & _TRANSACTION_BITS
-            wanted &= (state != _PREPARED) & (state != _ROLLBACK)
+            selected &= (state != _PREPARED) & (state != _ROLLBACK)
         if not self._takes_every_topic:
-            wanted &= self._of_wanted_topics(data, fields)
-        return None if wanted.all() else np.flatnonzero(wanted)
+            selected &= self._has_selected_topic(data, fields)
+        return None if selected.all() else np.flatnonzero(selected)
 
     @property
     def _takes_every_topic(self) -> bool:
         chosen = (self.topics, self.topic_pattern, self.only_topics) != (None, None, None)
         return not chosen and self.include_system_topics and self.include_half_messages
 
-    def _of_wanted_topics(self, data: Bytes, fields: RecordFields) -> Selection:
-        """Few topics come in many records, so each distinct one is judged once; and most records need no judge."""
+    def _has_selected_topic(self, data: Bytes, fields: RecordFields) -> Selection:
+        """Whether each record's topic is selected. A few topics have most records, so each distinct one is checked
+        once, and a table by first byte and length shows most records to need no check."""
         starts, lengths = fields.topic_start, fields.topic_length
         if self.topic_pattern is not None:
-            return self._judged(data, starts, lengths)
+            return self._checked(data, starts, lengths)
         if self._uncertain is None:
-            self._uncertain = _table_of(self._names_of_doubt(), b"" if self._is_by_name else _SYSTEM_PREFIX)
+            self._uncertain = _prefilter(self._topics_to_check(), b"" if self._is_by_name else _SYSTEM_PREFIX)
         uncertain = np.flatnonzero(self._uncertain[data[starts], np.minimum(lengths, _LONGEST)])
-        wanted = np.full(len(starts), not self._is_by_name)
+        selected = np.full(len(starts), not self._is_by_name)
         if len(uncertain):
-            wanted[uncertain] = self._judged(data, starts[uncertain], lengths[uncertain])
-        return wanted
+            selected[uncertain] = self._checked(data, starts[uncertain], lengths[uncertain])
+        return selected
 
     @property
     def _is_by_name(self) -> bool:
         return self.topics is not None or self.only_topics is not None
 
-    def _names_of_doubt(self) -> frozenset[bytes]:
-        """All but these topics are wanted, or, where topics are chosen by name, none but these."""
+    def _topics_to_check(self) -> frozenset[bytes]:
+        """The topics that need a check: the only selected ones if topics are chosen by name, else the excluded
+        ones."""
         if self.topics is not None:
             return self.topics
         return HALF_TOPICS | SYSTEM_TOPICS if self.only_topics is None else self.only_topics
 
-    def _judged(self, data: Bytes, starts: Longs, lengths: Longs) -> Selection:
+    def _checked(self, data: Bytes, starts: Longs, lengths: Longs) -> Selection:
         groups, firsts = group_spans(data, starts, lengths)
         spans = zip(starts[firsts].tolist(), lengths[firsts].tolist(), strict=True)
-        verdicts = [self._wants(data[start : start + length].tobytes()) for start, length in spans]
+        verdicts = [self._is_selected(data[start : start + length].tobytes()) for start, length in spans]
         return np.array(verdicts, np.bool_)[groups]
 
-    def _wants(self, topic: bytes) -> bool:
+    def _is_selected(self, topic: bytes) -> bool:
         verdict = self._verdicts.get(topic)
         if verdict is None:
             if len(self._verdicts) >= _MOST_VERDICTS:
                 self._verdicts.clear()
-            verdict = self._verdicts[topic] = self._judge(topic)
+            verdict = self._verdicts[topic] = self._evaluate(topic)
         return verdict
 
-    def _judge(self, topic: bytes) -> bool:
+    def _evaluate(self, topic: bytes) -> bool:
         for topics in (self.topics, self.only_topics):
             if topics is not None and topic not in topics:
                 return False
@@ -178,8 +180,8 @@ class RecordFilter:
         return self.include_system_topics or not (topic in SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIX))
 
 
-def _table_of(names: frozenset[bytes], prefix: bytes) -> Selection:
-    """By a topic's first byte and its length: whether it may be one of `names`, or begin with `prefix`."""
+def _prefilter(names: frozenset[bytes], prefix: bytes) -> Selection:
+    """By a topic's first byte and length: whether it may be one of `names`, or begin with `prefix`."""
     table = np.zeros((256, _LONGEST + 1), np.bool_)
     for name in names:
         if name:

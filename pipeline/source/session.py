@@ -18,7 +18,7 @@ _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # Workers are spawned from the JVM, which would take the first python3 of PATH.
+    # The JVM starts the workers, and would use the first python3 of PATH.
     "spark.pyspark.python": sys.executable,
     "spark.pyspark.driver.python": sys.executable,
     # Batches go to the JVM through a Unix socket: no port is opened, and it is faster than TCP.
@@ -29,18 +29,18 @@ _LOCAL_SETTINGS: Final = {
     "spark.driver.host": _LOOPBACK,
 }
 _IN_WORKERS: Final = {
-    # glibc would give memory back to the kernel after each piece of work and fetch it zeroed for the next one: a
-    # fifth of a rebuild's time. So a worker keeps what a few splits need.
+    # glibc would return memory to the kernel after each task and get it zeroed for the next one, which costs a
+    # fifth of a rebuild's time. So a worker keeps enough memory for a few splits.
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(128 << 20),
     "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(32 << 20),
 }
 _QUICK_JVM: Final = "-XX:TieredStopAtLevel=1"
-"""C1 alone: what C2 takes of the cores to make code better that hardly runs, the workers would have used."""
+"""C1 only: C2 would take the workers' processor time to optimize JVM code that hardly runs."""
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _LOGGING_NAMES: Final = ("log4j2.properties", "log4j2.xml", "log4j2.yaml", "log4j2.json")
 _QUIET_LEVELS: Final = ("ERROR", "FATAL", "OFF")
 _JVM_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
-"""Come before the user's own options (spark.driver.defaultJavaOptions, extraJavaOptions), which so win."""
+"""Precede the user's own options (spark.driver.defaultJavaOptions, extraJavaOptions), so the user's win."""
 
 
 def session(
@@ -51,12 +51,11 @@ def session(
     in_workers: bool = False,
     log_level: str = "ERROR",
 ) -> SparkSession:
-    """A session with the source registered; the one that is there already, if there is one.
+    """A session with the source registered; the existing session, if there is one.
 
-    `master`: what spark-submit says, else all cores of this machine, on loopback alone. `settings` win over ours.
-    `in_workers`: for jobs whose rows the JVM never looks into, as rebuild, audit, export and stats; a local JVM
-    that this starts is slow at queries. Conditions are not pushed down: see CommitlogDataSource for what Spark
-    would do with them.
+    `master`: by default that of spark-submit, else all cores of this machine, on loopback only. `settings` override
+    our own. `in_workers`: for jobs whose rows the JVM does not process (rebuild, audit, export, stats); a local JVM
+    that this call starts is slow at queries. Conditions are not pushed down: CommitlogDataSource says why.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
@@ -79,7 +78,7 @@ def session(
 
 @contextmanager
 def _jvm_options(options: Sequence[str]) -> Iterator[None]:
-    """For a JVM that is started meanwhile."""
+    """Sets options for a JVM that is started inside."""
     former = os.environ.get(_JVM_OPTIONS)
     os.environ[_JVM_OPTIONS] = " ".join([*options, *([] if former is None else [former])])
     try:
@@ -92,10 +91,10 @@ def _jvm_options(options: Sequence[str]) -> Iterator[None]:
 
 
 def _has_logging_of_its_own() -> bool:
-    """Whether Spark's configuration directory says what is logged."""
+    """Whether Spark's configuration directory has a logging configuration."""
     home = os.environ.get("SPARK_HOME")
-    folder = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else None)
-    return folder is not None and any((Path(folder) / name).exists() for name in _LOGGING_NAMES)
+    directory = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else None)
+    return directory is not None and any((Path(directory) / name).exists() for name in _LOGGING_NAMES)
 
 
 def _is_submitted() -> bool:

@@ -1,7 +1,7 @@
-"""Reading the log as a stream: from where to where each trigger reads, and the splits of that.
+"""Reads the log as a stream: the range of each trigger, and its splits.
 
-An offset is {"offset": log offset of the next record}. It is always a place where a record begins, or where the
-log ended: the broker begins its next record just there. So the same range gives the same rows whenever it is read.
+An offset is {"offset": log offset of the next record}. It is always where a record begins, or where the log ended:
+the broker begins its next record there. So the same range gives the same rows whenever it is read.
 """
 
 import json
@@ -35,24 +35,24 @@ if TYPE_CHECKING:
 
 _KEY: Final = "offset"
 _SEARCH_BYTES: Final = 1 << 20
-"""How far each trigger looks for damage in what seems unwritten. What lies behind more is found with a later
-segment, and is then said."""
+"""Limit of each trigger's search for records after damage at the end. Records after a longer damaged range are
+found and reported when a later segment exists."""
 
 _logger = logging.getLogger(__name__)
 
 
 class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives on the driver as long as its query; only `read` runs elsewhere, on a copy."""
+    """Exists on the driver as long as its query; only `read` runs elsewhere, on a copy."""
 
     def __init__(self, options: ReadOptions, rows: RowReader) -> None:
         self._options, self._rows = options, rows
         self._known_end = 0
-        """Where the log ended when it was looked at last."""
-        self._told: tuple[tuple[str, ...], int | None] = ((), None)
-        """What is known to be missing: places, and the end of the last segment."""
-        self._told_not_served: tuple[NotServed, ...] = ()
+        """End of the log at the last survey."""
+        self._reported: tuple[tuple[str, ...], int | None] = ((), None)
+        """Data reported as missing: locations, and the end of the last segment."""
+        self._reported_not_served: tuple[NotServed, ...] = ()
         self._target: int | None = None
-        """Trigger.AvailableNow: what comes after it is not for this run."""
+        """Trigger.AvailableNow: end of this run; later messages are for the next run."""
 
     @short_errors()
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
@@ -111,7 +111,7 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             case Edge.LATEST:
                 return end
             case int(start) if start > end:
-                raise DataLossError(f"{options.path}: startingOffsets is {start}, but the log ends at {end}")
+                raise DataLossError(f"{options.path}: the log ends at {end}, before startingOffsets = {start}")
             case int(start):
                 require_complete(listing, start, end, fail=options.fail_on_data_loss)
                 return first_place(listing, start, end)
@@ -120,7 +120,7 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return _begin(listing)
 
     def _survey(self, begin: int) -> tuple[LogListing, int]:
-        """The log from `begin` on. A log that ends before `begin` is not the one this query has read."""
+        """The log from `begin` on. A log that ends before `begin` is not the log that this query has read."""
         options = self._options
         known = max(begin, self._known_end)
         search = _SEARCH_BYTES if self._target is None else None
@@ -128,32 +128,32 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         written = listing.segments[-1].end_offset if listing.segments else 0
         if begin > written:
             text = (
-                f"{options.path}: this query has read up to log offset {begin}, but the log ends at {written}: "
-                "it is another log, or was cut back"
+                f"{options.path}: the log ends at {written}, but this query has read up to log offset {begin}: it "
+                "is another log, or a broker has truncated it"
             )
             if options.fail_on_data_loss:
-                raise DataLossError(f"{text}; give the right path, or start anew with an empty checkpoint")
+                raise DataLossError(f"{text}; correct the path, or start with an empty checkpoint")
             if end != self._known_end:
-                _logger.warning("%s; waiting until it has grown beyond that", text)
+                _logger.warning("%s; waiting until it is longer", text)
             end = begin
         self._known_end = end
         return listing, end
 
     def _require_whole(self, listing: LogListing, end: int, *, from_beginning: bool = False) -> None:
-        """No place without segments, nothing that a degraded mount leaves out, and a last segment that was not cut
-        short; else an error, or said once. From a given offset on, what a mount leaves out is seen as a hole."""
-        if listing.not_served != self._told_not_served:
+        """Checks for locations without segments, parts that a degraded mount leaves out, and a truncated last
+        segment. Raises, or warns once. From a given offset on, parts that a mount leaves out show as gaps."""
+        if listing.not_served != self._reported_not_served:
             require_beginning(listing, fail=self._options.fail_on_data_loss and from_beginning)
-            self._told_not_served = listing.not_served
+            self._reported_not_served = listing.not_served
         expected = expected_end(listing, end)
-        lack = (listing.empty_places, expected if expected > end else None)
-        if lack != self._told:
+        missing = (listing.empty_places, expected if expected > end else None)
+        if missing != self._reported:
             require_places(listing, fail=self._options.fail_on_data_loss)
             require_complete(listing, end, expected, fail=self._options.fail_on_data_loss)
-            self._told = lack
+            self._reported = missing
 
     def _limits(self, limit: ReadLimit) -> dict[str, Any]:
-        """What `limit` allows; with it both options hold, of which Spark is told only one."""
+        """The limits of this trigger. Both options apply; Spark passes only one of them."""
         options = self._options
         match limit:
             case ReadMaxBytes():
@@ -164,9 +164,9 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 
 class RefusedStreamReader(DataSourceStreamReader):
-    """Raises `error` at the first thing it is asked for.
+    """Raises `error` at the first call.
 
-    PySpark 4.3.0 stops a stream's reader even if none could be made, and reports that as the error instead.
+    PySpark 4.3.0 stops a stream's reader even if its creation failed, and reports that failure instead.
     """
 
     def __init__(self, error: PipelineError) -> None:
@@ -190,15 +190,15 @@ class RefusedStreamReader(DataSourceStreamReader):
 
 
 class CheckpointError(PipelineError):
-    """What a checkpoint says is none of our offsets."""
+    """A checkpoint whose content is not an offset of this source."""
 
 
 def _offset_in(position: Mapping[str, int]) -> int:
     offset = position.get(_KEY)
     if not isinstance(offset, int):
         raise CheckpointError(
-            f'the checkpoint says {json.dumps(dict(position))} where {{"{_KEY}": N}} is wanted: it is another '
-            "source's, or damaged: give the right one, or start anew with an empty one"
+            f'the checkpoint has {json.dumps(dict(position))}, not {{"{_KEY}": N}}: it belongs to another source, '
+            "or is damaged; use the right one, or start with an empty one"
         )
     return offset
 

@@ -1,4 +1,4 @@
-"""What each of our tasks does in one of Spark's Python workers beside its work."""
+"""Wrapper for the tasks that run in Spark's Python workers."""
 
 import functools
 import gc
@@ -14,19 +14,18 @@ P = ParamSpec("P")
 Item = TypeVar("Item")
 
 _WORKER_MODULE: Final = "pyspark.worker_util"
-"""Loaded in Spark's Python processes alone: those of tasks, of the planner and of streams."""
+"""Only Spark's Python processes import it: workers of tasks, of the planner and of streams."""
 _HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
 """Read by pyspark.util.handle_worker_exception."""
 
 
 def worker_task(task: Callable[P, Iterable[Item]]) -> Callable[P, Iterator[Item]]:
-    """`task`, after which a worker is soon ready for the next one.
+    """`task`, with one-line errors, and such that the worker is soon ready for the next task.
 
-    Spark's worker daemon collects garbage after each task (pyspark/daemon.py), and with numba and pyarrow loaded
-    looks through their objects for 40 ms each time, as long as a fifth of a split takes. So at the end of a task
-    that has loaded modules a worker takes what there is out of the collector's sight: mostly code, but also what a
-    query's own functions have in it at that moment. In any other process nothing of that is done. An OSError of
-    the task is raised as a PipelineError.
+    Spark's worker daemon collects garbage after each task (pyspark/daemon.py). With numba and pyarrow loaded, this
+    takes 40 ms each time, a fifth of the time of a split. So at the end of a task that has loaded modules, the
+    worker exempts all existing objects from collection: mostly code, but also the objects of a query's own
+    functions at that moment. No other process does this. An OSError of the task is raised as a PipelineError.
     """
 
     @functools.wraps(task)
@@ -35,7 +34,7 @@ def worker_task(task: Callable[P, Iterable[Item]]) -> Callable[P, Iterator[Item]
             with short_errors():
                 yield from task(*args, **kwargs)
         except OSError as error:
-            # Spark would tell of it in pages; a PipelineError is told in its one line.
+            # Spark would report an OSError with pages of traces; a PipelineError is reported as one line.
             where = f"{error.filename}: " if error.filename is not None else ""
             with short_errors():
                 raise PipelineError(f"{where}{os_reason(error)}") from error
@@ -48,10 +47,10 @@ def worker_task(task: Callable[P, Iterable[Item]]) -> Callable[P, Iterator[Item]
 
 @contextmanager
 def short_errors() -> Iterator[None]:
-    """A PipelineError that passes here reaches the user as its one line, without the frames of a worker's code.
+    """Reports a PipelineError raised inside as one line, without the frames of a worker's code.
 
-    It is what spark.sql.execution.pyspark.udf.hideTraceback.enabled does, but only for errors that are raised on
-    purpose, and in every session. The worker ends with the error, so nothing else is hidden.
+    spark.sql.execution.pyspark.udf.hideTraceback.enabled does the same, but for all errors; this is for errors that
+    are raised on purpose, in every session. The worker ends with the error, so nothing else is hidden.
     """
     try:
         yield

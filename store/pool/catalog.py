@@ -10,6 +10,7 @@ from commitlogfs.store import layout
 from commitlogfs.store.disks.identity import DiskNumber
 from commitlogfs.store.errors import LogGapError
 from commitlogfs.store.files.attributes import PackedAttributes, ino_of, size_of
+from commitlogfs.store.gaps import gaps_between
 from commitlogfs.store.segment import BaseOffset, LogOffset, format_segment_name
 
 
@@ -279,12 +280,3 @@ class Catalog:
         if bases[guess] <= offset < bases[guess] + self.segment_size:
             return guess
         return bisect_right(bases, offset) - 1
-
-
-def gaps_between(bases: Iterable[BaseOffset], segment_size: int) -> list[tuple[BaseOffset, BaseOffset]]:
-    """The ranges [start, end) missing between segments with these base offsets, given in order."""
-    return [
-        (BaseOffset(before + segment_size), after)
-        for before, after in pairwise(bases)
-        if after - before > segment_size
-    ]

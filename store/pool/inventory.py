@@ -12,8 +12,9 @@ from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.disks.identity import DiskNumber
 from commitlogfs.store.files.attributes import ino_of, nlink_of
 from commitlogfs.store.findings import Finding, FindingCode, Severity
+from commitlogfs.store.gaps import gaps_between
 from commitlogfs.store.pool import leftovers
-from commitlogfs.store.pool.catalog import Catalog, Role, Segment, gaps_between
+from commitlogfs.store.pool.catalog import Catalog, Role, Segment
 from commitlogfs.store.pool.scan import DiskScan
 from commitlogfs.store.segment import BaseOffset, format_segment_name, show_name
 

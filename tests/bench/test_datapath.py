@@ -165,7 +165,7 @@ def test_interrupted_it_clears_away(workdir, number):
             if bench.poll() is None:
                 os.killpg(bench.pid, signal.SIGKILL)
     assert bench.returncode == 128 + number, err
-    assert err.endswith("interrupted, everything is cleared away\n")
+    assert err.endswith("interrupted; everything is removed\n")
     assert "Traceback" not in err
     assert out == ""
     assert_nothing_left(workdir)
@@ -179,7 +179,7 @@ def test_without_root_one_line_says_so():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "commitlogfs bench: needs root, to mount disks and to drop caches\n"
+    assert done.stderr == "commitlogfs bench: root is required to mount disks and to drop caches\n"
 
 
 SMALL = Settings(**{**QUICK, "segment_bytes": 2 * MIB, "readers": 1})

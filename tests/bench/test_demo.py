@@ -25,7 +25,7 @@ DEMO = [sys.executable, "-m", "commitlogfs.bench.demo"]
 
 @dataclass
 class Traces:
-    """What a demo could leave on the machine: all of it lies in two folders of the test, or in its root."""
+    """Things that a demo could leave on the machine, all in two directories of the test or in its root."""
 
     workdir: Path
     runtime: Path
@@ -56,7 +56,7 @@ class Traces:
 
 @pytest.fixture
 def runtime():
-    """Not in the work folder: a socket's path has at most 107 bytes."""
+    """Not in the work directory: a socket's path has at most 107 bytes."""
     folder = Path(tempfile.mkdtemp(prefix="commitlogfs-test-", dir="/run"))
     yield folder
     shutil.rmtree(folder)
@@ -106,7 +106,7 @@ def test_the_whole_demo(traces, environment):
     assert "the body in them is the one that was sent" in out
     assert "The broker sees" in out
     assert re.search(r"^ +Demo +2\d,\d{3} ", out, re.MULTILINE), out
-    assert re.search(r"\d files, not one byte differs", out)
+    assert re.search(r"\d files, all identical", out)
     numbers = re.findall(r"^(\d+)/(\d+) ", out, re.MULTILINE)
     assert [int(number) for number, _ in numbers] == list(range(1, int(numbers[0][1]) + 1))
     assert "Everything is removed again" in out
@@ -137,7 +137,7 @@ def test_interrupted_it_clears_up(traces, environment, line, number, whole_group
             demo.communicate()
     out = "".join(shown) + rest
     assert demo.returncode == 128 + number, out
-    assert "clearing up" in rest
+    assert "cleaning up" in rest
     assert "Traceback" not in out
     assert traces.left() == []
 
@@ -149,7 +149,7 @@ def test_a_second_interrupt_does_not_cut_the_clearing_short(traces, environment)
             break
     os.killpg(demo.pid, signal.SIGINT)
     for text in demo.stdout:
-        if "clearing up" in text:
+        if "cleaning up" in text:
             break
     os.killpg(demo.pid, signal.SIGINT)
     rest, _ = demo.communicate(timeout=60)
@@ -158,7 +158,7 @@ def test_a_second_interrupt_does_not_cut_the_clearing_short(traces, environment)
 
 
 def test_a_failing_step_is_explained_and_cleared_up(traces, environment, runtime):
-    """Here the mount: a file lies where the socket's folder should be."""
+    """Here the mount: a file lies where the socket's directory should be."""
     in_the_way = runtime / "file"
     in_the_way.write_text("")
     environment["COMMITLOGFS_RUNTIME_DIR"] = str(in_the_way)
@@ -174,4 +174,4 @@ def test_without_root_one_line_says_so():
     code = "import os, sys, commitlogfs.bench.demo as demo; os.setuid(65534); sys.exit(demo.main())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert re.fullmatch(r"demo: needs root.*\n", done.stdout), done.stdout + done.stderr
+    assert re.fullmatch(r"demo: root is required.*\n", done.stdout), done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""What an interrupt reaches, and what not."""
+"""Interrupts: which processes get them, and when."""
 
 import signal
 import subprocess
@@ -15,7 +15,7 @@ try:
         os.killpg(0, signal.SIGINT)
         {step}
 except InterruptedByUserError as interrupt:
-    # In our group, as whoever has not made a session of his own yet.
+    # In our process group, like a child that has not made its own session yet.
     pipes = {{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}}
     child = subprocess.Popen([sys.executable, "-c", CHILD], **pipes)
     child.stdout.readline()

@@ -40,7 +40,7 @@ def test_a_tiny_run_measures_everything_and_leaves_nothing(workdir):
     assert catalog["open_files"]["count"] == 60
     assert 10 < catalog["rss_listed_mib"][0] < 200
     loads = {(figures["disk"], figures["load"]) for figures in document["creates"]}
-    assert len(loads) in (2, 4)  # ext4 and xfs, or a plain folder where there are no loop devices
+    assert len(loads) in (2, 4)  # ext4 and xfs, or a plain directory where there are no loop devices
     for figures in document["creates"]:
         assert figures["mount"]["count"] == figures["native"]["count"] == 5
         assert 0 < figures["mount"]["p50_ms"] <= figures["mount"]["p99_ms"] <= figures["mount"]["max_ms"]

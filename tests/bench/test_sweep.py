@@ -1,4 +1,4 @@
-"""What an aborted run has left is cleared away, and nothing else."""
+"""The remains of an aborted run are removed, and nothing else."""
 
 import json
 import os

@@ -22,7 +22,7 @@ RECIPE = Path(__file__).parents[2] / "docs" / "adopting.md"
 @pytest.mark.soak
 @pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
 def test_native_multi_path_store_is_adopted_and_given_back(version, new_stand):
-    """4.9.7 refuses to load a commitlog folder with any other entry, so it proves that nothing is left."""
+    """4.9.7 refuses to load a commitlog directory with any other entry, so it proves that nothing is left."""
     distribution = rocketmq.fetch(version)
     stand = new_stand(("ext4", "xfs", "ext4"), segment_size=MIB)
     pool, folders = stand.pool, stand.folders()
@@ -63,7 +63,7 @@ def test_native_multi_path_store_is_adopted_and_given_back(version, new_stand):
 
 
 def segments_of(folders):
-    """Every entry of each folder; anything but segments would stop a 4.9 broker."""
+    """Every entry of each directory; anything but segments would stop a 4.9 broker."""
     found = {folder: sorted(os.listdir(folder)) for folder in folders}
     assert all(re.fullmatch(r"[0-9]{20}", name) for names in found.values() for name in names), found
     return found
@@ -104,7 +104,7 @@ def test_commitlog_at_the_future_mountpoint_is_adopted_by_the_recipe(new_stand, 
         check_all(newest, stand.names, "Native", native_sent)
         check_all(newest, stand.names, "Mounted", mounted_sent)
         assert complaints(broker) == []
-        # In turn: the old folder was the first disk, so the new ones follow.
+        # In turn: the old directory was the first disk, so the new ones follow.
         made = sorted(set(os.listdir(pool.mountpoint)) - set(old))
         places = [store / "commitlog.disk1", *(disk.path / "commitlog" for disk in stand.disks)]
         at = [next(i for i, place in enumerate(places) if (place / name).exists()) for name in made]

@@ -132,7 +132,7 @@ def test_running_broker_whose_mount_is_gone_cannot_write_into_the_bare_folder(st
 
 
 def test_name_made_but_never_sized_is_not_listed_and_the_broker_goes_on(stand, broker, newest):
-    """What a broker killed between its open and its ftruncate leaves, in the mount and on the disks."""
+    """Files in the mount and on the disks after a broker was killed between its open and its ftruncate."""
     pool = stand.pool
     names = sorted(os.listdir(pool.mountpoint))
     following = pool.mountpoint / f"{int(names[-1]) + pool.segment_size:020d}"

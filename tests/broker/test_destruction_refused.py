@@ -47,7 +47,7 @@ def test_all_disks_unmounted_at_boot_refuses_the_mount(disk_farm, make_pool):
         disk.unmount()
     absent = pool.cli("mount", pool.config)
     assert absent.status == 4
-    # An installer may have made the folders again on the root disk.
+    # An installer may have made the directories again on the root disk.
     for folder in folders_of(disk_farm):
         folder.mkdir()
     refused = pool.cli("mount", pool.config)

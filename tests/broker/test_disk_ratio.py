@@ -1,4 +1,4 @@
-"""What a broker computes from the mount's statfs is what it would compute from the disks themselves."""
+"""A broker computes the same ratio from the mount's statfs as from the disks."""
 
 import os
 import time

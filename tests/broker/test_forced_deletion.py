@@ -39,7 +39,7 @@ EAGER = {"cleanResourceInterval": 1000, "flushDiskType": "ASYNC_FLUSH", "diskMax
 
 @dataclass
 class Watch:
-    """The fill levels of all disks, looked at all the time."""
+    """Samples the fill levels of all disks continuously."""
 
     folders: list[Path]
     seen: list[tuple[float, ...]] = field(default_factory=list)
@@ -121,7 +121,7 @@ def write_much(
 
 
 def size_of(folder: Path) -> int:
-    """Of its filesystem, in bytes."""
+    """Size of its filesystem in bytes."""
     figures = os.statvfs(folder)
     return figures.f_blocks * figures.f_frsize
 
@@ -225,7 +225,8 @@ def removals_asked_for(stand: Stand) -> int:
 
 @pytest.mark.soak
 def test_one_disk_is_full_of_other_data(make: Callable[..., Stand], newest: Distribution, workdir: Path) -> None:
-    """It takes no segment, it is told, and the log on the other one is not emptied because of it."""
+    """The full disk takes no segment, an alert reports it, and the log on the other disk is not emptied because of
+    it."""
     stand = make(QUICK, {"trigger": '"all"'})
     fill_to(stand.disks[0].path, 93)
     watch = write_much(stand, newest, workdir, times=1.5, rate=FAST, config={})
@@ -278,7 +279,8 @@ def alert_codes(stand: Stand) -> set[str]:
 
 @pytest.mark.soak
 def test_what_goes_while_the_broker_is_stopped(make: Callable[..., Stand], newest: Distribution) -> None:
-    """What is needed, not more, and free at once; the broker starts cleanly with a log that begins later."""
+    """Only as many segments as needed are removed, and their space is free at once; the broker starts cleanly with
+    a log that begins later."""
     stand = make(QUICK)
     for disk in stand.disks:
         fill_to(disk.path, 40)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from support import bystander, faults
+from support import background_user, faults
 from support.brokers import IDLE_S, Stand, complaints, line_count, send_all, wait_until
 from support.faults import FaultPlan
 from support.kept import KeptMount
@@ -29,10 +29,10 @@ pytestmark = [
 
 SEED = 20
 STEPS = 25
-"""Of a create with the growth that follows, and some more."""
+"""Time for a create with the growth that follows, with a margin."""
 PATIENT = {"osPageCacheBusyTimeOutMills": "10000"}
 """By default a broker refuses messages once one has waited for a second. Two processors that other tests use, too,
-may need that long for the next segment, which is wanted every 0.8 s here, made slowly, and in the midst of deaths.
+may need that long for the next segment, which is required every 0.8 s here, is made slowly, and while daemons die.
 How long a successor takes is measured by the bench; the long proofs have the default."""
 SLOW_S = 0.02
 """Added before and after each step: an operation takes long enough to be met in its middle."""
@@ -68,7 +68,7 @@ class Ends:
 
     def restart(self) -> None:
         self._kept.newest_daemon()
-        # The bystander's segments lie far from the broker's: a gap, which a restart refuses otherwise.
+        # The background user's segments lie far from the broker's: a gap, which a restart refuses otherwise.
         ran = self._kept.pool.cli("restart", "--degraded", self._kept.pool.name)
         assert ran.status == 0, ran.err
         self._kept.await_successor()
@@ -77,7 +77,7 @@ class Ends:
 
 
 class Site:
-    """A kept mount over real disks, its broker and its bystander."""
+    """A kept mount over real disks, its broker and a background user."""
 
     def __init__(self, stand: Stand, kept: KeptMount, plan: FaultPlan) -> None:
         self.stand = stand
@@ -85,7 +85,7 @@ class Site:
         self.ends = Ends(kept, plan)
 
     def counts(self) -> dict[str, int]:
-        """What could leak; nobody may use the mount."""
+        """Resources that could leak. No process may use the mount meanwhile."""
         self.kept.replace()  # a descriptor may have been kept for later by the daemon that made the file
         keeper = self.kept.pool.daemon
         assert keeper is not None
@@ -133,7 +133,7 @@ def run(
     with site.stand.broker(distribution, {"flushDiskType": "SYNC_FLUSH", **(settings or {})}) as broker:
         send_all(distribution, names, "First", 100)
         sender = rocketmq.start_sender(distribution, names.address, "Kills", size_bytes=4096, rate=600, acked=acked)
-        with sender, bystander.beside(pool.mountpoint, pool.segment_size):
+        with sender, background_user.running(pool.mountpoint, pool.segment_size):
             wait_until(lambda: line_count(acked) >= 200, "sending")
             ends()
             totals = sender.stop()

@@ -24,7 +24,7 @@ SEGMENT = MIB
 
 @contextmanager
 def streaming(log: Path, folder: Path, *options: str) -> Iterator[Any]:
-    """A driver that streams into folder/table; killed at the end, with its JVM, at once."""
+    """A driver that streams into directory/table; killed at the end, with its JVM, at once."""
     driver = spark_driver.start("stream", log, folder, *options)
     try:
         yield driver
@@ -63,7 +63,7 @@ def require_each_once(rows: list[dict[str, Any]], topic: str, sent: int) -> None
 
 @pytest.fixture
 def broker(workdir: Path, names: NameServer, newest: Distribution) -> Iterator[Broker]:
-    """On a plain folder of its own, as every broker without the filesystem."""
+    """On a plain directory of its own, as every broker without the filesystem."""
     name = f"broker-{workdir.name.replace('.', '-')}"
     with Broker(newest, names, workdir, {"mappedFileSizeCommitLog": SEGMENT}, name=name) as running:
         yield running
@@ -135,7 +135,7 @@ def test_segments_deleted_in_between(
     _, err = refused.communicate(timeout=spark_driver.BUSY_S)
     assert refused.returncode != 0
     assert "DataLossError: log offsets" in err
-    assert f"are not in the log: it begins at {begin}" in err
+    assert f"not in the log (the log begins at {begin}" in err
 
     spark_driver.run("drain", log, workdir, "failOnDataLoss=false")
     rows = rows_of(workdir)

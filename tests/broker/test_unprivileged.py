@@ -19,7 +19,7 @@ COUNT = 3000
 
 @pytest.fixture
 def reachable(newest, base_folder):
-    """The jars in a folder that every user may enter: the cache lies in root's home."""
+    """The jars in a directory that every user may enter: the cache lies in root's home."""
     if newest.jars.is_relative_to(os.path.expanduser("~")):
         folder = base_folder / "distribution"
         shutil.copytree(newest.jars, folder / "jars")

@@ -66,7 +66,7 @@ def is_noticed(stand: Stand) -> bool:
 
 
 def troubles(stand: Stand) -> list[str]:
-    """What the daemon has logged besides its usual work."""
+    """Log lines of the daemon besides those of its usual work."""
     usual = ("event=created", "event=message", "event=removed")
     return [line for line in stand.pool.log_since_start().splitlines() if not any(word in line for word in usual)]
 

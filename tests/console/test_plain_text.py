@@ -20,7 +20,7 @@ _ENTRIES = {
 
 
 def on_terminal(script: str, *arguments: object, **variables: str) -> bytes:
-    """What a command writes to a terminal."""
+    """Output of a command on a terminal."""
     ours, theirs = pty.openpty()
     program = f"import sys\nfrom {_ENTRIES[script]} as run\nsys.exit(run())"
     environment = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR")}

@@ -39,7 +39,7 @@ def runs() -> Iterator["list[Run]"]:
 
 @pytest.fixture(params=["passed", "plain"])
 def pool(request: pytest.FixtureRequest, runs: "list[Run]", make_pool: Callable[..., PoolMount]) -> PoolMount:
-    """Three folders, segments of 1 MiB, with and without passthrough, under a keeper."""
+    """Three directories, segments of 1 MiB, with and without passthrough, under a keeper."""
     pool = make_pool(3, settings={"passthrough": '"auto"' if request.param == "passed" else '"off"'})
     pool.start("--watchdog", "0")
     return pool
@@ -85,7 +85,7 @@ class Daemons:
 
 
 def last_words(pool: PoolMount) -> str:
-    """Of the daemons, without what they have refused as they should."""
+    """Warnings of the daemons, without expected refusals."""
     lines = [line for line in pool.log_path.read_text().splitlines() if " event=refused " not in line]
     return "\n".join(["the daemons' last words:", *lines[-30:]])
 

@@ -12,7 +12,7 @@ from commitlogfs.bench import sweep
 
 @pytest.fixture(scope="module")
 def module_folder(base_folder: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """An empty folder for all tests of a module."""
+    """An empty directory for all tests of a module."""
     folder = base_folder / request.module.__name__.rpartition(".")[2]
     folder.mkdir(mode=0o755)
     yield folder
@@ -27,7 +27,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def shared(module_folder: Path, request: pytest.FixtureRequest) -> Iterator[PoolMount]:
-    """A pool of three folders with segments of 1 MiB, mounted once for the module (and mode)."""
+    """A pool of three directories with segments of 1 MiB, mounted once for the module (and mode)."""
     mode = getattr(request, "param", "auto")
     module_folder = module_folder / mode
     module_folder.mkdir(mode=0o755)

@@ -1,4 +1,4 @@
-"""The first look at a mounted pool."""
+"""Basic operations on a mounted pool."""
 
 import os
 

@@ -112,7 +112,7 @@ def test_while_the_pool_is_served(make_pool, cli):
     pool = make_pool(1)
     pool.start()
     pool.make_segments(range(3))
-    # The daemon notes the newest segment in the background; afterwards it leaves the folder alone.
+    # The daemon notes the newest segment in the background; afterwards it leaves the directory alone.
     eventually(lambda: os.getxattr(pool.disks[0], "user.commitlogfs.newest") == b"%d" % (2 * MIB))
     before = snapshot(*pool.disks)
     with open(pool.path(2), "rb"):  # the daemon has the newest segment open: no finding
@@ -120,7 +120,7 @@ def test_while_the_pool_is_served(make_pool, cli):
     assert ran.status == 0
     assert f"served by daemon {pool.daemon.pid}" in ran.out.splitlines()[0]
     assert snapshot(*pool.disks) == before
-    # The disk was not locked by the look, and goes on.
+    # The check has not locked the disk, and the mount continues.
     pool.make_segments([3])
     (pool.disks[0] / "alien").write_text("x")
     ran = cli("check", pool.config, "--json")

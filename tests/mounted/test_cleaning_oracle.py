@@ -53,7 +53,7 @@ class Twins:
         self.first += 1
 
     def look(self) -> Judgement:
-        """Of both, which must agree."""
+        """Decisions for mount and disks, which must be equal."""
         native, ours = self.oracle.look()
         both = (self.bare, self.pool.disks)
         levels = [[round(used_percent(folder), 2) for folder in folders] for folders in both]

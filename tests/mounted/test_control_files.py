@@ -1,4 +1,4 @@
-"""The hidden folder `.commitlogfs`: the whole log as one file, the status document, the metrics."""
+"""The hidden directory `.commitlogfs`: the whole log as one file, the status document, the metrics."""
 
 import errno
 import json
@@ -167,7 +167,7 @@ def test_a_log_that_does_not_begin_at_zero(make_pool: Callable[..., PoolMount]) 
         os.close(fd)
 
 
-# --- the folder -------------------------------------------------------------------------------------------
+# --- the directory -------------------------------------------------------------------------------------------
 
 
 def test_the_folder_is_found_but_not_listed(filled: PoolMount) -> None:

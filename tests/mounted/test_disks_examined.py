@@ -132,7 +132,7 @@ def test_a_disk_that_failed(
 
 
 def test_a_disk_that_hangs(disk_farm: DiskFarm, make_pool: MakePool, cli: CommandLine) -> None:
-    """Nothing can be made there, and whoever tries cannot be killed."""
+    """No file can be created on a frozen disk, and a process that tries cannot be killed."""
     bad, good = disk_farm.add(), disk_farm.add()
     pool = pool_on(make_pool, [bad, good])
     pool.start()

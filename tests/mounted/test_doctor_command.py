@@ -32,7 +32,7 @@ def test_a_mounted_pool(mounted, cli, monkeypatch):
     mounted.disks[1].chmod(0o700)
     before = snapshot(*mounted.disks)
     ran = cli("doctor", mounted.config, "--json")
-    assert ran.status == 1  # three folders on one filesystem
+    assert ran.status == 1  # three directories on one filesystem
     checks = checks_of(ran)
     assert checks["mountpoint"]["message"] == f"{mounted.mountpoint}: mounted, and answers"
     assert checks["disks-share-filesystem"]["level"] == "warning"

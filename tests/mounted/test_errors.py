@@ -1,4 +1,5 @@
-"""What the mounted directory refuses, and how. REFUSALS and the table in docs/reference/errors.md say the same."""
+"""Errnos of operations that the mounted directory refuses. REFUSALS equals the table in
+docs/reference/errors.md."""
 
 import ctypes
 import errno

@@ -124,7 +124,7 @@ def test_a_disk_that_vanished(disk_farm: DiskFarm, make_pool: MakePool, fstype: 
         assert_its_segments_are_still_answered_for(pool)
     finally:
         pool.abandon()
-        # Not by the farm: to look at the path of a mountpoint that answers EIO is an error.
+        # Not unmounted by the farm, which would resolve the path of a mountpoint that answers EIO.
         subprocess.run(["umount", str(bad.path)], check=True)
 
 

@@ -41,7 +41,7 @@ def start_pool(disk_farm: DiskFarm, make_pool: Callable[..., PoolMount]) -> Star
 
 
 def indexes(pool: PoolMount) -> list[int]:
-    """Of the listed segments: whole ones, without a hole."""
+    """Base offsets of the listed segments, which must be whole and without a gap."""
     found = sorted(int(name) // pool.segment_size for name in os.listdir(pool.mountpoint))
     assert found == list(range(found[0], found[-1] + 1))
     for index in found:
@@ -225,7 +225,7 @@ def test_what_somebody_has_moved_or_linked_is_neither_punched_nor_counted(
     for index, path in enumerate(kept):
         assert path.read_bytes()[:4096] == segment_bytes(index, 4096)
     told = pool.log_since_start()
-    # What the kernel serves by itself is not open here: it is forgotten, and whoever reads it reads on.
+    # What the kernel serves by itself is not open here: the kernel drops its pages, and a reader continues.
     assert told.count("event=vanished") == (0 if pool.passes_through else 2)
     assert told.count("event=punching") > told.count("event=punch_refused") > 0
     assert "retention_failed" not in told
@@ -295,7 +295,7 @@ def test_a_disk_that_fails_has_no_say(disk_farm: DiskFarm, make_pool: Callable[.
 def test_a_disk_that_vanishes_during_a_cycle_ends_it(
     disk_farm: DiskFarm, make_pool: Callable[..., PoolMount]
 ) -> None:
-    """What lies behind its oldest segment stays: removing that would make a hole."""
+    """The segments after its oldest one stay: their removal would make a gap."""
     disks = [disk_farm.add("ext4") for _ in range(2)]
     for disk in disks:
         (disk.path / "commitlog").mkdir(mode=0o700)

@@ -1,5 +1,5 @@
-"""One ext4 disk is frozen (fsfreeze): writes to it hang in the kernel. The others go on, and after the thaw all is
-as it should be."""
+"""One ext4 disk is frozen (fsfreeze): writes to it hang in the kernel. The other disks continue, and after the
+thaw the mount is complete."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ from support.waiting import eventually
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 
 AT_ONCE_S = 1.5
-"""What a listing or a stat may take beside a hung disk: the deadline of one second, and a slow machine."""
+"""Maximum time of a listing or a stat beside a hung disk: the deadline of one second, and a margin."""
 CREATE_S = 4.0
 """A create gives the hung disk two seconds; the broker gives up after five."""
 
@@ -57,7 +57,7 @@ def test_the_other_disks_go_on_beside_a_hung_one(farm_pool: tuple[PoolMount, lis
     with frozen(disks[2]) as thaw:
         assert timed(lambda: pool.make_segments([5])) < CREATE_S
         assert places(pool, 5) == [0]
-        assert timed(lambda: pool.make_segments(range(6, 10))) < AT_ONCE_S  # it is held back now
+        assert timed(lambda: pool.make_segments(range(6, 10))) < AT_ONCE_S  # the disk is in backoff
         assert [places(pool, index) for index in range(6, 10)] == [[1], [0], [1], [0]]
         assert "no answer" in status(pool)["disks"][2]["last_error"]
 

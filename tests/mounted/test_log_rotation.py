@@ -131,7 +131,7 @@ def test_sighup_in_the_foreground_stops_nothing(make_pool: Callable[..., PoolMou
 
 
 def test_a_log_that_cannot_be_opened_stops_no_takeover(background: Callable[..., Background]) -> None:
-    """Whoever opens a FIFO for writing waits for a reader."""
+    """A process that opens a FIFO for writing waits for a reader."""
     mount = background("--no-standby")
     mount.log.rename(mount.renamed)
     os.mkfifo(mount.log)

@@ -1,4 +1,4 @@
-"""An ordinary user mounts a pool of their own folders through fusermount3."""
+"""An ordinary user mounts a pool of their own directories through fusermount3."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ CLI = [sys.executable, "-m", "commitlogfs.mount.cli"]
 
 SMALL_BROKER = """
 import mmap, os, sys
-folder, size = sys.argv[1], int(sys.argv[2])
+directory, size = sys.argv[1], int(sys.argv[2])
 for index in range(4):
     fd = os.open(f"{folder}/{index * size:020d}", os.O_RDWR | os.O_CREAT, 0o644)
     os.ftruncate(fd, size)
@@ -26,7 +26,7 @@ for index in range(4):
         mapped.flush()
     os.close(fd)
 os.unlink(f"{folder}/{0:020d}")
-print(",".join(sorted(os.listdir(folder))))
+print(",".join(sorted(os.listdir(directory))))
 """
 
 

@@ -168,7 +168,7 @@ def test_a_mapping_without_a_descriptor_holds_a_removed_segment(
     os.close(fd)
     eventually(lambda: not pool.has_open(disk.path / "cl" / pool.path(0).name))
     pool.path(0).unlink()
-    time.sleep(1.5)  # longer than from one look at what is held to the next
+    time.sleep(1.5)  # longer than the interval between two checks of retired files
     assert pool.status()["segments"]["retired"] == 1
     assert ctypes.string_at(address, 4) == b"kept"
     libc.munmap(address, 16 * MIB)
@@ -186,7 +186,7 @@ def test_status_says_off_where_no_disk_can(stacked: Path, make_pool: Callable[..
 
 @pytest.fixture
 def stacked(workdir: Path) -> Iterator[Path]:
-    """A folder on overlayfs, which the kernel passes nothing through to."""
+    """A directory on overlayfs, which the kernel passes nothing through to."""
     parts = [workdir / name for name in ("lower", "upper", "work", "merged")]
     for part in parts:
         part.mkdir()

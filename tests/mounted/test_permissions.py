@@ -1,4 +1,4 @@
-"""Who may do what on a mount made by root: by mode bits, as on any filesystem."""
+"""Permissions on a mount made by root: mode bits decide, as on any filesystem."""
 
 import os
 import stat

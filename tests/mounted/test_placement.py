@@ -28,7 +28,7 @@ def member_folder(disk: LoopDisk) -> Path:
 
 @pytest.fixture
 def start_pool(disk_farm: DiskFarm, make_pool: MakePool) -> StartPool:  # the pools go before the disks
-    """A mounted pool on new disks of the given filesystem types; members are folders, so that foreign files
+    """A mounted pool on new disks of the given filesystem types; members are directories, so that foreign files
     can lie beside them."""
 
     def start(fstypes: Sequence[str] = FARM, **options: object) -> PoolMount:
@@ -122,7 +122,7 @@ def test_removing_a_segment_makes_room_for_the_next_at_once(start_pool: StartPoo
 
 
 def test_a_disk_crossing_force_between_look_ahead_and_use_makes_no_second_file(start_pool: StartPool) -> None:
-    """RocketMQ #8859: the next-next segment is made in one folder, then the same offset in another."""
+    """RocketMQ #8859: the next-next segment is made in one directory, then the same offset in another."""
     pool = start_pool()
     pool.make_segments(range(2))
     pool.make_segments([2], fill=False)  # the segment made ahead

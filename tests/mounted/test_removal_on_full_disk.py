@@ -1,5 +1,5 @@
-"""Removing is what makes room, so it works on a disk without a free block, as unlink(2) does on any disk. A broker
-keeps every segment open: each of its removals has to move the file aside first."""
+"""Removing reclaims space, so it works on a disk without a free block, as unlink(2) does on any disk. A broker
+keeps every segment open, so each of its removals has to move the file aside first."""
 
 import os
 from collections.abc import Callable
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 
 
 def fill(path: Path) -> None:
-    """Foreign data down to the last block, so that not even an empty folder can be made beside it."""
+    """Foreign data down to the last block, so that not even an empty directory can be made beside it."""
     with (path / "foreign").open("wb", buffering=0) as file:
         for size in (MIB, 4096):
             try:
@@ -49,7 +49,7 @@ def test_an_open_segment_on_a_full_disk_is_removed(
         pool.path(0).unlink()
         assert pool.path(0).name not in os.listdir(pool.mountpoint)
         assert not (folder / pool.path(0).name).exists()
-        assert os.pread(held[0], 4096, 0) == segment_bytes(0, 4096), "who has it open still reads it"
+        assert os.pread(held[0], 4096, 0) == segment_bytes(0, 4096), "an open descriptor still reads it"
         assert os.pwrite(held[0], b"late", 0) == 4
         assert os.fstat(held[0]).st_size == MIB
         os.close(held.pop(0))

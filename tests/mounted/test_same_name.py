@@ -1,4 +1,4 @@
-"""Two mounts of one name, each of a runtime folder of its own: a command never means the other one."""
+"""Two mounts of one name, each of a runtime directory of its own: a command never means the other one."""
 
 import pytest
 from support.pools import PoolMount
@@ -45,7 +45,7 @@ def test_a_mountpoint_is_never_taken_for_the_daemon_of_the_same_name(twins):
     ran = one.cli("status", two.mountpoint)
     assert ran.status == 0, ran.err
     assert ran.out.startswith(f"twin on {two.mountpoint}")
-    # Only the daemon itself could be asked for this: it answers in its own runtime folder.
+    # Only the daemon itself could be asked for this: it answers in its own runtime directory.
     ran = one.cli("map", two.mountpoint)
     assert (ran.status, ran.out) == (4, "")
     assert f"has mounted it at {two.mountpoint}; " in ran.err

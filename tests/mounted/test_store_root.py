@@ -29,7 +29,7 @@ def owned(make_pool: Callable[..., PoolMount]) -> PoolMount:
 
 
 def lock_store(root: Path) -> Callable[[], None]:
-    """What a broker does first."""
+    """First steps of a starting broker."""
     return lambda: os.close(os.open(root / "lock", os.O_RDWR | os.O_CREAT, 0o644))
 
 

@@ -102,7 +102,7 @@ def test_a_disk_that_was_read_only_from_the_start_is_told(disk_farm: DiskFarm, m
 
 
 def test_a_segment_that_cannot_be_removed_is_named(disk_farm: DiskFarm, make_pool: MakePool) -> None:
-    """By an operator's `chattr +i`; punching and the rest of the cycle go on."""
+    """An operator's `chattr +i` prevents the removal; punching and the rest of the cycle continue."""
     pool, _ = pool_of_two(disk_farm, make_pool)
     with immutable(Path(pool.disks[0]) / pool.path(0).name):
         for number in range(2):

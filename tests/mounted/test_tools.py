@@ -66,7 +66,7 @@ def allocated(path: Path) -> int:
 
 @pytest.fixture
 def outside(workdir: Path) -> Path:
-    """A folder outside the mount with a segment-sized file of each index to come."""
+    """A directory outside the mount with a segment-sized file of each index to come."""
     folder = workdir / "outside"
     folder.mkdir()
     return folder

@@ -25,7 +25,7 @@ MakePool = Callable[..., PoolMount]
 
 @pytest.fixture(scope="module")
 def served(module_folder: Path) -> Iterator[list[PoolMount]]:
-    """Two mounts of one runtime folder, with a segment each."""
+    """Two mounts of one runtime directory, with a segment each."""
     pools = []
     for name in NAMES:
         folder = module_folder / name
@@ -92,7 +92,7 @@ def test_a_misspelt_name_of_a_mount_gets_a_suggestion(pools: list[PoolMount], cl
 
 
 def test_check_and_doctor_take_the_mountpoint(pools: list[PoolMount], cli: CommandLine) -> None:
-    """Of a mount whose configuration lies in no folder that is searched."""
+    """Name of a mount whose configuration is in no searched directory."""
     assert cli("check", pools[1].mountpoint).out.startswith(f"{NAMES[1]}: pool ")
     assert f"{pools[1].mountpoint}: mounted, and answers" in cli("doctor", pools[1].mountpoint).out
 

@@ -1,4 +1,4 @@
-"""A disk answers every write with EIO, beneath a writer that makes segments as a broker does: two names ahead."""
+"""A disk answers every write with EIO, below a writer that makes segments as a broker does: two names ahead."""
 
 import contextlib
 import os

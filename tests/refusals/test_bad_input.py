@@ -24,7 +24,7 @@ NOBODY = 65534
 
 @pytest.fixture
 def pool(make_pool: Callable[..., PoolMount]) -> Iterator[PoolMount]:
-    """A pool of two folders, born, not mounted; the runtime folder is there already."""
+    """A pool of two directories, born, not mounted; the runtime directory is there already."""
     made = make_pool(2)
     made.runtime.mkdir(mode=0o700)
     yield made
@@ -34,7 +34,7 @@ def pool(make_pool: Callable[..., PoolMount]) -> Iterator[PoolMount]:
 
 @pytest.fixture
 def unborn(make_pool: Callable[..., PoolMount]) -> PoolMount:
-    """Two folders and a configuration: what never gets as far as the disks needs no more."""
+    """Two directories and a configuration: what never gets as far as the disks needs no more."""
     made: PoolMount = make_pool(2, born=False)
     made.write_config()
     made.runtime.mkdir(mode=0o700)
@@ -43,7 +43,7 @@ def unborn(make_pool: Callable[..., PoolMount]) -> PoolMount:
 
 def contents(pool: PoolMount) -> dict[str, object]:
     found: dict[str, object] = dict(snapshot(pool.workdir))
-    # Lock files and logs in the runtime folder are no harm.
+    # Lock files and logs in the runtime directory are no harm.
     return {path: entry for path, entry in found.items() if not path.startswith(str(pool.runtime))}
 
 
@@ -212,7 +212,7 @@ def test_same_disk_by_symlink_and_by_bind_mount(pool: PoolMount) -> None:
         f"{other}: the same directory as {pool.disks[0]} (by a symlink or a bind mount); name each disk once"
         in ran.err
     )
-    assert ran.err.count(str(other)) == 1, "told once"
+    assert ran.err.count(str(other)) == 1, "reported once"
     check(pool, run(pool, "init", pool.config), REFUSED, "the same directory as", "name each disk once")
     assert contents(pool) == before
     other.unlink()
@@ -235,7 +235,7 @@ def test_two_disks_on_one_filesystem_work_with_a_warning(pool: PoolMount) -> Non
 @pytest.mark.root
 @pytest.mark.parametrize("hidden_by", ["symlink", "bind mount"])
 def test_a_mountpoint_inside_a_disk_in_disguise(pool: PoolMount, hidden_by: str) -> None:
-    """A stray folder in a disk keeps a native broker from starting: not even the guard is put there."""
+    """A stray directory in a disk keeps a native broker from starting: not even the guard is put there."""
     door = pool.workdir / "door"
     if hidden_by == "symlink":
         door.symlink_to(pool.disks[0])

@@ -44,7 +44,7 @@ def interrupt_birth(pool: PoolMount, left: int) -> None:
 
 @pytest.fixture
 def bare(make_pool: Callable[..., PoolMount]) -> PoolMount:
-    """Three empty folders and a configuration, no pool yet."""
+    """Three empty directories and a configuration, no pool yet."""
     pool = make_pool(3, born=False)
     pool.write_config()
     return pool
@@ -52,7 +52,7 @@ def bare(make_pool: Callable[..., PoolMount]) -> PoolMount:
 
 @pytest.fixture
 def store(bare: PoolMount) -> PoolMount:
-    """What a broker in multi-path mode leaves: segments 0 ... 5 on three folders."""
+    """Directories of a broker in multi-path mode: segments 0 ... 5 in three directories."""
     for index in range(6):
         write_segment(disks_of(bare)[index % 3], index)
     return bare
@@ -237,7 +237,7 @@ def test_the_same_adopt_again_finishes_an_interrupted_one(store: PoolMount) -> N
 def test_an_unmounted_disk_of_a_pool_is_no_interrupted_birth(
     make_pool: Callable[..., PoolMount], verb: str, kept: tuple[int, ...]
 ) -> None:
-    """Where the folders that are left show no gap, only the end of the first birth tells."""
+    """Where the directories that are left show no gap, only the end of the first birth tells."""
     pool = make_pool(3)
     pool.start()
     pool.make_segments(range(max(kept) + 1))
@@ -266,7 +266,7 @@ def test_mount_init_refuses_what_init_refuses(bare: PoolMount) -> None:
         assert ran.status == 4
         assert f"{bare.disks[1]}: not empty (it holds 'note')" in ran.err
     after = snapshot(bare.workdir)
-    del after[str(bare.workdir)]  # the runtime folder was made in it
+    del after[str(bare.workdir)]  # the runtime directory was made in it
     del before[str(bare.workdir)]
     assert {path: entry for path, entry in after.items() if not path.startswith(str(bare.runtime))} == before
 

@@ -1,4 +1,4 @@
-"""Somebody else works on the folders: a native broker, or a second daemon of ours."""
+"""Somebody else works on the directories: a native broker, or a second daemon of ours."""
 
 import mmap
 import os

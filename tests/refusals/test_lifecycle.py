@@ -65,7 +65,7 @@ def test_a_busy_mount_stays_and_its_holder_is_named(mounted: PoolMount) -> None:
 
 
 def test_umount_speaks_plainly_in_every_language(mounted: PoolMount) -> None:
-    """The busy mount is told from other failures whatever language umount(8) speaks."""
+    """A busy mount is distinguished from other failures in any language of umount(8)."""
     mounted.make_segments([0])
     with held(mounted.path(0)) as pid:
         env = {**mounted.env, "LC_ALL": "de_DE.UTF-8", "LANGUAGE": "de"}

@@ -1,4 +1,4 @@
-"""A disk that is not there: one readable report, nothing mounted, and never a byte in its bare folder."""
+"""A disk that is not there: one readable report, nothing mounted, and never a byte in its bare directory."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.mounted, pytest.mark.slow]
 
 
 def take_away(disk: Path) -> Path:
-    """What an unmounted disk looks like: an empty folder without attributes at its place."""
+    """Makes the state of an unmounted disk: an empty directory without attributes at its path."""
     aside = disk.with_name(disk.name + ".unmounted")
     disk.rename(aside)
     disk.mkdir()
@@ -199,7 +199,7 @@ def test_a_disk_of_the_pool_that_the_configuration_forgot(striped: PoolMount) ->
 
 
 def test_the_order_in_the_configuration_does_not_matter(striped: PoolMount) -> None:
-    """Disks are told by identity: numbers, stripes and content stay."""
+    """Disks are recognised by identity: numbers, stripes and content stay."""
     striped.start()
     inodes = {index: striped.path(index).stat().st_ino for index in range(7)}
     striped.stop()

@@ -1,4 +1,4 @@
-"""The driver itself, on native folders: what these tests rely on must hold without any mount."""
+"""The driver itself, on native directories: what these tests rely on must hold without any mount."""
 
 import os
 import shutil
@@ -46,7 +46,8 @@ def test_acknowledged_messages_survive_kill_and_restart(newest, tmp_path):
         assert (sent.sent, sent.failed) == (2000, 0)
         assert len(list(broker.commitlog_dirs[0].iterdir())) >= 3
 
-        # Temporary files, which a killed server cannot remove, go with its home and not into the system's folder.
+        # Temporary files, which a killed server cannot remove, go with its home and not into the system's
+        # directory.
         assert list(broker.home.glob("keyutil_*"))
 
         broker.kill()

@@ -13,7 +13,7 @@ SECRET = b"secret of somebody else\n"
 
 @pytest.fixture(scope="module")
 def shared(base_folder: Path, request: pytest.FixtureRequest) -> Iterator[PoolMount]:
-    """A mounted pool of three folders, shared by a module's tests: each uses segments of its own."""
+    """A mounted pool of three directories, shared by a module's tests: each uses segments of its own."""
     folder = base_folder / request.module.__name__.rpartition(".")[2]
     disks = [folder / f"disk{number}" for number in range(3)]
     for disk in disks:

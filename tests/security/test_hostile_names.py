@@ -60,7 +60,7 @@ def attempt(call: Callable[[], object]) -> object:
 @given(name=names, other=names)
 def test_any_name_in_any_call(shared: PoolMount, name: bytes, other: bytes) -> None:
     if b".." in name.split(b"/") or b".." in other.split(b"/"):
-        # The kernel resolves it, and we would act on the test's own folders: only looked at.
+        # The kernel resolves it, and we would act on the test's own directories, so they are only read.
         root = os.open(shared.mountpoint, os.O_PATH)
         attempt(lambda: os.stat(name, dir_fd=root))
         os.close(root)
@@ -101,7 +101,7 @@ def only_segments(pool: PoolMount) -> list[bytes]:
 
 
 def test_names_from_outside_end_no_line_of_the_log(shared: PoolMount) -> None:
-    """A forged line would be believed by whoever reads the log."""
+    """A reader of the log would believe a forged line."""
     forged = b"x\n2099-01-01T00:00:00.000Z error event=forged\r\x1b[2J\xff"
     for call in (
         lambda: os.open(os.fsencode(shared.mountpoint) + b"/" + forged, os.O_CREAT | os.O_RDWR),

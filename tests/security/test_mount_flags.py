@@ -1,4 +1,4 @@
-"""What the kernel refuses on our behalf: no programs, no set-id bits, no devices, no strangers."""
+"""Operations that the kernel refuses because of mount flags: programs, set-id bits, devices, other users."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""Links, fifos, devices and folders planted in the disk folders are never followed, opened or removed."""
+"""Links, fifos, devices and directories planted in the disk directories are never followed, opened or removed."""
 
 import errno
 import os
@@ -302,7 +302,7 @@ def test_planted_before_the_mount(make_pool, secret: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("same_filesystem", [True, False])
 def test_something_mounted_over_a_segment(make_pool, same_filesystem: bool) -> None:
-    """Not the disk's own file: before the mount it is no segment, later it is not opened."""
+    """The planted file is not the disk's own: before the mount it is not a segment, later it is not opened."""
     pool = make_pool(1)
     pool.start()
     pool.make_segments(range(3))

@@ -61,7 +61,7 @@ def test_a_write_over_the_end_writes_what_fits(pool: PoolMount) -> None:
     pool.make_segments([0], fill=False)
     for start in (SIZE - 1, SIZE - 4096, SIZE - 5000, SIZE // 2):
         fd = os.open(pool.path(0), os.O_RDWR)
-        writer = os.open(pool.path(0), os.O_WRONLY)  # passthrough or not, it is told where a segment ends
+        writer = os.open(pool.path(0), os.O_WRONLY)  # with and without passthrough, writes end at the segment's end
         try:
             os.pwrite(fd, bytes(SIZE), 0)
             assert os.pwrite(writer, b"x" * SIZE, start) == SIZE - start

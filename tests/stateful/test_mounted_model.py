@@ -481,7 +481,7 @@ class MountedModel(RuleBasedStateMachine):
         self.disks_agree()
 
     def disks_agree(self) -> None:
-        """What lies beneath is exactly the model: no second copies, nothing left behind."""
+        """The disks' directories equal the model: no second copies, no other files."""
         beneath: dict[str, bytes] = {}
         for disk in self.pool.disks:
             for entry in os.scandir(disk):

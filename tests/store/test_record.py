@@ -126,7 +126,7 @@ def test_properties(raw, expected):
     assert parse_properties(raw) == expected
 
 
-# --- what is no record -----------------------------------------------------------------------------------
+# --- bytes without a record -------------------------------------------------------------------------------
 
 
 def test_a_blank_record_tells_how_much_it_fills():

@@ -60,7 +60,7 @@ exec env -i container=$container PATH=$PATH /lib/systemd/systemd --system --unit
 
 
 def why_not() -> str:
-    """Why systemd cannot be booted here; empty if it can, as far as can be told."""
+    """The reason why systemd cannot be booted here; empty if none is known."""
     if os.geteuid() != 0:
         return "needs root"
     if not _SYSTEMD.exists():
@@ -105,7 +105,7 @@ class Booted:
         eventually(lambda: not Path(f"/proc/{self._init_pid}").exists(), timeout_s)
 
     def last_journal(self, *units: str) -> str:
-        """What is left of the journal after `power_off`."""
+        """Journal after `power_off`."""
         folder = self.shared.parent / "upper/var/log/journal"
         chosen = [f"--unit={unit}" for unit in units]
         done = subprocess.run(
@@ -119,12 +119,12 @@ class Booted:
 
 @contextmanager
 def booted(workdir: Path, units: dict[str, str]) -> Iterator[Booted]:
-    """Boot, with these files beneath /etc/systemd/system."""
+    """Boot, with these files below /etc/systemd/system."""
     for name in ("root", "shared", "etc/systemd/system"):
         (workdir / name).mkdir(parents=True, exist_ok=True)
     overlay = workdir / "overlay"
     overlay.mkdir()
-    # The overlay's own folders must not lie on an overlay, and a tmpfs takes what the services write.
+    # The overlay's own directories must not lie on an overlay, and a tmpfs takes what the services write.
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(overlay)], check=True)
     for name in ("upper", "work"):
         (overlay / name).mkdir()

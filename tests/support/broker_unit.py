@@ -52,7 +52,7 @@ class BrokerUnit(Broker):
 
 
 def release(folder: Path, version: str, *, linked: bool = False) -> Path:
-    """A copy of the package as another version, beneath the new `folder`; what to put into $PYTHONPATH.
+    """A copy of the package as another version, below the new `folder`; what to put into $PYTHONPATH.
 
     `linked`: its code is the project's own, compiled already, and only its version is another.
     """

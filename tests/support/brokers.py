@@ -88,7 +88,7 @@ def make_broker(
     config: dict[str, Any] | None = None,
     **options: Any,
 ) -> Broker:
-    """Its home is named after the pool's work folder, so that no two brokers of a name server are alike."""
+    """Its home is named after the pool's work directory, so that no two brokers of a name server are alike."""
     name = options.pop("name", f"broker-{pool.workdir.name.replace('.', '-')}")
     placed: dict[str, Any] = {
         "storePathRootDir": str(pool.mountpoint.parent),
@@ -130,7 +130,7 @@ def mapped_segments(broker: Broker, folder: Path) -> set[str]:
 
 
 def digest(folder: Path) -> dict[str, str]:
-    """Path -> checksum of every file beneath a folder."""
+    """Path -> checksum of every file below a directory."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from support.hands import DIRECT_ALIGNMENT, Hand
+from support.openers import DIRECT_ALIGNMENT, Opener
 from support.oracle import DifferenceError, File, Open, Oracle
 from support.pools import MIB, segment_name
 
@@ -17,7 +17,7 @@ FEWEST_NAMES, MOST_NAMES = 2, 4
 MOST_FILES = 7
 """With those that are removed but still open."""
 MOST_OPENS = 5
-"""Of one file."""
+"""State of one file."""
 LONGEST_BITS = 16
 HOT_PAGES = 12
 """Half of all operations meet on this many pages of a file."""
@@ -34,14 +34,14 @@ WAY_WEIGHTS = (8, 3, 4, 2, 2, 1)
 
 
 class Exercise:
-    """Some segments of a mount, their opens by several hands, and what is done to them, one step at a time."""
+    """Some segments of a mount, their opens by several openers, and the operations on them, one step at a time."""
 
     def __init__(
-        self, mountpoint: Path, disks: Sequence[Path], hands: dict[str, Hand], seed: int, plain: bool
+        self, mountpoint: Path, disks: Sequence[Path], openers: dict[str, Opener], seed: int, plain: bool
     ) -> None:
         self._mountpoint = mountpoint
         self._disks = disks
-        self._hands = hands
+        self._openers = openers
         self._plain = plain
         self._random = random.Random(seed)  # noqa: S311
         self.oracle = Oracle(seed)
@@ -142,7 +142,9 @@ class Exercise:
             return self.open()
         position, length = self._span(opened)
         self.oracle.note("read", opened, position, length)
-        self.oracle.check(opened.file, opened.hand.ask("pread", opened.number, length, position), position, length)
+        self.oracle.check(
+            opened.file, opened.opener.ask("pread", opened.number, length, position), position, length
+        )
 
     def write(self) -> None:
         opened = self._pick(lambda opened: opened.writes and not opened.appends)
@@ -151,7 +153,7 @@ class Exercise:
         position, length = self._span(opened)
         data = self.oracle.data(length)
         self.oracle.note("write", opened, position, length, wrote=True)
-        self.oracle.expect("what was written", opened.hand.ask("pwrite", opened.number, data, position), length)
+        self.oracle.expect("what was written", opened.opener.ask("pwrite", opened.number, data, position), length)
         opened.file.content[position : position + length] = data
 
     def send(self) -> None:
@@ -159,7 +161,7 @@ class Exercise:
         if opened is not None:
             position, length = self._span(opened)
             self.oracle.note("sendfile", opened, position, length)
-            found = opened.hand.ask("send", opened.number, length, position)
+            found = opened.opener.ask("send", opened.number, length, position)
             self.oracle.check(opened.file, found, position, length)
 
     def _can_splice(self, opened: Open) -> bool:
@@ -177,7 +179,7 @@ class Exercise:
                 opened.writes
                 and not opened.appends
                 and not opened.direct
-                and opened.hand is source.hand
+                and opened.opener is source.opener
                 and opened.file is not source.file
             )
         )
@@ -187,7 +189,7 @@ class Exercise:
         to_position, room = self._span(target)
         length = min(length, room)
         self.oracle.note(f"copy to {target} at {to_position}:", source, from_position, length)
-        copied = source.hand.ask("copy", source.number, target.number, length, from_position, to_position)
+        copied = source.opener.ask("copy", source.number, target.number, length, from_position, to_position)
         if not 0 < copied <= length:
             raise DifferenceError(f"{copied} of {length} bytes copied")
         data = source.file.content[from_position : from_position + copied]
@@ -198,7 +200,7 @@ class Exercise:
         if opened is not None:
             position = SIZE - self._random.randrange(5000) * self._random.randrange(2)
             self.oracle.note("read past the end", opened, position, 8192)
-            found = opened.hand.ask("pread", opened.number, 8192, position)
+            found = opened.opener.ask("pread", opened.number, 8192, position)
             self.oracle.check(opened.file, found, position, SIZE - position)
 
     def write_past_the_end(self) -> None:
@@ -212,7 +214,7 @@ class Exercise:
         data = self.oracle.data(length)
         self.oracle.note("write past the end", opened, position, length, wrote=True)
         try:
-            written = opened.hand.ask("pwrite", opened.number, data, position)
+            written = opened.opener.ask("pwrite", opened.number, data, position)
         except OSError as error:
             self._expect_errno(error, errno.EFBIG)
             written = 0
@@ -222,7 +224,7 @@ class Exercise:
         elif written > inside:
             raise DifferenceError(f"{written} bytes written, {inside} fit")
         opened.file.content[position : position + written] = data[:written]
-        self.oracle.expect("the size", opened.hand.ask("size", opened.number), SIZE)
+        self.oracle.expect("the size", opened.opener.ask("size", opened.number), SIZE)
 
     def append(self) -> None:
         opened = self._pick(lambda opened: opened.appends)
@@ -238,7 +240,7 @@ class Exercise:
             return self.map()
         position, length = self._span_mapped(opened, opened.mapped)
         self.oracle.note("load", opened, position, length)
-        self.oracle.check(opened.file, opened.hand.ask("load", opened.number, length, position), position, length)
+        self.oracle.check(opened.file, opened.opener.ask("load", opened.number, length, position), position, length)
 
     def store(self) -> None:
         opened = self._pick(lambda opened: opened.mapped is not None and opened.writes)
@@ -247,7 +249,7 @@ class Exercise:
         position, length = self._span_mapped(opened, opened.mapped)
         data = self.oracle.data(length)
         self.oracle.note("store", opened, position, length, wrote=True)
-        opened.hand.ask("store", opened.number, data, position)
+        opened.opener.ask("store", opened.number, data, position)
         opened.file.content[position : position + length] = data
 
     def msync(self) -> None:
@@ -255,13 +257,13 @@ class Exercise:
         if opened is not None and opened.mapped is not None:
             position, length = self._span_mapped(opened, opened.mapped)
             self.oracle.note("msync", opened, position, length)
-            opened.hand.ask("msync", opened.number, length, position)
+            opened.opener.ask("msync", opened.number, length, position)
 
     def unfault(self) -> None:
         opened = self._pick(lambda opened: opened.mapped is not None)
         if opened is not None:
             self.oracle.note("madvise DONTNEED", opened)
-            opened.hand.ask("unfault", opened.number)
+            opened.opener.ask("unfault", opened.number)
 
     def map(self) -> None:
         opened = self._pick(lambda opened: opened.mapped is None and opened.reads)
@@ -274,14 +276,14 @@ class Exercise:
             last = self._random.randrange(first, pages) + 1
         mapped = range(first * PAGE, last * PAGE)
         self.oracle.note("map", opened, mapped.start, len(mapped))
-        opened.hand.ask("map", opened.number, mapped.start, len(mapped), opened.writes)
+        opened.opener.ask("map", opened.number, mapped.start, len(mapped), opened.writes)
         opened.mapped = mapped
 
     def unmap(self) -> None:
         opened = self._pick(lambda opened: opened.mapped is not None)
         if opened is not None:
             self.oracle.note("unmap", opened)
-            opened.hand.ask("unmap", opened.number)
+            opened.opener.ask("unmap", opened.number)
             opened.mapped = None
 
     def _span_mapped(self, opened: Open, mapped: range) -> tuple[int, int]:
@@ -300,14 +302,14 @@ class Exercise:
         opened = self._pick(lambda opened: True)
         if opened is not None:
             self.oracle.note(kind, opened)
-            opened.hand.ask(kind, opened.number)
+            opened.opener.ask(kind, opened.number)
 
     def drop(self) -> None:
         opened = self._pick(lambda opened: True)
         if opened is not None:
             position, length = self._span(opened)
             self.oracle.note("fadvise DONTNEED", opened, position, length)
-            opened.hand.ask("drop", opened.number, position, length)
+            opened.opener.ask("drop", opened.number, position, length)
 
     def look_at_disk(self) -> None:
         opened = self._pick(lambda opened: opened.file.linked)
@@ -320,7 +322,7 @@ class Exercise:
             return
         opened = self._random.choice(file.opens)
         self.oracle.note("fsync, then compare on the disk", opened)
-        opened.hand.ask("fsync", opened.number)
+        opened.opener.ask("fsync", opened.number)
         name = os.path.basename(file.path)
         (bare,) = [disk / name for disk in self._disks if (disk / name).exists()]
         self.oracle.check(file, bare.read_bytes(), 0, SIZE)
@@ -332,7 +334,7 @@ class Exercise:
 
     def _check_whole(self, opened: Open) -> None:
         self.oracle.note("read whole", opened)
-        self.oracle.check(opened.file, opened.hand.ask("pread", opened.number, SIZE, 0), 0, SIZE)
+        self.oracle.check(opened.file, opened.opener.ask("pread", opened.number, SIZE, 0), 0, SIZE)
 
     # --- size ----------------------------------------------------------------------------------------
 
@@ -340,7 +342,7 @@ class Exercise:
         opened = self._pick(lambda opened: True)
         if opened is not None:
             self.oracle.note("fstat", opened)
-            self.oracle.expect("the size", opened.hand.ask("size", opened.number), SIZE)
+            self.oracle.expect("the size", opened.opener.ask("size", opened.number), SIZE)
             if opened.file.linked:
                 self.oracle.expect("the size by name", os.stat(opened.file.path).st_size, SIZE)
 
@@ -348,7 +350,7 @@ class Exercise:
         opened = self._pick(lambda opened: opened.writes)
         if opened is not None:
             self.oracle.note("truncate to the same size", opened)
-            opened.hand.ask("truncate", opened.number, SIZE)
+            opened.opener.ask("truncate", opened.number, SIZE)
 
     def truncate_otherwise(self) -> None:
         opened = self._pick(lambda opened: opened.writes)
@@ -363,15 +365,15 @@ class Exercise:
         opened = self._pick(lambda opened: opened.reads and opened.writes and not (opened.appends or opened.direct))
         if opened is not None:
             self.oracle.note("posix_fallocate", opened)
-            opened.hand.ask("allocate", opened.number, SIZE)
+            opened.opener.ask("allocate", opened.number, SIZE)
 
     def seek(self) -> None:
         opened = self._pick(lambda opened: True)
         if opened is not None:
             position = self._random.randrange(SIZE)
             self.oracle.note(f"lseek from {position}", opened)
-            self.oracle.expect("data", opened.hand.ask("seek", opened.number, position, os.SEEK_DATA), position)
-            self.oracle.expect("hole", opened.hand.ask("seek", opened.number, position, os.SEEK_HOLE), SIZE)
+            self.oracle.expect("data", opened.opener.ask("seek", opened.number, position, os.SEEK_DATA), position)
+            self.oracle.expect("hole", opened.opener.ask("seek", opened.number, position, os.SEEK_HOLE), SIZE)
             self._refused(errno.ENXIO, opened, "seek", SIZE, os.SEEK_DATA)
 
     # --- opening, making, removing -------------------------------------------------------------------
@@ -384,12 +386,12 @@ class Exercise:
         self._open(self._random.choice(candidates), way, WAYS[way])
 
     def _open(self, file: File, way: str, flags: int) -> Open:
-        where = self._random.choice(list(self._hands))
+        where = self._random.choice(list(self._openers))
         self._opened += 1
         access = flags & os.O_ACCMODE
         opened = Open(
             self._opened,
-            self._hands[where],
+            self._openers[where],
             f"{where} process, {way}",
             file,
             reads=access != os.O_WRONLY,
@@ -398,7 +400,7 @@ class Exercise:
             direct=bool(flags & os.O_DIRECT),
         )
         self.oracle.note("open:", opened)
-        opened.hand.ask("open", opened.number, file.path, flags)
+        opened.opener.ask("open", opened.number, file.path, flags)
         file.opens.append(opened)
         return opened
 
@@ -409,7 +411,7 @@ class Exercise:
 
     def _close(self, opened: Open) -> None:
         self.oracle.note("close", opened)
-        opened.hand.ask("close", opened.number)
+        opened.opener.ask("close", opened.number)
         opened.file.opens.remove(opened)
         if not opened.file.linked and not opened.file.opens:
             self._files.remove(opened.file)
@@ -430,7 +432,7 @@ class Exercise:
             self._remove(linked[0])
 
     def make_oldest_again(self) -> None:
-        """A file of the same name is another one; who has the first one open keeps that."""
+        """A file of the same name is another file; openers of the first one keep it."""
         linked = [file for file in self._files if file.linked]
         if linked and len(self._files) < MOST_FILES:
             self._remove(linked[0])
@@ -457,20 +459,20 @@ class Exercise:
                 position = len(file.content)
                 data = self.oracle.data(min(self._random.randrange(1, SIZE // 4), SIZE - position))
                 self.oracle.note("growing write", opened, position, len(data), wrote=True)
-                self.oracle.expect("written", opened.hand.ask("pwrite", opened.number, data, position), len(data))
+                self.oracle.expect("written", opened.opener.ask("pwrite", opened.number, data, position), len(data))
                 file.content.extend(data)
-                self.oracle.expect("the size", opened.hand.ask("size", opened.number), len(file.content))
+                self.oracle.expect("the size", opened.opener.ask("size", opened.number), len(file.content))
         else:
             self.oracle.note(f"grow by {way}", opened)
-            opened.hand.ask(way, opened.number, SIZE)
+            opened.opener.ask(way, opened.number, SIZE)
             file.content.extend(bytes(SIZE))
-        self.oracle.expect("the size", opened.hand.ask("size", opened.number), SIZE)
+        self.oracle.expect("the size", opened.opener.ask("size", opened.number), SIZE)
 
     # --- errors --------------------------------------------------------------------------------------
 
     def _refused(self, code: int, opened: Open, what: str, *arguments: object) -> None:
         try:
-            value = opened.hand.ask(what, opened.number, *arguments)
+            value = opened.opener.ask(what, opened.number, *arguments)
         except OSError as error:
             self._expect_errno(error, code)
         else:

@@ -2,13 +2,13 @@
 
     python -m support.exerciser MOUNTPOINT --disk FOLDER ... --seed N --operations N [--plain] [--replace-every N]
 
-With --replace-every it prints `replace` at random steps of its own and goes on at once; whoever started it then
+With --replace-every it prints `replace` at random steps of its own and continues at once; its parent then
 replaces the daemon and answers with an empty line. The next `replace` waits for that answer, so the same seed means
 the same operations, with the daemon replaced at nearly the same ones. If something differs it ends with 1, and the
 story.
 
-A process of its own, with a second one as another opener: whoever replaces the daemon must not have files of the
-mount open.
+A separate process, with a second one as another opener: the process that replaces the daemon must not have files of
+the mount open.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import traceback
 from pathlib import Path
 
 from support.exercise import Exercise
-from support.hands import Hand, OwnHand, other_hand
+from support.openers import LocalOpener, Opener, child_opener
 
 
 class Replacements:
@@ -45,7 +45,7 @@ class Replacements:
 
     def await_last(self) -> None:
         if self._awaited and not sys.stdin.readline():
-            sys.exit("whoever replaces daemons is gone")
+            sys.exit("the parent, which replaces daemons, has ended")
         self._awaited = False
 
 
@@ -60,10 +60,10 @@ def main() -> int:
     chosen = parser.parse_args()
     faulthandler.enable()
     replacements = Replacements(chosen.seed, chosen.replace_every)
-    with other_hand() as other:
-        own = OwnHand()
-        hands: dict[str, Hand] = {"own": own, "other": other}
-        exercise = Exercise(chosen.mountpoint, chosen.disk, hands, chosen.seed, chosen.plain)
+    with child_opener() as other:
+        own = LocalOpener()
+        openers: dict[str, Opener] = {"own": own, "other": other}
+        exercise = Exercise(chosen.mountpoint, chosen.disk, openers, chosen.seed, chosen.plain)
         try:
             for step in range(1, chosen.operations + 1):
                 replacements.before(step)

@@ -17,7 +17,7 @@ def why_not() -> str:
 
 
 class FaultPlan:
-    """What is to happen to one process; give `variables` to its environment, or its keeper's."""
+    """Faults for one process; put `variables` into its environment, or its keeper's."""
 
     def __init__(self, folder: Path) -> None:
         shim, plan = folder / "fault_shim.so", folder / "fault_plan"

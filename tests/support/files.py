@@ -1,4 +1,4 @@
-"""Attributes of files that need not exist, and plain folders as disks, for tests without a mount."""
+"""Attributes of files that need not exist, and plain directories as disks, for tests without a mount."""
 
 import os
 import stat
@@ -28,7 +28,7 @@ def packed_attributes(
 def open_disk(
     folder: Path, number: int = 1, *, state: DiskState = DiskState.RW, thresholds: Thresholds | None = None
 ) -> Iterator[Disk]:
-    """A disk over an existing folder."""
+    """A disk over an existing directory."""
     dirfd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     disk = Disk(
         DiskNumber(number),

@@ -1,4 +1,4 @@
-"""Filling a disk with foreign data to a wanted percentage, by RocketMQ's arithmetic used / (used + available)."""
+"""Fills a disk with foreign data to a given percentage, by RocketMQ's arithmetic used / (used + available)."""
 
 import os
 import time

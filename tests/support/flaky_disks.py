@@ -26,7 +26,7 @@ def flaky_available() -> str:
 
 
 class FlakyDisk(LoopDisk):
-    """A LoopDisk over an image that can be told to fail. Mounted, and well, from the start."""
+    """A LoopDisk over an image that fails on request. It is mounted and works at the start."""
 
     read_delay_ms: ClassVar[int] = 0
 

@@ -1,4 +1,4 @@
-"""What jobs take of Spark, in this process: partitions are lists, tasks run one after the other."""
+"""The part of Spark that jobs use, in this process: partitions are lists, tasks run one after the other."""
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator

@@ -34,7 +34,7 @@ class KeptStub:
     keeper: subprocess.Popen[bytes] | None = None
     environment: dict[str, str] = field(default_factory=dict)
     launcher: tuple[str, ...] = ()
-    """What starts the keeper; becomes it."""
+    """Starts the keeper by exec."""
 
     @property
     def mountpoint(self) -> Path:

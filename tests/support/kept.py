@@ -1,4 +1,5 @@
-"""A mount that outlives its daemons: the real keeper, stopped and let go on, so that a test decides when they come.
+"""A mount that outlives its daemons: the real keeper, stopped and continued, so that a test decides when daemons
+start.
 
 The test's own process never starts a daemon: it has files of the mount open, and a fork closes them, which asks a
 daemon that may be dead.

@@ -1,7 +1,7 @@
 """Real ext4 and xfs disks for tests: sparse image files, mounted through loop devices. Needs root.
 
 A disk holds a loop device only while it is mounted (`mount -o loop` frees it with the mount), and everything
-of it lies in its work folder, so that `bench.sweep` can clear away what an aborted run leaves.
+of it lies in its work directory, so that `bench.sweep` can clear away what an aborted run leaves.
 """
 
 import array
@@ -59,7 +59,7 @@ def mkfs_available(fstype: str) -> bool:
 
 
 class LoopDisk:
-    """One disk. `path` is the folder it is mounted at (on ext4 with a `lost+found` in it)."""
+    """One disk. `path` is the directory it is mounted at (on ext4 with a `lost+found` in it)."""
 
     def __init__(self, folder: Path, fstype: str, size_bytes: int) -> None:
         self.folder = folder
@@ -70,7 +70,7 @@ class LoopDisk:
 
     @classmethod
     def create(cls, workdir: Path, fstype: str, size_bytes: int, label: str = "disk") -> Self:
-        """Make and mount a disk in the new folder `workdir/label`. Raises ValueError if it cannot be."""
+        """Make and mount a disk in the new directory `workdir/label`. Raises ValueError if it cannot be."""
         if fstype not in _MKFS:
             raise ValueError(f"no {fstype} disks, only {', '.join(_MKFS)}")
         if fstype == "xfs" and size_bytes < XFS_MIN_BYTES:
@@ -155,7 +155,7 @@ class LoopDisk:
             os.close(fd)
 
     def destroy(self) -> None:
-        """Unmount it and delete its folder, image included."""
+        """Unmount it and delete its directory, image included."""
         self.unmount()
         shutil.rmtree(self.folder)
 
@@ -164,14 +164,14 @@ Kind = TypeVar("Kind", bound=LoopDisk)
 
 
 class DiskFarm:
-    """Makes disks in one folder and destroys all of them at the end, even if some fail to go."""
+    """Makes disks in one directory and destroys all of them at the end, even if some fail to go."""
 
     def __init__(self, workdir: Path) -> None:
         self.workdir = workdir
         self.disks: list[LoopDisk] = []
 
     def add(self, fstype: str = "ext4", size_bytes: int | None = None, label: str | None = None) -> LoopDisk:
-        """A new mounted disk, of 64 MiB (xfs: 300 MiB) unless told otherwise."""
+        """A new mounted disk, by default of 64 MiB (xfs: 300 MiB)."""
         return self.add_of(LoopDisk, fstype, size_bytes, label)
 
     def add_of(

@@ -38,9 +38,10 @@ class MutatedLog:
         return any(start < end and start + length > begin for start, length in self.damages)
 
     def faults(self, found: Iterable[int], reported: Iterable[tuple[int, int]]) -> list[str]:
-        """What is wrong with a reader that read the messages at the log offsets `found` and reported these ranges.
+        """Problems of a reader that read the messages at the log offsets `found` and reported these ranges.
 
-        A message of which only zeros are left, with only zeros after it, cannot be told from unwritten space.
+        A message of which only zeros are left, with only zeros after it, cannot be distinguished from unwritten
+        space.
         """
         known, ranges = set(found), list(reported)
         lost = [
@@ -119,7 +120,7 @@ def _cut_back(log: WrittenLog, chance: random.Random, number: int, longest: int)
     log.write_at(cut, bytes(8))
     log.end = cut
     for _ in range(chance.choice((1, 2, 5))):
-        # Never just up to an old message: whole, it could not be told from the next one.
+        # Never just up to an old message: whole, it could not be distinguished from the next one.
         ends = {*old, old_end}
         for _ in range(20):
             make = _some_message(chance, number, longest, RESTART_MS)

@@ -1,10 +1,10 @@
-"""What every byte of the exercised segments must be, and the story of a byte that is not."""
+"""Expected value of every byte of the exercised segments, and the history of a wrong byte."""
 
 import random
 from collections import deque
 from dataclasses import dataclass, field
 
-from support.hands import Hand
+from support.openers import Opener
 
 _POOL_BYTES = 1 << 21
 _REMEMBERED = 20_000
@@ -36,9 +36,9 @@ class Open:
     """One open of a file, and perhaps a mapping of it."""
 
     number: int
-    hand: Hand
+    opener: Opener
     where: str
-    """Whose hand it is, and how it was opened."""
+    """The opener, and how the file was opened."""
     file: File
     reads: bool
     writes: bool

@@ -23,7 +23,7 @@ def segment_name(index: int, segment_size: int) -> str:
 
 @dataclass(slots=True)
 class PoolMount:
-    """One pool on some folders, and its mountpoint. `start` and `stop` any number of times."""
+    """One pool on some directories, and its mountpoint. `start` and `stop` any number of times."""
 
     workdir: Path
     disks: Sequence[Path]
@@ -93,7 +93,7 @@ class PoolMount:
 
     @property
     def passes_through(self) -> bool:
-        """Whether the kernel serves the segments by itself, as it does for root unless told otherwise."""
+        """Whether the kernel serves the segments by itself, as it does for root by default."""
         return self.settings.get("passthrough") != '"off"'
 
     def start(self, *options: str) -> None:

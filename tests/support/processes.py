@@ -1,4 +1,4 @@
-"""What the kernel says of a process."""
+"""State of a process according to the kernel."""
 
 import os
 from pathlib import Path

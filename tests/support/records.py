@@ -51,7 +51,7 @@ def make_record(
 
 
 def make_blank(size: int) -> bytes:
-    """What fills the rest of a segment: only its first 8 bytes are defined."""
+    """The blank record, which fills the rest of a segment: only its first 8 bytes are defined."""
     return struct.pack(">II", size, BLANK)
 
 

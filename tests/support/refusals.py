@@ -18,7 +18,7 @@ def write_segment(folder: Path, index: int, size: int = MIB) -> Path:
 
 
 def refused_mount(pool: PoolMount, *options: str) -> str:
-    """Try to mount in vain: exit 4, a readable report (returned), nothing mounted, no guard raised."""
+    """Check that a mount is refused: exit 4, a readable report (returned), nothing mounted, no guard raised."""
     there = pool.mountpoint.exists()
     pool.write_config()
     ran = pool.cli("mount", pool.config, *options)

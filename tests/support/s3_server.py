@@ -49,6 +49,6 @@ def s3_server(folder: Path) -> Iterator[str]:
 
 
 def uri(endpoint: str, bucket: str, path: str = "") -> str:
-    """As a user writes it, the credentials included that moto does not look at."""
+    """URI as a user writes it, with credentials, which moto ignores."""
     query = f"scheme=http&endpoint_override={endpoint.replace(':', '%3A')}&region=us-east-1"
     return f"s3://key:secret@{bucket}/{path}?{query}"

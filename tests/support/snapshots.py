@@ -1,4 +1,4 @@
-"""Everything the system can tell about a folder tree, to prove that nothing was changed."""
+"""Everything the system can tell about a directory tree, to prove that nothing was changed."""
 
 import os
 from pathlib import Path

@@ -30,7 +30,7 @@ def lacking() -> str:
 
 
 class Desktop:
-    """The namespace; `run` and `start` act as the user in it. `home` is the user's own folder."""
+    """The namespace; `run` and `start` act as the user in it. `home` is the user's own directory."""
 
     def __init__(self, folder: Path) -> None:
         self.home = folder / "home"
@@ -96,7 +96,7 @@ class Desktop:
         ]
 
     def _open_python(self) -> list[str]:
-        """Bind what Python needs into fresh, open copies of the folders that keep the user out."""
+        """Bind what Python needs into fresh, open copies of the directories that keep the user out."""
         project = Path(__file__).resolve().parents[2]
         closed: dict[Path, list[Path]] = {}
         for needed in dict.fromkeys((Path(sys.base_prefix).resolve(), Path(sys.prefix).resolve(), project)):

@@ -60,7 +60,7 @@ class Machine:
         return self.system.show(SERVICE, "MainPID")
 
     def identity(self) -> dict[str, str]:
-        """What none of the daemon's deaths may change."""
+        """State that no death of a daemon may change."""
         broker = {what: self.system.show(BROKER, what) for what in ("MainPID", "ExecMainStartTimestampMonotonic")}
         return {
             **broker,
@@ -74,7 +74,7 @@ class Machine:
         return [line.split()[0] for line in lines if " - fuse.commitlogfs log " in line]
 
     def version(self) -> str:
-        """Of the daemon that answers through the mount."""
+        """Process id of the daemon that answers through the mount."""
         metrics = self.system.run("cat", str(self.mountpoint / ".commitlogfs/metrics")).stdout
         found = re.search(r'commitlogfs_build_info\{.*version="([^"]*)"', metrics)
         assert found is not None, metrics
@@ -168,7 +168,7 @@ DEATHS: list[Callable[[Machine], None]] = [
 
 @pytest.fixture(scope="module")
 def acked(machine: Machine) -> Path:
-    """What was acknowledged to the only producer: sequence numbers from 0 on."""
+    """Messages acknowledged to the only producer: sequence numbers from 0 on."""
     return machine.system.shared / "acked"
 
 
@@ -258,7 +258,7 @@ def test_all_stops_and_starts_again(machine: Machine, acked: Path) -> None:
     assert any(path.startswith("consumequeue/") for path in before)
     with broken_configuration(system):
         gives_up_soon(system)
-        # Over an empty folder it would remove its consumequeue and begin a new log. The oneshot is still active,
+        # Over an empty directory it would remove its consumequeue and begin a new log. The oneshot is still active,
         # since the broker's former start: the broker asks the mount by itself.
         assert system.run("systemctl", "start", BROKER, check=False).returncode != 0
         assert (system.show(BROKER, "MainPID"), system.show(BROKER, "Result")) == ("0", "exit-code")

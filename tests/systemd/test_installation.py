@@ -47,7 +47,7 @@ def lines_of(document: str, heading: str) -> str:
 
 
 def copy_release(place: Path, version: str) -> None:
-    """What a release contains, as that version."""
+    """Content of a release with this version."""
     copy_source(place)
     project = place / "pyproject.toml"
     project.write_text(project.read_text().replace(f'version = "{VERSION}"', f'version = "{version}"'))
@@ -64,7 +64,7 @@ class Machine:
         return self.system.run("env", "HOME=/root", "bash", "-euc", command, timeout_s=TYPED_S).stdout
 
     def versions(self) -> tuple[str, str]:
-        """Of the installed program, and of the daemon."""
+        """Versions of the installed program and of the daemon."""
         installed = self.system.run("commitlogfs", "--version").stdout.split()[1]
         found = re.search(r'"version": "([^"]*)"', self.system.run("commitlogfs", "status", "--json").stdout)
         assert found is not None

@@ -179,7 +179,7 @@ def test_a_storm_of_kills_does_not_reach_the_start_limit(system: Booted, kills: 
         eventually(lambda before=before: daemon_pid(system) not in (0, before), SETTLED_S)
     wait_for_successor(system, before)
     assert is_served(system, broker)
-    assert "9 daemons have ended within a minute; the mount stays, the next start" in system.journal(SERVICE)
+    assert "9 daemons have exited within a minute; the mount stays, the next start" in system.journal(SERVICE)
 
 
 def test_the_daemon_has_priority_and_locked_memory(system: Booted) -> None:
@@ -192,7 +192,7 @@ def test_the_daemon_has_priority_and_locked_memory(system: Booted) -> None:
 
 
 def test_a_refused_successor_is_waited_for(system: Booted) -> None:
-    """The mount stays, and whoever has files of it open; put right, it goes on by itself."""
+    """The mount and its open files stay; after a correction it continues without further commands."""
     broker = start_broker(system)
     before = daemon_pid(system)
     kept = system.show(SERVICE, "NFileDescriptorStore")

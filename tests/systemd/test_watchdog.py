@@ -1,4 +1,4 @@
-"""What our notifications mean to a real systemd, where that is not plain from its manual."""
+"""Effect of our notifications on a real systemd, where its manual is not clear."""
 
 import sys
 from pathlib import Path

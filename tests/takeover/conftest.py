@@ -29,7 +29,7 @@ def keep(make_pool: Callable[..., PoolMount]) -> Iterator[Callable[..., KeptMoun
 
 @pytest.fixture
 def keep_versions(make_pool: Callable[..., PoolMount]) -> Iterator[Callable[..., VersionedMount]]:
-    """As `keep`; its daemons can be told to be of another version."""
+    """As `keep`; its daemons can be of another version."""
     yield from _started(make_pool, VersionedMount)
 
 
@@ -59,5 +59,5 @@ def _started(
 
 @pytest.fixture
 def kept(keep: Callable[..., KeptMount], mode: str) -> KeptMount:
-    """Three folders, segments of 1 MiB, mounted; gaps are allowed."""
+    """Three directories, segments of 1 MiB, mounted; gaps are allowed."""
     return keep(3, settings={"passthrough": f'"{mode}"'})

@@ -52,7 +52,7 @@ def test_a_configuration_that_is_not_usable_leaves_the_daemon_alone(
 
 @pytest.mark.parametrize("by", ["name", "file"])
 def test_forced_it_steps_back_all_the_same(keep: Callable[..., KeptMount], by: str) -> None:
-    """As systemd's units have to: requests wait, and the next try after it is put right goes on."""
+    """As with systemd's units: requests wait, and the next try after the correction takes over."""
     kept = keep(2)
     pool = kept.pool
     usable = pool.config.read_text()

@@ -1,4 +1,4 @@
-"""A copy is durable when its writer's close, or rename, returns, whoever has answered the writes."""
+"""A copy is durable when its writer's close, or rename, returns, whichever daemon has answered the writes."""
 
 import contextlib
 import os

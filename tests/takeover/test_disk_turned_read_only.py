@@ -55,7 +55,7 @@ def close_all(fds: list[int]) -> None:
 
 
 def let_go_of(fds: list[int]) -> None:
-    """What was written a moment ago may not have reached a disk that is read-only now: the first close tells."""
+    """Recent writes may not have reached a disk that has become read-only: the first close reports an error."""
     for fd in fds:
         with contextlib.suppress(OSError):
             os.close(fd)

@@ -1,5 +1,5 @@
-"""The daemon dies between any two steps of forced removal: the next one goes on, no wrong segment is gone, no hole
-is left, and the space is free in the end."""
+"""The daemon dies between any two steps of forced removal: the next one takes over, no wrong segment is removed, no
+gap is left, and the space is free in the end."""
 
 import os
 from collections.abc import Callable
@@ -26,7 +26,7 @@ AT_ONCE = {"interval": '"1s"', "force_after": '"0s"', "grace": '"0s"'}
 STEPS = 9
 """From the decision over the removal to its record on both disks, and some more."""
 PUNCH_STEPS = 6
-"""Of a removal that comes first, and of two punches."""
+"""Steps of a first removal, and of two punches."""
 
 
 class Pressed:
@@ -97,7 +97,7 @@ def test_between_two_steps_of_a_removal(pressed: Pressed) -> None:
 
 @pytest.mark.soak
 def test_between_two_steps_of_a_removal_while_somebody_has_it_mapped(pressed: Pressed) -> None:
-    """Moved aside, counted as free, freed at the end of whoever holds it."""
+    """The file is moved aside, counted as free, and freed when its opener ends."""
     with a_reader() as reader:
         while pressed.level() < 84:
             reader.hold(pressed.pool.path(pressed.add()))
@@ -123,7 +123,7 @@ def test_between_two_steps_of_a_removal_while_somebody_has_it_mapped(pressed: Pr
 
 
 def test_between_two_steps_of_a_punch(pressed: Pressed) -> None:
-    """Who has it mapped sees what was there or zeros, the next daemon goes on, and no other segment is touched."""
+    """A mapping shows the old content or zeros, the next daemon takes over, and no other segment is touched."""
     with a_reader() as reader:
         while pressed.level() < 84:
             reader.hold(pressed.pool.path(pressed.add()))

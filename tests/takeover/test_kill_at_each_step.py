@@ -1,5 +1,5 @@
-"""The daemon dies before each single step of an operation, its reply included: whoever asked sees one success, and
-nothing half-made is ever listed."""
+"""The daemon dies before each single step of an operation, its reply included: the caller sees one success, and no
+incomplete file is ever listed."""
 
 import contextlib
 import mmap
@@ -53,7 +53,7 @@ class DyingMount:
         return [int(name) // MIB for name in names]
 
     def beneath(self) -> list[str]:
-        """Everything on the disks, without folders."""
+        """Everything on the disks, without directories."""
         return sorted(
             str(path.relative_to(disk))
             for disk in self.pool.disks
@@ -98,7 +98,7 @@ def test_remove(dying: DyingMount) -> None:
 
 
 def test_remove_while_it_is_mapped(dying: DyingMount) -> None:
-    """Moved aside, still readable, and freed at the last close, whoever was there when."""
+    """The file is moved aside, still readable, and freed at the last close, whichever daemon runs then."""
     for index in dying.at_each_step():
         fd = os.open(dying.pool.path(index), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         os.ftruncate(fd, MIB)
@@ -138,7 +138,7 @@ def test_attributes(dying: DyingMount) -> None:
 
 
 def test_the_same_name_again(dying: DyingMount) -> None:
-    """Removed while it is open and made again: two files, whoever answers."""
+    """Removed while it is open and made again: two files, whichever daemon answers."""
     with contextlib.ExitStack() as stack:
         held: list[tuple[int, bytes]] = []
         for step in dying.at_each_step():

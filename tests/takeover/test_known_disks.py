@@ -1,4 +1,4 @@
-"""What is known of a disk in trouble is known to the next daemon, and looked at anew at once."""
+"""The next daemon knows the state of a disk with problems, and checks it again at once."""
 
 from collections.abc import Callable
 from typing import Any

@@ -140,7 +140,7 @@ def test_an_empty_file_stays_while_a_disk_is_missing(
 
 
 def test_a_segment_made_a_moment_ago_beside_a_missing(disk_farm: DiskFarm, keep: Callable[..., KeptMount]) -> None:
-    """Open, and without its size: its creator goes on with it."""
+    """The file is open and has no size: its creator continues with it."""
     kept, disks = on_disks(disk_farm, keep)
     pool = kept.pool
     pool.make_segments(range(3))

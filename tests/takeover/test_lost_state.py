@@ -1,4 +1,4 @@
-"""What the daemons leave to each other is lost or damaged: whoever has files open is not harmed by it."""
+"""The state that daemons pass on is lost or damaged: processes with open files are not harmed."""
 
 import errno
 import mmap
@@ -92,8 +92,8 @@ def grow(pool: PoolMount, index: int, size: int = MIB) -> int:
 def test_a_lost_table_costs_open_files_their_names_only(
     keep_versions: Callable[..., VersionedMount], damage: Callable[[VersionedMount], None]
 ) -> None:
-    """Passthrough: what is mapped or read and written goes on, files are opened anew; only what asks about a file
-    by an old descriptor is refused."""
+    """Passthrough: mapped files, reads and writes continue, and files can be opened again; only requests about a
+    file by an old descriptor are refused."""
     mount = keep_versions(2)
     pool = mount.pool
     old = grow(pool, 0)
@@ -139,7 +139,7 @@ def test_without_passthrough_a_lost_table_costs_nothing(keep_versions: Callable[
         mount.go_on()
         mount.before("")
         assert is_lost(mount) == (True, "1.0")
-        pool.path(0).unlink()  # held open, which this daemon has not been told
+        pool.path(0).unlink()  # held open, which this daemon does not know
         mapped.flush()
         os.fsync(fd)
         assert os.fstat(fd).st_nlink == 0

@@ -1,5 +1,5 @@
 """Segments that have another size than they should at the moment a daemon dies: those that somebody works on are
-gone on with, those that nobody could open stay out of reach."""
+continued, and those that no process could open stay hidden."""
 
 import os
 from collections.abc import Callable

@@ -45,7 +45,7 @@ def mounts(pool: PoolMount) -> list[mountinfo.MountEntry]:
 
 
 def wait_for_end(pool: PoolMount) -> int:
-    """Of the keeper; its exit status."""
+    """Exit status of the keeper."""
     assert pool.daemon is not None
     status = pool.daemon.wait(20)
     pool.daemon = None
@@ -92,7 +92,7 @@ def test_a_lazy_unmount_leaves_who_has_files_open_in_peace(make_pool: Callable[.
 
 
 def test_a_lazy_unmount_between_two_daemons(keep: Callable[..., KeptMount]) -> None:
-    """Who has files open is served on; it ends with the last of them."""
+    """Processes with open files are still served; the daemon ends with the last of them."""
     kept = keep(2)
     fd = grow(kept.pool, 0)
     with mmap.mmap(fd, MIB) as mapped:
@@ -196,7 +196,7 @@ def test_files_of_an_aborted_mount_that_close_late(
 
 
 def close(fd: int) -> None:
-    """Of a file whose mount is gone: the kernel closes it all the same."""
+    """Closes a file whose mount no longer exists, which the kernel allows."""
     with contextlib.suppress(OSError):
         os.close(fd)
 
@@ -219,7 +219,7 @@ def test_starting_twice(keep: Callable[..., KeptMount]) -> None:
 @pytest.mark.parametrize("folder", ["same", "emptied"])
 def test_two_daemons_with_the_same_descriptors(keep: Callable[..., KeptMount], folder: str) -> None:
     """The first one is stopped and may go on at any moment: the second must not answer a single request, even if
-    the runtime folder with its lock was emptied."""
+    the runtime directory with its lock was emptied."""
     kept = keep(2)
     pool = kept.pool
     assert pool.daemon is not None

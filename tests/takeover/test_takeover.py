@@ -1,4 +1,4 @@
-"""A daemon dies and another goes on with its mount: whoever uses the mount notices nothing."""
+"""A daemon dies and another takes over its mount: the users of the mount do not notice it."""
 
 import mmap
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import bystander
+from support import background_user
 from support.kept import KeptMount
 from support.pools import MIB, segment_bytes
 from support.waiting import eventually
@@ -109,7 +109,7 @@ def test_requests_wait_for_the_successor(kept: KeptMount) -> None:
 
 def test_many_deaths_in_a_row(kept: KeptMount) -> None:
     # In a process of its own: a page fault that waits for the next daemon holds all threads of its interpreter.
-    with bystander.beside(kept.pool.mountpoint, kept.pool.segment_size):
+    with background_user.running(kept.pool.mountpoint, kept.pool.segment_size):
         for _ in range(8):
             kept.replace()
     assert names(kept) == []

@@ -42,7 +42,7 @@ class Unreadable:
         return Path(self.pool.disks[0])
 
     def fail(self, what: str) -> None:
-        """What cannot be read: the "names" in the directory, or only the "attributes" of the files."""
+        """Unreadable part: the "names" in the directory, or only the "attributes" of the files."""
         os.sync()
         self.disk.drop_caches()
         os.getxattr(self.folder, layout.XATTR_IDENTITY)  # in memory again, as the directory's inode is
@@ -130,7 +130,7 @@ def test_killed_beside_an_unreadable_disk(unreadable: Unreadable, what: str) -> 
 
 
 def test_restart_is_refused_beside_an_unreadable_disk(unreadable: Unreadable) -> None:
-    """The running daemon goes on, and serves what the kernel or itself still can."""
+    """The running daemon continues, and serves all that the kernel or the daemon still can."""
     kept, pool = unreadable.kept, unreadable.pool
     unreadable.fail("names")
     ran = pool.cli("restart", pool.name)

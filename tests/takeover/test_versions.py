@@ -119,7 +119,7 @@ def test_a_version_that_wants_other_features_leaves_the_mount_alone(
 
 
 def test_versions_and_wishes_alternate(keep_versions: Callable[..., VersionedMount]) -> None:
-    """What was agreed with the kernel at the mount holds, whatever a version or a configuration would ask for."""
+    """The features negotiated with the kernel at the mount stay, whatever a version or a configuration requests."""
     mount = keep_versions(2)
     pool = mount.pool
     mount.make("other", OTHER_NAMES)

@@ -116,7 +116,7 @@ def cli(monkeypatch, tmp_path):
         ("init", USAGE, "give either a configuration"),
         ("adopt --disks a --segment-size 5", USAGE, "multiple of 4096"),
         ("mount", USAGE, "no configuration given"),
-        ("bench --size 5", USAGE, "--size: 5 is no multiple"),
+        ("bench --size 5", USAGE, "--size: 5 is not a multiple"),
         ("bench --body many", USAGE, "--body: 'many' is not a size"),
         ("bench --rounds 0", USAGE, "--rounds"),
         ("config check absent.toml", USAGE, "no such file"),
@@ -149,7 +149,7 @@ def test_a_misspelt_name_gets_a_suggestion(cli, tmp_path, verb):
 
 
 def test_a_broken_configuration_does_not_stop_the_doctor(cli, tmp_path):
-    """Without an argument it looks at all there is."""
+    """Without an argument it checks all configurations."""
     folder = next(path for path in config_module.config_folders())
     folder.mkdir(parents=True)
     (tmp_path / "bad.toml").rename(folder / "bad.toml")

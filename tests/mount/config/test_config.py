@@ -240,7 +240,7 @@ BAD = [
 
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
-    """A machine of our own: (the system's folder, the user's), with the tests' user being no root."""
+    """A machine of our own: (the system's directory, the user's), with the tests' user being no root."""
     system, home = tmp_path / "etc", tmp_path / "xdg"
     own = home / "commitlogfs"
     system.mkdir()

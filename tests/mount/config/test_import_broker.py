@@ -24,7 +24,7 @@ RETENTION_INTS = (
 
 
 def uncomment_mode_filesystem(toml_text):
-    """What an operator does whose log has no live broker."""
+    """An operator imports the configuration of a log without a running broker."""
     for key in ('mode = "filesystem"', "reserved", "delete_when"):
         assert toml_text.count(f"\n# {key}") == 1
         toml_text = toml_text.replace(f"\n# {key}", f"\n{key}")

@@ -1,4 +1,4 @@
-"""What `doctor` makes of what it sees: the judgements, without a machine that is ill."""
+"""The checks of `doctor` on given facts, without a machine that has these problems."""
 
 import errno
 import os

@@ -82,7 +82,7 @@ def test_only_our_own_type_is_ours():
 
 
 def test_a_path_beneath_a_fuse_mount_is_not_resolved_any_further():
-    # /proc/self is a symlink: had it been looked at, it would have become a number.
+    # /proc/self is a symlink: had it been resolved, it would have become a number.
     entries = parse_mountinfo(b"22 1 254:0 / / rw - ext4 r rw\n23 22 0:9 / /proc rw - fuse.commitlogfs p rw\n")
     assert mountinfo.resolve_path("/proc/self/x", entries) == "/proc/self/x"
 

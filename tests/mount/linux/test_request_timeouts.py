@@ -1,4 +1,4 @@
-"""The kernel's limits on the time of FUSE requests, which end a whole mount: read where they are, and told."""
+"""The kernel's time limits for FUSE requests, which end a whole mount, are read and reported."""
 
 import logging
 from pathlib import Path

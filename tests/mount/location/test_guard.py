@@ -20,7 +20,7 @@ needs_root = pytest.mark.root
 
 @pytest.fixture(params=["workdir", "ext4", "xfs", "tmpfs", "overlay"])
 def folder(request: pytest.FixtureRequest, workdir: Path) -> Iterator[Path]:
-    """A folder to put a mountpoint in, on each filesystem that may hold one."""
+    """A directory to put a mountpoint in, on each filesystem that may hold one."""
     if request.param in ("ext4", "xfs"):
         if not mkfs_available(request.param):
             pytest.skip(f"no mkfs.{request.param}")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlogfs.mount.views.segment_map import ASCII, BLOCKS, draw, find_gaps, symbols_for
+from commitlogfs.mount.views.segment_map import ASCII, BLOCKS, draw, symbols_for
 
 SIZE = 4096
 
@@ -104,11 +104,6 @@ def test_it_fits_and_every_segment_and_gap_shows(owners, width, path):
         assert any(symbol in row.cells for symbol in ASCII.shades) == (number in owners)
         assert f" {owners.count(number)} " in f"{row.label} "
     assert (drawn.gaps is not None) == (0 in owners)
-
-
-def test_gaps():
-    assert find_gaps([0, SIZE, 4 * SIZE, 5 * SIZE, 7 * SIZE], SIZE) == [(2 * SIZE, 4 * SIZE), (6 * SIZE, 7 * SIZE)]
-    assert find_gaps([], SIZE) == find_gaps([SIZE], SIZE) == []
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def random_texts(seed: int, count: int) -> list[bytes]:
 
 
 def laid_out(texts: list[bytes], behind: int) -> tuple[Bytes, Longs, Longs]:
-    """One after the other with one byte between, and `behind` bytes behind the last."""
+    """Texts one after the other with one byte between, and `behind` bytes after them."""
     data = np.frombuffer(b"\x01".join([b"", *texts]) + b"\x02" * behind, np.uint8)
     lengths = np.array([len(text) for text in texts], np.int64)
     return data, np.cumsum(lengths + 1) - lengths, lengths

@@ -194,5 +194,5 @@ def test_batches_are_appended_in_order_and_only_once(tmp_path: Path) -> None:
 
 
 def test_a_batch_file_size_without_whole_entries_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match="no multiple of 46"):
+    with pytest.raises(PipelineError, match="is not a multiple of 46"):
         BatchConsumeQueueFiles(tmp_path / "queue", 100)

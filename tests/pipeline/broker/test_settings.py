@@ -1,4 +1,4 @@
-"""What a rebuild takes from broker.conf and topics.json: as the broker takes it."""
+"""Settings that a rebuild reads from broker.conf and topics.json, as the broker reads them."""
 
 import json
 from pathlib import Path
@@ -107,7 +107,7 @@ def test_a_topics_json_of_rocketmq_4_stands_for_its_version(tmp_path: Path) -> N
     file.write_text(json.dumps(table | {"dataVersion": {"counter": 1, "timestamp": 2}}))
     recognised = load_broker_settings(path, root)
     assert recognised.rules == of_4
-    assert "RocketMQ 4 has written it" in recognised.warnings[0]
+    assert "was written by RocketMQ 4" in recognised.warnings[0]
     assert load_broker_settings(path, root, broker_version="5.5.0") == newest
     file.write_text(json.dumps(table | {"dataVersion": {"counter": 1, "stateVersion": 0, "timestamp": 2}}))
     assert load_broker_settings(path, root) == newest
@@ -118,7 +118,7 @@ def test_a_topics_json_of_rocketmq_4_stands_for_its_version(tmp_path: Path) -> N
     [
         ("enableConsumeQueueExt=true", "live subscriptions"),
         ("storeType=defaultRocksDB", "in a RocksDB database"),
-        ("enableDLegerCommitLog=true", "a log of its own"),
+        ("enableDLegerCommitLog=true", "a log in its own format"),
     ],
 )
 def test_queues_that_cannot_be_rebuilt(tmp_path: Path, line: str, why: str) -> None:
@@ -133,8 +133,8 @@ def test_light_queues_in_rocksdb_are_no_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("messageDelayLevel=1s soon", "'soon' is no time"),
-        ("messageDelayLevel=1s  2s", "'' is no time"),
+        ("messageDelayLevel=1s soon", "'soon' is not a time"),
+        ("messageDelayLevel=1s  2s", "'' is not a time"),
         ("maxIndexNum=1", "holds no key"),
         ("maxHashSlotNum=0", "maxHashSlotNum = 0"),
         ("storePathRootDir=\\u12", "line 1"),
@@ -147,9 +147,9 @@ def test_what_no_broker_works_with_is_one_line(tmp_path: Path, line: str, said: 
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(BrokerSettingsError, match=r"absent\.conf cannot be read"):
+    with pytest.raises(BrokerSettingsError, match=r"absent\.conf: cannot be read"):
         load_broker_settings(tmp_path / "absent.conf")
-    with pytest.raises(BrokerSettingsError, match="which topics live is not known"):
+    with pytest.raises(BrokerSettingsError, match="the existing topics are unknown"):
         load_broker_settings(store_root=tmp_path, live_topics_only=True)
     with pytest.raises(BrokerSettingsError, match="broker version 'new'"):
         load_broker_settings(broker_version="new")

@@ -37,7 +37,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """`commitlogfs-pipeline ARGUMENTS` beside a log, an empty folder, a file and a store."""
+    """`commitlogfs-pipeline ARGUMENTS` beside a log, an empty directory, a file and a store."""
     write_log(tmp_path / "log", 1 << 16, messages(100))
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
@@ -61,60 +61,72 @@ def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.M
         ("nonsense", USAGE, "No such command 'nonsense'"),
         ("--nonsense", USAGE, "No such option"),
         ("stats", USAGE, "Missing argument 'LOG'"),
-        ("stats nowhere", UNREACHABLE, "nowhere: No such file or directory: is the log mounted there?"),
+        ("stats nowhere", UNREACHABLE, "nowhere: No such file or directory (is the log mounted there?)"),
         ("stats file", UNREACHABLE, "file: Not a directory"),
-        ("stats empty", UNREACHABLE, "empty holds no segments: is the log mounted there?"),
-        ("stats other", UNREACHABLE, "other holds no segments"),
-        ("stats log,empty,log", REFUSED, "lies at"),
+        ("stats empty", UNREACHABLE, "empty: holds no segments (is the log mounted there?)"),
+        ("stats other", UNREACHABLE, "other: holds no segments"),
+        ("stats log,empty,log", REFUSED, ": is at "),
         ("stats foo://bar/log", UNREACHABLE, "foo://bar/log: "),
         ("stats log --segment-size 4096", USAGE, "--segment-size: log: segment"),
-        ("stats log --segment-size none", USAGE, "--segment-size: 'none': a number of bytes above 0"),
-        ("stats log --split-size 0", USAGE, "--split-size: '0': a number of bytes above 0"),
-        ("stats log --mode loose", USAGE, "FAILFAST or PERMISSIVE is wanted"),
+        ("stats log --segment-size none", USAGE, "--segment-size: 'none': must be a number of bytes above 0"),
+        ("stats log --split-size 0", USAGE, "--split-size: '0': must be a number of bytes above 0"),
+        ("stats log --mode loose", USAGE, "must be FAILFAST or PERMISSIVE"),
         ("export log", USAGE, "Missing argument 'OUTPUT'"),
         ("export nowhere out", UNREACHABLE, "nowhere: No such file"),
-        ("export empty out", UNREACHABLE, "empty holds no segments"),
-        ("export log file", REFUSED, "/file is a file: name a folder"),
-        ("export log other", REFUSED, "/other holds something else (something)"),
-        ("export log /proc/out", REFUSED, "/proc/out cannot be written: No such file or directory"),
+        ("export empty out", UNREACHABLE, "empty: holds no segments"),
+        ("export log file", REFUSED, "/file: is a file; name a directory"),
+        ("export log other", REFUSED, "/other: holds other files (something)"),
+        ("export log /proc/out", REFUSED, "/proc/out: cannot be written (No such file or directory)"),
         ("export log foo://bar", UNREACHABLE, "foo://bar: "),
-        ("export log out --columns topics", USAGE, "no column topics: there are topic, queueId"),
-        ("export log out --columns topic", USAGE, "nothing is left for the files"),
-        ("export log out --columns body,body", USAGE, "named twice"),
-        ("export log out --partition-by hour", USAGE, "no partition by hour: there are topic, date"),
-        ("export log out --compression rar", USAGE, "no compression rar: there are zstd"),
+        ("export log out --columns topics", USAGE, "column topics is unknown; the columns are topic, queueId"),
+        ("export log out --columns topic", USAGE, "name another column for the files"),
+        ("export log out --columns body,body", USAGE, "occurs twice"),
+        (
+            "export log out --partition-by hour",
+            USAGE,
+            "partition by hour: is not supported; the columns are topic, date",
+        ),
+        ("export log out --compression rar", USAGE, "compression rar: is unknown; choose zstd"),
         ("export log out --starting-offsets soon", USAGE, "startingOffsets = 'soon'"),
-        ("export log out --starting-offsets 99999999", UNREACHABLE, "but the log ends at"),
+        ("export log out --starting-offsets 99999999", UNREACHABLE, "the log ends at"),
         ("export log out --topic a --topic-pattern b", USAGE, "exclude each other"),
-        ("export log out --topic-pattern (", USAGE, "not a regular expression"),
+        ("export log out --topic-pattern (", USAGE, "is not a regular expression"),
         ("export log out --file-size much", USAGE, "--file-size: 'much'"),
         ("export log out --range-size much", USAGE, "--range-size: 'much'"),
-        ("export log out --checkpoint cp", USAGE, "--checkpoint is for --follow"),
-        ("export log out --follow --replace", USAGE, "a stream knows neither"),
+        ("export log out --checkpoint cp", USAGE, "--checkpoint has no effect without --follow"),
+        ("export log out --follow --replace", USAGE, "a stream does not support --replace"),
         ("export log out --follow --ending-offsets 5", USAGE, "a stream has no end"),
-        ("rebuild", USAGE, "which log? Give LOG, --store-root or --broker-conf"),
-        ("rebuild log", USAGE, "--output DIR: where to?"),
-        ("rebuild log --apply", USAGE, "--apply needs --store-root"),
-        ("rebuild log --output other", REFUSED, "other is there already: remove it"),
+        ("rebuild", USAGE, "no log given; give LOG, --store-root or --broker-conf"),
+        ("rebuild log", USAGE, "no output given; give --output DIR"),
+        ("rebuild log --apply", USAGE, "give --store-root"),
+        ("rebuild log --output other", REFUSED, "other: exists; remove it"),
         ("rebuild nowhere --output out", UNREACHABLE, "nowhere: No such file"),
-        ("rebuild --store-root nowhere --output out", USAGE, "--store-root: nowhere: no such folder"),
+        ("rebuild --store-root nowhere --output out", USAGE, "--store-root: nowhere: no such directory"),
         ("rebuild --store-root empty --output out", UNREACHABLE, "empty/commitlog: No such file"),
-        ("rebuild log --broker-conf nowhere --output out", USAGE, "nowhere cannot be read"),
-        ("rebuild log --broker-conf bad.conf --output out", USAGE, "messageDelayLevel = 'soon'"),
-        ("rebuild log --broker-version new --output out", USAGE, "broker version 'new' is not like"),
-        ("rebuild log --topic-start T --output out", USAGE, "--topic-start: 'T': TOPIC=OFFSET is wanted"),
-        ("rebuild log --topic-start T=-1 --output out", USAGE, "--topic-start: 'T=-1': TOPIC=OFFSET"),
-        ("rebuild log --topic-start =5 --output out", USAGE, "--topic-start: '=5': TOPIC=OFFSET"),
-        ("rebuild log --live-topics-only --output out", USAGE, "--live-topics-only needs --store-root"),
-        ("rebuild log --store-root empty --live-topics-only --output out", USAGE, "no config/topics.json under"),
-        ("audit", USAGE, "which log?"),
+        ("rebuild log --broker-conf nowhere --output out", USAGE, "nowhere: cannot be read"),
+        ("rebuild log --broker-conf bad.conf --output out", USAGE, "messageDelayLevel: 'soon' is not a time"),
+        ("rebuild log --broker-version new --output out", USAGE, "broker version 'new': is not a version"),
+        ("rebuild log --topic-start T --output out", USAGE, "--topic-start: 'T': must be TOPIC=OFFSET"),
+        ("rebuild log --topic-start T=-1 --output out", USAGE, "--topic-start: 'T=-1': must be TOPIC=OFFSET"),
+        ("rebuild log --topic-start =5 --output out", USAGE, "--topic-start: '=5': must be TOPIC=OFFSET"),
+        (
+            "rebuild log --live-topics-only --output out",
+            USAGE,
+            "--live-topics-only: the topics are unknown; give --store-root",
+        ),
+        ("rebuild log --store-root empty --live-topics-only --output out", USAGE, "has no config/topics.json"),
+        ("audit", USAGE, "no log given"),
         ("audit nowhere", UNREACHABLE, "nowhere: No such file"),
-        ("audit log --html nowhere/page.html", USAGE, "/nowhere: no such folder"),
-        ("audit log --html empty", REFUSED, "--html: empty: Is a directory"),
-        ("export log out --follow --file-size 1g", USAGE, "--file-size and --range-size are for exports of ranges"),
-        ("export log out --available-now --range-size 1g", USAGE, "--file-size and --range-size are for exports"),
-        ("export log out --interval 5", USAGE, "--interval is for --follow"),
-        ("export log out --available-now --interval 5", USAGE, "--interval is for --follow"),
+        ("audit log --html nowhere/page.html", USAGE, "/nowhere: no such directory"),
+        ("audit log --html empty", REFUSED, "--html: empty: cannot be written (Is a directory)"),
+        (
+            "export log out --follow --file-size 1g",
+            USAGE,
+            "--file-size and --range-size have no effect on a stream",
+        ),
+        ("export log out --available-now --range-size 1g", USAGE, "--file-size and --range-size have no effect"),
+        ("export log out --interval 5", USAGE, "--interval has no effect without --follow"),
+        ("export log out --available-now --interval 5", USAGE, "--interval has no effect without --follow"),
     ],
 )
 def test_bad_input(run: Run, tmp_path: Path, line: str, status: int, said: str) -> None:
@@ -148,7 +160,7 @@ def test_what_is_told_of_deleted_topics_reaches_the_rules(
     assert run(*line.split())[0] == 0
     assert (found[1].rules.topics, found[1].rules.topic_starts) == (None, {})
     status, _, err = run(*line.split(), "--topic-start", "Aa=5")
-    assert (status, "--topic-start: there is no topic Aa" in err) == (USAGE, True)
+    assert (status, "--topic-start: topic Aa is not in" in err) == (USAGE, True)
 
 
 def test_a_page_that_cannot_be_written_at_the_end_costs_no_report(
@@ -164,7 +176,7 @@ def test_a_page_that_cannot_be_written_at_the_end_costs_no_report(
     monkeypatch.setattr(audit_page, "write_page", full)
     status, out, err = run("audit", "log", "--html", "page.html", "--json")
     assert (status, json.loads(out)["whole"]) == (REFUSED, True)
-    assert err == "commitlogfs-pipeline: page.html cannot be written: No space left on device\n"
+    assert err == "commitlogfs-pipeline: page.html: cannot be written (No space left on device)\n"
     assert not Path("page.html").exists()
 
 
@@ -180,11 +192,33 @@ def test_queues_with_misplaced_entries_are_not_installed(run: Run, tmp_path: Pat
     line = "rebuild --store-root store --apply"
     status, out, err = run(*line.split())
     assert (status, out) == (REFUSED, "")
-    assert "5 entries lie in wrong places" in err
+    assert "5 entries are in wrong positions" in err
     assert err.count("\n") == 1
     status, out, err = run(*line.split(), "--accept-misplaced")
     assert (status, err) == (0, "")
     assert "installed: store/index" in out
+
+
+def test_an_installation_beside_a_running_broker_is_refused(run: Run, tmp_path: Path) -> None:
+    write_log(tmp_path / "store/commitlog", 1 << 16, messages(10))
+    lock = tmp_path / "store/lock"
+    broker = (
+        "import fcntl, sys\n"
+        "file = open(sys.argv[1], 'a+b')\n"
+        "fcntl.lockf(file, fcntl.LOCK_EX, 1, 0)\n"
+        "print(flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", broker, str(lock)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        status, out, err = run("rebuild", "--store-root", "store", "--apply")
+        assert (status, out) == (REFUSED, "")
+        running = f"store: a broker is running on this store (process {process.pid}); stop it first"
+        assert err == f"commitlogfs-pipeline: {running}\n"
+        assert process.stdin is not None
+        process.stdin.close()
 
 
 def test_an_installation_is_one_json_document(run: Run, tmp_path: Path) -> None:
@@ -268,7 +302,7 @@ def test_without_the_extra_one_line_says_what_to_install(verb: str, library: str
     command = [sys.executable, "-c", program, *verb.split()]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (REFUSED, "")
-    assert done.stderr == f"commitlogfs-pipeline: {library} is not installed: pip install 'commitlogfs[spark]'\n"
+    assert done.stderr == f"commitlogfs-pipeline: {library} is not installed; pip install 'commitlogfs[spark]'\n"
 
 
 def test_help_needs_no_extra() -> None:

@@ -1,4 +1,4 @@
-"""What the verbs hand to their jobs and print of the results, without Spark."""
+"""Arguments that the verbs pass to their jobs, and their output, without Spark."""
 
 import json
 from collections.abc import Iterator
@@ -102,6 +102,6 @@ def test_errors_and_warnings_show_names_as_they_are(
         common.complain(f"topic {name}")
         raise UsageError(f"no {name}")
 
-    monkeypatch.setattr(common, "look_at", fail)
+    monkeypatch.setattr(common, "list_log", fail)
     assert cli.main(["stats", "log"]) == 2
     assert capfd.readouterr().err == f"topic {printable(name)}\ncommitlogfs-pipeline: no {printable(name)}\n"

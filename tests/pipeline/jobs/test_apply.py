@@ -1,4 +1,4 @@
-"""Rebuilt folders put in the place of a store's own: at no moment is there less than one whole folder."""
+"""Rebuilt directories put in the place of a store's own: at no moment is there less than one whole directory."""
 
 import errno
 import fcntl
@@ -136,7 +136,7 @@ def test_a_log_that_has_grown_since_is_refused(store: Store) -> None:
 def test_queues_with_misplaced_entries_are_installed_on_demand_only(store: Store) -> None:
     manifest = json.loads((store.output / "rebuild.json").read_text())
     write_manifest(store.output, Manifest(**(manifest | {"misplaced": 1234})))
-    with pytest.raises(ApplyRefusedError, match=r"1,234 entries lie in wrong places.*--topic-start") as caught:
+    with pytest.raises(ApplyRefusedError, match=r"1,234 entries are in wrong positions.*--topic-start") as caught:
         apply_rebuilt(store.output, store.root)
     assert "\n" not in str(caught.value)
     assert [store.content(part) for part in PARTS] == ["old", "old"]
@@ -147,9 +147,9 @@ def test_queues_with_misplaced_entries_are_installed_on_demand_only(store: Store
 
 def test_what_is_no_output_is_refused(store: Store, tmp_path: Path) -> None:
     (store.output / "rebuild.json").unlink()
-    with pytest.raises(ApplyRefusedError, match=r"no whole output of a rebuild \(rebuild.json"):
+    with pytest.raises(ApplyRefusedError, match=r"is not a complete output of a rebuild \(rebuild.json"):
         apply_rebuilt(store.output, store.root)
-    with pytest.raises(ApplyRefusedError, match="is this the broker's storePathRootDir"):
+    with pytest.raises(ApplyRefusedError, match="name the broker's storePathRootDir"):
         apply_rebuilt(store.output, tmp_path / "absent")
 
 
@@ -201,7 +201,7 @@ def test_a_crash_anywhere_leaves_whole_folders_and_a_way_on(
             apply_rebuilt(store.output, store.root)
     assert all(store.content(part) in ("old", "new") for part in PARTS)
     assert json.loads((store.root / "rebuild-apply.json").read_text())["output"] == str(store.output)
-    with pytest.raises(ApplyRefusedError, match=r"an earlier apply of .*/rebuilt did not come to its end"):
+    with pytest.raises(ApplyRefusedError, match=r"an earlier apply of .*/rebuilt is incomplete"):
         apply_rebuilt(store.root.parent / "other", store.root)
     apply_rebuilt(store.output, store.root)
     assert [store.content(part) for part in PARTS] == ["new", "new"]
@@ -271,17 +271,19 @@ def test_killed_while_the_output_is_removed_the_same_call_ends_it(
 def test_an_output_that_is_gone_names_the_journal(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     _crash(store, monkeypatch, 0, after=False)
     shutil.rmtree(store.output)
-    with pytest.raises(ApplyRefusedError, match=r"rebuilt is gone.* remove .*/store/rebuild-apply.json"):
+    with pytest.raises(ApplyRefusedError, match=r"rebuilt: does not exist.* remove .*/store/rebuild-apply.json"):
         apply_rebuilt(store.output, store.root)
 
 
 def test_the_output_of_another_log_is_refused(store: Store, tmp_path: Path) -> None:
     other = Store(tmp_path / "other")
     other.log.write_at(0, make_record(0, body=b"hallo"))
-    with pytest.raises(ApplyRefusedError, match=r"was not made of the log .*other/store/commitlog.*segment 0{20}"):
+    with pytest.raises(
+        ApplyRefusedError, match=r"was made of .*, not of the log in .*other/store/commitlog.*segment 0{20}"
+    ):
         apply_rebuilt(store.output, other.root)
     assert not (other.root / "rebuild-apply.json").exists()
-    with pytest.raises(ApplyRefusedError, match="was not made of the log"):
+    with pytest.raises(ApplyRefusedError, match=r"was made of .*, not of the log in"):
         apply_rebuilt(store.output, other.root, own_log=str(other.log.folder), given_log=str(store.log.folder))
 
 
@@ -290,7 +292,7 @@ def test_a_store_whose_own_log_cannot_be_read_is_not_taken_for_one_without(store
     other = Store(tmp_path / "other")
     shutil.rmtree(other.log.folder)
     write_log(other.log.folder, 3 * SEGMENT, [make_record] * 5)
-    with pytest.raises(LocationError, match="does not go with a segment size of 4096"):
+    with pytest.raises(LocationError, match="does not fit the segment size 4096"):
         apply_rebuilt(store.output, other.root, given_log=str(store.log.folder))
     shutil.rmtree(other.log.folder)
     other.log.folder.touch()
@@ -302,7 +304,7 @@ def test_a_store_whose_own_log_cannot_be_read_is_not_taken_for_one_without(store
 def test_a_log_elsewhere_is_found_where_it_is_said_to_be(store: Store, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     store.log.folder.rename(moved)
-    with pytest.raises(ApplyRefusedError, match=r"commitlog holds no segments: .*name the log"):
+    with pytest.raises(ApplyRefusedError, match=r"commitlog: holds no segments, .*name the log"):
         apply_rebuilt(store.output, store.root)
     apply_rebuilt(store.output, store.root, given_log=f"{tmp_path / 'absent'}, {moved}".partition(", ")[2])
     assert [store.content(part) for part in PARTS] == ["new", "new"]
@@ -332,14 +334,14 @@ def test_a_part_on_a_disk_of_its_own_is_refused_before_anything_is_begun(
         return found
 
     monkeypatch.setattr(Path, "stat", elsewhere)
-    with pytest.raises(ApplyRefusedError, match=r"store/index is on another filesystem"):
+    with pytest.raises(ApplyRefusedError, match=r"store/index: is on another filesystem"):
         apply_rebuilt(store.output, store.root)
     assert not (store.root / "rebuild-apply.json").exists()
 
 
 def test_a_mount_point_is_refused_before_anything_is_begun(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apply, "mount_points", lambda: {str(store.root / "index")})
-    with pytest.raises(ApplyRefusedError, match=r"store/index is a mount point"):
+    with pytest.raises(ApplyRefusedError, match=r"store/index: is a mount point"):
         apply_rebuilt(store.output, store.root)
     assert [store.content(part) for part in PARTS] == ["old", "old"]
     assert not (store.root / "rebuild-apply.json").exists()
@@ -393,7 +395,7 @@ def test_what_a_broker_has_gone_on_with_after_a_crash_stays(store: Store, monkey
     assert [store.content(part) for part in PARTS] == ["new", "old"]
     assert store.kept() == {"consumequeue": "old"}
     assert [warning.partition(": ")[2] for warning in result.warnings] == [
-        "the broker has been running since an earlier apply was interrupted: index stayed as the broker has it"
+        "a broker has run since an earlier apply was interrupted; index were not replaced"
     ]
 
 

@@ -295,12 +295,12 @@ def test_queues_that_only_the_driver_sees_are_not_compared_by_nobody(
             return real(run, split_size)
 
     monkeypatch.setattr(job._Run, "_audit_log", unseen)
-    with pytest.raises(UnseenError, match="consumequeue/T/0 is not seen by every worker"):
+    with pytest.raises(UnseenError, match="consumequeue/T/0: is not visible to every worker"):
         audited(spark, store)
     plan = AuditPlan(
         list_segments(str(store.log.folder)), store.log.end, SETTINGS.rules, store.root / "elsewhere", None, True
     )
-    with pytest.raises(UnseenError, match="elsewhere/consumequeue/T/0 is not seen by every worker"):
+    with pytest.raises(UnseenError, match="elsewhere/consumequeue/T/0: is not visible to every worker"):
         list(audit_queues([QueueKey("T", 0, False)], plan=plan, tallies={}))
 
 
@@ -320,10 +320,10 @@ def test_what_is_gone_beside_a_running_broker_must_have_been_deleted(
 
     monkeypatch.setattr(job, "broker_pid", lambda _: 1)
     monkeypatch.setattr(job._Run, "_audit_log", unseen)
-    with pytest.raises(SegmentGoneError, match=f"segment {SEGMENT:020d} was not there .* still begins at 0"):
+    with pytest.raises(SegmentGoneError, match=f"segment {SEGMENT:020d}: does not exist .* still begins at 0"):
         audited(spark, store)
     hidden = store.index_files()[1]
-    with pytest.raises(UnseenError, match=f"{hidden.name} is not seen by every worker"):
+    with pytest.raises(UnseenError, match=f"{hidden.name}: is not visible to every worker"):
         audited(spark, store)
     monkeypatch.setattr(job._Run, "_audit_log", deleted)
     assert any("parts were deleted by the broker" in note for note in audited(spark, store).notes)

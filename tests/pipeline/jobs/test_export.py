@@ -1,4 +1,4 @@
-"""What is exported and read back by Spark is exactly the log, however often, and whatever happened in between."""
+"""Spark reads exactly the log from its export, after any number of runs and interruptions."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from support.messages import FIRST_MS, STEP_MS, message, messages
 from support.written_logs import WrittenLog, write_log
 
 from commitlogfs.pipeline.jobs.export import ExportRequest, ExportResult, export, plan_export, plan_files
-from commitlogfs.pipeline.jobs.export_folder import ExportRefusedError
+from commitlogfs.pipeline.jobs.export_directory import ExportRefusedError
 from commitlogfs.pipeline.jobs.export_stream import follow, wait
 from commitlogfs.pipeline.log.errors import PipelineError
 from commitlogfs.pipeline.log.losses import DataLossError
@@ -38,7 +38,7 @@ def run(spark: SparkSession, folder: Path, options: dict[str, str] | None = None
 
 
 def exported(spark: SparkSession, folder: Path) -> pa.Table:
-    """What Spark reads, in the order of the log and of the columns."""
+    """Rows that Spark reads, in the order of the log and of the columns."""
     table = spark.read.parquet(str(folder / "out")).toArrow()
     return table.select([name for name in COLUMNS.names if name in table.column_names]).sort_by("commitLogOffset")
 
@@ -145,10 +145,10 @@ def test_files_without_folders_have_all_columns(spark: SparkSession, tmp_path: P
 def test_other_wishes_for_the_same_output_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     write_log(tmp_path / "log", SEGMENT, messages(10))
     run(spark, tmp_path)
-    with pytest.raises(ExportRefusedError, match=r'with topic = nothing, not \["Topic1"\]: ask for the same'):
+    with pytest.raises(ExportRefusedError, match=r'with topic = nothing, not \["Topic1"\]; use the same'):
         run(spark, tmp_path, {"topic": "Topic1"})
     for output in str(tmp_path / "out"), f"file://{tmp_path}/out", f"file:{tmp_path}/out":
-        with pytest.raises(ExportRefusedError, match="made by exports of whole ranges"):
+        with pytest.raises(ExportRefusedError, match="made by exports of ranges"):
             follow(spark, str(tmp_path / "log"), output)
 
 
@@ -172,7 +172,7 @@ def test_segments_that_are_gone_are_not_passed_over(spark: SparkSession, tmp_pat
     log = write_log(tmp_path / "log", SEGMENT, messages(COUNT))
     run(spark, tmp_path, {"endingOffsets": str(log.offsets[10])})
     log.segment_at(0).unlink()
-    with pytest.raises(DataLossError, match=rf"log offsets {log.offsets[10]} to {SEGMENT} are not in the log"):
+    with pytest.raises(DataLossError, match=rf"log offsets {log.offsets[10]} to {SEGMENT}: not in the log"):
         run(spark, tmp_path)
     result = run(spark, tmp_path, {"failOnDataLoss": "false"})
     assert result.lost == ((log.offsets[10], SEGMENT),)
@@ -183,7 +183,7 @@ def test_segments_that_are_gone_are_not_passed_over(spark: SparkSession, tmp_pat
 def test_a_hole_is_exported_when_its_disk_is_back(spark: SparkSession, tmp_path: Path) -> None:
     log = write_log(tmp_path / "log", SEGMENT, messages(COUNT))
     hidden = log.segment_at(SEGMENT).rename(tmp_path / "hidden")
-    with pytest.raises(DataLossError, match="a hole between its segments"):
+    with pytest.raises(DataLossError, match="a gap between segments"):
         run(spark, tmp_path)
     assert run(spark, tmp_path, {"failOnDataLoss": "false"}).lost == ((SEGMENT, 2 * SEGMENT),)
     hidden.rename(log.segment_at(SEGMENT))
@@ -198,9 +198,9 @@ import sys
 from pathlib import Path
 from support.spark import local_session
 from commitlogfs.pipeline.jobs.export import ExportRequest, export
-folder = Path(sys.argv[1])
+directory = Path(sys.argv[1])
 with local_session(Path(sys.argv[2])) as spark:
-    request = ExportRequest(str(folder / "log"), str(folder / "out"), range_size=1)
+    request = ExportRequest(str(directory / "log"), str(directory / "out"), range_size=1)
     export(spark, request, {"splitSize": "20k"}, on_progress=lambda done, total: print(done, flush=True))
 """
 

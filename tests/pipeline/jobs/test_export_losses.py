@@ -15,7 +15,7 @@ from support.written_logs import WrittenLog, write_log
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.pipeline.jobs import export_tasks
 from commitlogfs.pipeline.jobs.export import ExportRequest, ExportResult, _Run, export, plan_export
-from commitlogfs.pipeline.jobs.export_folder import ExportFolder, ExportInterruptedError
+from commitlogfs.pipeline.jobs.export_directory import ExportDirectory, ExportInterruptedError
 from commitlogfs.pipeline.log.errors import OutputError, PipelineError
 
 SEGMENT = 1 << 14
@@ -101,7 +101,7 @@ def test_a_replacement_with_fewer_rows_is_not_made(tmp_path: Path, log: WrittenL
     log.write_at(log.offsets[7] + 4, b"\0\0\0\0")
     result = run(tmp_path, {"mode": "PERMISSIVE"}, replace=True)
     assert result.ranges == ()
-    assert result.kept[0].reason == f"{COUNT} rows are there, {COUNT - 1} would take their place"
+    assert result.kept[0].reason == f"it has {COUNT} rows, the new export would have {COUNT - 1}"
     assert exported(tmp_path) == log.offsets
 
 
@@ -170,7 +170,7 @@ def test_rows_that_are_missing_without_a_reason_finish_nothing(
     assert plan_export(request(tmp_path)).before == ()
 
 
-# --- folders ---------------------------------------------------------------------------------------------
+# --- directories ---------------------------------------------------------------------------------------------
 
 
 def test_topics_that_share_a_folder_share_no_file(tmp_path: Path) -> None:
@@ -190,13 +190,13 @@ def test_an_output_that_cannot_be_written_is_told_and_refused(
         raise OSError(errno.ENOSPC, "[Errno 28] Error writing bytes to file. Detail: no room")
 
     monkeypatch.setattr(export_tasks, "_write_file", full)
-    with pytest.raises(OutputError, match="/out cannot be written: No space left on device"):
+    with pytest.raises(OutputError, match=r"/out: cannot be written \(No space left on device"):
         run(tmp_path)
     monkeypatch.undo()
-    monkeypatch.setattr(ExportFolder, "_carry_out", full)
-    with pytest.raises(OutputError, match="/out cannot be written: No space left on device"):
+    monkeypatch.setattr(ExportDirectory, "_carry_out", full)
+    with pytest.raises(OutputError, match=r"/out: cannot be written \(No space left on device"):
         run(tmp_path)
     monkeypatch.undo()
     run(tmp_path)
     assert exported(tmp_path) == log.offsets
-    assert {kind.exit_status for kind in (OutputError, ExportInterruptedError)} == {ExitCode.REFUSED}
+    assert {kind.exit_code for kind in (OutputError, ExportInterruptedError)} == {ExitCode.REFUSED}

@@ -1,4 +1,4 @@
-"""What is told of a job grows to the whole of it, although Spark's own count comes after the job."""
+"""The reported progress of a job reaches its total, although Spark's own count comes after the job."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Byte for byte what RocketMQ 5.5.0 has written itself; and its broker goes on with what we have rebuilt."""
+"""A rebuild writes the same bytes as RocketMQ 5.5.0, and its broker continues with the rebuilt files."""
 
 import re
 import shutil

@@ -54,7 +54,7 @@ class Degraded:
 
     @property
     def told(self) -> str:
-        return f"{self.path}: disk {self.gone} is missing; what it holds before log offset {SEGMENT} is not read"
+        return f"{self.path}: disk {self.gone} is missing; its messages before log offset {SEGMENT} are not read"
 
     @property
     def left(self) -> int:
@@ -134,7 +134,7 @@ def test_a_batch_that_may_lose_rows_warns_of_the_disk(degraded: Degraded, caplog
         with caplog.at_level(logging.WARNING):
             assert planned(degraded.path, **options)
         assert caplog.messages == [degraded.told], options
-    with pytest.raises(DataLossError, match=f"it begins at {SEGMENT}: .*disk {degraded.gone} is missing"):
+    with pytest.raises(DataLossError, match=f"the log begins at {SEGMENT}; .*disk {degraded.gone} is missing"):
         planned(degraded.path, startingOffsets="0")
 
 
@@ -147,7 +147,7 @@ def test_a_stream_from_the_beginning_is_an_error(spark: SparkSession, degraded: 
 
 
 def test_a_stream_that_goes_on_warns_of_the_disk_once(degraded: Degraded, caplog: pytest.LogCaptureFixture) -> None:
-    """What it has yet to read begins at an offset that is known, so nothing of that is lost unseen."""
+    """The query continues at a known offset, so a missing part shows as a gap."""
     with caplog.at_level(logging.WARNING):
         reader = stream(degraded.path)
         for _ in range(2):
@@ -159,7 +159,7 @@ def test_a_stream_that_goes_on_warns_of_the_disk_once(degraded: Degraded, caplog
         assert lenient.initialOffset() == {"offset": SEGMENT}
         assert stream(degraded.path, startingOffsets="latest").initialOffset() == {"offset": degraded.log.end}
         assert caplog.messages == [degraded.told] * 2
-    with pytest.raises(DataLossError, match=f"it begins at {SEGMENT}"):
+    with pytest.raises(DataLossError, match=f"the log begins at {SEGMENT}"):
         reader.latestOffset({"offset": 0}, ReadAllAvailable())
     with pytest.raises(DataLossError, match=re.escape(degraded.told)):
         stream(degraded.path, startingTimestamp="1").initialOffset()
@@ -232,12 +232,12 @@ def test_a_missing_disk_with_the_middle_is_named_at_the_gap(
     degrade(pool)
     pool.start()
     path = str(pool.mountpoint)
-    with pytest.raises(DataLossError, match=f"{SEGMENT} to {2 * SEGMENT} .*disk {gone} is missing"):
+    with pytest.raises(DataLossError, match=f"{SEGMENT} to {2 * SEGMENT}: .*disk {gone} is missing"):
         planned(path)
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         assert planned(path, startingOffsets=str(2 * SEGMENT))
-    assert caplog.messages == [f"{path}: disk {gone} is missing; what it holds is not read"]
+    assert caplog.messages == [f"{path}: disk {gone} is missing; its messages are not read"]
 
 
 def test_the_oldest_segment_of_a_wrong_size_is_reported(make_pool: Callable[..., PoolMount]) -> None:
@@ -252,7 +252,7 @@ def test_the_oldest_segment_of_a_wrong_size_is_reported(make_pool: Callable[...,
     pool.start()
     told = (
         f"{pool.mountpoint}: segment {pool.path(0).name} on {pool.disks[0]} is not served (size {SEGMENT // 2} "
-        f"instead of {SEGMENT}); what it holds before log offset {SEGMENT} is not read"
+        f"instead of {SEGMENT}); its messages before log offset {SEGMENT} are not read"
     )
     with pytest.raises(DataLossError, match=re.escape(told)):
         planned(str(pool.mountpoint))

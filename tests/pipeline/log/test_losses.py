@@ -1,4 +1,4 @@
-"""What is missing of a range, and how it is said."""
+"""Missing parts of a range, and their messages."""
 
 import logging
 
@@ -16,7 +16,7 @@ def listing(*bases: int) -> LogListing:
 
 def test_parts_without_number_are_refused() -> None:
     large = LogListing(1 << 30, tuple(SegmentFile(number << 30, 1 << 30, "none") for number in range(100)))
-    with pytest.raises(OptionError, match=r"some 1,073,741,[0-9]+, .* give a larger splitSize"):
+    with pytest.raises(OptionError, match=r"some 1,073,741,[0-9]+ splits.* set a larger splitSize"):
         plan_splits(large, 100 << 30, split_size=100)
     assert len(plan_splits(large, 100 << 30, start_offset=(100 << 30) - 1000, split_size=100)) == 10
 
@@ -46,21 +46,21 @@ def test_ranges(bases: tuple[int, ...], start: int, end: int, missing: list[tupl
     [
         (
             (200, 300),
-            "log offsets 50 to 200 are not in the log: it begins at 200, what was before it has been deleted",
+            "log offsets 50 to 200: not in the log (the log begins at 200; earlier messages are deleted",
         ),
-        ((0, 300), "log offsets 100 to 300 are not in the log: a hole between its segments"),
-        ((0, 100, 200), "log offsets 300 to 400 are not in the log: its last segment ends at 300"),
-        ((), "log offsets 50 to 400 are not in the log: it has no segments"),
+        ((0, 300), "log offsets 100 to 300: not in the log (a gap between segments"),
+        ((0, 100, 200), "log offsets 300 to 400: not in the log (the last segment ends at 300"),
+        ((), "log offsets 50 to 400: not in the log (the log has no segments"),
     ],
 )
 def test_said_as_error_or_as_warning(bases: tuple[int, ...], told: str, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(DataLossError) as refusal:
         require_complete(listing(*bases), 50, 400, fail=True)
     assert str(refusal.value).startswith(told)
-    assert str(refusal.value).endswith("read with failOnDataLoss=false to go on without them")
+    assert str(refusal.value).endswith("; failOnDataLoss=false reads the rest")
     with caplog.at_level(logging.WARNING):
         require_complete(listing(*bases), 50, 400, fail=False)
     (line,) = caplog.messages
-    range_and_reason = told.partition(" are not in the log: ")
+    range_and_reason = told.partition(": not in the log (")
     assert line.startswith(f"lost: {range_and_reason[0]} (")
     assert range_and_reason[2] in line

@@ -58,14 +58,14 @@ def reads(
 
 
 def reported(listing: LogListing, end: int) -> list[Range]:
-    """What is reported of the log's end: a file that was cut short, and what is not read there."""
+    """Reports about the log's end: a truncated file, and data that is not read."""
     unread = find_unread(listing, end, settle_s=0)
     lost = missing_ranges(listing, listing.begin_offset, expected_end(listing, end))
     return [*lost, *((one.offset, one.offset + one.length) for one in unread)]
 
 
 def batch_faults(mutated: MutatedLog, seed: int) -> list[str]:
-    """What is wrong with what a batch reads of the log, in both modes."""
+    """Problems in the rows that a batch reads from the log, in both modes."""
     listing = list_segments(str(mutated.log.folder), mutated.log.segment_size)
     end = find_end(listing, settle_s=0)
     found, damages = reads(listing, 0, end, split_size=(WHOLE_SEGMENTS, 1000)[seed % 2])
@@ -144,7 +144,7 @@ def test_a_high_store_time_some_records_before_damage_is_ignored(log: WrittenLog
 
 
 def test_a_high_store_time_just_before_damage_is_reported(log: WrittenLog) -> None:
-    """It cannot be told from the first message after a log was cut back."""
+    """It cannot be distinguished from the first message after a truncation of the log."""
     damage(log, 90)
     set_store_time(log, 89, 1 << 50)
     end, unread = end_and_unread(log)

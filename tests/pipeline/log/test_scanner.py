@@ -102,10 +102,9 @@ def broken_log(folder: Path, *, at: int = 100, count: int = 200) -> WrittenLog:
 
 def test_damage_is_named_with_segment_and_offset(tmp_path: Path) -> None:
     log = broken_log(tmp_path)
-    with pytest.raises(DamagedLogError) as raised:
+    segment = log.segment_at(log.offsets[100]).name
+    with pytest.raises(DamagedLogError, match=rf"^segment {segment}, log offset {log.offsets[100]}: "):
         read(log)
-    assert (raised.value.segment, raised.value.offset) == (log.segment_at(log.offsets[100]).name, log.offsets[100])
-    assert str(log.offsets[100]) in str(raised.value)
 
 
 @pytest.mark.parametrize("split_size", [100, 1000, SEGMENT])
@@ -261,7 +260,7 @@ def test_a_segment_that_is_gone_or_shorter_than_listed(tmp_path: Path) -> None:
     splits = plan_splits(list_segments(str(log.folder)), log.end)
     with log.segment_at(0).open("r+b") as file:
         file.truncate(1000)
-    with pytest.raises(LocationError, match="although it had 65536"):
+    with pytest.raises(LocationError, match="but had 65536 when the log was listed"):
         list(scan_split(splits[0]))
     log.segment_at(0).unlink()
     with pytest.raises(SegmentGoneError):
@@ -277,7 +276,7 @@ def test_a_split_behind_the_end_of_a_segment_that_was_cut_short(tmp_path: Path, 
     with log.segment_at(0).open("r+b") as file:
         file.truncate(SEGMENT // 8 + 1000)
     for split in splits[1:]:
-        with pytest.raises(LocationError, match="although it had 65536"):
+        with pytest.raises(LocationError, match="but had 65536 when the log was listed"):
             list(scan_split(split, mode))
 
 
@@ -285,7 +284,7 @@ def test_a_split_behind_the_end_of_a_segment_that_was_cut_short(tmp_path: Path, 
 
 
 def reference_walk(data: bytes, offset: int, room: int) -> list[int]:
-    """What `store.record`, which decodes one record for people, finds from the beginning on."""
+    """Offsets that `store.record`, which decodes one record for people, finds from the beginning."""
     found, at = [], 0
     while room - at >= 8:
         try:

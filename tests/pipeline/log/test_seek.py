@@ -92,7 +92,7 @@ def test_splits_that_cannot_hold_a_time_are_left_out(start: int | None, end: int
 
 
 def test_splits_without_a_record_count_with_the_next() -> None:
-    """A split inside one large record, or the rest of a segment behind its last one."""
+    """A split inside one large record, or after the last record of a segment."""
     times = [0, None, None, HOUR, 2 * HOUR, None]
     assert narrowed(times, HOUR + 2 * MINUTE_MS, None) == [3, 4, 5]
     assert narrowed(times, None, HOUR - 2 * MINUTE_MS) == [0]
@@ -135,7 +135,7 @@ def test_one_wrong_store_time_hides_no_split(wrong: int, caplog: pytest.LogCaptu
             assert kept >= holding(right, start, end), (flipped, start, end)
             if start is not None and end is not None:
                 assert len(kept) <= 8, "the others tell where the time is"
-    assert {line.rpartition(": ")[2] for line in caplog.messages} == {"read whatever it says"}
+    assert {line.rpartition("; ")[2] for line in caplog.messages} == {"the split is read whatever its time is"}
 
 
 @pytest.mark.parametrize("back", [2, 5, 20])
@@ -144,8 +144,8 @@ def test_a_clock_that_was_set_back_by_hours_hides_no_split(back: int, caplog: py
         times = [(n + 20 - (back if n >= changed else 0)) * HOUR for n in range(40)]
         for start, end in RANGES_AND_EDGES:
             assert set(narrowed(times, start, end)) >= holding(times, start, end), (changed, start, end)
-    told = {line.rpartition(": ")[2] for line in caplog.messages}
-    assert told >= ({"all of the log is read"} if back > 2 else {"read whatever it says"})
+    told = {line.rpartition("; ")[2] for line in caplog.messages}
+    assert told >= ({"the whole log is read"} if back > 2 else {"the split is read whatever its time is"})
 
 
 def test_a_fall_that_a_search_among_many_comes_by_is_seen(caplog: pytest.LogCaptureFixture) -> None:

@@ -20,7 +20,7 @@ def end_of(folder: Path, known: int = 0, settle_s: float = 0.0) -> int:
 
 
 def write_cut_back_log(folder: Path) -> tuple[int, int]:
-    """A log in which old records lie behind the end; where it was cut back to, and where it ends since."""
+    """A log with old records after its end; the offset where it was truncated, and its end."""
     log = write_log(folder, SEGMENT, [sized(400)] * 100)
     cut = log.offsets[50]
     newest = message(50, stored_ms=1_800_000_000_000, body=b"new" * 50)(cut)
@@ -113,7 +113,7 @@ def test_a_broker_that_writes_on_and_on_does_not_hold_us_up(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("shift", [0, 1, 7, 4095])
 def test_a_log_that_goes_on_far_behind_a_hole_in_the_file(tmp_path: Path, shift: int) -> None:
-    """What was never written is passed over unread, to the byte."""
+    """Exactly the unwritten bytes are skipped without reading them."""
     size = 8 * WINDOW_BYTES
     log = write_log(tmp_path, size, [sized(400)] * 3)
     later = (5 * WINDOW_BYTES) - 4096 + shift

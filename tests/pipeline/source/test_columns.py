@@ -111,7 +111,7 @@ def test_columns_come_in_the_order_asked_for_and_alone(tmp_path: Path) -> None:
 
 
 def test_an_unknown_column_is_refused_with_those_there_are() -> None:
-    with pytest.raises(PipelineError, match=r"no column topics: there are topic, queueId"):
+    with pytest.raises(PipelineError, match=r"column topics is unknown; the columns are topic, queueId"):
         Projection(["topics"])
 
 

@@ -1,4 +1,4 @@
-"""What a user sees of an error of the data source: our line first, no frames of a worker, nothing twice."""
+"""Output of an error of the data source: our line first, no frames of a worker, no line twice."""
 
 import importlib.util
 import subprocess
@@ -37,13 +37,15 @@ def lines_of(error: PySparkException) -> list[str]:
 def test_an_error_of_planning_is_in_the_first_line(spark: SparkSession, log: WrittenLog) -> None:
     with pytest.raises(PySparkException) as failed:
         table(spark, log.folder.parent).count()
-    assert f"LocationError: {log.folder.parent}: no segments; the log is likely" in lines_of(failed.value)[0]
+    assert (
+        f"LocationError: {log.folder.parent}: holds no segments; the log is probably" in lines_of(failed.value)[0]
+    )
 
 
 def test_an_error_of_an_option_is_in_the_first_line(spark: SparkSession, log: WrittenLog) -> None:
     with pytest.raises(PySparkException) as failed:
         table(spark, log.folder, topics="a").count()
-    assert "OptionError: no option topics: did you mean topic?" in lines_of(failed.value)[0]
+    assert "OptionError: option topics is unknown; did you mean topic?" in lines_of(failed.value)[0]
 
 
 def test_an_error_of_a_task_is_in_the_first_two_lines(spark: SparkSession, log: WrittenLog) -> None:
@@ -68,7 +70,7 @@ def test_an_error_of_a_streams_option_is_in_the_first_line(spark: SparkSession, 
     query = source.load(str(log.folder)).writeStream.format("noop").start()
     with pytest.raises(PySparkException) as failed:
         query.awaitTermination()
-    assert "OptionError: option endingOffsets means nothing to a stream" in lines_of(failed.value)[0]
+    assert "OptionError: option endingOffsets is not for a stream" in lines_of(failed.value)[0]
 
 
 def test_an_error_of_a_users_own_function_keeps_its_frames(spark: SparkSession) -> None:
@@ -89,7 +91,7 @@ def test_a_notebook_ends_with_the_line(
     shell.run_line_magic("colors", "nocolor")
     shell.run_cell("table(spark, path).count()")
     *_, ours, state = capsys.readouterr().out.rstrip().splitlines()
-    assert f"LocationError: {log.folder.parent}: no segments; the log is likely {log.folder}" in ours
+    assert f"LocationError: {log.folder.parent}: holds no segments; the log is probably {log.folder}" in ours
     assert state.strip().startswith("SQLSTATE")
 
 

@@ -1,4 +1,4 @@
-"""Options are parsed and refused before anything is looked at, in one line that names the option."""
+"""Options are parsed and refused before any file is read, in one line that names the option."""
 
 import pytest
 
@@ -71,26 +71,26 @@ def test_a_stream_by_time_starts_there_and_not_at_the_end() -> None:
 @pytest.mark.parametrize(
     ("given", "streaming", "told"),
     [
-        ({"topics": "A"}, None, "no option topics: did you mean topic?"),
+        ({"topics": "A"}, None, "option topics is unknown; did you mean topic?"),
         ({"startingoffset": "0"}, None, "did you mean startingOffsets?"),
         ({"maxbytespertriger": "1"}, None, "did you mean maxBytesPerTrigger?"),
-        ({"zzz": "1"}, None, "no option zzz: there are path, segmentSize, topic"),
-        ({"topic": "A,,B"}, None, "option topic = 'A,,B': a comma list without empty places"),
-        ({"topicPattern": "("}, None, "option topicPattern = '(': not a regular expression"),
+        ({"zzz": "1"}, None, "option zzz is unknown; the options are path, segmentSize, topic"),
+        ({"topic": "A,,B"}, None, "option topic = 'A,,B': must be a comma list without empty items"),
+        ({"topicPattern": "("}, None, "option topicPattern = '(': is not a regular expression"),
         ({"topic": "A", "topicPattern": "B"}, None, "topic and topicPattern exclude each other"),
-        ({"queueId": "-1"}, None, "option queueId = '-1': a comma list of whole numbers"),
+        ({"queueId": "-1"}, None, "option queueId = '-1': must be a comma list of whole numbers"),
         ({"startingOffsets": "first"}, None, "earliest, latest or a log offset"),
         ({"startingOffsets": "9223372036854775808"}, None, "earliest, latest or a log offset"),
         ({"startingOffsets": "²"}, None, "earliest, latest or a log offset"),  # a digit to str.isdigit
-        ({"endingOffsets": "earliest"}, None, "nothing lies before earliest"),
+        ({"endingOffsets": "earliest"}, None, "no message lies before earliest"),
         ({"startingOffsets": "0", "startingTimestamp": "0"}, None, "exclude each other"),
         ({"endingOffsets": "0", "endingTimestamp": "0"}, None, "exclude each other"),
         ({"startingTimestamp": "yesterday"}, None, "milliseconds since 1970"),
-        ({"endingOffsets": "5"}, True, "endingOffsets means nothing to a stream"),
-        ({"endingTimestamp": "5"}, True, "endingTimestamp means nothing to a stream"),
-        ({"maxBytesPerTrigger": "5"}, False, "maxBytesPerTrigger means nothing to a batch"),
-        ({"maxOffsetsPerTrigger": "5"}, False, "maxOffsetsPerTrigger means nothing to a batch"),
-        ({"failOnDataLoss": "yes"}, None, "option failOnDataLoss = 'yes': true or false"),
+        ({"endingOffsets": "5"}, True, "endingOffsets is not for a stream"),
+        ({"endingTimestamp": "5"}, True, "endingTimestamp is not for a stream"),
+        ({"maxBytesPerTrigger": "5"}, False, "maxBytesPerTrigger is not for a batch"),
+        ({"maxOffsetsPerTrigger": "5"}, False, "maxOffsetsPerTrigger is not for a batch"),
+        ({"failOnDataLoss": "yes"}, None, "option failOnDataLoss = 'yes': must be true or false"),
         ({"splitSize": "0"}, None, "a number of bytes above 0"),
         ({"splitSize": "1.5g"}, None, "a number of bytes above 0"),
         ({"segmentSize": "-1"}, None, "a number of bytes above 0"),

@@ -1,6 +1,7 @@
 """A stream's offsets and ranges without any query: limits, a growing tail, what is deleted in between."""
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -33,7 +34,7 @@ def stream(log: WrittenLog, **options: str) -> CommitlogStreamReader:
     parsed = parse_options({"path": str(log.folder), "startingOffsets": "earliest", **options}, streaming=True)
     rows = RowReader(
         schema=pa.schema([COLUMNS.field("commitLogOffset")]),
-        wanted=RecordFilter.of(parsed),
+        filter=RecordFilter.of(parsed),
         mode=DamageMode.FAILFAST,
         check_crc=True,
         fail_on_data_loss=parsed.fail_on_data_loss,
@@ -50,7 +51,7 @@ def offsets_between(reader: CommitlogStreamReader, start: Mapping[str, int], end
 
 
 def batches(reader: CommitlogStreamReader, start: dict[str, int] | None = None) -> Iterator[list[int]]:
-    """What a query would do until nothing new comes."""
+    """Triggers like those of a query, until no new data comes."""
     at = reader.initialOffset() if start is None else start
     limit = reader.getDefaultReadLimit()
     while (end := reader.latestOffset(at, limit)) != at:
@@ -74,7 +75,7 @@ def test_an_offset_inside_a_message_means_the_next_one(log: WrittenLog) -> None:
 
 
 def test_an_offset_behind_the_log_is_refused(log: WrittenLog) -> None:
-    with pytest.raises(DataLossError, match=f"startingOffsets is {log.end + 1}, but the log ends at {log.end}"):
+    with pytest.raises(DataLossError, match=f"the log ends at {log.end}, before startingOffsets = {log.end + 1}"):
         stream(log, startingOffsets=str(log.end + 1)).initialOffset()
 
 
@@ -192,7 +193,7 @@ def test_a_checkpoint_of_something_else_is_one_line(log: WrittenLog, said: dict[
         lambda: stream(log).latestOffset(said, ReadAllAvailable()),
         lambda: stream(log).partitions({"offset": 0}, said),
     ):
-        with pytest.raises(CheckpointError, match=r"the checkpoint says .* start anew with an empty one"):
+        with pytest.raises(CheckpointError, match=r"the checkpoint has .* start with an empty one"):
             ask()
 
 
@@ -209,10 +210,10 @@ def test_deleted_segments_are_an_error(log: WrittenLog) -> None:
     reader = stream(log, maxOffsetsPerTrigger="10")
     start = reader.latestOffset({"offset": 0}, reader.getDefaultReadLimit())
     delete_before(log, 2 * SEGMENT)
-    told = f"log offsets {start['offset']} to {2 * SEGMENT} are not in the log: it begins at {2 * SEGMENT}"
-    with pytest.raises(DataLossError, match=told):
+    told = f"log offsets {start['offset']} to {2 * SEGMENT}: not in the log (the log begins at {2 * SEGMENT}"
+    with pytest.raises(DataLossError, match=re.escape(told)):
         reader.latestOffset(start, reader.getDefaultReadLimit())
-    with pytest.raises(DataLossError, match=told):
+    with pytest.raises(DataLossError, match=re.escape(told)):
         reader.partitions(start, {"offset": log.end})
 
 
@@ -232,7 +233,7 @@ def test_deleted_segments_are_said_and_passed_over(log: WrittenLog, caplog: pyte
 def test_a_hole_is_an_error_or_is_passed_over(log: WrittenLog) -> None:
     """A disk that is not mounted, say."""
     log.segment_at(SEGMENT).unlink()
-    with pytest.raises(DataLossError, match="a hole between its segments"):
+    with pytest.raises(DataLossError, match="a gap between segments"):
         list(batches(stream(log)))
     steps = list(batches(stream(log, failOnDataLoss="false")))
     assert [offset for step in steps for offset in step] == [
@@ -244,12 +245,13 @@ def test_a_log_that_is_another_one_is_refused(log: WrittenLog, caplog: pytest.Lo
     """The store was wiped under the same checkpoint."""
     start = {"offset": 100 * SEGMENT}
     with pytest.raises(
-        DataLossError, match=r"has read up to log offset 409600, but the log ends at .*empty checkpoint"
+        DataLossError,
+        match=r"the log ends at .*, but this query has read up to log offset 409600.*empty checkpoint",
     ):
         stream(log).latestOffset(start, ReadAllAvailable())
     with caplog.at_level(logging.WARNING):
         assert stream(log, failOnDataLoss="false").latestOffset(start, ReadAllAvailable()) == start
-    assert "waiting until it has grown beyond that" in caplog.text
+    assert "waiting until it is longer" in caplog.text
 
 
 def test_an_empty_log_begins_when_it_begins(workdir: Path) -> None:

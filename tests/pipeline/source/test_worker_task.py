@@ -12,7 +12,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from commitlogfs.pipeline.jobs.worker_errors import WorkerError, worker_errors
+from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.pipeline.broker.index_reader import IndexFileError
+from commitlogfs.pipeline.jobs.worker_errors import worker_errors
 from commitlogfs.pipeline.log.errors import OutputError, PipelineError
 from commitlogfs.pipeline.source import worker_task as module
 from commitlogfs.pipeline.source.worker_task import worker_task
@@ -74,18 +76,39 @@ def test_an_error_of_the_system_is_one_line_of_ours() -> None:
     ("raised", "kind", "line"),
     [
         (
-            "commitlogfs.pipeline.log.errors.OutputError: /out cannot be written: full",
+            "commitlogfs.pipeline.log.errors.OutputError: /out: cannot be written (full)",
             OutputError,
-            "/out cannot be",
+            "/out: cannot be",
         ),
-        ("commitlogfs.pipeline.log.errors.PipelineError: /file: gone", WorkerError, "/file: gone"),
-        ("commitlogfs.pipeline.broker.index_reader.IndexFileError: odd", WorkerError, "odd"),
+        ("commitlogfs.pipeline.log.errors.PipelineError: /file: gone", PipelineError, "/file: gone"),
+        ("commitlogfs.pipeline.broker.index_reader.IndexFileError: odd", IndexFileError, "odd"),
+        ("commitlogfs.pipeline.log.errors.LostError: of another version", PipelineError, "of another version"),
+        ("commitlogfs.pipeline.log.lost.LostError: of another version", PipelineError, "of another version"),
     ],
 )
-def test_what_a_worker_raised_keeps_its_line_and_whether_the_output_is_to_blame(
+def test_an_error_of_a_worker_keeps_its_class_and_its_line(
     raised: str, kind: type[PipelineError], line: str
 ) -> None:
     with pytest.raises(PipelineError) as caught, worker_errors():
         raise PySparkException(f"Traceback:\n  File x\n{raised}\n\n\tat org.apache.spark")
     assert type(caught.value) is kind
     assert str(caught.value).startswith(line)
+
+
+def test_every_error_can_be_made_from_its_line() -> None:
+    """`worker_errors` has nothing else."""
+    kinds = {PipelineError}
+    while more := {kind for known in kinds for kind in known.__subclasses__()} - kinds:
+        kinds |= more
+    assert len(kinds) > 10
+    assert [kind for kind in kinds if str(kind("line")) != "line"] == []
+
+
+def test_an_error_of_a_worker_keeps_its_exit_status(spark: SparkSession) -> None:
+    @worker_task
+    def fail(_: Iterable[int]) -> Iterator[int]:
+        raise OutputError("/out: cannot be written (full)")
+
+    with pytest.raises(OutputError, match=r"^/out: cannot be written \(full\)$") as caught, worker_errors():
+        spark.sparkContext.parallelize([0], 1).mapPartitions(fail).collect()
+    assert caught.value.exit_code is ExitCode.REFUSED

@@ -29,7 +29,7 @@ def test_a_failed_disk_is_passed_over_for_its_time(disk, kind, seconds):
     assert health.is_held_back(disk, 1000.0)
     assert health.is_held_back(disk, 1000.0 + seconds - 0.001)
     assert not health.is_held_back(disk, 1000.0 + seconds)
-    assert disk.last_error == "/data1: trouble", "told even after the time is over"
+    assert disk.last_error == "/data1: trouble", "kept after the time is over"
 
 
 def test_the_more_lasting_the_trouble_the_longer_the_time():

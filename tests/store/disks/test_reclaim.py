@@ -53,7 +53,8 @@ def test_free_space_that_rises_by_itself_allows_one_more(yields):
 
 
 def test_space_that_comes_late_counts(yields):
-    """A filesystem that frees in the background: never three in a row, and never barren."""
+    """A filesystem that frees in the background: never three removals without effect in a row, so it stays
+    reclaiming."""
     for number in range(10):
         remove(yields, 0, free=1000 + number * SIZE)
         yields.record_free(DISK, 1000 + (number + 1) * SIZE)

@@ -1,4 +1,4 @@
-"""What every placement policy owes, and what each adds."""
+"""Properties of every placement policy, and of each single one."""
 
 from collections import Counter
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.pretend import SIZE, PretendDisk, World, striped
+from support.simulated_disks import SIZE, SimulatedDisk, World, striped
 
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.eligibility import DiskView, evaluate
@@ -66,7 +66,7 @@ class Engine:
 
 
 def two_disks(used_1: int, used_2: int, *, foreign: tuple[int, int] = (0, 0)) -> World:
-    """Of 100 segments each; our own ones are striped as evenly as the figures allow."""
+    """Disks of 100 segments each; our own segments are striped as evenly as the figures allow."""
     counts = [used_1 - foreign[0], used_2 - foreign[1]]
     log = []
     while sum(counts):
@@ -74,7 +74,7 @@ def two_disks(used_1: int, used_2: int, *, foreign: tuple[int, int] = (0, 0)) ->
             if counts[number - 1]:
                 counts[number - 1] -= 1
                 log.append(number)
-    return World([PretendDisk(100, foreign[0]), PretendDisk(100, foreign[1])], log)
+    return World([SimulatedDisk(100, foreign[0]), SimulatedDisk(100, foreign[1])], log)
 
 
 def test_nothing_below_force():
@@ -118,7 +118,7 @@ def test_any_means_that_one_disk_at_force_is_too_much():
 
 
 def test_any_brings_down_only_those_that_were_at_force():
-    world = World([PretendDisk(100), PretendDisk(100)], [1] * 86 + [2] * 84)
+    world = World([SimulatedDisk(100), SimulatedDisk(100)], [1] * 86 + [2] * 84)
     engine = Engine(ANY, world)
     engine.planned()
     assert engine.after(30).carry_out() == [0, 1, 2, 3]
@@ -137,11 +137,11 @@ def test_removal_ends_below_resume_and_begins_again_only_at_force():
 @pytest.mark.parametrize("rules", [COOPERATIVE, ANY], ids=["all", "any"])
 def test_the_newest_three_stay(rules):
     """Whatever it takes: here the goal cannot be reached without them, so nothing goes."""
-    world = World([PretendDisk(4)], [1, 1, 1, 1])
+    world = World([SimulatedDisk(4)], [1, 1, 1, 1])
     engine = Engine(rules, world)
     engine.planned()
     assert engine.after(30).carry_out() == [0]  # 4 of 4 used -> 3 of 4, below 83 %
-    world = World([PretendDisk(3, foreign=0)], [1, 1, 1])
+    world = World([SimulatedDisk(3, foreign=0)], [1, 1, 1])
     engine = Engine(rules, world)
     engine.planned()
     assert engine.after(30).planned() == []
@@ -185,7 +185,7 @@ def test_a_create_that_finds_all_disks_full_does_not_wait():
 
 
 def test_a_create_needs_room_for_a_segment_and_min_free():
-    disk = PretendDisk(100, thresholds=Thresholds(min_free_bytes=20 * SIZE))
+    disk = SimulatedDisk(100, thresholds=Thresholds(min_free_bytes=20 * SIZE))
     engine = Engine(COOPERATIVE, World([disk], [1] * 84))
     engine.carry_out(for_create=True)
     assert engine.world.used(1) == 79
@@ -193,7 +193,7 @@ def test_a_create_needs_room_for_a_segment_and_min_free():
 
 def min_free_and_held(count: int) -> Engine:
     """80 of 100 used where 20 are to stay free; `count` of them are removed, and held open."""
-    disk = PretendDisk(100, thresholds=Thresholds(min_free_bytes=20 * SIZE))
+    disk = SimulatedDisk(100, thresholds=Thresholds(min_free_bytes=20 * SIZE))
     world = World([disk], [1] * 80)
     for _ in range(count):
         world.remove_oldest(is_open=True)
@@ -230,7 +230,7 @@ def test_removed_but_open_segments_count_as_free_and_start_no_cascade():
 
 
 def test_a_disk_that_hangs_ends_the_prefix():
-    """Later ones would leave a hole, so nothing goes; what can be seen of it is told."""
+    """Removing later segments would leave a gap, so none is removed; an alert reports it."""
     world = two_disks(90, 90)
     world.disks[0].answers = False
     engine = Engine(COOPERATIVE, world)
@@ -341,7 +341,7 @@ def test_off_deletes_nothing():
 def aged(*hours: float) -> World:
     """One disk, half empty, with segments of these ages and three young ones."""
     ages = {index: hour * HOUR if hour > 0 else hour for index, hour in enumerate(hours)}
-    return World([PretendDisk(100)], [1] * (len(hours) + 3), ages_s=ages)
+    return World([SimulatedDisk(100)], [1] * (len(hours) + 3), ages_s=ages)
 
 
 def test_expired_segments_go_in_the_hour_for_it():

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support.pretend import SIZE, PretendDisk, World, with_free
+from support.simulated_disks import SIZE, SimulatedDisk, World, with_free
 
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.retention import (
@@ -36,12 +36,12 @@ rules = st.one_of(
     st.just(RetentionRules(mode=Mode.OFF)),
 )
 states = st.sampled_from([*DiskState, *[DiskState.RW] * 8])
-disks = st.builds(PretendDisk, st.integers(5, 40), st.integers(0, 12))
+disks = st.builds(SimulatedDisk, st.integers(5, 40), st.integers(0, 12))
 
 
 def is_prefix(planned: tuple[PlannedRemoval, ...], snapshot: Snapshot) -> bool:
-    """Of what is there: what lies on a lost disk is passed over. Nothing else is, whatever states disks take: it
-    may be served, and what goes behind it would leave a hole."""
+    """The oldest existing segments; those on a lost disk are skipped. No other segment is skipped, whatever the
+    states of the disks: it may be served, and removing a later one would leave a gap."""
     gone = {disk.number for disk in snapshot.disks if disk.is_lost}
     expected = [segment for segment in snapshot.log if segment.disk not in gone]
     return [removal.segment for removal in planned] == expected[: len(planned)]
@@ -61,7 +61,7 @@ class Histories(RuleBasedStateMachine):
     """A writer, foreign data, readers and disks in trouble, and the engine in their midst."""
 
     @initialize(rules=rules, disks=st.lists(disks, min_size=1, max_size=4), fill=st.integers(0, 100))
-    def begin(self, rules: RetentionRules, disks: list[PretendDisk], fill: int) -> None:
+    def begin(self, rules: RetentionRules, disks: list[SimulatedDisk], fill: int) -> None:
         self.rules: RetentionRules = rules  # type: ignore[assignment]  # of the base class: a list of methods
         self.state = EngineState()
         self.world = World(disks, [])
@@ -192,7 +192,7 @@ TestHistories.settings = settings(max_examples=MOST_HISTORIES, stateful_step_cou
 
 def filled(sizes: list[int], fill: float) -> World:
     """Disks that segments alone fill, round robin."""
-    world = World([PretendDisk(size) for size in sizes], [])
+    world = World([SimulatedDisk(size) for size in sizes], [])
     for index in range(round(sum(sizes) * fill)):
         number = index % len(sizes) + 1
         if world.used(number) < sizes[number - 1]:
@@ -239,7 +239,7 @@ def test_force_removes_exactly_as_much_as_is_needed(trigger: Trigger, sizes: lis
 def test_more_free_space_never_deletes_more(
     rules: RetentionRules, sizes: list[int], fill: float, more: int, which: int, for_create: bool
 ) -> None:
-    """Where segments alone fill the disks; with foreign data, more room may make worthwhile what was in vain."""
+    """If only segments fill the disks; with foreign data, more space may make a removal useful that was not."""
     world = filled(sizes, fill)
     assume(len(world.log) > 2 * KEPT_SEGMENTS)
     snapshot = world.snapshot()

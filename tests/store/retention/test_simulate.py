@@ -18,7 +18,7 @@ from commitlogfs.store.retention.statfs import DiskShare, compose
 from commitlogfs.store.thresholds import Thresholds
 
 SIZE = 1 << 20
-"""Of a segment."""
+"""Size of a segment."""
 HOUR = 3600
 DAY = 24 * HOUR
 FOREVER_S = 1000 * DAY

@@ -1,4 +1,4 @@
-"""What statfs shows, judged by the arithmetic of the one who reads it: RocketMQ's."""
+"""Figures of statfs, checked by the arithmetic of their reader, RocketMQ."""
 
 import math
 from fractions import Fraction

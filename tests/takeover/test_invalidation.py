@@ -1,4 +1,4 @@
-"""A daemon that is killed while its notification waits for a create leaves nothing behind that would wait on."""
+"""A daemon that is killed while its notification waits for a create leaves no waiting process behind."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Looking at backing files: batches that tell only what changed, and looks that come too late."""
+"""Attributes of backing files: batches that report only changes, and results that arrive late."""
 
 import errno
 import os
@@ -40,7 +40,7 @@ def dirfd(workdir):
     os.close(fd)
 
 
-def test_a_batch_tells_only_what_is_not_as_known(dirfd, workdir):
+def test_a_batch_reports_only_changed_attributes(dirfd, workdir):
     known = [packed for packed in stat_names(dirfd, NAMES) if not isinstance(packed, int)]
     assert stat_changes(dirfd, NAMES, known) == []
     (workdir / NAMES[1].decode()).chmod(0o600)
@@ -66,7 +66,7 @@ def test_single_fields_agree_with_the_whole(dirfd):
     assert whole.size == SIZE
 
 
-def test_a_look_that_comes_late_does_not_undo_what_is_newer(dirfd, workdir):
+def test_a_late_stat_does_not_undo_a_newer_one(dirfd, workdir):
     """A stat that saw a segment before its ftruncate, answered after it, would take it out of the listing."""
     (workdir / NAMES[4].decode()).write_bytes(b"")
     disk = Disk(DiskNumber(1), "id", "disk", dirfd, FilesystemKind("ext4", Suitability.FULL, ""), Thresholds())

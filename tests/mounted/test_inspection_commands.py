@@ -209,7 +209,7 @@ def test_read_a_damaged_message_shows_it_and_says_so(cli):
 
 @pytest.mark.root
 def test_the_log_is_not_for_everybody(filled):
-    # The command line needs the interpreter's folders, which a stranger may not see: ask the mount itself.
+    # The command line needs the interpreter's directories, which a stranger may not see: ask the mount itself.
     log = filled.mountpoint / ".commitlogfs" / "log"
     done = subprocess.run(["cat", log], user=65534, group=65534, extra_groups=[], capture_output=True, check=False)
     assert done.returncode == 1
@@ -243,7 +243,7 @@ def test_verbose_logs_on_standard_error(cli):
 
 
 def test_quiet_leaves_results_and_complaints(filled, cli):
-    # Three folders on one filesystem: two warnings.
+    # Three directories on one filesystem: two warnings.
     ran = cli("-q", "check", filled.config)
     assert (ran.status, len(ran.out.splitlines())) == (1, 2)
     assert cli("-q", "config", "check", filled.config).out == ""

@@ -1,4 +1,4 @@
-"""The folder of an export: whatever the moment of a kill, the next open finds a range once or not at all."""
+"""The directory of an export: whatever the moment of a kill, the next open finds a range once or not at all."""
 
 import json
 from pathlib import Path
@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from commitlogfs.pipeline.jobs.export_folder import (
+from commitlogfs.pipeline.jobs.export_directory import (
     OWN,
-    ExportFolder,
+    ExportDirectory,
     ExportRefusedError,
     FinishedFile,
     FinishedRange,
-    partition_folder,
+    partition_directory,
 )
 from commitlogfs.pipeline.log.scanner import Damage
 
@@ -37,7 +37,7 @@ class Mortal:
         return getattr(self._real, name)
 
 
-def make(folder: ExportFolder, start: int, end: int, names: list[str]) -> tuple[FinishedRange, dict[str, str]]:
+def make(folder: ExportDirectory, start: int, end: int, names: list[str]) -> tuple[FinishedRange, dict[str, str]]:
     made, files = {}, []
     for name in names:
         path, stream = folder.new_file("x")
@@ -56,13 +56,13 @@ def visible(root: Path) -> list[str]:
 
 
 def test_what_is_committed_is_there_and_said(tmp_path: Path) -> None:
-    with ExportFolder(str(tmp_path / "out")).open(SETTINGS) as folder:
+    with ExportDirectory(str(tmp_path / "out")).open(SETTINGS) as folder:
         finished, made = make(folder, 0, 100, ["a", "b"])
         assert visible(tmp_path / "out") == []
         folder.commit(finished, made)
         assert folder.finished() == [finished]
     assert visible(tmp_path / "out") == ["topic=a/0-100.parquet", "topic=b/0-100.parquet"]
-    assert ExportFolder(str(tmp_path / "out")).finished() == [finished]
+    assert ExportDirectory(str(tmp_path / "out")).finished() == [finished]
 
 
 @pytest.mark.parametrize("replacing", [False, True])
@@ -71,7 +71,7 @@ def test_a_commit_killed_at_any_step_is_finished_or_forgotten(tmp_path: Path, re
     outcomes = set()
     for step in range(30):
         root = tmp_path / f"out{step}"
-        with ExportFolder(str(root)).open(SETTINGS) as folder:
+        with ExportDirectory(str(root)).open(SETTINGS) as folder:
             before = None
             if replacing:
                 before, made = make(folder, 0, 100, ["a", "old"])
@@ -84,7 +84,7 @@ def test_a_commit_killed_at_any_step_is_finished_or_forgotten(tmp_path: Path, re
                 ended = False
             else:
                 ended = True
-        with ExportFolder(str(root)).open(SETTINGS) as folder:
+        with ExportDirectory(str(root)).open(SETTINGS) as folder:
             known = [[file.path for file in one.files] for one in folder.finished()]
             outcomes.add(str(known))
             assert visible(root) == sorted(known[0]) if known else not visible(root)
@@ -101,48 +101,48 @@ def test_a_commit_killed_at_any_step_is_finished_or_forgotten(tmp_path: Path, re
 
 def test_only_one_export_writes_at_a_time(tmp_path: Path) -> None:
     with (
-        ExportFolder(str(tmp_path)).open(SETTINGS),
+        ExportDirectory(str(tmp_path)).open(SETTINGS),
         pytest.raises(ExportRefusedError, match="another export is writing"),
     ):
-        ExportFolder(str(tmp_path)).open(SETTINGS)
-    ExportFolder(str(tmp_path)).open(SETTINGS).close()
+        ExportDirectory(str(tmp_path)).open(SETTINGS)
+    ExportDirectory(str(tmp_path)).open(SETTINGS).close()
 
 
 def test_other_settings_and_foreign_folders_are_refused(tmp_path: Path) -> None:
-    ExportFolder(str(tmp_path / "out")).open(SETTINGS).close()
+    ExportDirectory(str(tmp_path / "out")).open(SETTINGS).close()
     with pytest.raises(ExportRefusedError, match=r'with columns = \["body"\], not \["topic"\]'):
-        ExportFolder(str(tmp_path / "out")).check({**SETTINGS, "columns": ["topic"]})
-    with pytest.raises(ExportRefusedError, match=r"holds something else \(out\)"):
-        ExportFolder(str(tmp_path)).open(SETTINGS)
+        ExportDirectory(str(tmp_path / "out")).check({**SETTINGS, "columns": ["topic"]})
+    with pytest.raises(ExportRefusedError, match=r"holds other files \(out\)"):
+        ExportDirectory(str(tmp_path)).open(SETTINGS)
     (tmp_path / "file").touch()
     with pytest.raises(ExportRefusedError, match="is a file"):
-        ExportFolder(str(tmp_path / "file")).open(SETTINGS)
-    with pytest.raises(ExportRefusedError, match=r"cannot be written: "):
-        ExportFolder("/proc/nowhere").open(SETTINGS)
+        ExportDirectory(str(tmp_path / "file")).open(SETTINGS)
+    with pytest.raises(ExportRefusedError, match=r"cannot be written \("):
+        ExportDirectory("/proc/nowhere").open(SETTINGS)
     assert [path.name for path in tmp_path.iterdir() if path.name not in ("out", "file")] == []
 
 
 def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
-    ExportFolder(str(tmp_path)).open(SETTINGS).close()
+    ExportDirectory(str(tmp_path)).open(SETTINGS).close()
     (tmp_path / OWN / "ranges" / "1-2.json").write_text("{")
-    with pytest.raises(ExportRefusedError, match=r"ranges/1-2\.json is damaged"):
-        ExportFolder(str(tmp_path)).finished()
+    with pytest.raises(ExportRefusedError, match=r"ranges/1-2\.json: is damaged"):
+        ExportDirectory(str(tmp_path)).finished()
 
 
 def test_a_file_that_somebody_took_away_is_not_passed_over(tmp_path: Path) -> None:
-    with ExportFolder(str(tmp_path)).open(SETTINGS) as folder:
+    with ExportDirectory(str(tmp_path)).open(SETTINGS) as folder:
         finished, made = make(folder, 0, 100, ["a"])
         folder._fs = Mortal(folder._fs, 2)  # the manifest is written, nothing else
         with pytest.raises(Killed):
             folder.commit(finished, made)
     for path in (tmp_path / OWN / "building").iterdir():
         path.unlink()
-    with pytest.raises(ExportRefusedError, match="was removed before it was finished"):
-        ExportFolder(str(tmp_path)).open(SETTINGS)
+    with pytest.raises(ExportRefusedError, match="was removed before its range was finished"):
+        ExportDirectory(str(tmp_path)).open(SETTINGS)
 
 
 def test_a_uri_means_the_same_folder(tmp_path: Path) -> None:
-    with ExportFolder(f"file://{tmp_path}/out").open(SETTINGS) as folder:
+    with ExportDirectory(f"file://{tmp_path}/out").open(SETTINGS) as folder:
         folder.commit(*make(folder, 0, 9, ["a"]))
     assert visible(tmp_path / "out") == ["topic=a/0-9.parquet"]
     assert json.loads((tmp_path / "out" / OWN / "export.json").read_text()) == SETTINGS
@@ -159,9 +159,9 @@ def test_a_uri_means_the_same_folder(tmp_path: Path) -> None:
     ],
 )
 def test_folders_are_named_as_spark_names_them(topic: str, folder: str) -> None:
-    assert partition_folder([("topic", topic), ("date", "2026-11-21")]) == f"{folder}/date=2026-11-21"
+    assert partition_directory([("topic", topic), ("date", "2026-11-21")]) == f"{folder}/date=2026-11-21"
 
 
 def test_a_topic_too_long_for_a_folder_is_refused() -> None:
-    with pytest.raises(ExportRefusedError, match="too long for the name of a folder"):
-        partition_folder([("topic", "t" * 250)])
+    with pytest.raises(ExportRefusedError, match="too long for the name of a directory"):
+        partition_directory([("topic", "t" * 250)])

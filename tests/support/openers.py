@@ -1,6 +1,6 @@
-"""Opens and mappings of segments, held by this process or by another one: whoever asks sees no difference.
+"""Opens and mappings of segments, in this process or in a child, with the same interface.
 
-A hand that is gone has closed everything. Both are made before any file of a mount is open: see support.kept.
+An opener that has ended has closed everything. Both are made before any file of a mount is open: see support.kept.
 """
 
 import contextlib
@@ -15,12 +15,12 @@ DIRECT_ALIGNMENT = 4096
 _BOUNCE_BYTES = 1 << 20
 
 
-class Hand(Protocol):
+class Opener(Protocol):
     def ask(self, what: str, *arguments: Any) -> Any:
-        """Call a method of OwnHand. Raises what it raises."""
+        """Call a method of LocalOpener. Raises its errors."""
 
 
-class OwnHand:
+class LocalOpener:
     """The opens of this process, by numbers that the caller gives them."""
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class OwnHand:
         mapping[offset - start : offset - start + len(data)] = data
 
     def msync(self, number: int, length: int, offset: int) -> None:
-        """Of the pages that hold these bytes."""
+        """Call msync for the pages that hold these bytes."""
         mapping, start = self._mappings[number]
         first = (offset - start) // mmap.PAGESIZE * mmap.PAGESIZE
         mapping.flush(first, offset - start + length - first)
@@ -137,7 +137,7 @@ class OwnHand:
         return os.lseek(self._fds[number], offset, whence)
 
 
-class OtherHand:
+class ChildOpener:
     """The opens of another process."""
 
     def __init__(self, connection: Connection) -> None:
@@ -152,14 +152,14 @@ class OtherHand:
 
 
 @contextlib.contextmanager
-def other_hand() -> Iterator[OtherHand]:
+def child_opener() -> Iterator[ChildOpener]:
     """A process that does as it is asked until the end of the block, or of this process."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=_serve, args=(ours, theirs), daemon=True)
     process.start()
     theirs.close()
     try:
-        yield OtherHand(ours)
+        yield ChildOpener(ours)
     finally:
         ours.close()
         process.join()
@@ -167,12 +167,12 @@ def other_hand() -> Iterator[OtherHand]:
 
 def _serve(ours: Connection, theirs: Connection) -> None:
     ours.close()  # or its end would never be seen
-    hand = OwnHand()
+    opener = LocalOpener()
     with contextlib.suppress(EOFError):
         while True:
             what, arguments = theirs.recv()
             try:
-                theirs.send(hand.ask(what, *arguments))
+                theirs.send(opener.ask(what, *arguments))
             except Exception as error:
                 theirs.send(error)
-    hand.end()
+    opener.end()

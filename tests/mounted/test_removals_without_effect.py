@@ -1,4 +1,4 @@
-"""Segments whose removal frees nothing, because somebody keeps them on the disks themselves: the log is not emptied
+"""Segments whose removal frees nothing, because other processes keep the files on the disks: the log is not emptied
 for nothing, neither by the filesystem nor by the broker that statfs steers."""
 
 import os

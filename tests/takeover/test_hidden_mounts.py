@@ -1,4 +1,4 @@
-"""A takeover goes by the connection, not by what is to be seen at a path: a mount that lives is never given up."""
+"""A takeover goes by the connection, not by a path: a living mount is never given up."""
 
 import mmap
 import os
@@ -22,7 +22,7 @@ GUARD = "COMMITLOG-NOT-MOUNTED"
 
 
 def mounts(pool: PoolMount) -> list[str]:
-    """Where the pool is mounted, anywhere below its folder."""
+    """Where the pool is mounted, anywhere below its directory."""
     return [entry.mountpoint for entry in mountinfo.mounts_below(pool.workdir) if mountinfo.is_commitlogfs(entry)]
 
 
@@ -89,7 +89,7 @@ def test_moved_with_its_folder(held: tuple[KeptMount, mmap.mmap, int]) -> None:
 
 
 def change(pool: PoolMount, former: str, latter: str) -> Callable[[], None]:
-    """Of the configuration; the way back."""
+    """Moves the configuration's directory; yields a function that moves it back."""
     text = pool.config.read_text()
     assert text.count(former) == 1
     pool.config.write_text(text.replace(former, latter))
@@ -167,7 +167,7 @@ def test_a_stop_between_two_daemons_leaves_what_covers_it(held: tuple[KeptMount,
 
 
 def test_unmounted_while_the_successor_is_on_its_way(keep_versions: Callable[..., VersionedMount]) -> None:
-    """It was to go on with a mount that somebody wanted to end: it does not mount anew."""
+    """The mount was to be ended, so the daemon does not mount again."""
     mount = keep_versions(2)
     pool = mount.pool
     pool.make_segments([0])

@@ -1,14 +1,14 @@
-"""The folder that an export writes into: what is finished is told by manifests, and survives a kill at any moment.
+"""The output directory of an export. Manifests record the finished ranges; a kill at any moment does no harm.
 
     topic=T/date=D/START-END-NNN.parquet    the rows of one range of the log: START and END are log offsets
-    _commitlogfs/export.json                what all of it was made with
+    _commitlogfs/export.json                the settings of all its exports
     _commitlogfs/ranges/START-END.json      one finished range: its files and their rows
-    _commitlogfs/building/                  files in the making
+    _commitlogfs/building/                  unfinished files
 
-Readers of Parquet (Spark, pyarrow) pass over names that begin with `_`. A range is committed in three steps: its
-files are whole and synced in `building`; a manifest `START-END.committing` lists them; they are renamed into place,
-and the manifest is, last. Whoever opens the folder next finishes a commit that was cut short, so a range is never
-there twice; until then a part of its files may be missing. Everything else in `building` is thrown away.
+Readers of Parquet (Spark, pyarrow) ignore names that begin with `_`. A range is committed in three steps: its files
+are complete and synced in `building`; a manifest `START-END.committing` lists them; the files are renamed into
+place, and finally the manifest is. The next process that opens the directory completes an interrupted commit, so a
+range is never there twice; until then some of its files may be missing. All other files in `building` are deleted.
 """
 
 import fcntl
@@ -32,25 +32,25 @@ _UNFINISHED: Final = ".tmp"
 _LONGEST_NAME: Final = 255
 _DEFAULT_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED: Final = frozenset({*map(chr, range(32)), *"\"#%'*/:=?\\\x7f{[]^"})
-"""What Spark escapes in the name of a partition's folder (ExternalCatalogUtils)."""
+"""Characters that Spark escapes in the name of a partition's directory (ExternalCatalogUtils)."""
 
 
 class ExportRefusedError(PipelineError):
-    """Nothing was written."""
+    """The export was refused; nothing was written."""
 
-    exit_status = ExitCode.REFUSED
+    exit_code = ExitCode.REFUSED
 
 
 class ExportInterruptedError(PipelineError):
-    """The log has changed under it; what was finished before stays, and the same again goes on behind it."""
+    """The log changed during the export. Ranges finished before stay, and the same call continues after them."""
 
-    exit_status = ExitCode.REFUSED
+    exit_code = ExitCode.REFUSED
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedFile:
     path: str
-    """Below the output folder."""
+    """Path below the output directory."""
     rows: int
     size: int
 
@@ -80,13 +80,14 @@ class FinishedRange:
         )
 
 
-def partition_folder(partition: Iterable[tuple[str, str | None]]) -> str:
-    """`topic=T/date=D`, as Spark names it. Raises ExportRefusedError for a name that no filesystem takes."""
+def partition_directory(partition: Iterable[tuple[str, str | None]]) -> str:
+    """`topic=T/date=D`, as Spark names it. Raises ExportRefusedError for a name that no filesystem accepts."""
     names = [f"{column}={_escape(value)}" for column, value in partition]
     for name in names:
         if len(name.encode()) > _LONGEST_NAME:
             raise ExportRefusedError(
-                f"{name[:40]}...: too long for the name of a folder: export it by itself, or partition by date only"
+                f"{name[:40]}...: is too long for the name of a directory; export this topic separately, or "
+                "partition by date only"
             )
     return "/".join(names)
 
@@ -97,16 +98,16 @@ def _escape(value: str | None) -> str:
     return "".join(f"%{ord(letter):02X}" if letter in _ESCAPED else letter for letter in value)
 
 
-class ExportFolder:
-    """Context manager; holds a lock while it is open, where the output is a local folder.
+class ExportDirectory:
+    """A context manager. If the output is a local directory, it holds a lock while it is open.
 
-    `place`: a folder, or a URI that pyarrow.fs understands. All paths are below it, with `/`.
+    `place`: a directory, or a URI that pyarrow.fs understands. All paths are relative to it, with `/`.
     """
 
     def __init__(self, place: str) -> None:
         is_uri = "://" in place or place.startswith("file:")
         self.place = place if is_uri else str(Path(place).absolute())
-        """Means the same to every process on this machine."""
+        """Absolute, so that it is the same for every process on this machine."""
         try:
             self._fs, root = fs.FileSystem.from_uri(place) if is_uri else (fs.LocalFileSystem(), self.place)
         except (ArrowInvalid, OSError) as error:
@@ -115,18 +116,18 @@ class ExportFolder:
         self._is_local = isinstance(self._fs, fs.LocalFileSystem)
         self._lock: int | None = None
         self._is_cut_short = False
-        """A commit was begun that has not come to its end: the next `open` finishes it."""
+        """Whether a commit was interrupted; the next `open` completes it."""
 
     # --- opening ----------------------------------------------------------------------------------------
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Whether an export with these settings may be made, or go on, here. Changes nothing.
+        """Check whether an export with these settings may begin or continue here. Changes nothing.
 
         Raises ExportRefusedError, LocationError.
         """
         info = self._info("")
         if info.type == fs.FileType.File:
-            raise ExportRefusedError(f"{self.place} is a file: name a folder")
+            raise ExportRefusedError(f"{self.place}: is a file; name a directory")
         if info.type == fs.FileType.NotFound:
             return
         before = self._read_json(f"{OWN}/export.json")
@@ -136,12 +137,12 @@ class ExportFolder:
         for key in sorted({*before, *settings}):
             if before.get(key) != settings.get(key):
                 raise ExportRefusedError(
-                    f"{self.place} was exported with {key} = {_shown(before.get(key))}, not "
-                    f"{_shown(settings.get(key))}: ask for the same again, or name another output"
+                    f"{self.place}: was exported with {key} = {_shown(before.get(key))}, not "
+                    f"{_shown(settings.get(key))}; use the same value, or name another output"
                 )
 
     def open(self, settings: Mapping[str, Any]) -> Self:
-        """Make the folder or go on with it; a commit that was cut short is finished. Raises as `check`."""
+        """Create or open the directory, and complete an interrupted commit. Raises the errors of `check`."""
         self.check(settings)
         try:
             self._fs.create_dir(self._path(f"{OWN}/ranges"), recursive=True)
@@ -153,7 +154,7 @@ class ExportFolder:
             self._recover()
         except OSError as error:
             self.close()
-            raise ExportRefusedError(f"{self.place} cannot be written: {os_reason(error)}") from error
+            raise ExportRefusedError(f"{self.place}: cannot be written ({os_reason(error)})") from error
         except BaseException:
             self.close()
             raise
@@ -164,8 +165,8 @@ class ExportFolder:
         # A first run may have been killed before it wrote anything else.
         if any(name != OWN for name in names):
             raise ExportRefusedError(
-                f"{self.place} holds something else ({sorted(names)[0]}): name an empty folder, or one that an "
-                "export has made"
+                f"{self.place}: holds other files ({sorted(names)[0]}); name an empty directory, or the "
+                "output of an earlier export"
             )
 
     def _take_lock(self) -> None:
@@ -177,7 +178,7 @@ class ExportFolder:
         except BlockingIOError:
             os.close(lock)
             raise ExportRefusedError(
-                f"{self.place}: another export is writing into it: wait until it has ended"
+                f"{self.place}: another export is writing into it; wait until it has ended"
             ) from None
         self._lock = lock
 
@@ -194,10 +195,10 @@ class ExportFolder:
     ) -> None:
         self.close()
 
-    # --- what is there ----------------------------------------------------------------------------------
+    # --- finished ranges --------------------------------------------------------------------------------
 
     def finished(self) -> list[FinishedRange]:
-        """In the order of the log."""
+        """The finished ranges in the order of the log."""
         if self._info(f"{OWN}/ranges").type != fs.FileType.Directory:
             return []
         names = [info.base_name for info in self._list(f"{OWN}/ranges")]
@@ -208,22 +209,22 @@ class ExportFolder:
     # --- writing ----------------------------------------------------------------------------------------
 
     def new_file(self, name: str) -> tuple[str, Any]:
-        """Path and open stream of a file in the making; any process may ask."""
+        """Path and open stream of a new unfinished file; any process may create one."""
         path = f"{OWN}/building/{name}-{os.urandom(6).hex()}"
         return path, self._fs.open_output_stream(self._path(path))
 
     def finish_file(self, path: str) -> int:
-        """On the disk, and its size."""
+        """Sync the file if it is local; its size."""
         if self._is_local:
             _sync(self._path(path))
         return int(self._info(path).size)
 
     def commit(self, new: FinishedRange, made: Mapping[str, str], before: FinishedRange | None = None) -> None:
-        """Bring the files of `new` from where they were `made` (final path -> path in building) to where they
-        belong. `before`: the same range as it was exported before; what it has beyond the new files goes.
-        Raises OutputError; the next `open` finishes what was begun."""
-        kept = {file.path for file in new.files}
-        gone = {file.path for file in before.files} - kept if before is not None else set()
+        """Move the files of `new` from `made` (final path -> path in building) to their final paths. `before`: an
+        earlier export of the same range, whose other files are deleted. Raises OutputError; the next `open`
+        completes an interrupted commit."""
+        new_paths = {file.path for file in new.files}
+        gone = {file.path for file in before.files} - new_paths if before is not None else set()
         document = asdict(new) | {"made": dict(made), "remove": sorted(gone)}
         with output_errors(self.place):
             self._is_cut_short = True
@@ -232,7 +233,7 @@ class ExportFolder:
             self._is_cut_short = False
 
     def clear_building(self) -> None:
-        """Nothing is thrown away while a commit is cut short, whose files may be there."""
+        """Delete unfinished files, unless a commit is interrupted: its files may be among them."""
         for info in self._list(f"{OWN}/building") if not self._is_cut_short else ():
             self._fs.delete_file(info.path)
 
@@ -247,21 +248,23 @@ class ExportFolder:
         self.clear_building()
 
     def _carry_out(self, document: Mapping[str, Any]) -> None:
-        """Each step may have been done before."""
-        folders = set()
+        """Do all steps of a commit; each of them may have been done before."""
+        directories = set()
         for final, made in document["made"].items():
-            folder = final.rpartition("/")[0]
-            if folder not in folders:
-                self._fs.create_dir(self._path(folder), recursive=True)
-                folders.add(folder)
+            directory = final.rpartition("/")[0]
+            if directory not in directories:
+                self._fs.create_dir(self._path(directory), recursive=True)
+                directories.add(directory)
             if self._info(made).type == fs.FileType.File:
                 self._fs.move(self._path(made), self._path(final))
             elif self._info(final).type != fs.FileType.File:
-                raise ExportRefusedError(f"{self.place}: {final} was removed before it was finished: export anew")
+                raise ExportRefusedError(
+                    f"{self.place}: {final} was removed before its range was finished; export into another output"
+                )
         for path in document["remove"]:
             if self._info(path).type == fs.FileType.File:
                 self._fs.delete_file(self._path(path))
-        self._sync_folders(folders)
+        self._sync_directories(directories)
         finished = {key: document[key] for key in ("start", "end", "rows", "files", "damages")}
         name = FinishedRange.of_json(finished).name
         self._write_json(f"{OWN}/ranges/{name}.json", finished)
@@ -285,7 +288,7 @@ class ExportFolder:
             raise LocationError(f"{self.place}: {os_reason(error)}") from error
 
     def _read_json(self, below: str) -> dict[str, Any] | None:
-        """None where there is no such file."""
+        """Content of the file; None if it does not exist."""
         if self._info(below).type != fs.FileType.File:
             return None
         with self._fs.open_input_stream(self._path(below)) as stream:
@@ -293,7 +296,9 @@ class ExportFolder:
         try:
             document: dict[str, Any] = json.loads(text)
         except ValueError as error:
-            raise ExportRefusedError(f"{self.place}/{below} is damaged ({error}): export anew") from error
+            raise ExportRefusedError(
+                f"{self.place}/{below}: is damaged ({error}); export into another output"
+            ) from error
         return document
 
     def _write_json(self, below: str, document: Mapping[str, Any]) -> None:
@@ -303,18 +308,18 @@ class ExportFolder:
         if self._is_local:
             _sync(f"{path}{_UNFINISHED}")
         self._fs.move(f"{path}{_UNFINISHED}", path)
-        self._sync_folders([below.rpartition("/")[0]])
+        self._sync_directories([below.rpartition("/")[0]])
 
-    def _sync_folders(self, folders: Iterable[str]) -> None:
-        """With those above them, up to ours: they may be new."""
+    def _sync_directories(self, directories: Iterable[str]) -> None:
+        """Sync these directories and those above them up to the output: they may be new."""
         if not self._is_local:
             return
-        wanted = set()
-        for folder in folders:
-            parts = folder.split("/")
-            wanted |= {"/".join(parts[:depth]) for depth in range(len(parts) + 1)}
-        for folder in sorted(wanted):
-            _sync(self._path(folder))
+        paths = set()
+        for directory in directories:
+            parts = directory.split("/")
+            paths |= {"/".join(parts[:depth]) for depth in range(len(parts) + 1)}
+        for directory in sorted(paths):
+            _sync(self._path(directory))
 
 
 def _sync(path: str) -> None:

@@ -1,9 +1,9 @@
-"""Everything but a broker that people do in a mount, over and over, each step checked: a process of its own.
+"""Uses a mount as people do, besides a broker, and checks each step. Runs as a separate process.
 
-    python bystander.py MOUNTPOINT SEGMENT_SIZE
+    python background_user.py MOUNTPOINT SEGMENT_SIZE
 
-Works on segments far behind the log's end; reads those of the log. Runs until its input ends, then removes what it
-has made, prints how many rounds it did and ends with 0. An error ends it at once.
+It writes segments far after the log's end, and reads those of the log. It runs until its input ends, then removes
+its segments, prints the number of rounds and exits with 0. An error ends it at once.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ FIRST = 1 << 20
 """Index of its first segment."""
 
 
-class Bystander:
+class BackgroundUser:
     def __init__(self, mountpoint: Path, segment_size: int) -> None:
         self._mountpoint = mountpoint
         self._size = segment_size
@@ -75,7 +75,7 @@ class Bystander:
                 assert file.read() == self._content(index)
 
     def _read_some(self) -> None:
-        """Of the log; its oldest may be gone by now."""
+        """Segments of the log; its oldest may no longer exist."""
         names = [name for name in os.listdir(self._mountpoint) if int(name) < FIRST * self._size]
         for name in random.Random(len(names)).sample(names, min(2, len(names))):  # noqa: S311
             with contextlib.suppress(FileNotFoundError), (self._mountpoint / name).open("rb") as file:
@@ -101,17 +101,17 @@ def _numbers() -> Iterator[int]:
 
 
 def main(mountpoint: Path, segment_size: int) -> None:
-    bystander = Bystander(mountpoint, segment_size)
+    user = BackgroundUser(mountpoint, segment_size)
     rounds = 0
     for index in _numbers():
-        bystander.round(index)
+        user.round(index)
         rounds += 1
-    bystander.remove_all()
+    user.remove_all()
     print(rounds)
 
 
 @contextlib.contextmanager
-def beside(mountpoint: Path, segment_size: int) -> Iterator[None]:
+def running(mountpoint: Path, segment_size: int) -> Iterator[None]:
     """One that works until the end of the block, and has met no error then."""
     command = [sys.executable, __file__, str(mountpoint), str(segment_size)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as other:

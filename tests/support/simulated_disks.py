@@ -11,10 +11,10 @@ from commitlogfs.store.segment import BaseOffset
 from commitlogfs.store.thresholds import Thresholds
 
 SIZE = 1 << 20
-"""Of a segment."""
+"""Size of a segment."""
 
 
-class PretendLog:
+class SimulatedLog:
     """Segments in order of their offsets."""
 
     segment_size = SIZE
@@ -36,7 +36,7 @@ class PretendLog:
 
 
 @dataclass
-class PretendDisk:
+class SimulatedDisk:
     """Holds `foreign` segments' worth of other data besides our segments; `size` in segments, too."""
 
     size: int
@@ -53,7 +53,7 @@ class PretendDisk:
 class World:
     """`log[i]` is the disk (1 ...) of segment `first + i`; `held` has removed but open segments: (disk, since)."""
 
-    disks: list[PretendDisk]
+    disks: list[SimulatedDisk]
     log: list[int]
     first: int = 0
     held: dict[int, tuple[int, float]] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class World:
     """Segments by index that have another name, too."""
     refused: RefusedFacts | None = None
     ages_s: dict[int, float] = field(default_factory=dict)
-    """Of segments by index, at the beginning; 0 where nothing is said. None-like: -1 has no mtime."""
+    """Ages of segments by index at the beginning, 0 by default; -1: the segment has no mtime."""
     now: Moment = field(default_factory=lambda: Moment(1_800_000_000 * 10**9, 1000.0, 12))
 
     def used(self, number: int) -> int:
@@ -109,7 +109,7 @@ class World:
             HeldFacts(BaseOffset(i * SIZE), DiskNumber(number), 0 if i in self.punched else SIZE, since)
             for i, (number, since) in self.held.items()
         )
-        return Snapshot(self.now, tuple(disks), PretendLog(segments), held, refused=self.refused)
+        return Snapshot(self.now, tuple(disks), SimulatedLog(segments), held, refused=self.refused)
 
     def remove_oldest(self, *, is_open: bool = False) -> int:
         number = self.log.pop(0)
@@ -129,7 +129,7 @@ def striped(count: int, disks: int) -> list[int]:
 
 
 def with_free(snapshot: Snapshot, number: int, more_bytes: int) -> Snapshot:
-    """The same, but a disk has had that much foreign data removed."""
+    """A copy in which that much foreign data has been removed from a disk."""
     disks = []
     for disk in snapshot.disks:
         if disk.number == number and disk.measured is not None:

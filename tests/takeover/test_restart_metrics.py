@@ -1,4 +1,4 @@
-"""What metrics tell of restarts."""
+"""Metrics after restarts."""
 
 import os
 import re
