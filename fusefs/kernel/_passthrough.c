@@ -1,13 +1,13 @@
 /*
- * What pyfuse3 and libfuse 3.14 lack: passthrough (Linux 6.9), and a session that goes on with the descriptor of a
+ * What pyfuse3 and libfuse 3.14 lack: passthrough (Linux 6.9), and a session that continues with the descriptor of a
  * dead daemon. No policy and no paths in here; commitlogfs.fusefs.kernel.session is the Python side.
  *
  * The module is loaded with RTLD_GLOBAL before pyfuse3, so that pyfuse3's call of fuse_session_mount comes here. The
  * session then reads and writes through libfuse's public custom-I/O hooks, which see every request and every reply:
  *
- *   INIT request   kept, for the daemons to come; shown to libfuse without what it is not to ask for
- *   INIT reply     gets the flags that libfuse does not know; kept too. A replayed one is not sent.
- *   OPEN, CREATE   a reply for an inode that is bound to a backing id tells the kernel to go there by itself
+ *   INIT request   kept for later daemons; libfuse sees it without the features that it must not request
+ *   INIT reply     gets the flags that libfuse does not know; kept, too. A replayed one is not sent.
+ *   OPEN, CREATE   the reply for an inode that is bound to a backing id has the kernel use the backing file itself
  *
  * Wire structs: include/uapi/linux/fuse.h of Linux 6.18, protocol 7.45 (Debian 12's headers end at 7.36).
  */
@@ -93,7 +93,7 @@ enum { OP_OPEN = 14, OP_INIT = 26, OP_CREATE = 35, NOTIFY_RESEND = 7 };
 #define FOPEN_PASSTHROUGH (1u << 7)
 
 static const int INIT_TIMEOUT_MS = 10000;
-#define INIT_ROOM ((size_t)(1 << 20) + 8192) /* the kernel demands room for a whole write, whatever comes */
+#define INIT_ROOM ((size_t)(1 << 20) + 8192) /* the kernel requires room for a whole write, whatever comes */
 
 /* --- the one session of this process (pyfuse3 has no more than one) ------------------------------------------- */
 
@@ -115,7 +115,7 @@ struct pending { /* a request whose reply is to be changed */
 static struct {
     pthread_mutex_t lock;    /* over everything below: libfuse may reply from any thread */
     bool prepared, attached; /* the next fuse_session_mount is ours; it has been */
-    int held_fd;             /* descriptor to go on with, or -1 */
+    int held_fd;             /* descriptor to continue with, or -1 */
     bool want_passthrough;
     int fd;
     struct bytes init_request, init_reply;
@@ -123,8 +123,8 @@ static struct {
     void *bindings; /* tsearch(3) */
     struct pending *pending;
     size_t pending_count, pending_room;
-    bool last_was_resent; /* only the thread that reads requests looks at this */
-    const char *failure; /* why fuse_session_mount failed, in words */
+    bool last_was_resent; /* used only by the thread that reads requests */
+    const char *failure; /* why fuse_session_mount failed, as text */
 } session = {.lock = PTHREAD_MUTEX_INITIALIZER, .held_fd = -1, .fd = -1};
 
 static int compare_bindings(const void *one, const void *other)
@@ -140,7 +140,7 @@ static int32_t bound_to(uint64_t inode)
     return found == NULL ? 0 : (*found)->backing_id;
 }
 
-/* False without memory: the reply then goes out as it is, which is right for INIT's failure and for a plain open. */
+/* False without memory: the reply is then sent unchanged. That is a failed INIT, or a plain open. */
 static bool expect_reply(uint64_t unique, uint32_t opcode)
 {
     if (session.pending_count == session.pending_room) {
@@ -204,8 +204,8 @@ static uint64_t flags_of_init(const void *request, size_t size)
     return flags;
 }
 
-/* libfuse asks for whatever it knows and is offered. The kernel is not to drop cached pages because a time has
- * changed: nobody changes a segment but through the mount, and a look at a file would wait for its locked pages. */
+/* libfuse requests every feature that it knows and is offered. The kernel must not drop cached pages because a time
+ * has changed: segments change only through the mount, and a stat of a file would wait for its locked pages. */
 static void hide_from_libfuse(void *request, size_t size)
 {
     struct init_in *in = (void *)((char *)request + sizeof(struct in_header));
@@ -214,8 +214,8 @@ static void hide_from_libfuse(void *request, size_t size)
 }
 
 /*
- * The kernel copies a request into the reader's pages. Where one of them has to be made first and the reader is being
- * killed, it gives up and answers the request itself, with EIO: a write of somebody's that no successor would ever see.
+ * The kernel copies a request into the reader's pages. If one of them has to be made first and the reader is being
+ * killed, the kernel gives up and answers the request itself with EIO: a write that no successor would ever see.
  */
 static void have_pages(void *buffer, size_t room)
 {
@@ -233,7 +233,7 @@ static ssize_t read_request(int fd, void *buffer, size_t room, void *userdata)
     have_pages(buffer, room);
     const ssize_t size = read(fd, buffer, room);
     if (size < 0) {
-        if (errno == EAGAIN) /* the request was withdrawn; pyfuse3 takes EINTR for "look again" */
+        if (errno == EAGAIN) /* the request was withdrawn; pyfuse3 tries again on EINTR */
             errno = EINTR;
         return size;
     }
@@ -254,7 +254,7 @@ static void change_init_reply(struct iovec *arguments)
 {
     struct init_out *out = arguments->iov_base;
     if (arguments->iov_len < sizeof *out)
-        return; /* a kernel so old that it gets a short reply offers nothing of this */
+        return; /* a kernel that gets a short reply is too old to offer any of this */
     const uint64_t offered = flags_of_init(session.init_request.data, session.init_request.size);
     uint64_t wanted = HANDLE_KILLPRIV_V2 | HAS_RESEND;
     if (session.want_passthrough)
@@ -324,7 +324,7 @@ static bool read_init(int fd, void *buffer, size_t room)
            ((struct in_header *)buffer)->opcode == OP_INIT && keep(&session.init_request, buffer, (size_t)size);
 }
 
-/* Has libfuse negotiate at once, with the kernel or with the former daemon's request. */
+/* Has libfuse negotiate at once, with the kernel or with the request that the former daemon got. */
 static bool negotiate(struct fuse_session *se)
 {
     const size_t room = INIT_ROOM;
@@ -347,7 +347,7 @@ static bool negotiate(struct fuse_session *se)
     return done;
 }
 
-/* In the place of libfuse's. The GIL is held: pyfuse3 calls it from init(). */
+/* Replaces the function of libfuse. The GIL is held: pyfuse3 calls it from init(). */
 __attribute__((visibility("default"))) int fuse_session_mount(struct fuse_session *se, const char *mountpoint)
 {
     int (*mount)(struct fuse_session *, const char *) = NULL;
@@ -392,11 +392,11 @@ static PyObject *prepare(PyObject *module, PyObject *args)
     if (session.attached || session.prepared)
         PyErr_SetString(PyExc_RuntimeError, "this process has a session already");
     else if ((held_fd >= 0) != (init.len > 0))
-        PyErr_SetString(PyExc_ValueError, "a held descriptor goes with its INIT request");
+        PyErr_SetString(PyExc_ValueError, "a held descriptor and its INIT request belong together");
     else if (held_fd >= 0 && ((size_t)init.len < sizeof(struct in_header) + offsetof(struct init_in, flags2) ||
                               (size_t)init.len > INIT_ROOM ||
                               ((const struct in_header *)init.buf)->opcode != OP_INIT))
-        PyErr_SetString(PyExc_ValueError, "no INIT request");
+        PyErr_SetString(PyExc_ValueError, "not an INIT request");
     else if (held_fd >= 0 && !keep(&session.init_request, init.buf, (size_t)init.len))
         PyErr_NoMemory();
     else {
@@ -463,7 +463,7 @@ static PyObject *close_backing(PyObject *module, PyObject *arg)
     if (given == (unsigned long)-1 && PyErr_Occurred())
         return NULL;
     if (given > INT32_MAX)
-        return PyErr_Format(PyExc_OverflowError, "no backing id: %lu", given);
+        return PyErr_Format(PyExc_OverflowError, "not a backing id: %lu", given);
     const uint32_t id = (uint32_t)given;
     if (ioctl(session.fd, IOC_BACKING_CLOSE, &id) < 0)
         return PyErr_SetFromErrno(PyExc_OSError);

@@ -1,8 +1,8 @@
 """Which opened files the kernel serves by itself (passthrough), and which this process serves (plain).
 
-Decided at a file's first open and kept until the file is gone: the kernel refuses a second backing id for an inode
-in use, and a mixture of both ways. One backing id per file, shared by all its opens, whether or not there are any:
-so nothing has to be counted over the death of a daemon.
+It is decided at a file's first open and holds until the file is gone: the kernel refuses a second backing id for an
+inode in use, and a mixture of both ways. A file has one backing id, which all its opens share and which stays when
+there are none. So no count has to survive the death of a daemon.
 """
 
 import errno
@@ -25,11 +25,11 @@ from commitlogfs.store.pool.catalog import Segment
 log = logging.getLogger(__name__)
 
 _IDS_AT_ONCE = 1024
-"""Asked for between two looks at waiting requests: about a millisecond."""
+"""Backing ids tried between two checks for waiting requests; takes about a millisecond."""
 
 
 class Backing:
-    """What the kernel knows of opened files. Until `begin`, and without it, everything is served plain."""
+    """What the kernel knows of opened files. Before `begin`, everything is served plain."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
@@ -45,22 +45,23 @@ class Backing:
         `give_back_unknown`."""
         self.why_plain = "not mounted"
         self.state_lost = False
-        """Since the mount was made, a daemon has not been told what its predecessors knew of opened files."""
+        """Whether, since the mount was made, the knowledge of opened files was lost at a takeover."""
 
     def begin(self, table: BackingTable, kernel: ModuleType | None, why_plain: str) -> None:
-        """Once mounted. `kernel` is the extension, None where it is absent; with a `why_plain` no further files are
-        passed through."""
+        """Called once, when mounted. `kernel` is the extension, None if it is absent. With a `why_plain` no further
+        files are passed through."""
         self._table.close()
         self._table = table
         self._kernel = kernel
         self.why_plain = why_plain
 
     def probe_disk(self, disk: Disk) -> str:
-        """Why no file of this disk can be passed through; empty if that is not known. Blocking, in any thread."""
+        """Why no file of this disk can be passed through; empty if no reason is known. Blocks; for any thread."""
         return "" if self._kernel is None or self.why_plain else _try_disk(self._kernel, disk)
 
     def record_disk(self, disk: Disk, reason: str) -> None:
-        """What `probe_disk` has found: with a reason, its files are served plain without trying each."""
+        """Record the result of `probe_disk`. With a reason, the disk's files are served plain without trying
+        each."""
         if reason:
             self._refused[disk.number] = reason
             log_event(log, logging.WARNING, "passthrough_off", disk=disk.path, reason=reason)
@@ -73,8 +74,8 @@ class Backing:
         return ", ".join(sorted(set(reasons)))
 
     def resume(self, served: Iterable[Segment]) -> int:
-        """After a takeover: go on with what a former daemon has recorded, and give back what no file needs any
-        longer. `served` are all files that still exist. Returns how many ids were given back.
+        """After a takeover: use the records of the former daemons, and give back the ids of files that are gone.
+        `served` are all files that still exist. Returns the number of ids that were given back.
 
         `give_back_unknown` does the rest, when requests are served again.
         """
@@ -93,15 +94,15 @@ class Backing:
         return freed
 
     def resume_without_state(self) -> None:
-        """After a takeover without the table: every id there is belongs to an inode that nobody can reach any more,
-        and any file may be open."""
+        """After a takeover without the table: every id belongs to an inode that cannot be reached any more, and any
+        file may be open."""
         self._inherits_all = True
         self._newest = self._newest_id()
 
     async def give_back_unknown(self) -> int:
-        """After a takeover: the ids that nobody has recorded would keep the space of their files for ever. A daemon
-        that dies may leave one. There can be many to ask for, so requests are answered in between. Returns how
-        many were given back."""
+        """After a takeover: give back the ids without a record, which would keep the space of their files for ever.
+        A daemon that dies may leave one. There can be many ids to try, so requests are answered in between. Returns
+        the number of ids that were given back."""
         freed = 0
         for backing_id in range(1, self._newest + 1):
             if backing_id not in self._known:
@@ -113,17 +114,18 @@ class Backing:
         return freed
 
     def record_open(self, file: Segment, fd: int, *, writable: bool, first: bool, to_write: bool) -> None:
-        """Before the reply to an open. `fd` is open for reading and writing if `writable`; `first` if this daemon
-        knows of no other open; `to_write` is what the caller wants."""
+        """Called before the reply to an open. `writable`: `fd` is open for reading and writing; `first`: this
+        daemon knows of no other open; `to_write`: the caller opens the file for writing."""
         inode = int(inodes.encode(file))
         known = self._table.get(inode)
         if known is not None:
-            # A disk that has turned read-only: the kernel would open the file for writing as its caller asks, and
-            # fail, where a broker that starts again has to be let in. Possible while nobody holds the file.
+            # The disk has become read-only. The kernel would open the file for writing, as the caller asks, and
+            # fail; but a broker that starts again must succeed. Serving it plain is possible while no process holds
+            # it.
             if known == PLAIN or writable or not first:
                 return
             if inode in self._inherited:
-                # Only the kernel knows whether somebody does. If so, it refuses this open and releases it at once.
+                # Only the kernel knows whether one does. Then it refuses this open and releases it at once.
                 if to_write:
                     self._serve_plain_meanwhile(inode, known)
                 return
@@ -134,8 +136,9 @@ class Backing:
             self._kernel.bind(inode, backing_id)
 
     def record_last_close(self, file: Segment) -> None:
-        """This daemon knows of no open any more. Whether the kernel has taken or refused the plain ones: nobody has
-        the file open plain, so its backing id is right again, for whoever held it all the time and for all others.
+        """Called when this daemon knows of no open any more. Whether the kernel accepted or refused the plain
+        opens: none is left, so the backing id is right again, for processes that held the file all the time and for
+        others.
         """
         inode = int(inodes.encode(file))
         backing_id = self._set_aside.pop(inode, None)
@@ -144,14 +147,14 @@ class Backing:
             self._kernel.bind(inode, backing_id)
 
     def is_inherited(self, file: Segment) -> bool:
-        """Opened in a former daemon's time: the kernel may hold it open without our knowing."""
+        """Whether it was opened under a former daemon: the kernel may hold it open unknown to this one."""
         return self._inherits_all or int(inodes.encode(file)) in self._inherited
 
     def is_passed_through(self, file: Segment) -> bool:
         return (self._table.get(int(inodes.encode(file))) or PLAIN) != PLAIN
 
     def record_gone(self, file: Segment) -> None:
-        """The file is gone for good: the kernel holds it no longer, and neither may its backing id."""
+        """Called when the kernel does not hold the file any more. Gives its backing id back."""
         inode = int(inodes.encode(file))
         self._inherited.discard(inode)
         self._give_back(self._set_aside.pop(inode, PLAIN))
@@ -164,38 +167,38 @@ class Backing:
         self._table.remove(inode)
 
     def close(self) -> None:
-        """At the end of the daemon; what survives it is in the descriptor store."""
+        """Called at the end of the daemon. A successor gets the table from the descriptor store."""
         self._table.close()
 
     @property
     def takeovers(self) -> int:
-        """How often another daemon has gone on with this mount."""
+        """Number of takeovers of this mount."""
         return self._table.takeovers
 
     @property
     def clock_lead_s(self) -> float | None:
-        """As the first daemon of this mount has found it; None if it has not yet."""
+        """As the first daemon of this mount has measured it; None if it has not yet."""
         return self._table.clock_lead_s
 
     def record_clock_lead(self, lead_s: float | None) -> None:
-        """For the daemons to come."""
+        """For later daemons."""
         self._table.record_clock_lead(lead_s)
 
     def keep_note(self, disk: DiskNumber, kind: int, value: int | None) -> None:
-        """A number about a disk, for the daemons to come."""
+        """Keep a number about a disk for later daemons."""
         self._table.put_note(disk, kind, value)
 
     def kept_notes(self) -> dict[tuple[int, int], int]:
-        """(disk number, kind) -> what this daemon and those before it have noted."""
+        """(disk number, kind) -> number that this or a former daemon has kept."""
         return self._table.notes()
 
     def counts(self) -> tuple[int, int]:
-        """Files passed through, files served plain."""
+        """Number of files passed through, and of files served plain."""
         passed = sum(1 for _, backing_id in self._table if backing_id != PLAIN)
         return passed, len(self._table) - passed
 
     def _serve_plain_meanwhile(self, inode: int, backing_id: int) -> None:
-        """Until `record_last_close`. Recorded: a daemon that takes over has to know what is open plain."""
+        """Until `record_last_close`. It is recorded, because a successor has to know what is open plain."""
         if self._kernel is not None:
             self._kernel.unbind(inode)
         self._set_aside[inode] = backing_id
@@ -217,8 +220,8 @@ class Backing:
         return PLAIN
 
     def _newest_id(self) -> int:
-        """The highest id that the kernel can have given out: it does so one after the other, and starts anew only
-        after two billions. 0 where it gives out none."""
+        """The highest id that the kernel can have given out: it counts up, and starts again only after two billion.
+        0 if it gives out none."""
         if self._kernel is None:
             return 0
         try:
@@ -229,7 +232,7 @@ class Backing:
         return newest
 
     def _give_back(self, backing_id: int) -> int:
-        """1 if the kernel had it."""
+        """1 if the kernel knew the id, else 0."""
         if backing_id == PLAIN or self._kernel is None:
             return 0
         try:
@@ -242,11 +245,11 @@ class Backing:
 
 
 def _try_disk(kernel: ModuleType, disk: Disk) -> str:
-    """Why the kernel takes no file of this disk; empty if it does."""
+    """Why the kernel accepts no file of this disk; empty if it does."""
     try:
         fd = safe_open.open_unnamed(disk.dirfd, 0o600)
     except OSError:
-        return ""  # full, read-only or failing: nothing about passthrough is known, so each file is tried
+        return ""  # full, read-only or failing: this says nothing about passthrough, so each file is tried
     try:
         kernel.close_backing(kernel.open_backing(fd))
     except OSError as error:

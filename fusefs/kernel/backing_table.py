@@ -1,23 +1,25 @@
-"""How each opened file is served, in shared memory that survives the daemon: what the kernel remembers of an inode,
-the next daemon has to know. And the lead of the wall clock, which it must not take for granted anew.
+"""How each opened file is served, in shared memory that survives the daemon: the next daemon has to know what the
+kernel remembers of an inode. The table also keeps the lead of the wall clock: a later daemon must not reset the
+clock baseline.
 
-A memory file: a header, then one record of 16 bytes per file that was opened since the mount was made:
+It is a memory file: a header, then one record of 16 bytes for each file that was opened since the mount was made:
 
     8 bytes   magic          u64   inode number (0: free)
     u32       layout         i32   backing id; PLAIN
     u32       epoch          u32   CRC-32 of the first twelve bytes
     u32       takeovers
     u32       0
-    f64       the wall clock's lead in seconds (retention/clocks.py); 0.0: not known, as older versions leave it
+    f64       the wall clock's lead in seconds (retention/clocks.py); 0.0: not known, as older versions write it
 
-A note on a disk (disk_memory.py) is a record, too: of a file that cannot be, since its disk number is 0, served
-plain. Versions that know nothing of notes drop it as they drop files that are gone. In place of the inode number:
+A note on a disk (disk_memory.py) is a record, too. It looks like a file that cannot exist, since its disk number is
+0, and that is served plain. Versions that do not know notes drop it, as they drop files that are gone. In place of
+the inode number it has:
 
     12 bits 0,  0 0 0 0,  4 bits kind,  12 bits disk number,  32 bits value      (from the highest)
 
 A record is complete before anything depends on it, and a removed one is zero. A daemon that is killed while it
-writes one leaves the beginning of it, which counts as free; whatever else does not fit is damage, and with it the
-table is of no use: the kernel refuses an open file that is opened with another backing id.
+writes a record leaves the beginning of it, which counts as free. Anything else that does not fit is damage, and a
+damaged table is not used: the kernel refuses an open file that is opened with another backing id.
 """
 
 import mmap
@@ -51,7 +53,7 @@ _FIRST_RECORDS = 4094
 
 
 class BackingTable:
-    """One thread uses it. Descriptor and mapping are its own."""
+    """For one thread. Descriptor and mapping belong to it."""
 
     def __init__(self, fd: int, epoch: int, map_: mmap.mmap, records: dict[int, tuple[int, int]]) -> None:
         self.fd = fd
@@ -64,7 +66,7 @@ class BackingTable:
         for key in sorted(records.keys() - self._records.keys()):
             value, subject, _ = _NOTE.unpack(_INODE.pack(key))
             note = subject & _DISK_BITS, subject >> _KIND_SHIFT
-            if note in self._notes:  # a daemon was killed before it had taken the former value away
+            if note in self._notes:  # a daemon was killed before it had removed the former value
                 _RECORD.pack_into(map_, self._offset(self._notes[note][0]), 0, 0, 0)
             self._notes[note] = (records[key][0], value)
         used = {slot for slot, _ in (*self._records.values(), *self._notes.values())}
@@ -72,7 +74,7 @@ class BackingTable:
 
     @classmethod
     def create(cls, epoch: int) -> "BackingTable":
-        """An empty one. Raises OSError."""
+        """An empty table. Raises OSError."""
         fd = os.memfd_create("commitlogfs-backing", os.MFD_CLOEXEC)
         os.ftruncate(fd, _RECORD_START + _FIRST_RECORDS * _RECORD.size)
         map_ = mmap.mmap(fd, 0)
@@ -81,8 +83,8 @@ class BackingTable:
 
     @classmethod
     def open(cls, fd: int, epoch: int) -> "BackingTable":
-        """The one a former daemon has left, which must be of this epoch. Raises CorruptStateError,
-        UnknownLayoutError."""
+        """The table of a former daemon, which must be of this epoch. Raises CorruptStateError, UnknownLayoutError;
+        then `fd` stays the caller's."""
         try:
             map_ = mmap.mmap(fd, 0)
         except (OSError, ValueError) as error:
@@ -107,7 +109,7 @@ class BackingTable:
 
     @property
     def takeovers(self) -> int:
-        """How often another process has gone on with this mount."""
+        """Number of takeovers of this mount."""
         takeovers: int = _NUMBER.unpack_from(self._map, _TAKEOVERS_OFFSET)[0]
         return takeovers
 
@@ -120,7 +122,7 @@ class BackingTable:
         return lead_s or None
 
     def record_clock_lead(self, lead_s: float | None) -> None:
-        """None: the next daemon is to look for itself."""
+        """None: the next daemon has to measure it."""
         _LEAD.pack_into(self._map, _LEAD_OFFSET, lead_s or 0.0)
 
     def get(self, inode: int) -> int | None:
@@ -129,7 +131,7 @@ class BackingTable:
         return None if record is None else record[1]
 
     def put(self, inode: int, backing_id: int) -> None:
-        """Durable against the death of this process when it returns. Raises OSError if memory is short."""
+        """Survives the death of this process when it returns. Raises OSError if memory is short."""
         record = self._records.get(inode)
         slot = record[0] if record is not None else self._take_slot()
         _RECORD.pack_into(self._map, self._offset(slot), inode, backing_id, _checksum(inode, backing_id))
@@ -142,8 +144,8 @@ class BackingTable:
             self._free.append(record[0])
 
     def put_note(self, disk: int, kind: int, value: int | None) -> None:
-        """Keep a number of 32 bits about a disk; a larger one as the largest. None forgets it. Raises OSError if
-        memory is short."""
+        """Keep a number of 32 bits about a disk; a larger one is cut to the largest. None removes it. Raises
+        OSError if memory is short."""
         former = self._notes.get((disk, kind))
         value = None if value is None else min(value, _LARGEST_VALUE)
         if value == (None if former is None else former[1]):
@@ -160,7 +162,7 @@ class BackingTable:
             self._free.append(former[0])
 
     def notes(self) -> dict[tuple[int, int], int]:
-        """(disk number, kind) -> value of every note."""
+        """(disk number, kind) -> value, for every note."""
         return {key: value for key, (_, value) in self._notes.items()}
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -171,7 +173,7 @@ class BackingTable:
         return len(self._records)
 
     def close(self) -> None:
-        """Give descriptor and mapping back; the store's copy keeps the content."""
+        """Close descriptor and mapping; the copy in the descriptor store keeps the content."""
         self._map.close()
         os.close(self.fd)
 
@@ -201,12 +203,12 @@ def _checksum(inode: int, backing_id: int) -> int:
 
 
 def _is_beginning_of(written: int, whole: int) -> bool:
-    """Whether no more than the first bytes of a checksum, perhaps none, were written over zeros."""
+    """Whether only the first bytes of a checksum, or none, were written over zeros."""
     return any(written == whole & (1 << 8 * length) - 1 for length in range(4))
 
 
 def _is_a_size(length: int) -> bool:
-    """Whether a table can be so long: one that was cut off would hide records."""
+    """Whether a table can have this length: one that was cut off would hide records."""
     records, rest = divmod(length - _RECORD_START, _RECORD.size)
     times, odd = divmod(records, _FIRST_RECORDS)
     return not rest and not odd and times.bit_count() == 1

@@ -1,8 +1,8 @@
-"""The C extension `_passthrough`, or the reason why there is none.
+"""The C extension `_passthrough`, or the reason why it is missing.
 
-It supplies a function that pyfuse3 calls, so it is loaded before pyfuse3 and with its symbols visible to it. Where
-it is absent or does not fit (libfuse older than 3.14), everything goes on without passthrough and without surviving
-the daemon's death, and says so.
+It supplies a function that pyfuse3 calls, so it is loaded before pyfuse3, with its symbols visible to pyfuse3.
+Without it (not built, or libfuse older than 3.14) the daemon works without passthrough and without takeovers, and
+reports it.
 """
 
 import os
@@ -25,4 +25,4 @@ def _load() -> tuple[ModuleType | None, str]:
 
 
 module, reason = _load()
-"""The extension, and an empty reason; or None, and why."""
+"""The extension and an empty reason, or None and the reason."""

@@ -1,4 +1,5 @@
-"""What the kernel and the first daemon of a mount agreed on: kept for the daemons to come, which cannot ask again.
+"""The FUSE features that the kernel and the first daemon of a mount negotiated (FUSE_INIT). They are kept for later
+daemons, which cannot negotiate again.
 
 Written once, into a sealed memory file:
 
@@ -38,7 +39,7 @@ class Handshake:
 
 
 def write(handshake: Handshake) -> int:
-    """A sealed memory file that holds it. Raises OSError."""
+    """A sealed memory file with it. Raises OSError."""
     lengths = (len(handshake.init_request), len(handshake.init_reply))
     body = handshake.init_request + handshake.init_reply
     checksum = _checksum(LAYOUT, handshake.epoch, lengths, body)

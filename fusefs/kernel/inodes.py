@@ -1,14 +1,14 @@
-"""Inode numbers: derived from what they name, so that another process answers for them without any table.
+"""Inode numbers: derived from the files, so that another process can serve them without a table.
 
     1                              the mounted root directory
-    2 ..                           the hidden `.commitlogfs` folder and its files
+    2 ..                           the hidden directory `.commitlogfs` and its files
     epoch << 60 | disk number << 48 | st_ino
                                    a segment, temporary or retired file, by its backing inode
 
-The backing inode, not the segment number: a name that was unlinked and made again while somebody still holds
-the old file is another inode, so the two never mix (docs/decisions.md). The file handle of a file is its
-inode number too. The epoch is 0 unless what a former daemon knew of open files was lost: from then on every file
-is another inode to the kernel, which still holds the old ones.
+They contain the backing inode, not the segment number: a name that was unlinked and made again while a process
+still holds the old file is another inode, so the two never mix (docs/decisions.md). The file handle of a file is
+its inode number, too. The epoch is 0 unless the knowledge of open files was lost at a takeover: from then on every
+file is another inode to the kernel, which still holds the old ones.
 """
 
 import errno
@@ -41,7 +41,7 @@ _epoch = 0
 
 
 class StaleInodeError(SegmentNotFoundError):
-    """No file has this number: it was opened before what was known of open files was lost."""
+    """No file has this number: it was opened before the knowledge of open files was lost."""
 
 
 class BackingInode(NamedTuple):
@@ -58,30 +58,30 @@ def encode(file: Segment) -> InodeT:
 
 
 def begin_epoch(epoch: int) -> None:
-    """Once, before the first request is answered. Raises OverflowError for more than four bits."""
+    """Called once, before the first request is answered. Raises OverflowError for more than four bits."""
     global _epoch
     if not 0 <= epoch < 1 << _EPOCH_BITS:
-        raise OverflowError(f"no epoch: {epoch}")
+        raise OverflowError(f"not an epoch: {epoch}")
     _epoch = epoch << _EPOCH_BIT
 
 
 def first_of_disk(disk: DiskNumber) -> int:
-    """What is added to a backing inode number, of at most LARGEST_BACKING."""
+    """The number to add to a backing inode number of at most LARGEST_BACKING."""
     return _epoch | disk << BACKING_BITS
 
 
 def decode(inode: int) -> BackingInode | None:
-    """None for the root, the control files, a file of a former epoch, and anything that can be no file."""
+    """None for the root, the control files, a file of a former epoch, and any number that no file can have."""
     if inode >> _EPOCH_BIT != _epoch >> _EPOCH_BIT or not is_of_disk(inode):
         return None
     return BackingInode(DiskNumber(inode >> BACKING_BITS & LARGEST_DISK), inode & LARGEST_BACKING)
 
 
 def is_of_disk(inode: int) -> bool:
-    """Whether it is, or was in a former epoch, a file on a disk."""
+    """Whether the number is that of a file on a disk, in this or in a former epoch."""
     return bool(inode >> BACKING_BITS & LARGEST_DISK)
 
 
 def generation_of(btime_ns: int) -> int:
-    """Tells apart two files that got the same inode number one after the other: 32 bits of the birth time."""
+    """Distinguishes two files that got the same inode number one after the other: 32 bits of the birth time."""
     return (btime_ns ^ btime_ns >> 32) & 0xFFFFFFFF

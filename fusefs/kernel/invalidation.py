@@ -1,8 +1,8 @@
-"""Makes the kernel forget names that have gone without its asking.
+"""Invalidates dentries of names that were removed without a request of the kernel.
 
-It locks the mounted directory for that, and so waits for whoever creates something there, until he has his answer.
-A thread of ours that waits with it cannot be killed: its process would keep all its locks and go on existing, no
-successor could take its place, and nobody would ever give that answer. So a process of its own waits, which has
+For that the kernel locks the mounted directory. So it waits for any process that creates something there, until the
+daemon has answered that create. A thread that waits with the kernel cannot be killed: its process would keep all
+its locks, no successor could take over, and the answer would never come. So a child process waits, which has
 nothing but the connection.
 """
 
@@ -29,8 +29,8 @@ _FUSE_DEVICE = os.makedev(10, 229)
 
 
 def notification(name: bytes, inode: int) -> bytes:
-    """That `name` in the mounted directory is gone. `inode`, if it is not 0, was its file, and is deleted: who
-    watches it is told."""
+    """The message that `name` in the mounted directory is gone. `inode`, if it is not 0, was its file, and is
+    deleted: processes that watch it (inotify) are notified."""
     if inode:
         code, body = _NOTIFY_DELETE, _DELETE_OUT.pack(inodes.ROOT, inode, len(name), 0)
     else:
@@ -40,31 +40,31 @@ def notification(name: bytes, inode: int) -> bytes:
 
 
 class Invalidation:
-    """Names to be forgotten; told to the kernel in the order of their coming, soon."""
+    """Names to invalidate. The kernel gets them soon, in the order in which they came."""
 
     def __init__(self) -> None:
         self._waiting: list[bytes] = []
         self._wanted = trio.Event()
 
     def forget(self, name: bytes, inode: int) -> None:
-        """As `notification`; also before `run` has begun."""
+        """Arguments as of `notification`. May be called before `run`."""
         self._waiting.append(notification(name, inode))
         self._wanted.set()
 
     async def run(self) -> None:
-        """Until cancelled; what a kernel that is busy keeps waiting is left to itself then."""
+        """Runs until cancelled. A child process that waits for the kernel is left to itself then."""
         device = _find_device()
         while device is not None:
             await self._wanted.wait()
             self._wanted = trio.Event()
             messages, self._waiting = b"".join(self._waiting), []
-            told = await trio.to_thread.run_sync(_send, device, messages, abandon_on_cancel=True)
-            if told:
-                log_event(log, logging.WARNING, "names_not_forgotten", reason=told)
+            failure = await trio.to_thread.run_sync(_send, device, messages, abandon_on_cancel=True)
+            if failure:
+                log_event(log, logging.WARNING, "names_not_forgotten", reason=failure)
 
 
 def _send(device: int, messages: bytes) -> str:
-    """What went wrong; empty if nothing did."""
+    """Error messages; empty if there was no error."""
     command = [sys.executable, "-I", "-S", send_notifications.__file__, str(device)]
     try:
         sent = subprocess.run(command, input=messages, stderr=subprocess.PIPE, pass_fds=[device], check=False)
@@ -74,7 +74,7 @@ def _send(device: int, messages: bytes) -> str:
 
 
 def _find_device() -> int | None:
-    """This process's connection. libfuse gives it to nobody where a session cannot be kept."""
+    """Descriptor of this process's connection. libfuse does not give it away where a session cannot be kept."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # closed meanwhile
             status = os.fstat(int(name))

@@ -1,4 +1,4 @@
-"""What the adapter tells whoever counts: an interface, so that fusefs knows no metrics library."""
+"""What the adapter reports to be counted: an interface, so that fusefs needs no metrics library."""
 
 from typing import Protocol
 
@@ -7,16 +7,16 @@ class Observer(Protocol):
     """All calls come from the event loop and must not block."""
 
     def operation(self, op: str, errno_name: str, seconds: float) -> None:
-        """One FUSE request is answered now; `errno_name` is "" for success."""
+        """A FUSE request is answered now; `errno_name` is "" for success."""
 
     def request_resent(self) -> None:
-        """A request came that a former daemon had taken and not answered."""
+        """A request came that a former daemon had received and not answered."""
 
     def segment_created(self, result: str, seconds: float) -> None:
-        """One create ended: "ok", "exists", "no-space", "failed"."""
+        """A create ended; `result` is "ok", "exists", "no-space" or "failed"."""
 
     def disk_error(self, disk: str, op: str, errno_name: str) -> None:
-        """A disk answered a blocking call with an error, or not in time."""
+        """A disk answered a blocking call with an error, or missed its deadline."""
 
     def placement_skipped(self, reason: str) -> None:
         """A disk was passed over when a segment was placed."""

@@ -1,10 +1,10 @@
-"""Sends notifications to the kernel: a program of its own, with nothing but the standard library.
+"""Sends notifications to the kernel: a program of its own that uses only the standard library.
 
     send_notifications.py DEVICE_FD < MESSAGES
 
-MESSAGES are as the kernel takes them, one after the other; each begins with its length. What the kernel does not
-know (ENOENT) needs no notification, and after an unmount (ENODEV, ENOTCONN) none does. Other errors are told, one
-per line.
+MESSAGES have the kernel's format, one after the other; each begins with its length. A name that the kernel does not
+know (ENOENT) needs no notification, and none is needed after an unmount (ENODEV, ENOTCONN). Other errors go to
+standard error, one on each line.
 """
 
 import errno

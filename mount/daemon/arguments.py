@@ -1,4 +1,4 @@
-"""What `mount` is told, for the command and for the daemon that it starts: a configuration, or a first try."""
+"""The arguments of `mount`, for the command and for the daemon that it starts: a configuration, or `--init`."""
 
 import contextlib
 import dataclasses
@@ -17,13 +17,13 @@ from commitlogfs.store.pool import birth
 
 
 def configuration_of(which: str | None, init: str | None, segment_size: str | None) -> Config:
-    """What the arguments of `mount` mean. Raises ConfigError, UsageError."""
+    """The configuration that the arguments of `mount` stand for. Raises ConfigError, UsageError."""
     if init is None:
         if which is None:
-            raise UsageError("mount: which configuration? Give NAME or FILE, or --init DISK,DISK,... MOUNTPOINT")
+            raise UsageError("mount: no configuration given; give NAME or FILE, or --init DISK,DISK,... MOUNTPOINT")
         return load_config(configuration_file(which))
     if which is None:
-        raise UsageError("mount --init: where? Give the mountpoint as the argument")
+        raise UsageError("mount --init: no mountpoint given; give it as the argument")
     mountpoint = str(Path(which).absolute())
     if segment_size is None:
         return quick_config(name_from(mountpoint), mountpoint, init)
@@ -36,15 +36,16 @@ def configuration_of(which: str | None, init: str | None, segment_size: str | No
 
 
 def name_from(mountpoint: str) -> str:
-    """A mount without a configuration file is called after its mountpoint."""
+    """The name of a mount without a configuration file, made from its mountpoint."""
     name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in mountpoint.strip("/"))
     return name.lstrip(".-")[-64:].lstrip(".-") or "commitlog"
 
 
 def make_pool_if_none(config: Config) -> None:
-    """The first try's shortcut: folders that carry an identity are mounted as they are.
+    """Make the pool of `mount --init`. Directories that have an identity are mounted as they are.
 
-    Where there is none yet, nothing can be mounted; a successor of a daemon never looks at its mountpoint.
+    The mountpoint is checked only if no disk has an identity. Then nothing is mounted yet, so a successor never
+    touches its mountpoint.
     """
     specs = disk_specs(config)
     try:

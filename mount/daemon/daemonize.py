@@ -1,7 +1,7 @@
-"""`mount --daemon`: a process of its own in the background, and a parent that waits for the daemon's first word.
+"""`mount --daemon`: a background process, and a parent that waits until the daemon is ready or has failed.
 
-The daemon gets one end of a pipe and writes "ready", or the exit status and the one line of its error. Where there
-is a keeper, the daemon inherits that end from it.
+The daemon gets one end of a pipe and writes "ready", or the exit status and the one line of its error. With a
+keeper, the daemon inherits that end from it.
 """
 
 import os
@@ -20,10 +20,10 @@ _READY = b"ready"
 
 
 def start(command_line: Callable[[int], list[str]], name: str) -> int:
-    """Start `command_line(report_fd)` in the background; its process id once the mount answers. That is the process
-    to send signals to, be it the keeper or the daemon itself.
+    """Start `command_line(report_fd)` in the background; its process id once the mount answers. Signals go to that
+    process, which is the keeper or the daemon itself.
 
-    Raises the daemon's own error where it fails to start. An interrupt stops it, and is raised when it has ended.
+    Raises the daemon's own error if it fails to start. An interrupt stops it, and is raised when it has ended.
     """
     log_path = log_file(name)
     near, far = os.pipe()
@@ -59,11 +59,11 @@ def start(command_line: Callable[[int], list[str]], name: str) -> int:
         error = UserError(line)
         error.exit_code = ExitCode(int(code))
         raise error
-    raise RefusedError(f"{name}: the daemon ended ({status}) before it was ready: see {log_path}")
+    raise RefusedError(f"{name}: the daemon ended ({status}) before it was ready; see {log_path}")
 
 
 def log_file(name: str) -> Path:
-    """Where a background daemon writes its log; the folder is made (mode 0750). Raises RefusedError."""
+    """The log file of a background daemon. Makes its directory (mode 0750). Raises RefusedError."""
     override = os.environ.get(runtime_directory.OVERRIDE)
     if override:
         folder = Path(override)
@@ -72,17 +72,17 @@ def log_file(name: str) -> Path:
     else:
         state = user_folder("XDG_STATE_HOME", ".local/state")
         if state is None:
-            raise RefusedError("no folder for the log: this user has no home; set $XDG_STATE_HOME")
+            raise RefusedError("no directory for the log, as this user has no home directory; set $XDG_STATE_HOME")
         folder = state / "commitlogfs"
     try:
         folder.mkdir(mode=0o750, parents=True, exist_ok=True)
     except OSError as error:
-        raise RefusedError(f"{folder}: cannot be made ({error.strerror}): the log needs a place") from error
+        raise RefusedError(f"{folder}: the directory of the log cannot be made ({error.strerror})") from error
     return folder / f"{name}.log"
 
 
 class Report:
-    """The child's end of the pipe. Without one (in the foreground) every call does nothing."""
+    """The child's end of the pipe. Without a pipe (in the foreground) every call does nothing."""
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd

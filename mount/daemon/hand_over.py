@@ -1,4 +1,4 @@
-"""`commitlogfs restart`, the daemon's part: it ends, and leaves its mount to a successor."""
+"""The daemon's part of `commitlogfs restart`: it ends and leaves its mount to a successor."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ from commitlogfs.store.events import log_event
 log = logging.getLogger(__name__)
 
 ANSWER_TIME_S: Final = 0.01
-"""For the answer to be on its way."""
+"""Time for the answer to be sent."""
 HAND_OVER_TIMEOUT_S: Final = 3.0
 
 
@@ -32,11 +32,11 @@ class HandOver:
         self._asking = trio.Lock()
         self._is_decided = False
         self.has_begun = False
-        """Nothing comes between any more: the process ends with HANDED_OVER."""
+        """Whether it cannot be undone any more: the process ends with HANDED_OVER."""
 
     async def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The control verb: {"pid": of this process}, or {"refused": why}. With "force" a program that cannot be
-        loaded is no reason."""
+        """The control verb: {"pid": of this process}, or {"refused": why}. With "force", a program that cannot be
+        loaded does not refuse it."""
         reason = self._why_no_takeover()
         if reason:
             return {"refused": reason}
@@ -44,13 +44,13 @@ class HandOver:
             if not self._is_decided:
                 loaded = await trio.to_thread.run_sync(successor.prepare)
                 if loaded is False and not request.get("force"):
-                    return {"refused": "the program as it is installed now does not start: see the daemon's log"}
+                    return {"refused": "the program as it is installed now does not start; see the daemon's log"}
                 self._is_decided = True
                 trio.lowlevel.spawn_system_task(self._hand_over)
         return {"pid": os.getpid()}
 
     async def _hand_over(self) -> None:
-        """Requests in hand are answered; those that a hung disk holds are sent again to the successor."""
+        """Answers the requests that it has. Those that wait for a hung disk are sent again to the successor."""
         log_event(log, logging.INFO, "restart_requested")
         await trio.sleep(ANSWER_TIME_S)
         reason = self._why_no_takeover()

@@ -1,7 +1,7 @@
-"""A daemon that stands by: everything is loaded, nothing is opened, until its keeper calls it.
+"""A daemon that stands by: all its code is loaded and nothing is open, until its keeper calls it.
 
-Most of a successor's start is the interpreter and some hundreds of modules; taking the mount over is the smaller
-part of it. A broker waits for both, so the keeper has the first done in advance.
+Most of a successor's start is loading the interpreter and some hundreds of modules; the takeover itself is the
+smaller part. A broker waits for both, so the keeper has the first part done in advance.
 """
 
 import fcntl
@@ -19,16 +19,16 @@ from commitlogfs.mount.linux.descriptor_store import FIRST_FD, by_name
 
 _FLOOR = 64
 _STARTTIME = 19
-"""Of /proc/PID/stat, counted from the field behind the name (proc(5): 22)."""
+"""Field of /proc/PID/stat, counted from the one after the name (proc(5): 22)."""
 
 
 def wait_until_called(fd: int) -> dict[str, int]:
-    """Wait until the keeper calls; the descriptors that it hands over, as of descriptor_store.take_received. The
-    environment is then that of a daemon that is started now.
+    """Wait until the keeper calls; returns the descriptors that it sends, as descriptor_store.take_received does.
+    The environment is then that of a daemon that is started now.
 
-    Raises SystemExit: status 0 if the keeper ends, or does without this process; 1 if it calls in vain. If a file
-    with code that was loaded is not what it was, the process becomes a fresh one (exec), and this does not return:
-    half of an upgrade is no version at all.
+    Raises SystemExit: status 0 if the keeper ends or dismisses this process; 1 if a part of the call is missing. If
+    a file with loaded code has changed, the process becomes a fresh one (exec), and this does not return: a process
+    must not mix the code of two versions.
     """
     loaded = _code_files(changed_since_ns=_started_ns())
     with socket.socket(fileno=fd) as channel:
@@ -41,24 +41,24 @@ def wait_until_called(fd: int) -> dict[str, int]:
         sys.exit(0)
     os.environ.update(call.variables)
     notify.needs_time(START_TIMEOUT_S)  # also says that this process runs
-    if any(_look(path) != seen for path, seen in loaded.items()):
+    if any(_version(path) != version for path, version in loaded.items()):
         _become_fresh(call)
     return by_name(call.descriptors)
 
 
-Look = tuple[int, int, int, int]
-"""Of a file: inode, size in bytes, time of change of its content and of itself in ns. Zeros if it is gone."""
+Version = tuple[int, int, int, int]
+"""Inode of a file, its size in bytes, mtime and ctime in ns. Zeros if it is gone."""
 
 
-def _code_files(changed_since_ns: int) -> dict[str, Look | None]:
-    """The files that all modules are from, as they look now; None for one that has changed while they were loaded,
-    perhaps after its turn."""
+def _code_files(changed_since_ns: int) -> dict[str, Version | None]:
+    """The files of all loaded modules with their present versions. None for a file that has changed during loading,
+    perhaps after it was read."""
     paths = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    looks = {path: _look(path) for path in paths if path is not None}
-    return {path: look if look[3] < changed_since_ns else None for path, look in looks.items()}
+    versions = {path: _version(path) for path in paths if path is not None}
+    return {path: found if found[3] < changed_since_ns else None for path, found in versions.items()}
 
 
-def _look(path: str) -> Look:
+def _version(path: str) -> Version:
     try:
         found = os.stat(path)  # noqa: PTH116 - of some hundreds, while a broker waits
     except OSError:
@@ -67,7 +67,7 @@ def _look(path: str) -> Look:
 
 
 def _started_ns() -> int:
-    """When this process was started, as files have their times; a tick of both clocks earlier."""
+    """Start time of this process on the clock of file times, made one tick of both clocks earlier."""
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[_STARTTIME])
     per_second = os.sysconf("SC_CLK_TCK")
     age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ticks * 1_000_000_000 // per_second
@@ -75,7 +75,7 @@ def _started_ns() -> int:
 
 
 def _become_fresh(call: Call) -> NoReturn:
-    """This process, started anew as by sd_listen_fds(3). Raises OSError."""
+    """Start this process again, as a service manager would (sd_listen_fds(3)). Raises OSError."""
     os.environ["LISTEN_PID"] = str(os.getpid())
     os.environ["LISTEN_FDS"] = str(len(call.descriptors))
     os.environ["LISTEN_FDNAMES"] = ":".join(name for name, _ in call.descriptors)

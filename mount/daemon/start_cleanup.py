@@ -1,4 +1,4 @@
-"""What a start tidies on the disks, and tells: at once for a fresh mount, in the background after a takeover."""
+"""Clean-up of the disks at a start, logged: at once for a fresh mount, in the background after a takeover."""
 
 import logging
 
@@ -9,16 +9,16 @@ log = logging.getLogger(__name__)
 
 
 def clean_up(pool: Pool) -> None:
-    """Before anything is served. Raises PoolError, OSError as store.pool.open does."""
-    _tell(sweep(pool), reserve_newest(pool))
+    """Called before anything is served. Raises PoolError, OSError as store.pool.open does."""
+    _report(sweep(pool), reserve_newest(pool))
 
 
 def clean_up_after_takeover(pool: Pool) -> None:
-    """What a fresh mount does before it serves: here somebody is waiting, and a disk may hang."""
-    _tell(finish_renames(pool), reserve_newest(pool))
+    """Does later what a fresh mount does first: here requests wait, and a disk may hang."""
+    _report(finish_renames(pool), reserve_newest(pool))
 
 
-def _tell(swept: list[str], reserved: list[str]) -> None:
+def _report(swept: list[str], reserved: list[str]) -> None:
     for line in swept:
         log_event(log, logging.INFO, "swept", text=line)
     for line in reserved:

@@ -14,7 +14,7 @@ from commitlogfs.store.pool.commitlog import CommitLog
 
 DEADLINE_S: Final = 0.5
 ACTIVE_AMONG: Final = 4
-"""The segment being written is one of the newest so many: a broker makes at most two ahead."""
+"""Number of newest segments among which the one being written is: a broker makes at most two ahead."""
 
 
 class GrowthMeter:
@@ -23,16 +23,16 @@ class GrowthMeter:
         self._commitlog = commitlog
         self._threads = threads
         self._known: tuple[Segment, int] | None = None
-        """The segment found last, and how much of it was written."""
+        """The segment that was found last, and the bytes written to it."""
         self._unanswered: set[DiskNumber] = set()
-        """A hung disk holds one thread for this, no more."""
+        """Disks with a measurement under way: a hung disk holds only one thread."""
 
     async def measure(self) -> None:
-        """Bring `growth` up to date, as far as the disks answer in time."""
+        """Update `growth`, as far as the disks answer in time."""
         for segment in self._newest():
             known = self._known[1] if self._known is not None and self._known[0] is segment else 0
             try:
-                written = await self._look_at(segment, known)
+                written = await self._find_written(segment, known)
             except (OSError, TimeoutError):
                 return
             if written.length:
@@ -45,16 +45,16 @@ class GrowthMeter:
         whole = filter(self._commitlog.is_listed, reversed(self._commitlog.catalog.newest(2 * ACTIVE_AMONG)))
         return list(itertools.islice(whole, ACTIVE_AMONG))
 
-    async def _look_at(self, segment: Segment, known: int) -> Written:
+    async def _find_written(self, segment: Segment, known: int) -> Written:
         number, size = segment.disk, self._commitlog.segment_size
         if number in self._unanswered:
             raise TimeoutError
         self._unanswered.add(number)
-        look = partial(find_written, self._commitlog.disk_of(segment).dirfd, segment.path, size, known)
+        find = partial(find_written, self._commitlog.disk_of(segment).dirfd, segment.path, size, known)
 
         def work() -> Written:
             try:
-                return look()
+                return find()
             finally:
                 self._unanswered.discard(number)
 

@@ -1,4 +1,4 @@
-"""Where a log offset or a segment lies."""
+"""Finds the segment and the disk of a log offset."""
 
 from dataclasses import dataclass
 
@@ -19,14 +19,14 @@ class Location:
     disk_number: int = 0
     path: str = ""
     state: str = ""
-    """preallocated, active or sealed; empty where it was not asked for."""
+    """preallocated, active or sealed; empty if it is not known."""
     reason: str = ""
 
 
 def parse_target(target: str) -> int:
     """A log offset, or a segment's 20-digit name. Raises UsageError."""
     if not (target.isascii() and target.isdigit()) or len(target) > NAME_DIGITS or int(target) > LARGEST_OFFSET:
-        raise UsageError(f"{target!r}: neither a log offset nor a segment name: give a decimal number")
+        raise UsageError(f"{target!r}: neither a log offset nor a segment name; give a decimal number")
     return int(target)
 
 
@@ -38,7 +38,7 @@ def locate(commitlog: CommitLog, offset: int) -> Location:
     name = segment.name.decode()
     path = f"{disk.path}/{name}"
     if segment.size != commitlog.segment_size:
-        reason = f"{path} has been created and not been given its size yet"
+        reason = f"{path} has been created but does not have its size yet"
         return Location(offset, present=False, segment=name, disk=disk.path, path=path, reason=reason)
     position = offset - segment.base_offset
     return Location(offset, True, name, position, disk.path, disk.number, path)

@@ -138,18 +138,18 @@ class LogCollector(Collector):
             yield _single("last_offset_bytes", "Base offset of the newest segment", self._pool, last.base_offset)
         yield _single("log_gaps", "Gaps in the log", self._pool, log.catalog.gap_count)
         removed = _counter(
-            "segments_removed", "Segments removed: by whom uses the mount, or by which rule", "reason"
+            "segments_removed", "Segments removed: through the mount (unlink), or by which rule", "reason"
         )
         for reason in (UNLINK, *(rule.value for rule in Rule)):
             removed.add_metric([self._pool, reason], log.counters.removed[reason])
         yield removed
-        retries = _counter("segment_create_retries", "Disks that refused a create, so that the next was tried")
+        retries = _counter("segment_create_retries", "Creates that a disk refused, so that the next disk was tried")
         retries.add_metric([self._pool], log.counters.create_retries)
         yield retries
 
 
 class MountCollector(Collector):
-    """What outlives the daemon: read at the moment of a scrape."""
+    """Values that outlive the daemon, read at the moment of a scrape."""
 
     def __init__(self, backing: Backing, pool: str) -> None:
         self._backing = backing
@@ -157,7 +157,7 @@ class MountCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         passed, _ = self._backing.counts()
-        restarts = _counter("restarts", "Daemons that have gone on with this mount")
+        restarts = _counter("restarts", "Takeovers of this mount")
         restarts.add_metric([self._pool], self._backing.takeovers)
         yield restarts
         yield _single("passthrough_handles", "Files that the kernel serves by itself", self._pool, passed)
@@ -180,7 +180,7 @@ def _single(name: str, text: str, pool: str, value: float) -> GaugeMetricFamily:
 
 
 def _device_name(dirfd: int) -> str:
-    """The block device behind a folder, as /proc/diskstats calls it; "" for a filesystem without one."""
+    """Block device of a directory's filesystem, named as in /proc/diskstats; "" for a filesystem without one."""
     device = os.fstat(dirfd).st_dev
     link = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
     return link.resolve().name if link.exists() else ""

@@ -1,4 +1,4 @@
-"""Forced deletion as documents: what is in force, and what would go next."""
+"""Forced deletion as documents: the rules, their present decision, and what would be removed next."""
 
 import time
 from typing import Any
@@ -12,7 +12,7 @@ from commitlogfs.store.segment import format_segment_name
 
 
 def retention_report(retention: Retention, log: CommitLog, bytes_per_second: float) -> dict[str, Any]:
-    """Part of the status document. `bytes_per_second` is what grows on each eligible disk."""
+    """Part of the status document. `bytes_per_second`: growth of each eligible disk."""
     rules, decision, held = retention.rules, retention.preview(), retention.held()
     return {
         "mode": rules.mode.value,
@@ -31,7 +31,7 @@ def retention_report(retention: Retention, log: CommitLog, bytes_per_second: flo
 
 
 def foresee(retention: Retention, log: CommitLog) -> list[dict[str, Any]]:
-    """What would go, oldest first, if nothing but time changed; `in_seconds`: at the earliest."""
+    """Segments that would be removed if only time passed, oldest first; `in_seconds` is the earliest time."""
     now, later = retention.preview(), retention.foresee()
     planned = now.planned or later.planned
     in_s = 0.0 if now.planned else now.force_in_s or 0.0
@@ -49,7 +49,7 @@ def foresee(retention: Retention, log: CommitLog) -> list[dict[str, Any]]:
 
 
 def _pressure_in_s(rules: RetentionRules, log: CommitLog, bytes_per_second: float) -> float | None:
-    """Until the trigger is met, at the present rate; None if it will not be, or nothing is deleted."""
+    """Seconds until the trigger is met at the present rate; None if it will not be met, or nothing is deleted."""
     if rules.mode is Mode.OFF:
         return None
     times = []
@@ -64,7 +64,7 @@ def _pressure_in_s(rules: RetentionRules, log: CommitLog, bytes_per_second: floa
 
 
 def _until_hour_s(rules: RetentionRules) -> float:
-    """Until the next hour of delete_when begins, by the local clock."""
+    """Seconds until the next hour of delete_when begins, by the local clock."""
     now = time.localtime()
     past = now.tm_min * 60 + now.tm_sec
     hours = min((hour - now.tm_hour) % 24 for hour in rules.delete_when)

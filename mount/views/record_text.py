@@ -1,4 +1,4 @@
-"""A record of the log in words and as a JSON object. Pure."""
+"""A record of the log as text and as a JSON object. Pure."""
 
 import base64
 import time
@@ -15,7 +15,7 @@ _LARGEST_UNPACKED = 1 << 20
 
 
 def describe_record(record: Record) -> list[str]:
-    """One line per field, the body last."""
+    """One line for each field, the body last."""
     fields = {
         "offset": f"{record.physical_offset}, {record.total_size:,} bytes, format V{record.version}",
         "topic": printable(record.topic),
@@ -62,7 +62,7 @@ def describe_flags(record: Record) -> list[str]:
 
 
 def record_as_json(record: Record) -> dict[str, Any]:
-    """Stable schema: RocketMQ's names where it has them; the body as stored, in base64."""
+    """Stable schema. The names are RocketMQ's where it has one; the body is as stored, in base64."""
     return {
         "topic": record.topic,
         "queueId": record.queue_id,
@@ -105,7 +105,7 @@ def _text_or_hex(body: bytes) -> list[str]:
         return _hexdump(body)
     lines = text[:_TEXT_SHOWN].split("\n")
     rest = len(text) - _TEXT_SHOWN
-    return [*lines, f"... and {rest:,} characters more: --raw or --json give all"] if rest > 0 else lines
+    return [*lines, f"... and {rest:,} characters more: --raw and --json show all"] if rest > 0 else lines
 
 
 def _hexdump(body: bytes) -> list[str]:
@@ -115,11 +115,11 @@ def _hexdump(body: bytes) -> list[str]:
         shown = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in part)
         lines.append(f"{start:06x}  {part.hex(' '):<{3 * _HEX_BYTES_PER_LINE - 1}}  {shown}")
     rest = len(body) - _HEX_BYTES_SHOWN
-    return [*lines, f"... and {rest:,} bytes more: --raw or --json give all"] if rest > 0 else lines
+    return [*lines, f"... and {rest:,} bytes more: --raw and --json show all"] if rest > 0 else lines
 
 
 def _unpacked(record: Record) -> bytes | None:
-    """The body as the producer gave it; None where it is packed by something Python 3.11 does not unpack."""
+    """The body as the producer sent it; None if Python 3.11 does not know its compression."""
     if not record.sys_flag & SysFlag.COMPRESSED:
         return record.body
     if _compression(record) != "zlib":

@@ -1,4 +1,4 @@
-"""Segments per disk as a picture: one row per disk, columns in the order of the log. Pure.
+"""Segments of each disk as a picture: one row for each disk, columns in the order of the log. Pure.
 
 As long as there is room, a segment has one cell of one or several characters. Beyond that a column stands for
 several segments and is shaded by how many of them the disk holds, from one to the most that any disk holds in any
@@ -32,7 +32,7 @@ ASCII: Final = Symbols("-+*#", ".", "x", "|-+|", "~")
 
 
 def symbols_for(encoding: str | None) -> Symbols:
-    """Blocks where the output can take them."""
+    """Blocks if the output can show them."""
     try:
         "".join((BLOCKS.shades, BLOCKS.nothing, BLOCKS.gap, BLOCKS.ruler, BLOCKS.ellipsis)).encode(
             encoding or "ascii"
@@ -108,7 +108,7 @@ class _Scale:
     first: int
     segment_size: int
     slots: int
-    """Places for segments from the first to the last, gaps included."""
+    """Number of segments from the first to the last, gaps included."""
     per_column: int
     cell_width: int
 
@@ -138,14 +138,14 @@ class _Scale:
         return min(self.per_column, self.slots - column * self.per_column)
 
     def offset_at(self, place: int) -> int:
-        """The log offset where the character at `place` begins."""
+        """The log offset at which the character at `place` begins."""
         return self.first + place // self.cell_width * self.per_column * self.segment_size
 
     def cells(self, held: Counter[int], most: int, symbols: Symbols) -> str:
         return "".join(self.cell(_shade(held[n], most, symbols), " ") for n in range(self.columns)).rstrip()
 
     def cell(self, symbol: str, between: str) -> str:
-        """Wide cells have a blank between them, so that neighbours can be told apart."""
+        """Wide cells have a blank between them, so that neighbours can be distinguished."""
         return symbol * (self.cell_width - 1) + between if self.cell_width > 2 else symbol * self.cell_width
 
 
@@ -165,7 +165,7 @@ def _labels(disks: Sequence[tuple[int, str]], counts: Counter[int], longest: int
 
 
 def _shorten(path: str, longest: int, symbols: Symbols) -> str:
-    """The end of a path tells disks apart less often than its beginning does: keep some of both."""
+    """Shorten a path in its middle: paths of disks differ at the beginning or at the end."""
     if len(path) <= longest:
         return path
     head = (longest - 1) // 2
@@ -204,4 +204,4 @@ def _legend(scale: _Scale, most: int, has_gaps: bool, symbols: Symbols) -> tuple
         if low <= high:
             parts.append(f"{shade} {low:,}" if low == high else f"{shade} {low:,} to {high:,}")
     lines = (f"a column is {scale.per_column:,} segments; of these the disk holds:", "   ".join(parts))
-    return (*lines, f"{symbols.gap} some are missing: no disk holds them") if has_gaps else lines
+    return (*lines, f"{symbols.gap} some are missing on all disks") if has_gaps else lines

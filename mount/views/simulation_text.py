@@ -17,7 +17,7 @@ _EARLIER: Final = 0.9
 """A disk that reaches `force` in less than this share of the time the pool needs is a small one."""
 
 _ALIKE: Final = 0.02
-"""Of the times in one row."""
+"""Tolerance of the times in one row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ def describe_retention(report: SimulationReport) -> str:
     retention = report.retention
     if retention is None:
         if report.first_removal_s is None:
-            return "Nothing is removed in this time: the log keeps all it was given."
-        return "The log has not come to a steady state: it still grows at the end."
+            return "Nothing is removed in this time: the log keeps everything."
+        return "The log has not reached a steady state: it still grows at the end."
     shortest, longest = duration_in_words(retention.shortest_s), duration_in_words(retention.longest_s)
     text = f"The log reaches back {shortest}"
     if shortest != longest:
@@ -94,12 +94,12 @@ def describe_removals(report: SimulationReport, scenario: Scenario) -> list[str]
     ):
         lines.append(f"{who[actor]} removes {count_of(count, 'segment')}: {why[rule]}.")
     if report.first_removal_s is not None:
-        lines.append(f"The first one goes after {duration_in_words(report.first_removal_s)}.")
+        lines.append(f"The first one is removed after {duration_in_words(report.first_removal_s)}.")
     return lines
 
 
 def table_rows(report: SimulationReport) -> list[tuple[str, ...]]:
-    """Neighbours that fare alike share a row, with the times of the first of them."""
+    """Neighbours with almost the same times share a row, with the times of the first of them."""
     groups: list[list[DiskReport]] = []
     for disk in report.disks:
         if groups and _fare_alike(groups[-1][0], disk):
@@ -172,7 +172,7 @@ def as_document(report: SimulationReport, scenario: Scenario, found: list[Remark
 
 
 def fill_time_s(disks: tuple[PlannedDisk, ...], bytes_per_s: int) -> float:
-    """Until all are at `force`."""
+    """Seconds until all disks are at `force`."""
     room = sum(max(0, d.size_bytes * d.thresholds.force / 100 - d.foreign_bytes) for d in disks)
     return room / bytes_per_s
 
@@ -185,10 +185,10 @@ def _refusals(report: SimulationReport) -> list[Remark]:
     if report.refused_s:
         text = f"messages are refused for {duration_in_words(report.refused_s)} in all"
         if report.refused_creates:
-            text += f", and {count_of(report.refused_creates, 'segment')} found no disk when first asked for"
+            text += f", and {count_of(report.refused_creates, 'segment')} found no disk at the first try"
         found.append(Remark("refused", "warning", text, "more room, a lower rate, or less other data"))
     elif report.refused_creates:
-        text = f"{count_of(report.refused_creates, 'segment')} found no disk when first asked for, and came in time"
+        text = f"{count_of(report.refused_creates, 'segment')} found no disk at first, and were created in time"
         found.append(Remark("refused", "warning", text, "more room between force and full"))
     return found
 
@@ -199,9 +199,9 @@ def _early_removals(report: SimulationReport, scenario: Scenario) -> list[Remark
         return []
     force = min(disk.thresholds.force for disk in scenario.disks)
     needed = reserved_s * scenario.ingest_bytes_per_s * 100 / force
-    text = f"messages go after {duration_in_words(report.youngest_removed_s)}, before their time: "
+    text = f"messages are removed after {duration_in_words(report.youngest_removed_s)}, before their time: "
     text += f"{duration_in_words(reserved_s)} (fileReservedTime, reserved)"
-    remedy = f"{approximate_size(needed)} of equal disks would do, or a lower rate, or a shorter reserved time"
+    remedy = f"{approximate_size(needed)} of equal disks are enough; or lower the rate, or the reserved time"
     return [Remark("removed-early", "warning", text, remedy)]
 
 
@@ -225,7 +225,7 @@ def _foreign_data(report: SimulationReport) -> list[Remark]:
 
 
 def _small_disks(report: SimulationReport, scenario: Scenario) -> list[Remark]:
-    """Those that `force` stops long before the others."""
+    """A remark on disks that reach `force` long before the others."""
     last_s = max((d.reached_s.get("force", report.duration_s) for d in report.disks), default=0.0)
     small = [d for d in report.disks if 0 < d.reached_s.get("force", math.inf) < _EARLIER * last_s]
     if not small:
@@ -245,7 +245,7 @@ def _small_disks(report: SimulationReport, scenario: Scenario) -> list[Remark]:
 
 
 def _slow_expiry(report: SimulationReport, scenario: Scenario) -> list[Remark]:
-    """More comes in a day than a broker removes in its hours."""
+    """A remark if more segments come in a day than a broker removes in its hours."""
     broker = scenario.broker
     if scenario.rules.mode is Mode.FILESYSTEM or (Actor.BROKER, Rule.AGE) not in report.removed:
         return []

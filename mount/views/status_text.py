@@ -1,4 +1,4 @@
-"""The status document in sentences. Pure."""
+"""The status document as sentences. Pure."""
 
 import time
 from typing import Any
@@ -26,7 +26,7 @@ def describe_log(document: dict[str, Any]) -> str:
     rate = document["ingest_bytes_per_second"]
     if rate >= 1:
         return f"{text}, growing by {approximate_size(rate)}/s."
-    if document.get("idle_since") is not None:  # a daemon of a former version does not tell
+    if document.get("idle_since") is not None:  # a daemon of a former version does not report it
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(document["idle_since"]))
         return f"{text}, idle since {since}."
     return f"{text}."
@@ -55,10 +55,11 @@ def describe_passthrough(daemon: dict[str, Any]) -> str:
     text = f"passthrough on, but for {count_of(plain, 'file')}" if plain else "passthrough on"
     if daemon["passthrough"] == "off":
         text = f"passthrough off ({daemon['passthrough_reason']})"
-    if daemon.get("takeover_available", True):  # a daemon of an earlier version does not say
+    if daemon.get("takeover_available", True):  # a daemon of a former version does not report it
         return text
     return (
-        f"{text}; the mount ends with the daemon: no takeover is possible ({daemon['takeover_unavailable_reason']})"
+        f"{text}; no takeover is possible, so the mount ends with the daemon "
+        f"({daemon['takeover_unavailable_reason']})"
     )
 
 
@@ -70,14 +71,14 @@ def describe_disk(disk: dict[str, Any], document: dict[str, Any]) -> str:
     if refusal == "no-room":
         return "full: no new segments until space is free"
     if refusal == "held-back":
-        return f"passed over for a moment: {disk['last_error']}"
+        return f"in backoff for a moment: {disk['last_error']}"
     if refusal == "not-writable":
-        return "read-only: its segments are served, new ones go elsewhere"
+        return "read-only: its segments are served, new ones are made on other disks"
     if refusal == "unknown-usage":
-        return "does not answer: passed over"
+        return "does not answer: skipped for new segments"
     parts = []
     if document["placement"]["fallback"]:
-        parts.append("above its limit like all others, used all the same")
+        parts.append("above its limit like all others, so used anyway")
     if disk["path"] == document["placement"]["next_disk"]:
         parts.append("takes the next segment")
     if disk["next_threshold"] is not None:
@@ -89,7 +90,7 @@ def describe_disk(disk: dict[str, Any], document: dict[str, Any]) -> str:
 
 
 def describe_pressure(document: dict[str, Any]) -> str:
-    """What the broker sees, and what it will do by itself."""
+    """The fill level that the broker sees, and what the broker will do by itself."""
     shown = document["statfs"]["used_percent"]
     limits = document["thresholds"]
     who = "least full" if document["statfs"]["trigger"] == "all" else "fullest"
@@ -111,11 +112,10 @@ def describe_retention(retention: dict[str, Any]) -> str:
     held = retention["held_open"]
     after = ""
     if held["segments"]:
-        size = approximate_size(held["bytes"])
-        verb = "is" if held["segments"] == 1 else "are"
-        after = f" {count_of(held['segments'], 'removed segment')} of {size} {verb} still open: free when closed."
+        size, verb = approximate_size(held["bytes"]), "is" if held["segments"] == 1 else "are"
+        after = f" {count_of(held['segments'], 'removed segment')} of {size} {verb} still open, so not free yet."
     if retention["removing"]:
-        return f"{text}{count_of(retention['removing'], 'segment')} are to go now.{after}"
+        return f"{text}removes {count_of(retention['removing'], 'segment')} now.{after}"
     if retention["force_in_seconds"] is not None:
         return (
             f"{text}begins in {approximate_duration(retention['force_in_seconds'])} if the pressure holds.{after}"
@@ -128,7 +128,7 @@ def describe_retention(retention: dict[str, Any]) -> str:
 
 
 def describe_store_root(document: dict[str, Any]) -> str:
-    """What the broker does for the sake of the disk that holds its consumequeue."""
+    """What the broker does to free space on the disk that holds its consumequeue."""
     root, limits = document["store_root"], document["thresholds"]
     used = root["used_percent"]
     if used is None:

@@ -171,8 +171,8 @@ def test_configuration_of_an_impossible_name(unborn: PoolMount) -> None:
 COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "unknown verb": (("mont",), ("mont",)),
     "unknown option": (("mount", "--deamon", "x"), ("--deamon",)),
-    "mount of nothing": (("mount",), ("which",)),
-    "mount --init without a mountpoint": (("mount", "--init", "/a,/b"), ("where?",)),
+    "mount of nothing": (("mount",), ("no configuration",)),
+    "mount --init without a mountpoint": (("mount", "--init", "/a,/b"), ("no mountpoint",)),
     "mount --init with a gap": (("mount", "--init", "/a,,/b", "/m"), ("empty",)),
     "mount --init with a bad size": (("mount", "--init", "/a", "--segment-size", "1XB", "/m"), ("--segment-size",)),
     "mount --init inside a disk": (("mount", "--init", "/a", "/a/b"), ("/a/b",)),

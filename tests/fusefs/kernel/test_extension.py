@@ -22,9 +22,9 @@ def test_it_was_built_and_loads() -> None:
 def test_bad_arguments_are_refused() -> None:
     if extension.module is None:
         pytest.skip(extension.reason)
-    with pytest.raises(ValueError, match="a held descriptor goes with its INIT request"):
+    with pytest.raises(ValueError, match="a held descriptor and its INIT request belong together"):
         extension.module.prepare(3, b"", True)
-    with pytest.raises(ValueError, match="no INIT request"):
+    with pytest.raises(ValueError, match="not an INIT request"):
         extension.module.prepare(3, b"x" * 100, True)
     with pytest.raises(OverflowError):
         extension.module.close_backing(1 << 40)

@@ -115,7 +115,7 @@ def cli(capfdbinary, monkeypatch, tmp_path):
         ("--config good.toml umount", UNREACHABLE, "no commitlogfs is mounted here"),
         ("init", USAGE, "give either a configuration"),
         ("adopt --disks a --segment-size 5", USAGE, "multiple of 4096"),
-        ("mount", USAGE, "which configuration?"),
+        ("mount", USAGE, "no configuration given"),
         ("bench --size 5", USAGE, "--size: 5 is no multiple"),
         ("bench --body many", USAGE, "--body: 'many' is not a size"),
         ("bench --rounds 0", USAGE, "--rounds"),

@@ -48,7 +48,7 @@ def test_it_says_how_far_the_log_reaches_back(simulate):
     assert lines[1] == "The log reaches back 6.8 h to 7.1 h (median 6.9 h), from 7.1 h after the beginning on."
     assert lines[2].startswith("Every disk has reached clean after 6.2 h, force after 7.1 h.")
     assert lines[3].endswith("for lack of space, whatever their age.")
-    assert "warning: messages go after 6.8 h, before their time: 3.0 d" in out
+    assert "warning: messages are removed after 6.8 h, before their time: 3.0 d" in out
 
 
 def test_equal_disks_share_a_row(simulate):

@@ -47,7 +47,7 @@ def test_first_and_last_byte(commitlog, folders):
         (2 * SIZE - 1, "before the oldest segment"),
         (3 * SIZE, "in a gap of the log: see `commitlogfs check`"),
         (4 * SIZE + 7, f"segment {4 * SIZE:020d} is quarantined: it lies on more than one disk"),
-        (5 * SIZE, "has been created and not been given its size yet"),
+        (5 * SIZE, "has been created but does not have its size yet"),
         (7 * SIZE, f"after the newest segment {6 * SIZE:020d}: not written yet"),
         (2**63 - 1, "after the newest segment"),
     ],

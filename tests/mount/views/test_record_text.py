@@ -64,8 +64,8 @@ def test_a_binary_body_is_a_hexdump():
 
 
 def test_long_bodies_are_cut():
-    assert described(body=b"x" * 5000)[-1] == "... and 3,000 characters more: --raw or --json give all"
-    assert described(body=b"\0" * 5000)[-1] == "... and 4,488 bytes more: --raw or --json give all"
+    assert described(body=b"x" * 5000)[-1] == "... and 3,000 characters more: --raw and --json show all"
+    assert described(body=b"\0" * 5000)[-1] == "... and 4,488 bytes more: --raw and --json show all"
 
 
 def test_nothing_in_a_record_steers_the_terminal():

@@ -60,7 +60,7 @@ def test_a_gap_shows_in_a_shaded_column():
     drawn = picture([1] * 5 + [0] + [1] * 94, width=62, disks=1)
     assert drawn.gaps is not None
     assert drawn.gaps.cells == " x"
-    assert drawn.legend[-1] == "x some are missing: no disk holds them"
+    assert drawn.legend[-1] == "x some are missing on all disks"
 
 
 def test_one_segment():

@@ -77,9 +77,9 @@ def test_degraded():
         ({"next_threshold": None}, ""),
         ({"refusal": "above-force"}, "skipped for new segments until below 83 %"),
         ({"refusal": "no-room"}, "full: no new segments until space is free"),
-        ({"refusal": "held-back", "last_error": "EIO"}, "passed over for a moment: EIO"),
-        ({"refusal": "not-writable"}, "read-only: its segments are served, new ones go elsewhere"),
-        ({"refusal": "unknown-usage"}, "does not answer: passed over"),
+        ({"refusal": "held-back", "last_error": "EIO"}, "in backoff for a moment: EIO"),
+        ({"refusal": "not-writable"}, "read-only: its segments are served, new ones are made on other disks"),
+        ({"refusal": "unknown-usage"}, "does not answer: skipped for new segments"),
     ],
 )
 def test_disk(changes, text):
@@ -89,7 +89,7 @@ def test_disk(changes, text):
 def test_a_disk_in_fall_back():
     document = a_document(placement={"fallback": True, "next_disk": None})
     said = describe_disk(a_disk(next_threshold="full", eta_seconds=60.0), document)
-    assert said == "above its limit like all others, used all the same, reaches full (90 %) in about 60 s"
+    assert said == "above its limit like all others, so used anyway, reaches full (90 %) in about 60 s"
 
 
 @pytest.mark.parametrize(
