@@ -37,7 +37,7 @@ def test_a_handshake_is_read_as_it_was_written():
     os.close(fd)
 
 
-def test_a_handshake_cannot_be_changed_by_whoever_gets_it():
+def test_a_handshake_cannot_be_changed_by_its_receivers():
     fd = handshake.write(SHAKEN)
     for change in (lambda: os.pwrite(fd, b"x", 0), lambda: os.ftruncate(fd, 0), lambda: os.ftruncate(fd, 1 << 16)):
         with pytest.raises(PermissionError):
@@ -74,7 +74,7 @@ def test_another_layout_is_refused_by_name():
     os.close(fd)
 
 
-def test_epochs_follow_each_other_and_never_return_to_the_first():
+def test_epochs_never_return_to_the_first():
     epochs = [SHAKEN.epoch]
     state = SHAKEN
     for _ in range(40):
@@ -96,7 +96,7 @@ def reopened(table: BackingTable, epoch: int = 0) -> BackingTable:
         raise
 
 
-def test_a_table_is_read_by_the_next_daemon_as_the_last_one_left_it():
+def test_the_next_daemon_reads_the_table_as_it_was_left():
     rng = random.Random(5)  # noqa: S311
     table = BackingTable.create(0)
     model: dict[int, Any] = {}
@@ -139,7 +139,7 @@ def test_a_record_cut_short_by_a_kill_counts_as_free():
 
 
 @pytest.mark.parametrize("content", [b"", b"short", bytes(70_000), b"clfsBACK" + bytes(10)])
-def test_what_is_no_table_is_damaged(content):
+def test_other_content_than_a_table_is_damaged(content):
     fd = memory_file(content)
     with pytest.raises((CorruptStateError, UnknownLayoutError)):
         BackingTable.open(fd, 0)
@@ -180,7 +180,7 @@ def test_a_table_of_another_epoch_or_layout_is_not_used():
     table.close()
 
 
-def test_the_clocks_lead_survives_and_is_not_known_to_a_former_version():
+def test_the_clocks_lead_survives_and_may_be_unknown():
     table = BackingTable.create(0)
     assert table.clock_lead_s is None
     table.record_clock_lead(1_800_000_000.25)
@@ -235,7 +235,7 @@ def test_a_note_half_replaced_by_a_kill_is_one_note():
     successor.close()
 
 
-def test_a_former_version_takes_notes_for_files_that_are_gone():
+def test_a_former_version_takes_notes_for_removed_files():
     """Served plain, on no disk: it forgets them, and gives no backing id back."""
     table = BackingTable.create(0)
     table.put_note(3, 2, 1 << 31)

@@ -61,7 +61,7 @@ def test_a_call_brings_variables_and_copies_of_descriptors(ends: tuple[socket.so
         os.close(other)
 
 
-def test_a_keeper_that_has_ended_calls_nobody(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_a_keeper_that_has_ended_makes_no_call(ends: tuple[socket.socket, socket.socket]) -> None:
     keepers, daemons = ends
     keepers.close()
     assert standby_call.receive(daemons) is None
@@ -95,9 +95,7 @@ def test_without_a_keeper_nothing_is_prepared(monkeypatch: pytest.MonkeyPatch, w
     assert successor.prepare() is None
 
 
-def test_a_manager_that_does_not_know_the_word_or_never_answers(
-    monkeypatch: pytest.MonkeyPatch, workdir: Path
-) -> None:
+def test_a_manager_that_does_not_answer_prepares_nothing(monkeypatch: pytest.MonkeyPatch, workdir: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(workdir / "n"))
         monkeypatch.setenv("NOTIFY_SOCKET", str(workdir / "n"))
@@ -190,7 +188,7 @@ def waiter(workdir: Path) -> Iterator[Waiter]:
     made.end()
 
 
-def test_the_process_that_stood_by_goes_on(waiter: Waiter) -> None:
+def test_the_standby_itself_becomes_the_daemon(waiter: Waiter) -> None:
     waiter.wait()
     said, came = waiter.call()
     assert said.startswith(f"called 1 {waiter.process.pid} now ['a', 'b', 'c'] ['one', '{STANDBY_OPTION}', ")
@@ -218,7 +216,7 @@ def test_after_an_upgrade_it_starts_anew_under_its_pid(waiter: Waiter, change: s
     assert came == b"bac"
 
 
-def test_code_that_is_gone_is_no_version(waiter: Waiter) -> None:
+def test_a_standby_whose_code_was_removed_ends(waiter: Waiter) -> None:
     waiter.wait()
     waiter.part.unlink()
     assert waiter.call() == ("", b"")
@@ -260,7 +258,7 @@ def started(stub: KeptStub, number: int = -1) -> dict[str, str]:
 @pytest.mark.mounted
 @pytest.mark.root
 class TestWithMount:
-    def test_it_is_the_next_daemon_and_finds_what_any_other_would(self, stub: KeptStub) -> None:
+    def test_the_standby_finds_what_a_fresh_daemon_would(self, stub: KeptStub) -> None:
         stub.watchdog_s = 5.0
         stub.start(standby=True)
         first = stub.wait_ready()
@@ -307,7 +305,7 @@ class TestWithMount:
         assert stub.wait_standby(2) not in (waiting, second["pid"])
         self._no_zombies(stub)
 
-    def test_one_that_cannot_take_the_call_is_followed_by_a_fresh_one(self, stub: KeptStub) -> None:
+    def test_a_standby_that_cannot_be_called_is_replaced(self, stub: KeptStub) -> None:
         stub.start(standby=True)
         first = stub.wait_ready()
         waiting = stub.wait_standby()
@@ -379,7 +377,7 @@ class TestWithMount:
         self._no_zombies(stub)
 
     @pytest.mark.parametrize("fails", [False, True])
-    def test_who_steps_back_has_the_next_one_loaded_first(self, stub: KeptStub, fails: bool) -> None:
+    def test_before_a_hand_over_the_next_standby_is_loaded(self, stub: KeptStub, fails: bool) -> None:
         stub.plan(f"mount store ready wait:go prepare exit:{ExitCode.HANDED_OVER.value}")
         stub.start(standby=True)
         stub.wait_ready()
@@ -395,7 +393,7 @@ class TestWithMount:
         eventually(lambda: has_ended(former))
         self._no_zombies(stub)
 
-    def test_nobody_loads_one_where_none_is_to_stand_by(self, stub: KeptStub) -> None:
+    def test_without_standby_none_is_loaded_for_a_hand_over(self, stub: KeptStub) -> None:
         stub.plan(f"mount store ready prepare exit:{ExitCode.HANDED_OVER.value}")
         stub.start()
         stub.wait_ready(2)

@@ -6,7 +6,7 @@ from support.pools import run_cli
 pytestmark = pytest.mark.mounted
 
 
-def test_a_runtime_folder_too_deep_for_a_socket_changes_nothing(make_pool, workdir):
+def test_a_too_deep_runtime_directory_changes_nothing(make_pool, workdir):
     pool = make_pool(1)
     deep = workdir / ("d" * 100)
     ran = run_cli("mount", pool.config, env={"COMMITLOGFS_RUNTIME_DIR": str(deep)})

@@ -61,7 +61,7 @@ def is_there(options: Options) -> bool:
 
 
 @pytest.mark.parametrize("patient", [True, False])
-def test_a_dead_mount_that_nobody_holds_is_detached(options: Options, signals: Signals, patient: bool):
+def test_a_dead_mount_without_holders_is_detached(options: Options, signals: Signals, patient: bool):
     with dead_mount(options):
         assert is_there(options)
         detach_unused(options, signals, patient=patient)
@@ -107,7 +107,7 @@ def test_a_stop_signal_ends_the_wait(options: Options, signals: Signals):
 
 
 @pytest.mark.parametrize("lock", [runtime_directory.keeper_lock_path, runtime_directory.lock_path])
-def test_a_mount_of_somebody_who_lives_stays(options: Options, signals: Signals, lock):
+def test_a_mount_with_a_living_keeper_or_daemon_stays(options: Options, signals: Signals, lock):
     with dead_mount(options), lock(options.name).open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         detach_unused(options, signals, patient=True)

@@ -43,7 +43,7 @@ def nobody() -> bool:
     return False
 
 
-def test_back_off_doubles_up_to_five_seconds_and_ends_after_ten_failures():
+def test_back_off_doubles_to_5_s_and_ends_after_ten_failures():
     restarts = Restarts()
     delays = [restarts.delay_after(1, has_served=False, is_held=nobody) for _ in range(11)]
     assert delays == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0, None]
@@ -138,7 +138,7 @@ def test_descriptors_are_kept_by_name_and_dropped_together():
     os.close(reader)
 
 
-def test_too_many_descriptors_or_a_bad_name_are_refused_and_closed():
+def test_too_many_descriptors_or_a_bad_name_are_refused():
     kept = KeptDescriptors()
     reader, writer = os.pipe()
     assert not kept.keep("a:b", [os.dup(writer)])
@@ -191,7 +191,7 @@ def test_a_message_tells_its_sender_fields_and_descriptors(inbox: Inbox):
     assert list(inbox.receive()) == []
 
 
-def test_a_message_that_is_too_long_is_dropped_with_its_descriptors(inbox: Inbox):
+def test_a_too_long_message_is_dropped_with_its_descriptors(inbox: Inbox):
     reader, writer = os.pipe()
     _send(inbox, b"READY=1\n" + b"x" * 10_000, [writer])
     _send(inbox, b"READY=1")
@@ -204,7 +204,7 @@ def test_a_message_that_is_too_long_is_dropped_with_its_descriptors(inbox: Inbox
 # --- spawn -----------------------------------------------------------------------------------------------
 
 
-def test_a_spawned_process_has_its_own_pid_and_nothing_else_open(workdir: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_spawned_process_has_its_pid_and_nothing_else_open(workdir: Path, monkeypatch: pytest.MonkeyPatch):
     for variable in ("LISTEN_FDS", "LISTEN_PID", "WATCHDOG_USEC", "NOTIFY_SOCKET", "MAINPID"):
         monkeypatch.setenv(variable, "7")
     passed_on = {fd for fd in os.listdir("/proc/self/fd") if int(fd) > 5 and _is_inheritable(int(fd))}
@@ -253,7 +253,7 @@ def test_an_inherited_descriptor_must_not_be_in_the_way():
 
 
 @pytest.mark.parametrize("status", [1, 2, 4, 75, 77])
-def test_a_daemon_that_never_gets_ready_gives_its_exit_status(stub: KeptStub, status: int):
+def test_a_daemon_that_is_never_ready_gives_its_exit_status(stub: KeptStub, status: int):
     stub.plan(f"exit:{status}")
     stub.start()
     assert stub.wait() == status
@@ -261,13 +261,13 @@ def test_a_daemon_that_never_gets_ready_gives_its_exit_status(stub: KeptStub, st
     assert not (stub.runtime / "stub.note").exists()
 
 
-def test_a_daemon_killed_at_its_start_gives_the_shell_s_status(stub: KeptStub):
+def test_a_daemon_killed_at_its_start_gives_the_shells_status(stub: KeptStub):
     stub.plan("crash")
     stub.start()
     assert stub.wait() == 128 + signal.SIGKILL
 
 
-def test_the_first_word_goes_through(stub: KeptStub):
+def test_the_first_daemons_report_passes_through(stub: KeptStub):
     near, far = os.pipe()
     stub.plan("report:ready exit:3")
     stub.start(report_fd=far)
@@ -277,7 +277,7 @@ def test_the_first_word_goes_through(stub: KeptStub):
     assert stub.wait() == 3
 
 
-def test_the_first_word_of_a_daemon_that_says_nothing_ends_with_it(stub: KeptStub):
+def test_the_report_of_a_silent_daemon_ends_with_it(stub: KeptStub):
     near, far = os.pipe()
     stub.plan("exit:4")
     stub.start(report_fd=far)
@@ -287,7 +287,7 @@ def test_the_first_word_of_a_daemon_that_says_nothing_ends_with_it(stub: KeptStu
     assert stub.wait() == 4
 
 
-def test_a_keeper_that_cannot_start_says_so_in_place_of_its_daemon(stub: KeptStub):
+def test_a_keeper_that_cannot_start_reports_it_itself(stub: KeptStub):
     stub.name = "x" * 64
     stub.environment["COMMITLOGFS_RUNTIME_DIR"] = str(stub.folder / ("y" * 60))
     near, far = os.pipe()
@@ -381,7 +381,7 @@ class TestWithMount:
         held = os.listdir(f"/proc/{stub.keeper.pid}/fd")
         assert len(held) < 12
 
-    def test_handed_over_is_followed_at_once_and_is_no_fault(self, stub: KeptStub):
+    def test_after_a_hand_over_the_next_daemon_starts_at_once(self, stub: KeptStub):
         stub.plan("mount store ready exit:75")
         stub.start()
         stub.wait_ready(2)
@@ -544,7 +544,7 @@ class TestWithMount:
         time.sleep(0.5)
         assert (stub.folder / "signals").read_text() == "SIGTERM\n"
 
-    def test_a_connection_that_was_aborted_leaves_the_bare_folder(self, stub: KeptStub):
+    def test_an_aborted_connection_leaves_the_bare_directory(self, stub: KeptStub):
         """The daemon takes it for an unmount, for all that the dead mount is still there."""
         stub.plan("mount store ready exit:0")
         stub.start()
@@ -553,7 +553,7 @@ class TestWithMount:
         assert stub.events("keeper_detached")
 
     @pytest.mark.slow
-    def test_a_mount_that_ended_while_its_daemon_was_away_needs_no_other(self, stub: KeptStub):
+    def test_no_daemon_starts_for_a_mount_that_ended_meanwhile(self, stub: KeptStub):
         stub.plan("mount store ready exit:1", "exit:4")
         stub.start()
         eventually(lambda: stub.events("successor_refused"))
@@ -563,7 +563,7 @@ class TestWithMount:
         assert stub.events("unmounted_meanwhile")
         assert len(stub.runs()) == 2
 
-    def test_a_daemon_killed_when_its_mount_has_ended_is_no_fault(self, stub: KeptStub):
+    def test_a_daemon_killed_after_its_mount_ended_is_not_a_fault(self, stub: KeptStub):
         stub.plan("mount store ready hang")
         stub.start()
         run = stub.wait_ready()
@@ -572,7 +572,7 @@ class TestWithMount:
         assert stub.wait() == 0
         assert len(stub.runs()) == 1
 
-    def test_a_first_daemon_that_fails_over_its_mount_leaves_none(self, stub: KeptStub):
+    def test_a_first_daemon_that_fails_leaves_no_mount(self, stub: KeptStub):
         stub.plan("mount store exit:9")
         stub.start()
         assert stub.wait() == 9
@@ -615,7 +615,7 @@ class TestWithMount:
         stub.wait_ready()
         assert stub.keeper.poll() is None
 
-    def test_the_keeper_s_own_manager_is_told(self, stub: KeptStub):
+    def test_the_keepers_own_manager_gets_its_state(self, stub: KeptStub):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
             manager.bind(str(stub.folder / "manager"))
             manager.settimeout(10)
@@ -647,7 +647,7 @@ class TestWithMount:
         stub.wait_ready(2)
         assert "how=SIGABRT" in stub.events("daemon_died")[0]
 
-    def test_a_hung_daemon_with_which_its_mount_would_end_is_told(self, stub: KeptStub):
+    def test_a_hung_daemon_without_takeover_is_only_reported(self, stub: KeptStub):
         stub.watchdog_s = 0.5
         stub.plan("mount ready wait:go say:WATCHDOG=1 hang")
         stub.start()
@@ -668,14 +668,14 @@ class TestWithMount:
     # --- signals -----------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-    def test_stop_signals_go_on_to_the_daemon(self, stub: KeptStub, number: signal.Signals):
+    def test_stop_signals_are_sent_to_the_daemon(self, stub: KeptStub, number: signal.Signals):
         stub.start()
         stub.wait_ready()
         stub.keeper.send_signal(number)
         assert stub.wait() == 0
         assert (stub.folder / "signals").read_text() == f"{number.name}\n"
 
-    def test_sighup_goes_on_to_the_daemon_and_stops_nothing(self, stub: KeptStub):
+    def test_sighup_is_sent_to_the_daemon_and_stops_nothing(self, stub: KeptStub):
         stub.start()
         run = stub.wait_ready()
         stub.keeper.send_signal(signal.SIGHUP)

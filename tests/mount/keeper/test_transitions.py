@@ -108,7 +108,7 @@ def test_an_entered_state_gets_its_deadline() -> None:
     assert all(step.next in TIME_LIMITS_S for step in TABLE.values() if Action.SET_DEADLINE in step.actions)
 
 
-def test_a_passed_deadline_is_an_event_in_every_state_with_a_daemon() -> None:
+def test_a_deadline_passes_in_every_state_with_a_daemon() -> None:
     assert {state for state in State if not TABLE[state, Event.EXPIRED].impossible} == RUNNING
     assert DEADLINE_EVENTS[-1] is Event.EXPIRED
 
@@ -119,7 +119,7 @@ def test_the_work_is_done_by_an_action_that_says_how() -> None:
         assert (step.next is State.DONE) == bool(endings & set(step.actions))
 
 
-def test_a_kill_is_never_the_first_answer_to_a_daemon_that_was_heard() -> None:
+def test_only_an_aborted_or_silent_daemon_is_killed() -> None:
     killing = {state for (state, _), step in TABLE.items() if Action.KILL in step.actions}
     assert killing == {State.CALLED, State.HUNG}
 

@@ -73,7 +73,7 @@ def test_nothing_in_a_record_steers_the_terminal():
     assert all(character.isprintable() for line in lines for character in line)
 
 
-def test_damage_is_told():
+def test_damage_is_reported():
     record = decode(make_record(AT, crc=5), AT)
     assert not is_intact(record)
     assert any("WRONG: the body is damaged" in line for line in describe_record(record))
