@@ -276,7 +276,7 @@ def document() -> str:
     lines += [f"| {state.value} | {seconds:g} s |" for state, seconds in TIME_LIMITS_S.items()]
     for event in Event:
         if event in SECTIONS:
-            lines += ["", f"### Events: {SECTIONS[event]}", ""]
+            lines += ["", f"## Events: {SECTIONS[event]}", ""]
             lines += ["| event | states | next state | what the keeper does |", "|---|---|---|---|"]
         groups: dict[tuple[str, str], list[str]] = {}
         for state in State:
