@@ -25,7 +25,7 @@ struct packed_attributes {
 
 #define WANTED_MASK (STATX_BASIC_STATS | STATX_BTIME)
 
-/* Times beyond the years 1677 and 2262, which a filesystem may keep, show as the ends of what ns can tell. */
+/* Times beyond the years 1677 and 2262, which a filesystem may keep, show as the limits of 64-bit nanoseconds. */
 static int64_t to_ns(const struct statx_timestamp *t)
 {
     int64_t ns;
