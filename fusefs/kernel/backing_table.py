@@ -90,7 +90,7 @@ class BackingTable:
         except (OSError, ValueError) as error:
             raise CorruptStateError(f"the kept backing table cannot be mapped ({error})") from error
         if len(map_) < _RECORD_START or map_[: len(_MAGIC)] != _MAGIC:
-            raise CorruptStateError("the kept backing table is not one of ours")
+            raise CorruptStateError("the kept backing table was not written by commitlogfs")
         _, layout, written_epoch, _ = _HEADER.unpack_from(map_)
         if layout != LAYOUT:
             raise UnknownLayoutError(f"the kept backing table has layout {layout}, this version knows {LAYOUT}")

@@ -57,7 +57,7 @@ def read(fd: int) -> Handshake:
     """Raises CorruptStateError, UnknownLayoutError, OSError."""
     content = os.pread(fd, _MAX_BYTES, 0)
     if len(content) < _HEADER.size or not content.startswith(_MAGIC):
-        raise CorruptStateError("the kept INIT request is not one of ours")
+        raise CorruptStateError("the kept INIT request was not written by commitlogfs")
     _, layout, epoch, request_length, reply_length, checksum = _HEADER.unpack_from(content)
     if layout != LAYOUT:
         raise UnknownLayoutError(f"the kept INIT request has layout {layout}, this version knows {LAYOUT}")

@@ -48,7 +48,7 @@ class Options:
 
     def daemon_variables(self, inbox: Path) -> dict[str, str]:
         """Environment variables for a daemon that this process starts; `inbox` is the path of its socket."""
-        told = {
+        sent = {
             "pid": os.getpid(),
             "name": self.name,
             "mountpoint": self.mountpoint,
@@ -57,7 +57,7 @@ class Options:
             "log_level": self.log_level,
             "standby": self.standby,
         }
-        variables = {"NOTIFY_SOCKET": os.fspath(inbox), VARIABLE: json.dumps(told)}
+        variables = {"NOTIFY_SOCKET": os.fspath(inbox), VARIABLE: json.dumps(sent)}
         if self.watchdog_s:
             variables["WATCHDOG_USEC"] = str(round(self.watchdog_s * 1_000_000))
         return variables
@@ -101,14 +101,14 @@ def take_keeper() -> tuple[int, Options] | None:
     text = os.environ.pop(VARIABLE, "")
     if not text:
         return None
-    told = json.loads(text)
+    sent = json.loads(text)
     options = Options(
-        told["name"],
-        told["mountpoint"],
-        tuple(told["command"]),
-        told["watchdog_s"],
-        told["log_level"],
+        sent["name"],
+        sent["mountpoint"],
+        tuple(sent["command"]),
+        sent["watchdog_s"],
+        sent["log_level"],
         adopt=os.getpid(),
-        standby=told.get("standby", False),  # a keeper of an older version does not send it
+        standby=sent.get("standby", False),  # a keeper of an older version does not send it
     )
-    return told["pid"], options
+    return sent["pid"], options

@@ -85,9 +85,9 @@ def receive(sock: socket.socket) -> Call | None:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     if not text:
         return None
-    told = json.loads(text) if not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) else None
-    if told is None or len(told["names"]) != len(fds):
+    sent = json.loads(text) if not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) else None
+    if sent is None or len(sent["names"]) != len(fds):
         for fd in fds:
             os.close(fd)
         raise BrokenCallError("the keeper's call arrived without all of its descriptors")
-    return Call(told["variables"], tuple(zip(told["names"], fds, strict=True)))
+    return Call(sent["variables"], tuple(zip(sent["names"], fds, strict=True)))

@@ -51,7 +51,7 @@ def test_a_table_that_was_not_kept_is_lost(descriptors: dict[str, int]) -> None:
 def test_a_damaged_table_is_lost(descriptors: dict[str, int]) -> None:
     os.pwrite(descriptors[TABLE], b"CLFS", 0)
     session = inherited_session.read(descriptors)
-    assert (session.table, session.why_lost) == (None, "the kept backing table is not one of ours")
+    assert (session.table, session.why_lost) == (None, "the kept backing table was not written by commitlogfs")
     os.close(descriptors[TABLE])
 
 
