@@ -38,7 +38,7 @@ class BackgroundSync:
     def __init__(self, commitlog: CommitLog, threads: DiskThreads) -> None:
         self._commitlog = commitlog
         self._threads = threads
-        self._wanted = {number: trio.Event() for number in commitlog.disks}
+        self._requested = {number: trio.Event() for number in commitlog.disks}
         self._to_sync: set[DiskNumber] = set()
         self._syncing = {number: trio.Lock() for number in commitlog.disks}
         self._sizes: dict[DiskNumber, set[trio.Event]] = {number: set() for number in commitlog.disks}
@@ -51,7 +51,7 @@ class BackgroundSync:
         """
         if changed is not None:
             self._to_sync.add(changed)
-        for event in self._wanted.values():
+        for event in self._requested.values():
             event.set()
 
     def sync_size(self, number: DiskNumber, work: Callable[[], Awaitable[None]]) -> None:
@@ -86,14 +86,14 @@ class BackgroundSync:
 
     async def drain(self) -> None:
         """Serve the requests that are left, at the end of the daemon."""
-        for number, event in self._wanted.items():
+        for number, event in self._requested.items():
             if event.is_set():
                 await self._sync(number)
 
     async def _serve(self, number: DiskNumber) -> None:
         while True:
-            await self._wanted[number].wait()
-            self._wanted[number] = trio.Event()
+            await self._requested[number].wait()
+            self._requested[number] = trio.Event()
             await self._sync(number)
 
     async def _sync(self, number: DiskNumber) -> None:

@@ -71,7 +71,7 @@ class DiskMemory:
             if Kind.TROUBLE in of_disk:
                 flags = of_disk[Kind.TROUBLE]
                 since_s = float(of_disk.get(Kind.SUSPECTED_SINCE_S, now_s))
-                health.resume_trouble(
+                health.restore_trouble(
                     disk,
                     is_failing=bool(flags & _FAILING),
                     is_read_only=bool(flags & _READ_ONLY),

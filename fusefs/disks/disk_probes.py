@@ -28,7 +28,7 @@ class DiskProbes:
         """Disks whose probe has not ended. Such a disk is not probed again, so a hung disk holds one thread
         only."""
 
-    async def look(self, also: frozenset[DiskNumber] = frozenset()) -> None:
+    async def run(self, also: frozenset[DiskNumber] = frozenset()) -> None:
         """Probe every disk that is in trouble or not rw, and those in `also`."""
         async with trio.open_nursery() as nursery:
             for disk in self._commitlog.disks.values():
@@ -41,7 +41,7 @@ class DiskProbes:
         size, names = self._commitlog.segment_size, self._samples(number)
         may_write = disk.state is DiskState.RW  # a cordoned disk is not written, not even by a probe
         if number in self._unanswered:
-            health.record_silence(disk, time.monotonic())
+            health.record_no_answer(disk, time.monotonic())
             return
         self._unanswered.add(number)
 
@@ -55,7 +55,7 @@ class DiskProbes:
             probe = await self._threads.run_within(number, DEADLINE_S, work)
         except TimeoutError:
             self._observer.disk_error(path, "probe", "ETIMEDOUT")
-            health.record_silence(disk, time.monotonic())
+            health.record_no_answer(disk, time.monotonic())
             return
         now_s = time.monotonic()
         disk.is_read_only = probe.is_read_only
@@ -64,7 +64,7 @@ class DiskProbes:
         is_well = may_write and (probe.error is None or isinstance(probe.error, DiskFullError))
         if not is_well and not probe.is_readable:
             self._observer.disk_error(path, "probe", "EIO")
-        health.record_look(disk, is_readable=is_well or probe.is_readable, now_s=now_s)
+        health.record_readability(disk, is_readable=is_well or probe.is_readable, now_s=now_s)
 
     def _samples(self, number: DiskNumber) -> tuple[bytes, ...]:
         segments = self._commitlog.catalog.on_disk(number)

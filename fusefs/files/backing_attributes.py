@@ -49,9 +49,9 @@ class BackingAttributes:
                 return
 
     def record(self, file: Segment, known: PackedAttributes, seen: PackedAttributes) -> bool:
-        """Record what a stat has seen, as `CommitLog.record_look`. False, and logged, for another file in its
+        """Record what a stat has seen, as `CommitLog.record_stat`. False, and logged, for another file in its
         place."""
-        if self._commitlog.record_look(file, known, seen):
+        if self._commitlog.record_stat(file, known, seen):
             return True
         disk = self._disks[file.disk]
         disk.record_error("stat", "ESTALE")

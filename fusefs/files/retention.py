@@ -109,7 +109,7 @@ class Retention:
     async def cycle(self) -> None:
         """Remove at most a batch of segments. A removal that fails ends the batch: the next cycle begins with the
         same segment again."""
-        await self._probes.look(self._disks_to_probe())
+        await self._probes.run(self._disks_to_probe())
         await self._count_links()
         for _ in range(self.rules.batch):
             await self._usage.refresh(FRESH_S)

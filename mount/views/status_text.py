@@ -70,7 +70,7 @@ def describe_disk(disk: dict[str, Any], document: dict[str, Any]) -> str:
         return f"skipped for new segments until below {disk['thresholds']['resume']} %"
     if refusal == "no-room":
         return "full: no new segments until space is free"
-    if refusal == "held-back":
+    if refusal == "in-backoff":
         return f"in backoff for a moment: {disk['last_error']}"
     if refusal == "not-writable":
         return "read-only: its segments are served, new ones are made on other disks"

@@ -18,7 +18,7 @@ class RefusalReason(IntEnum):
 
     ABOVE_FORCE = 1
     NO_ROOM = 2
-    HELD_BACK = 3
+    IN_BACKOFF = 3
     NOT_WRITABLE = 4
     UNKNOWN_USAGE = 5
 
@@ -32,7 +32,7 @@ class DiskView:
     usage: DiskUsage | None
     """Usage in which removed but still open segments count as free."""
     thresholds: Thresholds
-    held_back: bool = False
+    in_backoff: bool = False
     pending_bytes: int = 0
     """Bytes of these removed but still open segments, which are not available yet."""
 
@@ -45,7 +45,7 @@ class Eligibility:
     """Disks skipped for their fill level: the state that hysteresis needs at the next evaluation."""
     fallback: bool
     """Whether every writable disk is skipped, so that those below `full` are eligible nevertheless."""
-    held_back: tuple[DiskNumber, ...] = ()
+    in_backoff: tuple[DiskNumber, ...] = ()
     """Disks that failed a moment ago and may be well again. They are tried when all others have failed."""
     last_resort: tuple[DiskNumber, ...] = ()
     """Disks that are skipped for their fill level but have room. They are tried when all eligible ones have
@@ -93,19 +93,19 @@ def evaluate(views: tuple[DiskView, ...], segment_size: int, skipped: frozenset[
             last_resort.append(view.number)
         else:
             eligible.append(view.number)
-    held_back = tuple(number for number, reason in refusals.items() if reason is RefusalReason.HELD_BACK)
+    in_backoff = tuple(number for number, reason in refusals.items() if reason is RefusalReason.IN_BACKOFF)
     if eligible or not last_resort:
         return Eligibility(
             tuple(eligible),
             refusals,
             now_skipped,
             fallback=False,
-            held_back=held_back,
+            in_backoff=in_backoff,
             last_resort=tuple(last_resort),
         )
     for number in last_resort:
         del refusals[number]
-    return Eligibility(tuple(last_resort), refusals, now_skipped, fallback=True, held_back=held_back)
+    return Eligibility(tuple(last_resort), refusals, now_skipped, fallback=True, in_backoff=in_backoff)
 
 
 def _hard_refusal(view: DiskView, segment_size: int) -> RefusalReason | None:
@@ -116,4 +116,4 @@ def _hard_refusal(view: DiskView, segment_size: int) -> RefusalReason | None:
         return RefusalReason.UNKNOWN_USAGE
     if not takes_a_segment(view.usage, view.pending_bytes, view.thresholds, segment_size):
         return RefusalReason.NO_ROOM
-    return RefusalReason.HELD_BACK if view.held_back else None
+    return RefusalReason.IN_BACKOFF if view.in_backoff else None

@@ -15,10 +15,10 @@ also ends the backoff.
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.errors import DiskError, DiskFailedError, DiskFullError, DiskReadOnlyError
 
-HOLD_BACK_FULL_S = 1.0
+BACKOFF_FULL_S = 1.0
 """Short, as the broker may have deleted segments meanwhile."""
-HOLD_BACK_READ_ONLY_S = 10.0
-HOLD_BACK_FAILED_S = 30.0
+BACKOFF_READ_ONLY_S = 10.0
+BACKOFF_FAILED_S = 30.0
 """Only a new attempt shows whether the disk is well: statvfs shows an ext4 that aborted its journal as writable."""
 SUSPECT_S = 60.0
 """How long the fill level of a disk that does not answer still counts after a failure."""
@@ -30,15 +30,15 @@ def record_error(disk: Disk, error: DiskError, now_s: float) -> None:
     """Record a failed create or sync: the disk is in backoff until `retry_at_s` (monotonic seconds)."""
     match error:
         case DiskFullError():
-            hold_back_s = HOLD_BACK_FULL_S
+            backoff_s = BACKOFF_FULL_S
         case DiskReadOnlyError():
-            hold_back_s = HOLD_BACK_READ_ONLY_S
+            backoff_s = BACKOFF_READ_ONLY_S
         case _:
-            hold_back_s = HOLD_BACK_FAILED_S
+            backoff_s = BACKOFF_FAILED_S
     disk.last_failure = error
-    disk.retry_at_s = now_s + hold_back_s
+    disk.retry_at_s = now_s + backoff_s
     if isinstance(error, DiskFullError):
-        _trust(disk)
+        _end_suspicion(disk)
     elif disk.suspected_since_s is None:
         disk.suspected_since_s = now_s
 
@@ -47,7 +47,7 @@ def record_success(disk: Disk) -> None:
     """Record a successful create, which ends all trouble."""
     disk.last_failure = None
     disk.retry_at_s = 0.0
-    _trust(disk)
+    _end_suspicion(disk)
 
 
 def record_attempt(disk: Disk, error: DiskError | None, now_s: float) -> None:
@@ -56,7 +56,7 @@ def record_attempt(disk: Disk, error: DiskError | None, now_s: float) -> None:
     `last_failure` and the backoff stay, so that the status still shows what had failed.
     """
     if error is None or isinstance(error, DiskFullError):
-        _trust(disk)
+        _end_suspicion(disk)
         return
     if disk.suspected_since_s is None:
         disk.suspected_since_s = now_s
@@ -65,23 +65,23 @@ def record_attempt(disk: Disk, error: DiskError | None, now_s: float) -> None:
     disk.is_failing = True
 
 
-def resume_trouble(disk: Disk, *, is_failing: bool, is_read_only: bool, since_s: float, now_s: float) -> None:
+def restore_trouble(disk: Disk, *, is_failing: bool, is_read_only: bool, since_s: float, now_s: float) -> None:
     """Restore the trouble that a former daemon had recorded. The disk is in backoff."""
     disk.is_failing = is_failing
     disk.is_read_only = is_read_only
     disk.suspected_since_s = since_s
-    disk.retry_at_s = now_s + HOLD_BACK_FAILED_S
+    disk.retry_at_s = now_s + BACKOFF_FAILED_S
     disk.last_failure = DiskFailedError(disk.path, "it failed before this daemon was started")
 
 
-def record_silence(disk: Disk, now_s: float) -> None:
+def record_no_answer(disk: Disk, now_s: float) -> None:
     """Record a probe without an answer. That confirms a suspicion only after SUSPECT_S, and never a loss."""
     disk.unreadable_since_s = None
     if disk.suspected_since_s is not None and now_s - disk.suspected_since_s >= SUSPECT_S:
         disk.is_failing = True
 
 
-def record_look(disk: Disk, *, is_readable: bool, now_s: float) -> None:
+def record_readability(disk: Disk, *, is_readable: bool, now_s: float) -> None:
     """Record a probe that tried to read segments; `is_readable` if it could read one."""
     if is_readable:
         disk.unreadable_since_s = None
@@ -94,12 +94,12 @@ def is_lost(disk: Disk, now_s: float) -> bool:
     return disk.unreadable_since_s is not None and now_s - disk.unreadable_since_s >= LOST_AFTER_S
 
 
-def _trust(disk: Disk) -> None:
+def _end_suspicion(disk: Disk) -> None:
     disk.suspected_since_s = None
     disk.is_failing = False
     disk.unreadable_since_s = None
 
 
-def is_held_back(disk: Disk, now_s: float) -> bool:
+def is_in_backoff(disk: Disk, now_s: float) -> bool:
     """Whether the disk is in backoff: it failed a create a moment ago and is tried last."""
     return disk.state is DiskState.RW and now_s < disk.retry_at_s

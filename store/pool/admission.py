@@ -21,7 +21,7 @@ NO_SPACE_CACHE_S = 0.1
 _WORDS = {
     RefusalReason.ABOVE_FORCE: "above force",
     RefusalReason.NO_ROOM: "full",
-    RefusalReason.HELD_BACK: "failed a moment ago",
+    RefusalReason.IN_BACKOFF: "failed a moment ago",
     RefusalReason.NOT_WRITABLE: "not writable",
     RefusalReason.UNKNOWN_USAGE: "does not answer",
 }
@@ -68,7 +68,7 @@ class Admission:
         if self._no_space is not None and self.refuses_for_now(now_s):
             raise self._no_space[1]
         eligibility = self.evaluate(now_s)
-        if not eligibility.eligible and not eligibility.held_back:
+        if not eligibility.eligible and not eligibility.in_backoff:
             raise self._refusal(eligibility, now_s)
         leftover_disks = {file.disk for file in self._others.leftovers_named(name)}
         order = tuple(number for number in self._rank(base, eligibility) if number not in leftover_disks)
@@ -120,12 +120,12 @@ class Admission:
         no_space = failing = False
         for number, reason in eligibility.refusals.items():
             disk = self._disks[number]
-            held_back = reason is RefusalReason.HELD_BACK
-            parts.append(disk.last_error if held_back else f"{disk.path}: {_WORDS[reason]}")
+            in_backoff = reason is RefusalReason.IN_BACKOFF
+            parts.append(disk.last_error if in_backoff else f"{disk.path}: {_WORDS[reason]}")
             no_space |= reason is RefusalReason.NO_ROOM
-            no_space |= held_back and isinstance(disk.last_failure, DiskFullError)
+            no_space |= in_backoff and isinstance(disk.last_failure, DiskFullError)
             failing |= reason is RefusalReason.UNKNOWN_USAGE
-            failing |= held_back and isinstance(disk.last_failure, DiskFailedError)
+            failing |= in_backoff and isinstance(disk.last_failure, DiskFailedError)
         message = f"no disk takes a new segment: {'; '.join(parts) or 'all refused'}"
         return NoDiskAvailableError(message, no_space=no_space, failing=failing)
 
@@ -138,7 +138,7 @@ class Admission:
                 disk.state,
                 self._space.usage(disk.number),
                 disk.thresholds,
-                health.is_held_back(disk, now_s),
+                health.is_in_backoff(disk, now_s),
                 self._others.pending_bytes(disk.number),
             )
             for disk in self._disks.values()
@@ -161,7 +161,7 @@ class Admission:
             )
             return tuple(self._policy.rank(request, candidates)) if candidates else ()
 
-        return ranked(eligibility.eligible) + ranked(eligibility.last_resort) + ranked(eligibility.held_back)
+        return ranked(eligibility.eligible) + ranked(eligibility.last_resort) + ranked(eligibility.in_backoff)
 
     def _available(self, disk: DiskNumber) -> int:
         usage = self._space.usage(disk)

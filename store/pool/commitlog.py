@@ -243,7 +243,7 @@ class CommitLog:
         if size_changes and self.catalog.by_ino(file.disk, file.ino) is file:
             self.catalog.record_size(file)
 
-    def record_look(self, file: Segment, known: PackedAttributes, seen: PackedAttributes) -> bool:
+    def record_stat(self, file: Segment, known: PackedAttributes, seen: PackedAttributes) -> bool:
         """Record what a stat saw. `known` are the attributes known when it began: if something newer has been
         recorded since, the stat may have come before that change, and is left out.
 

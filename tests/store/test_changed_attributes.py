@@ -78,10 +78,10 @@ def test_a_late_stat_does_not_undo_a_newer_one(dirfd, workdir):
     os.truncate(workdir / NAMES[4].decode(), SIZE)
     log.record_attributes(segment, stat_name(dirfd, NAMES[4]))
 
-    log.record_look(segment, known, too_early)
+    log.record_stat(segment, known, too_early)
     assert segment in list(log.listed())
 
     known = segment.attributes
     (workdir / NAMES[4].decode()).chmod(0o600)
-    log.record_look(segment, known, stat_name(dirfd, NAMES[4]))
+    log.record_stat(segment, known, stat_name(dirfd, NAMES[4]))
     assert unpack(segment.attributes).mode & 0o777 == 0o600

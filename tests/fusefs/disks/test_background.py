@@ -161,7 +161,7 @@ def test_a_sync_that_fails_is_tried_again_and_its_disk_passed_over(workdir, monk
         monkeypatch.setattr(os, "fsync", failing)
         await parts.background.committed(disk)
         assert parts.commitlog.disks[disk].last_failure is not None
-        assert disk in parts.commitlog.evaluate(time.monotonic()).held_back
+        assert disk in parts.commitlog.evaluate(time.monotonic()).in_backoff
         await parts.background.committed(disk)
         assert len(calls) == 2
         await parts.background.committed(disk)

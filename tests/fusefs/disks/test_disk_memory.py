@@ -75,7 +75,7 @@ def test_trouble_of_a_disk_is_kept_and_forgotten(daemons, is_failing):
     second.memory.restore()
     assert (second.disk.is_failing, second.disk.is_read_only) == (is_failing, is_failing)
     assert second.disk.suspected_since_s == pytest.approx(since_s, abs=1)
-    assert health.is_held_back(second.disk, time.monotonic())
+    assert health.is_in_backoff(second.disk, time.monotonic())
     assert second.disk.last_error
     assert not second.commitlog.disks[DiskNumber(2)].is_troubled
     health.record_success(second.disk)

@@ -77,7 +77,7 @@ def test_degraded():
         ({"next_threshold": None}, ""),
         ({"refusal": "above-force"}, "skipped for new segments until below 83 %"),
         ({"refusal": "no-room"}, "full: no new segments until space is free"),
-        ({"refusal": "held-back", "last_error": "EIO"}, "in backoff for a moment: EIO"),
+        ({"refusal": "in-backoff", "last_error": "EIO"}, "in backoff for a moment: EIO"),
         ({"refusal": "not-writable"}, "read-only: its segments are served, new ones are made on other disks"),
         ({"refusal": "unknown-usage"}, "does not answer: skipped for new segments"),
     ],

@@ -100,7 +100,7 @@ def test_all_full_means_nobody():
         ({"state": DiskState.DRAINING}, RefusalReason.NOT_WRITABLE),
         ({"state": DiskState.OFFLINE}, RefusalReason.NOT_WRITABLE),
         ({"state": DiskState.FAILED}, RefusalReason.NOT_WRITABLE),
-        ({"held_back": True}, RefusalReason.HELD_BACK),
+        ({"in_backoff": True}, RefusalReason.IN_BACKOFF),
         ({"percent": None}, RefusalReason.UNKNOWN_USAGE),
         ({"percent": 95}, RefusalReason.NO_ROOM),
         ({"percent": 86}, RefusalReason.ABOVE_FORCE),
@@ -148,7 +148,7 @@ view_lists = st.lists(st.tuples(percents, st.sampled_from(list(DiskState)), st.b
 @given(view_lists, st.sets(st.integers(1, 8)))
 def test_properties(described, before):
     views = tuple(
-        view(number, percent, state=state, held_back=held)
+        view(number, percent, state=state, in_backoff=held)
         for number, (percent, state, held) in enumerate(described, start=1)
     )
     skipped = frozenset(DiskNumber(number) for number in before)
@@ -159,14 +159,17 @@ def test_properties(described, before):
     for number in answer.eligible:
         chosen = by_number[number]
         assert chosen.state is DiskState.RW
-        assert not chosen.held_back
+        assert not chosen.in_backoff
         assert chosen.usage is not None
         assert not chosen.usage.is_at_or_above(chosen.thresholds.full)
         assert answer.fallback or not chosen.usage.is_at_or_above(chosen.thresholds.force)
     able = [
         v
         for v in views
-        if v.state is DiskState.RW and not v.held_back and v.usage and not v.usage.is_at_or_above(v.thresholds.full)
+        if v.state is DiskState.RW
+        and not v.in_backoff
+        and v.usage
+        and not v.usage.is_at_or_above(v.thresholds.full)
     ]
     if answer.fallback:
         assert all(v.number in answer.skipped for v in able), "never while an able disk is not skipped"
@@ -177,8 +180,8 @@ def test_properties(described, before):
 
 
 def test_a_disk_that_failed_a_moment_ago_is_the_last_resort():
-    well, ill = view(1, 10), view(2, 10, held_back=True)
+    well, ill = view(1, 10), view(2, 10, in_backoff=True)
     found = evaluate((well, ill), SIZE, frozenset())
-    assert (found.eligible, found.held_back) == ((1,), (2,))
+    assert (found.eligible, found.in_backoff) == ((1,), (2,))
     found = evaluate((ill,), SIZE, frozenset())
-    assert (found.eligible, found.held_back, found.fallback) == ((), (2,), False)
+    assert (found.eligible, found.in_backoff, found.fallback) == ((), (2,), False)

@@ -17,44 +17,44 @@ def disk(workdir):
 @pytest.mark.parametrize(
     ("kind", "seconds"),
     [
-        (DiskFullError, health.HOLD_BACK_FULL_S),
-        (DiskReadOnlyError, health.HOLD_BACK_READ_ONLY_S),
-        (DiskFailedError, health.HOLD_BACK_FAILED_S),
-        (DiskError, health.HOLD_BACK_FAILED_S),
+        (DiskFullError, health.BACKOFF_FULL_S),
+        (DiskReadOnlyError, health.BACKOFF_READ_ONLY_S),
+        (DiskFailedError, health.BACKOFF_FAILED_S),
+        (DiskError, health.BACKOFF_FAILED_S),
     ],
 )
 def test_a_failed_disk_is_passed_over_for_its_time(disk, kind, seconds):
-    assert not health.is_held_back(disk, 1000.0)
+    assert not health.is_in_backoff(disk, 1000.0)
     health.record_error(disk, kind("/data1", "trouble"), 1000.0)
-    assert health.is_held_back(disk, 1000.0)
-    assert health.is_held_back(disk, 1000.0 + seconds - 0.001)
-    assert not health.is_held_back(disk, 1000.0 + seconds)
+    assert health.is_in_backoff(disk, 1000.0)
+    assert health.is_in_backoff(disk, 1000.0 + seconds - 0.001)
+    assert not health.is_in_backoff(disk, 1000.0 + seconds)
     assert disk.last_error == "/data1: trouble", "kept after the time is over"
 
 
 def test_the_more_lasting_the_trouble_the_longer_the_time():
-    assert health.HOLD_BACK_FULL_S < health.HOLD_BACK_READ_ONLY_S < health.HOLD_BACK_FAILED_S
+    assert health.BACKOFF_FULL_S < health.BACKOFF_READ_ONLY_S < health.BACKOFF_FAILED_S
 
 
 def test_a_success_forgets(disk):
     health.record_error(disk, DiskFailedError("/data1", "trouble"), 1000.0)
     health.record_success(disk)
-    assert not health.is_held_back(disk, 1000.0)
+    assert not health.is_in_backoff(disk, 1000.0)
     assert disk.last_error == ""
 
 
 def test_the_latest_error_decides(disk):
     health.record_error(disk, DiskFailedError("/data1", "old"), 1000.0)
     health.record_error(disk, DiskFullError("/data1", "new"), 1001.0)
-    assert not health.is_held_back(disk, 1003.0)
+    assert not health.is_in_backoff(disk, 1003.0)
     assert disk.last_error == "/data1: new"
 
 
 @pytest.mark.parametrize("state", [state for state in DiskState if state is not DiskState.RW])
-def test_a_disk_that_takes_nothing_anyway_is_not_held_back(disk, state):
+def test_a_disk_that_takes_nothing_is_not_in_backoff(disk, state):
     health.record_error(disk, DiskFailedError("/data1", "trouble"), 1000.0)
     disk.state = state
-    assert not health.is_held_back(disk, 1000.0)
+    assert not health.is_in_backoff(disk, 1000.0)
 
 
 def test_one_failure_is_a_suspicion_and_a_second_one_a_proof(disk):
@@ -68,28 +68,28 @@ def test_one_failure_is_a_suspicion_and_a_second_one_a_proof(disk):
 def test_an_attempt_that_succeeds_or_only_lacks_room_ends_it(disk, answer):
     health.record_error(disk, FAILED, 1000.0)
     health.record_attempt(disk, FAILED, 1001.0)
-    health.record_look(disk, is_readable=False, now_s=1001.0)
+    health.record_readability(disk, is_readable=False, now_s=1001.0)
     health.record_attempt(disk, answer, 1002.0)
     assert (disk.present_state, disk.is_troubled) == (DiskState.RW, False)
     assert not health.is_lost(disk, 1e9)
-    assert health.is_held_back(disk, 1003.0), "but it is tried last for its time"
+    assert health.is_in_backoff(disk, 1003.0), "but it is tried last for its time"
 
 
 def test_a_disk_that_does_not_answer_keeps_its_say_for_a_time_and_is_never_lost(disk):
     health.record_error(disk, FAILED, 1000.0)
-    health.record_look(disk, is_readable=False, now_s=1000.0)
-    health.record_silence(disk, 1000.0 + health.SUSPECT_S - 1)
+    health.record_readability(disk, is_readable=False, now_s=1000.0)
+    health.record_no_answer(disk, 1000.0 + health.SUSPECT_S - 1)
     assert disk.present_state is DiskState.RW
-    health.record_silence(disk, 1000.0 + health.SUSPECT_S)
+    health.record_no_answer(disk, 1000.0 + health.SUSPECT_S)
     assert disk.present_state is DiskState.FAILED
     assert not health.is_lost(disk, 1e9)
 
 
 def test_lost_is_what_cannot_be_read_at_any_look_for_long(disk):
     for seconds in (0.0, health.LOST_AFTER_S - 1):
-        health.record_look(disk, is_readable=False, now_s=1000.0 + seconds)
+        health.record_readability(disk, is_readable=False, now_s=1000.0 + seconds)
     assert not health.is_lost(disk, 1000.0 + health.LOST_AFTER_S - 1)
     assert health.is_lost(disk, 1000.0 + health.LOST_AFTER_S)
-    health.record_look(disk, is_readable=True, now_s=2000.0)
-    health.record_look(disk, is_readable=False, now_s=2001.0)
+    health.record_readability(disk, is_readable=True, now_s=2000.0)
+    health.record_readability(disk, is_readable=False, now_s=2001.0)
     assert not health.is_lost(disk, 2002.0)
