@@ -97,10 +97,10 @@ def test_the_data_path_on_disks_of_its_own(workdir, tmp_path):
 @pytest.mark.mounted
 @pytest.mark.root
 @pytest.mark.slow
-def test_the_data_path_in_a_given_folder(workdir):
+def test_the_data_path_in_a_given_directory(workdir):
     done = run_bench(workdir, "--quick", "--only", "data", "--rounds", "1", "--folder", str(workdir))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 folders on " in done.stdout
+    assert "3 directories on " in done.stdout
     assert "Numbers to reach" in done.stdout
     assert_nothing_left(workdir)
 

@@ -109,7 +109,7 @@ def test_a_fuse_mount_whose_daemon_hangs_is_swept(workdir: Path):
     assert mountinfo.find_mount(place) is None
 
 
-def test_a_tree_with_immutable_folders_can_be_removed_but_not_a_mounted_one(workdir: Path):
+def test_a_tree_with_immutable_directories_can_be_removed_but_not_a_mounted_one(workdir: Path):
     guard.raise_guard(workdir / "tree/a/commitlog")
     (workdir / "tree/link").symlink_to("/etc")
     place = workdir / "tree/mnt"

@@ -108,7 +108,7 @@ def test_ready_keeps_a_broker_from_starting_over_a_dead_mount(stand, broker, new
     check_kept(stand, broker, newest)
 
 
-def test_running_broker_whose_mount_is_gone_cannot_write_into_the_bare_folder(stand, broker, newest, workdir):
+def test_running_broker_whose_mount_is_gone_cannot_write_into_the_bare_directory(stand, broker, newest, workdir):
     broker.start()
     acked = workdir / "acked"
     with rocketmq.start_sender(newest, stand.names.address, "Gone", acked=acked) as sender:
@@ -131,7 +131,7 @@ def test_running_broker_whose_mount_is_gone_cannot_write_into_the_bare_folder(st
     check_kept(stand, broker, newest)
 
 
-def test_name_made_but_never_sized_is_not_listed_and_the_broker_goes_on(stand, broker, newest):
+def test_name_made_but_never_sized_is_not_listed_and_the_broker_continues(stand, broker, newest):
     """Files in the mount and on the disks after a broker was killed between its open and its ftruncate."""
     pool = stand.pool
     names = sorted(os.listdir(pool.mountpoint))
@@ -178,7 +178,7 @@ def broker_crashed(broker):
     return not broker.is_running or (broker.home / "hs_err.log").exists() or "InternalError" in broker.log_text()
 
 
-def test_native_broker_on_the_folders_refuses_mount_and_adopt(stand, broker, newest):
+def test_native_broker_on_the_directories_refuses_mount_and_adopt(stand, broker, newest):
     """Told by a lease on the newest segment, which the broker keeps open."""
     pool = stand.pool
     pool.stop()

@@ -77,7 +77,7 @@ def test_an_interrupt_while_a_command_loads_is_silent(workdir, script, arguments
         assert (ran.returncode, ran.stderr) == (_INTERRUPTED, ""), nth
 
 
-def test_a_command_that_ignores_interrupts_goes_on(workdir):
+def test_a_command_that_ignores_interrupts_continues(workdir):
     """As a shell starts it with `&`, or nohup."""
 
     def ignore() -> None:

@@ -129,7 +129,7 @@ def test_while_the_pool_is_served(make_pool, cli):
     assert ran.json()["segments"]["count"] == 4
 
 
-def test_a_native_broker_on_the_folders(make_pool, cli):
+def test_a_native_broker_on_the_directories(make_pool, cli):
     pool = make_pool(1)
     path = write_segment(pool.disks[0], 0)
     with open(path, "r+b"):

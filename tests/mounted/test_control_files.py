@@ -170,7 +170,7 @@ def test_a_log_that_does_not_begin_at_zero(make_pool: Callable[..., PoolMount]) 
 # --- the directory -------------------------------------------------------------------------------------------
 
 
-def test_the_folder_is_found_but_not_listed(filled: PoolMount) -> None:
+def test_the_directory_is_found_but_not_listed(filled: PoolMount) -> None:
     assert ".commitlogfs" not in os.listdir(filled.mountpoint)
     assert control(filled).is_dir()
     assert sorted(os.listdir(control(filled))) == ["log", "metrics", "status.json"]

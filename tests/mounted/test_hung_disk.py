@@ -85,7 +85,7 @@ def check_listing(pool: PoolMount, names: list[str]) -> None:
         assert sorted((entry.name, entry.stat().st_size) for entry in entries) == [(name, MIB) for name in names]
 
 
-def test_a_writer_on_the_hung_disk_waits_and_then_goes_on(farm_pool: tuple[PoolMount, list[LoopDisk]]) -> None:
+def test_a_writer_on_the_hung_disk_waits_and_then_continues(farm_pool: tuple[PoolMount, list[LoopDisk]]) -> None:
     pool, disks = farm_pool
     pool.make_segments(range(3))
     writing = ["dd", "if=/dev/zero", f"of={pool.path(2)}", "bs=4", "count=1", "seek=1", "conv=notrunc,fsync"]

@@ -84,7 +84,7 @@ def test_a_disk_that_turned_read_only_ends_the_prefix(disk_farm: DiskFarm, make_
     assert not metric(pool, 0, "rw")
 
 
-def test_a_disk_that_was_read_only_from_the_start_is_told(disk_farm: DiskFarm, make_pool: MakePool) -> None:
+def test_a_disk_that_was_read_only_from_the_start_is_reported(disk_farm: DiskFarm, make_pool: MakePool) -> None:
     pool, disks = pool_of_two(disk_farm, make_pool)
     pool.stop()
     disks[0].remount_ro()

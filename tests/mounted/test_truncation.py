@@ -12,7 +12,7 @@ from support.pools import MIB, PoolMount, segment_bytes
 pytestmark = pytest.mark.mounted
 
 
-def test_opening_with_o_trunc_is_refused_and_a_mapping_goes_on(
+def test_opening_with_o_trunc_is_refused_and_a_mapping_continues(
     shared: PoolMount, next_index: Callable[[], int]
 ) -> None:
     index = next_index()

@@ -308,7 +308,7 @@ def test_a_commitlog_at_the_mountpoint(pool: PoolMount) -> None:
     refused(pool, REFUSED, "holds a RocketMQ commitlog (1 segments from ", "`commitlogfs adopt`")
 
 
-def test_a_mountpoint_that_is_no_folder(pool: PoolMount) -> None:
+def test_a_mountpoint_that_is_no_directory(pool: PoolMount) -> None:
     pool.mountpoint.parent.mkdir(parents=True)
     pool.mountpoint.write_bytes(b"file")
     refused(pool, REFUSED, f"{pool.mountpoint}: is not a directory")
@@ -407,7 +407,7 @@ def test_without_dev_fuse(pool: PoolMount, options: tuple[str, ...]) -> None:
     assert stat.S_ISCHR(os.stat("/dev/fuse").st_mode)
 
 
-def test_runtime_folder_of_somebody_else(pool: PoolMount) -> None:
+def test_runtime_directory_of_somebody_else(pool: PoolMount) -> None:
     shutil.rmtree(pool.runtime)
     pool.runtime.symlink_to(pool.workdir)
     with contextlib.ExitStack() as stack:

@@ -61,7 +61,7 @@ def store(bare: PoolMount) -> PoolMount:
 # --- init --------------------------------------------------------------------------------------------
 
 
-def test_init_refuses_a_folder_with_anything_in_it(bare: PoolMount) -> None:
+def test_init_refuses_a_directory_with_anything_in_it(bare: PoolMount) -> None:
     (disks_of(bare)[1] / "note\x1b[2J").touch()
     refused(bare, "init", f"{bare.disks[1]}: not empty (it holds 'note\\x1b[2J')", "adopt")
 
@@ -75,7 +75,7 @@ def test_init_refuses_a_disk_of_a_pool(bare: PoolMount) -> None:
     refused(bare, "init", "already a disk of pool ")
 
 
-def test_init_makes_an_absent_folder_but_not_its_parent(bare: PoolMount) -> None:
+def test_init_makes_an_absent_directory_but_not_its_parent(bare: PoolMount) -> None:
     disks_of(bare)[2].rmdir()
     ran = bare.cli("init", bare.config, "--dry-run")
     assert ran.status == 0, ran.err
@@ -89,7 +89,7 @@ def test_init_makes_an_absent_folder_but_not_its_parent(bare: PoolMount) -> None
     refused(bare, "init", f"{bare.disks[0]}: neither it nor {bare.workdir}/a/b exists", "mount the disk or make")
 
 
-def test_init_refuses_what_is_no_folder(bare: PoolMount) -> None:
+def test_init_refuses_what_is_no_directory(bare: PoolMount) -> None:
     disks_of(bare)[0].rmdir()
     disks_of(bare)[0].write_bytes(b"file")
     refused(bare, "init", f"{bare.disks[0]}: not a directory")
@@ -211,11 +211,11 @@ def test_adopt_refuses_alien_files(store: PoolMount) -> None:
     refused(store, "adopt", f"{store.disks[2]}/00000000000000000001: alien-file", "move it out")
 
 
-def test_adopt_refuses_folders_without_a_segment(bare: PoolMount) -> None:
+def test_adopt_refuses_directories_without_a_segment(bare: PoolMount) -> None:
     refused(bare, "adopt", "use `init` to make a new pool")
 
 
-def test_adopt_refuses_absent_folders(store: PoolMount) -> None:
+def test_adopt_refuses_absent_directories(store: PoolMount) -> None:
     shutil.rmtree(store.disks[1])
     refused(store, "adopt", f"{store.disks[1]}: no such directory")
 

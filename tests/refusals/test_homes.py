@@ -134,7 +134,7 @@ def test_a_configuration_that_this_user_may_not_read(run: Run, etc: Path) -> Non
         assert f"{file}: cannot be read (Permission denied)" in ran.err
 
 
-def test_a_folder_of_configurations_that_this_user_may_not_read(run: Run, etc: Path) -> None:
+def test_a_directory_of_configurations_that_this_user_may_not_read(run: Run, etc: Path) -> None:
     etc.chmod(0o700)
     ran = run("config", "check", "broker", home="/nonexistent")
     assert ran.status == 2

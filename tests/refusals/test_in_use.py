@@ -70,7 +70,7 @@ def test_adopt_refuses_what_a_broker_has_open(striped: PoolMount) -> None:
     assert striped.cli("adopt", striped.config).status == 0
 
 
-def test_a_second_daemon_is_refused_and_the_first_goes_on(striped: PoolMount) -> None:
+def test_a_second_daemon_is_refused_and_the_first_continues(striped: PoolMount) -> None:
     striped.start()
     ran = striped.cli("mount", striped.config)
     assert ran.status == 4

@@ -35,7 +35,9 @@ def bring_back(disk: Path, aside: Path) -> None:
     aside.rename(disk)
 
 
-def test_an_absent_folder_is_named_with_its_remedy_and_the_mount_works_once_it_is_back(striped: PoolMount) -> None:
+def test_an_absent_directory_is_named_with_its_remedy_and_the_mount_works_once_it_is_back(
+    striped: PoolMount,
+) -> None:
     gone = Path(striped.disks[1])
     aside = gone.with_name("aside")
     gone.rename(aside)
@@ -49,7 +51,7 @@ def test_an_absent_folder_is_named_with_its_remedy_and_the_mount_works_once_it_i
     assert len(os.listdir(striped.mountpoint)) == 7
 
 
-def test_the_bare_folder_of_an_unmounted_disk_is_refused_and_stays_bare(striped: PoolMount) -> None:
+def test_the_bare_directory_of_an_unmounted_disk_is_refused_and_stays_bare(striped: PoolMount) -> None:
     gone = Path(striped.disks[1])
     aside = take_away(gone)
     bare = snapshot(gone)
@@ -63,7 +65,7 @@ def test_the_bare_folder_of_an_unmounted_disk_is_refused_and_stays_bare(striped:
     striped.start()
 
 
-def test_a_degraded_mount_writes_nothing_into_the_bare_folder(striped: PoolMount) -> None:
+def test_a_degraded_mount_writes_nothing_into_the_bare_directory(striped: PoolMount) -> None:
     gone = Path(striped.disks[1])
     aside = take_away(gone)
     bare = snapshot(gone)
@@ -160,7 +162,7 @@ def test_ten_thousand_missing_segments_are_a_short_report() -> None:
     assert report[-1] == "  and 9,990 other kinds: `commitlogfs check` shows them all"
 
 
-def test_all_folders_absent_gives_one_line_for_each(striped: PoolMount) -> None:
+def test_all_directories_absent_gives_one_line_for_each(striped: PoolMount) -> None:
     for disk in striped.disks:
         Path(disk).rename(Path(disk).with_suffix(".aside"))
     degrade(striped)
@@ -331,7 +333,7 @@ def test_degraded_without_any_of_the_segments_left_is_refused(striped: PoolMount
     assert striped.path(6).name in report
 
 
-def test_the_newest_segment_removed_behind_our_back_is_told(striped: PoolMount) -> None:
+def test_the_newest_segment_removed_behind_our_back_is_reported(striped: PoolMount) -> None:
     """No reason to refuse, since a power cut may undo the creation of a segment that nothing was written to."""
     newest = striped.path(6).name
     (holder,) = [Path(disk) for disk in striped.disks if (Path(disk) / newest).exists()]

@@ -218,7 +218,7 @@ def test_a_temporary_swapped_before_its_rename(shared: PoolMount, segment: int, 
 
 
 @pytest.mark.parametrize("kind", ["symlink", "file"])
-def test_retiring_never_goes_through_a_planted_folder(
+def test_retiring_never_goes_through_a_planted_directory(
     shared: PoolMount, segment: int, workdir: Path, kind: str
 ) -> None:
     foreign = workdir / "foreign"

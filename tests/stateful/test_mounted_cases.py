@@ -83,7 +83,7 @@ def test_opening_with_truncation_changes_nothing(pool: PoolMount) -> None:
     assert pool.path(0).stat().st_size == SIZE
 
 
-def test_a_copy_cut_short_is_quarantined_by_the_next_mount(own_pool: PoolMount) -> None:
+def test_a_copy_truncated_is_quarantined_by_the_next_mount(own_pool: PoolMount) -> None:
     """Written straight to the segment's name, as plain cp does. It stays on the disk, untouched."""
     own_pool.make_segments([0, 2])
     own_pool.path(1).write_bytes(b"part")

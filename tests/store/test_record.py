@@ -58,7 +58,7 @@ def test_v2_takes_a_topic_longer_than_127_bytes():
     assert (found.version, found.topic_bytes) == (2, topic)
 
 
-def test_bytes_after_the_record_are_not_looked_at():
+def test_bytes_after_the_record_are_not_checked():
     raw = make_record(AT)
     assert decode(raw + b"\xff" * 100, AT) == decode(raw, AT)
 

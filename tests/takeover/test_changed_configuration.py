@@ -51,7 +51,7 @@ def test_a_configuration_that_is_not_usable_leaves_the_daemon_alone(
 
 
 @pytest.mark.parametrize("by", ["name", "file"])
-def test_forced_it_steps_back_all_the_same(keep: Callable[..., KeptMount], by: str) -> None:
+def test_forced_it_hands_over_all_the_same(keep: Callable[..., KeptMount], by: str) -> None:
     """As with systemd's units: requests wait, and the next try after the correction takes over."""
     kept = keep(2)
     pool = kept.pool

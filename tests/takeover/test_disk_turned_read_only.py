@@ -85,7 +85,7 @@ def test_a_broker_starts_again(kept: KeptMount, disk: LoopDisk, takeover: str) -
     close_all(open_all(kept))
 
 
-def test_who_has_it_open_goes_on(kept: KeptMount, disk: LoopDisk) -> None:
+def test_who_has_it_open_continues(kept: KeptMount, disk: LoopDisk) -> None:
     """The kernel knows of one way only for a file in use, so nobody else writes there; readers come and go."""
     first = os.open(kept.pool.path(0), os.O_RDWR)
     kept.replace()

@@ -72,7 +72,7 @@ def test_a_stop_leaves_what_covers_it(held: tuple[KeptMount, mmap.mmap, int]) ->
     assert is_served(mapped, fd)
 
 
-def test_moved_with_its_folder(held: tuple[KeptMount, mmap.mmap, int]) -> None:
+def test_moved_with_its_directory(held: tuple[KeptMount, mmap.mmap, int]) -> None:
     kept, mapped, fd = held
     folder = kept.pool.mountpoint.parent
     elsewhere = folder.with_name("elsewhere")
@@ -187,7 +187,7 @@ def test_unmounted_while_the_successor_is_on_its_way(keep_versions: Callable[...
     assert pool.path(0).read_bytes()[:4096] == segment_bytes(0, 4096)
 
 
-def test_without_a_keeper_nobody_steps_back(keep: Callable[..., KeptMount]) -> None:
+def test_without_a_keeper_nobody_hands_over(keep: Callable[..., KeptMount]) -> None:
     kept = keep(2)
     pool = kept.pool
     assert pool.daemon is not None
@@ -215,7 +215,7 @@ def newest_keeper(pool: PoolMount, former: int) -> int:
     return pid if pid != former else 0
 
 
-def test_the_runtime_folder_is_cleared_away(make_pool: Callable[..., PoolMount]) -> None:
+def test_the_runtime_directory_is_cleared_away(make_pool: Callable[..., PoolMount]) -> None:
     """Both sockets come back, and nobody takes the silence meanwhile for a daemon that hangs."""
     pool = make_pool(2)
     pool.start("--watchdog", "3")

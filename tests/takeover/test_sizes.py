@@ -18,7 +18,7 @@ def bare(kept: KeptMount, index: int) -> Path:
 
 
 @pytest.mark.parametrize("others", [[], [0], [0, 2]], ids=["the only one", "the newest", "in the middle"])
-def test_a_copy_goes_on(kept: KeptMount, others: list[int]) -> None:
+def test_a_copy_continues(kept: KeptMount, others: list[int]) -> None:
     """Written by cp, one piece after the other: a segment of half its size, when its daemon dies."""
     kept.pool.make_segments(others)
     fd = os.open(kept.pool.path(1), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)

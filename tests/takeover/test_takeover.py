@@ -59,7 +59,7 @@ def in_background(work: Callable[[], object]) -> Callable[[], object]:
     return result
 
 
-def test_open_files_and_mappings_go_on(kept: KeptMount) -> None:
+def test_open_files_and_mappings_continue(kept: KeptMount) -> None:
     fd = grow(kept, 0)
     with mmap.mmap(fd, MIB) as mapped:
         mapped[:6] = b"before"

@@ -125,7 +125,7 @@ def codes(found):
     return {remark["code"] for remark in found["remarks"]}
 
 
-def test_a_small_disk_is_told(document):
+def test_a_small_disk_is_reported(document):
     found = document("--disks", "2x400GB,50GB", "--ingest", "10MB/s", *KEEP)
     assert "small-disk" in codes(found)
     assert found["disks"][2]["skipped"]

@@ -400,7 +400,7 @@ def test_placements_and_modes_are_the_stores():
     assert set(get_args(RetentionTable.model_fields["mode"].annotation)) == {mode.value for mode in Mode}
 
 
-def test_a_name_is_looked_for_in_the_users_folder_and_then_the_systems(folders):
+def test_a_name_is_looked_for_in_the_users_directory_and_then_the_systems(folders):
     system, own = folders
     (system / "a.toml").touch()
     assert config_path("a") == system / "a.toml"
@@ -408,7 +408,7 @@ def test_a_name_is_looked_for_in_the_users_folder_and_then_the_systems(folders):
     assert config_path("a") == own / "a.toml"
 
 
-def test_root_uses_the_systems_folder_only(folders, monkeypatch):
+def test_root_uses_the_systems_directory_only(folders, monkeypatch):
     system, own = folders
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     (own / "a.toml").touch()
@@ -418,7 +418,7 @@ def test_root_uses_the_systems_folder_only(folders, monkeypatch):
     assert str(own) not in str(caught.value)
 
 
-def test_a_relative_xdg_folder_is_ignored(folders, monkeypatch):
+def test_a_relative_xdg_directory_is_ignored(folders, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
     monkeypatch.setenv("HOME", "/home/someone")
     with pytest.raises(ConfigError, match=r"/home/someone/\.config/commitlogfs/a\.toml"):

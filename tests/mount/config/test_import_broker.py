@@ -263,7 +263,7 @@ def test_read_only_paths_mean_nothing_to_a_single_path_broker(run):
         ("diskSpaceWarningLevelRatio", 99, ("full", 90)),
     ],
 )
-def test_clamped_values_are_told(load, key, value, clamped):
+def test_clamped_values_are_reported(load, key, value, clamped):
     config, warnings = load(MULTI + f"{key}={value}\n")
     threshold, expected = clamped
     assert getattr(config.thresholds, threshold) == expected
@@ -374,7 +374,7 @@ def test_age_is_the_brokers_until_its_comments_become_keys(run, text, reserved_h
     assert filesystem.delete_when == delete_when
 
 
-def test_the_origin_of_what_is_the_brokers_is_told(run):
+def test_the_origin_of_what_is_the_brokers_is_reported(run):
     toml_text = run(MULTI + "fileReservedTime=48\n").toml_text
     assert '# reserved = "48h"  # fileReservedTime\n' in toml_text
     assert '# delete_when = "04"  # deleteWhen (its default)\n' in toml_text
@@ -460,7 +460,7 @@ def test_the_file_is_iso_8859_1_to_the_broker(run):
     assert "/data/Ã©" in imported.toml_text
 
 
-def test_relative_paths_are_told(run):
+def test_relative_paths_are_reported(run):
     imported = run("storePathCommitLog=a/b,/data/b\n")
     assert any("'a/b' is not absolute" in line for line in imported.warnings)
 

@@ -69,7 +69,7 @@ def test_a_symlink_or_file_is_refused(folder: Path, workdir: Path):
 
 
 @pytest.mark.root
-def test_somebody_elses_folder_is_refused(folder: Path):
+def test_somebody_elses_directory_is_refused(folder: Path):
     folder.mkdir()
     os.chown(folder, 65534, 65534)
     for act in (runtime_directory.ensure_runtime_folder, runtime_directory.list_names):

@@ -109,7 +109,7 @@ def test_the_file_size_is_rounded_up_to_whole_entries(tmp_path: Path) -> None:
     assert [len(data) for data in read_files(tmp_path).values()] == [100, 100]
 
 
-def test_a_queue_without_entries_has_no_folder(tmp_path: Path) -> None:
+def test_a_queue_without_entries_has_no_directory(tmp_path: Path) -> None:
     assert build(tmp_path, [[]]) == QueueSummary(0, 0, 0, 0, 0)
     assert not (tmp_path / "queue").exists()
 

@@ -341,7 +341,7 @@ def test_queues_are_those_of_the_topics_wanted_from_where_they_begin(tmp_path: P
 
 
 @pytest.mark.parametrize("topic", [b"../../etc", b"..", b".", b"", b"a/b", b"a\0b"])
-def test_a_topic_that_is_no_folder_name_is_refused(topic: bytes) -> None:
+def test_a_topic_that_is_no_directory_name_is_refused(topic: bytes) -> None:
     data = np.frombuffer(make_record(77, topic=topic), np.uint8)
     with pytest.raises(UndispatchableRecordError, match="log offset 77: topic"):
         Dispatcher(DispatchRules()).dispatch(data, np.zeros(1, np.int64))

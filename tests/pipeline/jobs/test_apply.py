@@ -67,7 +67,7 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path)
 
 
-def test_two_folders_change_places(tmp_path: Path) -> None:
+def test_two_directories_change_places(tmp_path: Path) -> None:
     _fill(tmp_path / "a", "1")
     _fill(tmp_path / "b", "2")
     exchange(tmp_path / "a", tmp_path / "b")
@@ -76,7 +76,7 @@ def test_two_folders_change_places(tmp_path: Path) -> None:
         exchange(tmp_path / "a", tmp_path / "c")
 
 
-def test_the_old_folders_are_kept(store: Store) -> None:
+def test_the_old_directories_are_kept(store: Store) -> None:
     result = apply_rebuilt(store.output, store.root)
     assert [store.content(part) for part in PARTS] == ["new", "new"]
     assert store.kept() == {"consumequeue": "old", "index": "old"}
@@ -192,7 +192,7 @@ def _crash_at(monkeypatch: pytest.MonkeyPatch, step: int, *, after: bool) -> Non
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("step", range(4))
-def test_a_crash_anywhere_leaves_whole_folders_and_a_way_on(
+def test_a_crash_anywhere_leaves_whole_directories_and_a_way_on(
     store: Store, monkeypatch: pytest.MonkeyPatch, step: int, after: bool
 ) -> None:
     with monkeypatch.context() as patched:
@@ -218,7 +218,7 @@ def _crash(store: Store, monkeypatch: pytest.MonkeyPatch, step: int, *, after: b
 
 @pytest.mark.parametrize("step", range(3))
 @pytest.mark.parametrize("parts", [(), PARTS])
-def test_folders_that_a_broker_made_after_a_crash_are_kept(
+def test_directories_that_a_broker_made_after_a_crash_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, parts: tuple[str, ...]
 ) -> None:
     store = Store(tmp_path, parts)
@@ -399,14 +399,14 @@ def test_what_a_broker_has_gone_on_with_after_a_crash_stays(store: Store, monkey
     ]
 
 
-def test_an_unclean_stop_is_told(store: Store) -> None:
+def test_an_unclean_stop_is_reported(store: Store) -> None:
     (store.root / "abort").touch()
     (warning,) = apply_rebuilt(store.output, store.root).warnings
     assert "it removes all index files newer than its checkpoint" in warning
 
 
 @pytest.mark.root
-def test_the_new_folders_belong_to_the_owner_of_the_store(store: Store) -> None:
+def test_the_new_directories_belong_to_the_owner_of_the_store(store: Store) -> None:
     os.chown(store.root, 1234, 1235)
     apply_rebuilt(store.output, store.root)
     for path in store.root / "index", store.root / "index/some/file", store.root / "lock":

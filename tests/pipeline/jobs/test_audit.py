@@ -134,7 +134,7 @@ def test_a_truncated_record(spark: SparkSession, store: Store) -> None:
     assert kinds(report)["queue-entry-stray"] == 1
 
 
-def test_a_topic_for_which_there_can_be_no_folder(spark: SparkSession, store: Store) -> None:
+def test_a_topic_for_which_there_can_be_no_directory(spark: SparkSession, store: Store) -> None:
     offset = store.log.offsets[41]
     store.log.write_at(offset + 88 + len(b"body 41") + 1, b"/")
     report = audited(spark, store)

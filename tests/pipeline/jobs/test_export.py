@@ -135,7 +135,7 @@ def test_chosen_columns_topics_and_times(spark: SparkSession, tmp_path: Path) ->
     ]
 
 
-def test_files_without_folders_have_all_columns(spark: SparkSession, tmp_path: Path) -> None:
+def test_files_without_directories_have_all_columns(spark: SparkSession, tmp_path: Path) -> None:
     log = write_log(tmp_path / "log", SEGMENT, messages(COUNT))
     run(spark, tmp_path, partition_by=(), compression="snappy")
     assert [path.parent for path in files(tmp_path)] == [tmp_path / "out"]

@@ -108,7 +108,7 @@ def test_only_one_export_writes_at_a_time(tmp_path: Path) -> None:
     ExportDirectory(str(tmp_path)).open(SETTINGS).close()
 
 
-def test_other_settings_and_foreign_folders_are_refused(tmp_path: Path) -> None:
+def test_other_settings_and_foreign_directories_are_refused(tmp_path: Path) -> None:
     ExportDirectory(str(tmp_path / "out")).open(SETTINGS).close()
     with pytest.raises(ExportRefusedError, match=r'with columns = \["body"\], not \["topic"\]'):
         ExportDirectory(str(tmp_path / "out")).check({**SETTINGS, "columns": ["topic"]})
@@ -141,7 +141,7 @@ def test_a_file_that_somebody_took_away_is_not_passed_over(tmp_path: Path) -> No
         ExportDirectory(str(tmp_path)).open(SETTINGS)
 
 
-def test_a_uri_means_the_same_folder(tmp_path: Path) -> None:
+def test_a_uri_means_the_same_directory(tmp_path: Path) -> None:
     with ExportDirectory(f"file://{tmp_path}/out").open(SETTINGS) as folder:
         folder.commit(*make(folder, 0, 9, ["a"]))
     assert visible(tmp_path / "out") == ["topic=a/0-9.parquet"]
@@ -158,10 +158,10 @@ def test_a_uri_means_the_same_folder(tmp_path: Path) -> None:
         ("", "topic=__HIVE_DEFAULT_PARTITION__"),
     ],
 )
-def test_folders_are_named_as_spark_names_them(topic: str, folder: str) -> None:
+def test_directories_are_named_as_spark_names_them(topic: str, folder: str) -> None:
     assert partition_directory([("topic", topic), ("date", "2026-11-21")]) == f"{folder}/date=2026-11-21"
 
 
-def test_a_topic_too_long_for_a_folder_is_refused() -> None:
+def test_a_topic_too_long_for_a_directory_is_refused() -> None:
     with pytest.raises(ExportRefusedError, match="too long for the name of a directory"):
         partition_directory([("topic", "t" * 250)])

@@ -173,7 +173,7 @@ def test_rows_that_are_missing_without_a_reason_finish_nothing(
 # --- directories ---------------------------------------------------------------------------------------------
 
 
-def test_topics_that_share_a_folder_share_no_file(tmp_path: Path) -> None:
+def test_topics_that_share_a_directory_share_no_file(tmp_path: Path) -> None:
     topics = [b"", b"__HIVE_DEFAULT_PARTITION__", b"Topic"]
     log = write_log(tmp_path / "log", SEGMENT, [message(n, topic=topics[n % 3]) for n in range(30)])
     assert run(tmp_path).rows == len(log.offsets)

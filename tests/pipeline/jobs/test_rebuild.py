@@ -122,7 +122,7 @@ def test_a_record_behind_a_full_index_file_makes_the_next(
     assert rebuilt_files(tmp_path / "out") == {n: data for n, data in expected.items() if n.startswith("index/")}
 
 
-def test_an_empty_log_has_empty_folders(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_empty_log_has_empty_directories(spark: SparkSession, tmp_path: Path) -> None:
     write_log(tmp_path / "log", SEGMENT, [])
     result = rebuild(spark, str(tmp_path / "log"), tmp_path / "out", settings=SETTINGS)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["consumequeue", "index", "rebuild.json"]
@@ -139,7 +139,7 @@ def test_damage_is_one_line_and_leaves_nothing(spark: SparkSession, tmp_path: Pa
     assert list(tmp_path.iterdir()) == [log.folder]
 
 
-def test_damage_that_is_passed_over_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_damage_that_is_passed_over_is_reported(spark: SparkSession, tmp_path: Path) -> None:
     log = write_log(tmp_path / "log", SEGMENT, [message(number) for number in range(600)])
     for number in (200, 300):
         log.write_at(log.offsets[number], b"\xff" * 20)
@@ -150,7 +150,7 @@ def test_damage_that_is_passed_over_is_told(spark: SparkSession, tmp_path: Path)
     assert rebuilt_files(tmp_path / "out") == oracle_files(log)
 
 
-def test_a_topic_that_is_no_folder_name_never_leaves_the_output(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_topic_that_is_no_directory_name_never_leaves_the_output(spark: SparkSession, tmp_path: Path) -> None:
     log = write_log(tmp_path / "log", SEGMENT, [lambda offset: make_record(offset, topic=b"../../../evil")])
     with pytest.raises(PipelineError, match=r"topic '../../../evil' cannot be the name of a directory"):
         rebuild(spark, str(log.folder), tmp_path / "out", settings=SETTINGS)
@@ -194,7 +194,9 @@ def test_an_output_that_lacks_what_workers_have_written_is_none(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_worker_makes_no_folder_of_its_own_for_an_output_it_does_not_see(log: WrittenLog, tmp_path: Path) -> None:
+def test_a_worker_makes_no_directory_of_its_own_for_an_output_it_does_not_see(
+    log: WrittenLog, tmp_path: Path
+) -> None:
     splits = plan_splits(list_segments(str(log.folder)), log.end)
     with pytest.raises(
         OutputError, match=r"out[^:]*: is not visible to the worker on .*; name an output on a disk that all"

@@ -64,7 +64,7 @@ def test_damage_is_an_error_or_told(spark: SparkSession, tmp_path: Path) -> None
     assert (found.total.messages, [damage.offset for damage in found.damages]) == (COUNT - 1, [log.offsets[100]])
 
 
-def test_a_missing_segment_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_missing_segment_is_reported(spark: SparkSession, tmp_path: Path) -> None:
     log = write_log(tmp_path, SEGMENT, messages(2 * COUNT))
     log.segment_at(SEGMENT).unlink()
     assert stats(spark, str(tmp_path)).missing == ((SEGMENT, 2 * SEGMENT),)

@@ -75,7 +75,7 @@ def test_a_log_need_not_begin_at_zero(tmp_path: Path) -> None:
     assert read(log)[0] == log.offsets
 
 
-def test_a_range_begins_and_ends_where_it_is_told(tmp_path: Path) -> None:
+def test_a_range_begins_and_ends_where_it_is_reported(tmp_path: Path) -> None:
     log = write_log(tmp_path, SEGMENT, [sized(700)] * 300)
     listing = list_segments(str(log.folder))
     first, last = log.offsets[37], log.offsets[211]
@@ -231,7 +231,7 @@ def test_a_header_that_claims_to_be_huge_costs_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("into", [1, 200, 400])
 @pytest.mark.parametrize("broken", [range(30, 31), range(30, 33)])
-def test_damage_in_which_a_range_begins_is_told(tmp_path: Path, into: int, broken: range) -> None:
+def test_damage_in_which_a_range_begins_is_reported(tmp_path: Path, into: int, broken: range) -> None:
     log = write_log(tmp_path, SEGMENT, [sized(400)] * 100)
     for number in broken:
         log.write_at(log.offsets[number] + 4, b"\0\0\0\0")
@@ -268,7 +268,7 @@ def test_a_segment_that_is_gone_or_shorter_than_listed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", DamageMode)
-def test_a_split_behind_the_end_of_a_segment_that_was_cut_short(tmp_path: Path, mode: DamageMode) -> None:
+def test_a_split_after_the_end_of_a_segment_that_was_truncated(tmp_path: Path, mode: DamageMode) -> None:
     """It is not taken for one where nothing was written, whose place the file system knows."""
     log = write_log(tmp_path, SEGMENT, [sized(400)] * 100)
     splits = plan_splits(list_segments(str(log.folder)), log.end, split_size=SEGMENT // 8)

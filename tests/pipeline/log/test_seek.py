@@ -100,7 +100,7 @@ def test_splits_without_a_record_count_with_the_next() -> None:
     assert narrowed([], 5, 6) == []
 
 
-def test_few_records_are_looked_at() -> None:
+def test_few_records_are_checked() -> None:
     asked: list[int] = []
 
     def first_ms(split: Split) -> int:

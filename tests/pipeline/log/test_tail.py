@@ -123,7 +123,7 @@ def test_a_log_that_goes_on_far_behind_a_hole_in_the_file(tmp_path: Path, shift:
     assert log.segment_at(0).stat().st_blocks * 512 < WINDOW_BYTES, "the file has no hole"
 
 
-def test_records_left_over_behind_the_end_are_not_the_log(tmp_path: Path) -> None:
+def test_records_left_over_after_the_end_are_not_the_log(tmp_path: Path) -> None:
     """A broker that was cut short goes back to its last good record and writes on from there, over old ones."""
     _, end = write_cut_back_log(tmp_path)
     assert end_of(tmp_path) == end

@@ -59,7 +59,7 @@ def stream(place: object, **options: str) -> CommitlogStreamReader:
 
 
 @pytest.mark.parametrize("size", [6, 50, 1000, SEGMENT // 4, SEGMENT - 1])
-def test_a_last_segment_that_was_cut_short_is_an_error(log: WrittenLog, size: int) -> None:
+def test_a_last_segment_that_was_truncated_is_an_error(log: WrittenLog, size: int) -> None:
     cut(log, size)
     told = f"the file of segment {LAST:020d} has only {size} of {SEGMENT} bytes; it is truncated"
     with pytest.raises(DataLossError, match=re.escape(told)):
@@ -164,7 +164,7 @@ def test_the_jobs_tell_of_it(spark: SparkSession, log: WrittenLog, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_an_audit_finds_the_only_segment_cut_short(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_audit_finds_the_only_segment_truncated(spark: SparkSession, tmp_path: Path) -> None:
     log = write_log(tmp_path / "log", SEGMENT, messages(50))
     cut(log, log.offsets[30] + 60, base=0)
     report = audit(spark, str(log.folder))

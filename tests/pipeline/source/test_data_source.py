@@ -90,7 +90,7 @@ def test_refused_before_any_task(
     assert told in str(refusal.value)
 
 
-def test_folders_are_those_of_the_driver(monkeypatch: pytest.MonkeyPatch, own_log: WrittenLog) -> None:
+def test_directories_are_those_of_the_driver(monkeypatch: pytest.MonkeyPatch, own_log: WrittenLog) -> None:
     """An executor, on another machine or not, works in another directory."""
     monkeypatch.chdir(own_log.folder.parent)
     reader = CommitlogDataSource({"path": "log, ,file:/x,s3://bucket/log"}).reader(StructType([ALL["topic"]]))
@@ -206,7 +206,7 @@ def test_filters_by_option(spark: SparkSession, log: WrittenLog) -> None:
 
 
 @pytest.mark.slow
-def test_a_comma_list_of_folders_and_uris(spark: SparkSession, log: WrittenLog, workdir: Path) -> None:
+def test_a_comma_list_of_directories_and_uris(spark: SparkSession, log: WrittenLog, workdir: Path) -> None:
     """A log without its mount: bare disks, and as file:// through pyarrow."""
     disks = [workdir / f"disk{number}" for number in range(3)]
     for disk in disks:
@@ -262,7 +262,7 @@ def test_pushdown_changes_no_result(spark: SparkSession, log: WrittenLog, pushdo
 
 
 @pytest.mark.slow
-def test_pushdown_opens_no_segment_in_vain(spark: SparkSession, own_log: WrittenLog, pushdown: None) -> None:
+def test_pushdown_opens_no_segment_without_rows(spark: SparkSession, own_log: WrittenLog, pushdown: None) -> None:
     """All others are unreadable: garbage, which FAILFAST would not bear."""
     for path in own_log.folder.iterdir():
         if int(path.name) not in (SEGMENT, 3 * SEGMENT):

@@ -123,7 +123,7 @@ def test_a_later_version_asks_for_the_newer_program():
         parse_identity(changed(version=2, number="whatever that version keeps there"), "/data1")
 
 
-def test_a_folder_without_identity_has_none(workdir):
+def test_a_directory_without_identity_has_none(workdir):
     with open_disk(workdir) as disk:
         assert read_identity(disk.dirfd, str(workdir)) is None
         assert read_newest(disk.dirfd) is None

@@ -320,7 +320,7 @@ def test_a_cordoned_disk_has_no_say_but_its_segments_go():
     assert engine.after(30).planned() == list(range(16))
 
 
-def test_no_writable_disk_is_told():
+def test_no_writable_disk_is_reported():
     world = two_disks(90, 90)
     for disk in world.disks:
         disk.state = DiskState.RO
@@ -379,7 +379,7 @@ def test_an_mtime_in_the_future_is_not_expired():
     assert AlertCode.AGE_UNKNOWN in engine.alerts()
 
 
-def test_no_more_than_a_batch_is_looked_at():
+def test_no_more_than_a_batch_is_checked():
     assert Engine(BY_AGE, aged(*[100] * 50)).after(0, hour=4).planned() == list(range(10))
 
 

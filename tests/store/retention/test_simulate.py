@@ -135,7 +135,7 @@ def test_a_broker_has_its_own_limits_for_what_it_removes():
 # --- unequal disks ------------------------------------------------------------------------------------------
 
 
-def test_a_small_disk_is_skipped_and_the_others_go_on():
+def test_a_small_disk_is_skipped_and_the_others_continue():
     report = simulate(scenario(100, 1000, 1000), 2 * DAY)
     small, other, _ = report.disks
     assert small.reached_s["force"] == pytest.approx(85 * 3 * 100, rel=0.03)
