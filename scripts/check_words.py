@@ -3,7 +3,7 @@
 Usage: python scripts/check_words.py [PATH...]
 Each finding is a line `path:line: phrase: write ...`; the exit status is 1 if there are any. Code in backticks is
 not checked. Of tests only docstrings and comments are checked, because their strings quote other packages. Without
-PATH, the files below CHECKED are checked, except PENDING.
+PATH, the files below CHECKED are checked.
 """
 
 import io
@@ -34,11 +34,6 @@ CHECKED: Final = (
     *("CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "README.md", "SECURITY.md", "pyproject.toml"),
 )
 """Files and directories with text that people read."""
-PENDING: Final = (
-    *("fusefs", "mount", "store"),
-    *("tests/fusefs", "tests/mount", "tests/store/files", "tests/store/pool"),
-)
-"""Parts of CHECKED that still have such phrases. The list only shrinks."""
 
 _SPACE: Final = r"\x20"
 """Only a space: all other spaces below also match the end of a line, but a look-behind has a fixed width."""
@@ -177,11 +172,8 @@ def files(places: list[Path]) -> Iterator[Path]:
 def main(arguments: list[str]) -> int:
     """Print the findings; 1 if there are any."""
     places = [Path(argument) for argument in arguments] or [ROOT / name for name in CHECKED]
-    pending = {ROOT / name for name in PENDING} if not arguments else set()
     found = False
     for path in files(places):
-        if pending & {path, *path.parents}:
-            continue
         shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
         for line, phrase, proposal in findings(path):
             found = True

@@ -29,7 +29,7 @@ _IDS_AT_ONCE = 1024
 
 
 class Backing:
-    """What the kernel knows of opened files. Before `begin`, everything is served plain."""
+    """Opened files as the kernel knows them. Before `begin`, everything is served plain."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer

@@ -1,4 +1,4 @@
-"""What the adapter reports to be counted: an interface, so that fusefs needs no metrics library."""
+"""Events of the adapter that are counted: an interface, so that fusefs needs no metrics library."""
 
 from typing import Protocol
 

@@ -40,7 +40,7 @@ class Session:
     """Reasons why some or all files are served plain."""
 
     def descriptors(self) -> dict[str, int]:
-        """What a successor needs, by name; empty where none can take over."""
+        """Descriptors that a successor needs, by name; empty if none can take over."""
         if self.device is None or self.handshake_fd is None:
             return {}
         return {DEVICE: self.device, HANDSHAKE: self.handshake_fd, TABLE: self.table.fd}

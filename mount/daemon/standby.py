@@ -86,4 +86,4 @@ def _become_fresh(call: Call) -> NoReturn:
     command = list(sys.orig_argv)
     at = command.index(STANDBY_OPTION)
     del command[at : at + 2]
-    os.execv(sys.executable, command)  # noqa: S606 - no shell is wanted
+    os.execv(sys.executable, command)  # noqa: S606 - a list of arguments, no shell

@@ -1,4 +1,4 @@
-"""What a daemon asks of its keeper for its successor, and reports as one.
+"""Messages of a daemon to its keeper: about its successor, and as a successor.
 
 For `restart` the keeper loads the successor first: the mount waits for a shorter time, and not at all for a version
 that cannot be loaded.

@@ -55,7 +55,7 @@ _NO_END = End(None)
 
 @dataclass(frozen=True, slots=True)
 class _Details:
-    """What belongs to some events only."""
+    """Details that only some events have."""
 
     number: signal.Signals = signal.SIGTERM
     """The stop signal."""
@@ -65,7 +65,7 @@ class _Details:
     state: State = State.NO_DAEMON
     """The state in which a deadline passed."""
     activity: Activity | None = None
-    """What a slow daemon has done by now."""
+    """Progress of a slow daemon."""
     loss: Event = Event.DIED
     """The kind of `end`."""
     end: End = _NO_END
@@ -273,7 +273,7 @@ class Keeper:
     # --- actions --------------------------------------------------------------------------------------------
 
     def _implementations(self) -> Mapping[Action, Callable[[_Details], None]]:
-        """What carries out each action."""
+        """The method that carries out each action."""
         return {
             Action.START: lambda _: self._start(),
             Action.WANT_STANDBY: lambda _: self._want_standby(),

@@ -1,4 +1,4 @@
-"""What keeper and daemons send each other besides sd_notify(3): the call of a standby, and the fields of our own.
+"""Messages of keeper and daemons besides sd_notify(3): the call of a standby, and fields of our own.
 
 A call is one message over a socket pair. It carries what a daemon is otherwise started with: environment and
 descriptors.
@@ -34,7 +34,7 @@ class BrokenCallError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a standby needs to become the daemon."""
+    """Everything that a standby needs to become the daemon."""
 
     variables: Mapping[str, str]
     """Variables for its environment."""

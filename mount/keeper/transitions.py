@@ -14,7 +14,7 @@ from commitlogfs.mount.keeper.standby_call import START_TIMEOUT_S
 
 
 class State(Enum):
-    """What the present daemon does. The values appear in the log."""
+    """Condition of the present daemon. The values appear in the log."""
 
     NO_DAEMON = "no daemon"
     """None runs: the first has not been started, or the next start has its time."""
@@ -32,7 +32,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What happens to a keeper. One message may be several events, in this order."""
+    """Events that a keeper meets. One message may be several events, in this order."""
 
     # messages of the present daemon
     HEARD = "any message"
@@ -74,7 +74,7 @@ DEADLINE_EVENTS: Final = (Event.UNHEARD, Event.SLOW, Event.UNREPLACEABLE, Event.
 
 
 class Action(Enum):
-    """What the keeper does about an event."""
+    """Reactions of the keeper to an event."""
 
     START = "call the standby, or start a daemon"
     WANT_STANDBY = "have a standby loaded soon"

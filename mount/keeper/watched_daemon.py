@@ -45,7 +45,7 @@ class WatchedDaemon:
     heard: float = field(init=False)
     """When it gave its last sign of life."""
     activity: Activity = field(init=False)
-    """What it had done when it was last found to be alive."""
+    """Work that it had done when it was last found alive."""
 
     def __post_init__(self) -> None:
         self.heard = self.started

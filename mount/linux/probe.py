@@ -68,7 +68,7 @@ def probe_mount(mountpoint: str | os.PathLike[str], timeout_s: float) -> ProbeRe
 
 
 def _probe(mountpoint: str, timeout_s: float) -> tuple[str, bool]:
-    """What is wrong ("" for nothing), and whether it will stay so."""
+    """The fault ("" if there is none), and whether it is permanent."""
     entry = mountinfo.find_mount(mountpoint)
     if entry is None:
         return "nothing is mounted here", False

@@ -212,7 +212,7 @@ def _check(folder: Path) -> None:
 
 
 def _advice() -> str:
-    """What to do about a runtime directory in a home that may belong to another user."""
+    """Remedy for a runtime directory in a home that may belong to another user."""
     if os.geteuid() == 0 or os.environ.get(OVERRIDE):
         return ""
     return f"; set $HOME to this user's home, or $XDG_RUNTIME_DIR or ${OVERRIDE}"

@@ -22,11 +22,11 @@ _TIMEOUT_S: Final = 3.0
 
 # Run as that user, so that the kernel decides, by access control lists and read-only filesystems, too.
 _SCRIPT: Final = """
-for folder; do
-    [ -e "$folder" ] || exit 0
-    [ -x "$folder" ] || { printf %s "$folder"; exit 1; }
+for directory; do
+    [ -e "$directory" ] || exit 0
+    [ -x "$directory" ] || { printf %s "$directory"; exit 1; }
 done
-[ -w "$folder" ] || exit 2
+[ -w "$directory" ] || exit 2
 """
 _NOT_ENTERED, _NOT_WRITTEN = 1, 2
 

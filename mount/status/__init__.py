@@ -1,4 +1,4 @@
-"""What a running daemon reports about itself: status document, metrics, growth, forced deletion, control API.
+"""The state of a running daemon as it reports it: status document, metrics, growth, forced deletion, control API.
 
 Nothing here changes the mount.
 """

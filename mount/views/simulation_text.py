@@ -85,7 +85,7 @@ def describe_removals(report: SimulationReport, scenario: Scenario) -> list[str]
     why = {
         Rule.AGE: f"older than {duration_in_words(reserved_s)}",
         Rule.FORCE: "for lack of space, whatever their age",
-        Rule.FULL: "at full, to make room for a new one",
+        Rule.FULL: "at full, so that a new one fits",
     }
     who = {Actor.BROKER: "The broker", Actor.FILESYSTEM: "The filesystem"}
     lines = []

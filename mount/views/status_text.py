@@ -128,7 +128,7 @@ def describe_retention(retention: dict[str, Any]) -> str:
 
 
 def describe_store_root(document: dict[str, Any]) -> str:
-    """What the broker does to free space on the disk that holds its consumequeue."""
+    """How the broker frees space on the disk that holds its consumequeue."""
     root, limits = document["store_root"], document["thresholds"]
     used = root["used_percent"]
     if used is None:

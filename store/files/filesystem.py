@@ -1,4 +1,4 @@
-"""Which filesystems can keep the promises of a disk, told by their statfs magic and by trying."""
+"""Which filesystems can keep the promises of a disk, found out by statfs magic and by trying."""
 
 import errno
 import os
@@ -42,7 +42,7 @@ class FilesystemKind:
 
 _REASONS = {
     "tmpfs": "its content is lost at reboot",
-    "overlayfs": "FUSE passthrough is impossible and durability depends on what lies beneath",
+    "overlayfs": "FUSE passthrough is impossible and durability depends on the filesystem below",
     "btrfs": "a store to a reserved block can still hit a full disk, which kills the broker with SIGBUS",
 }
 

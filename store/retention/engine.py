@@ -49,7 +49,7 @@ class PlannedRemoval:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do next. Call `decide` again when it is done."""
+    """The next step. Call `decide` again when it is done."""
 
     planned: tuple[PlannedRemoval, ...] = ()
     """All removals that the goal needs at present (for AGE at most a batch). Only the first one is due now."""

@@ -27,7 +27,7 @@ class BrokerRules:
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """What a broker does at a fill level."""
+    """Action of a broker at a fill level."""
 
     cleans: bool
     """Whether it removes expired segments at any hour."""
@@ -40,7 +40,7 @@ class Pressure:
 
 
 def evaluate_pressure(figures: StatfsFigures, thresholds: Thresholds) -> Pressure:
-    """What a broker does at the fill level that statfs shows. It rounds the percentage up."""
+    """The action of a broker at the fill level that statfs shows. It rounds the percentage up."""
     percent = -((figures.free - figures.blocks) * 100 // figures.blocks)
     return Pressure(
         cleans=percent > thresholds.clean,

@@ -93,7 +93,7 @@ modes = st.integers(0, 2**32 - 1)
 
 
 class _Ctx(NamedTuple):
-    """What handlers read of a RequestContext, which only the Cython module can make."""
+    """The fields of a RequestContext that handlers read, which only the Cython module can make."""
 
     uid: int = 0
     gid: int = 0

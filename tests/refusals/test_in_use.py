@@ -78,7 +78,7 @@ def test_a_second_daemon_is_refused_and_the_first_continues(striped: PoolMount) 
     ran = striped.cli("mount", "--no-keeper", striped.config)
     assert ran.status == 4
     assert ran.err.endswith("commitlogfs: test: its daemon is running already; see `commitlogfs status test`\n")
-    # Another name and mountpoint, the same disks: told by the disks' own locks.
+    # Another name and mountpoint, the same disks: detected by the disks' own locks.
     twin = PoolMount(striped.workdir / "twin", striped.disks, name="twin")
     twin.workdir.mkdir()
     report = refused_mount(twin)

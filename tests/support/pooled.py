@@ -37,7 +37,7 @@ async def nothing_to_reclaim() -> bool:
 
 @dataclass(slots=True)
 class Kernel:
-    """What a kernel would be told, and what it would answer."""
+    """Invalidations that a kernel would get, and its answers."""
 
     holds_all: bool = False
     """Whether it still knows every inode."""
@@ -48,7 +48,7 @@ class Kernel:
 
 
 class Parts:
-    """What serves a mount, without forced deletion and without a kernel."""
+    """The parts that serve a mount, without forced deletion and without a kernel."""
 
     def __init__(
         self, folders: list[Path], commitlog: CommitLog, reclaim: Callable[[], Awaitable[bool]] = nothing_to_reclaim
@@ -109,7 +109,7 @@ def open_parts(
     segment_size: int = 4096,
     reclaim: Callable[[], Awaitable[bool]] = nothing_to_reclaim,
 ) -> Iterator[Parts]:
-    """A new pool of `count` folders in `workdir`."""
+    """A new pool of `count` directories in `workdir`."""
     folders = [workdir / f"disk{number}" for number in range(1, count + 1)]
     specs = tuple(DiskSpec(str(folder), Thresholds()) for folder in folders)
     with ExitStack() as stack:

@@ -8,7 +8,7 @@ from commitlogfs.fusefs.disks.abandoned_work import AbandonableWork
 
 
 class Slow:
-    """Work that ends when it is told to."""
+    """Work that ends when the test lets it end."""
 
     def __init__(self, outcome: str | Exception) -> None:
         self.outcome = outcome

@@ -1,4 +1,4 @@
-"""What follows a change of names: each disk's record of the newest segment, written only where it changes."""
+"""After a change of names: each disk's record of the newest segment, written only where it changes."""
 
 import errno
 import os

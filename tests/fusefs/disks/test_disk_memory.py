@@ -1,4 +1,4 @@
-"""What a daemon has found out about disks, kept for its successor."""
+"""The health of disks as a daemon knows it, kept for its successor."""
 
 import os
 import time

@@ -122,7 +122,7 @@ def test_errors_pass_through_in_time_and_are_dropped_when_late():
 
 
 def test_a_result_of_the_last_moment_belongs_to_exactly_one_side():
-    """Whoever takes the lock first decides; the loser sees it."""
+    """The first one to take the lock decides; the other one sees it."""
     for abandoned_first in (True, False):
         discarded: list[str] = []
         outcome = _Outcome(lambda: "value", discarded.append)

@@ -198,7 +198,7 @@ def test_a_retired_file_opened_again_at_its_last_close_is_not_freed(parts):
 
 @pytest.mark.parametrize("remover_first", [True, False])
 def test_opening_while_the_file_is_being_removed(parts, remover_first):
-    """Either order is right: the opener reads the old content, or is told that there is no such file."""
+    """Either order is right: the opener reads the old content, or gets ENOENT."""
 
     async def open_and_read(file: Segment) -> str:
         handles = parts.handles

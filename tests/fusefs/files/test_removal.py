@@ -67,7 +67,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowUnlink]:
 def test_the_kernel_forgets_a_name_whose_removal_took_too_long(
     parts: Parts, slow: SlowUnlink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was told that the removal failed, and would keep the file for good."""
+    """The kernel got an error for the removal, and would keep the file for good."""
     monkeypatch.setattr(removal, "REMOVE_DEADLINE_S", 0.05)
     forgotten = parts.kernel.invalidated
 

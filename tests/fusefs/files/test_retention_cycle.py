@@ -1,4 +1,4 @@
-"""One cycle of forced deletion on real folders, without a mount."""
+"""One cycle of forced deletion on real directories, without a mount."""
 
 import errno
 import os

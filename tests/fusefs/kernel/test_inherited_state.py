@@ -1,4 +1,4 @@
-"""What a daemon leaves to its successor: read back whole, or refused as damaged or unknown."""
+"""State that a daemon leaves to its successor: read back whole, or refused as damaged or unknown."""
 
 import contextlib
 import os

@@ -159,7 +159,7 @@ class Waiter:
         eventually(lambda: standby_call.has_loaded(self._channel))
 
     def call(self) -> tuple[str, bytes]:
-        """What it says then, and what comes through the descriptors that it got."""
+        """Its messages, and what comes through the descriptors that it got."""
         reader, writer = os.pipe()
         # Wherever it is open by then, there is no end before it ends.
         descriptors = [("b", writer), ("a", writer), ("c", writer)]
@@ -241,7 +241,7 @@ print(opened)
 
 
 def test_a_loaded_daemon_reads_no_file_for_its_metrics() -> None:
-    """The version comes from a file among the installed packages, in a folder with hundreds of entries."""
+    """The version comes from a file among the installed packages, in a directory with hundreds of entries."""
     ran = subprocess.run([sys.executable, "-c", _AUDITED], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"
 

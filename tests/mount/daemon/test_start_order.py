@@ -1,4 +1,4 @@
-"""What is checked before a mount changes anything."""
+"""Checks that come before a mount changes anything."""
 
 import pytest
 from support.command_line import run_cli

@@ -1,4 +1,4 @@
-"""What the tests of the keeper share."""
+"""Fixtures of the tests of the keeper."""
 
 import signal
 from collections.abc import Iterator

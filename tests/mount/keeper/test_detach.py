@@ -1,4 +1,4 @@
-"""What becomes of a mount that nobody will answer for any more."""
+"""A mount for which no daemon will answer any more."""
 
 import contextlib
 import fcntl

@@ -557,7 +557,7 @@ class TestWithMount:
         stub.plan("mount store ready exit:1", "exit:4")
         stub.start()
         eventually(lambda: stub.events("successor_refused"))
-        # Without a look at the mountpoint, as `commitlogfs umount` does it: nobody would answer.
+        # Without access to the mountpoint, as `commitlogfs umount` does it: no daemon would answer.
         subprocess.run(["umount", "--no-canonicalize", str(stub.mountpoint)], check=True)
         assert stub.wait() == 0
         assert stub.events("unmounted_meanwhile")

@@ -271,7 +271,7 @@ def described(step: Step) -> tuple[str, str]:
 
 
 def document() -> str:
-    """What docs/reference/keeper.md shows of the code."""
+    """The tables of docs/reference/keeper.md, made from the code."""
     lines = ["| state | deadline |", "|---|---|"]
     lines += [f"| {state.value} | {seconds:g} s |" for state, seconds in TIME_LIMITS_S.items()]
     for event in Event:

@@ -1,4 +1,4 @@
-"""Where an offset lies, and why nowhere: on plain folders, without a mount."""
+"""Where an offset lies, and why nowhere: on plain directories, without a mount."""
 
 import pytest
 from support.pooled import open_parts

@@ -12,7 +12,7 @@ from commitlogfs.store.files.locks import lock_holder, take_lock
 
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[tuple[int, int]]:
-    """Two opens of one folder."""
+    """Two opens of one directory."""
     fds = os.open(tmp_path, os.O_RDONLY), os.open(tmp_path, os.O_RDONLY)
     yield fds
     for fd in fds:

@@ -37,7 +37,7 @@ def make(disk: Disk, name: bytes = NAME, content: bytes = b"x" * SIZE) -> Path:
 
 
 def retire(disk: Disk, name: bytes) -> bytes:
-    """Its name in the retired folder."""
+    """Its name in the directory of retired files."""
     ino = (Path(disk.path) / os.fsdecode(name)).stat().st_ino
     retired = remove.retire_file(disk.dirfd, name, ino)
     assert not retired.vanished
@@ -45,7 +45,7 @@ def retire(disk: Disk, name: bytes) -> bytes:
 
 
 def reopened(disk: Disk) -> Pool:
-    """What a fresh mount would find there."""
+    """The inventory of a fresh mount."""
     inventory = take_inventory([(disk, scan_folder(disk.dirfd, SIZE))], SIZE)
     return Pool("pool", SIZE, [disk], inventory, RootAttributes(0o755, 0, 0))
 
@@ -90,7 +90,7 @@ def test_a_temporary_can_be_retired(disk):
 
 
 def test_retiring_what_is_not_there_says_so_and_leaves_no_folder(disk):
-    """Who holds it open reads on by the descriptor; the last close finds nothing to free."""
+    """A process that has it open reads on by the descriptor; the last close finds nothing to free."""
     retired = remove.retire_file(disk.dirfd, NAME, 4711)
     assert retired.vanished
     assert names_in(disk.path) == []
@@ -271,7 +271,7 @@ def test_a_read_only_disk_is_not_swept(workdir):
 
 
 def test_retiring_while_another_retired_file_is_dropped(disk):
-    """The folder that the one needs may be taken away by the other at any moment."""
+    """The directory that the one needs may be removed by the other at any moment."""
     rounds = 300
 
     def retire_and_drop(index: int) -> None:
@@ -306,7 +306,7 @@ def test_the_newest_segments_of_an_adopted_log_are_reserved(disk):
 
 def test_a_removal_tells_what_it_gave_whatever_others_take_meanwhile(disk, monkeypatch):
     make(disk)
-    free = iter([1000, 1050, 900])  # before, right after, and when the folder is synced
+    free = iter([1000, 1050, 900])  # before, right after, and when the directory is synced
     monkeypatch.setattr(remove, "measure_usage", lambda dirfd: DiskUsage(2000, level := next(free), level))
     monkeypatch.setattr(remove, "FREE_DEADLINE_S", 0.0)
     after = remove.remove_file(disk.dirfd, NAME)

@@ -363,7 +363,7 @@ pools = st.lists(st.lists(entries, max_size=8, unique_by=lambda entry: entry[0])
 @settings(max_examples=60)
 @given(pools)
 def test_each_file_is_served_or_quarantined_or_left_over(described):
-    """Without folders: the same judgement from made-up scans."""
+    """Without directories: the same judgement from made-up scans."""
     scans = []
     ino = 0
     where: dict[int, list[tuple[int, int]]] = {}

@@ -1,4 +1,4 @@
-"""Two segments' names on one file (a hard link): told, kept out, never a crash of the start-up check."""
+"""Two segments' names on one file (a hard link): reported, kept out, never a crash of the start-up check."""
 
 import os
 
