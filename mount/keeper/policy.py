@@ -58,8 +58,10 @@ def extension_s(fields: Mapping[str, str]) -> float:
 
 
 def end_event(status: int | None, *, mounted: bool, in_use: bool, kept: bool, has_served: bool) -> Event:
-    """The event that the end of a daemon is. `status` as of os.waitstatus_to_exitcode, None if unknown; `kept`: there are
-    descriptors for a successor."""
+    """The event that the end of a daemon is.
+
+    `status` as of os.waitstatus_to_exitcode, None if unknown; `kept`: there are descriptors for a successor.
+    """
     if status == 0 or not mounted:
         return Event.MOUNT_ENDED
     if status == ExitCode.HANDED_OVER and kept:
