@@ -4,7 +4,7 @@ import time
 
 import trio
 
-from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads, SingleCalls
 from commitlogfs.fusefs.kernel.observer import Observer
 from commitlogfs.store.disks import health
 from commitlogfs.store.disks.disk import Disk, DiskState
@@ -22,11 +22,8 @@ disk."""
 class DiskProbes:
     def __init__(self, commitlog: CommitLog, threads: DiskThreads, observer: Observer) -> None:
         self._commitlog = commitlog
-        self._threads = threads
+        self._calls = SingleCalls(threads)
         self._observer = observer
-        self._unanswered: set[DiskNumber] = set()
-        """Disks whose probe has not ended. Such a disk is not probed again, so a hung disk holds one thread
-        only."""
 
     async def run(self, also: frozenset[DiskNumber] = frozenset()) -> None:
         """Probe every disk that is in trouble or not rw, and those in `also`."""
@@ -40,19 +37,15 @@ class DiskProbes:
         number, path, dirfd = disk.number, disk.path, disk.dirfd
         size, names = self._commitlog.segment_size, self._samples(number)
         may_write = disk.state is DiskState.RW  # a cordoned disk is not written, not even by a probe
-        if number in self._unanswered:
+        if self._calls.is_under_way(number):
             health.record_no_answer(disk, time.monotonic())
             return
-        self._unanswered.add(number)
 
         def work() -> DiskProbe:
-            try:
-                return probe_disk(path, dirfd, names, size, may_write=may_write)
-            finally:
-                self._unanswered.discard(number)
+            return probe_disk(path, dirfd, names, size, may_write=may_write)
 
         try:
-            probe = await self._threads.run_within(number, DEADLINE_S, work)
+            probe = await self._calls.run_within(number, DEADLINE_S, work)
         except TimeoutError:
             self._observer.disk_error(path, "probe", "ETIMEDOUT")
             health.record_no_answer(disk, time.monotonic())

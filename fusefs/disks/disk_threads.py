@@ -53,6 +53,39 @@ class DiskThreads:
         return {number: int(limiter.borrowed_tokens) for number, limiter in self._limiters.items()}
 
 
+class SingleCalls:
+    """Calls of one kind, at most one at a time on each disk, so that a hung disk holds only one thread."""
+
+    def __init__(self, threads: DiskThreads) -> None:
+        self._threads = threads
+        self._under_way: set[DiskNumber] = set()
+
+    def is_under_way(self, disk: DiskNumber) -> bool:
+        """Whether an earlier call on this disk has not ended, although its caller may not wait any more."""
+        return disk in self._under_way
+
+    async def run_within(self, disk: DiskNumber, deadline_s: float, function: Callable[[], T]) -> T:
+        """As DiskThreads.run_within. Raises TimeoutError at once while an earlier call is under way."""
+        if disk in self._under_way:
+            raise TimeoutError("an earlier call has not ended")
+        self._under_way.add(disk)
+        has_started = False
+
+        def work() -> T:
+            nonlocal has_started
+            has_started = True
+            try:
+                return function()
+            finally:
+                self._under_way.discard(disk)
+
+        try:
+            return await self._threads.run_within(disk, deadline_s, work)
+        finally:
+            if not has_started:  # no thread was free: nothing else would end this call
+                self._under_way.discard(disk)
+
+
 class _Outcome(Generic[T]):
     """A result that goes either to the waiting task or, once abandoned, to `discard`, never to both."""
 

@@ -5,9 +5,8 @@ import time
 from functools import partial
 from typing import Final
 
-from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads, SingleCalls
 from commitlogfs.store.disks.forecast import Growth
-from commitlogfs.store.disks.identity import DiskNumber
 from commitlogfs.store.files.written import Written, find_written
 from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.pool.commitlog import CommitLog
@@ -21,11 +20,9 @@ class GrowthMeter:
     def __init__(self, commitlog: CommitLog, threads: DiskThreads) -> None:
         self.growth = Growth()
         self._commitlog = commitlog
-        self._threads = threads
+        self._calls = SingleCalls(threads)
         self._known: tuple[Segment, int] | None = None
         """The segment that was found last, and the bytes written to it."""
-        self._unanswered: set[DiskNumber] = set()
-        """Disks with a measurement under way: a hung disk holds only one thread."""
 
     async def measure(self) -> None:
         """Update `growth`, as far as the disks answer in time."""
@@ -46,16 +43,11 @@ class GrowthMeter:
         return list(itertools.islice(whole, ACTIVE_AMONG))
 
     async def _find_written(self, segment: Segment, known: int) -> Written:
-        number, size = segment.disk, self._commitlog.segment_size
-        if number in self._unanswered:
-            raise TimeoutError
-        self._unanswered.add(number)
-        find = partial(find_written, self._commitlog.disk_of(segment).dirfd, segment.path, size, known)
-
-        def work() -> Written:
-            try:
-                return find()
-            finally:
-                self._unanswered.discard(number)
-
-        return await self._threads.run_within(number, DEADLINE_S, work)
+        find = partial(
+            find_written,
+            self._commitlog.disk_of(segment).dirfd,
+            segment.path,
+            self._commitlog.segment_size,
+            known,
+        )
+        return await self._calls.run_within(segment.disk, DEADLINE_S, find)

@@ -141,7 +141,7 @@ def map_control_file(log: Log) -> None:
 REFUSALS = [
     Refusal("create a name that is not 20 digits", errno.EINVAL, tuple(map(creating, NO_SEGMENTS))),
     Refusal(
-        "create a name that is no multiple of the segment size, or ends above 2^63",
+        "create a name that is not a multiple of the segment size, or ends above 2^63",
         errno.EINVAL,
         tuple(map(creating, NO_OFFSETS)),
     ),
@@ -197,7 +197,7 @@ REFUSALS = [
     ),
     Refusal("rename of an unfinished temporary", errno.EINVAL, (lambda log: os.rename(log.temporary, log.absent),)),
     Refusal(
-        "rename of a temporary to a name that is no segment",
+        "rename of a temporary to a name that is not a segment's",
         errno.EINVAL,
         (
             lambda log: os.rename(log.finished, log.name(b"other")),

@@ -19,13 +19,13 @@ SMALL_BROKER = """
 import mmap, os, sys
 directory, size = sys.argv[1], int(sys.argv[2])
 for index in range(4):
-    fd = os.open(f"{folder}/{index * size:020d}", os.O_RDWR | os.O_CREAT, 0o644)
+    fd = os.open(f"{directory}/{index * size:020d}", os.O_RDWR | os.O_CREAT, 0o644)
     os.ftruncate(fd, size)
     with mmap.mmap(fd, size) as mapped:
         mapped[:8] = b"%08d" % index
         mapped.flush()
     os.close(fd)
-os.unlink(f"{folder}/{0:020d}")
+os.unlink(f"{directory}/{0:020d}")
 print(",".join(sorted(os.listdir(directory))))
 """
 

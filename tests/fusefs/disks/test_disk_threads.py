@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from commitlogfs.fusefs.disks.disk_threads import DiskThreads, _Outcome
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads, SingleCalls, _Outcome
 from commitlogfs.store.disks.identity import DiskNumber
 
 ONE, TWO = DiskNumber(1), DiskNumber(2)
@@ -204,5 +204,34 @@ def test_run_waits_as_long_as_it_takes():
                 nursery.cancel_scope.cancel()
                 call.released.set()  # cancellation alone does not return: the work belongs to somebody
         assert threads.statistics() == {ONE: 0}
+
+    trio.run(main)
+
+
+def test_a_call_is_refused_while_an_earlier_one_hangs():
+    async def main() -> None:
+        calls = SingleCalls(DiskThreads([ONE, TWO]))
+        with hung() as call:
+            with pytest.raises(TimeoutError):
+                await calls.run_within(ONE, SOON_S, call.work)
+            assert calls.is_under_way(ONE)
+            with pytest.raises(TimeoutError, match="earlier"):
+                await calls.run_within(ONE, 30, lambda: "second")
+            assert await calls.run_within(TWO, 30, lambda: "other") == "other"
+
+    trio.run(main)
+
+
+def test_a_call_that_found_no_thread_is_not_under_way():
+    async def main() -> None:
+        threads = DiskThreads([ONE], threads_per_disk=1)
+        calls = SingleCalls(threads)
+        with hung() as call:
+            with pytest.raises(TimeoutError):
+                await threads.run_within(ONE, SOON_S, call.work)
+            with pytest.raises(TimeoutError, match="no answer"):
+                await calls.run_within(ONE, SOON_S, lambda: "too late")
+            assert not calls.is_under_way(ONE)
+        assert await calls.run_within(ONE, 30, lambda: "well") == "well"
 
     trio.run(main)
