@@ -1,4 +1,4 @@
-"""The FUSE adapter: it turns requests of the kernel into calls of the store.
+"""The FUSE filesystem: it turns requests of the kernel into calls of the store.
 
 This room holds the request handlers, the connection and the translation of errors. No policy, no blocking call.
 """

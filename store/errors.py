@@ -45,7 +45,8 @@ class LogGapError(StoreError):
 
 
 class UncertainPublishError(StoreError):
-    """A disk failed while a segment got its name, so the name may exist there: no other disk may be tried."""
+    """A disk failed while a segment got its name, so an empty file of that name may exist there. The create records
+    it as a leftover and tries the next disk."""
 
 
 # --- disks -------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Events of the adapter that are counted: an interface, so that fusefs needs no metrics library."""
+"""Events of fusefs that are counted: an interface, so that fusefs needs no metrics library."""
 
 from typing import Protocol
 

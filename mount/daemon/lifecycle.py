@@ -57,8 +57,9 @@ def run(config: Config, received: dict[str, int], on_ready: Callable[[], None]) 
     """Mount, or take an inherited mount over, and serve. `received`: descriptors from the descriptor store.
     `on_ready` is called once the mount answers.
 
-    OK when it is unmounted, HANDED_OVER when the mount stays for another process. Raises UserError before anything
-    is mounted or taken over, and RefusedError if the mount does not answer.
+    Returns OK when the mount has been unmounted, FINDINGS when its connection was aborted, HANDED_OVER when the
+    mount stays for a successor. Raises UserError before anything is mounted or taken over, and RefusedError if the
+    mount does not answer.
     """
     with ExitStack() as stack:
         socket_path = runtime_directory.socket_path(config.name)

@@ -1,4 +1,4 @@
 """The keeper: a small process that keeps a mount's descriptors while daemons come and go.
 
-The FUSE adapter and the pool are not loaded here: the keeper must not fail with them.
+The FUSE filesystem and the pool are not loaded here: the keeper must not fail with them.
 """

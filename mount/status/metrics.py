@@ -20,7 +20,8 @@ _OP_BUCKETS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 1.0, 10.0)
 
 
 class Metrics:
-    """Counts what the adapter reports (fusefs.observer.Observer) and renders it with the state of the log."""
+    """Counts what the request handlers report (fusefs.kernel.observer.Observer), and renders it with the state of
+    the log."""
 
     def __init__(self, on_first_answer: Callable[[], None] | None = None) -> None:
         """`on_first_answer` is called once, right before the first request is answered."""

@@ -4,8 +4,7 @@
     suspected   a create, or a sync, has failed for another reason than space; the fault may pass. The disk's fill
                 level still counts, but no segment is removed from it, nor any segment after its oldest one
     failing     an attempt to make a segment has failed again, or had no answer for SUSPECT_S. The fill level does
-    not
-                count
+                not count
     lost        no probe could read a segment of it for LOST_AFTER_S. Its segments count as absent
 
 A create or a probe that succeeds, or that fails only for lack of space, ends the last three. A successful create

@@ -1,7 +1,7 @@
 """The open log: its ledgers, and the changes that concern several of them.
 
 Every method is short, synchronous and touches memory only, so it is called on one thread (the event loop).
-Blocking work is in `store.files`; adapters run it in worker threads between a `plan_*` and a `record_*` call:
+Blocking work is in `store.files`; callers run it in worker threads between a `plan_*` and a `record_*` call:
 
     plan_create -> allocate.reserve, allocate.publish (next disk on failure) -> record_created | record_disk_error
                                                                                | names.record_uncertain

@@ -1,4 +1,4 @@
-"""An open CommitLog on plain directories, with the adapter's parts around it but without a mount."""
+"""An open CommitLog on plain directories, with the parts of fusefs around it but without a mount."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
