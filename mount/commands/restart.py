@@ -107,7 +107,8 @@ def _require_same_mount(name: str, config: Config, status: dict[str, Any]) -> No
     size = configured_segment_size(config)
     if resolve_path(config.mountpoint) != resolve_path(status["mountpoint"]):
         changed.append(f"mountpoint from {status['mountpoint']} to {config.mountpoint}")
-    if size is not None and size != status["segments"]["size"]:
+    size_differs = size is not None and size != status["segments"]["size"]
+    if size_differs:
         changed.append(f"segment_size from {status['segments']['size']} to {size}")
     entry = mountinfo.find_mount(status["mountpoint"])
     if "allow_other" in config.given and entry is not None and mountinfo.is_commitlogfs(entry):
@@ -115,9 +116,12 @@ def _require_same_mount(name: str, config: Config, status: dict[str, Any]) -> No
         if former != config.allow_other:
             changed.append(f"allow_other from {str(former).lower()} to {str(config.allow_other).lower()}")
     if changed:
+        remedy = "change it back, or stop the broker, unmount and mount again"
+        if size_differs:
+            remedy = "change it back: a log keeps its segment_size, another one needs a new, empty pool"
         raise RefusedError(
             f"{name}: not restarted: {config.file} changes {' and '.join(changed)}, which a running mount cannot "
-            "follow; change it back, or stop the broker, unmount and mount again"
+            f"follow; {remedy}"
         )
 
 

@@ -199,6 +199,17 @@ def test_a_dry_run_restarts_nothing(kept: Kept):
     assert kept.daemon_pid() == pid
 
 
+def test_a_restart_to_another_segment_size_is_refused(kept: Kept):
+    pool = kept.pool
+    size = f"segment_size = {pool.segment_size}"
+    pool.config.write_text(pool.config.read_text().replace(size, f"segment_size = {2 * pool.segment_size}"))
+    ran = pool.cli("restart", pool.name)
+    assert ran.status == 4
+    assert f"segment_size from {pool.segment_size} to {2 * pool.segment_size}" in ran.err
+    assert "needs a new, empty pool" in ran.err
+    assert "unmount" not in ran.err
+
+
 def test_restart_where_nobody_keeps_the_descriptors(mounted: PoolMount):
     ran = mounted.cli("restart", mounted.name)
     assert ran.status == 4, ran.err
