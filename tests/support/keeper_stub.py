@@ -103,7 +103,10 @@ class KeptStub:
 
     def wait(self, timeout_s: float = 10.0) -> int:
         assert self.keeper is not None
-        return self.keeper.wait(timeout_s)
+        try:
+            return self.keeper.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the keeper has not ended in {timeout_s:g} s:\n{self.log}") from None
 
     def mounts(self) -> list[mountinfo.MountEntry]:
         return [entry for entry in mountinfo.read_mounts() if entry.mountpoint == str(self.mountpoint)]

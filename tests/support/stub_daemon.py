@@ -20,6 +20,7 @@ from pathlib import Path
 
 DEFAULT_STEPS = "mount store handle ready serve"
 STANDBY_OPTION = "--standby-fd"
+_BUSY_S = 8.0
 
 
 class Stub:
@@ -145,13 +146,22 @@ class Stub:
                 signals.write(f"{signal.Signals(number).name}\n")
             if not (self.folder / "busy").exists():
                 self._notify("STOPPING=1")
-                subprocess.run(["umount", "--no-canonicalize", self.mountpoint], check=True)
+                self._unmount()
                 self._notify("FDSTOREREMOVE=1\nFDNAME=fuse")
                 os._exit(0)
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
         signal.signal(signal.SIGHUP, lambda *_: (self.folder / "hung up").touch())
+
+    def _unmount(self) -> None:
+        """A probe of another test (`doctor` examines every mount of the machine) makes it busy for a moment."""
+        deadline = time.monotonic() + _BUSY_S
+        command = ["umount", "--no-canonicalize", self.mountpoint]
+        while subprocess.run(command, check=False).returncode != 0:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.mountpoint}: busy for {_BUSY_S:g} s")
+            time.sleep(0.02)
 
     def do_serve(self, _: str) -> None:
         interval_us = int(os.environ.get("WATCHDOG_USEC", "0"))
