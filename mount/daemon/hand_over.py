@@ -10,12 +10,13 @@ import trio
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.fusefs import connection
 from commitlogfs.mount.daemon import successor
+from commitlogfs.mount.location.control_socket import Reply
 from commitlogfs.store.events import log_event
 
 log = logging.getLogger(__name__)
 
 ANSWER_TIME_S: Final = 0.01
-"""Time for the answer to be sent."""
+"""Time for the answers to others that have requested the same."""
 HAND_OVER_TIMEOUT_S: Final = 3.0
 
 
@@ -34,9 +35,9 @@ class HandOver:
         self.has_begun = False
         """Whether it cannot be undone any more: the process ends with HANDED_OVER."""
 
-    async def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def answer(self, request: dict[str, Any]) -> dict[str, Any] | Reply:
         """The control verb: {"pid": of this process}, or {"refused": why}. With "force", a program that cannot be
-        loaded does not refuse it."""
+        loaded does not refuse it. The daemon hands over once the first such answer has been sent."""
         reason = self._why_no_takeover()
         if reason:
             return {"refused": reason}
@@ -46,8 +47,11 @@ class HandOver:
                 if loaded is False and not request.get("force"):
                     return {"refused": "the program as it is installed now does not start; see the daemon's log"}
                 self._is_decided = True
-                trio.lowlevel.spawn_system_task(self._hand_over)
+                return Reply({"pid": os.getpid()}, self._begin)
         return {"pid": os.getpid()}
+
+    def _begin(self) -> None:
+        trio.lowlevel.spawn_system_task(self._hand_over)
 
     async def _hand_over(self) -> None:
         """Answers the requests that it has. Those that wait for a hung disk are sent again to the successor."""

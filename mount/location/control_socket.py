@@ -29,7 +29,16 @@ from commitlogfs.store.events import log_event
 
 log = logging.getLogger(__name__)
 
-Answer = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer, and what to do once it has been sent, or its peer has gone."""
+
+    document: dict[str, Any]
+    after: Callable[[], None] = lambda: None
+
+
+Answer = Callable[[dict[str, Any]], Awaitable[dict[str, Any] | Reply]]
 
 MAX_REQUEST_BYTES = 4096
 PACKET_BYTES = 32768
@@ -147,10 +156,15 @@ async def _serve_request(connection: trio.socket.SocketType, verbs: dict[str, An
     request = await connection.recv(MAX_REQUEST_BYTES + 1)
     peer.asked = True
     if request:
-        await _send(connection, await _answer(request, verbs))
+        answer = await _answer(request, verbs)
+        reply = answer if isinstance(answer, Reply) else Reply(answer)
+        try:
+            await _send(connection, reply.document)
+        finally:
+            reply.after()
 
 
-async def _answer(request: bytes, verbs: dict[str, Answer]) -> dict[str, Any]:
+async def _answer(request: bytes, verbs: dict[str, Answer]) -> dict[str, Any] | Reply:
     if len(request) > MAX_REQUEST_BYTES:
         return {"error": f"a request has at most {MAX_REQUEST_BYTES} bytes"}
     try:
