@@ -20,10 +20,8 @@ class Reminders:
         for event in self._events.values():
             event.set()
 
-    async def wait(self, number: DiskNumber, at_most_s: float) -> bool:
-        """Wait for the next reminder of a disk, at most `at_most_s`. Returns whether one came."""
+    async def wait(self, number: DiskNumber, at_most_s: float) -> None:
+        """Wait for the next reminder of a disk, at most `at_most_s`."""
         with trio.move_on_after(at_most_s):
             await self._events[number].wait()
-        came = self._events[number].is_set()
         self._events[number] = trio.Event()
-        return came

@@ -27,9 +27,6 @@ from commitlogfs.store.pool.commitlog import CommitLog
 log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S = 1.0
-FIRST_RETRY_S = 0.005
-"""After a reminder. A file may be held for some more milliseconds: the kernel still knows the inode until the
-answer to an unlink has arrived, and a descriptor is being closed. The pauses double up to the interval."""
 
 
 class Freeing:
@@ -52,14 +49,12 @@ class Freeing:
         self._backing = backing
         self._to_free = to_free
         self._kernel_holds = kernel_holds
-        self._under_way: set[Segment] = set()
-        """Retired files that a task checks or frees at the moment."""
 
     async def run(self) -> None:
         """Until cancelled. Each disk has its own task, so a disk that hangs delays its own files only."""
         async with trio.open_nursery() as nursery:
             for disk in self._disks.values():
-                nursery.start_soon(self._run_for, disk, nursery)
+                nursery.start_soon(self._run_for, disk)
 
     async def punch(self, file: Segment) -> None:
         """Free the blocks of a retired file although it is open. They stay where another user keeps the file under
@@ -81,29 +76,20 @@ class Freeing:
         async with self._handles.use(inodes.encode(file)) as handle:
             return await disk.punch_open(handle.fd, file.placed_as, size)
 
-    async def _run_for(self, disk: DiskFiles, nursery: trio.Nursery) -> None:
+    async def _run_for(self, disk: DiskFiles) -> None:
         member = self._commitlog.disks[disk.number]
         if member.state is DiskState.RW:
             await disk.drop_empty_folder()  # a former daemon may have left it
-        pause_s = CHECK_INTERVAL_S
         while True:
-            was_reminded = await self._to_free.wait(disk.number, pause_s)
-            pause_s = FIRST_RETRY_S if was_reminded else min(2 * pause_s, CHECK_INTERVAL_S)
+            await self._to_free.wait(disk.number, CHECK_INTERVAL_S)
             for file in self._commitlog.others.retired():
-                if file.disk == disk.number and file not in self._under_way:
-                    self._under_way.add(file)
-                    nursery.start_soon(self._free, file, disk)  # xfs shows freed blocks only after milliseconds
+                if file.disk == disk.number:
+                    await self._free(file, disk)
             if member.state is DiskState.RW and not member.is_troubled:
                 for file in self._commitlog.others.leftovers(disk.number):
                     await self._remove_leftover(file, disk)
 
     async def _free(self, file: Segment, disk: DiskFiles) -> None:
-        try:
-            await self._free_if_unused(file, disk)
-        finally:
-            self._under_way.discard(file)
-
-    async def _free_if_unused(self, file: Segment, disk: DiskFiles) -> None:
         """Give a retired file's space back, unless it is still open."""
         async with self._handles.first_opens_held(file):  # a removal under way ends first
             if file not in self._commitlog.others.retired() or await self._is_held(file):
