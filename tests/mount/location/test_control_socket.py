@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from commitlogfs.mount.location import control_socket
-from commitlogfs.mount.location.control_socket import Reply
+from commitlogfs.mount.location.control_socket import Answer, Reply
 
 
 def test_what_follows_an_answer_waits_until_it_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +31,8 @@ def test_what_follows_an_answer_waits_until_it_is_sent(tmp_path: Path, monkeypat
             async def end(_request: dict[str, Any]) -> Reply:
                 return Reply({"pid": 1}, nursery.cancel_scope.cancel)
 
-            nursery.start_soon(control_socket.serve, listener, {"end": end}, lambda: None)
+            verbs: dict[str, Answer] = {"end": end}
+            nursery.start_soon(control_socket.serve, listener, verbs, lambda: None)
             peer.start()
 
     peer = threading.Thread(target=lambda: answers.append(control_socket.ask(path, "end")))
