@@ -1,5 +1,6 @@
 """The real daemon under its keeper: files that are open go on whatever dies, and nothing is ever stacked."""
 
+import contextlib
 import errno
 import mmap
 import os
@@ -383,13 +384,14 @@ def test_a_probe_that_meets_an_unmount_reports_nothing(make_pool: Callable[..., 
     daemon = kept.daemon_pid()
 
     def stop_probe() -> int:
-        for task in Path(f"/proc/{daemon}/task").iterdir():
-            for pid in map(int, (task / "children").read_text().split()):
-                os.kill(pid, signal.SIGSTOP)
-                # A probe that was stopped within its statfs holds the mount, and is not the one to wait for.
-                if str(pool.mountpoint).encode() in Path(f"/proc/{pid}/cmdline").read_bytes() and unmount():
-                    return pid
-                os.kill(pid, signal.SIGCONT)
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread or a probe has ended
+            for task in Path(f"/proc/{daemon}/task").iterdir():
+                for pid in map(int, (task / "children").read_text().split()):
+                    os.kill(pid, signal.SIGSTOP)
+                    # A probe that was stopped within its statfs holds the mount, and is not the one to wait for.
+                    if str(pool.mountpoint).encode() in Path(f"/proc/{pid}/cmdline").read_bytes() and unmount():
+                        return pid
+                    os.kill(pid, signal.SIGCONT)
         return 0
 
     def unmount() -> bool:
