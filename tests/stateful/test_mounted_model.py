@@ -473,12 +473,24 @@ class MountedModel(RuleBasedStateMachine):
         self.close_all()
         self.pool.restart()
         self.steps = 0
+        for name in self.empty_leading_segments():
+            del self.names[name]
+        eventually(lambda: self.names_on_disks() == set(self.names))
         for file in self.names.values():
             file.unsynced = False
         self.attributes_agree()
         for name, file in self.names.items():
             self.check_content(name, file)
         self.disks_agree()
+
+    def empty_leading_segments(self) -> list[str]:
+        """Empty segments before the first one with content: to a new mount they are leftovers, and it removes them."""
+        segments = sorted(name for name in self.names if name[0] != ".")
+        with_content = [name for name in segments if self.names[name].content]
+        return [name for name in segments if with_content and name < with_content[0]]
+
+    def names_on_disks(self) -> set[str]:
+        return {name for disk in self.pool.disks for name in os.listdir(disk) if name != ".commitlogfs"}
 
     def disks_agree(self) -> None:
         """The disks' directories equal the model: no second copies, no other files."""
