@@ -1,4 +1,4 @@
 """The log as a table: decoding, the Spark data source, and the jobs that rebuild, audit and export.
 
-This room holds the entry points only.
+This directory holds the entry points only.
 """

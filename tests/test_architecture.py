@@ -21,7 +21,7 @@ ALLOWED = {
 }
 """package -> the packages of commitlogfs it may import."""
 
-FLOORS = (
+LAYERS = (
     ("store", "store.files", "store.disks", "store.placement", "store.pool", "store.retention"),
     ("fusefs.kernel", "fusefs.disks", "fusefs.files", "fusefs"),
     (
@@ -38,10 +38,10 @@ FLOORS = (
         *("mount.daemon", "mount.views", "mount.doctor", "mount.commands", "mount"),
     ),
 )
-"""The rooms of each package, from the ground up: a room may import from rooms below it only."""
+"""The directories of each package, lowest layer first: each imports from those before it only."""
 
-LARGEST_ROOM = 14
-LARGER_ROOMS = {
+LARGEST_DIRECTORY = 14
+LARGER_DIRECTORIES = {
     "mount.commands": "one module for each verb",
     "pipeline.jobs": "three jobs, each with its tasks and its output",
 }
@@ -165,17 +165,16 @@ def test_the_rocketmq_driver_knows_nothing_of_the_filesystem() -> None:
     assert not astray
 
 
-def rooms() -> dict[str, list[Path]]:
-    """Room -> its modules, without `__init__.py`. A room is a directory of a package; `fusefs` is the room of what
-    lies in no other room of it."""
+def directories() -> dict[str, list[Path]]:
+    """Directory -> its modules, without `__init__.py`. `fusefs` stands for the modules directly in it."""
     found: dict[str, list[Path]] = {}
-    for path in [p for floors in FLOORS for p in modules_of(floors[0].partition(".")[0])]:
+    for path in [p for layers in LAYERS for p in modules_of(layers[0].partition(".")[0])]:
         if path.name != "__init__.py":
             found.setdefault(".".join(path.relative_to(ROOT).parts[:-1]), []).append(path)
     return found
 
 
-def room_of(module: str) -> str:
+def directory_of(module: str) -> str:
     """`mount.keeper` for commitlogfs.mount.keeper.loop."""
     parts = module.split(".")[1:]
     while parts and not (ROOT.joinpath(*parts) / "__init__.py").exists():
@@ -183,30 +182,30 @@ def room_of(module: str) -> str:
     return ".".join(parts)
 
 
-def test_every_room_has_its_floor() -> None:
-    assert set(rooms()) == {room for floors in FLOORS for room in floors}
+def test_every_directory_has_its_layer() -> None:
+    assert set(directories()) == {directory for layers in LAYERS for directory in layers}
 
 
-@pytest.mark.parametrize("floors", FLOORS, ids=lambda floors: floors[0].partition(".")[0])
-def test_rooms_import_from_rooms_below_them(floors: tuple[str, ...]) -> None:
-    height = {room: index for index, room in enumerate(floors)}
+@pytest.mark.parametrize("layers", LAYERS, ids=lambda layers: layers[0].partition(".")[0])
+def test_directories_import_from_lower_layers(layers: tuple[str, ...]) -> None:
+    height = {directory: index for index, directory in enumerate(layers)}
     astray = [
         f"{found.where} imports {found.module}"
-        for room in floors
-        for path in rooms()[room]
+        for directory in layers
+        for path in directories()[directory]
         for found in imports_of(ast.parse(path.read_text()), str(path.relative_to(ROOT)))
-        if found.library == "commitlogfs" and height.get(room_of(found.module), -1) > height[room]
+        if found.library == "commitlogfs" and height.get(directory_of(found.module), -1) > height[directory]
     ]
     assert not astray
 
 
-def test_no_room_is_crowded() -> None:
-    crowded = {room for room, paths in rooms().items() if len(paths) > LARGEST_ROOM}
-    assert crowded == set(LARGER_ROOMS)
+def test_no_directory_is_crowded() -> None:
+    crowded = {directory for directory, paths in directories().items() if len(paths) > LARGEST_DIRECTORY}
+    assert crowded == set(LARGER_DIRECTORIES)
 
 
-def test_every_room_says_what_belongs_there() -> None:
-    silent = [room for room in rooms() if not _says(ROOT / room.replace(".", "/") / "__init__.py")]
+def test_every_directory_says_what_belongs_there() -> None:
+    silent = [directory for directory in directories() if not _says(ROOT / directory.replace(".", "/") / "__init__.py")]
     assert not silent
 
 
