@@ -36,12 +36,14 @@ class Output:
         """Print one statement; the lines after its first are indented by `indent`."""
         self.line("\n".join(self._wrap(printable(text), " " * indent)), style)
 
-    def report(self, level: str, text: str, remedy: str = "") -> None:
-        """Print a finding: its level, its text, and the remedy."""
+    def report(self, level: str, text: str, remedy: str = "", *, code: str = "") -> None:
+        """Print a finding: its level, its text, the remedy, and the code by which the documents name it."""
         text, remedy = printable(text), printable(remedy)
+        suffix = f" [{code}]" if code else ""
         if self.width is None:
-            self.line(f"{level}: {text}: {remedy}" if remedy else f"{level}: {text}")
+            self.line(f"{level}: {text}; {remedy}{suffix}" if remedy else f"{level}: {text}{suffix}")
             return
+        text += suffix
         margin = " " * _LEVEL_WIDTH
         first, *rest = self._wrap(margin + text, margin)
         advice = self._wrap(f"{margin}-> {remedy}", f"{margin}   ") if remedy else []

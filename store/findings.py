@@ -56,7 +56,7 @@ class Finding:
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.text}; {self.remedy}"
+        return f"{self.text}; {self.remedy} [{self.code.value}]"
 
     @property
     def text(self) -> str:

@@ -205,7 +205,7 @@ def test_no_directory_is_crowded() -> None:
 
 
 def test_every_directory_says_what_belongs_there() -> None:
-    silent = [directory for directory in directories() if not _says(ROOT / directory.replace(".", "/") / "__init__.py")]
+    silent = [name for name in directories() if not _says(ROOT / name.replace(".", "/") / "__init__.py")]
     assert not silent
 
 

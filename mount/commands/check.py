@@ -109,7 +109,7 @@ def _show_pool(inspection: Inspection, name: str, output: Output) -> None:
 
 def _show_finding(finding: Finding, output: Output) -> None:
     level = "refuses" if finding.severity >= Severity.REFUSES else finding.severity.name.lower()
-    output.report(level, finding.text, finding.remedy)
+    output.report(level, finding.text, finding.remedy, code=finding.code.value)
 
 
 def _verdict(inspection: Inspection, policy: OnMissing) -> str:

@@ -84,7 +84,8 @@ def _show(sections: dict[str, list[Check]], output: Output) -> None:
         if shown and not quiet:
             output.line(name, "bold")
         for check in shown:
-            output.report(check.level.name.lower(), check.message, check.remedy)
+            code = "" if check.level is Level.OK else check.name
+            output.report(check.level.name.lower(), check.message, check.remedy, code=code)
     if not quiet:
         counted = _counted([check.level for section in sections.values() for check in section])
         output.line(counted or "All is well.", "bold" if counted else "green")

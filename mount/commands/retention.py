@@ -335,4 +335,4 @@ def _show(
     if found:
         output.line("")
     for remark in found:
-        output.report(remark.level, remark.text, remark.remedy)
+        output.report(remark.level, remark.text, remark.remedy, code=remark.code)

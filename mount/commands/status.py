@@ -107,7 +107,7 @@ def _show(document: dict[str, Any], output: Output) -> None:
         where = "/".join(part for part in (finding["disk"], finding["file"]) if part)
         text = f"{where}: {finding['message']}" if where else finding["message"]
         level = "refuses" if finding["severity"].startswith("refuses") else finding["severity"]
-        output.report(level, text, finding["remedy"])
+        output.report(level, text, finding["remedy"], code=finding["code"])
 
 
 def _show_disks(document: dict[str, Any], output: Output) -> None:

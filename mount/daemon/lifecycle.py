@@ -203,4 +203,5 @@ def _report_findings(pool: Pool) -> None:
     levels = {Severity.NOTE: logging.INFO, Severity.WARNING: logging.WARNING}
     for finding in pool.findings:
         level = levels.get(finding.severity, logging.ERROR)
-        log_event(log, level, "finding", code=finding.code.value, disk=finding.disk or None, text=str(finding))
+        text = f"{finding.text}; {finding.remedy}"
+        log_event(log, level, "finding", code=finding.code.value, disk=finding.disk or None, text=text)

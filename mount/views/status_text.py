@@ -47,7 +47,9 @@ def describe_mount(document: dict[str, Any]) -> tuple[str, str, str, str, str]:
 
 
 def describe_alert(alert: dict[str, Any]) -> str:
-    return f"{alert['disk']}: {alert['text']}" if alert["disk"] else str(alert["text"])
+    """The alert in one line, with its code."""
+    where = f"{alert['disk']}: " if alert["disk"] else ""
+    return f"{where}{alert['text']} [{alert['code']}]"
 
 
 def describe_passthrough(daemon: dict[str, Any]) -> str:

@@ -79,7 +79,8 @@ def test_a_missing_disk_and_what_degraded_makes_of_it(make_pool, cli):
     pool.disks[1].rename(away)
     ran = cli("check", pool.config)
     assert ran.status == 1
-    assert f"refuses: {pool.disks[1]}: " in ran.out
+    (finding,) = [line for line in ran.out.splitlines() if line.startswith(f"refuses: {pool.disks[1]}: ")]
+    assert finding.endswith(" [disk-missing]")
     degrade(pool)
     pool.write_config()
     ran = cli("check", pool.config)

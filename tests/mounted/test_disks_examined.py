@@ -98,7 +98,8 @@ def test_all_disks_full(disk_farm: DiskFarm, make_pool: MakePool, cli: CommandLi
     assert warnings["disk-full"].endswith("% used; it takes no new segments")
     checked = cli("check", pool.config)
     assert checked.status == 1
-    assert "problem: every disk is full" in checked.out
+    (alert,) = [line for line in checked.out.splitlines() if line.startswith("problem: every disk is full")]
+    assert alert.endswith(" [all-full]")
     assert "all-full" in {alert["code"] for alert in cli("check", pool.config, "--json").json()["alerts"]}
     pool.stop()
     ran = cli("doctor", pool.config, "--json")

@@ -484,7 +484,7 @@ class MountedModel(RuleBasedStateMachine):
         self.disks_agree()
 
     def empty_leading_segments(self) -> list[str]:
-        """Empty segments before the first one with content: to a new mount they are leftovers, and it removes them."""
+        """Empty segments before the first one with content: a new mount removes them as leftovers."""
         segments = sorted(name for name in self.names if name[0] != ".")
         with_content = [name for name in segments if self.names[name].content]
         return [name for name in segments if with_content and name < with_content[0]]

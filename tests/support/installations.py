@@ -77,7 +77,5 @@ class Installations:
     def version_of(self, pid: int) -> str:
         """Which version a daemon runs, by the code that it has loaded."""
         maps = Path(f"/proc/{pid}/maps").read_text()
-        (name,) = {
-            path.name for path in self.folder.iterdir() if not path.is_symlink() and f"{path}/lib/" in maps
-        }
+        (name,) = {path.name for path in self.folder.iterdir() if not path.is_symlink() and f"{path}/lib/" in maps}
         return name

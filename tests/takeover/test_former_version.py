@@ -1,4 +1,4 @@
-"""What the last version before the packages were divided has made is continued by the present one, and back."""
+"""The present version continues what the last one before the division into directories has made, and back."""
 
 import mmap
 import os
