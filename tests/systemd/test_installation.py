@@ -1,4 +1,5 @@
-"""README's lines, typed literally, end in a broker that accepts messages; those of docs/installing.md upgrade it.
+"""README's lines, typed literally, end in a broker that accepts messages and in a table of them; those of
+docs/installing.md upgrade it.
 
 On a machine of its own (a booted systemd on an overlay of this one), with packages from pip's index.
 """
@@ -89,7 +90,8 @@ def machine(base_folder: Path) -> Iterator[Machine]:
         distribution = Distribution(fetched.version, shared / "jars", shared / "helper")
         names = stack.enter_context(NameServer(distribution, folder))
         placed: dict[str, object] = {"storePathRootDir": STORE, "storePathCommitLog": f"{STORE}/commitlog"}
-        placed["mappedFileSizeCommitLog"] = 1 << 30  # RocketMQ's default, and ours
+        # RocketMQ's defaults, and ours
+        placed |= {"mappedFileSizeCommitLog": 1 << 30, "maxHashSlotNum": 5_000_000, "maxIndexNum": 20_000_000}
         broker = BrokerUnit(distribution, names, shared, placed)
         system = stack.enter_context(booted(folder, {BROKER: f"{broker.unit()}User={USER}\n"}))
         system.run("useradd", "--system", USER)
@@ -122,3 +124,7 @@ def test_the_typed_lines_end_in_a_broker_that_works(machine: Machine) -> None:
     assert machine.versions() == (VERSION, VERSION)
     machine.sends("Returned")
     assert machine.system.show(BROKER, "MainPID") == broker
+
+    printed = machine.type(lines_of("README.md", "Ten lines to a table"), shared / "release")
+    for topic in ("Installed", "Upgraded", "Returned"):
+        assert re.search(rf"\| *{topic} *\|.*\| *100 *\|", printed), printed
