@@ -1,5 +1,6 @@
 """The `commitlogfs-pipeline` command with its verbs."""
 
+import re
 from typing import Annotated, Final
 
 import typer
@@ -10,9 +11,12 @@ from commitlogfs.console.errors import UserError
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.pipeline.commands import audit, export, rebuild, stats
 from commitlogfs.pipeline.commands.common import spark_reason
+from commitlogfs.pipeline.source.options import OPTION_NAMES
 from commitlogfs.store.printable import printable
 
 _NAME: Final = "commitlogfs-pipeline"
+_OPTION: Final = re.compile(rf"\b(?:{'|'.join(OPTION_NAMES)})(?= ?=)|\b(?:segmentSize|splitSize)\b")
+"""A name of an option of the data source, as messages use it."""
 _EXTRA: Final = {"pyspark", "py4j", "numba", "llvmlite", "numpy", "pyarrow", "matplotlib"}
 
 app = typer.Typer(
@@ -59,6 +63,13 @@ def _translate(error: Exception) -> UserError | None:
 
 
 def _failed(message: str, status: ExitCode) -> UserError:
-    error = UserError(printable(message))
+    error = UserError(printable(_with_command_line_options(message)))
     error.exit_code = status
     return error
+
+
+def _with_command_line_options(message: str) -> str:
+    """The message with the options of the data source under the names that they have on the command line."""
+    message = message.replace("failOnDataLoss=false", "--no-fail-on-data-loss")
+    message = message.replace("mode=PERMISSIVE", "--mode PERMISSIVE")
+    return _OPTION.sub(lambda found: "--" + re.sub("([A-Z])", r"-\1", found[0]).lower(), message)

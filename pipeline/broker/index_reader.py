@@ -49,7 +49,7 @@ def list_index(directory: Path, slots: int, capacity: int) -> list[IndexFile]:
         if path.stat().st_size != size or len(raw) < HEADER_BYTES:
             raise IndexFileError(
                 f"{path}: is not {size} bytes long, the size of an index file with maxHashSlotNum={slots} and "
-                f"maxIndexNum={capacity}; give the broker's own configuration"
+                f"maxIndexNum={capacity}; name this broker's broker.conf"
             )
         header = np.frombuffer(raw, HEADER)[0]
         entries = min(max(int(header["count"]) - 1, 0), capacity - 1)

@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 def audit(
     log: Annotated[
         str | None,
-        typer.Argument(metavar="LOG", help="As for the other verbs.", show_default="STORE/commitlog"),
+        typer.Argument(metavar="LOG", help=common.LOG_HELP, show_default="STORE/commitlog"),
     ] = None,
     store_root: Annotated[
         Path | None,

@@ -43,14 +43,10 @@ _END_S: Final = 60.0
 # --- options ---------------------------------------------------------------------------------------------
 
 
-Log = Annotated[
-    str,
-    typer.Argument(
-        metavar="LOG",
-        show_default=False,
-        help="The mounted commitlog directory, a broker's own, a comma list of bare disk directories, or a URI.",
-    ),
-]
+LOG_HELP: Final = (
+    "The mounted commitlog directory, a broker's own, a comma list of bare disk directories, or a URI."
+)
+Log = Annotated[str, typer.Argument(metavar="LOG", show_default=False, help=LOG_HELP)]
 Master = Annotated[
     str | None, typer.Option("--master", metavar="URL", help="Spark master.", show_default="local[*]")
 ]

@@ -94,7 +94,9 @@ def export(
     ] = None,
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Checkpoint of a stream.", show_default="OUTPUT/_checkpoint"),
+        typer.Option(
+            metavar="DIR", help="Directory where a stream keeps its position.", show_default="OUTPUT/_checkpoint"
+        ),
     ] = None,
     segment_size: common.SegmentSize = None,
     split_size: common.SplitSize = common.DEFAULT_SPLIT,

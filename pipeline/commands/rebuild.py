@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 def rebuild(
     log: Annotated[
         str | None,
-        typer.Argument(metavar="LOG", help="As for the other verbs.", show_default="STORE/commitlog"),
+        typer.Argument(metavar="LOG", help=common.LOG_HELP, show_default="STORE/commitlog"),
     ] = None,
     output: Annotated[
         Path | None,

@@ -46,7 +46,7 @@ def stats(
     All messages count, including those of system topics and of transactions.
 
     EXIT STATUS: 0 ok; 1 damage or a missing part of the log; 2 bad options; 3 no log at LOG, or Spark does not
-    start.
+    start; 4 Spark is not installed.
     """
     from commitlogfs.pipeline.jobs.stats import stats as count
 

@@ -201,7 +201,7 @@ class _StoreLog:
         for name, head in manifest.heads.items():
             if name not in there or _head(there[name], manifest.end_offset) != head:
                 raise ApplyRefusedError(
-                    f"{output}: was made of {manifest.log}, not of the log in "
+                    f"{output}: was made from {manifest.log}, not from the log in "
                     f"{listing.segments[0].uri.rpartition('/')[0]} (segment {name} differs); rebuild from this "
                     "store's log"
                 )

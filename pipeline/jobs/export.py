@@ -3,7 +3,7 @@
     count      read the headers of a range of the log: which files it makes, and their sizes
     pack       decode every split once, and pack its rows by file
     write      shuffle the packed rows to one writer per file
-    commit     make all files of the range visible together; only then is the range finished
+    commit     rename the files of the range into place; its manifest then says that the range is finished
 
 Manifests in the output record the finished ranges (`export_directory`): the same call again exports only what is
 new in the log, and after a kill continues after the last finished range.

@@ -166,7 +166,7 @@ def _require_possible(
     problem = missing_log(listing)
     if problem is not None:
         raise RebuildRefusedError(problem)
-    require_places(listing, fail=mode is DamageMode.FAILFAST)
+    require_places(listing, fail=mode is DamageMode.FAILFAST, tolerant="mode=PERMISSIVE")
     if listing.gaps and mode is DamageMode.FAILFAST:
         end, begin = listing.gaps[0]
         raise RebuildRefusedError(

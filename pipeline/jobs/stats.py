@@ -117,7 +117,7 @@ def stats(
 
     listing, end = survey(log, segment_size)
     require_log(listing)
-    require_places(listing, fail=mode is DamageMode.FAILFAST)
+    require_places(listing, fail=mode is DamageMode.FAILFAST, tolerant="mode=PERMISSIVE")
     splits = plan_splits(listing, end, split_size=split_size)
     tally = Tally()
     if splits:

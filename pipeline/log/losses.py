@@ -36,21 +36,22 @@ def require_complete(listing: LogListing, start: int, end: int, *, fail: bool, w
             )
 
 
-def require_places(listing: LogListing, *, fail: bool) -> None:
+def require_places(listing: LogListing, *, fail: bool, tolerant: str = "failOnDataLoss=false") -> None:
     """Checks that each of several locations holds a segment. `fail`: raise DataLossError if not, else log a
     warning. A location without segments need not leave a gap: it may have held the first or the last segments.
-    Raises LocationError if no location holds a segment."""
+    `tolerant`: the caller's option that reads such a log, for the message. Raises LocationError if no location holds
+    a segment."""
     problem = missing_log(listing)
     if problem is not None:
         if fail:
-            raise LocationError(f"{problem}; failOnDataLoss=false reads a log that has no messages yet")
+            raise LocationError(f"{problem} ({tolerant} reads a log that has no messages yet)")
         _logger.warning("%s", problem)
         return
     for place in listing.empty_places:
-        problem = f"{place}: holds no segments (is its disk mounted?)"
+        problem = f"{place}: holds no segments"
         if fail:
-            raise DataLossError(f"{problem}; leave it out, or failOnDataLoss=false reads the rest")
-        _logger.warning("%s", problem)
+            raise DataLossError(f"{problem}; mount its disk, or leave it out; {tolerant} reads the rest")
+        _logger.warning("%s; check that its disk is mounted", problem)
 
 
 def require_beginning(listing: LogListing, *, fail: bool) -> None:
@@ -81,7 +82,7 @@ def missing_log(listing: LogListing) -> str | None:
     """The problem in one line if no location holds a segment; None for a log, even one without messages."""
     if listing.segments or not listing.empty_places:
         return None
-    return f"{', '.join(listing.empty_places)}: holds no segments (is the log mounted there?)"
+    return f"{', '.join(listing.empty_places)}: holds no segments; check that the log is mounted there"
 
 
 def require_log(listing: LogListing) -> None:

@@ -210,7 +210,7 @@ def _list_directory(directory: str) -> _Listed:
         raise LocationError(f"{directory}: Not a directory; {hint}") from error
     except OSError as error:
         raise LocationError(
-            f"{directory}: {os.strerror(error.errno or errno.EIO)} (is the log mounted there?)"
+            f"{directory}: {os.strerror(error.errno or errno.EIO)}; check that the log is mounted there"
         ) from error
     return listed
 

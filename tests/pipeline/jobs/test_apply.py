@@ -279,11 +279,11 @@ def test_the_output_of_another_log_is_refused(store: Store, tmp_path: Path) -> N
     other = Store(tmp_path / "other")
     other.log.write_at(0, make_record(0, body=b"hallo"))
     with pytest.raises(
-        ApplyRefusedError, match=r"was made of .*, not of the log in .*other/store/commitlog.*segment 0{20}"
+        ApplyRefusedError, match=r"was made from .*, not from the log in .*other/store/commitlog.*segment 0{20}"
     ):
         apply_rebuilt(store.output, other.root)
     assert not (other.root / "rebuild-apply.json").exists()
-    with pytest.raises(ApplyRefusedError, match=r"was made of .*, not of the log in"):
+    with pytest.raises(ApplyRefusedError, match=r"was made from .*, not from the log in"):
         apply_rebuilt(store.output, other.root, own_log=str(other.log.folder), given_log=str(store.log.folder))
 
 

@@ -185,16 +185,17 @@ def disks(log: WrittenLog, tmp_path: Path) -> str:
 def test_a_place_without_segments_among_several_is_an_error(
     log: WrittenLog, disks: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = f"{tmp_path}/disk2: holds no segments (is its disk mounted"
-    for attempt in (
-        lambda: planned(disks),
-        lambda: stream(disks).initialOffset(),
-        lambda: plan_export(ExportRequest(disks, str(tmp_path / "out"))),
-        lambda: stats(cast("Any", None), disks),
-        lambda: rebuild(cast("Any", None), disks, tmp_path / "out"),
+    told = f"{tmp_path}/disk2: holds no segments"
+    for attempt, tolerant in (
+        (lambda: planned(disks), "failOnDataLoss=false"),
+        (lambda: stream(disks).initialOffset(), "failOnDataLoss=false"),
+        (lambda: plan_export(ExportRequest(disks, str(tmp_path / "out"))), "failOnDataLoss=false"),
+        (lambda: stats(cast("Any", None), disks), "mode=PERMISSIVE"),
+        (lambda: rebuild(cast("Any", None), disks, tmp_path / "out"), "mode=PERMISSIVE"),
     ):
-        with pytest.raises(DataLossError, match=re.escape(told)):
+        with pytest.raises(DataLossError, match=re.escape(f"{told}; mount its disk")) as raised:
             attempt()
+        assert f"{tolerant} reads the rest" in str(raised.value)
     with caplog.at_level(logging.WARNING):
         assert planned(disks, failOnDataLoss="false") == log.end
     assert [line for line in caplog.messages if told in line]

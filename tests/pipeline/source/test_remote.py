@@ -109,7 +109,7 @@ def test_an_empty_prefix_is_an_error(endpoint: str) -> None:
         if fail == "false":
             assert plan_batch(options, Bounds()) == []
             continue
-        with pytest.raises(LocationError, match=r"holds no segments .is the log mounted there"):
+        with pytest.raises(LocationError, match=r"holds no segments; check that the log is mounted there"):
             plan_batch(options, Bounds())
 
 

@@ -119,7 +119,7 @@ def test_a_segment_as_path_is_an_error_that_names_the_log(log: WrittenLog, reade
 
 @pytest.mark.parametrize("reader", READERS)
 def test_an_empty_directory_is_an_error(tmp_path: Path, reader: str) -> None:
-    with pytest.raises(Exception, match=f"{tmp_path}: holds no segments .is the log mounted there"):
+    with pytest.raises(Exception, match=f"{tmp_path}: holds no segments; check that the log is mounted there"):
         READERS[reader](str(tmp_path))
 
 
@@ -130,7 +130,7 @@ def test_an_empty_directory_is_a_log_without_messages_if_said_so(
         assert batch(tmp_path, failOnDataLoss="false") == 0
         reader = stream(tmp_path, failOnDataLoss="false")
         assert reader.initialOffset() == {"offset": 0}
-    assert caplog.messages == [f"{tmp_path}: holds no segments (is the log mounted there?)"] * 2
+    assert caplog.messages == [f"{tmp_path}: holds no segments; check that the log is mounted there"] * 2
     log = write_log(tmp_path, SEGMENT, messages(20))
     assert reader.latestOffset({"offset": 0}, ReadAllAvailable()) == {"offset": log.end}
 
@@ -162,7 +162,7 @@ def test_a_stream_on_a_new_mount_reads_the_first_segment(make_pool: Callable[...
         os.fsync(file.fileno())
     assert reader.latestOffset({"offset": 0}, ReadAllAvailable()) == {"offset": source.end}
     pool.stop()
-    with pytest.raises(Exception, match=r"is the log mounted there|has truncated it"):
+    with pytest.raises(Exception, match=r"check that the log is mounted there|has truncated it"):
         reader.latestOffset({"offset": source.end}, ReadAllAvailable())
 
 
