@@ -146,15 +146,15 @@ def _killed_at_the_end(broker: Broker) -> Iterator[None]:
 @contextmanager
 def _fresh_store(target: str, work: Path, disks: BenchDisks, settings: Settings) -> Iterator[_Store]:
     """Empty directories on the same disks, removed afterwards."""
-    folders = [disk / target for disk in disks.paths]
+    directories = [disk / target for disk in disks.paths]
     try:
         if target == targets.NATIVE:
-            for folder in (work, *folders):
-                folder.mkdir(parents=True)
-            yield _Store(target, ",".join(map(str, folders)), work)
+            for directory in (work, *directories):
+                directory.mkdir(parents=True)
+            yield _Store(target, ",".join(map(str, directories)), work)
         else:
             with targets.served(target, work / "served", disks.paths, settings.broker_segment_bytes) as served:
-                yield _Store(target, str(served.folders[0]), work)
+                yield _Store(target, str(served.directories[0]), work)
     finally:
-        for folder in (work, *folders):
-            shutil.rmtree(folder, ignore_errors=True)
+        for directory in (work, *directories):
+            shutil.rmtree(directory, ignore_errors=True)

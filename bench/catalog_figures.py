@@ -88,23 +88,23 @@ class CatalogFigures:
         ]
 
 
-def measure_catalog(folder: Path, segments: int, disks: int, rounds: int, tell: Tell) -> CatalogFigures:
-    """Measure below `folder`, which must not exist and is removed afterwards.
+def measure_catalog(directory: Path, segments: int, disks: int, rounds: int, tell: Tell) -> CatalogFigures:
+    """Measure below `directory`, which must not exist and is removed afterwards.
 
     Raises WrongResultError, CommandFailedError.
     """
     figures = CatalogFigures(segments, disks, [], [], [], [], [], [], [], [])
-    folder.mkdir()
+    directory.mkdir()
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, folder)
-        folders = [folder / f"disk{number:02d}" for number in range(disks)]
+        stack.callback(shutil.rmtree, directory)
+        directories = [directory / f"disk{number:02d}" for number in range(disks)]
         tell(f"making {segments:,} sparse segments on {disks} directories")
-        make_sparse_segments(folders, segments)
-        pool = stack.enter_context(ServedPool(folder, folders, segment_size=SEGMENT_SIZE))
+        make_sparse_segments(directories, segments)
+        pool = stack.enter_context(ServedPool(directory, directories, segment_size=SEGMENT_SIZE))
         pool.run("adopt", pool.config)
         for number in range(rounds):
             tell(f"mounting and listing, round {number + 1} of {rounds}")
-            _one_round(pool, folders, figures)
+            _one_round(pool, directories, figures)
             if number == rounds - 1:
                 tell("opening segments as a broker does")
                 _open_all(pool, figures)
@@ -116,41 +116,41 @@ def measure_catalog(folder: Path, segments: int, disks: int, rounds: int, tell: 
     return figures
 
 
-def make_sparse_segments(folders: Sequence[Path], segments: int, size: int = SEGMENT_SIZE) -> None:
+def make_sparse_segments(directories: Sequence[Path], segments: int, size: int = SEGMENT_SIZE) -> None:
     """Make sparse segments, striped over the directories like round-robin."""
-    for folder in folders:
-        folder.mkdir()
+    for directory in directories:
+        directory.mkdir()
     for index in range(segments):
         name = format_segment_name(index * size).decode()
-        fd = os.open(folders[index % len(folders)] / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        fd = os.open(directories[index % len(directories)] / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             os.ftruncate(fd, size)
         finally:
             os.close(fd)
 
 
-def _one_round(pool: ServedPool, folders: Sequence[Path], figures: CatalogFigures) -> None:
+def _one_round(pool: ServedPool, directories: Sequence[Path], figures: CatalogFigures) -> None:
     figures.ready_s.append(round(pool.mount(), 4))
     figures.opened_s.append(float(pool.logged("pool_opened")["seconds"]))
     figures.mounted_mib.append(_rss_mib(pool.pid))
     figures.first_s.append(_timed_listing([pool.mountpoint], figures.segments))
     for _ in range(HOT_LISTINGS):
-        figures.native_s.append(_timed_listing(folders, figures.segments))
+        figures.native_s.append(_timed_listing(directories, figures.segments))
         figures.hot_s.append(_timed_listing([pool.mountpoint], figures.segments))
     figures.listed_mib.append(_rss_mib(pool.pid))
 
 
-def _timed_listing(folders: Sequence[Path], expected: int) -> float:
+def _timed_listing(directories: Sequence[Path], expected: int) -> float:
     started = time.perf_counter()
     count, size = 0, 0
-    for folder in folders:
-        with os.scandir(folder) as entries:
+    for directory in directories:
+        with os.scandir(directory) as entries:
             for entry in entries:
                 size += entry.stat(follow_symlinks=False).st_size
                 count += 1
     seconds = time.perf_counter() - started
     if (count, size) != (expected, expected * SEGMENT_SIZE):
-        raise WrongResultError(f"{folders[0]}: listed {count} entries of {size} bytes, expected {expected}")
+        raise WrongResultError(f"{directories[0]}: listed {count} entries of {size} bytes, expected {expected}")
     return round(seconds, 4)
 
 

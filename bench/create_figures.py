@@ -53,19 +53,19 @@ class CreateFigures:
 
 
 def measure_creates(
-    folder: Path, fstypes: tuple[str, ...], creates: int, segment_size: int, tell: Tell
+    directory: Path, fstypes: tuple[str, ...], creates: int, segment_size: int, tell: Tell
 ) -> list[CreateFigures]:
-    """Measure one loop disk after the other below `folder`, each removed before the next is made; without loop
+    """Measure one loop disk after the other below `directory`, each removed before the next is made; without loop
     devices a plain directory. Raises WrongResultError, CommandFailedError, DisksUnavailableError."""
     lack = why_no_loop_disks()
     if lack:
         tell(f"{lack}: creates are measured in a plain directory")
-        (folder / "plain").mkdir(parents=True)
-        return _measure_disk(folder / "plain", f"directory of {folder}", creates, segment_size, tell)
+        (directory / "plain").mkdir(parents=True)
+        return _measure_disk(directory / "plain", f"directory of {directory}", creates, segment_size, tell)
     figures: list[CreateFigures] = []
     for fstype in fstypes:
         size = max(DISK_SEGMENTS * segment_size, 512 << 20)
-        with LoopDisk(folder / fstype, fstype, size) as disk:
+        with LoopDisk(directory / fstype, fstype, size) as disk:
             figures += _measure_disk(disk.path, fstype, creates, segment_size, tell)
     return figures
 

@@ -27,7 +27,7 @@ from commitlogfs.bench.report import Results, as_markdown, show
 from commitlogfs.bench.report_plot import draw, why_no_plot
 from commitlogfs.bench.rocketmq import RocketmqError
 from commitlogfs.bench.served import CommandFailedError
-from commitlogfs.bench.targets_disks import BenchDisks, folder_disks, loop_disks
+from commitlogfs.bench.targets_disks import BenchDisks, directory_disks, loop_disks
 from commitlogfs.console.output import make_console
 
 _PLOT = "ratios.svg"
@@ -74,7 +74,7 @@ def _why_not(settings: Settings) -> str:
         return "root is required to mount disks and to drop caches"
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         return "/dev/fuse is required"
-    return why_no_loop_disks() if settings.folder is None else ""
+    return why_no_loop_disks() if settings.directory is None else ""
 
 
 def _measure(settings: Settings, console: Console, results: Results) -> None:
@@ -82,7 +82,7 @@ def _measure(settings: Settings, console: Console, results: Results) -> None:
     found = Collected(results.series, results.about, results.left_out)
     with ExitStack() as stack:
         progress = stack.enter_context(_Steps(console, _count_steps(settings)))
-        work = stack.enter_context(sweep.run("bench", progress.note, settings.folder))
+        work = stack.enter_context(sweep.run("bench", progress.note, settings.directory))
         distribution = None
         if Part.BROKER in settings.parts:
             progress.note(f"RocketMQ {rocketmq.VERSIONS[0]} is fetched from Maven Central at the first run")
@@ -105,10 +105,10 @@ def _measure(settings: Settings, console: Console, results: Results) -> None:
             progress.note(f"left out: {name}: {reason}")
 
 
-def _disks(folder: Path, settings: Settings, progress: "_Steps") -> AbstractContextManager[BenchDisks]:
-    if settings.folder is not None:
-        return folder_disks(folder, settings.disks)
-    return loop_disks(folder, settings.fstype, settings.disks, needed_bytes(settings), progress.note)
+def _disks(directory: Path, settings: Settings, progress: "_Steps") -> AbstractContextManager[BenchDisks]:
+    if settings.directory is not None:
+        return directory_disks(directory, settings.disks)
+    return loop_disks(directory, settings.fstype, settings.disks, needed_bytes(settings), progress.note)
 
 
 def _tool_versions(settings: Settings) -> dict[str, str]:
@@ -118,16 +118,16 @@ def _tool_versions(settings: Settings) -> dict[str, str]:
     return found
 
 
-def _write(results: Results, folder: Path, console: Console) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "results.json").write_text(json.dumps(results.as_json(), indent=2) + "\n")
-    (folder / "results.md").write_text(as_markdown(results))
+def _write(results: Results, directory: Path, console: Console) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "results.json").write_text(json.dumps(results.as_json(), indent=2) + "\n")
+    (directory / "results.md").write_text(as_markdown(results))
     lack = why_no_plot()
     if lack:
         console.print(lack)
     elif results.series:
-        draw(results.series, folder / _PLOT)
-    console.print(f"results in {folder}")
+        draw(results.series, directory / _PLOT)
+    console.print(f"results in {directory}")
 
 
 def _count_steps(settings: Settings) -> int:

@@ -20,7 +20,7 @@ class Settings:
     rounds: int = 5
     disks: int = 3
     fstype: str = "ext4"
-    folder: Path | None = None
+    directory: Path | None = None
     """Directory on a real disk to measure instead of loop disks."""
     segment_bytes: int = 256 * MIB
     """Size of the data path's segments, a multiple of 1 MiB."""
@@ -46,8 +46,8 @@ class Settings:
     """Busy processes per processor while daemons are killed."""
 
     def as_json(self) -> dict[str, Any]:
-        folder = str(self.folder) if self.folder is not None else None
-        return {**asdict(self), "parts": [part.value for part in self.parts], "folder": folder}
+        directory = str(self.directory) if self.directory is not None else None
+        return {**asdict(self), "parts": [part.value for part in self.parts], "directory": directory}
 
     @property
     def random_reads_per_run(self) -> int:

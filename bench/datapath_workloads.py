@@ -127,8 +127,8 @@ def list_and_stat(target: DataTarget, settings: Settings) -> float:
     for _ in range(settings.listings):
         started = time.perf_counter()
         count, size = 0, 0
-        for folder in target.folders:
-            with os.scandir(folder) as entries:
+        for directory in target.directories:
+            with os.scandir(directory) as entries:
                 for entry in entries:
                     size += entry.stat(follow_symlinks=False).st_size
                     count += 1

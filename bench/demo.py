@@ -89,7 +89,7 @@ class Demo:
         distribution = self._fetch()
         started = time.monotonic()
         with self._interrupts.shielded():
-            work = self._site.make_work_folder(self._show.output)
+            work = self._site.make_work_directory(self._show.output)
             root = self._site.make_root(work)
         self._make_disks(work)
         self._mount()

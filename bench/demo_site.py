@@ -18,7 +18,7 @@ from commitlogfs.mount.location import runtime_directory
 PREFERRED_ROOT = Path("/var/rocketmq")
 DISK_BYTES = 1 << 30
 FSTYPES = ("ext4", "xfs", "ext4")
-_LOG_FOLDER = Path("/var/log/commitlogfs")
+_LOG_DIRECTORY = Path("/var/log/commitlogfs")
 _COMMAND_TIMEOUT_S = 180.0
 
 
@@ -49,7 +49,7 @@ class Site:
                 left.append(f"{what}: {error}")
         return left
 
-    def make_work_folder(self, show: Callable[[str], None]) -> Path:
+    def make_work_directory(self, show: Callable[[str], None]) -> Path:
         """Make the working directory of this run, after removing the remains of aborted runs."""
         for line in sweep.sweep_stale():
             show(f"removed, left by an aborted run: {line}")
@@ -91,7 +91,11 @@ class Site:
 
     def mount(self, segment_size: str) -> list[str]:
         """Make a pool of the disks and mount it; the command's arguments. Raises CommandFailedError."""
-        made = [folder for folder in (runtime_directory.runtime_folder(), _LOG_FOLDER) if not folder.exists()]
+        made = [
+            directory
+            for directory in (runtime_directory.runtime_directory(), _LOG_DIRECTORY)
+            if not directory.exists()
+        ]
         name = name_from(str(self.mountpoint))
         self.later("service files", lambda: self._forget_service_files(name, made))
         self.later(f"mount {self.mountpoint}", self._unmount)
@@ -138,6 +142,6 @@ class Site:
             daemonize.log_file(name),
         ):
             file.unlink(missing_ok=True)
-        for folder in made:
+        for directory in made:
             with contextlib.suppress(OSError):  # another mount uses the directory
-                folder.rmdir()
+                directory.rmdir()

@@ -23,7 +23,7 @@ _MKFS = {
     "ext4": ("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard"),
     "xfs": ("mkfs.xfs", "-q", "-f", "-K"),
 }
-_TOOL_FOLDERS = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+_TOOL_DIRECTORIES = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 _UNMOUNT_TIMEOUT_S = 10.0
 
 
@@ -79,7 +79,7 @@ def why_no_loop_disks() -> str:
     if os.geteuid() != 0:
         return "loop devices need root"
     for tool in ("mkfs.ext4", "mkfs.xfs"):
-        if shutil.which(tool, path=_TOOL_FOLDERS) is None:
+        if shutil.which(tool, path=_TOOL_DIRECTORIES) is None:
             return f"{tool} is not installed"
     found = subprocess.run(["losetup", "-f"], capture_output=True, text=True, check=False)
     return "" if found.returncode == 0 else f"no loop device is free ({found.stderr.strip()})"
@@ -93,7 +93,7 @@ def _run(*command: str) -> None:
         text=True,
         check=False,
         start_new_session=True,
-        env={**os.environ, "PATH": _TOOL_FOLDERS},
+        env={**os.environ, "PATH": _TOOL_DIRECTORIES},
     )
     if done.returncode != 0:
         reason = done.stderr.strip().replace("\n", "; ") or f"status {done.returncode}"

@@ -34,7 +34,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Mounts of the big log.")] = 3,
     creates: Annotated[int, typer.Option(min=1, help="Segments created per disk and load.")] = 200,
     segment_size: Annotated[str, typer.Option(help="Size of the created segments.")] = "1GiB",
-    folder: Annotated[
+    directory: Annotated[
         Path | None, typer.Option(help="Working directory, on ext4 or xfs. Default: $TMPDIR or /var/tmp.")
     ] = None,
 ) -> None:
@@ -49,7 +49,7 @@ def main(
         console.print(f"[dim]{text}[/]")
 
     try:
-        with sweep.run("bench", tell, folder) as work:
+        with sweep.run("bench", tell, directory) as work:
             big = measure_catalog(work / "catalog", segments, disks, rounds, tell)
             made = measure_creates(work / "creates", ("ext4", "xfs"), creates, parse_size(segment_size), tell)
     except (WrongResultError, CommandFailedError, DisksUnavailableError, OSError) as error:

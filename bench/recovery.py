@@ -67,10 +67,10 @@ def measure_recovery(
 ) -> Iterator[Recovery]:
     """Measure once for each load. Raises CommandFailedError, also if the mount does not answer again."""
     work.mkdir()
-    folders = [disk / "kept" for disk in disks.paths]
+    directories = [disk / "kept" for disk in disks.paths]
     with ExitStack() as stack:
         pool = stack.enter_context(
-            ServedPool(work, folders, segment_size=settings.broker_segment_bytes, keeper=True)
+            ServedPool(work, directories, segment_size=settings.broker_segment_bytes, keeper=True)
         )
         pool.run("init", pool.config)
         pool.mount()

@@ -30,12 +30,12 @@ def cli_command(*arguments: object, script: str = "commitlogfs") -> list[str]:
 
 
 class ServedPool:
-    """One pool on some directories, with its mountpoint below `folder`. It can be mounted repeatedly; needs
+    """One pool on some directories, with its mountpoint below `directory`. It can be mounted repeatedly; needs
     root."""
 
     def __init__(
         self,
-        folder: Path,
+        directory: Path,
         disks: Sequence[Path],
         *,
         segment_size: int,
@@ -43,10 +43,10 @@ class ServedPool:
         keeper: bool = False,
     ) -> None:
         """`settings`: further keys of the configuration. `keeper`: whether a daemon that dies is replaced."""
-        self.folder = folder
-        self.mountpoint = folder / "store" / "commitlog"
-        self.config = folder / "bench.toml"
-        self.log_file = folder / "daemon.log"
+        self.directory = directory
+        self.mountpoint = directory / "store" / "commitlog"
+        self.config = directory / "bench.toml"
+        self.log_file = directory / "daemon.log"
         self._log_start = 0
         self._keeper = () if keeper else ("--no-keeper",)
         self._daemon: subprocess.Popen[bytes] | None = None

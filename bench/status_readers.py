@@ -42,17 +42,17 @@ def main(
     segments: Annotated[int, typer.Option(min=1, help="Segments of the log.")] = 60_000,
     disks: Annotated[int, typer.Option(min=1, help="Number of directories for its segments.")] = 12,
     creates: Annotated[int, typer.Option(min=1, help="Segments created per load.")] = 100,
-    folder: Annotated[
+    directory: Annotated[
         Path | None, typer.Option(help="Working directory, on ext4 or xfs. Default: $TMPDIR or /var/tmp.")
     ] = None,
 ) -> None:
     """Measure creates and statfs beside readers of the status file and the metrics."""
     console = make_console(stderr=as_json, highlight=False)
     try:
-        with sweep.run("bench", console.print, folder) as work, ExitStack() as stack:
-            folders = [work / f"disk{number:02d}" for number in range(disks)]
-            make_sparse_segments(folders, segments, SEGMENT_SIZE)
-            pool = stack.enter_context(ServedPool(work, folders, segment_size=SEGMENT_SIZE))
+        with sweep.run("bench", console.print, directory) as work, ExitStack() as stack:
+            directories = [work / f"disk{number:02d}" for number in range(disks)]
+            make_sparse_segments(directories, segments, SEGMENT_SIZE)
+            pool = stack.enter_context(ServedPool(work, directories, segment_size=SEGMENT_SIZE))
             pool.run("adopt", pool.config)
             pool.mount()
             rows = [_measure(pool, segments, creates, *load) for load in LOADS]
@@ -112,14 +112,14 @@ def _timed_create(path: Path) -> float:
 
 
 @contextmanager
-def _reading(folder: Path, readers: int, interval_s: float) -> Iterator[list[int]]:
+def _reading(directory: Path, readers: int, interval_s: float) -> Iterator[list[int]]:
     """Runs threads that open and read both files; yields the number of reads of each."""
     counts = [0] * readers
     ended = threading.Event()
 
     def read(number: int) -> None:
         while not ended.wait(interval_s):
-            (folder / ("metrics" if number % 4 == 3 else "status.json")).read_bytes()
+            (directory / ("metrics" if number % 4 == 3 else "status.json")).read_bytes()
             counts[number] += 1
 
     threads = [threading.Thread(target=read, args=(number,), daemon=True) for number in range(readers)]

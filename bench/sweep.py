@@ -52,15 +52,15 @@ def create_base(kind: str, parent: Path | None = None) -> Path:
     return base
 
 
-def claim(base: Path, folder: Path) -> None:
-    """Record that the run has just made `folder` outside of its base directory: it is removed with its content.
+def claim(base: Path, directory: Path) -> None:
+    """Record that the run has just made `directory` outside of its base directory: it is removed with its content.
 
     Only this directory is removed: not another one with the same name, and not after a reboot.
     """
-    (folder / _MARK).write_text(str(base))
-    state = folder.stat()
+    (directory / _MARK).write_text(str(base))
+    state = directory.stat()
     owner = json.loads((base / _OWNER).read_text())
-    owner["claimed"].append({"path": str(folder), "device": state.st_dev, "inode": state.st_ino})
+    owner["claimed"].append({"path": str(directory), "device": state.st_dev, "inode": state.st_ino})
     new = base / f"{_OWNER}.new"
     new.write_text(json.dumps(owner))
     new.replace(base / _OWNER)
@@ -117,12 +117,12 @@ def sweep(base: Path) -> list[str]:
     """
     found = kill_processes(base)
     claimed = _claimed(base)
-    for folder in (*claimed, base):  # disks lie in the base directory, mounts that use them elsewhere
-        found += detach_mounts(folder)
+    for directory in (*claimed, base):  # disks lie in the base directory, mounts that use them elsewhere
+        found += detach_mounts(directory)
     found += _free_loop_devices(base)
-    for folder in (*claimed, base):
+    for directory in (*claimed, base):
         with contextlib.suppress(OSError):
-            remove_tree(folder)
+            remove_tree(directory)
     return found
 
 
@@ -175,24 +175,24 @@ def detach_mounts(base: Path, keep: Collection[int] = ()) -> list[str]:
     return found
 
 
-def remove_tree(folder: Path) -> None:
+def remove_tree(directory: Path) -> None:
     """Delete a directory with everything in it, immutable or unwritable directories too. Never crosses a mount."""
-    if mountinfo.mounts_below(folder) or mountinfo.find_mount(folder) is not None:
-        raise OSError(f"{folder}: still has mounts")
-    _make_writable(folder)
-    for place, subfolders, _files in os.walk(folder):
-        for name in subfolders:
+    if mountinfo.mounts_below(directory) or mountinfo.find_mount(directory) is not None:
+        raise OSError(f"{directory}: still has mounts")
+    _make_writable(directory)
+    for place, subdirectories, _files in os.walk(directory):
+        for name in subdirectories:
             _make_writable(Path(place, name))  # before the walk enters it
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
 
 
-def _make_writable(folder: Path) -> None:
-    if folder.is_symlink():
+def _make_writable(directory: Path) -> None:
+    if directory.is_symlink():
         return
     with contextlib.suppress(PermissionError):
-        if folder.stat().st_uid == os.geteuid():
-            folder.chmod(0o700)
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        if directory.stat().st_uid == os.geteuid():
+            directory.chmod(0o700)
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if guard.is_immutable(fd) and guard.set_immutable(fd, False):
             os.fchmod(fd, 0o700)
@@ -212,13 +212,13 @@ def _claimed(base: Path) -> list[Path]:
 
 
 def _is_still(base: Path, entry: dict[str, Any]) -> bool:
-    folder = Path(entry["path"])
+    directory = Path(entry["path"])
     try:
-        state = folder.lstat()
-        marked = (folder / _MARK).read_text() == str(base)
+        state = directory.lstat()
+        marked = (directory / _MARK).read_text() == str(base)
     except OSError:
         return False
-    foreign = any(not mountinfo.is_commitlogfs(mount) for mount in mountinfo.mounts_below(folder))
+    foreign = any(not mountinfo.is_commitlogfs(mount) for mount in mountinfo.mounts_below(directory))
     return marked and not foreign and (state.st_dev, state.st_ino) == (entry["device"], entry["inode"])
 
 

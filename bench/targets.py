@@ -34,14 +34,14 @@ class DataTarget:
 
     name: str
     description: str
-    folders: tuple[Path, ...]
+    directories: tuple[Path, ...]
     segment_size: int
     reserves: bool
     """Whether a create reserves the segment's space; on a bare disk the caller reserves it."""
 
     def path(self, index: int) -> Path:
         name = format_segment_name(index * self.segment_size).decode()
-        return self.folders[index % len(self.folders)] / name
+        return self.directories[index % len(self.directories)] / name
 
     def create(self, index: int) -> int:
         """A descriptor of a new segment, reserved in full and of full size."""
@@ -58,11 +58,11 @@ class DataTarget:
 
 def native(disks: Sequence[Path], segment_size: int, name: str = NATIVE) -> DataTarget:
     """A directory on each disk, used directly."""
-    folders = tuple(disk / name for disk in disks)
-    for folder in folders:
-        folder.mkdir(exist_ok=True)
+    directories = tuple(disk / name for disk in disks)
+    for directory in directories:
+        directory.mkdir(exist_ok=True)
     about = "a directory on each disk, used directly" + ("" if name == NATIVE else ": the noise of this machine")
-    return DataTarget(name, about, folders, segment_size, reserves=False)
+    return DataTarget(name, about, directories, segment_size, reserves=False)
 
 
 @contextmanager
@@ -76,8 +76,8 @@ def served(
     """
     work.mkdir(parents=True)
     settings = {"passthrough": "required" if name == MOUNT else "off"}
-    folders = [disk / name for disk in disks]
-    with ServedPool(work, folders, segment_size=segment_size, settings=settings) as pool:
+    directories = [disk / name for disk in disks]
+    with ServedPool(work, directories, segment_size=segment_size, settings=settings) as pool:
         pool.run("adopt" if adopt else "init", pool.config)
         pool.mount()
         description = f"commitlogfs, passthrough = {settings['passthrough']}"
@@ -91,12 +91,12 @@ def served(
 @contextmanager
 def mergerfs(work: Path, disks: Sequence[Path], segment_size: int) -> Iterator[DataTarget]:
     """Debian's mergerfs on a directory of each disk. Raises CommandFailedError."""
-    folders = [disk / MERGERFS for disk in disks]
-    for folder in folders:
-        folder.mkdir(exist_ok=True)
+    directories = [disk / MERGERFS for disk in disks]
+    for directory in directories:
+        directory.mkdir(exist_ok=True)
     mountpoint = work / "mountpoint"
     mountpoint.mkdir(parents=True)
-    branches = ":".join(map(str, folders))
+    branches = ":".join(map(str, directories))
     command = ["mergerfs", "-o", MERGERFS_OPTIONS, branches, str(mountpoint)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
     if done.returncode != 0:

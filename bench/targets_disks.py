@@ -55,23 +55,25 @@ class BenchDisks:
 
 
 @contextmanager
-def loop_disks(folder: Path, fstype: str, count: int, size_bytes: int, tell: Tell) -> Iterator[BenchDisks]:
-    """`count` disks below `folder`. Raises DisksUnavailableError, OSError."""
+def loop_disks(directory: Path, fstype: str, count: int, size_bytes: int, tell: Tell) -> Iterator[BenchDisks]:
+    """`count` disks below `directory`. Raises DisksUnavailableError, OSError."""
     with ExitStack() as stack:
-        disks = [stack.enter_context(LoopDisk(folder / f"disk{n}", fstype, size_bytes)) for n in range(count)]
+        disks = [stack.enter_context(LoopDisk(directory / f"disk{n}", fstype, size_bytes)) for n in range(count)]
         direct = [_settle(disk, tell) for disk in disks]
         cached = "direct I/O" if all(direct) else "cached twice, because direct I/O is not supported here"
-        description = f"{count} loop devices of {format_size(size_bytes)}, {fstype}, {cached}, on {_where(folder)}"
+        description = (
+            f"{count} loop devices of {format_size(size_bytes)}, {fstype}, {cached}, on {_where(directory)}"
+        )
         yield BenchDisks(tuple(disk.path for disk in disks), description)
 
 
 @contextmanager
-def folder_disks(folder: Path, count: int) -> Iterator[BenchDisks]:
-    """Directories of the real disk that contains `folder`."""
-    paths = tuple(folder / f"disk{number}" for number in range(count))
+def directory_disks(directory: Path, count: int) -> Iterator[BenchDisks]:
+    """Directories of the real disk that contains `directory`."""
+    paths = tuple(directory / f"disk{number}" for number in range(count))
     for path in paths:
         path.mkdir(parents=True)
-    yield BenchDisks(paths, f"{count} directories on {_where(folder)}")
+    yield BenchDisks(paths, f"{count} directories on {_where(directory)}")
 
 
 def drop_caches() -> None:
@@ -108,8 +110,8 @@ def _fill(disk: Path) -> None:
             path.unlink()
 
 
-def _where(folder: Path) -> str:
-    """Filesystem that contains `folder`, found by its device number."""
-    device = folder.stat().st_dev
+def _where(directory: Path) -> str:
+    """Filesystem that contains `directory`, found by its device number."""
+    device = directory.stat().st_dev
     entry = next((entry for entry in mountinfo.read_mounts() if entry.device == device), None)
     return f"{entry.fstype} ({entry.source})" if entry is not None else "an unknown filesystem"

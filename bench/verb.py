@@ -36,10 +36,10 @@ def bench(
         typer.Option(metavar="SIZE", help="Size of a segment in the data path part.", show_default="256MiB"),
     ] = None,
     disks: Annotated[
-        int, typer.Option(min=1, max=4, help="Number of loop disks, or of directories with --folder.")
+        int, typer.Option(min=1, max=4, help="Number of loop disks, or of directories with --directory.")
     ] = 3,
     fstype: Annotated[Filesystem, typer.Option(help="Filesystem of the loop disks.")] = Filesystem.EXT4,
-    folder: Annotated[
+    directory: Annotated[
         Path | None, typer.Option(help="Use this directory of a real disk instead of loop disks.")
     ] = None,
     messages: Annotated[
@@ -91,7 +91,7 @@ def bench(
         parts=parts,
         disks=disks,
         fstype=fstype.value,
-        folder=None if folder is None else folder.absolute(),
+        directory=None if directory is None else directory.absolute(),
         **{**chosen, **{key: value for key, value in given.items() if value is not None}},
     )
     as_json = cli_settings.wants_json(as_json)

@@ -6,7 +6,7 @@ import pwd
 from pathlib import Path
 
 
-def home_folder() -> Path | None:
+def home_directory() -> Path | None:
     """$HOME if it is an absolute path, else the home in the user database; None if neither is known.
 
     It may belong to another user (`setpriv` keeps $HOME), not exist, or be a file.
@@ -20,11 +20,11 @@ def home_folder() -> Path | None:
     return Path(home) if home.startswith("/") else None
 
 
-def user_folder(variable: str, default: str) -> Path | None:
+def user_directory(variable: str, default: str) -> Path | None:
     """The directory that `variable` names, else `default` in the user's home. A relative value is ignored, as the
     specification requires."""
     named = os.environ.get(variable, "")
     if named.startswith("/"):
         return Path(named)
-    home = home_folder()
+    home = home_directory()
     return None if home is None else home / default

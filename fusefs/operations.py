@@ -40,7 +40,7 @@ from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
 from commitlogfs.fusefs.errors import errno_of
 from commitlogfs.fusefs.files import attrs, xattrs
 from commitlogfs.fusefs.files.backing_attributes import BackingAttributes
-from commitlogfs.fusefs.files.control_files import FOLDER_NAME, ControlContents, ControlFiles
+from commitlogfs.fusefs.files.control_files import DIRECTORY_NAME, ControlContents, ControlFiles
 from commitlogfs.fusefs.files.copies import Copies
 from commitlogfs.fusefs.files.creation import Creation
 from commitlogfs.fusefs.files.disk_files import files_of_disks
@@ -201,10 +201,10 @@ class CommitLogOperations(pyfuse3.Operations):
 
     @handler
     async def lookup(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> EntryAttributes:
-        if parent_inode == inodes.CONTROL_FOLDER:
+        if parent_inode == inodes.CONTROL_DIRECTORY:
             return self.control.entry(self.control.lookup(name))
-        if name == FOLDER_NAME:
-            return self.control.entry(inodes.CONTROL_FOLDER)
+        if name == DIRECTORY_NAME:
+            return self.control.entry(inodes.CONTROL_DIRECTORY)
         file = self.commitlog.find_name(name)
         if file is None:
             raise FUSEError(errno.ENOENT)
@@ -282,7 +282,7 @@ class CommitLogOperations(pyfuse3.Operations):
 
     @handler
     async def unlink(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
-        if parent_inode != inodes.ROOT or name == FOLDER_NAME:
+        if parent_inode != inodes.ROOT or name == DIRECTORY_NAME:
             raise NotPermittedError("control files cannot be removed")
         try:
             await self.removals.unlink(name)
@@ -457,7 +457,7 @@ class CommitLogOperations(pyfuse3.Operations):
 
     @handler
     async def readdir(self, fh: FileHandleT, start_id: int, token: ReaddirToken) -> None:
-        if fh == inodes.CONTROL_FOLDER:
+        if fh == inodes.CONTROL_DIRECTORY:
             for index, (name, inode) in enumerate(self.control.entries()):
                 if index >= start_id and not readdir_reply(token, name, self.control.entry(inode), index + 1):
                     break

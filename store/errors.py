@@ -96,7 +96,7 @@ class PoolError(StoreError):
     """The pool cannot be made, opened or taken over; nothing was changed."""
 
 
-class FolderError(PoolError):
+class DirectoryError(PoolError):
     """One disk's directory cannot be used."""
 
     def __init__(self, path: str, reason: str, remedy: str) -> None:

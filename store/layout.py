@@ -17,7 +17,7 @@ XATTR_ROOT = "user.commitlogfs.root"
 XATTR_BIRTH = "user.commitlogfs.birth"
 """Mark of an unfinished `init` or `adopt`: on each disk that has its identity, until all disks have theirs."""
 
-RETIRED_FOLDER = b".commitlogfs"
+RETIRED_DIRECTORY = b".commitlogfs"
 
-IGNORED_NAMES = frozenset({b"lost+found", RETIRED_FOLDER})
+IGNORED_NAMES = frozenset({b"lost+found", RETIRED_DIRECTORY})
 """Entries that are neither segments nor worth a finding."""

@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def base_folder() -> Iterator[Path]:
+def base_directory() -> Iterator[Path]:
     """The directory under which a run makes everything; whatever it starts is known by its environment."""
     for line in sweep.sweep_stale():
         print(f"swept, left by an aborted run: {line}")
@@ -83,24 +83,24 @@ def base_folder() -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def _no_leaked_mounts(base_folder: Path) -> Iterator[None]:
+def _no_leaked_mounts(base_directory: Path) -> Iterator[None]:
     # Made before a test's other fixtures and ended after them; mounts of wider-scoped ones are there already.
-    before = {entry.mount_id for entry in sweep.mounts_of(base_folder)}
+    before = {entry.mount_id for entry in sweep.mounts_of(base_directory)}
     yield
-    leaked = [e.mountpoint for e in sweep.mounts_of(base_folder) if e.mount_id not in before]
-    sweep.detach_mounts(base_folder, keep=before)
+    leaked = [e.mountpoint for e in sweep.mounts_of(base_directory) if e.mount_id not in before]
+    sweep.detach_mounts(base_directory, keep=before)
     assert not leaked, f"mounts leaked by this test: {leaked}"
 
 
 @pytest.fixture
-def workdir(base_folder: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+def workdir(base_directory: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     """An empty directory for one test, on the base directory's filesystem; removed with the test."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "_", request.node.name)[:40]
-    number = next(n for n in range(10_000) if not (base_folder / f"{name}.{n}").exists())
-    folder = base_folder / f"{name}.{number}"
-    folder.mkdir(mode=0o755)
-    yield folder
-    sweep.remove_tree(folder)
+    number = next(n for n in range(10_000) if not (base_directory / f"{name}.{n}").exists())
+    directory = base_directory / f"{name}.{number}"
+    directory.mkdir(mode=0o755)
+    yield directory
+    sweep.remove_tree(directory)
 
 
 @pytest.fixture

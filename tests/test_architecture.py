@@ -63,7 +63,7 @@ BLOCKING = {
         *("walk", "write"),
     },
     "durable": {"sync_dir", "write_xattr", "read_xattr"},
-    "safe_open": {"open_file", "open_unnamed", "open_folder", "link_unnamed", "stat_path"},
+    "safe_open": {"open_file", "open_unnamed", "open_directory", "link_unnamed", "stat_path"},
     "changes": {"apply"},
     "rename": {"rename_copy"},
     "written": {"find_written", "has_data"},
@@ -95,8 +95,8 @@ class Import:
         return self.module.split(".")[1] if self.library == "commitlogfs" and "." in self.module else ""
 
 
-def modules_of(folder: str) -> list[Path]:
-    return sorted((ROOT / folder).rglob("*.py"))
+def modules_of(directory: str) -> list[Path]:
+    return sorted((ROOT / directory).rglob("*.py"))
 
 
 def imports_of(tree: ast.AST, where: str) -> Iterator[Import]:
@@ -114,10 +114,10 @@ def imports_of(tree: ast.AST, where: str) -> Iterator[Import]:
                 yield Import(where, str(node.module))
 
 
-def imports_below(folder: str) -> list[Import]:
+def imports_below(directory: str) -> list[Import]:
     return [
         found
-        for path in modules_of(folder)
+        for path in modules_of(directory)
         for found in imports_of(ast.parse(path.read_text()), str(path.relative_to(ROOT)))
     ]
 
@@ -139,17 +139,21 @@ def blocking_calls(function: ast.AsyncFunctionDef) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
 
 
-@pytest.mark.parametrize("folder", PACKAGES)
-def test_packages_depend_in_one_direction(folder: str) -> None:
+@pytest.mark.parametrize("directory", PACKAGES)
+def test_packages_depend_in_one_direction(directory: str) -> None:
     astray = [
-        f"{i.where} imports {i.module}" for i in imports_below(folder) if i.package not in {"", *ALLOWED[folder]}
+        f"{i.where} imports {i.module}"
+        for i in imports_below(directory)
+        if i.package not in {"", *ALLOWED[directory]}
     ]
     assert not astray
 
 
-@pytest.mark.parametrize("folder", sorted(FORBIDDEN))
-def test_libraries_stay_where_they_belong(folder: str) -> None:
-    astray = [f"{i.where} imports {i.module}" for i in imports_below(folder) if i.library in FORBIDDEN[folder]]
+@pytest.mark.parametrize("directory", sorted(FORBIDDEN))
+def test_libraries_stay_where_they_belong(directory: str) -> None:
+    astray = [
+        f"{i.where} imports {i.module}" for i in imports_below(directory) if i.library in FORBIDDEN[directory]
+    ]
     assert not astray
 
 
@@ -214,7 +218,7 @@ def _says(init: Path) -> bool:
 
 
 def test_no_package_code_imports_tests() -> None:
-    libraries = {i.library for folder in PACKAGES for i in imports_below(folder)}
+    libraries = {i.library for directory in PACKAGES for i in imports_below(directory)}
     assert not libraries & {"tests", "support", "pytest", "hypothesis"}
 
 

@@ -60,8 +60,8 @@ def test_the_readme_leads_to_every_document() -> None:
 def test_documents_named_in_code_and_tests_exist() -> None:
     missing = [
         f"{path.relative_to(ROOT)}: {name}"
-        for folder in (*PROJECT, "pyspark_commitlog")
-        for path in (ROOT / folder).rglob("*")
+        for directory in (*PROJECT, "pyspark_commitlog")
+        for path in (ROOT / directory).rglob("*")
         if path.suffix in {".py", ".c", ".pyi", ".service", ".conf", ""} and path.is_file()
         for name in _NAMED_DOCUMENT.findall(path.read_text(errors="replace"))
         if not (ROOT / name).exists()

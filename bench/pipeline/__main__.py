@@ -39,7 +39,7 @@ def main(
     segment_size: Annotated[str, typer.Option(help="Size of its segments.")] = "256MiB",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each measurement.")] = 3,
     cores: Annotated[int, typer.Option(min=1, help="Cores that Spark may use.")] = 2,
-    folder: Annotated[Path | None, typer.Option(help="Working directory. Default: $TMPDIR or /var/tmp.")] = None,
+    directory: Annotated[Path | None, typer.Option(help="Working directory. Default: $TMPDIR or /var/tmp.")] = None,
 ) -> None:
     """Measure the pipeline beside RocketMQ."""
     console = make_console(stderr=as_json, highlight=False)
@@ -48,7 +48,7 @@ def main(
         console.print(f"[dim]{text}[/]")
 
     try:
-        with sweep.run("bench", tell, folder) as work:
+        with sweep.run("bench", tell, directory) as work:
             figures = _measure(work, messages, parse_size(segment_size), rounds, cores, tell)
     except (WrongResultError, RocketmqError, PipelineError, PySparkException, SubprocessError, OSError) as error:
         console.print(f"bench-pipeline: {error}", style="red", markup=False)

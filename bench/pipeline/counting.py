@@ -16,12 +16,12 @@ from commitlogfs.pipeline.source.session import session
 _DEADLINE_S = 900.0
 
 
-def measure_query(log: SyntheticLog, cores: int, spark_folder: Path, rounds: int) -> list[float]:
+def measure_query(log: SyntheticLog, cores: int, spark_directory: Path, rounds: int) -> list[float]:
     """Messages per second of each round of `groupBy("topic").count()` on the table: all rows go to the JVM. The
     session has been started, and one query has run before. Runs in a separate process, because the options of the
     JVM differ from those for the job. Raises WrongResultError.
     """
-    values = (log.folder, spark_folder, log.segment_size, log.messages, log.bytes, cores, rounds)
+    values = (log.directory, spark_directory, log.segment_size, log.messages, log.bytes, cores, rounds)
     command = [sys.executable, "-m", __name__, *map(str, values)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_DEADLINE_S)
     if done.returncode:
@@ -38,14 +38,14 @@ def measure_stats(spark: SparkSession, log: SyntheticLog, rounds: int) -> list[f
     return [log.messages / _stats(spark, log) for _ in range(rounds)]
 
 
-def local_session(cores: int, spark_folder: Path, *, in_workers: bool) -> SparkSession:
+def local_session(cores: int, spark_directory: Path, *, in_workers: bool) -> SparkSession:
     """A session on this machine."""
-    settings = {"spark.driver.memory": "1g", "spark.local.dir": str(spark_folder)}
+    settings = {"spark.driver.memory": "1g", "spark.local.dir": str(spark_directory)}
     return session("bench-pipeline", master=f"local[{cores}]", settings=settings, in_workers=in_workers)
 
 
-def _query_rounds(log: SyntheticLog, cores: int, spark_folder: Path, rounds: int) -> list[float]:
-    spark = local_session(cores, spark_folder, in_workers=False)
+def _query_rounds(log: SyntheticLog, cores: int, spark_directory: Path, rounds: int) -> list[float]:
+    spark = local_session(cores, spark_directory, in_workers=False)
     try:
         _query(spark, log)
         return [log.messages / _query(spark, log) for _ in range(rounds)]
@@ -55,7 +55,7 @@ def _query_rounds(log: SyntheticLog, cores: int, spark_folder: Path, rounds: int
 
 def _query(spark: SparkSession, log: SyntheticLog) -> float:
     started = time.perf_counter()
-    table = spark.read.format("commitlog").schema("topic string").load(str(log.folder))
+    table = spark.read.format("commitlog").schema("topic string").load(str(log.directory))
     rows = table.groupBy("topic").count().collect()
     seconds = time.perf_counter() - started
     _require_counts({row["topic"]: row["count"] for row in rows}, log)
@@ -64,7 +64,7 @@ def _query(spark: SparkSession, log: SyntheticLog) -> float:
 
 def _stats(spark: SparkSession, log: SyntheticLog) -> float:
     started = time.perf_counter()
-    found = stats(spark, str(log.folder))
+    found = stats(spark, str(log.directory))
     seconds = time.perf_counter() - started
     _require_counts({name: topic.messages for name, topic in found.topics.items()}, log)
     return seconds
@@ -75,10 +75,10 @@ def _require_counts(counts: dict[str, int], log: SyntheticLog) -> None:
         raise WrongResultError(f"counted {counts}, where {log.topics} were written")
 
 
-def _main(folder: str, spark_folder: str, *numbers: str) -> None:
+def _main(directory: str, spark_directory: str, *numbers: str) -> None:
     segment_size, messages, size, cores, rounds = map(int, numbers)
-    log = SyntheticLog(Path(folder), segment_size, messages, size)
-    json.dump(_query_rounds(log, cores, Path(spark_folder), rounds), sys.stdout)
+    log = SyntheticLog(Path(directory), segment_size, messages, size)
+    json.dump(_query_rounds(log, cores, Path(spark_directory), rounds), sys.stdout)
 
 
 if __name__ == "__main__":

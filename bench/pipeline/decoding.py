@@ -44,7 +44,7 @@ def measure_decoding(log: SyntheticLog, distribution: Distribution, rounds: int)
 def decode_once(log: SyntheticLog) -> float:
     """Seconds of a worker's part: the driver finds the log's end, once."""
     projection = Projection([name for name in COLUMNS.names if name not in _SHORTCUTS])
-    listing = list_segments(str(log.folder))
+    listing = list_segments(str(log.directory))
     end = find_end(listing, settle_s=0)
     messages = 0
     started = time.perf_counter()
@@ -63,7 +63,7 @@ def _run_decoder(log: SyntheticLog, distribution: Distribution) -> float:
         command = java_command(
             distribution,
             "DecodeSpeed",
-            *(str(log.folder), str(_WARMING_ROUNDS + 1)),
+            *(str(log.directory), str(_WARMING_ROUNDS + 1)),
             jvm=_JVM,
             user_home=Path(home),
         )

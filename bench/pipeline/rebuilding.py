@@ -41,14 +41,14 @@ def measure_rebuilding(
     earlier writes of other processes. The files are compared."""
     settings = BrokerSettings(segment_size=log.segment_size)
     ours, broker, largest = [], [], 0.0
-    rebuild(spark, str(log.folder), work / "warm", settings=settings)
+    rebuild(spark, str(log.directory), work / "warm", settings=settings)
     shutil.rmtree(work / "warm")
     for number in range(rounds):
         output, root = work / f"ours-{number}", work / f"broker-{number}"
         os.sync()
         with _Watch() as watch:
             started = time.perf_counter()
-            result = rebuild(spark, str(log.folder), output, settings=settings)
+            result = rebuild(spark, str(log.directory), output, settings=settings)
             ours.append(log.messages / (time.perf_counter() - started))
         largest = max(largest, watch.largest_mib)
         if (result.records, result.queue_entries) != (log.messages, log.messages):
@@ -65,7 +65,7 @@ def _let_broker_rebuild(log: SyntheticLog, distribution: Distribution, root: Pat
     """Seconds according to the broker's log."""
     store = root / "store"
     (store / "commitlog").mkdir(parents=True)
-    *finished, last = sorted(log.folder.iterdir())
+    *finished, last = sorted(log.directory.iterdir())
     for segment in finished:
         (store / "commitlog" / segment.name).hardlink_to(segment)
     # The broker appends messages of its own to the log.

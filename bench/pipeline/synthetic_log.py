@@ -36,7 +36,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class SyntheticLog:
-    folder: Path
+    directory: Path
     segment_size: int
     messages: int
     bytes: int
@@ -49,15 +49,15 @@ class SyntheticLog:
         return {_topic(topic).decode(): rounds * QUEUES + extra[topic] for topic in range(TOPICS)}
 
 
-def write_log(folder: Path, messages: int, segment_size: int, tell: Callable[[str], None]) -> SyntheticLog:
+def write_log(directory: Path, messages: int, segment_size: int, tell: Callable[[str], None]) -> SyntheticLog:
     """Messages in segments of `segment_size`, the last of them unfinished."""
-    folder.mkdir(parents=True)
+    directory.mkdir(parents=True)
     block = _Block()
     done = offset = 0
     while done < messages:
         per_segment = (segment_size - END_BLANK_BYTES) // block.size * len(block.starts)
         count = min(per_segment, messages - done)
-        path = folder / f"{offset:020d}"
+        path = directory / f"{offset:020d}"
         with path.open("wb") as file:
             for start in range(0, count, _AT_ONCE * len(block.starts)):
                 part = min(_AT_ONCE * len(block.starts), count - start)
@@ -70,7 +70,7 @@ def write_log(folder: Path, messages: int, segment_size: int, tell: Callable[[st
         tell(f"{done:,} of {messages:,} messages written")
         end = offset + written
         offset += segment_size
-    return SyntheticLog(folder, segment_size, messages, end)
+    return SyntheticLog(directory, segment_size, messages, end)
 
 
 class _Block:

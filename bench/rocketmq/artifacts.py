@@ -47,13 +47,13 @@ def fetch(version: str = VERSIONS[0], cache: Path = DEFAULT_CACHE) -> Distributi
     for command in ("java", "javac"):
         if shutil.which(command) is None:
             raise ArtifactsUnavailableError(f"{command} is not on PATH; install a JDK 17")
-    folder = cache.expanduser() / version
-    folder.mkdir(parents=True, exist_ok=True)
-    jars = folder / "jars"
-    with _locked(folder / "lock"):
+    directory = cache.expanduser() / version
+    directory.mkdir(parents=True, exist_ok=True)
+    jars = directory / "jars"
+    with _locked(directory / "lock"):
         if not jars.exists():
             _download(version, jars)
-        helper = build_helper(version, jars, folder, store_only=version in _STORE_ONLY)
+        helper = build_helper(version, jars, directory, store_only=version in _STORE_ONLY)
     return Distribution(version, jars, helper)
 
 

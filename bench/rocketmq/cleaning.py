@@ -28,8 +28,8 @@ class CleaningOracle(Oracle):
     ) -> None:
         """`stores`: the root directory and the commitlog directories of each; `ratios`: clean, force, full."""
         arguments = [str(ratio) for ratio in ratios]
-        for root, folders in stores:
-            arguments += [str(root), ",".join(map(str, folders))]
+        for root, directories in stores:
+            arguments += [str(root), ",".join(map(str, directories))]
         super().__init__(distribution, "commitlogfs.CleaningOracle", *arguments)
 
     def look(self) -> list[Judgement]:

@@ -14,8 +14,8 @@ _ORACLE_VERSION = "5.5.0"
 _STORE_WRITER = "StoreWriter.java"
 
 
-def build_helper(version: str, jars: Path, folder: Path, *, store_only: bool = False) -> Path:
-    """Directory below `folder` with classes and `conf/`, keyed by its sources' hash; built when missing.
+def build_helper(version: str, jars: Path, directory: Path, *, store_only: bool = False) -> Path:
+    """Directory below `directory` with classes and `conf/`, keyed by its sources' hash; built when missing.
 
     `store_only`: `jars` hold the store and what it needs, so only the store writer is compiled.
     """
@@ -25,7 +25,7 @@ def build_helper(version: str, jars: Path, folder: Path, *, store_only: bool = F
     digest = hashlib.sha256()
     for source in [*sources, _SOURCES / "logging.xml"]:
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    built = folder / f"helper-{digest.hexdigest()[:16]}"
+    built = directory / f"helper-{digest.hexdigest()[:16]}"
     if not built.exists():
         _compile(sources, jars, built)
     return built

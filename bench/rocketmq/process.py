@@ -218,10 +218,10 @@ class JavaServer:
         return self._process
 
     def _give_home(self, uid: int, gid: int) -> None:
-        for folder in self.distribution.jars, *self.distribution.jars.parents:
-            status = folder.stat()
+        for directory in self.distribution.jars, *self.distribution.jars.parents:
+            status = directory.stat()
             if status.st_uid != uid and not status.st_mode & 0o001:
-                raise StartFailedError(f"user {uid} cannot enter {folder}: fetch into another cache directory")
+                raise StartFailedError(f"user {uid} cannot enter {directory}: fetch into another cache directory")
         for path in self.home, *self.home.rglob("*"):
             os.chown(path, uid, gid, follow_symlinks=False)
 

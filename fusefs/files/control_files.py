@@ -24,7 +24,7 @@ from commitlogfs.store.disks.identity import DiskNumber
 from commitlogfs.store.errors import LogGapError, NotPermittedError, SegmentNotFoundError
 from commitlogfs.store.pool.commitlog import CommitLog
 
-FOLDER_NAME = b".commitlogfs"
+DIRECTORY_NAME = b".commitlogfs"
 
 Content = Callable[[], Awaitable[bytes]]
 
@@ -64,7 +64,7 @@ class ControlFiles:
         self._snapshots: dict[int, bytes] = {}
 
     def owns(self, inode: int) -> bool:
-        return inodes.CONTROL_FOLDER <= inode <= inodes.CONTROL_METRICS
+        return inodes.CONTROL_DIRECTORY <= inode <= inodes.CONTROL_METRICS
 
     def owns_handle(self, fh: int) -> bool:
         return not inodes.is_of_disk(fh)
@@ -86,7 +86,7 @@ class ControlFiles:
     def entry(self, inode: InodeT) -> EntryAttributes:
         """Attributes of a control file. The log carries messages, so only the owner of the root directory and its
         group may read it."""
-        if inode == inodes.CONTROL_FOLDER:
+        if inode == inodes.CONTROL_DIRECTORY:
             mode, size = stat.S_IFDIR | 0o555, 0
         elif inode == inodes.CONTROL_LOG:
             mode, size = stat.S_IFREG | 0o440, int(self._commitlog.catalog.end_offset)

@@ -258,9 +258,9 @@ class DiskFiles:
         unlink = partial(leftovers.remove_leftover, self._disk.dirfd, name, ino)
         return await self._run("unlink", unlink, LEFTOVER_DEADLINE_S)
 
-    async def drop_empty_folder(self) -> None:
+    async def drop_empty_directory(self) -> None:
         """Remove the directory of retired files if it is empty, and the disk answers."""
-        drop = partial(remove.drop_empty_folder, self._disk.dirfd)
+        drop = partial(remove.drop_empty_directory, self._disk.dirfd)
         with contextlib.suppress(OSError):  # it is harmless, and the next last close tries again
             await self._threads.run_within(self.number, STAT_DEADLINE_S, drop)
 

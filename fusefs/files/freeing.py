@@ -79,7 +79,7 @@ class Freeing:
     async def _run_for(self, disk: DiskFiles) -> None:
         member = self._commitlog.disks[disk.number]
         if member.state is DiskState.RW:
-            await disk.drop_empty_folder()  # a former daemon may have left it
+            await disk.drop_empty_directory()  # a former daemon may have left it
         while True:
             await self._to_free.wait(disk.number, CHECK_INTERVAL_S)
             for file in self._commitlog.others.retired():

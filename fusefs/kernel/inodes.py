@@ -22,7 +22,7 @@ from commitlogfs.store.errors import SegmentNotFoundError
 from commitlogfs.store.pool.catalog import Segment
 
 ROOT: InodeT = pyfuse3.ROOT_INODE
-CONTROL_FOLDER = InodeT(2)
+CONTROL_DIRECTORY = InodeT(2)
 CONTROL_LOG = InodeT(3)
 CONTROL_STATUS = InodeT(4)
 CONTROL_METRICS = InodeT(5)

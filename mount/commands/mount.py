@@ -169,10 +169,10 @@ def daemon_program() -> list[str]:
     mount lives, so an upgrade that changes a link (docs/installing.md) takes effect at the next `restart`.
     """
     called = Path(sys.argv[0]).absolute()
-    folder = called.resolve().parent
+    directory = called.resolve().parent
     for _ in range(_MOST_LINKS):
         beside = called.with_name("commitlogfs-daemon")
-        if beside.exists() and beside.resolve().parent == folder:
+        if beside.exists() and beside.resolve().parent == directory:
             return [str(beside)]
         if not called.is_symlink():
             break

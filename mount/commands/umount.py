@@ -11,7 +11,7 @@ from commitlogfs.mount.linux import mountinfo
 from commitlogfs.mount.linux.unmount import unmount
 from commitlogfs.mount.location import guard
 from commitlogfs.mount.location.guard import BareState
-from commitlogfs.mount.location.name_lock import is_of_this_folder
+from commitlogfs.mount.location.name_lock import is_of_this_directory
 from commitlogfs.mount.location.runtime_directory import lock_path
 from commitlogfs.mount.location.which_mount import mountpoint_of
 from commitlogfs.store.files.locks import lock_holder
@@ -43,7 +43,7 @@ def umount(
                 f"{mountpoint}: no commitlogfs is mounted here; `commitlogfs status` lists the mounts"
             )
     else:
-        ours = is_of_this_folder(entry)
+        ours = is_of_this_directory(entry)
         unmount(mountpoint)
         if ours:
             _wait_for_daemon(entry.source)

@@ -138,8 +138,8 @@ def _several_paths(
     return _Layout(mountpoint, tuple(disks), frozenset(readonly))
 
 
-def _join(folder: str, name: str) -> str:
-    return f"{folder.rstrip('/')}/{name}"
+def _join(directory: str, name: str) -> str:
+    return f"{directory.rstrip('/')}/{name}"
 
 
 def _read_segment_size(broker: BrokerConf) -> int | None:

@@ -17,7 +17,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from commitlogfs.console.units import format_size, parse_size
-from commitlogfs.console.user_directories import user_folder
+from commitlogfs.console.user_directories import user_directory
 from commitlogfs.mount.config.errors import (
     CONTROL_CHARACTER,
     EXAMPLES,
@@ -36,7 +36,7 @@ Placement = Literal["round-robin", "modulo", "weighted"]
 OnMissing = Literal["refuse", "degraded"]
 Passthrough = Literal["auto", "required", "off"]
 
-SYSTEM_FOLDER = Path("/etc/commitlogfs")
+SYSTEM_DIRECTORY = Path("/etc/commitlogfs")
 DEFAULT_SEGMENT_SIZE: Final = 2**30
 SEGMENT_SIZE_UNIT: Final = 4096
 LARGEST_SEGMENT_SIZE: Final = 2**31 - SEGMENT_SIZE_UNIT
@@ -97,7 +97,7 @@ def config_path(name_or_path: str) -> Path:
             repr(name_or_path),
             Problem("", "not a name of a configuration; write NAME, or a path such as ./NAME.toml"),
         )
-    candidates = [folder / f"{name_or_path}.toml" for folder in config_folders()]
+    candidates = [directory / f"{name_or_path}.toml" for directory in config_directories()]
     for candidate in candidates:
         if _may_exist(candidate):
             return candidate
@@ -112,36 +112,36 @@ def default_config_path() -> Path:
     found = list_configs()
     if len(found) == 1:
         return found[0]
-    folders = " and ".join(map(str, config_folders()))
+    directories = " and ".join(map(str, config_directories()))
     if found:
         names = ", ".join(dict.fromkeys(path.stem for path in found))
-        raise ConfigError(folders, Problem("", f"several configurations; give one of {names}"))
-    raise ConfigError(folders, Problem("", "no configuration; create NAME.toml there, or give a file"))
+        raise ConfigError(directories, Problem("", f"several configurations; give one of {names}"))
+    raise ConfigError(directories, Problem("", "no configuration; create NAME.toml there, or give a file"))
 
 
 def list_configs() -> list[Path]:
-    """Every configuration file of `config_folders`, in that order.
+    """Every configuration file of `config_directories`, in that order.
 
     A directory of the user that cannot be read counts as empty. Raises ConfigError if the system's cannot be read.
     """
     found: list[Path] = []
-    for folder in config_folders():
+    for directory in config_directories():
         try:
-            found += sorted(path for path in folder.iterdir() if path.name.endswith(".toml"))
+            found += sorted(path for path in directory.iterdir() if path.name.endswith(".toml"))
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            if folder == SYSTEM_FOLDER:
+            if directory == SYSTEM_DIRECTORY:
                 reason = os.strerror(error.errno or 0)
                 problem = Problem("", f"cannot be read ({reason}); run as root, or give a file")
-                raise ConfigError(str(folder), problem) from None
+                raise ConfigError(str(directory), problem) from None
     return found
 
 
-def config_folders() -> tuple[Path, ...]:
+def config_directories() -> tuple[Path, ...]:
     """Directories in which NAME is searched; the first match counts."""
-    own = None if os.geteuid() == 0 else user_folder("XDG_CONFIG_HOME", ".config")
-    return (SYSTEM_FOLDER,) if own is None else (own / "commitlogfs", SYSTEM_FOLDER)
+    own = None if os.geteuid() == 0 else user_directory("XDG_CONFIG_HOME", ".config")
+    return (SYSTEM_DIRECTORY,) if own is None else (own / "commitlogfs", SYSTEM_DIRECTORY)
 
 
 def _may_exist(candidate: Path) -> bool:
@@ -152,7 +152,7 @@ def _may_exist(candidate: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
-        return candidate.parent == SYSTEM_FOLDER
+        return candidate.parent == SYSTEM_DIRECTORY
     return True
 
 
@@ -421,6 +421,6 @@ def _overlaps(disks: tuple[DiskConfig, ...]) -> Iterator[Problem]:
                 )
 
 
-def is_within(path: str, folder: str) -> bool:
-    """Whether `path` is `folder` or below it; both normalised."""
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
+def is_within(path: str, directory: str) -> bool:
+    """Whether `path` is `directory` or below it; both normalised."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")

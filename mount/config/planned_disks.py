@@ -101,8 +101,8 @@ def change_thresholds(thresholds: Thresholds, given: dict[str, int]) -> Threshol
         raise UsageError(f"--{error.key.replace('_', '-')}: {error}") from None
 
 
-def _segment_bytes(folder: str, segment_size: int) -> int:
-    with os.scandir(folder) as entries:
+def _segment_bytes(directory: str, segment_size: int) -> int:
+    with os.scandir(directory) as entries:
         ours = [e for e in entries if parse_segment_name(os.fsencode(e.name), segment_size) is not None]
         found = [entry.stat(follow_symlinks=False) for entry in ours]
     return sum(st.st_blocks * BLOCK_BYTES for st in found if stat.S_ISREG(st.st_mode))

@@ -12,7 +12,7 @@ from pathlib import Path
 from commitlogfs.console import interrupts
 from commitlogfs.console.errors import RefusedError, UserError
 from commitlogfs.console.exit_status import ExitCode
-from commitlogfs.console.user_directories import user_folder
+from commitlogfs.console.user_directories import user_directory
 from commitlogfs.mount.linux import logs
 from commitlogfs.mount.location import runtime_directory
 
@@ -66,19 +66,19 @@ def log_file(name: str) -> Path:
     """The log file of a background daemon. Makes its directory (mode 0750). Raises RefusedError."""
     override = os.environ.get(runtime_directory.OVERRIDE)
     if override:
-        folder = Path(override)
+        directory = Path(override)
     elif os.geteuid() == 0:
-        folder = Path("/var/log/commitlogfs")
+        directory = Path("/var/log/commitlogfs")
     else:
-        state = user_folder("XDG_STATE_HOME", ".local/state")
+        state = user_directory("XDG_STATE_HOME", ".local/state")
         if state is None:
             raise RefusedError("no directory for the log, as this user has no home directory; set $XDG_STATE_HOME")
-        folder = state / "commitlogfs"
+        directory = state / "commitlogfs"
     try:
-        folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
     except OSError as error:
-        raise RefusedError(f"{folder}: the directory of the log cannot be made ({error.strerror})") from error
-    return folder / f"{name}.log"
+        raise RefusedError(f"{directory}: the directory of the log cannot be made ({error.strerror})") from error
+    return directory / f"{name}.log"
 
 
 class Report:

@@ -83,12 +83,12 @@ def check_locale(broker: BrokerView) -> Check:
 
 
 def _view_process(pid: int) -> BrokerView:
-    folder = Path(f"/proc/{pid}")
-    limit = re.search(r"^Max open files +\S+ +(\S+)", (folder / "limits").read_text(), re.MULTILINE)
+    directory = Path(f"/proc/{pid}")
+    limit = re.search(r"^Max open files +\S+ +(\S+)", (directory / "limits").read_text(), re.MULTILINE)
     if limit is None:
-        raise ValueError(f"{folder}/limits shows no open files")
+        raise ValueError(f"{directory}/limits shows no open files")
     hard = _unlimited(-1) if limit[1] == "unlimited" else int(limit[1])
-    pairs = os.fsdecode((folder / "environ").read_bytes()).split("\0")
+    pairs = os.fsdecode((directory / "environ").read_bytes()).split("\0")
     environment = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
     return BrokerView(f"the broker (pid {pid})", True, hard, environment)
 

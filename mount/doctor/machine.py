@@ -109,7 +109,7 @@ def check_sockets() -> list[Check]:
         return [
             ok(
                 "sockets",
-                f"{len(names)} control socket{'s' * (len(names) != 1)} in {runtime_directory.runtime_folder()}",
+                f"{len(names)} control socket{'s' * (len(names) != 1)} in {runtime_directory.runtime_directory()}",
             )
         ]
     return [

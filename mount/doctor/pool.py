@@ -22,8 +22,8 @@ from commitlogfs.mount.location.which_mount import find_target
 from commitlogfs.mount.preflight.configured_pool import configured_segment_size, disk_specs
 from commitlogfs.store.disks.eligibility import has_room
 from commitlogfs.store.disks.identity import RootAttributes, read_root
-from commitlogfs.store.disks.membership import OpenFolder, compare_folders, open_spec
-from commitlogfs.store.errors import FolderError, PoolError
+from commitlogfs.store.disks.membership import OpenDirectory, compare_directories, open_spec
+from commitlogfs.store.errors import DirectoryError, PoolError
 from commitlogfs.store.files.usage import DiskUsage, measure_usage
 from commitlogfs.store.findings import FindingCode
 from commitlogfs.store.pool.open import DEFAULT_ROOT, compare_segment_size
@@ -37,24 +37,28 @@ _SPARE_INODES: Final = 64
 def examine_pool(config: Config) -> list[Check]:
     document = _ask_daemon(config.mountpoint)
     with contextlib.ExitStack() as stack:
-        folders, checks = _open_disks(config, _silent_disks(document), stack)
+        directories, checks = _open_disks(config, _silent_disks(document), stack)
         capacities: dict[int, int] = {}
         probed: list[Probed] = []
-        for folder in folders:
+        for directory in directories:
             try:
-                usage = measure_usage(folder.dirfd)
+                usage = measure_usage(directory.dirfd)
             except OSError as error:
-                message = f"{folder.spec.path}: cannot be measured ({os.strerror(error.errno or 0)})"
+                message = f"{directory.spec.path}: cannot be measured ({os.strerror(error.errno or 0)})"
                 checks.append(Check("disk", Level.PROBLEM, message, "check the disk: `dmesg`"))
                 continue
-            if folder.identity is not None:
-                probed.append(_to_be_probed(folder, usage, document))
-            capacities[folder.device] = segments_possible(usage, config.segment_size)
-            checks += [_check_disk(folder, usage), *_check_mode(folder), *_check_inodes(folder, usage, config)]
-        checks += [from_finding(finding) for finding in compare_folders(folders)]
-        checks += _check_identities(folders)
-        checks += _check_segment_size(folders, config)
-        checks += _check_owner(folders, config.mountpoint)
+            if directory.identity is not None:
+                probed.append(_to_be_probed(directory, usage, document))
+            capacities[directory.device] = segments_possible(usage, config.segment_size)
+            checks += [
+                _check_disk(directory, usage),
+                *_check_mode(directory),
+                *_check_inodes(directory, usage, config),
+            ]
+        checks += [from_finding(finding) for finding in compare_directories(directories)]
+        checks += _check_identities(directories)
+        checks += _check_segment_size(directories, config)
+        checks += _check_owner(directories, config.mountpoint)
         for disk, probe in zip(probed, probe_disks(probed, _PROBE_TIMEOUT_S), strict=True):
             checks += check_probe(disk.path, probe)
     capacity = sum(capacities.values())
@@ -88,13 +92,13 @@ def _silent_disks(document: dict[str, Any] | None) -> set[str]:
     return {disk["path"] for disk in disks if disk["total_bytes"] is None}
 
 
-def _to_be_probed(folder: OpenFolder, usage: DiskUsage, document: dict[str, Any] | None) -> Probed:
+def _to_be_probed(directory: OpenDirectory, usage: DiskUsage, document: dict[str, Any] | None) -> Probed:
     """The disk as it is to be probed. A segment is made only where the daemon makes some, and two have room."""
-    assert folder.identity is not None
-    path, size = folder.spec.path, folder.identity.segment_size
+    assert directory.identity is not None
+    path, size = directory.spec.path, directory.identity.segment_size
     known = {} if document is None else {disk["path"]: disk["state"] for disk in document["disks"]}
-    is_served = known.get(path, "rw") in ("rw", "failed") and not folder.spec.readonly
-    return Probed(path, folder.dirfd, size, may_write=is_served and usage.available_bytes >= 2 * size)
+    is_served = known.get(path, "rw") in ("rw", "failed") and not directory.spec.readonly
+    return Probed(path, directory.dirfd, size, may_write=is_served and usage.available_bytes >= 2 * size)
 
 
 def segments_possible(usage: DiskUsage, segment_size: int) -> int:
@@ -107,63 +111,65 @@ def segments_possible(usage: DiskUsage, segment_size: int) -> int:
 
 def _open_disks(
     config: Config, silent: set[str], stack: contextlib.ExitStack
-) -> tuple[list[OpenFolder], list[Check]]:
-    folders: list[OpenFolder] = []
+) -> tuple[list[OpenDirectory], list[Check]]:
+    directories: list[OpenDirectory] = []
     checks: list[Check] = []
     for spec in disk_specs(config):
         if spec.path in silent:
             continue
         try:
-            folder = open_spec(spec)
-        except FolderError as error:
+            directory = open_spec(spec)
+        except DirectoryError as error:
             checks.append(Check("disk", Level.PROBLEM, f"{error.path}: {error.reason}", error.remedy))
         except PoolError as error:
             checks.append(Check("disk", Level.PROBLEM, str(error), ""))
         else:
-            stack.callback(os.close, folder.dirfd)
-            folders.append(folder)
-    return folders, checks
+            stack.callback(os.close, directory.dirfd)
+            directories.append(directory)
+    return directories, checks
 
 
-def _check_disk(folder: OpenFolder, usage: DiskUsage) -> Check:
-    text = f"{folder.spec.path}: {folder.filesystem.name}, {approximate_size(usage.total_bytes)}, "
+def _check_disk(directory: OpenDirectory, usage: DiskUsage) -> Check:
+    text = f"{directory.spec.path}: {directory.filesystem.name}, {approximate_size(usage.total_bytes)}, "
     text += f"{usage.used_percent:.1f} % used"
-    if os.fstatvfs(folder.dirfd).f_flag & os.ST_RDONLY:
+    if os.fstatvfs(directory.dirfd).f_flag & os.ST_RDONLY:
         return Check(
             "disk",
             Level.NOTE,
             f"{text}, read-only",
             "it gets no new segments; remount it read-write if that is not intended",
         )
-    spec, identity = folder.spec, folder.identity
+    spec, identity = directory.spec, directory.identity
     if identity and not spec.readonly and not has_room(usage, spec.thresholds, identity.segment_size):
         return Check("disk-full", Level.WARNING, f"{text}; it takes no new segments", "free space on that disk")
     return ok("disk", text)
 
 
-def _check_mode(folder: OpenFolder) -> list[Check]:
-    mode = stat.S_IMODE(os.fstat(folder.dirfd).st_mode)
+def _check_mode(directory: OpenDirectory) -> list[Check]:
+    mode = stat.S_IMODE(os.fstat(directory.dirfd).st_mode)
     if not mode & 0o077:
         return []
-    path = folder.spec.path
+    path = directory.spec.path
     message = f"{path}: mode {mode:04o} lets other users reach the segments without the mount"
     return [Check(FindingCode.DIRECTORY_OPEN_TO_OTHERS.value, Level.NOTE, message, f"chmod 0700 {path}")]
 
 
-def _check_inodes(folder: OpenFolder, usage: DiskUsage, config: Config) -> list[Check]:
-    st = os.fstatvfs(folder.dirfd)
+def _check_inodes(directory: OpenDirectory, usage: DiskUsage, config: Config) -> list[Check]:
+    st = os.fstatvfs(directory.dirfd)
     required = usage.available_bytes // config.segment_size + _SPARE_INODES
     if not st.f_files or st.f_favail >= required:
         return []
-    message = f"{folder.spec.path}: {count_of(st.f_favail, 'inode')} free, too few for the segments that have room"
+    message = (
+        f"{directory.spec.path}: {count_of(st.f_favail, 'inode')} free, too few for the segments that have room"
+    )
     return [Check("inodes", Level.WARNING, message, "remove other files from that filesystem")]
 
 
-def _check_identities(folders: list[OpenFolder]) -> list[Check]:
-    bare = [folder.spec.path for folder in folders if folder.identity is None]
+def _check_identities(directories: list[OpenDirectory]) -> list[Check]:
+    bare = [directory.spec.path for directory in directories if directory.identity is None]
     if not bare:
         return []
-    if len(bare) == len(folders):
+    if len(bare) == len(directories):
         message = f"{', '.join(bare)}: no pool yet, or the disks are not mounted"
         remedy = "mount the disks, or make a pool: `commitlogfs init`, or `commitlogfs adopt` for an existing store"
         return [Check("identity", Level.WARNING, message, remedy)]
@@ -178,21 +184,21 @@ def _check_identities(folders: list[OpenFolder]) -> list[Check]:
     ]
 
 
-def _check_segment_size(folders: list[OpenFolder], config: Config) -> list[Check]:
-    for folder in folders:
-        if folder.identity is not None:
-            pools, configured = folder.identity.segment_size, configured_segment_size(config)
-            return [from_finding(found) for found in compare_segment_size(folder.spec.path, pools, configured)]
+def _check_segment_size(directories: list[OpenDirectory], config: Config) -> list[Check]:
+    for directory in directories:
+        if directory.identity is not None:
+            pools, configured = directory.identity.segment_size, configured_segment_size(config)
+            return [from_finding(found) for found in compare_segment_size(directory.spec.path, pools, configured)]
     return []
 
 
-def _check_owner(folders: list[OpenFolder], mountpoint: str) -> list[Check]:
+def _check_owner(directories: list[OpenDirectory], mountpoint: str) -> list[Check]:
     """Checks that depend on the owner of the mounted directory, which every disk of the pool records."""
-    born = next((folder for folder in folders if folder.identity is not None), None)
+    born = next((directory for directory in directories if directory.identity is not None), None)
     if born is None:
         return []
     owner = read_root(born.dirfd, DEFAULT_ROOT)
-    names = (name for folder in folders for name in os.listdir(folder.dirfd))  # noqa: PTH208 - a descriptor
+    names = (name for directory in directories for name in os.listdir(directory.dirfd))  # noqa: PTH208 - a descriptor
     has_segments = any(looks_like_segment(os.fsencode(name)) for name in names)
     return [check_access(mountpoint, owner), *check_store_root_access(mountpoint, owner, has_segments)]
 

@@ -262,7 +262,7 @@ class Keeper:
         if self._inbox.is_reachable():
             return False
         try:
-            runtime_directory.ensure_runtime_folder()
+            runtime_directory.ensure_runtime_directory()
             self._inbox.listen_again()
         except (UserError, OSError) as error:
             log_event(log, logging.ERROR, "cannot_listen", path=self._inbox.path, reason=str(error))

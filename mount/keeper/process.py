@@ -86,7 +86,7 @@ def _keep(options: Options, signals: Signals, descriptors: KeptDescriptors) -> O
 def _take_name(name: str) -> int:
     """The open lock file. Raises RefusedError if another keeper has it, UsageError for an impossible name."""
     path = runtime_directory.keeper_lock_path(name)
-    runtime_directory.ensure_runtime_folder()
+    runtime_directory.ensure_runtime_directory()
     fd = hold_file(path, LOCK_PATIENCE_S)
     if fd is None:
         raise RefusedError(f"{name}: its keeper is running already; see `commitlogfs status`")

@@ -54,9 +54,9 @@ def find_device_holders(device: int, *, exclude: Sequence[int] = ()) -> list[Hol
     mountpoint."""
     views = _Views(device)
     found = []
-    for folder in _PROC.iterdir():
-        if folder.name.isdigit() and int(folder.name) not in exclude:
-            holder = _inspect(folder, views)
+    for directory in _PROC.iterdir():
+        if directory.name.isdigit() and int(directory.name) not in exclude:
+            holder = _inspect(directory, views)
             if holder is not None:
                 found.append(holder)
     return sorted(found, key=lambda holder: holder.pid)
@@ -80,19 +80,19 @@ class _Views:
         self.device = device
         self._entries: dict[str, tuple[MountEntry, ...]] = {}
 
-    def entries(self, folder: Path) -> tuple[MountEntry, ...]:
-        namespace = os.readlink(folder / "ns/mnt")  # noqa: PTH115  a text, no path
+    def entries(self, directory: Path) -> tuple[MountEntry, ...]:
+        namespace = os.readlink(directory / "ns/mnt")  # noqa: PTH115  a text, no path
         if namespace not in self._entries:
             # In our own namespace, our own view: /proc shows a chrooted process's paths from our root.
             ours = namespace == os.readlink("/proc/self/ns/mnt")  # noqa: PTH115
-            self._entries[namespace] = mountinfo.read_mounts(None if ours else int(folder.name))
+            self._entries[namespace] = mountinfo.read_mounts(None if ours else int(directory.name))
         return self._entries[namespace]
 
-    def mount_ids(self, folder: Path) -> set[int]:
-        return {entry.mount_id for entry in self.entries(folder) if entry.device == self.device}
+    def mount_ids(self, directory: Path) -> set[int]:
+        return {entry.mount_id for entry in self.entries(directory) if entry.device == self.device}
 
 
-def _inspect(folder: Path, views: _Views) -> Holder | None:
+def _inspect(directory: Path, views: _Views) -> Holder | None:
     held: dict[HoldKind, str] = {}
     for kind, find_path in (
         (HoldKind.CWD, _link_on_device),
@@ -101,7 +101,7 @@ def _inspect(folder: Path, views: _Views) -> Holder | None:
         (HoldKind.MAP, _map_on_device),
     ):
         try:
-            path = find_path(folder, kind, views)
+            path = find_path(directory, kind, views)
         except (OSError, ValueError):
             continue  # the process has ended, or this user may not read it
         if path is not None:
@@ -109,54 +109,54 @@ def _inspect(folder: Path, views: _Views) -> Holder | None:
     if not held:
         return None
     try:
-        comm = os.fsdecode((folder / "comm").read_bytes().rstrip(b"\n"))
-        uid = _real_uid(folder)
+        comm = os.fsdecode((directory / "comm").read_bytes().rstrip(b"\n"))
+        uid = _real_uid(directory)
     except (OSError, ValueError):
         return None
     files = held.get(HoldKind.MAP) or held.get(HoldKind.FD)
-    return Holder(int(folder.name), comm, uid, frozenset(held), files or next(iter(held.values())))
+    return Holder(int(directory.name), comm, uid, frozenset(held), files or next(iter(held.values())))
 
 
-def _link_on_device(folder: Path, kind: HoldKind, views: _Views) -> str | None:
-    path = os.readlink(folder / kind.value)  # noqa: PTH115  may be no path at all
+def _link_on_device(directory: Path, kind: HoldKind, views: _Views) -> str | None:
+    path = os.readlink(directory / kind.value)  # noqa: PTH115  may be no path at all
     if not path.startswith("/"):
         return None
     # Compare devices, not paths: another mount may cover the path, and the mount may be visible elsewhere, too.
-    entry = mountinfo.containing_mount(path, views.entries(folder))
+    entry = mountinfo.containing_mount(path, views.entries(directory))
     return path if entry is not None and entry.device == views.device else None
 
 
-def _fd_on_device(folder: Path, _kind: HoldKind, views: _Views) -> str | None:
-    mount_ids = views.mount_ids(folder)
+def _fd_on_device(directory: Path, _kind: HoldKind, views: _Views) -> str | None:
+    mount_ids = views.mount_ids(directory)
     if not mount_ids:
         return None
-    for fd in _names(folder / "fdinfo"):
+    for fd in _names(directory / "fdinfo"):
         try:
-            info = (folder / "fdinfo" / fd).read_bytes()
+            info = (directory / "fdinfo" / fd).read_bytes()
         except OSError:
             continue
         mount_id = re.search(rb"^mnt_id:\s*(\d+)$", info, re.MULTILINE)
         if mount_id is not None and int(mount_id[1]) in mount_ids:
-            return os.readlink(folder / "fd" / fd)  # noqa: PTH115
+            return os.readlink(directory / "fd" / fd)  # noqa: PTH115
     return None
 
 
-def _map_on_device(folder: Path, _kind: HoldKind, views: _Views) -> str | None:
-    for major, minor, path in _MAP_LINE.findall((folder / "maps").read_bytes()):
+def _map_on_device(directory: Path, _kind: HoldKind, views: _Views) -> str | None:
+    for major, minor, path in _MAP_LINE.findall((directory / "maps").read_bytes()):
         if os.makedev(int(major, 16), int(minor, 16)) == views.device:
             return os.fsdecode(path)
     return None
 
 
-def _names(folder: Path) -> Iterator[str]:
-    with os.scandir(folder) as scan:
+def _names(directory: Path) -> Iterator[str]:
+    with os.scandir(directory) as scan:
         for item in scan:
             yield item.name
 
 
-def _real_uid(folder: Path) -> int:
-    status = (folder / "status").read_bytes()
+def _real_uid(directory: Path) -> int:
+    status = (directory / "status").read_bytes()
     match = re.search(rb"^Uid:\s*(\d+)", status, re.MULTILINE)
     if match is None:
-        raise ValueError(f"{folder}/status shows no Uid")
+        raise ValueError(f"{directory}/status shows no Uid")
     return int(match[1])

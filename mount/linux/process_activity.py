@@ -79,11 +79,11 @@ def _read_tasks(pid: int) -> dict[int, Task]:
     return tasks
 
 
-def _read_task(folder: str) -> Task:
-    with Path(f"{folder}/stat").open("rb") as file:
+def _read_task(directory: str) -> Task:
+    with Path(f"{directory}/stat").open("rb") as file:
         fields = file.read().rpartition(b")")[2].split()
     try:
-        with Path(f"{folder}/schedstat").open("rb") as file:
+        with Path(f"{directory}/schedstat").open("rb") as file:
             ran_ns, waited_ns, _ = map(int, file.read().split())
     except FileNotFoundError:  # a kernel without CONFIG_SCHED_INFO
         ticks = int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])

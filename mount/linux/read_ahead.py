@@ -16,12 +16,12 @@ expensive."""
 _BDI = Path("/sys/class/bdi")
 
 
-def widen(mountpoint: str, folder: Path = _BDI) -> None:
+def widen(mountpoint: str, directory: Path = _BDI) -> None:
     """Widen the read-ahead of a mount. Without root, or with a read-only /sys, the kernel's value stays."""
     entry = mountinfo.find_mount(mountpoint)
     if entry is None:
         return
-    path = folder / f"{entry.major}:{entry.minor}" / "read_ahead_kb"
+    path = directory / f"{entry.major}:{entry.minor}" / "read_ahead_kb"
     try:
         path.write_text(f"{READ_AHEAD_BYTES >> 10}\n")
     except OSError as error:

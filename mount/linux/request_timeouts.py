@@ -5,14 +5,14 @@ whole mount: one disk that hangs, or a daemon that is away, is enough.
 from pathlib import Path
 from typing import Final
 
-FOLDER: Final = Path("/proc/sys/fs/fuse")
+DIRECTORY: Final = Path("/proc/sys/fs/fuse")
 _NAMES: Final = ("default_request_timeout", "max_request_timeout")
 
 
-def read_request_timeouts(folder: Path = FOLDER) -> dict[str, int | None]:
+def read_request_timeouts(directory: Path = DIRECTORY) -> dict[str, int | None]:
     """Limits in seconds by name of the setting: 0 for no limit, None for a setting that this kernel does not
     have."""
-    return {name: _read_number(folder / name) for name in _NAMES}
+    return {name: _read_number(directory / name) for name in _NAMES}
 
 
 def describe_limits(timeouts: dict[str, int | None]) -> str:

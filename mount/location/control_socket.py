@@ -21,7 +21,7 @@ import trio
 from commitlogfs.console.errors import RefusedError, UnreachableError, UserError
 from commitlogfs.mount.location.runtime_directory import (
     bind_private,
-    ensure_runtime_folder,
+    ensure_runtime_directory,
     identity,
     recorded_trouble,
 )
@@ -88,7 +88,7 @@ async def serve(listener: socket.socket, verbs: dict[str, Answer], on_bound_anew
         listener.close()
         while True:
             try:
-                ensure_runtime_folder()
+                ensure_runtime_directory()
                 listener = bind(path)
                 break
             except (UserError, OSError) as error:

@@ -35,11 +35,11 @@ first: `commitlogfs mount`, or start its systemd unit. The segments are safe on 
 
 To use the directory for something else: `commitlogfs umount --unguard`.
 
-folder-mode: {mode:04o}
+directory-mode: {mode:04o}
 """
-_RECORDED_MODE = re.compile(rb"^folder-mode: ([0-7]{4})$", re.MULTILINE)
+_RECORDED_MODE = re.compile(rb"^directory-mode: ([0-7]{4})$", re.MULTILINE)
 _GUARDED_MODE = 0o555
-_FOLDER_MODE = 0o755
+_DIRECTORY_MODE = 0o755
 _NAMES_SHOWN = 3
 
 # Linux's _IOR('f', 1, long) and _IOW('f', 2, long) as asm-generic defines them (x86, ARM, RISC-V, s390).
@@ -59,7 +59,7 @@ class BareState(Enum):
     EMPTY = "empty"
     GUARDED = "guarded"
     OCCUPIED = "occupied"
-    NOT_A_FOLDER = "not a directory"
+    NOT_A_DIRECTORY = "not a directory"
     SYMLINK = "symlink"
 
 
@@ -76,7 +76,7 @@ class Protection(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class BareFolder:
+class BareDirectory:
     """The result of `check_bare`.
 
     `foreign` are the first few names apart from the guard, sorted; `segments` is the number of names that a broker
@@ -99,7 +99,7 @@ class Guard:
     changed: bool
 
 
-def check_bare(path: str | os.PathLike[str]) -> BareFolder:
+def check_bare(path: str | os.PathLike[str]) -> BareDirectory:
     """State of the bare directory at `path`. Changes nothing.
 
     Raises OSError if the directory cannot be read, RefusedError if something is mounted there meanwhile.
@@ -107,21 +107,21 @@ def check_bare(path: str | os.PathLike[str]) -> BareFolder:
     bare = _resolve(path)
     entry = mountinfo.find_mount(bare)
     if entry is not None:
-        return BareFolder(bare, BareState.MOUNTED, f"{bare}: a {entry.fstype} filesystem is mounted here")
+        return BareDirectory(bare, BareState.MOUNTED, f"{bare}: a {entry.fstype} filesystem is mounted here")
     try:
         with _open_path(bare) as path_fd:
             mode = os.fstat(path_fd).st_mode
     except FileNotFoundError:
-        return BareFolder(bare, BareState.ABSENT, f"{bare}: does not exist")
+        return BareDirectory(bare, BareState.ABSENT, f"{bare}: does not exist")
     except NotADirectoryError:
-        return BareFolder(bare, BareState.NOT_A_FOLDER, f"{bare}: a parent of it is not a directory")
+        return BareDirectory(bare, BareState.NOT_A_DIRECTORY, f"{bare}: a parent of it is not a directory")
     if stat.S_ISLNK(mode):
         message = f"{bare}: is a symbolic link; give the directory that it points to"
-        return BareFolder(bare, BareState.SYMLINK, message)
+        return BareDirectory(bare, BareState.SYMLINK, message)
     if not stat.S_ISDIR(mode):
-        return BareFolder(bare, BareState.NOT_A_FOLDER, f"{bare}: is not a directory")
-    with _open_bare(bare) as folder_fd:
-        return _examine(bare, folder_fd)
+        return BareDirectory(bare, BareState.NOT_A_DIRECTORY, f"{bare}: is not a directory")
+    with _open_bare(bare) as directory_fd:
+        return _examine(bare, directory_fd)
 
 
 def raise_guard(
@@ -141,32 +141,32 @@ def raise_guard(
         return _raise_guard(check_bare(path), protect, owner)
 
 
-def _raise_guard(bare: BareFolder, protect: bool, owner: tuple[int, int] | None) -> Guard:
+def _raise_guard(bare: BareDirectory, protect: bool, owner: tuple[int, int] | None) -> Guard:
     if bare.state is BareState.ABSENT:
-        _make_folder(Path(bare.path), owner)
+        _make_directory(Path(bare.path), owner)
     elif bare.state not in (BareState.EMPTY, BareState.GUARDED):
         raise RefusedError(bare.message)
-    with _open_bare(bare.path) as folder_fd:
-        now = _examine(bare.path, folder_fd)
+    with _open_bare(bare.path) as directory_fd:
+        now = _examine(bare.path, directory_fd)
         if now.state not in (BareState.EMPTY, BareState.GUARDED):
             raise RefusedError(now.message)
-        immutable = is_immutable(folder_fd)
+        immutable = is_immutable(directory_fd)
         changed = bare.state is BareState.ABSENT
-        if not _is_guard_whole(folder_fd):
+        if not _is_guard_whole(directory_fd):
             if immutable:
-                set_immutable(folder_fd, False)
+                set_immutable(directory_fd, False)
                 immutable = False
-            _write_guard(folder_fd, stat.S_IMODE(os.fstat(folder_fd).st_mode))
+            _write_guard(directory_fd, stat.S_IMODE(os.fstat(directory_fd).st_mode))
             changed = True
         if not protect:
-            mode = stat.S_IMODE(os.fstat(folder_fd).st_mode)
+            mode = stat.S_IMODE(os.fstat(directory_fd).st_mode)
             standing = Protection.MODE if mode == _GUARDED_MODE else Protection.FILE_ONLY
             return Guard(bare.path, Protection.IMMUTABLE if immutable else standing, changed)
-        if immutable or set_immutable(folder_fd, True):
+        if immutable or set_immutable(directory_fd, True):
             return Guard(bare.path, Protection.IMMUTABLE, changed or not immutable)
-        if stat.S_IMODE(os.fstat(folder_fd).st_mode) != _GUARDED_MODE:
-            os.fchmod(folder_fd, _GUARDED_MODE)
-            os.fsync(folder_fd)
+        if stat.S_IMODE(os.fstat(directory_fd).st_mode) != _GUARDED_MODE:
+            os.fchmod(directory_fd, _GUARDED_MODE)
+            os.fsync(directory_fd)
             changed = True
         return Guard(bare.path, Protection.MODE, changed)
 
@@ -178,43 +178,43 @@ def lower_guard(path: str | os.PathLike[str]) -> bool:
     directory cannot be made writable.
     """
     bare = check_bare(path)
-    if bare.state in (BareState.MOUNTED, BareState.SYMLINK, BareState.NOT_A_FOLDER):
+    if bare.state in (BareState.MOUNTED, BareState.SYMLINK, BareState.NOT_A_DIRECTORY):
         raise RefusedError(bare.message)
     if bare.state is BareState.ABSENT:
         return False
-    with _refusing(bare.path, "lower"), _open_bare(bare.path) as folder_fd:
-        text = _read_guard(folder_fd)
+    with _refusing(bare.path, "lower"), _open_bare(bare.path) as directory_fd:
+        text = _read_guard(directory_fd)
         if text is None:
             return False
-        if is_immutable(folder_fd) and not set_immutable(folder_fd, False):
+        if is_immutable(directory_fd) and not set_immutable(directory_fd, False):
             raise RefusedError(f"{bare.path}: is immutable, which only root can change; run this as root")
         recorded = _RECORDED_MODE.search(text)
-        if recorded is not None and stat.S_IMODE(os.fstat(folder_fd).st_mode) == _GUARDED_MODE:
-            os.fchmod(folder_fd, int(recorded[1], 8))
-        os.unlink(GUARD_NAME, dir_fd=folder_fd)
-        os.fsync(folder_fd)
+        if recorded is not None and stat.S_IMODE(os.fstat(directory_fd).st_mode) == _GUARDED_MODE:
+            os.fchmod(directory_fd, int(recorded[1], 8))
+        os.unlink(GUARD_NAME, dir_fd=directory_fd)
+        os.fsync(directory_fd)
     return True
 
 
-def is_immutable(folder_fd: int) -> bool:
+def is_immutable(directory_fd: int) -> bool:
     """Whether the open file or directory is immutable; False if its filesystem has no such flag."""
-    flags = _get_flags(folder_fd)
+    flags = _get_flags(directory_fd)
     return flags is not None and bool(flags & _FS_IMMUTABLE_FL)
 
 
-def set_immutable(folder_fd: int, immutable: bool) -> bool:
+def set_immutable(directory_fd: int, immutable: bool) -> bool:
     """Set or clear the immutable flag; False if the filesystem or our capabilities do not allow it."""
-    flags = _get_flags(folder_fd)
+    flags = _get_flags(directory_fd)
     if flags is None:
         return False
     flags = flags | _FS_IMMUTABLE_FL if immutable else flags & ~_FS_IMMUTABLE_FL
     try:
-        fcntl.ioctl(folder_fd, _FS_IOC_SETFLAGS, struct.pack("I", flags).ljust(_LONG_SIZE, b"\0"))
+        fcntl.ioctl(directory_fd, _FS_IOC_SETFLAGS, struct.pack("I", flags).ljust(_LONG_SIZE, b"\0"))
     except OSError as error:
         if error.errno in _NO_FLAGS_HERE:
             return False
         raise
-    return is_immutable(folder_fd) == immutable
+    return is_immutable(directory_fd) == immutable
 
 
 def _get_flags(fd: int) -> int | None:
@@ -272,17 +272,17 @@ def _open_bare(bare: str) -> Iterator[int]:
         os.close(fd)
 
 
-def _examine(bare: str, folder_fd: int) -> BareFolder:
-    names = sorted(os.listdir(folder_fd))
+def _examine(bare: str, directory_fd: int) -> BareDirectory:
+    names = sorted(os.listdir(directory_fd))
     foreign = [name for name in names if name != GUARD_NAME]
     if GUARD_NAME in names and not stat.S_ISREG(
-        os.stat(GUARD_NAME, dir_fd=folder_fd, follow_symlinks=False).st_mode
+        os.stat(GUARD_NAME, dir_fd=directory_fd, follow_symlinks=False).st_mode
     ):
         foreign.append(GUARD_NAME)
     if not foreign and names:
-        return BareFolder(bare, BareState.GUARDED, f"{bare}: guarded, not mounted")
+        return BareDirectory(bare, BareState.GUARDED, f"{bare}: guarded, not mounted")
     if not foreign:
-        return BareFolder(bare, BareState.EMPTY, f"{bare}: empty")
+        return BareDirectory(bare, BareState.EMPTY, f"{bare}: empty")
     segments = [name for name in foreign if looks_like_segment(os.fsencode(name))]
     shown = ", ".join(ascii(name)[1:-1] for name in foreign[:_NAMES_SHOWN])
     more = ", ..." if len(foreign) > _NAMES_SHOWN else ""
@@ -293,12 +293,12 @@ def _examine(bare: str, folder_fd: int) -> BareFolder:
         )
     else:
         message = f"{bare}: is not empty ({shown}{more}); empty it or choose another mountpoint"
-    return BareFolder(bare, BareState.OCCUPIED, message, tuple(foreign[:_NAMES_SHOWN]), len(segments))
+    return BareDirectory(bare, BareState.OCCUPIED, message, tuple(foreign[:_NAMES_SHOWN]), len(segments))
 
 
-def _make_folder(folder: Path, owner: tuple[int, int] | None) -> None:
+def _make_directory(directory: Path, owner: tuple[int, int] | None) -> None:
     """Make a directory and its parents with mode 0755, each name durable. New parents belong to `owner`."""
-    missing = [folder]
+    missing = [directory]
     while not missing[-1].parent.exists():
         missing.append(missing[-1].parent)
     above = os.open(missing[-1].parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -308,8 +308,8 @@ def _make_folder(folder: Path, owner: tuple[int, int] | None) -> None:
             os.close(above)
             above = made_fd
             if is_ours:
-                os.fchmod(made_fd, _FOLDER_MODE)
-            if is_ours and owner is not None and new != folder:
+                os.fchmod(made_fd, _DIRECTORY_MODE)
+            if is_ours and owner is not None and new != directory:
                 with contextlib.suppress(PermissionError):  # `doctor` and `ready` report the consequence
                     os.fchown(made_fd, *owner)
     finally:
@@ -323,7 +323,7 @@ def _make_below(above: int, name: str) -> tuple[int, bool]:
     the owner of another file changed.
     """
     try:
-        os.mkdir(name, _FOLDER_MODE, dir_fd=above)
+        os.mkdir(name, _DIRECTORY_MODE, dir_fd=above)
         made = True
     except FileExistsError:
         made = False
@@ -336,9 +336,9 @@ def _make_below(above: int, name: str) -> tuple[int, bool]:
         raise
 
 
-def _read_guard(folder_fd: int) -> bytes | None:
+def _read_guard(directory_fd: int) -> bytes | None:
     try:
-        fd = os.open(GUARD_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder_fd)
+        fd = os.open(GUARD_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory_fd)
     except FileNotFoundError:
         return None
     try:
@@ -347,23 +347,23 @@ def _read_guard(folder_fd: int) -> bytes | None:
         os.close(fd)
 
 
-def _is_guard_whole(folder_fd: int) -> bool:
-    text = _read_guard(folder_fd)
+def _is_guard_whole(directory_fd: int) -> bool:
+    text = _read_guard(directory_fd)
     if text is None:
         return False
     recorded = _RECORDED_MODE.search(text)
     return recorded is not None and text == _guard_text(int(recorded[1], 8))
 
 
-def _guard_text(folder_mode: int) -> bytes:
-    return _TEXT.format(mode=folder_mode).encode()
+def _guard_text(directory_mode: int) -> bytes:
+    return _TEXT.format(mode=directory_mode).encode()
 
 
-def _write_guard(folder_fd: int, folder_mode: int) -> None:
+def _write_guard(directory_fd: int, directory_mode: int) -> None:
     """Write or repair the guard file. It is at no moment empty, as a broker deletes an empty last file."""
-    text = _guard_text(_FOLDER_MODE if folder_mode == _GUARDED_MODE else folder_mode)
+    text = _guard_text(_DIRECTORY_MODE if directory_mode == _GUARDED_MODE else directory_mode)
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    fd = os.open(GUARD_NAME, flags, 0o644, dir_fd=folder_fd)
+    fd = os.open(GUARD_NAME, flags, 0o644, dir_fd=directory_fd)
     try:
         os.pwrite(fd, text, 0)
         os.ftruncate(fd, len(text))
@@ -371,4 +371,4 @@ def _write_guard(folder_fd: int, folder_mode: int) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-    os.fsync(folder_fd)
+    os.fsync(directory_fd)

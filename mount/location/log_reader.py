@@ -80,15 +80,15 @@ def open_log(mountpoint: str) -> Iterator[LogReader]:
     """The log of a mount. Raises UnreachableError if the mount does not answer, RefusedError if this user may not
     read the log."""
     status = read_status_file(mountpoint)
-    folder = Path(mountpoint) / HIDDEN
+    directory = Path(mountpoint) / HIDDEN
     try:
-        fd = os.open(folder / "log", os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(directory / "log", os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:
         raise RefusedError(
-            f"{folder}/log: permission denied; only the owner and the group of {mountpoint} may read the log"
+            f"{directory}/log: permission denied; only the owner and the group of {mountpoint} may read the log"
         ) from None
     except OSError as error:
-        raise UnreachableError(f"{folder}: {os.strerror(error.errno or 0)}") from error
+        raise UnreachableError(f"{directory}: {os.strerror(error.errno or 0)}") from error
     try:
         yield LogReader(fd, status["segments"]["size"])
     finally:

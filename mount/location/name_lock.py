@@ -15,7 +15,7 @@ def hold_name(name: str, patience_s: float = 0.0) -> int:
 
     Raises RefusedError if another daemon holds it for longer than `patience_s`.
     """
-    runtime_directory.ensure_runtime_folder()
+    runtime_directory.ensure_runtime_directory()
     path = runtime_directory.lock_path(name)
     try:
         fd = hold_file(path, patience_s)
@@ -55,7 +55,7 @@ def _is_at(path: Path, fd: int) -> bool:
     return runtime_directory.identity(path) == (status.st_dev, status.st_ino)
 
 
-def is_of_this_folder(entry: mountinfo.MountEntry) -> bool:
+def is_of_this_directory(entry: mountinfo.MountEntry) -> bool:
     """Whether a mount belongs to this runtime directory. Another runtime directory may have a mount of the same
     name."""
     if not mountinfo.is_commitlogfs(entry):
@@ -68,4 +68,4 @@ def is_of_this_folder(entry: mountinfo.MountEntry) -> bool:
 
 
 def _is_mounted(name: str) -> bool:
-    return any(entry.source == name and is_of_this_folder(entry) for entry in mountinfo.read_mounts())
+    return any(entry.source == name and is_of_this_directory(entry) for entry in mountinfo.read_mounts())

@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 
 from commitlogfs.console.errors import RefusedError, UsageError
-from commitlogfs.console.user_directories import home_folder
+from commitlogfs.console.user_directories import home_directory
 
 OVERRIDE = "COMMITLOGFS_RUNTIME_DIR"
 
@@ -26,7 +26,7 @@ _MAX_SOCKET_PATH = 107
 """struct sockaddr_un holds 108 bytes, the last of them NUL."""
 
 
-def runtime_folder() -> Path:
+def runtime_directory() -> Path:
     """Path of the runtime directory, which may not exist yet. Touches nothing. Raises UsageError if there is no
     place for it."""
     override = os.environ.get(OVERRIDE)
@@ -39,28 +39,28 @@ def runtime_folder() -> Path:
     xdg = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
     if xdg.is_absolute() and _is_ours(xdg):
         return xdg / "commitlogfs"
-    home = home_folder()
+    home = home_directory()
     if home is None:
         raise UsageError(f"runtime directory: this user has no home; set $XDG_RUNTIME_DIR or ${OVERRIDE}")
     return home / ".cache/commitlogfs/run"
 
 
-def ensure_runtime_folder() -> Path:
+def ensure_runtime_directory() -> Path:
     """Make the runtime directory (mode 0700) if it is absent, and check it. A wider mode is narrowed to 0700.
 
     Raises RefusedError if it is a symbolic link, not a directory or owned by another user, or cannot be made.
     """
-    folder = runtime_folder()
+    directory = runtime_directory()
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except FileExistsError as error:
-        raise RefusedError(f"{folder}: is not a directory; remove it") from error
+        raise RefusedError(f"{directory}: is not a directory; remove it") from error
     except OSError as error:
         raise RefusedError(
-            f"{folder}: the runtime directory cannot be made ({error.strerror}){_advice()}"
+            f"{directory}: the runtime directory cannot be made ({error.strerror}){_advice()}"
         ) from error
-    _check(folder)
-    return folder
+    _check(directory)
+    return directory
 
 
 def socket_path(name: str) -> Path:
@@ -70,7 +70,7 @@ def socket_path(name: str) -> Path:
     """
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r}: not a mount name; use letters, digits, and _ . @ : - (at most 64)")
-    path = runtime_folder() / (name + _SOCKET_SUFFIX)
+    path = runtime_directory() / (name + _SOCKET_SUFFIX)
     if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
         raise UsageError(
             f"{path}: longer than {_MAX_SOCKET_PATH} bytes, too long for a socket; "
@@ -183,28 +183,28 @@ def known_names() -> list[str]:
 
 
 def _items() -> list[Path]:
-    folder = runtime_folder()
+    directory = runtime_directory()
     try:
-        _check(folder)
-        return list(folder.iterdir())
+        _check(directory)
+        return list(directory.iterdir())
     except FileNotFoundError:
         return []
     except PermissionError as error:
-        raise RefusedError(f"{folder}: cannot be read by this user{_advice()}") from error
+        raise RefusedError(f"{directory}: cannot be read by this user{_advice()}") from error
 
 
-def _check(folder: Path) -> None:
+def _check(directory: Path) -> None:
     # O_NOFOLLOW and fstat, so that the directory that is checked is the one whose mode is narrowed.
     try:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except NotADirectoryError as error:
-        if not os.path.lexists(folder):  # a parent of it is not a directory
-            raise FileNotFoundError(error.errno, error.strerror, str(folder)) from error
-        raise RefusedError(f"{folder}: is not a directory, or is a symbolic link; remove it") from error
+        if not os.path.lexists(directory):  # a parent of it is not a directory
+            raise FileNotFoundError(error.errno, error.strerror, str(directory)) from error
+        raise RefusedError(f"{directory}: is not a directory, or is a symbolic link; remove it") from error
     try:
         state = os.fstat(fd)
         if state.st_uid != os.geteuid():
-            raise RefusedError(f"{folder}: belongs to uid {state.st_uid}, not to {os.geteuid()}; remove it")
+            raise RefusedError(f"{directory}: belongs to uid {state.st_uid}, not to {os.geteuid()}; remove it")
         if stat.S_IMODE(state.st_mode) & 0o077:
             os.fchmod(fd, 0o700)
     finally:
@@ -218,9 +218,9 @@ def _advice() -> str:
     return f"; set $HOME to this user's home, or $XDG_RUNTIME_DIR or ${OVERRIDE}"
 
 
-def _is_ours(folder: Path) -> bool:
+def _is_ours(directory: Path) -> bool:
     try:
-        return folder.stat().st_uid == os.geteuid()
+        return directory.stat().st_uid == os.geteuid()
     except OSError:
         return False
 

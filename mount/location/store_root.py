@@ -80,13 +80,13 @@ def group_name(gid: int) -> str:
 
 
 def _find_obstacle(root: Path, mountpoint: str, owner: RootAttributes) -> tuple[str, str]:
-    folders = [str(folder) for folder in reversed((root, *root.parents))]
+    directories = [str(directory) for directory in reversed((root, *root.parents))]
     identity = _identity_of(owner)
     if identity is None:
         return "", ""
     try:
         done = subprocess.run(
-            ["/bin/sh", "-c", _SCRIPT, "sh", *folders],
+            ["/bin/sh", "-c", _SCRIPT, "sh", *directories],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             cwd="/",

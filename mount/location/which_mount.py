@@ -14,7 +14,7 @@ from commitlogfs.mount.config.errors import ConfigError, Problem
 from commitlogfs.mount.config.model import config_path, default_config_path, list_configs, load_config
 from commitlogfs.mount.linux import mountinfo
 from commitlogfs.mount.location import control_socket, runtime_directory
-from commitlogfs.mount.location.name_lock import is_of_this_folder
+from commitlogfs.mount.location.name_lock import is_of_this_directory
 from commitlogfs.mount.location.status_file import read_status_file
 
 
@@ -135,7 +135,7 @@ def mountpoint_of(which: str | None) -> str:
     recorded = runtime_directory.recorded_mountpoint(which)
     if recorded is not None:
         entry = mountinfo.find_mount(recorded)
-        if entry is not None and is_of_this_folder(entry) and entry.source == which:
+        if entry is not None and is_of_this_directory(entry) and entry.source == which:
             return entry.mountpoint
     return load_config(config_path(which)).mountpoint
 
@@ -161,7 +161,7 @@ def _find(which: str | None, reads_file: bool) -> Target:
             raise UnreachableError(
                 f"{which}: no commitlogfs is mounted here; `commitlogfs status` lists the mounts"
             )
-        return Target(entry.source, None if is_of_this_folder(entry) else entry.mountpoint)
+        return Target(entry.source, None if is_of_this_directory(entry) else entry.mountpoint)
     target = _named(which)
     if target.others_mountpoint is None and which not in _known_names():
         raise UsageError(f"{which}: no such mount or configuration{_suggest(which, _known_names())}")
@@ -173,7 +173,7 @@ def _named(name: str, mountpoint: str | None = None) -> Target:
 
     Raises UsageError for a text that cannot be a name, and if several mounts of others have the name.
     """
-    if control_socket.is_listening(runtime_directory.socket_path(name)) or name in _names_of_this_folder():
+    if control_socket.is_listening(runtime_directory.socket_path(name)) or name in _names_of_this_directory():
         return Target(name)
     expected = None if mountpoint is None else mountinfo.resolve_path(mountpoint)
     others = [entry.mountpoint for entry in _others() if entry.source == name]
@@ -191,11 +191,11 @@ def _others() -> list[mountinfo.MountEntry]:
         for entry in entries
         if mountinfo.is_commitlogfs(entry)
         and mountinfo.find_mount(entry.mountpoint, entries) == entry
-        and not is_of_this_folder(entry)
+        and not is_of_this_directory(entry)
     ]
 
 
-def _names_of_this_folder() -> list[str]:
+def _names_of_this_directory() -> list[str]:
     try:
         return runtime_directory.known_names()
     except RefusedError:
@@ -210,7 +210,7 @@ def _known_names() -> list[str]:
         configurations = []
     return sorted(
         {
-            *_names_of_this_folder(),
+            *_names_of_this_directory(),
             *(path.stem for path in configurations),
             *(entry.source for entry in _others()),
         }
@@ -235,7 +235,7 @@ def _owner(mountpoint: str) -> str:
 def _file_of_running(entry: mountinfo.MountEntry) -> Path | None:
     """Configuration file of the mount's daemon; None if the daemon does not answer. Raises UsageError if it has
     none."""
-    target = Target(entry.source, None if is_of_this_folder(entry) else entry.mountpoint)
+    target = Target(entry.source, None if is_of_this_directory(entry) else entry.mountpoint)
     try:
         document = target.status()
     except UserError:

@@ -35,7 +35,9 @@ def require_separate(config: Config) -> None:
     (A disk inside the mountpoint is refused later, because the mountpoint is then not empty.)
     """
     resolved = Path(mountinfo.resolve_path(config.mountpoint))
-    above = {identity for folder in (resolved, *resolved.parents) if (identity := _identity(folder)) is not None}
+    above = {
+        identity for directory in (resolved, *resolved.parents) if (identity := _identity(directory)) is not None
+    }
     for disk in config.disks:
         if _identity(Path(disk.path)) in above:
             raise RefusedError(
@@ -43,10 +45,10 @@ def require_separate(config: Config) -> None:
             )
 
 
-def _identity(folder: Path) -> tuple[int, int] | None:
+def _identity(directory: Path) -> tuple[int, int] | None:
     """Device and inode of a directory; None if it cannot be reached."""
     try:
-        st = folder.stat()
+        st = directory.stat()
     except OSError:
         return None
     return st.st_dev, st.st_ino

@@ -39,8 +39,8 @@ def require_complete(listing: LogListing, start: int, end: int, *, fail: bool, w
 def require_places(listing: LogListing, *, fail: bool, tolerant: str = "failOnDataLoss=false") -> None:
     """Checks that each of several locations holds a segment. `fail`: raise DataLossError if not, else log a
     warning. A location without segments need not leave a gap: it may have held the first or the last segments.
-    `tolerant`: the caller's option that reads such a log, for the message. Raises LocationError if no location holds
-    a segment."""
+    `tolerant`: the caller's option that reads such a log, for the message. Raises LocationError if no location
+    holds a segment."""
     problem = missing_log(listing)
     if problem is not None:
         if fail:

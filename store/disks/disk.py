@@ -7,11 +7,11 @@ from enum import Enum
 
 from commitlogfs.store.disks.identity import DiskNumber
 from commitlogfs.store.errors import (
+    DirectoryError,
     DiskError,
     DiskFailedError,
     DiskFullError,
     DiskReadOnlyError,
-    FolderError,
     ForeignFileError,
 )
 from commitlogfs.store.files.filesystem import FilesystemKind
@@ -79,21 +79,23 @@ class Disk:
             self.dirfd = -1
 
 
-def open_folder(path: str) -> int:
-    """Descriptor of a disk's directory, open as long as the pool. Raises FolderError.
+def open_directory(path: str) -> int:
+    """Descriptor of a disk's directory, open as long as the pool. Raises DirectoryError.
 
     The path itself may lead through symlinks, as operators arrange /data in that way. Paths below it may not.
     """
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise FolderError(path, "no such directory", "mount the disk there or correct the path") from None
+        raise DirectoryError(path, "no such directory", "mount the disk there or correct the path") from None
     except NotADirectoryError:
-        raise FolderError(path, "not a directory", "give the directory for the disk's segments") from None
+        raise DirectoryError(path, "not a directory", "give the directory for the disk's segments") from None
     except PermissionError:
-        raise FolderError(path, "permission denied", "run as root or as the directory's owner") from None
+        raise DirectoryError(path, "permission denied", "run as root or as the directory's owner") from None
     except OSError as error:
-        raise FolderError(path, f"cannot be opened ({os.strerror(error.errno or 0)})", "check the disk") from None
+        raise DirectoryError(
+            path, f"cannot be opened ({os.strerror(error.errno or 0)})", "check the disk"
+        ) from None
 
 
 def is_read_only(dirfd: int) -> bool:

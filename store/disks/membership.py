@@ -4,9 +4,9 @@ import os
 from dataclasses import dataclass
 
 from commitlogfs.store.disks import identity
-from commitlogfs.store.disks.disk import open_folder
+from commitlogfs.store.disks.disk import open_directory
 from commitlogfs.store.disks.identity import DiskIdentity
-from commitlogfs.store.errors import FolderError
+from commitlogfs.store.errors import DirectoryError
 from commitlogfs.store.files import filesystem
 from commitlogfs.store.files.filesystem import FilesystemKind, Suitability
 from commitlogfs.store.findings import Finding, FindingCode, Severity
@@ -24,7 +24,7 @@ class DiskSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenFolder:
+class OpenDirectory:
     """A disk's open directory, before it is known to be a member. The owner of the object closes `dirfd`."""
 
     spec: DiskSpec
@@ -35,12 +35,12 @@ class OpenFolder:
     identity: DiskIdentity | None
 
 
-def open_spec(spec: DiskSpec) -> OpenFolder:
-    """The disk's open directory. Raises FolderError if it cannot be used, PoolError for a damaged identity."""
-    dirfd = open_folder(spec.path)
+def open_spec(spec: DiskSpec) -> OpenDirectory:
+    """The disk's open directory. Raises DirectoryError if it cannot be used, PoolError for a damaged identity."""
+    dirfd = open_directory(spec.path)
     try:
         st = os.fstat(dirfd)
-        return OpenFolder(
+        return OpenDirectory(
             spec,
             dirfd,
             st.st_dev,
@@ -51,21 +51,21 @@ def open_spec(spec: DiskSpec) -> OpenFolder:
     except OSError as error:
         os.close(dirfd)
         reason = f"cannot be read ({os.strerror(error.errno or 0)})"
-        raise FolderError(spec.path, reason, "check the disk") from error
+        raise DirectoryError(spec.path, reason, "check the disk") from error
     except BaseException:
         os.close(dirfd)
         raise
 
 
-def compare_folders(folders: list[OpenFolder]) -> list[Finding]:
+def compare_directories(directories: list[OpenDirectory]) -> list[Finding]:
     """Findings about the directories: one directory twice, shared filesystems, unsuitable filesystems."""
     findings: list[Finding] = []
     seen: dict[tuple[int, int], str] = {}
     filesystems: dict[int, str] = {}
-    for folder in folders:
-        path = folder.spec.path
-        findings += _check_filesystem(folder)
-        first = seen.setdefault((folder.device, folder.ino), path)
+    for directory in directories:
+        path = directory.spec.path
+        findings += _check_filesystem(directory)
+        first = seen.setdefault((directory.device, directory.ino), path)
         if first != path:
             findings.append(
                 Finding(
@@ -78,7 +78,7 @@ def compare_folders(folders: list[OpenFolder]) -> list[Finding]:
                 )
             )
             continue
-        neighbour = filesystems.setdefault(folder.device, path)
+        neighbour = filesystems.setdefault(directory.device, path)
         if neighbour != path:
             findings.append(
                 Finding(
@@ -93,14 +93,14 @@ def compare_folders(folders: list[OpenFolder]) -> list[Finding]:
     return findings
 
 
-def _check_filesystem(folder: OpenFolder) -> list[Finding]:
-    kind = folder.filesystem
+def _check_filesystem(directory: OpenDirectory) -> list[Finding]:
+    kind = directory.filesystem
     if kind.suitability is Suitability.REFUSED:
         return [
             Finding(
                 FindingCode.FILESYSTEM_UNSUITABLE,
                 Severity.REFUSES_ALWAYS,
-                folder.spec.path,
+                directory.spec.path,
                 "",
                 f"is on {kind.name}: {kind.reason}",
                 "use ext4 or xfs",
@@ -111,7 +111,7 @@ def _check_filesystem(folder: OpenFolder) -> list[Finding]:
             Finding(
                 FindingCode.FILESYSTEM_FOR_TESTS,
                 Severity.WARNING,
-                folder.spec.path,
+                directory.spec.path,
                 "",
                 f"is on {kind.name}: {kind.reason}",
                 "use ext4 or xfs for data that matters; this is for tests and containers only",

@@ -86,7 +86,7 @@ def retire_file(dirfd: int, name: bytes, ino: int, *, forced: bool = False) -> R
             with contextlib.suppress(FileNotFoundError):  # moved already, and only the sync found no space
                 safe_open.require_file(dirfd, name, ino)
                 os.unlink(name, dir_fd=dirfd)
-        drop_empty_folder(dirfd)
+        drop_empty_directory(dirfd)
         durable.sync_dir(dirfd)
     return Retired(retired_name, vanished)
 
@@ -113,11 +113,11 @@ def punch_retired(
     dirfd: int, retired_name: bytes, ino: int, segment_size: int
 ) -> tuple[PackedAttributes, DiskUsage]:
     """`punch_fd` of a file in the directory of retired files. Raises OSError; ENOENT also where it is not there."""
-    folder = safe_open.open_folder(dirfd, layout.RETIRED_FOLDER)
+    directory = safe_open.open_directory(dirfd, layout.RETIRED_DIRECTORY)
     try:
-        fd = safe_open.open_file(folder, retired_name, os.O_RDWR, ino)
+        fd = safe_open.open_file(directory, retired_name, os.O_RDWR, ino)
     finally:
-        os.close(folder)
+        os.close(directory)
     try:
         return punch_fd(fd, dirfd, retired_name, segment_size)
     finally:
@@ -131,17 +131,17 @@ def _require_no_other_name(fd: int, dirfd: int, retired_name: bytes) -> None:
         return
     if attributes.nlink > 1:
         raise FileNotFoundError(errno.ENOENT, "has another name, too", os.fsdecode(retired_name))
-    folder = safe_open.open_folder(dirfd, layout.RETIRED_FOLDER)
+    directory = safe_open.open_directory(dirfd, layout.RETIRED_DIRECTORY)
     try:
-        safe_open.require_file(folder, retired_name, attributes.ino)
+        safe_open.require_file(directory, retired_name, attributes.ino)
     finally:
-        os.close(folder)
+        os.close(directory)
 
 
 def _move_aside(dirfd: int, name: bytes, ino: int, retired_name: bytes) -> None:
     while True:
         with contextlib.suppress(FileExistsError):
-            os.mkdir(layout.RETIRED_FOLDER, 0o700, dir_fd=dirfd)
+            os.mkdir(layout.RETIRED_DIRECTORY, 0o700, dir_fd=dirfd)
         try:
             _rename_into_retired(dirfd, name, retired_name)
         except FileNotFoundError:
@@ -155,44 +155,44 @@ def drop_retired(dirfd: int, retired_name: bytes) -> DiskUsage:
     """Free a retired segment after its last close, and the directory with the last one; the usage without it:
     UsageAfter, unless it had no name any more, so that its last close has freed it. Raises OSError."""
     try:
-        folder = safe_open.open_folder(dirfd, layout.RETIRED_FOLDER)
+        directory = safe_open.open_directory(dirfd, layout.RETIRED_DIRECTORY)
     except FileNotFoundError:
         return measure_usage(dirfd)
     before = measure_usage(dirfd).free_bytes
     is_there = True
     try:
-        expected = before + _freed_bytes(folder, retired_name)
-        os.unlink(retired_name, dir_fd=folder)
+        expected = before + _freed_bytes(directory, retired_name)
+        os.unlink(retired_name, dir_fd=directory)
     except FileNotFoundError:
         is_there = False
     finally:
-        os.close(folder)
-    drop_empty_folder(dirfd)
+        os.close(directory)
+    drop_empty_directory(dirfd)
     return _measure_freed(dirfd, before, expected) if is_there else measure_usage(dirfd)
 
 
 def list_retired(dirfd: int) -> list[tuple[bytes, BaseOffset, PackedAttributes]]:
     """(name, base offset, attributes) of every retired segment on a disk. Raises OSError."""
     try:
-        folder = safe_open.open_folder(dirfd, layout.RETIRED_FOLDER)
+        directory = safe_open.open_directory(dirfd, layout.RETIRED_DIRECTORY)
     except FileNotFoundError:
         return []
     try:
-        with os.scandir(folder) as entries:
+        with os.scandir(directory) as entries:
             names = [name for entry in entries if _RETIRED_NAME.fullmatch(name := os.fsencode(entry.name))]
         return [
             (name, BaseOffset(int(name[:20])), outcome)
-            for name, outcome in zip(names, stat_names(folder, names), strict=True)
+            for name, outcome in zip(names, stat_names(directory, names), strict=True)
             if not isinstance(outcome, int)
         ]
     finally:
-        os.close(folder)
+        os.close(directory)
 
 
-def drop_empty_folder(dirfd: int) -> None:
+def drop_empty_directory(dirfd: int) -> None:
     """Remove the directory of retired segments if it is empty. Raises OSError."""
     try:
-        os.rmdir(layout.RETIRED_FOLDER, dir_fd=dirfd)
+        os.rmdir(layout.RETIRED_DIRECTORY, dir_fd=dirfd)
     except OSError as error:
         # Another retired segment, or something that is not ours, still lies in it.
         if error.errno not in (errno.ENOTEMPTY, errno.ENOENT, errno.EEXIST):
@@ -200,13 +200,13 @@ def drop_empty_folder(dirfd: int) -> None:
 
 
 def _rename_into_retired(dirfd: int, name: bytes, retired_name: bytes) -> None:
-    folder = safe_open.open_folder(dirfd, layout.RETIRED_FOLDER)
+    directory = safe_open.open_directory(dirfd, layout.RETIRED_DIRECTORY)
     try:
-        os.rename(name, retired_name, src_dir_fd=dirfd, dst_dir_fd=folder)
-        durable.sync_dir(folder)
+        os.rename(name, retired_name, src_dir_fd=dirfd, dst_dir_fd=directory)
+        durable.sync_dir(directory)
         durable.sync_dir(dirfd)
     finally:
-        os.close(folder)
+        os.close(directory)
 
 
 def _freed_bytes(dirfd: int, name: bytes) -> int:

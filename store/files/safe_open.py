@@ -46,10 +46,10 @@ def require_file(dirfd: int, name: bytes, ino: int) -> None:
 
 def stat_path(dirfd: int, path: bytes) -> PackedAttributes:
     """Attributes of a file that lies in the disk's directory, or in one below it. Raises OSError."""
-    folder, _, name = path.rpartition(b"/")
-    if not folder:
+    directory, _, name = path.rpartition(b"/")
+    if not directory:
         return stat_name(dirfd, name)
-    fd = open_folder(dirfd, folder)
+    fd = open_directory(dirfd, directory)
     try:
         return stat_name(fd, name)
     finally:
@@ -61,7 +61,7 @@ def open_unnamed(dirfd: int, mode: int) -> int:
     return _syscalls.openat2(dirfd, b".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, mode, _RESOLVE)
 
 
-def open_folder(dirfd: int, name: bytes) -> int:
+def open_directory(dirfd: int, name: bytes) -> int:
     """A descriptor of a directory below the disk's own. Raises OSError."""
     return _syscalls.openat2(dirfd, name, os.O_DIRECTORY | os.O_RDONLY | os.O_CLOEXEC, 0, _RESOLVE)
 

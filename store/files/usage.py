@@ -54,7 +54,7 @@ class UsageAfter(DiskUsage):
     """Bytes that became free meanwhile."""
 
 
-def measure_usage(folder: int | str) -> DiskUsage:
+def measure_usage(directory: int | str) -> DiskUsage:
     """statvfs of the filesystem behind a directory's descriptor or path. Raises OSError."""
-    st = os.statvfs(folder)
+    st = os.statvfs(directory)
     return DiskUsage(st.f_blocks * st.f_frsize, st.f_bfree * st.f_frsize, st.f_bavail * st.f_frsize)

@@ -20,14 +20,14 @@ from commitlogfs.store import layout
 from commitlogfs.store.disks import identity
 from commitlogfs.store.disks.disk import Disk, is_read_only
 from commitlogfs.store.disks.identity import LARGEST_DISK_NUMBER, DiskIdentity, DiskNumber, Member, RootAttributes
-from commitlogfs.store.disks.membership import DiskSpec, OpenFolder, compare_folders, open_spec
+from commitlogfs.store.disks.membership import DiskSpec, OpenDirectory, compare_directories, open_spec
 from commitlogfs.store.errors import PoolError, PoolInUseError, SegmentSizeError
 from commitlogfs.store.files import durable, filesystem
 from commitlogfs.store.files.locks import take_lock
 from commitlogfs.store.files.write_lease import is_open_elsewhere
 from commitlogfs.store.findings import Finding, FindingCode, Severity
 from commitlogfs.store.pool.inventory import Inventory, take_inventory
-from commitlogfs.store.pool.scan import DiskScan, scan_folder, sizes_present
+from commitlogfs.store.pool.scan import DiskScan, scan_directory, sizes_present
 from commitlogfs.store.segment import BaseOffset, show_name
 
 
@@ -44,16 +44,16 @@ class BirthPlan:
     findings: tuple[Finding, ...]
     created: tuple[str, ...]
     """Directories that do not exist yet; `execute` makes them with mode 0700."""
-    _folders: tuple[OpenFolder, ...] = field(repr=False, default=())
+    _directories: tuple[OpenDirectory, ...] = field(repr=False, default=())
 
 
 def is_born(specs: tuple[DiskSpec, ...]) -> bool:
     """Whether any of these directories carries an identity. Raises PoolError, but not for an absent directory."""
     for spec in specs:
         if os.path.lexists(spec.path):
-            folder = open_spec(spec)
-            os.close(folder.dirfd)
-            if folder.identity is not None:
+            directory = open_spec(spec)
+            os.close(directory.dirfd)
+            if directory.identity is not None:
                 return True
     return False
 
@@ -72,21 +72,21 @@ def plan_init(
             raise PoolError(f"{path}: neither it nor {parent} exists; mount the disk or make the directory first")
         above = open_spec(DiskSpec(parent, specs[0].thresholds))
         stack.callback(os.close, above.dirfd)
-        _refuse_on(compare_folders([above]))
+        _refuse_on(compare_directories([above]))
         _require_writable(above)
-    folders = _open_all(tuple(spec for spec in specs if spec.path not in absent), stack)
-    findings = compare_folders(folders)
+    directories = _open_all(tuple(spec for spec in specs if spec.path not in absent), stack)
+    findings = compare_directories(directories)
     _refuse_on(findings)
-    for folder in folders:
-        _require_writable(folder)
-        for name in os.listdir(folder.dirfd):
+    for directory in directories:
+        _require_writable(directory)
+        for name in os.listdir(directory.dirfd):
             if os.fsencode(name) not in layout.IGNORED_NAMES:
                 raise PoolError(
-                    f"{folder.spec.path}: not empty (it holds {name!r}); "
+                    f"{directory.spec.path}: not empty (it holds {name!r}); "
                     "use `adopt` for an existing commitlog, or an empty directory"
                 )
-    members, pool_id = _members(specs, folders)
-    return BirthPlan(pool_id, segment_size, root, members, 0, None, tuple(findings), absent, tuple(folders))
+    members, pool_id = _members(specs, directories)
+    return BirthPlan(pool_id, segment_size, root, members, 0, None, tuple(findings), absent, tuple(directories))
 
 
 def plan_adopt(
@@ -101,32 +101,32 @@ def plan_adopt(
     with the oldest segment. Descriptors are registered on `stack`. Raises PoolError, SegmentSizeError,
     PoolInUseError.
     """
-    folders = _open_all(specs, stack)
-    findings = compare_folders(folders)
+    directories = _open_all(specs, stack)
+    findings = compare_directories(directories)
     _refuse_on(findings)
-    for folder in folders:
-        _require_writable(folder)
-    members, pool_id = _members(specs, folders)
-    sizes = [sizes_present(folder.dirfd) for folder in folders]
+    for directory in directories:
+        _require_writable(directory)
+    members, pool_id = _members(specs, directories)
+    sizes = [sizes_present(directory.dirfd) for directory in directories]
     if segment_size is None:
-        size = _learn_segment_size(folders, sizes)
+        size = _learn_segment_size(directories, sizes)
     else:
         size = segment_size
         _require_right_size(size, sum(sizes, Counter()))
-    inventory, scans = _take_inventory(folders, size)
+    inventory, scans = _take_inventory(directories, size)
     _refuse_native_mismatch(scans)
     findings += inventory.findings
     _refuse_on(findings)
     first, last = inventory.catalog.first, inventory.catalog.last
     if first is None or last is None:
         raise PoolError("no segment in any of the directories; use `init` to make a new pool")
-    newest_folder = folders[last.disk - 1]
-    if is_open_elsewhere(newest_folder.dirfd, last.path):
+    newest_directory = directories[last.disk - 1]
+    if is_open_elsewhere(newest_directory.dirfd, last.path):
         raise PoolInUseError(
-            f"{newest_folder.spec.path}/{last.name.decode()}: open in another process; stop the broker first"
+            f"{newest_directory.spec.path}/{last.name.decode()}: open in another process; stop the broker first"
         )
     if root is None:
-        st = os.fstat(folders[first.disk - 1].dirfd)
+        st = os.fstat(directories[first.disk - 1].dirfd)
         root = RootAttributes(stat.S_IMODE(st.st_mode) & 0o777, st.st_uid, st.st_gid)
     return BirthPlan(
         pool_id,
@@ -137,27 +137,27 @@ def plan_adopt(
         last.base_offset,
         tuple(findings),
         (),
-        tuple(folders),
+        tuple(directories),
     )
 
 
 def execute(plan: BirthPlan, specs: tuple[DiskSpec, ...], stack: contextlib.ExitStack) -> list[Finding]:
     """Write every identity, and return the findings about the directories. Raises PoolError."""
-    folders = {folder.spec.path: folder for folder in plan._folders}
+    directories = {directory.spec.path: directory for directory in plan._directories}
     for spec in specs:
         if spec.path in plan.created:
             os.mkdir(spec.path, 0o700)
-            folder = open_spec(spec)
-            stack.callback(os.close, folder.dirfd)
-            folders[spec.path] = folder
+            directory = open_spec(spec)
+            stack.callback(os.close, directory.dirfd)
+            directories[spec.path] = directory
     for member in plan.members:
-        folder = folders[member.path]
+        directory = directories[member.path]
         document = DiskIdentity(plan.pool_id, member.disk_id, member.number, plan.segment_size, plan.members)
         try:
-            os.setxattr(folder.dirfd, layout.XATTR_ROOT, identity.format_root(plan.root))
-            os.setxattr(folder.dirfd, layout.XATTR_NEWEST, identity.format_newest(plan.newest))
-            os.setxattr(folder.dirfd, layout.XATTR_BIRTH, b"unfinished")
-            durable.write_xattr(folder.dirfd, layout.XATTR_IDENTITY, identity.format_identity(document))
+            os.setxattr(directory.dirfd, layout.XATTR_ROOT, identity.format_root(plan.root))
+            os.setxattr(directory.dirfd, layout.XATTR_NEWEST, identity.format_newest(plan.newest))
+            os.setxattr(directory.dirfd, layout.XATTR_BIRTH, b"unfinished")
+            durable.write_xattr(directory.dirfd, layout.XATTR_IDENTITY, identity.format_identity(document))
         except OSError as error:
             raise PoolError(
                 f"{member.path}: the disk's identity cannot be written ({os.strerror(error.errno or 0)}); "
@@ -165,28 +165,30 @@ def execute(plan: BirthPlan, specs: tuple[DiskSpec, ...], stack: contextlib.Exit
             ) from error
     for member in plan.members:
         try:
-            durable.remove_xattr(folders[member.path].dirfd, layout.XATTR_BIRTH)
+            durable.remove_xattr(directories[member.path].dirfd, layout.XATTR_BIRTH)
         except OSError as error:
             raise PoolError(
                 f"{member.path}: an attribute cannot be removed ({os.strerror(error.errno or 0)}); check the disk"
             ) from error
-    return compare_folders([folders[spec.path] for spec in specs])
+    return compare_directories([directories[spec.path] for spec in specs])
 
 
-def _open_all(specs: tuple[DiskSpec, ...], stack: contextlib.ExitStack) -> list[OpenFolder]:
+def _open_all(specs: tuple[DiskSpec, ...], stack: contextlib.ExitStack) -> list[OpenDirectory]:
     if len(specs) > LARGEST_DISK_NUMBER:
         raise PoolError(f"{len(specs)} disks: a pool can have at most {LARGEST_DISK_NUMBER}")
-    folders = []
+    directories = []
     for spec in specs:
-        folder = open_spec(spec)
-        stack.callback(os.close, folder.dirfd)
-        folders.append(folder)
-    for folder in folders:
-        # compare_folders reports the same directory twice; its lock would conflict with our own.
-        twin = any((f.device, f.ino) == (folder.device, folder.ino) for f in folders if f is not folder)
-        if not twin and not take_lock(folder.dirfd):
-            raise PoolInUseError(f"{folder.spec.path}: in use by a running commitlogfs; unmount it first")
-    return folders
+        directory = open_spec(spec)
+        stack.callback(os.close, directory.dirfd)
+        directories.append(directory)
+    for directory in directories:
+        # compare_directories reports the same directory twice; its lock would conflict with our own.
+        twin = any(
+            (f.device, f.ino) == (directory.device, directory.ino) for f in directories if f is not directory
+        )
+        if not twin and not take_lock(directory.dirfd):
+            raise PoolInUseError(f"{directory.spec.path}: in use by a running commitlogfs; unmount it first")
+    return directories
 
 
 def _refuse_on(findings: list[Finding]) -> None:
@@ -195,32 +197,32 @@ def _refuse_on(findings: list[Finding]) -> None:
             raise PoolError(str(finding))
 
 
-def _require_writable(folder: OpenFolder) -> None:
-    path = folder.spec.path
+def _require_writable(directory: OpenDirectory) -> None:
+    path = directory.spec.path
     try:
-        if is_read_only(folder.dirfd):
+        if is_read_only(directory.dirfd):
             raise PoolError(f"{path}: its filesystem is read-only; remount it read-write")
-        missing = filesystem.missing_ability(folder.dirfd)
+        missing = filesystem.missing_ability(directory.dirfd)
     except OSError as error:
         raise PoolError(f"{path}: cannot be written ({os.strerror(error.errno or 0)}); check the disk") from error
     if missing is not None:
-        raise PoolError(f"{path}: {folder.filesystem.name} is not supported ({missing}); use ext4 or xfs")
+        raise PoolError(f"{path}: {directory.filesystem.name} is not supported ({missing}); use ext4 or xfs")
 
 
-def _members(specs: tuple[DiskSpec, ...], folders: list[OpenFolder]) -> tuple[tuple[Member, ...], str]:
+def _members(specs: tuple[DiskSpec, ...], directories: list[OpenDirectory]) -> tuple[tuple[Member, ...], str]:
     """Members and pool id of the new pool; those of an interrupted command with the same disks, if there was
     one."""
-    born = [folder for folder in folders if folder.identity is not None]
+    born = [directory for directory in directories if directory.identity is not None]
     paths = tuple(spec.path for spec in specs)
     if born:
         known = born[0].identity
         assert known is not None
         interrupted = len(born) < len(specs) and all(
-            folder.identity is not None
-            and durable.read_xattr(folder.dirfd, layout.XATTR_BIRTH) is not None
-            and folder.identity.pool_id == known.pool_id
-            and tuple(member.path for member in folder.identity.members) == paths
-            for folder in born
+            directory.identity is not None
+            and durable.read_xattr(directory.dirfd, layout.XATTR_BIRTH) is not None
+            and directory.identity.pool_id == known.pool_id
+            and tuple(member.path for member in directory.identity.members) == paths
+            for directory in born
         )
         if not interrupted:
             raise PoolError(
@@ -234,16 +236,23 @@ def _members(specs: tuple[DiskSpec, ...], folders: list[OpenFolder]) -> tuple[tu
     return members, str(uuid.uuid4())
 
 
-def _take_inventory(folders: list[OpenFolder], segment_size: int) -> tuple[Inventory, list[tuple[Disk, DiskScan]]]:
+def _take_inventory(
+    directories: list[OpenDirectory], segment_size: int
+) -> tuple[Inventory, list[tuple[Disk, DiskScan]]]:
     scans = []
-    for number, folder in enumerate(folders, start=1):
+    for number, directory in enumerate(directories, start=1):
         disk = Disk(
-            DiskNumber(number), "", folder.spec.path, folder.dirfd, folder.filesystem, folder.spec.thresholds
+            DiskNumber(number),
+            "",
+            directory.spec.path,
+            directory.dirfd,
+            directory.filesystem,
+            directory.spec.thresholds,
         )
         try:
-            scans.append((disk, scan_folder(folder.dirfd, segment_size)))
+            scans.append((disk, scan_directory(directory.dirfd, segment_size)))
         except OSError as error:
-            raise PoolError(f"{folder.spec.path}: cannot be read ({os.strerror(error.errno or 0)})") from error
+            raise PoolError(f"{directory.spec.path}: cannot be read ({os.strerror(error.errno or 0)})") from error
     return take_inventory(scans, segment_size), scans
 
 
@@ -267,11 +276,11 @@ def _require_right_size(given: int, sizes: Counter[int]) -> None:
         raise SegmentSizeError(given, found, number, sizes.total())
 
 
-def _learn_segment_size(folders: list[OpenFolder], sizes: list[Counter[int]]) -> int:
+def _learn_segment_size(directories: list[OpenDirectory], sizes: list[Counter[int]]) -> int:
     found: dict[int, str] = {}
-    for folder, present in zip(folders, sizes, strict=True):
+    for directory, present in zip(directories, sizes, strict=True):
         for size in present:
-            found.setdefault(size, folder.spec.path)
+            found.setdefault(size, directory.spec.path)
     if not found:
         raise PoolError("no segment in any of the directories; use `init` to make a new pool")
     if len(found) > 1:

@@ -57,7 +57,7 @@ class Segment:
     @property
     def path(self) -> bytes:
         """The file's path below its disk's directory."""
-        return layout.RETIRED_FOLDER + b"/" + self.placed_as if self.role is Role.RETIRED else self.name
+        return layout.RETIRED_DIRECTORY + b"/" + self.placed_as if self.role is Role.RETIRED else self.name
 
     @property
     def size(self) -> int:

@@ -15,8 +15,8 @@ from commitlogfs.store import _syscalls, layout
 from commitlogfs.store.disks import identity
 from commitlogfs.store.disks.disk import Disk, DiskState, is_read_only
 from commitlogfs.store.disks.identity import NEW_ROOT_MODE, DiskNumber, RootAttributes
-from commitlogfs.store.disks.membership import DiskSpec, OpenFolder, compare_folders, open_spec
-from commitlogfs.store.errors import FolderError, NoIdentityError, PoolError
+from commitlogfs.store.disks.membership import DiskSpec, OpenDirectory, compare_directories, open_spec
+from commitlogfs.store.errors import DirectoryError, NoIdentityError, PoolError
 from commitlogfs.store.files import durable, remove, safe_open
 from commitlogfs.store.files.attributes import unpack
 from commitlogfs.store.files.locks import take_lock
@@ -25,7 +25,7 @@ from commitlogfs.store.findings import Finding, FindingCode, Severity
 from commitlogfs.store.pool import leftovers
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.inventory import Inventory, take_inventory
-from commitlogfs.store.pool.scan import DiskScan, scan_folder
+from commitlogfs.store.pool.scan import DiskScan, scan_directory
 from commitlogfs.store.segment import BaseOffset, format_segment_name
 
 DEFAULT_ROOT = RootAttributes(NEW_ROOT_MODE, 0, 0)
@@ -111,8 +111,8 @@ def open_pool(
     (NoIdentityError), or memory or descriptors do not suffice.
     """
     with contextlib.ExitStack() as stack:
-        folders, findings = _open_folders(specs, stack)
-        first, candidates, more = _identify(specs, folders, segment_size, lock_patience_s if lock else None)
+        directories, findings = _open_directories(specs, stack)
+        first, candidates, more = _identify(specs, directories, segment_size, lock_patience_s if lock else None)
         findings += more
         contents, more = _read_all(candidates, first.segment_size)
         findings += more
@@ -132,7 +132,7 @@ def open_pool(
         if check_in_use:
             _check_in_use(pool)
         stack.pop_all()
-    _close_unused(folders, disks)
+    _close_unused(directories, disks)
     return pool
 
 
@@ -182,7 +182,7 @@ def sweep(pool: Pool) -> list[str]:
             for name, _, _ in remove.list_retired(disk.dirfd):
                 remove.drop_retired(disk.dirfd, name)
                 done.append(f"{disk.path}: freed removed segment {name.decode()}")
-            remove.drop_empty_folder(disk.dirfd)
+            remove.drop_empty_directory(disk.dirfd)
     return done + finish_renames(pool)
 
 
@@ -234,76 +234,79 @@ def finish_renames(pool: Pool) -> list[str]:
     return done
 
 
-def _open_folders(
+def _open_directories(
     specs: tuple[DiskSpec, ...], stack: contextlib.ExitStack
-) -> tuple[list[OpenFolder], list[Finding]]:
-    folders: list[OpenFolder] = []
+) -> tuple[list[OpenDirectory], list[Finding]]:
+    directories: list[OpenDirectory] = []
     findings: list[Finding] = []
     for spec in specs:
         try:
-            folder = open_spec(spec)
-        except FolderError as error:
+            directory = open_spec(spec)
+        except DirectoryError as error:
             findings.append(
                 Finding(FindingCode.DISK_MISSING, Severity.REFUSES, spec.path, "", error.reason, error.remedy)
             )
         else:
-            stack.callback(os.close, folder.dirfd)
-            folders.append(folder)
-    if not folders:
+            stack.callback(os.close, directory.dirfd)
+            directories.append(directory)
+    if not directories:
         raise PoolRefusedError(findings, Severity.REFUSES)
-    return folders, findings
+    return directories, findings
 
 
-def _close_unused(folders: list[OpenFolder], disks: list[Disk]) -> None:
+def _close_unused(directories: list[OpenDirectory], disks: list[Disk]) -> None:
     """Close directories that are not members of the pool, and those of disks that cannot be read."""
     used = {disk.dirfd for disk in disks}
-    for folder in folders:
-        if folder.dirfd not in used:
-            os.close(folder.dirfd)
+    for directory in directories:
+        if directory.dirfd not in used:
+            os.close(directory.dirfd)
 
 
 def _identify(
-    specs: tuple[DiskSpec, ...], folders: list[OpenFolder], segment_size: int | None, lock_patience_s: float | None
+    specs: tuple[DiskSpec, ...],
+    directories: list[OpenDirectory],
+    segment_size: int | None,
+    lock_patience_s: float | None,
 ) -> tuple[identity.DiskIdentity, list[Disk], list[Finding]]:
     """The pool's record, its disks by number, and what is wrong with them.
 
     Locks the disks, unless `lock_patience_s` is None.
     """
-    findings = compare_folders(folders)
-    members, identities, more = _match_identities(specs, folders)
+    findings = compare_directories(directories)
+    members, identities, more = _match_identities(specs, directories)
     findings += more
     first = identities[0]
     findings += compare_segment_size(members[0].spec.path, first.segment_size, segment_size)
     is_twice = any(finding.code is FindingCode.DISK_TWICE for finding in findings)
     if lock_patience_s is not None and not is_twice:
         findings += _lock_all(members, lock_patience_s)
-    disks = [_make_disk(folder, found) for folder, found in zip(members, identities, strict=True)]
+    disks = [_make_disk(directory, found) for directory, found in zip(members, identities, strict=True)]
     return first, sorted(disks, key=lambda disk: disk.number), findings
 
 
 def _match_identities(
-    specs: tuple[DiskSpec, ...], folders: list[OpenFolder]
-) -> tuple[list[OpenFolder], list[identity.DiskIdentity], list[Finding]]:
+    specs: tuple[DiskSpec, ...], directories: list[OpenDirectory]
+) -> tuple[list[OpenDirectory], list[identity.DiskIdentity], list[Finding]]:
     """The directories of the pool to which most of them belong, their identities, and findings for the others."""
-    pools = Counter(folder.identity.pool_id for folder in folders if folder.identity is not None)
+    pools = Counter(directory.identity.pool_id for directory in directories if directory.identity is not None)
     if not pools:
-        paths = ", ".join(folder.spec.path for folder in folders)
+        paths = ", ".join(directory.spec.path for directory in directories)
         raise NoIdentityError(
             f"{paths}: no disk carries a commitlogfs identity; mount the disks, "
             "or make a pool: `commitlogfs init` for a new one, `commitlogfs adopt` for an existing commitlog"
         )
     pool_id = pools.most_common(1)[0][0]
-    members: list[OpenFolder] = []
+    members: list[OpenDirectory] = []
     identities: list[identity.DiskIdentity] = []
     findings: list[Finding] = []
-    for folder in folders:
-        found = folder.identity
+    for directory in directories:
+        found = directory.identity
         if found is None:
             findings.append(
                 Finding(
                     FindingCode.DISK_WITHOUT_IDENTITY,
                     Severity.REFUSES,
-                    folder.spec.path,
+                    directory.spec.path,
                     "",
                     "carries no identity (most likely the bare directory of a disk that is not mounted)",
                     "mount the disk there",
@@ -314,7 +317,7 @@ def _match_identities(
                 Finding(
                     FindingCode.DISK_OF_ANOTHER_POOL,
                     Severity.REFUSES_ALWAYS,
-                    folder.spec.path,
+                    directory.spec.path,
                     "",
                     f"belongs to pool {found.pool_id}, the others to {pool_id}",
                     "correct the path, or mount the right disk there",
@@ -322,50 +325,50 @@ def _match_identities(
             )
         elif any(other.disk_id == found.disk_id for other in identities):
             twin = members[[other.disk_id for other in identities].index(found.disk_id)]
-            if (twin.device, twin.ino) == (folder.device, folder.ino):
-                continue  # compare_folders reports it
+            if (twin.device, twin.ino) == (directory.device, directory.ino):
+                continue  # compare_directories reports it
             findings.append(
                 Finding(
                     FindingCode.DISK_TWICE,
                     Severity.REFUSES_ALWAYS,
-                    folder.spec.path,
+                    directory.spec.path,
                     "",
                     f"carries the same identity as {twin.spec.path} (a copy or a clone)",
                     "unmount the copy, or correct the path",
                 )
             )
         else:
-            members.append(folder)
+            members.append(directory)
             identities.append(found)
     return members, identities, findings
 
 
-def _lock_all(members: list[OpenFolder], patience_s: float) -> list[Finding]:
+def _lock_all(members: list[OpenDirectory], patience_s: float) -> list[Finding]:
     return [
         Finding(
             FindingCode.POOL_IN_USE,
             Severity.REFUSES_ALWAYS,
-            folder.spec.path,
+            directory.spec.path,
             "",
             "in use by another commitlogfs",
             "the pool is mounted already: see `commitlogfs status`, or unmount it first",
         )
-        for folder in members
-        if not take_lock(folder.dirfd, patience_s)
+        for directory in members
+        if not take_lock(directory.dirfd, patience_s)
     ]
 
 
-def _make_disk(folder: OpenFolder, found: identity.DiskIdentity) -> Disk:
+def _make_disk(directory: OpenDirectory, found: identity.DiskIdentity) -> Disk:
     disk = Disk(
         number=found.number,
         disk_id=found.disk_id,
-        path=folder.spec.path,
-        dirfd=folder.dirfd,
-        filesystem=folder.filesystem,
-        thresholds=folder.spec.thresholds,
-        weight=folder.spec.weight,
+        path=directory.spec.path,
+        dirfd=directory.dirfd,
+        filesystem=directory.filesystem,
+        thresholds=directory.spec.thresholds,
+        weight=directory.spec.weight,
     )
-    if folder.spec.readonly or is_read_only(folder.dirfd):
+    if directory.spec.readonly or is_read_only(directory.dirfd):
         disk.state = DiskState.RO
     return disk
 
@@ -442,7 +445,7 @@ def _read_all(disks: list[Disk], segment_size: int) -> tuple[list[_Contents], li
         try:
             return _Contents(
                 disk,
-                scan_folder(disk.dirfd, segment_size),
+                scan_directory(disk.dirfd, segment_size),
                 identity.read_newest(disk.dirfd),
                 identity.read_root(disk.dirfd, DEFAULT_ROOT),
             )

@@ -24,7 +24,7 @@ class DiskScan:
     """All other entries."""
 
 
-def scan_folder(dirfd: int, segment_size: int) -> DiskScan:
+def scan_directory(dirfd: int, segment_size: int) -> DiskScan:
     """Scan of the directory. A scan is complete or fails, because a name that is not read counts as a missing
     segment.
 
@@ -35,7 +35,7 @@ def scan_folder(dirfd: int, segment_size: int) -> DiskScan:
     bases: list[BaseOffset | None] = []
     for entry in os.listdir(dirfd):
         name = os.fsencode(entry)
-        if name in layout.IGNORED_NAMES and _is_folder(dirfd, name):
+        if name in layout.IGNORED_NAMES and _is_directory(dirfd, name):
             continue
         base = parse_segment_name(name, segment_size)
         if base is None and parse_temporary_name(name, segment_size) is None:
@@ -71,7 +71,7 @@ def sizes_present(dirfd: int) -> Counter[int]:
     return Counter(attributes.size for attributes in found if stat.S_ISREG(attributes.mode) and attributes.size)
 
 
-def _is_folder(dirfd: int, name: bytes) -> bool:
+def _is_directory(dirfd: int, name: bytes) -> bool:
     (outcome,) = stat_names(dirfd, [name])
     return not isinstance(outcome, int) and stat.S_ISDIR(mode_of(outcome))
 

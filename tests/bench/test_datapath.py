@@ -98,7 +98,7 @@ def test_the_data_path_on_disks_of_its_own(workdir, tmp_path):
 @pytest.mark.root
 @pytest.mark.slow
 def test_the_data_path_in_a_given_directory(workdir):
-    done = run_bench(workdir, "--quick", "--only", "data", "--rounds", "1", "--folder", str(workdir))
+    done = run_bench(workdir, "--quick", "--only", "data", "--rounds", "1", "--directory", str(workdir))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 directories on " in done.stdout
     assert "Numbers to reach" in done.stdout
@@ -213,7 +213,7 @@ def test_a_segment_in_the_wrong_place_is_an_error(workdir):
 def test_appends_are_read_back_and_removed(workdir):
     target = targets.native([workdir], SMALL.segment_bytes)
     assert append(target, SMALL) > 0
-    assert list(target.folders[0].iterdir()) == []
+    assert list(target.directories[0].iterdir()) == []
 
 
 def test_pages_and_chunks_agree():
@@ -277,7 +277,7 @@ def test_what_was_measured_before_a_failure_is_kept(monkeypatch, tmp_path, workd
     monkeypatch.setenv("TMPDIR", str(workdir))
     monkeypatch.setattr(datapath, "measure_data_path", measure)
     monkeypatch.setattr(datapath.Interrupts, "install", lambda self: None)
-    settings = Settings(**{**QUICK, "parts": (Part.DATA,), "folder": workdir})
+    settings = Settings(**{**QUICK, "parts": (Part.DATA,), "directory": workdir})
     assert datapath.run(settings, tmp_path / "results", as_json=True) == 1
     captured = capsys.readouterr()
     document = json.loads(captured.out)

@@ -33,21 +33,21 @@ class Traces:
 
     def left(self) -> list[str]:
         found = [f"mount {entry.mountpoint}" for entry in mountinfo.mounts_below(self.workdir)]
-        found += [f"file {path}" for folder in (self.workdir, self.runtime) for path in folder.iterdir()]
+        found += [f"file {path}" for directory in (self.workdir, self.runtime) for path in directory.iterdir()]
         found += [f"process {text}" for text in self._processes()]
         for device in Path("/sys/block").glob("loop*/loop/backing_file"):
             backing = device.read_text().strip()
             if backing.startswith(str(self.workdir)):
                 found.append(f"loop device of {backing}")
         if PREFERRED_ROOT.exists() and not self.had_root:
-            found.append(f"folder {PREFERRED_ROOT}")
+            found.append(f"directory {PREFERRED_ROOT}")
         return found
 
     def _processes(self) -> Iterator[str]:
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdecimal() and int(folder.name) != os.getpid():
+        for directory in Path("/proc").iterdir():
+            if directory.name.isdecimal() and int(directory.name) != os.getpid():
                 try:
-                    words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    words = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 except OSError:
                     continue
                 if str(self.workdir) in words:
@@ -57,9 +57,9 @@ class Traces:
 @pytest.fixture
 def runtime():
     """Not in the work directory: a socket's path has at most 107 bytes."""
-    folder = Path(tempfile.mkdtemp(prefix="commitlogfs-test-", dir="/run"))
-    yield folder
-    shutil.rmtree(folder)
+    directory = Path(tempfile.mkdtemp(prefix="commitlogfs-test-", dir="/run"))
+    yield directory
+    shutil.rmtree(directory)
 
 
 @pytest.fixture

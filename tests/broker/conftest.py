@@ -24,10 +24,10 @@ def newest() -> Distribution:
 
 
 @pytest.fixture(scope="session")
-def names(newest: Distribution, base_folder: Path) -> Iterator[NameServer]:
-    folder = base_folder / "names"
-    folder.mkdir()
-    with NameServer(newest, folder) as server:
+def names(newest: Distribution, base_directory: Path) -> Iterator[NameServer]:
+    directory = base_directory / "names"
+    directory.mkdir()
+    with NameServer(newest, directory) as server:
         yield server
 
 
@@ -50,14 +50,14 @@ def new_stand(workdir: Path, names: NameServer) -> Iterator[MakeStand]:
 
 
 @pytest.fixture(scope="module")
-def module_stand(base_folder: Path, names: NameServer, request: pytest.FixtureRequest) -> Iterator[MakeStand]:
+def module_stand(base_directory: Path, names: NameServer, request: pytest.FixtureRequest) -> Iterator[MakeStand]:
     """The same for one stand that the tests of a module share."""
     _require_disks()
-    folder = base_folder / request.module.__name__.rpartition(".")[2]
+    directory = base_directory / request.module.__name__.rpartition(".")[2]
     with ExitStack() as stack:
 
         def make(*args: Any, **options: Any) -> Stand:
-            return stack.enter_context(make_stand(folder, names, *args, **options))
+            return stack.enter_context(make_stand(directory, names, *args, **options))
 
         yield make
-    sweep.remove_tree(folder)
+    sweep.remove_tree(directory)

@@ -25,14 +25,14 @@ def test_native_multi_path_store_is_adopted_and_given_back(version, new_stand):
     """4.9.7 refuses to load a commitlog directory with any other entry, so it proves that nothing is left."""
     distribution = rocketmq.fetch(version)
     stand = new_stand(("ext4", "xfs", "ext4"), segment_size=MIB)
-    pool, folders = stand.pool, stand.folders()
-    native = {"storePathCommitLog": ",".join(map(str, folders))}
+    pool, directories = stand.pool, stand.directories()
+    native = {"storePathCommitLog": ",".join(map(str, directories))}
     mounted = {"storePathCommitLog": str(pool.mountpoint)}
     broker = stand.broker(distribution, native)
     broker.start()
     native_sent = send_all(distribution, stand.names, "Native", COUNT)
     broker.kill()
-    before = segments_of(folders)
+    before = segments_of(directories)
     assert all(before.values())
 
     pool.adopt()
@@ -46,7 +46,7 @@ def test_native_multi_path_store_is_adopted_and_given_back(version, new_stand):
     broker.kill()
     assert "unexpected_error" not in pool.log_since_start()
     pool.stop()
-    assert sum(map(len, segments_of(folders).values())) > sum(map(len, before.values()))
+    assert sum(map(len, segments_of(directories).values())) > sum(map(len, before.values()))
 
     broker.config.update(native)
     broker.start()
@@ -58,13 +58,13 @@ def test_native_multi_path_store_is_adopted_and_given_back(version, new_stand):
     # And back once more: the identity is still there, so a plain mount does.
     pool.start()
     assert sorted(os.listdir(pool.mountpoint)) == sorted(
-        name for names in segments_of(folders).values() for name in names
+        name for names in segments_of(directories).values() for name in names
     )
 
 
-def segments_of(folders):
+def segments_of(directories):
     """Every entry of each directory; anything but segments would stop a 4.9 broker."""
-    found = {folder: sorted(os.listdir(folder)) for folder in folders}
+    found = {directory: sorted(os.listdir(directory)) for directory in directories}
     assert all(re.fullmatch(r"[0-9]{20}", name) for names in found.values() for name in names), found
     return found
 

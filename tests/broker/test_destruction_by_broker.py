@@ -69,12 +69,12 @@ def consumequeue(stand):
 
 def test_broker_started_before_the_mount_refuses_and_changes_nothing(stand, broker, newest):
     stand.pool.stop()
-    before, segments = consumequeue(stand), [digest(folder) for folder in stand.folders()]
+    before, segments = consumequeue(stand), [digest(directory) for directory in stand.directories()]
     with pytest.raises(StartFailedError, match=f"exited with {LOAD_FAILED}"):
         broker.start()
     assert GUARD_NAME in broker.log_text()
     assert consumequeue(stand) == before
-    assert [digest(folder) for folder in stand.folders()] == segments
+    assert [digest(directory) for directory in stand.directories()] == segments
     assert os.listdir(stand.pool.mountpoint) == [GUARD_NAME]
     stand.pool.start()
     broker.start()
@@ -160,10 +160,10 @@ def test_failed_creation_leaves_no_name_and_the_broker_heals(stand, broker, newe
         fillers = [fill(disk.path, 99) for disk in stand.disks]
         wait_until(lambda: REFUSED in broker.log_text().lower(), "all disks full", 40)
         stuck = line_count(acked)
-        for folder in stand.folders():
-            assert [p.name for p in folder.iterdir() if p.stat().st_size == 0] == []
+        for directory in stand.directories():
+            assert [p.name for p in directory.iterdir() if p.stat().st_size == 0] == []
         listed = sorted(os.listdir(pool.mountpoint))
-        assert sorted(name for folder in stand.folders() for name in os.listdir(folder)) == listed
+        assert sorted(name for directory in stand.directories() for name in os.listdir(directory)) == listed
         assert not broker_crashed(broker)
         for filler in fillers:
             filler.unlink()
@@ -183,24 +183,26 @@ def test_native_broker_on_the_directories_refuses_mount_and_adopt(stand, broker,
     pool = stand.pool
     pool.stop()
     mounted = broker.config["storePathCommitLog"]
-    broker.config["storePathCommitLog"] = ",".join(map(str, stand.folders()))
+    broker.config["storePathCommitLog"] = ",".join(map(str, stand.directories()))
     try:
         broker.start()
         refused = pool.cli("mount", pool.config)
         assert refused.status == 4
         assert "open in another process" in refused.err
         assert not os.path.ismount(pool.mountpoint)
-        identities = [os.getxattr(folder, "user.commitlogfs.identity") for folder in stand.folders()]
-        for folder in stand.folders():
-            os.removexattr(folder, "user.commitlogfs.identity")
+        identities = [os.getxattr(directory, "user.commitlogfs.identity") for directory in stand.directories()]
+        for directory in stand.directories():
+            os.removexattr(directory, "user.commitlogfs.identity")
         try:
             adopted = pool.cli("adopt", pool.config)
             assert adopted.status == 4
             assert "stop the broker first" in adopted.err
-            assert all("user.commitlogfs.identity" not in os.listxattr(folder) for folder in stand.folders())
+            assert all(
+                "user.commitlogfs.identity" not in os.listxattr(directory) for directory in stand.directories()
+            )
         finally:
-            for folder, identity in zip(stand.folders(), identities, strict=True):
-                os.setxattr(folder, "user.commitlogfs.identity", identity)
+            for directory, identity in zip(stand.directories(), identities, strict=True):
+                os.setxattr(directory, "user.commitlogfs.identity", identity)
         check_kept(stand, broker, newest)
     finally:
         broker.kill()

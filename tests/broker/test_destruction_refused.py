@@ -24,7 +24,7 @@ SMALL = 4096
 MANY = 2500
 
 
-def folders_of(farm: DiskFarm) -> list[Path]:
+def directories_of(farm: DiskFarm) -> list[Path]:
     return [disk.path / "commitlog" for disk in farm.disks]
 
 
@@ -39,7 +39,7 @@ def plant(disk: Path, index: int, segment_size: int, size: int | None = None) ->
 def test_all_disks_unmounted_at_boot_refuses_the_mount(disk_farm, make_pool):
     for fstype in ("ext4", "ext4"):
         disk_farm.add(fstype)
-    pool = make_pool(disks=folders_of(disk_farm))
+    pool = make_pool(disks=directories_of(disk_farm))
     pool.start()
     pool.make_segments(range(4))
     pool.stop()
@@ -48,16 +48,16 @@ def test_all_disks_unmounted_at_boot_refuses_the_mount(disk_farm, make_pool):
     absent = pool.cli("mount", pool.config)
     assert absent.status == 4
     # An installer may have made the directories again on the root disk.
-    for folder in folders_of(disk_farm):
-        folder.mkdir()
+    for directory in directories_of(disk_farm):
+        directory.mkdir()
     refused = pool.cli("mount", pool.config)
     assert refused.status == 4
     assert "mount the disks" in refused.err
     assert not os.path.ismount(pool.mountpoint)
-    for folder in folders_of(disk_farm):
-        assert os.listdir(folder) == []
-        assert os.listxattr(folder) == []
-        folder.rmdir()
+    for directory in directories_of(disk_farm):
+        assert os.listdir(directory) == []
+        assert os.listxattr(directory) == []
+        directory.rmdir()
     for disk in disk_farm.disks:
         disk.mount()
     pool.start()
@@ -105,7 +105,7 @@ def test_listed_names_answer_on_a_hung_disk(disk_farm, make_pool):
     """Frozen under twenty writers, more than the threads a disk has: names and sizes come from memory."""
     for fstype in ("ext4", "xfs"):
         disk_farm.add(fstype)
-    pool = make_pool(disks=folders_of(disk_farm))
+    pool = make_pool(disks=directories_of(disk_farm))
     pool.start()
     pool.make_segments(range(40))
     frozen = disk_farm.disks[0]
@@ -141,7 +141,7 @@ def test_listing_is_complete_on_a_failed_disk(disk_farm, make_pool):
     """A disk that has shut itself down: either all its names with their sizes, or an error; never a few."""
     for fstype in ("ext4", "xfs"):
         disk_farm.add(fstype)
-    pool = make_pool(disks=folders_of(disk_farm))
+    pool = make_pool(disks=directories_of(disk_farm))
     pool.start()
     pool.make_segments(range(8))
     expected = sorted(os.listdir(pool.mountpoint))
@@ -150,7 +150,7 @@ def test_listing_is_complete_on_a_failed_disk(disk_farm, make_pool):
     assert sorted(os.listdir(pool.mountpoint)) == expected
     assert {os.stat(pool.mountpoint / name).st_size for name in expected} == {MIB}
     pool.make_segments(range(8, 12), fill=False)
-    survivor = folders_of(disk_farm)[0]
+    survivor = directories_of(disk_farm)[0]
     assert all((survivor / segment_name(index, MIB)).exists() for index in range(8, 12))
     pool.stop()
     # At the next start a disk that cannot be read completely refuses the mount.
@@ -163,7 +163,7 @@ def test_segment_to_append_to_on_a_read_only_disk_is_not_opened_for_writing(disk
     """A broker that mapped it would acknowledge what can never be written. Sealed ones it may open."""
     for fstype in ("ext4", "xfs"):
         disk_farm.add(fstype)
-    pool = make_pool(disks=folders_of(disk_farm))
+    pool = make_pool(disks=directories_of(disk_farm))
     pool.start()
     pool.make_segments(range(4))
     pool.make_segments([4, 5], fill=False)
@@ -224,14 +224,14 @@ def test_short_segment_refuses_the_mount(make_pool):
 def test_missing_disk_refuses_the_mount(disk_farm, make_pool):
     for fstype in ("ext4", "ext4"):
         disk_farm.add(fstype)
-    pool = make_pool(disks=folders_of(disk_farm))
+    pool = make_pool(disks=directories_of(disk_farm))
     pool.start()
     pool.make_segments(range(4))
     pool.stop()
     disk_farm.disks[1].unmount()
     refused = pool.cli("mount", pool.config)
     assert refused.status == 4
-    assert str(folders_of(disk_farm)[1]) in refused.err
+    assert str(directories_of(disk_farm)[1]) in refused.err
     assert os.listdir(disk_farm.disks[1].path) == []
 
 
@@ -276,7 +276,7 @@ def test_freed_space_shows_at_once(disk_farm, make_pool, fstype, is_open):
     """The broker measures right after its deletion: space that shows late makes it delete ten more."""
     disk_farm.add(fstype)
     size = 16 * MIB
-    pool = make_pool(disks=folders_of(disk_farm), segment_size=size)
+    pool = make_pool(disks=directories_of(disk_farm), segment_size=size)
     pool.start()
     pool.make_segments(range(3))
     reader = os.open(pool.path(0), os.O_RDWR) if is_open else -1

@@ -47,20 +47,20 @@ def test_ratio_is_that_of_the_deciding_disk(disk_farm, make_pool, trigger):
     """All: the least full disk, as native multi-path; any: the fullest, as RIP-7 has it."""
     for fstype, size in (("ext4", 128 * MIB), ("xfs", 300 * MIB), ("ext4", 200 * MIB)):
         disk_farm.add(fstype, size)
-    folders = [disk.path / "commitlog" for disk in disk_farm.disks]
-    pool = make_pool(disks=folders, segment_size=4 * MIB, settings={"trigger": f'"{trigger}"'})
+    directories = [disk.path / "commitlog" for disk in disk_farm.disks]
+    pool = make_pool(disks=directories, segment_size=4 * MIB, settings={"trigger": f'"{trigger}"'})
     pool.start()
     choose = min if trigger == "all" else max
 
     def shown() -> float:
         """The ratio of the mount. It may be a second old, and xfs frees blocks some time after a removal."""
-        native = choose(rocketmq_ratio(folder) for folder in folders)
+        native = choose(rocketmq_ratio(directory) for directory in directories)
         assert rocketmq_ratio(pool.mountpoint) == native
         return native
 
     seen = set()
     index = 0
-    while max(rocketmq_ratio(folder) for folder in folders) < 0.85:
+    while max(rocketmq_ratio(directory) for directory in directories) < 0.85:
         pool.make_segments([index], fill=False)
         index += 1
         seen.add(eventually(shown))
@@ -79,11 +79,11 @@ def wait_fresh():
 def test_foreign_data_is_never_shown_above_clean(disk_farm, make_pool):
     """Deleting segments could not cure it: a broker that saw it would empty its log for nothing."""
     disk_farm.add("ext4", 128 * MIB)
-    folder = disk_farm.disks[0].path / "commitlog"
-    pool = make_pool(disks=[folder])
+    directory = disk_farm.disks[0].path / "commitlog"
+    pool = make_pool(disks=[directory])
     pool.start()
     pool.make_segments(range(3), fill=False)
     fill(disk_farm.disks[0].path, 89)
     wait_fresh()
-    assert rocketmq_ratio(folder) > 0.85
+    assert rocketmq_ratio(directory) > 0.85
     assert rocketmq_ratio(pool.mountpoint) == 0.75

@@ -60,7 +60,7 @@ def roll(stand, count=ROLLS) -> list[int]:
 
     wait_until(lambda: len(made()) >= count, f"{count} more segments", 60)
     return [
-        next(number for number, folder in enumerate(stand.folders()) if (folder / name).exists())
+        next(number for number, directory in enumerate(stand.directories()) if (directory / name).exists())
         for name in made()[:count]
     ]
 
@@ -101,11 +101,11 @@ def test_disk_that_refuses_at_the_create_itself_is_passed_over(stand, broker, ne
         wait_until(lambda: 2 in roll(stand, 3), "the disk to be used again", 60)
 
 
-def use_up_inodes(folder: Path) -> list[Path]:
+def use_up_inodes(directory: Path) -> list[Path]:
     made: list[Path] = []
     try:
         while True:
-            path = folder / f"{len(made)}"
+            path = directory / f"{len(made)}"
             path.touch()
             made.append(path)
     except OSError:
@@ -130,7 +130,7 @@ def test_disk_that_turns_read_only_is_passed_over(stand, broker, newest, workdir
         # Only other disks are written to while this one is skipped; then it is clean and takes the next segment.
         filler = fill(disk.path, 86)
         roll(stand, 6)
-        behind = int(max(os.listdir(stand.folders()[0]))) + stand.pool.segment_size
+        behind = int(max(os.listdir(stand.directories()[0]))) + stand.pool.segment_size
         wait_until(lambda: flushed_offset(broker) >= behind, "the broker to have flushed its segments", 60)
         Path(f"/sys/fs/ext4/{device}/trigger_fs_error").write_text("1")
         with pytest.raises(OSError, match="Read-only"):

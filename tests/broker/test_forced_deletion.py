@@ -41,13 +41,13 @@ EAGER = {"cleanResourceInterval": 1000, "flushDiskType": "ASYNC_FLUSH", "diskMax
 class Watch:
     """Samples the fill levels of all disks continuously."""
 
-    folders: list[Path]
+    directories: list[Path]
     seen: list[tuple[float, ...]] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
         while not self._stop.wait(0.05):
-            self.seen.append(tuple(used_percent(folder) for folder in self.folders))
+            self.seen.append(tuple(used_percent(directory) for directory in self.directories))
 
     def __enter__(self) -> "Watch":
         self._thread = threading.Thread(target=self.run)
@@ -84,7 +84,7 @@ def write_much(
 ) -> Watch:
     """A producer until `times` the total size was written, with a consumer that keeps up. Afterwards no send has
     failed, what the consumer has seen is all of it, and the log is whole; the broker is stopped cleanly."""
-    sizes = [size_of(folder) for folder in stand.folders()]
+    sizes = [size_of(directory) for directory in stand.directories()]
     # At once what fills half of the smallest disk: a consumer that begins then catches up before anything goes.
     first, count = min(sizes) // BODY, round(times * sum(sizes) / BODY)
     names, topic = stand.names.address, "Much"
@@ -94,7 +94,7 @@ def write_much(
         send_all(distribution, stand.names, topic, first, size_bytes=BODY)
         time.sleep(max(0.0, cleans_from - time.monotonic()))
         with (
-            Watch(stand.folders()) as watch,
+            Watch(stand.directories()) as watch,
             consuming(distribution, stand, topic) as consumed,
             rocketmq.start_sender(
                 distribution,
@@ -120,9 +120,9 @@ def write_much(
     return watch
 
 
-def size_of(folder: Path) -> int:
+def size_of(directory: Path) -> int:
     """Size of its filesystem in bytes."""
-    figures = os.statvfs(folder)
+    figures = os.statvfs(directory)
     return figures.f_blocks * figures.f_frsize
 
 
@@ -131,7 +131,10 @@ def check_log(stand: Stand) -> list[int]:
     names = sorted(os.listdir(stand.pool.mountpoint))
     found = [int(name) // SEGMENT for name in names]
     assert found == list(range(found[0], found[-1] + 1))
-    assert sorted(name for folder in stand.folders() for name in os.listdir(folder) if name.isdigit()) == names
+    assert (
+        sorted(name for directory in stand.directories() for name in os.listdir(directory) if name.isdigit())
+        == names
+    )
     return found
 
 
@@ -204,10 +207,10 @@ def test_several_times_the_capacity(
     stand = make(retention, settings)
     rate = FAST if by == "broker" else SLOW
     watch = write_much(stand, newest, workdir, times=2.2, rate=rate, config=config)
-    for number, folder in enumerate(stand.folders()):
+    for number, directory in enumerate(stand.directories()):
         # No disk takes a segment from `full` on; the broker has one made ahead.
         highest = max(seen[number] for seen in watch.seen)
-        assert highest <= 90 + 100 * SEGMENT / size_of(folder) < 100
+        assert highest <= 90 + 100 * SEGMENT / size_of(directory) < 100
     removed = stand.pool.status()["retention"]["removed"]
     if by == "filesystem":
         assert sum(removed.values()) > 10
@@ -231,9 +234,9 @@ def test_one_disk_is_full_of_other_data(make: Callable[..., Stand], newest: Dist
     fill_to(stand.disks[0].path, 93)
     watch = write_much(stand, newest, workdir, times=1.5, rate=FAST, config={})
     assert max(seen[1] for seen in watch.seen) < 95
-    assert used_percent(stand.folders()[1]) > 70
+    assert used_percent(stand.directories()[1]) > 70
     alerts = stand.pool.status()["retention"]["alerts"]
-    assert str(stand.folders()[0]) in {alert["disk"] for alert in alerts}
+    assert str(stand.directories()[0]) in {alert["disk"] for alert in alerts}
     check_restart(stand, newest)
     stand.pool.stop()
 
@@ -295,8 +298,8 @@ def test_what_goes_while_the_broker_is_stopped(make: Callable[..., Stand], newes
     removed = stand.pool.status()["retention"]["removed"]["force"]
     assert check_log(stand) == before[removed:]
     assert 0 < removed < len(before) / 2
-    resume, one = 83, 100 * SEGMENT / size_of(stand.folders()[0])
-    assert resume - one < min(map(used_percent, stand.folders())) < resume
+    resume, one = 83, 100 * SEGMENT / size_of(stand.directories()[0])
+    assert resume - one < min(map(used_percent, stand.directories())) < resume
     check_restart(stand, newest)
     stand.pool.stop()
 
@@ -310,7 +313,7 @@ def test_a_hung_broker_is_no_reason_to_wait(
     names, topic = stand.names.address, "Hung"
     with stand.broker(newest, EAGER) as broker:
         index = 0
-        while min(map(used_percent, stand.folders())) < 80:
+        while min(map(used_percent, stand.directories())) < 80:
             rocketmq.send(newest, names, topic, count=1000, start=index, size_bytes=BODY, retry=True)
             index += 1000
         before = check_log(stand)
@@ -325,7 +328,7 @@ def test_a_hung_broker_is_no_reason_to_wait(
             wait_until(lambda: stand.pool.status()["retention"]["cycles"] > cycles + 3, "some more cycles", 30)
             assert stand.pool.status()["retention"]["removed"]["force"] == removed
             assert check_log(stand) == before[removed:]
-            assert min(map(used_percent, stand.folders())) > 86  # held: nothing is free yet
+            assert min(map(used_percent, stand.directories())) > 86  # held: nothing is free yet
         finally:
             os.kill(broker.pid, signal.SIGCONT)
         wait_until(

@@ -90,10 +90,10 @@ class Site:
         keeper = self.kept.pool.daemon
         assert keeper is not None
         used = 0
-        for folder in self.stand.folders():
-            st = os.statvfs(folder)
+        for directory in self.stand.directories():
+            st = os.statvfs(directory)
             used += (st.f_blocks - st.f_bfree) * st.f_frsize
-            used -= sum(path.stat().st_blocks * 512 for path in folder.iterdir() if path.is_file())
+            used -= sum(path.stat().st_blocks * 512 for path in directory.iterdir() if path.is_file())
         return {
             "daemon": len(os.listdir(f"/proc/{self.kept.daemon}/fd")),
             "keeper": len(os.listdir(f"/proc/{keeper.pid}/fd")),

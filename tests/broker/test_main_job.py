@@ -39,7 +39,7 @@ def check_listing(stand: Stand, broker: Broker) -> list[str]:
     """`ls` shows what the broker works with, and that is what lies on the disks."""
     listed = sorted(os.listdir(stand.pool.mountpoint))
     assert mapped_segments(broker, stand.pool.mountpoint) == set(listed)
-    assert sorted(name for folder in stand.folders() for name in os.listdir(folder)) == listed
+    assert sorted(name for directory in stand.directories() for name in os.listdir(directory)) == listed
     info = broker.runtime_info()
     assert int(info["commitLogMinOffset"]) == int(listed[0])
     # One empty segment is made ahead of the one that is written.

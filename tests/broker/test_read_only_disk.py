@@ -28,7 +28,7 @@ def stopped(new_stand, newest):
 
 
 def newest_names(stand):
-    names = sorted(name for folder in stand.folders() for name in os.listdir(folder))
+    names = sorted(name for directory in stand.directories() for name in os.listdir(directory))
     return names, names[-2], names[-1]
 
 
@@ -39,7 +39,7 @@ def test_broker_starts_reads_its_segments_and_goes_on_elsewhere(stopped, newest)
     names, active, ahead = newest_names(stand)
     chosen = ({0, 1, 2} - {pool.disk_of(int(name) // MIB) for name in (active, ahead)}).pop()
     stand.disks[chosen].remount_ro()
-    held = sorted(os.listdir(stand.folders()[chosen]))
+    held = sorted(os.listdir(stand.directories()[chosen]))
     assert len(held) >= 2
 
     pool.start()
@@ -52,7 +52,7 @@ def test_broker_starts_reads_its_segments_and_goes_on_elsewhere(stopped, newest)
     made = sorted(set(os.listdir(pool.mountpoint)) - set(names))
     assert len(made) >= 4
     assert {pool.disk_of(int(name) // MIB) for name in made} == {0, 1, 2} - {chosen}
-    assert sorted(os.listdir(stand.folders()[chosen])) == held
+    assert sorted(os.listdir(stand.directories()[chosen])) == held
     broker.kill()
     pool.stop()
     stand.disks[chosen].remount_rw()

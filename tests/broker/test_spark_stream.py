@@ -23,29 +23,29 @@ SEGMENT = MIB
 
 
 @contextmanager
-def streaming(log: Path, folder: Path, *options: str) -> Iterator[Any]:
+def streaming(log: Path, directory: Path, *options: str) -> Iterator[Any]:
     """A driver that streams into directory/table; killed at the end, with its JVM, at once."""
-    driver = spark_driver.start("stream", log, folder, *options)
+    driver = spark_driver.start("stream", log, directory, *options)
     try:
         yield driver
     finally:
         spark_driver.kill(driver)
 
 
-def rows_of(folder: Path) -> list[dict[str, Any]]:
+def rows_of(directory: Path) -> list[dict[str, Any]]:
     """The rows of the files that the sink has committed: those in its own log count, not those on the disk."""
     committed = set()
-    for entry in sorted((folder / "table" / "_spark_metadata").glob("[0-9]*")):
+    for entry in sorted((directory / "table" / "_spark_metadata").glob("[0-9]*")):
         for line in entry.read_text().splitlines()[1:]:
             committed.add(line.split('"path":"')[1].split('"')[0].rpartition("/")[2])
     rows: list[dict[str, Any]] = []
     for name in committed:
-        rows += pq.read_table(folder / "table" / name).to_pylist()
+        rows += pq.read_table(directory / "table" / name).to_pylist()
     return rows
 
 
-def committed_batches(folder: Path) -> int:
-    return len(list((folder / "checkpoint" / "commits").glob("[0-9]*")))
+def committed_batches(directory: Path) -> int:
+    return len(list((directory / "checkpoint" / "commits").glob("[0-9]*")))
 
 
 def require_each_once(rows: list[dict[str, Any]], topic: str, sent: int) -> None:

@@ -18,13 +18,13 @@ COUNT = 3000
 
 
 @pytest.fixture
-def reachable(newest, base_folder):
+def reachable(newest, base_directory):
     """The jars in a directory that every user may enter: the cache lies in root's home."""
     if newest.jars.is_relative_to(os.path.expanduser("~")):
-        folder = base_folder / "distribution"
-        shutil.copytree(newest.jars, folder / "jars")
-        shutil.copytree(newest.helper, folder / "helper")
-        return rocketmq.Distribution(newest.version, folder / "jars", folder / "helper")
+        directory = base_directory / "distribution"
+        shutil.copytree(newest.jars, directory / "jars")
+        shutil.copytree(newest.helper, directory / "helper")
+        return rocketmq.Distribution(newest.version, directory / "jars", directory / "helper")
     return newest
 
 
@@ -50,8 +50,8 @@ def test_files_belong_to_the_brokers_user_and_strangers_are_kept_out(new_stand, 
         st = os.stat(pool.mountpoint / name)
         assert (st.st_uid, st.st_gid) == BROKER_USER
         assert st.st_mode & 0o7000 == 0
-    for folder in stand.folders():
-        assert {(p.stat().st_uid, p.stat().st_gid) for p in folder.iterdir()} == {BROKER_USER}
+    for directory in stand.directories():
+        assert {(p.stat().st_uid, p.stat().st_gid) for p in directory.iterdir()} == {BROKER_USER}
 
     for command in (
         ["ls", pool.mountpoint],

@@ -56,7 +56,7 @@ def run_against(
         later = made_since(stand, before)[3:]  # the first ones were made ahead
         # As the mount says: xfs answers EIO to everything after a shutdown.
         places = {os.getxattr(stand.pool.mountpoint / name, "user.commitlogfs.disk") for name in later}
-        assert os.fsencode(stand.folders()[0]) not in places
+        assert os.fsencode(stand.directories()[0]) not in places
         broker.kill()
 
 

@@ -40,12 +40,14 @@ _ENTRIES = {
 }
 
 
-def run(nth: int, script: str, *arguments: str, folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+def run(
+    nth: int, script: str, *arguments: str, directory: Path, **options: Any
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", _HARNESS, str(nth), *_ENTRIES[script], *arguments],
         capture_output=True,
         text=True,
-        env={**os.environ, "COMMITLOGFS_RUNTIME_DIR": str(folder)},
+        env={**os.environ, "COMMITLOGFS_RUNTIME_DIR": str(directory)},
         timeout=120,
         check=False,
         **options,
@@ -61,7 +63,7 @@ def moments(count: int, number: int) -> list[int]:
     ("script", "arguments", "status", "number"),
     [
         ("commitlogfs", ("status", "nobody"), 2, 8),
-        ("commitlogfs", ("config", "import", "{folder}/broker.conf"), 1, 5),
+        ("commitlogfs", ("config", "import", "{directory}/broker.conf"), 1, 5),
         ("commitlogfs-daemon", ("/nonexistent/x.toml",), 2, 4),
         ("mount.commitlogfs", ("x", "/mnt"), 32, 4),
         ("commitlogfs-pipeline", ("stats", "/nonexistent"), 3, 8),
@@ -69,11 +71,11 @@ def moments(count: int, number: int) -> list[int]:
 )
 def test_an_interrupt_while_a_command_loads_is_silent(workdir, script, arguments, status, number):
     (workdir / "broker.conf").write_text("brokerName = a\n")
-    arguments = tuple(argument.format(folder=workdir) for argument in arguments)
-    whole = run(0, script, *arguments, folder=workdir)
+    arguments = tuple(argument.format(directory=workdir) for argument in arguments)
+    whole = run(0, script, *arguments, directory=workdir)
     assert whole.returncode == status, whole.stderr
     for nth in moments(int(whole.stderr.split()[-1]), number):
-        ran = run(nth, script, *arguments, folder=workdir)
+        ran = run(nth, script, *arguments, directory=workdir)
         assert (ran.returncode, ran.stderr) == (_INTERRUPTED, ""), nth
 
 
@@ -83,4 +85,4 @@ def test_a_command_that_ignores_interrupts_continues(workdir):
     def ignore() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    assert run(50, "commitlogfs", "config", "--help", folder=workdir, preexec_fn=ignore).returncode == 0
+    assert run(50, "commitlogfs", "config", "--help", directory=workdir, preexec_fn=ignore).returncode == 0

@@ -81,7 +81,7 @@ def test_no_color_counts_if_it_is_not_empty(monkeypatch, value, plain):
 def test_every_console_knows_no_color():
     """Made in one place of each command line."""
     makers = []
-    for folder in ("bench", "console", "mount", "pipeline"):
-        for path in (ROOT / folder).rglob("*.py"):
+    for directory in ("bench", "console", "mount", "pipeline"):
+        for path in (ROOT / directory).rglob("*.py"):
             makers += [str(path.relative_to(ROOT))] * len(re.findall(r"\bConsole\(", path.read_text()))
     assert sorted(makers) == ["console/output.py"]

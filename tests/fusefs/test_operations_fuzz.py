@@ -40,7 +40,7 @@ Call = Callable[[CommitLogOperations], Awaitable[object]]
 
 class Served(NamedTuple):
     operations: CommitLogOperations
-    folders: list[Path]
+    directories: list[Path]
 
 
 async def _nothing() -> bytes:
@@ -48,18 +48,18 @@ async def _nothing() -> bytes:
 
 
 @pytest.fixture(scope="module")
-def served(base_folder: Path) -> Iterator[Served]:
-    folders = [base_folder / f"fuzz{number}" for number in range(2)]
-    specs = tuple(DiskSpec(str(folder), Thresholds()) for folder in folders)
+def served(base_directory: Path) -> Iterator[Served]:
+    directories = [base_directory / f"fuzz{number}" for number in range(2)]
+    specs = tuple(DiskSpec(str(directory), Thresholds()) for directory in directories)
     with ExitStack() as stack:
         plan = birth.plan_init(specs, SIZE, RootAttributes(0o755, 0, 0), stack)
         birth.execute(plan, specs, stack)
     for index in range(SEGMENTS):
-        (folders[index % 2] / format_segment_name(index * SIZE).decode()).write_bytes(bytes([index]) * SIZE)
+        (directories[index % 2] / format_segment_name(index * SIZE).decode()).write_bytes(bytes([index]) * SIZE)
     log = CommitLog(open_pool(specs, None), POLICIES["round-robin"])
     contents = ControlContents(_nothing, _nothing)
     operations = CommitLogOperations(log, RetentionRules(), contents, Metrics())
-    yield Served(operations, folders)
+    yield Served(operations, directories)
     operations.handles.close()
     operations.backing.close()
     log.close()
@@ -181,14 +181,14 @@ def test_only_fuse_errors_leave_a_handler(served: Served, sequence: list[Request
         trio.run(_play, served, sequence)
     finally:
         logging.disable(logging.NOTSET)
-    for folder in served.folders:
-        for name in os.listdir(os.fsencode(folder)):
+    for directory in served.directories:
+        for name in os.listdir(os.fsencode(directory)):
             assert (
                 name == b".commitlogfs"
                 or parse_segment_name(name, SIZE) is not None
                 or parse_temporary_name(name, SIZE) is not None
             ), name
-            assert (folder / os.fsdecode(name)).stat().st_size <= SIZE or name == b".commitlogfs"
+            assert (directory / os.fsdecode(name)).stat().st_size <= SIZE or name == b".commitlogfs"
 
 
 async def _play(served: Served, sequence: list[Request]) -> None:

@@ -11,12 +11,12 @@ from commitlogfs.bench import sweep
 
 
 @pytest.fixture(scope="module")
-def module_folder(base_folder: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+def module_directory(base_directory: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     """An empty directory for all tests of a module."""
-    folder = base_folder / request.module.__name__.rpartition(".")[2]
-    folder.mkdir(mode=0o755)
-    yield folder
-    sweep.remove_tree(folder)
+    directory = base_directory / request.module.__name__.rpartition(".")[2]
+    directory.mkdir(mode=0o755)
+    yield directory
+    sweep.remove_tree(directory)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -26,15 +26,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="module")
-def shared(module_folder: Path, request: pytest.FixtureRequest) -> Iterator[PoolMount]:
+def shared(module_directory: Path, request: pytest.FixtureRequest) -> Iterator[PoolMount]:
     """A pool of three directories with segments of 1 MiB, mounted once for the module (and mode)."""
     mode = getattr(request, "param", "auto")
-    module_folder = module_folder / mode
-    module_folder.mkdir(mode=0o755)
-    disks = [module_folder / f"disk{number}" for number in range(3)]
+    module_directory = module_directory / mode
+    module_directory.mkdir(mode=0o755)
+    disks = [module_directory / f"disk{number}" for number in range(3)]
     for disk in disks:
         disk.mkdir()
-    pool = PoolMount(module_folder, disks, settings={"passthrough": f'"{mode}"'})
+    pool = PoolMount(module_directory, disks, settings={"passthrough": f'"{mode}"'})
     pool.init()
     try:
         pool.start()

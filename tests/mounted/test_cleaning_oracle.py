@@ -56,22 +56,22 @@ class Twins:
         """Decisions for mount and disks, which must be equal."""
         native, ours = self.oracle.look()
         both = (self.bare, self.pool.disks)
-        levels = [[round(used_percent(folder), 2) for folder in folders] for folders in both]
+        levels = [[round(used_percent(directory), 2) for directory in directories] for directories in both]
         assert native == ours, levels
         return ours
 
     def lowest(self) -> float:
-        return min(used_percent(folder) for folder in self.bare)
+        return min(used_percent(directory) for directory in self.bare)
 
 
 @pytest.fixture
 def twins(disk_farm: DiskFarm, make_pool: Callable[..., PoolMount], workdir: Path) -> Iterator[Twins]:
-    folders = []
+    directories = []
     for number in range(2 * len(SIZES)):
-        folder = disk_farm.add("ext4", SIZES[number % len(SIZES)]).path / "commitlog"
-        folder.mkdir(mode=0o700)
-        folders.append(folder)
-    bare, ours = folders[: len(SIZES)], folders[len(SIZES) :]
+        directory = disk_farm.add("ext4", SIZES[number % len(SIZES)]).path / "commitlog"
+        directory.mkdir(mode=0o700)
+        directories.append(directory)
+    bare, ours = directories[: len(SIZES)], directories[len(SIZES) :]
     pool = make_pool(disks=ours, retention=NOTHING_BY_RULE)
     pool.start()
     stores = [(workdir / "native-root", bare), (workdir / "mount-root", [pool.mountpoint])]

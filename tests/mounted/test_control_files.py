@@ -350,11 +350,11 @@ def test_the_documentation_names_every_metric(filled: PoolMount) -> None:
 
 def test_reading_control_files_leaves_nothing_open(filled: PoolMount) -> None:
     assert filled.daemon is not None
-    folder = f"/proc/{filled.daemon.pid}/fd"
+    directory = f"/proc/{filled.daemon.pid}/fd"
     for name in ("log", "status.json", "metrics"):
         control(filled, name).read_bytes()
-    before = len(os.listdir(folder))
+    before = len(os.listdir(directory))
     for _ in range(20):
         for name in ("log", "status.json", "metrics"):
             control(filled, name).read_bytes()
-    eventually(lambda: len(os.listdir(folder)) <= before)
+    eventually(lambda: len(os.listdir(directory)) <= before)

@@ -27,10 +27,10 @@ def cli() -> CommandLine:
 
 
 def pool_on(make_pool: MakePool, disks: list[LoopDisk]) -> PoolMount:
-    folders = [disk.path / "commitlog" for disk in disks]
-    for folder in folders:
-        folder.mkdir(mode=0o700)
-    return make_pool(disks=folders, retention={"interval": '"1s"'})
+    directories = [disk.path / "commitlog" for disk in disks]
+    for directory in directories:
+        directory.mkdir(mode=0o700)
+    return make_pool(disks=directories, retention={"interval": '"1s"'})
 
 
 def found(ran: Ran, level: str) -> dict[str, str]:

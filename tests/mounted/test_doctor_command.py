@@ -36,8 +36,8 @@ def test_a_mounted_pool(mounted, cli, monkeypatch):
     checks = checks_of(ran)
     assert checks["mountpoint"]["message"] == f"{mounted.mountpoint}: mounted, and answers"
     assert checks["disks-share-filesystem"]["level"] == "warning"
-    open_folder = checks["directory-open-to-others"]
-    assert (open_folder["level"], open_folder["remedy"]) == ("note", f"chmod 0700 {mounted.disks[2]}")
+    open_directory = checks["directory-open-to-others"]
+    assert (open_directory["level"], open_directory["remedy"]) == ("note", f"chmod 0700 {mounted.disks[2]}")
     assert [c["name"] for c in ran.json()["checks"]].count("directory-open-to-others") == 1
     assert {"kernel", "fuse-device", "request-timeout", "sockets", "disk", "store-root", "allow-other"} <= set(
         checks
@@ -74,12 +74,12 @@ def test_a_mount_of_another_user_cannot_steer_a_terminal(workdir, cli, monkeypat
 @pytest.mark.root
 def test_disks_of_their_own_and_a_guarded_mountpoint_are_well(disk_farm, make_pool, cli, monkeypatch):
     monkeypatch.setattr("commitlogfs.mount.doctor.pool.segments_possible", lambda usage, size: 100)
-    folders = []
+    directories = []
     for _ in range(2):
-        folder = disk_farm.add("ext4").path / "commitlog"
-        folder.mkdir(mode=0o700)
-        folders.append(folder)
-    pool = make_pool(disks=folders)
+        directory = disk_farm.add("ext4").path / "commitlog"
+        directory.mkdir(mode=0o700)
+        directories.append(directory)
+    pool = make_pool(disks=directories)
     try:
         monkeypatch.setenv("COMMITLOGFS_RUNTIME_DIR", str(pool.runtime))
         pool.start()

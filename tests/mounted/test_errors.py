@@ -123,11 +123,11 @@ def allocating(mode: int) -> Attempt:
 def bind_socket(log: Log) -> None:
     with socket.socket(socket.AF_UNIX) as sock:
         # Through a descriptor: the path of a socket is short.
-        folder = os.open(log.root, os.O_RDONLY | os.O_DIRECTORY)
+        directory = os.open(log.root, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            sock.bind(f"/proc/self/fd/{folder}/{os.path.basename(log.absent).decode()}")
+            sock.bind(f"/proc/self/fd/{directory}/{os.path.basename(log.absent).decode()}")
         finally:
-            os.close(folder)
+            os.close(directory)
 
 
 def map_control_file(log: Log) -> None:
@@ -153,7 +153,7 @@ REFUSALS = [
     Refusal(
         "mkdir",
         errno.EPERM,
-        (lambda log: os.mkdir(log.absent), lambda log: os.mkdir(log.name(b"folder"))),
+        (lambda log: os.mkdir(log.absent), lambda log: os.mkdir(log.name(b"directory"))),
     ),
     Refusal("rmdir of a segment", errno.ENOTDIR, (lambda log: os.rmdir(log.whole),)),
     Refusal(
@@ -315,7 +315,7 @@ REFUSALS = [
         (
             opening(lambda log: log.control + b"/mine", os.O_RDWR | os.O_CREAT),
             opening(lambda log: log.control + b"/%020d" % 0, os.O_RDWR | os.O_CREAT),
-            lambda log: os.mkdir(log.control + b"/folder"),
+            lambda log: os.mkdir(log.control + b"/directory"),
             lambda log: os.unlink(log.control + b"/log"),
             lambda log: os.rmdir(log.control),
             lambda log: os.rename(log.control + b"/log", log.absent),

@@ -17,14 +17,14 @@ pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 MakePool = Callable[..., PoolMount]
 
 
-def member_folder(disk: LoopDisk) -> Path:
-    folder = disk.path / "commitlog"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder
+def member_directory(disk: LoopDisk) -> Path:
+    directory = disk.path / "commitlog"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    return directory
 
 
 def pool_on(make_pool: MakePool, disks: list[LoopDisk], **options: object) -> PoolMount:
-    pool = make_pool(disks=[member_folder(disk) for disk in disks], **options)
+    pool = make_pool(disks=[member_directory(disk) for disk in disks], **options)
     pool.start()
     return pool
 
@@ -43,8 +43,8 @@ def assert_next_create_lands_elsewhere(pool: PoolMount, index: int, bad: int, go
 
 def place(pool: PoolMount, index: int) -> int:
     """Which disk holds a segment, by the mount's own word: a failing disk cannot be asked."""
-    folder = os.getxattr(pool.path(index), "user.commitlogfs.disk")
-    return [os.fsencode(disk) for disk in pool.disks].index(folder)
+    directory = os.getxattr(pool.path(index), "user.commitlogfs.disk")
+    return [os.fsencode(disk) for disk in pool.disks].index(directory)
 
 
 def created_elsewhere(pool: PoolMount) -> int:

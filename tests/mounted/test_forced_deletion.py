@@ -28,12 +28,12 @@ def start_pool(disk_farm: DiskFarm, make_pool: Callable[..., PoolMount]) -> Star
     """A mounted pool on new disks of 64 MiB (xfs: 300 MiB), its members beside foreign files."""
 
     def start(fstypes: Sequence[str] = ("ext4", "ext4"), **options: object) -> PoolMount:
-        folders = []
+        directories = []
         for fstype in fstypes:
-            folder = disk_farm.add(fstype).path / "commitlog"
-            folder.mkdir(mode=0o700)
-            folders.append(folder)
-        pool = make_pool(disks=folders, **{"retention": QUICK, **options})
+            directory = disk_farm.add(fstype).path / "commitlog"
+            directory.mkdir(mode=0o700)
+            directories.append(directory)
+        pool = make_pool(disks=directories, **{"retention": QUICK, **options})
         pool.start()
         return pool
 
@@ -179,9 +179,9 @@ def test_punched_only_when_every_disk_is_full(start_pool: StartPool, punch: bool
         eventually(lambda: removals(pool))
         eventually(lambda: status(pool)["retention"]["force_in_seconds"] is None or None, 20)
         assert "event=punching" not in pool.log_since_start()
-        folders = [Path(disk).parent for disk in pool.disks]
-        for folder in folders:
-            fill_to(folder, 91)
+        directories = [Path(disk).parent for disk in pool.disks]
+        for directory in directories:
+            fill_to(directory, 91)
         if punch:
             eventually(lambda: min(percents(pool)) < 90 or None)
             seen = reader.look()
@@ -207,9 +207,9 @@ def test_what_somebody_has_moved_or_linked_is_neither_punched_nor_counted(
             reader.hold(pool.path(index))
         kept = []
         for index in range(4):
-            folder = Path(pool.disks[pool.disk_of(index)])
-            kept.append(folder.parent / f"kept{index}")
-            place = folder / pool.path(index).name
+            directory = Path(pool.disks[pool.disk_of(index)])
+            kept.append(directory.parent / f"kept{index}")
+            place = directory / pool.path(index).name
             if index < 2:
                 place.rename(kept[index])
             else:

@@ -35,10 +35,10 @@ def pool_on(
     if not mkfs_available(fstype):
         pytest.skip(f"no mkfs.{fstype}")
     disks = [disk_farm.add(fstype), disk_farm.add(), disk_farm.add()]
-    folders = [disk.path / "commitlog" for disk in disks]
-    for folder in folders:
-        folder.mkdir(mode=0o700)
-    pool = make_pool(disks=folders, retention={"interval": '"1s"'}, **options)
+    directories = [disk.path / "commitlog" for disk in disks]
+    for directory in directories:
+        directory.mkdir(mode=0o700)
+    pool = make_pool(disks=directories, retention={"interval": '"1s"'}, **options)
     pool.start()
     pool.make_segments(range(3))
     return pool, disks
@@ -50,8 +50,8 @@ def created(pool: PoolMount, index: int) -> int:
 
 def place(pool: PoolMount, index: int) -> int:
     """Position of the disk that holds a segment, as the mount says: a failing disk cannot be asked."""
-    folder = os.getxattr(pool.path(index), "user.commitlogfs.disk")
-    return [os.fsencode(disk) for disk in pool.disks].index(folder)
+    directory = os.getxattr(pool.path(index), "user.commitlogfs.disk")
+    return [os.fsencode(disk) for disk in pool.disks].index(directory)
 
 
 def bare(pool: PoolMount, disk: int, index: int) -> Path:
@@ -154,9 +154,9 @@ def test_disk_that_hangs_loses_the_segment_and_its_leftover(disk_farm: DiskFarm,
 
 def test_without_another_disk_the_segment_stays(disk_farm: DiskFarm, make_pool: MakePool) -> None:
     disk = disk_farm.add()
-    folder = disk.path / "commitlog"
-    folder.mkdir(mode=0o700)
-    pool = make_pool(disks=[folder])
+    directory = disk.path / "commitlog"
+    directory.mkdir(mode=0o700)
+    pool = make_pool(disks=[directory])
     pool.start()
     fd = created(pool, 0)
     os.sync()

@@ -26,10 +26,10 @@ CREATE_S = 4.0
 @pytest.fixture
 def farm_pool(disk_farm: DiskFarm, make_pool: Callable[..., PoolMount]) -> tuple[PoolMount, list[LoopDisk]]:
     disks = [disk_farm.add("ext4") for _ in range(3)]
-    folders = [disk.path / "commitlog" for disk in disks]
-    for folder in folders:
-        folder.mkdir()
-    pool = make_pool(disks=folders)
+    directories = [disk.path / "commitlog" for disk in disks]
+    for directory in directories:
+        directory.mkdir()
+    pool = make_pool(disks=directories)
     pool.start()
     return pool, disks
 
@@ -185,14 +185,14 @@ def test_more_requests_on_a_hung_disk_than_pyfuse3_takes_by_itself(
     disk_farm: DiskFarm, make_pool: Callable[..., PoolMount]
 ) -> None:
     disks = [disk_farm.add("ext4") for _ in range(2)]
-    folders = [disk.path / "commitlog" for disk in disks]
-    for folder in folders:
-        folder.mkdir()
-    pool = make_pool(disks=folders, segment_size=16384)
+    directories = [disk.path / "commitlog" for disk in disks]
+    for directory in directories:
+        directory.mkdir()
+    pool = make_pool(disks=directories, segment_size=16384)
     pool.start()
     pool.make_segments(range(2 * OPENERS), fill=False)
     hung = [pool.path(index) for index in range(1, 2 * OPENERS, 2)]
-    assert all((folders[1] / path.name).exists() for path in hung)
+    assert all((directories[1] / path.name).exists() for path in hung)
     with frozen(disks[1]) as thaw:
         writer = subprocess.Popen([sys.executable, "-c", _WRITE_TO_ALL, *map(str, hung)])
         eventually(lambda: waiting_for_answers(writer.pid) == OPENERS)

@@ -336,10 +336,10 @@ def test_a_killed_keeper_is_replaced(kept: Kept):
     assert kept.mounts() == []
 
 
-def _error_of_listing(folder: Path) -> int:
+def _error_of_listing(directory: Path) -> int:
     """A request that meets the last thread of a dying daemon ends with ECONNABORTED, later ones with ENOTCONN."""
     try:
-        os.listdir(folder)
+        os.listdir(directory)
     except OSError as error:
         return error.errno or 0
     return 0
@@ -368,13 +368,13 @@ def test_no_false_alarm_beside_busy_processes(make_pool: Callable[..., PoolMount
 
 def test_an_unmounted_mount_leaves_no_runtime_files(kept: Kept):
     pool = kept.pool
-    folder = Path(pool.env["COMMITLOGFS_RUNTIME_DIR"])
-    assert {path.suffix for path in folder.iterdir()} == {".sock", ".lock", ".keep", ".note"}
+    directory = Path(pool.env["COMMITLOGFS_RUNTIME_DIR"])
+    assert {path.suffix for path in directory.iterdir()} == {".sock", ".lock", ".keep", ".note"}
     pool.stop()
-    assert not list(folder.iterdir())
+    assert not list(directory.iterdir())
     pool.start()  # without a keeper
     pool.stop()
-    assert not list(folder.iterdir())
+    assert not list(directory.iterdir())
 
 
 def test_a_probe_that_meets_an_unmount_reports_nothing(make_pool: Callable[..., PoolMount]):
@@ -419,12 +419,12 @@ def test_keeper_and_daemon_killed_together(kept: Kept):
 
 
 def test_the_keeper_holds_nothing_of_the_mount(kept: Kept):
-    folder = Path(f"/proc/{kept.keeper.pid}")
+    directory = Path(f"/proc/{kept.keeper.pid}")
     (mount,) = kept.mounts()
-    for info in (folder / "fdinfo").iterdir():
+    for info in (directory / "fdinfo").iterdir():
         assert f"mnt_id:\t{mount.mount_id}\n" not in info.read_text()
-    assert os.readlink(folder / "cwd") == "/"
-    links = sorted(os.readlink(link) for link in (folder / "fd").iterdir())
+    assert os.readlink(directory / "cwd") == "/"
+    links = sorted(os.readlink(link) for link in (directory / "fd").iterdir())
     assert links.count("/dev/fuse") == 1
 
 

@@ -20,12 +20,12 @@ NextIndex = Callable[[], int]
 
 
 @pytest.fixture(scope="module")
-def owned(module_folder: Path) -> Iterator[PoolMount]:
+def owned(module_directory: Path) -> Iterator[PoolMount]:
     """A pool that belongs to the broker's user, mounted by root."""
-    disks = [module_folder / f"disk{number}" for number in range(2)]
+    disks = [module_directory / f"disk{number}" for number in range(2)]
     for disk in disks:
         disk.mkdir(mode=0o700)
-    pool = PoolMount(module_folder, disks)
+    pool = PoolMount(module_directory, disks)
     pool.init("--owner", f"{BROKER}:{BROKER}", "--mode", "0751")
     try:
         pool.start()

@@ -20,10 +20,10 @@ MakePool = Callable[..., PoolMount]
 StartPool = Callable[..., PoolMount]
 
 
-def member_folder(disk: LoopDisk) -> Path:
-    folder = disk.path / "commitlog"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder
+def member_directory(disk: LoopDisk) -> Path:
+    directory = disk.path / "commitlog"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    return directory
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def start_pool(disk_farm: DiskFarm, make_pool: MakePool) -> StartPool:  # the po
     can lie beside them."""
 
     def start(fstypes: Sequence[str] = FARM, **options: object) -> PoolMount:
-        folders = [member_folder(disk_farm.add(fstype)) for fstype in fstypes]
-        pool = make_pool(disks=folders, **options)
+        directories = [member_directory(disk_farm.add(fstype)) for fstype in fstypes]
+        pool = make_pool(disks=directories, **options)
         pool.start()
         return pool
 
@@ -145,11 +145,11 @@ def test_a_disk_crossing_force_between_look_ahead_and_use_makes_no_second_file(s
 def test_modulo_lays_out_by_sorted_path_whatever_the_order_of_the_configuration(
     disk_farm: DiskFarm, make_pool: MakePool
 ) -> None:
-    folders = [member_folder(disk_farm.add("ext4", label=label)) for label in ("b", "c", "a")]
-    pool = make_pool(disks=folders, settings={"placement": '"modulo"'})
+    directories = [member_directory(disk_farm.add("ext4", label=label)) for label in ("b", "c", "a")]
+    pool = make_pool(disks=directories, settings={"placement": '"modulo"'})
     pool.start()
     pool.make_segments(range(7, 13))
-    by_path = sorted(range(3), key=lambda index: str(folders[index]))
+    by_path = sorted(range(3), key=lambda index: str(directories[index]))
     assert places(pool, range(7, 13)) == [by_path[index % 3] for index in range(7, 13)]
     # Unlike round-robin, modulo counts over the eligible disks only, as RocketMQ does.
     fill_and_await(pool, by_path[0], 87)

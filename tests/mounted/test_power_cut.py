@@ -17,10 +17,10 @@ def test_no_segment_outlives_its_predecessor(
     disk_farm: DiskFarm, make_pool: Callable[..., PoolMount], fstype: str
 ) -> None:
     disks = [disk_farm.add(fstype) for _ in range(2)]
-    folders = [disk.path / "commitlog" for disk in disks]
-    for folder in folders:
-        folder.mkdir()
-    pool = make_pool(disks=folders)
+    directories = [disk.path / "commitlog" for disk in disks]
+    for directory in directories:
+        directory.mkdir()
+    pool = make_pool(disks=directories)
     pool.start()
     # As the broker rolls: the next segment and the one after it, both without a message.
     for index in range(2):
@@ -44,10 +44,10 @@ def test_removals_by_rule_leave_no_hole_whenever_the_power_goes(
 ) -> None:
     """Several removals on two disks, each of which commits when it likes: what comes back is a prefix's end."""
     disks = [disk_farm.add("ext4") for _ in range(2)]
-    folders = [disk.path / "commitlog" for disk in disks]
-    for folder in folders:
-        folder.mkdir()
-    pool = make_pool(disks=folders, retention={"interval": '"1s"', "force_after": '"0s"'})
+    directories = [disk.path / "commitlog" for disk in disks]
+    for directory in directories:
+        directory.mkdir()
+    pool = make_pool(disks=directories, retention={"interval": '"1s"', "force_after": '"0s"'})
     pool.start()
     end = 0
     while min(used_percent(disk.path) for disk in disks) < 88:

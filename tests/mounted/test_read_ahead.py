@@ -40,7 +40,7 @@ def test_where_it_cannot_be_set_the_mount_works_all_the_same(mounted: PoolMount,
     read_ahead.widen(str(mounted.mountpoint), tmp_path / "absent")
     entry = mountinfo.find_mount(mounted.mountpoint)
     assert entry is not None
-    folder = tmp_path / f"{entry.major}:{entry.minor}"
-    folder.mkdir()
+    directory = tmp_path / f"{entry.major}:{entry.minor}"
+    directory.mkdir()
     read_ahead.widen(str(mounted.mountpoint), tmp_path)
-    assert (folder / "read_ahead_kb").read_text() == "1024\n"
+    assert (directory / "read_ahead_kb").read_text() == "1024\n"

@@ -21,11 +21,11 @@ SEGMENTS = 40
 
 def cold_pool(disk: FlakyDisk, make_pool: Callable[..., PoolMount]) -> PoolMount:
     """A pool on one disk of which nothing is in memory."""
-    folder = disk.path / "commitlog"
-    folder.mkdir()
-    pool = make_pool(disks=[folder])
+    directory = disk.path / "commitlog"
+    directory.mkdir()
+    pool = make_pool(disks=[directory])
     for index in range(SEGMENTS):
-        write_segment(folder, index)
+        write_segment(directory, index)
     disk.unmount()
     disk.mount()
     return pool

@@ -25,10 +25,10 @@ def fill(path: Path) -> None:
     made = 0
     try:
         for made in range(10_000):
-            (path / f"folder{made}").mkdir()
+            (path / f"directory{made}").mkdir()
     except OSError:
         return
-    raise AssertionError(f"room for {made} folders")
+    raise AssertionError(f"room for {made} directories")
 
 
 @pytest.mark.parametrize("fstype", ["ext4", "xfs"])
@@ -38,9 +38,9 @@ def test_an_open_segment_on_a_full_disk_is_removed(
     if not mkfs_available(fstype):
         pytest.skip(f"no mkfs.{fstype}")
     disk = disk_farm.add(fstype)
-    folder = disk.path / "commitlog"
-    folder.mkdir()
-    pool = make_pool(disks=[folder])
+    directory = disk.path / "commitlog"
+    directory.mkdir()
+    pool = make_pool(disks=[directory])
     pool.start()
     pool.make_segments(range(4))
     held = [os.open(pool.path(index), os.O_RDWR) for index in range(4)]
@@ -48,7 +48,7 @@ def test_an_open_segment_on_a_full_disk_is_removed(
         fill(disk.path)
         pool.path(0).unlink()
         assert pool.path(0).name not in os.listdir(pool.mountpoint)
-        assert not (folder / pool.path(0).name).exists()
+        assert not (directory / pool.path(0).name).exists()
         assert os.pread(held[0], 4096, 0) == segment_bytes(0, 4096), "an open descriptor still reads it"
         assert os.pwrite(held[0], b"late", 0) == 4
         assert os.fstat(held[0]).st_size == MIB

@@ -23,24 +23,24 @@ SHOWN_WHERE_NOTHING_HELPS = 75
 
 
 @contextmanager
-def hard_links(folder: Path) -> Iterator[None]:
-    subprocess.run(["cp", "-al", str(folder), str(folder.parent / "backup")], check=True)
+def hard_links(directory: Path) -> Iterator[None]:
+    subprocess.run(["cp", "-al", str(directory), str(directory.parent / "backup")], check=True)
     yield
 
 
 @contextmanager
-def shared_blocks(folder: Path) -> Iterator[None]:
-    (folder.parent / "backup").mkdir()
-    for path in folder.iterdir():
-        copy = folder.parent / "backup" / path.name
+def shared_blocks(directory: Path) -> Iterator[None]:
+    (directory.parent / "backup").mkdir()
+    for path in directory.iterdir():
+        copy = directory.parent / "backup" / path.name
         subprocess.run(["cp", "--reflink=always", str(path), str(copy)], check=True)
     yield
 
 
 @contextmanager
-def open_on_the_disk(folder: Path) -> Iterator[None]:
+def open_on_the_disk(directory: Path) -> Iterator[None]:
     with ExitStack() as stack:
-        for path in folder.iterdir():
+        for path in directory.iterdir():
             stack.enter_context(path.open("rb"))
         yield
 
@@ -103,13 +103,13 @@ def test_what_is_open_on_the_disks_themselves_counts_as_held(
 def pool_of_two(
     disk_farm: DiskFarm, make_pool: Callable[..., PoolMount], fstype: str, *, written: bool = False
 ) -> PoolMount:
-    folders = []
+    directories = []
     for _ in range(2):
-        folder = disk_farm.add(fstype).path / "commitlog"
-        folder.mkdir(mode=0o700)
-        folders.append(folder)
+        directory = disk_farm.add(fstype).path / "commitlog"
+        directory.mkdir(mode=0o700)
+        directories.append(directory)
     size = 4 * MIB if fstype == "xfs" else MIB
-    pool = make_pool(disks=folders, retention=QUICK, segment_size=size)
+    pool = make_pool(disks=directories, retention=QUICK, segment_size=size)
     pool.start()
     pool.make_segments(range(SEGMENTS))
     if written:  # blocks that are only reserved are not shared

@@ -12,10 +12,10 @@ pytestmark = [pytest.mark.mounted, pytest.mark.slow]
 def twins(workdir):
     pools = []
     for name in ("one", "two"):
-        folder = workdir / name
-        disk = folder / "disk"
+        directory = workdir / name
+        disk = directory / "disk"
         disk.mkdir(parents=True)
-        pools.append(PoolMount(folder, [disk], name="twin"))
+        pools.append(PoolMount(directory, [disk], name="twin"))
     try:
         for pool in pools:
             pool.init()

@@ -20,9 +20,9 @@ ROUNDS = 30
 @pytest.fixture
 def single(disk_farm: DiskFarm, make_pool: Callable[..., PoolMount]) -> PoolMount:
     """A pool of one ext4 disk, which gives a freed inode number to the next file."""
-    folder = disk_farm.add("ext4").path / "commitlog"
-    folder.mkdir()
-    pool = make_pool(disks=[folder])
+    directory = disk_farm.add("ext4").path / "commitlog"
+    directory.mkdir()
+    pool = make_pool(disks=[directory])
     pool.start()
     return pool
 
@@ -46,7 +46,7 @@ def bare(pool: PoolMount, index: int) -> Path:
     return Path(pool.disks[0]) / pool.path(index).name
 
 
-def retired_folder(pool: PoolMount) -> Path:
+def retired_directory(pool: PoolMount) -> Path:
     return Path(pool.disks[0]) / ".commitlogfs"
 
 
@@ -75,13 +75,13 @@ def test_an_open_or_mapped_segment_and_its_successor_never_mix(single: PoolMount
             mapped.flush()
             assert os.pread(fd, 3, 200) == b"old"
         assert single.path(0).read_bytes() == bare(single, 0).read_bytes() == bytes([len(holders)]) * MIB
-        assert len(list(retired_folder(single).iterdir())) == len(holders)
+        assert len(list(retired_directory(single).iterdir())) == len(holders)
         assert os.listdir(single.mountpoint) == [single.path(0).name]
     finally:
         for fd, mapped in holders:
             mapped.close()
             os.close(fd)
-    eventually(lambda: not retired_folder(single).exists())
+    eventually(lambda: not retired_directory(single).exists())
     assert single.path(0).read_bytes() == bytes([len(holders)]) * MIB
 
 
@@ -125,12 +125,12 @@ def test_space_and_the_retired_file_go_with_the_last_close(single: PoolMount) ->
     before = free_blocks(single)
     with opened(single, 0) as first, opened(single, 0, os.O_RDONLY) as second:
         single.path(0).unlink()
-        (retired,) = retired_folder(single).iterdir()
+        (retired,) = retired_directory(single).iterdir()
         assert retired.stat().st_size == MIB
         assert os.fstat(first).st_nlink == 0
         assert free_blocks(single) <= before
         assert os.pread(second, 10, 0) == b"\1" * 10
-    eventually(lambda: not retired_folder(single).exists())
+    eventually(lambda: not retired_directory(single).exists())
     freed = (free_blocks(single) - before) * os.statvfs(single.disks[0]).f_frsize
     assert freed >= MIB
 
@@ -164,7 +164,7 @@ def test_a_temporary_that_is_removed_while_open(single: PoolMount) -> None:
         assert os.pread(fd, 10_000, 0) == b"a" * 5000 + b"b" * 5000
     finally:
         os.close(fd)
-    eventually(lambda: not retired_folder(single).exists())
+    eventually(lambda: not retired_directory(single).exists())
 
 
 def test_what_a_dead_daemon_left_retired_is_swept(single: PoolMount) -> None:
@@ -174,10 +174,10 @@ def test_what_a_dead_daemon_left_retired_is_swept(single: PoolMount) -> None:
     single.kill()
     with contextlib.suppress(OSError):  # ENOTCONN, but it is closed
         os.close(fd)
-    assert len(list(retired_folder(single).iterdir())) == 1
+    assert len(list(retired_directory(single).iterdir())) == 1
     single.start()
     assert "event=swept" in single.log_since_start()
-    assert not retired_folder(single).exists()
+    assert not retired_directory(single).exists()
     assert os.listdir(single.mountpoint) == []
 
 
@@ -194,5 +194,5 @@ def test_a_mount_in_use_is_not_given_up(single: PoolMount) -> None:
         assert os.pread(fd, 4, 0) == b"\1" * 4
         write_segment(single, 0, 2)
         assert os.pread(fd, 4, 0) == b"\1" * 4
-    eventually(lambda: not retired_folder(single).exists())
+    eventually(lambda: not retired_directory(single).exists())
     single.stop()

@@ -26,10 +26,10 @@ MakePool = Callable[..., PoolMount]
 
 def pool_of_two(disk_farm: DiskFarm, make_pool: MakePool) -> tuple[PoolMount, list[LoopDisk]]:
     disks = [disk_farm.add() for _ in range(2)]
-    folders = [disk.path / "commitlog" for disk in disks]
-    for folder in folders:
-        folder.mkdir(mode=0o700)
-    pool = make_pool(disks=folders, retention=AT_ONCE)
+    directories = [disk.path / "commitlog" for disk in disks]
+    for directory in directories:
+        directory.mkdir(mode=0o700)
+    pool = make_pool(disks=directories, retention=AT_ONCE)
     pool.start()
     pool.make_segments(range(SEGMENTS))
     return pool, disks

@@ -67,9 +67,9 @@ def allocated(path: Path) -> int:
 @pytest.fixture
 def outside(workdir: Path) -> Path:
     """A directory outside the mount with a segment-sized file of each index to come."""
-    folder = workdir / "outside"
-    folder.mkdir()
-    return folder
+    directory = workdir / "outside"
+    directory.mkdir()
+    return directory
 
 
 # --- looking ----------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 
 _ENTRY = """#!{python}
 import sys
-sys.path.insert(0, "{folder}")
+sys.path.insert(0, "{directory}")
 from commitlogfs.mount.{module} import main
 sys.exit(main())
 """
@@ -27,16 +27,16 @@ sys.exit(main())
 class Installed:
     """Two versions below `opt`, and commands in `bin` that lead to the chosen one, as README's lines make them."""
 
-    def __init__(self, folder: Path, pool: PoolMount) -> None:
-        self._opt, self.pool = folder / "opt", pool
+    def __init__(self, directory: Path, pool: PoolMount) -> None:
+        self._opt, self.pool = directory / "opt", pool
         for version in ("9.0.1", "9.0.2"):
             place = release(self._opt / version, version, linked=True)
             (place / "bin").mkdir()
             for name, module in (("commitlogfs", "cli"), ("commitlogfs-daemon", "serve")):
                 script = place / "bin" / name
-                script.write_text(_ENTRY.format(python=sys.executable, folder=place, module=module))
+                script.write_text(_ENTRY.format(python=sys.executable, directory=place, module=module))
                 script.chmod(0o755)
-        self.commands = folder / "bin"
+        self.commands = directory / "bin"
         self.commands.mkdir()
         self.choose("9.0.1")
         for name in ("commitlogfs", "commitlogfs-daemon"):

@@ -24,14 +24,14 @@ MakePool = Callable[..., PoolMount]
 
 
 @pytest.fixture(scope="module")
-def served(module_folder: Path) -> Iterator[list[PoolMount]]:
+def served(module_directory: Path) -> Iterator[list[PoolMount]]:
     """Two mounts of one runtime directory, with a segment each."""
     pools = []
     for name in NAMES:
-        folder = module_folder / name
-        (folder / "disk").mkdir(parents=True)
-        runtime = {"COMMITLOGFS_RUNTIME_DIR": str(module_folder / "run")}
-        pools.append(PoolMount(folder, [folder / "disk"], name=name, variables=runtime))
+        directory = module_directory / name
+        (directory / "disk").mkdir(parents=True)
+        runtime = {"COMMITLOGFS_RUNTIME_DIR": str(module_directory / "run")}
+        pools.append(PoolMount(directory, [directory / "disk"], name=name, variables=runtime))
     try:
         for pool in pools:
             pool.init("--mode", "0755")  # other users see it, too
@@ -44,9 +44,9 @@ def served(module_folder: Path) -> Iterator[list[PoolMount]]:
 
 
 @pytest.fixture
-def pools(served: list[PoolMount], module_folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[PoolMount]:
+def pools(served: list[PoolMount], module_directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[PoolMount]:
     """The same, for commands of this process."""
-    monkeypatch.setenv("COMMITLOGFS_RUNTIME_DIR", str(module_folder / "run"))
+    monkeypatch.setenv("COMMITLOGFS_RUNTIME_DIR", str(module_directory / "run"))
     return served
 
 
@@ -102,7 +102,7 @@ import sys
 from pathlib import Path
 from commitlogfs.mount import cli
 from commitlogfs.mount.config import model
-model.SYSTEM_FOLDER = Path(sys.argv[1])
+model.SYSTEM_DIRECTORY = Path(sys.argv[1])
 sys.exit(cli.main(["mount", "--daemon", "--no-keeper", sys.argv[2]]))
 """
 
@@ -127,16 +127,16 @@ AsUser = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def as_user(served: list[PoolMount], base_folder: Path) -> Iterator[AsUser]:
+def as_user(served: list[PoolMount], base_directory: Path) -> Iterator[AsUser]:
     """The command line as an ordinary user, beside two mounts of root."""
     lack = unprivileged.lacking()
     if lack:
         pytest.skip(lack)
-    folder = base_folder / "u"  # the path of a socket in it must be short
-    folder.mkdir(mode=0o755)
-    with Desktop(folder) as desktop:
+    directory = base_directory / "u"  # the path of a socket in it must be short
+    directory.mkdir(mode=0o755)
+    with Desktop(directory) as desktop:
         yield lambda *arguments: desktop.run(*CLI, *arguments)
-    sweep.remove_tree(folder)
+    sweep.remove_tree(directory)
 
 
 @pytest.mark.parametrize("by", ["name", "mountpoint"])

@@ -65,8 +65,8 @@ class Writer(threading.Thread):
 
 
 def place(pool: PoolMount, index: int) -> int:
-    folder = os.getxattr(pool.path(index), "user.commitlogfs.disk")
-    return [os.fsencode(disk) for disk in pool.disks].index(folder)
+    directory = os.getxattr(pool.path(index), "user.commitlogfs.disk")
+    return [os.fsencode(disk) for disk in pool.disks].index(directory)
 
 
 def run_against(disk_farm: DiskFarm, make_pool: MakePool, fstype: str) -> None:
@@ -79,10 +79,10 @@ def run_against(disk_farm: DiskFarm, make_pool: MakePool, fstype: str) -> None:
         flaky.unmount()
         flaky.mount("commit=1")  # it notices when it writes its journal
     disks = [flaky, disk_farm.add("ext4", 512 * MIB), disk_farm.add("ext4", 512 * MIB)]
-    folders = [disk.path / "commitlog" for disk in disks]
-    for folder in folders:
-        folder.mkdir(mode=0o700)
-    pool = make_pool(disks=folders, retention={"interval": '"1s"'})
+    directories = [disk.path / "commitlog" for disk in disks]
+    for directory in directories:
+        directory.mkdir(mode=0o700)
+    pool = make_pool(disks=directories, retention={"interval": '"1s"'})
     pool.start()
     writer = Writer(pool)
     writer.start()

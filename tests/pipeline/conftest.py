@@ -9,8 +9,8 @@ from support.spark import local_session
 
 
 @pytest.fixture(scope="session")
-def spark(base_folder: Path) -> Iterator[SparkSession]:
-    folder = base_folder / "spark"
-    folder.mkdir()
-    with local_session(folder) as session:
+def spark(base_directory: Path) -> Iterator[SparkSession]:
+    directory = base_directory / "spark"
+    directory.mkdir()
+    with local_session(directory) as session:
         yield session

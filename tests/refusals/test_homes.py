@@ -21,7 +21,7 @@ import os, sys
 from pathlib import Path
 from commitlogfs.mount.cli import main
 from commitlogfs.mount.config import model
-model.SYSTEM_FOLDER, uid = Path(sys.argv[1]), int(sys.argv[2])
+model.SYSTEM_DIRECTORY, uid = Path(sys.argv[1]), int(sys.argv[2])
 os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
 sys.exit(main(sys.argv[3:]))
 """
@@ -40,10 +40,10 @@ Run = Callable[..., Ran]
 @pytest.fixture
 def etc(workdir: Path) -> Path:
     """/etc/commitlogfs with one configuration, broker."""
-    folder = workdir / "etc"
-    folder.mkdir()
-    (folder / "broker.toml").write_text(_TOML)
-    return folder
+    directory = workdir / "etc"
+    directory.mkdir()
+    (directory / "broker.toml").write_text(_TOML)
+    return directory
 
 
 @pytest.fixture

@@ -255,7 +255,7 @@ def test_nothing_runs(pool: PoolMount) -> None:
         assert ran.err.count("\n") == 1
 
 
-def test_several_mounts_have_to_be_named(mounted: PoolMount, base_folder: Path) -> None:
+def test_several_mounts_have_to_be_named(mounted: PoolMount, base_directory: Path) -> None:
     mounted.runtime.mkdir(exist_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
         other.bind(os.fspath(mounted.runtime / "other.sock"))  # a daemon that died left it

@@ -19,8 +19,8 @@ COMMANDS: dict[str, Any] = {"commitlogfs": get_command(filesystem), "commitlogfs
 
 
 @pytest.fixture(scope="module")
-def share(base_folder: Path) -> Path:
-    prefix = base_folder / "manual"
+def share(base_directory: Path) -> Path:
+    prefix = base_directory / "manual"
     subprocess.run([sys.executable, "scripts/manual.py", str(prefix)], cwd=SOURCE, check=True, capture_output=True)
     return prefix / "share"
 

@@ -23,8 +23,8 @@ def test_commands_print_the_version_of_the_project(command: str) -> None:
 
 def test_no_module_states_a_version_of_its_own() -> None:
     stated = re.compile(rf"__version__|\b{re.escape(PROJECT['version'])}\b")
-    folders = ("bench", "console", "fusefs", "mount", "pipeline", "pyspark_commitlog", "store", "scripts")
-    modules = [path for folder in folders for path in (SOURCE / folder).rglob("*.py")]
+    directories = ("bench", "console", "fusefs", "mount", "pipeline", "pyspark_commitlog", "store", "scripts")
+    modules = [path for directory in directories for path in (SOURCE / directory).rglob("*.py")]
     assert not [path for path in modules if stated.search(path.read_text())]
 
 

@@ -60,21 +60,21 @@ PACKAGES = ("bench", "console", "fusefs", "mount", "pipeline", "store")
 
 
 def modules() -> set[str]:
-    return {str(path.relative_to(SOURCE)) for folder in PACKAGES for path in (SOURCE / folder).rglob("*.py")}
+    return {str(path.relative_to(SOURCE)) for directory in PACKAGES for path in (SOURCE / directory).rglob("*.py")}
 
 
 @pytest.fixture(scope="module")
-def release(base_folder: Path) -> Iterator[Release]:
-    folder = base_folder / "release"
-    folder.mkdir()
-    yield build_release(folder)
-    sweep.remove_tree(folder)
+def release(base_directory: Path) -> Iterator[Release]:
+    directory = base_directory / "release"
+    directory.mkdir()
+    yield build_release(directory)
+    sweep.remove_tree(directory)
 
 
 @pytest.fixture(scope="module")
-def installed(release: Release, base_folder: Path) -> Path:
+def installed(release: Release, base_directory: Path) -> Path:
     """The directory that the wheel is installed in, without its dependencies."""
-    target = base_folder / "release" / "installed"
+    target = base_directory / "release" / "installed"
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     subprocess.run([*pip, "install", "--no-deps", "--target", str(target), str(release.wheel)], check=True)
     return target
@@ -83,7 +83,7 @@ def installed(release: Release, base_folder: Path) -> Path:
 def test_wheel_has_units_logrotate_and_docs(release: Release) -> None:
     with zipfile.ZipFile(release.wheel) as wheel:
         names = {name.partition(".data/data/share/")[2] for name in wheel.namelist()}
-    expected = {f"{INSTALLED_IN[folder]}/{file}" for folder, files in SHIPPED.items() for file in files}
+    expected = {f"{INSTALLED_IN[directory]}/{file}" for directory, files in SHIPPED.items() for file in files}
     assert expected - names == set()
 
 
@@ -98,7 +98,7 @@ def test_wheel_has_every_module_and_the_licence(release: Release) -> None:
 def test_archive_has_sources_units_and_docs(release: Release) -> None:
     with tarfile.open(release.archive) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    expected = {f"{folder}/{file}".lstrip("/") for folder, files in SHIPPED.items() for file in files}
+    expected = {f"{directory}/{file}".lstrip("/") for directory, files in SHIPPED.items() for file in files}
     expected |= modules() | {"CONTRIBUTING.md", "Makefile", "scripts/setup", "store/_syscalls.c"}
     assert expected - names == set()
     assert not [name for name in names if name.endswith((".so", ".pyc"))]
@@ -112,7 +112,7 @@ def test_spark_finds_the_source_of_an_installed_wheel(installed: Path, workdir: 
     log = write_log(workdir / "log", 1 << 16, messages(500))
     environment = {**os.environ, "PYTHONPATH": str(installed), "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
-        [sys.executable, "-c", QUERY, str(log.folder), str(workdir / "spark")],
+        [sys.executable, "-c", QUERY, str(log.directory), str(workdir / "spark")],
         capture_output=True,
         text=True,
         env=environment,

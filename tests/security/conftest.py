@@ -12,18 +12,18 @@ SECRET = b"secret of somebody else\n"
 
 
 @pytest.fixture(scope="module")
-def shared(base_folder: Path, request: pytest.FixtureRequest) -> Iterator[PoolMount]:
+def shared(base_directory: Path, request: pytest.FixtureRequest) -> Iterator[PoolMount]:
     """A mounted pool of three directories, shared by a module's tests: each uses segments of its own."""
-    folder = base_folder / request.module.__name__.rpartition(".")[2]
-    disks = [folder / f"disk{number}" for number in range(3)]
+    directory = base_directory / request.module.__name__.rpartition(".")[2]
+    disks = [directory / f"disk{number}" for number in range(3)]
     for disk in disks:
         disk.mkdir(parents=True)
-    pool = PoolMount(folder, disks)
+    pool = PoolMount(directory, disks)
     pool.init()
     pool.start()
     yield pool
     pool.abandon()
-    sweep.remove_tree(folder)
+    sweep.remove_tree(directory)
 
 
 @pytest.fixture

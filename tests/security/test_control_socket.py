@@ -151,12 +151,12 @@ def test_peers_that_never_read_keep_nobody_waiting(shared: PoolMount) -> None:
 
 def test_descriptors_come_back(shared: PoolMount) -> None:
     assert shared.daemon is not None
-    folder = f"/proc/{shared.daemon.pid}/fd"
+    directory = f"/proc/{shared.daemon.pid}/fd"
     still_serves(shared)
-    before = len(os.listdir(folder))
+    before = len(os.listdir(directory))
     for _ in range(50):
         with connected(shared) as peer:
             peer.send(b"x")
             peer.recv(1000)
     still_serves(shared)
-    assert len(os.listdir(folder)) <= before + control_socket.MAX_PEERS
+    assert len(os.listdir(directory)) <= before + control_socket.MAX_PEERS

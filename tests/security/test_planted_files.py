@@ -46,7 +46,7 @@ def plant_socket(place: Path, secret: Path) -> None:
     os.close(here)
 
 
-def plant_folder(place: Path, secret: Path) -> None:
+def plant_directory(place: Path, secret: Path) -> None:
     place.mkdir()
     (place / "kept").touch()
 
@@ -65,7 +65,7 @@ PLANTS: list[Plant] = [
     plant_fifo,
     plant_device,
     plant_socket,
-    plant_folder,
+    plant_directory,
 ]
 
 _names = iter(range(1000))
@@ -198,10 +198,10 @@ def test_planted_where_the_next_segment_would_be_made(
     assert snapshot(*places) == planted
     assert shared.path(segment).name not in os.listdir(shared.mountpoint)
     for place in places:
-        shutil.rmtree(place) if plant is plant_folder else place.unlink()
+        shutil.rmtree(place) if plant is plant_directory else place.unlink()
 
 
-@pytest.mark.parametrize("plant", [plant_symlink, plant_fifo, plant_folder], ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize("plant", [plant_symlink, plant_fifo, plant_directory], ids=lambda plant: plant.__name__)
 def test_a_temporary_swapped_before_its_rename(shared: PoolMount, segment: int, secret: Path, plant: Plant) -> None:
     shared.path(segment).unlink()
     temporary = shared.mountpoint / f".{shared.path(segment).name}.x{segment}"
@@ -213,7 +213,7 @@ def test_a_temporary_swapped_before_its_rename(shared: PoolMount, segment: int, 
         temporary.rename(shared.path(segment))
     assert error.value.errno in (errno.EIO, errno.EINVAL)  # another file, or not a whole one
     assert not any(os.path.lexists(Path(disk) / shared.path(segment).name) for disk in shared.disks)
-    shutil.rmtree(place) if plant is plant_folder else place.unlink()
+    shutil.rmtree(place) if plant is plant_directory else place.unlink()
     temporary.unlink()
 
 
@@ -242,12 +242,12 @@ def test_nothing_left_open(shared: PoolMount, closed: int, secret: Path) -> None
     """Every refused open gives its descriptor back."""
     swap(shared, closed, plant_symlink, secret)
     assert shared.daemon is not None
-    folder = f"/proc/{shared.daemon.pid}/fd"
-    before = len(os.listdir(folder))
+    directory = f"/proc/{shared.daemon.pid}/fd"
+    before = len(os.listdir(directory))
     for _ in range(50):
         with pytest.raises(OSError, match=os.strerror(errno.EIO)):
             os.open(shared.path(closed), os.O_RDONLY)
-    assert len(os.listdir(folder)) <= before + 2
+    assert len(os.listdir(directory)) <= before + 2
 
 
 # --- before the mount --------------------------------------------------------------------------------

@@ -19,20 +19,20 @@ SIZE = 64 * 1024
 
 
 @pytest.fixture(scope="module")
-def served(base_folder: Path) -> Iterator[PoolMount]:
+def served(base_directory: Path) -> Iterator[PoolMount]:
     """One mount for all tests: each leaves an empty directory."""
-    folder = base_folder / "mounted_cases"
-    disks = [folder / f"disk{number}" for number in range(3)]
+    directory = base_directory / "mounted_cases"
+    disks = [directory / f"disk{number}" for number in range(3)]
     for disk in disks:
         disk.mkdir(parents=True)
-    pool = PoolMount(folder, disks, segment_size=SIZE, settings={"on_missing": '"degraded"'})
+    pool = PoolMount(directory, disks, segment_size=SIZE, settings={"on_missing": '"degraded"'})
     pool.init()
     try:
         pool.start()
         yield pool
     finally:
         pool.abandon()
-        sweep.remove_tree(folder)
+        sweep.remove_tree(directory)
 
 
 @pytest.fixture

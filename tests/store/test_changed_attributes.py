@@ -23,7 +23,7 @@ from commitlogfs.store.placement import POLICIES
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.pool.inventory import take_inventory
 from commitlogfs.store.pool.open import Pool
-from commitlogfs.store.pool.scan import scan_folder
+from commitlogfs.store.pool.scan import scan_directory
 from commitlogfs.store.segment import format_segment_name
 from commitlogfs.store.thresholds import Thresholds
 
@@ -70,7 +70,7 @@ def test_a_late_stat_does_not_undo_a_newer_one(dirfd, workdir):
     """A stat that saw a segment before its ftruncate, answered after it, would take it out of the listing."""
     (workdir / NAMES[4].decode()).write_bytes(b"")
     disk = Disk(DiskNumber(1), "id", "disk", dirfd, FilesystemKind("ext4", Suitability.FULL, ""), Thresholds())
-    inventory = take_inventory([(disk, scan_folder(dirfd, SIZE))], SIZE)
+    inventory = take_inventory([(disk, scan_directory(dirfd, SIZE))], SIZE)
     log = CommitLog(Pool("pool", SIZE, [disk], inventory, RootAttributes(0o755, 0, 0)), POLICIES["round-robin"])
     segment = log.find_name(NAMES[4])
     known = segment.attributes

@@ -9,21 +9,21 @@ _MNT_DETACH = 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def cover(folder: Path) -> None:
+def cover(directory: Path) -> None:
     """Something empty on top."""
-    _check(_libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, None), folder)
+    _check(_libc.mount(b"tmpfs", os.fsencode(directory), b"tmpfs", 0, None), directory)
 
 
-def unmount(folder: Path) -> None:
-    _check(_libc.umount2(os.fsencode(folder), 0), folder)
+def unmount(directory: Path) -> None:
+    _check(_libc.umount2(os.fsencode(directory), 0), directory)
 
 
-def detach(folder: Path) -> None:
+def detach(directory: Path) -> None:
     """As `umount -l`."""
-    _check(_libc.umount2(os.fsencode(folder), _MNT_DETACH), folder)
+    _check(_libc.umount2(os.fsencode(directory), _MNT_DETACH), directory)
 
 
-def _check(result: int, folder: Path) -> None:
+def _check(result: int, directory: Path) -> None:
     if result != 0:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), folder)
+        raise OSError(number, os.strerror(number), directory)

@@ -106,10 +106,10 @@ class Booted:
 
     def last_journal(self, *units: str) -> str:
         """Journal after `power_off`."""
-        folder = self.shared.parent / "upper/var/log/journal"
+        directory = self.shared.parent / "upper/var/log/journal"
         chosen = [f"--unit={unit}" for unit in units]
         done = subprocess.run(
-            ["journalctl", "-D", str(folder), *chosen, "-o", "cat", "--no-pager"],
+            ["journalctl", "-D", str(directory), *chosen, "-o", "cat", "--no-pager"],
             capture_output=True,
             text=True,
             check=True,
@@ -172,11 +172,11 @@ def booted(workdir: Path, units: dict[str, str]) -> Iterator[Booted]:
         subprocess.run(["umount", "-l", str(overlay)], check=False)
 
 
-def commands(folder: Path, *python: str) -> None:
-    """The commands of the package that `python` (a command line) imports, into the new `folder`."""
-    folder.mkdir()
+def commands(directory: Path, *python: str) -> None:
+    """The commands of the package that `python` (a command line) imports, into the new `directory`."""
+    directory.mkdir()
     for name, module in (("commitlogfs", "cli"), ("commitlogfs-daemon", "serve")):
-        script = folder / name
+        script = directory / name
         script.write_text(f'#!/bin/sh\nexec {shlex.join(python)} -m commitlogfs.mount.{module} "$@"\n')
         script.chmod(0o755)
 
@@ -209,9 +209,9 @@ def _init_of(pid: int) -> int | None:
 def _remove_group(group: Path) -> None:
     deadline = time.monotonic() + 10
     while group.exists():
-        for folder, _, _ in os.walk(group, topdown=False):
+        for directory, _, _ in os.walk(group, topdown=False):
             with contextlib.suppress(OSError):
-                os.rmdir(folder)
+                os.rmdir(directory)
         if time.monotonic() > deadline:
             shutil.rmtree(group, ignore_errors=True)
             return

@@ -51,20 +51,20 @@ class BrokerUnit(Broker):
             return False
 
 
-def release(folder: Path, version: str, *, linked: bool = False) -> Path:
-    """A copy of the package as another version, below the new `folder`; what to put into $PYTHONPATH.
+def release(directory: Path, version: str, *, linked: bool = False) -> Path:
+    """A copy of the package as another version, below the new `directory`; what to put into $PYTHONPATH.
 
     `linked`: its code is the project's own, compiled already, and only its version is another.
     """
     source = Path(__file__).parents[2]
-    (folder / "commitlogfs").mkdir(parents=True)
+    (directory / "commitlogfs").mkdir(parents=True)
     for package in ("bench", "fusefs", "mount", "store"):
-        place = folder / "commitlogfs" / package
+        place = directory / "commitlogfs" / package
         if linked:
             place.symlink_to(source / package)
         else:
             shutil.copytree(source / package, place, ignore=shutil.ignore_patterns("__pycache__", "*.c"))
-    about = folder / f"commitlogfs-{version}.dist-info"
+    about = directory / f"commitlogfs-{version}.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: commitlogfs\nVersion: {version}\n")
-    return folder
+    return directory

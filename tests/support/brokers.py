@@ -44,7 +44,7 @@ class Stand:
         self._brokers.append(broker)
         return broker
 
-    def folders(self) -> list[Path]:
+    def directories(self) -> list[Path]:
         return [Path(disk) for disk in self.pool.disks]
 
     def close(self) -> None:
@@ -120,20 +120,20 @@ def complaints(broker: Broker) -> list[str]:
     return [line for line in lines if _COMPLAINT.search(line) and not any(word in line for word in _UNRELATED)]
 
 
-def mapped_segments(broker: Broker, folder: Path) -> set[str]:
+def mapped_segments(broker: Broker, directory: Path) -> set[str]:
     """The segments the broker works with: it keeps every one of them mapped."""
-    prefix = f"{folder}/"
+    prefix = f"{directory}/"
     maps = Path(f"/proc/{broker.pid}/maps").read_text()
     return {
         line.split()[5].removeprefix(prefix) for line in maps.splitlines() if line.split()[5:6] and prefix in line
     }
 
 
-def digest(folder: Path) -> dict[str, str]:
+def digest(directory: Path) -> dict[str, str]:
     """Path -> checksum of every file below a directory."""
     return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("*"))
         if path.is_file()
     }
 
@@ -149,10 +149,10 @@ def line_count(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def fill(folder: Path, percent: float, name: str = "filler") -> Path:
+def fill(directory: Path, percent: float, name: str = "filler") -> Path:
     """Fill a disk with foreign data up to `percent` of used / (used + available); returns the file."""
-    filler = folder / name
-    st = os.statvfs(folder)
+    filler = directory / name
+    st = os.statvfs(directory)
     used = (st.f_blocks - st.f_bfree) * st.f_frsize
     entire = used + st.f_bavail * st.f_frsize
     wanted = int(entire * percent / 100) - used

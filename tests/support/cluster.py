@@ -25,19 +25,19 @@ _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 class SparkCluster:
     """Started inside `with`; whatever it has started, executors too, is gone after."""
 
-    def __init__(self, folder: Path, *, workers: int = 2) -> None:
-        self._folder, self._count = folder, workers
+    def __init__(self, directory: Path, *, workers: int = 2) -> None:
+        self._directory, self._count = directory, workers
         self._daemons: list[subprocess.Popen[bytes]] = []
         self.url = ""
 
     def __enter__(self) -> Self:
-        self._folder.mkdir(exist_ok=True)
+        self._directory.mkdir(exist_ok=True)
         try:
             master = self._start("master", "master.Master", "--port", "0")
             self.url = eventually(lambda: self._find(master, "master", _MASTER_URL), _START_S)
             for number in range(self._count):
                 name = f"worker{number}"
-                work = self._folder / name
+                work = self._directory / name
                 arguments = ("--port", "0", "--cores", "1", "--memory", "1g", "--work-dir", str(work), self.url)
                 worker = self._start(name, "worker.Worker", *arguments)
                 registered = re.compile("Successfully registered with master")
@@ -74,9 +74,11 @@ class SparkCluster:
             **os.environ,
             "SPARK_HOME": str(_SPARK_HOME),
             "SPARK_LOCAL_IP": _HOST,  # its web page, too, is for this machine alone
-            "SPARK_LOCAL_DIRS": str(self._folder / "local"),
+            "SPARK_LOCAL_DIRS": str(self._directory / "local"),
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": f"-XX:-UsePerfData -XX:TieredStopAtLevel=1 -Djava.io.tmpdir={self._folder}",
+            "SPARK_DAEMON_JAVA_OPTS": (
+                f"-XX:-UsePerfData -XX:TieredStopAtLevel=1 -Djava.io.tmpdir={self._directory}"
+            ),
             "PYSPARK_PYTHON": sys.executable,
         }
         with self._log(name).open("ab") as log:
@@ -89,14 +91,14 @@ class SparkCluster:
                 stdout=log,
                 stderr=log,
                 env=environment,
-                cwd=self._folder,
+                cwd=self._directory,
                 start_new_session=True,
             )
         self._daemons.append(daemon)
         return daemon
 
     def _log(self, name: str) -> Path:
-        return self._folder / f"{name}.log"
+        return self._directory / f"{name}.log"
 
     def _find(self, daemon: subprocess.Popen[bytes], name: str, pattern: re.Pattern[str]) -> str:
         text = self._log(name).read_text(errors="replace")

@@ -1,6 +1,6 @@
 """Random operations on segments of a mount, one after the other, beside an oracle: in the manner of fsx.
 
-    python -m support.exerciser MOUNTPOINT --disk FOLDER ... --seed N --operations N [--plain] [--replace-every N]
+    python -m support.exerciser MOUNTPOINT --disk DIR ... --seed N --operations N [--plain] [--replace-every N]
 
 With --replace-every it prints `replace` at random steps of its own and continues at once; its parent then
 replaces the daemon and answers with an empty line. The next `replace` waits for that answer, so the same seed means

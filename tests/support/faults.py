@@ -19,8 +19,8 @@ def why_not() -> str:
 class FaultPlan:
     """Faults for one process; put `variables` into its environment, or its keeper's."""
 
-    def __init__(self, folder: Path) -> None:
-        shim, plan = folder / "fault_shim.so", folder / "fault_plan"
+    def __init__(self, directory: Path) -> None:
+        shim, plan = directory / "fault_shim.so", directory / "fault_plan"
         flags = ("-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror")
         subprocess.run(["cc", *flags, "-o", shim, _SHIM, "-ldl"], check=True)
         plan.write_bytes(bytes(_PLAN.size))

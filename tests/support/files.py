@@ -26,14 +26,14 @@ def packed_attributes(
 
 @contextmanager
 def open_disk(
-    folder: Path, number: int = 1, *, state: DiskState = DiskState.RW, thresholds: Thresholds | None = None
+    directory: Path, number: int = 1, *, state: DiskState = DiskState.RW, thresholds: Thresholds | None = None
 ) -> Iterator[Disk]:
     """A disk over an existing directory."""
-    dirfd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    dirfd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     disk = Disk(
         DiskNumber(number),
         f"disk-{number}",
-        str(folder),
+        str(directory),
         dirfd,
         filesystem.identify(dirfd),
         thresholds or Thresholds(),
@@ -45,5 +45,5 @@ def open_disk(
         disk.close()
 
 
-def names_in(folder: Path) -> list[str]:
-    return sorted(os.listdir(folder))
+def names_in(directory: Path) -> list[str]:
+    return sorted(os.listdir(directory))

@@ -56,7 +56,7 @@ def await_disk(pool: PoolMount, index: int, condition: Callable[[Any], bool]) ->
 
 def fill_and_await(pool: PoolMount, index: int, percent: float) -> None:
     """Fill the disk under member `index` and wait until the daemon has seen it."""
-    folder = Path(pool.disks[index]).parent
-    fill_to(folder, percent)
-    now = used_percent(folder)
+    directory = Path(pool.disks[index]).parent
+    fill_to(directory, percent)
+    now = used_percent(directory)
     await_disk(pool, index, lambda disk: disk["used_percent"] is not None and abs(disk["used_percent"] - now) < 0.5)

@@ -30,12 +30,12 @@ class FlakyDisk(LoopDisk):
 
     read_delay_ms: ClassVar[int] = 0
 
-    def __init__(self, folder: Path, fstype: str, size_bytes: int) -> None:
-        super().__init__(folder, fstype, size_bytes)
-        self._store = folder / "store"
-        self._serving = folder / "nbd"
-        self._writes_fail = folder / "writes-fail"
-        self._reads_fail = folder / "reads-fail"
+    def __init__(self, directory: Path, fstype: str, size_bytes: int) -> None:
+        super().__init__(directory, fstype, size_bytes)
+        self._store = directory / "store"
+        self._serving = directory / "nbd"
+        self._writes_fail = directory / "writes-fail"
+        self._reads_fail = directory / "reads-fail"
         self._servers: list[subprocess.Popen[bytes]] = []
 
     def mount(self, *options: str) -> None:
@@ -86,7 +86,7 @@ class FlakyDisk(LoopDisk):
         """Move the image behind nbdkit, and put nbdfuse's file in its place."""
         self.image.rename(self._store)
         self._serving.mkdir()
-        socket, served = self.folder / "socket", self._serving / "disk"
+        socket, served = self.directory / "socket", self._serving / "disk"
         self._start(
             *("nbdkit", "--foreground", "--exit-with-parent", "-U", str(socket)),
             *("--filter=error", "--filter=delay", "file"),
@@ -101,7 +101,7 @@ class FlakyDisk(LoopDisk):
         self.image.symlink_to(served)
 
     def _start(self, *command: str) -> None:
-        log = (self.folder / f"{command[0]}.log").open("wb")
+        log = (self.directory / f"{command[0]}.log").open("wb")
         with log:
             self._servers.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
 

@@ -36,13 +36,13 @@ def copy_present(place: Path) -> None:
 
 @dataclass(frozen=True)
 class Installations:
-    """Versions beside each other in `folder`; `choose` selects one."""
+    """Versions beside each other in `directory`; `choose` selects one."""
 
-    folder: Path
+    directory: Path
 
     def install(self, name: str, source: Path) -> None:
         """Install the source into a virtual environment, with the libraries of the tests' own."""
-        place = self.folder / name
+        place = self.directory / name
         venv.create(place, symlinks=True)
         libraries = Path(sysconfig.get_path("purelib", vars={"base": str(place)}))
         # On the module path only: the .pth files in there, such as this project's own, have no effect.
@@ -55,14 +55,14 @@ class Installations:
 
     def choose(self, name: str) -> None:
         """Point the link at this version, as `ln -sfT` does."""
-        (self.folder / "next").symlink_to(name)
-        (self.folder / "next").rename(self.folder / "chosen")
+        (self.directory / "next").symlink_to(name)
+        (self.directory / "next").rename(self.directory / "chosen")
 
     def run(self, *arguments: object, runtime: Path) -> str:
         """Standard output of a command of the chosen version, which must succeed."""
         command, *rest = map(str, arguments)
         done = subprocess.run(
-            [str(self.folder / "chosen" / "bin" / command), *rest],
+            [str(self.directory / "chosen" / "bin" / command), *rest],
             capture_output=True,
             text=True,
             check=False,
@@ -77,5 +77,7 @@ class Installations:
     def version_of(self, pid: int) -> str:
         """Which version a daemon runs, by the code that it has loaded."""
         maps = Path(f"/proc/{pid}/maps").read_text()
-        (name,) = {path.name for path in self.folder.iterdir() if not path.is_symlink() and f"{path}/lib/" in maps}
+        (name,) = {
+            path.name for path in self.directory.iterdir() if not path.is_symlink() and f"{path}/lib/" in maps
+        }
         return name

@@ -28,7 +28,7 @@ STUB = Path(__file__).with_name("stub_daemon.py")
 class KeptStub:
     """A keeper, started as `commitlogfs mount` starts it, over stub daemons. `end` whatever happens."""
 
-    folder: Path
+    directory: Path
     name: str = "stub"
     watchdog_s: float = 0.0
     keeper: subprocess.Popen[bytes] | None = None
@@ -38,34 +38,34 @@ class KeptStub:
 
     @property
     def mountpoint(self) -> Path:
-        return self.folder / "mnt"
+        return self.directory / "mnt"
 
     @property
     def runtime(self) -> Path:
-        return self.folder / "run"
+        return self.directory / "run"
 
     @property
     def env(self) -> dict[str, str]:
-        runs = f"{os.environ[sweep.RUNS_VARIABLE]}:{self.folder}"
+        runs = f"{os.environ[sweep.RUNS_VARIABLE]}:{self.directory}"
         own = {"COMMITLOGFS_RUNTIME_DIR": str(self.runtime), sweep.RUNS_VARIABLE: runs}
         return {**os.environ, **own, **self.environment}
 
     @property
     def log(self) -> str:
-        path = self.folder / "log"
+        path = self.directory / "log"
         return path.read_text() if path.exists() else ""
 
     def plan(self, *runs: str) -> None:
-        (self.folder / "plan").write_text("".join(f"{run}\n" for run in runs))
+        (self.directory / "plan").write_text("".join(f"{run}\n" for run in runs))
 
     def command(self) -> list[str]:
-        return [sys.executable, str(STUB), str(self.folder), str(self.mountpoint), self.name]
+        return [sys.executable, str(STUB), str(self.directory), str(self.mountpoint), self.name]
 
     def start(self, **options: Any) -> None:
         self.mountpoint.mkdir(exist_ok=True)
         told = Options(self.name, str(self.mountpoint), tuple(self.command()), self.watchdog_s, **options)
         pass_fds = [told.report_fd] if told.report_fd is not None else []
-        with (self.folder / "log").open("ab") as log:
+        with (self.directory / "log").open("ab") as log:
             self.keeper = subprocess.Popen(
                 [*self.launcher, *told.command_line()],
                 stdin=subprocess.DEVNULL,
@@ -80,12 +80,12 @@ class KeptStub:
         self.launcher = (sys.executable, "-P", "-c", _HURRIED)
 
     def runs(self) -> list[dict[str, Any]]:
-        path = self.folder / "runs"
+        path = self.directory / "runs"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def standbys(self) -> list[int]:
         """All that ever stood by."""
-        path = self.folder / "standbys"
+        path = self.directory / "standbys"
         return [int(pid) for pid in path.read_text().split()] if path.exists() else []
 
     def wait_standby(self, count: int = 1) -> int:
@@ -113,7 +113,7 @@ class KeptStub:
 
     def end(self) -> None:
         """Keepers and daemons get each other back: all at once."""
-        sweep.kill_processes(self.folder)
+        sweep.kill_processes(self.directory)
         if self.keeper is not None:
             self.keeper.wait()
         while self.mounts():

@@ -37,7 +37,7 @@ _MKFS = {
     "xfs": ["mkfs.xfs", "-q", "-f", "-K", "-L"],
 }
 _MAX_LABEL = 12
-_TOOL_FOLDERS = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+_TOOL_DIRECTORIES = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 """Not on everybody's PATH."""
 
 
@@ -55,18 +55,18 @@ def loop_available() -> str:
 
 def mkfs_available(fstype: str) -> bool:
     """Whether disks of this type can be made."""
-    return fstype in _MKFS and shutil.which(f"mkfs.{fstype}", path=_TOOL_FOLDERS) is not None
+    return fstype in _MKFS and shutil.which(f"mkfs.{fstype}", path=_TOOL_DIRECTORIES) is not None
 
 
 class LoopDisk:
     """One disk. `path` is the directory it is mounted at (on ext4 with a `lost+found` in it)."""
 
-    def __init__(self, folder: Path, fstype: str, size_bytes: int) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path, fstype: str, size_bytes: int) -> None:
+        self.directory = directory
         self.fstype = fstype
         self.size_bytes = size_bytes
-        self.image = folder / "image"
-        self.path = folder / "disk"
+        self.image = directory / "image"
+        self.path = directory / "disk"
 
     @classmethod
     def create(cls, workdir: Path, fstype: str, size_bytes: int, label: str = "disk") -> Self:
@@ -76,7 +76,7 @@ class LoopDisk:
         if fstype == "xfs" and size_bytes < XFS_MIN_BYTES:
             raise ValueError(f"mkfs.xfs refuses less than {XFS_MIN_BYTES} bytes, got {size_bytes}")
         disk = cls(workdir / label, fstype, size_bytes)
-        disk.folder.mkdir(parents=True)
+        disk.directory.mkdir(parents=True)
         try:
             disk.path.mkdir()
             with disk.image.open("wb") as image:
@@ -157,7 +157,7 @@ class LoopDisk:
     def destroy(self) -> None:
         """Unmount it and delete its directory, image included."""
         self.unmount()
-        shutil.rmtree(self.folder)
+        shutil.rmtree(self.directory)
 
 
 Kind = TypeVar("Kind", bound=LoopDisk)

@@ -53,7 +53,7 @@ class MutatedLog:
         return faults + [f"the old message at {offset} is read" for offset in sorted(known & self.stale)]
 
     def _is_seen(self, offset: int) -> bool:
-        segments = [path for path in sorted(self.log.folder.iterdir()) if int(path.name) >= self._base(offset)]
+        segments = [path for path in sorted(self.log.directory.iterdir()) if int(path.name) >= self._base(offset)]
         contents = b"".join(path.read_bytes() for path in segments)
         return any(contents[offset - self._base(offset) :])
 
@@ -61,11 +61,11 @@ class MutatedLog:
         return offset - offset % self.log.segment_size
 
 
-def make_mutated_log(folder: Path, seed: int) -> MutatedLog:
+def make_mutated_log(directory: Path, seed: int) -> MutatedLog:
     """One to ten damages in a log of one to four segments, every third of which a broker had cut back before."""
     chance = random.Random(seed)  # noqa: S311
     size = chance.choice(_SEGMENT_SIZES)
-    log = WrittenLog(folder, size)
+    log = WrittenLog(directory, size)
     stop = size * chance.choice((1, 1, 2, 3)) + chance.randrange(size)
     longest = chance.choice((40, 300, 1500))
     number = 0
@@ -140,17 +140,17 @@ def _add_other_files(log: WrittenLog, chance: random.Random) -> None:
     last = log.segment_at(log.end - 1 if log.end % log.segment_size == 0 and log.end else log.end)
     kind = chance.randrange(4)
     if kind == 0:
-        ahead = log.folder / f"{int(last.name) + log.segment_size:020d}"
+        ahead = log.directory / f"{int(last.name) + log.segment_size:020d}"
         if not ahead.exists():
             with ahead.open("xb") as file:
                 file.truncate(log.segment_size)
-    elif kind == 1 and log.end % log.segment_size and len(list(log.folder.iterdir())) > 1:
+    elif kind == 1 and log.end % log.segment_size and len(list(log.directory.iterdir())) > 1:
         with last.open("r+b") as file:
             file.truncate(min(log.segment_size, log.end % log.segment_size + chance.randrange(2000)))
 
 
 def _damage(log: WrittenLog, chance: random.Random) -> tuple[int, int] | None:
-    files = sorted(log.folder.iterdir())
+    files = sorted(log.directory.iterdir())
     length = chance.choice((1, 1, 1, 2, 8, 40, 200, 1000))
     match chance.randrange(5):
         case 0:

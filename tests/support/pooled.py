@@ -51,9 +51,12 @@ class Parts:
     """The parts that serve a mount, without forced deletion and without a kernel."""
 
     def __init__(
-        self, folders: list[Path], commitlog: CommitLog, reclaim: Callable[[], Awaitable[bool]] = nothing_to_reclaim
+        self,
+        directories: list[Path],
+        commitlog: CommitLog,
+        reclaim: Callable[[], Awaitable[bool]] = nothing_to_reclaim,
     ) -> None:
-        self.folders = folders
+        self.directories = directories
         self.commitlog = commitlog
         self.kernel = Kernel()
         observer = SilentObserver()
@@ -110,12 +113,12 @@ def open_parts(
     reclaim: Callable[[], Awaitable[bool]] = nothing_to_reclaim,
 ) -> Iterator[Parts]:
     """A new pool of `count` directories in `workdir`."""
-    folders = [workdir / f"disk{number}" for number in range(1, count + 1)]
-    specs = tuple(DiskSpec(str(folder), Thresholds()) for folder in folders)
+    directories = [workdir / f"disk{number}" for number in range(1, count + 1)]
+    specs = tuple(DiskSpec(str(directory), Thresholds()) for directory in directories)
     with ExitStack() as stack:
         birth.execute(birth.plan_init(specs, segment_size, RootAttributes(0o755, 0, 0), stack), specs, stack)
     commitlog = CommitLog(open_pool(specs, segment_size), POLICIES["round-robin"])
-    parts = Parts(folders, commitlog, reclaim)
+    parts = Parts(directories, commitlog, reclaim)
     try:
         yield parts
     finally:

@@ -53,10 +53,10 @@ def rebuild_in_process(
     return read_files(building / "out") | read_files(building / "index", "index/"), figures
 
 
-def read_files(folder: Path, prefix: str = "") -> dict[str, bytes]:
-    """Path below `folder` -> content."""
+def read_files(directory: Path, prefix: str = "") -> dict[str, bytes]:
+    """Path below `directory` -> content."""
     return {
-        prefix + str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
+        prefix + str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
         if path.is_file()
     }

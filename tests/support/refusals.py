@@ -8,9 +8,9 @@ from support.pools import MIB, PoolMount, segment_bytes, segment_name
 from commitlogfs.mount.linux import mountinfo
 
 
-def write_segment(folder: Path, index: int, size: int = MIB) -> Path:
+def write_segment(directory: Path, index: int, size: int = MIB) -> Path:
     """A segment as a broker leaves it, without a mount."""
-    path = folder / segment_name(index, MIB)
+    path = directory / segment_name(index, MIB)
     with path.open("wb") as file:
         file.write(segment_bytes(index, min(4096, size)))
         file.truncate(size)

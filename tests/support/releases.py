@@ -21,16 +21,16 @@ def copy_source(place: Path) -> None:
     shutil.copytree(SOURCE, place, ignore=left_out)
 
 
-def build_release(folder: Path) -> Release:
+def build_release(directory: Path) -> Release:
     """Build the archive, and the wheel from that archive alone, so that neither can lack what the tree has."""
-    copy_source(folder / "sources")
+    copy_source(directory / "sources")
     done = subprocess.run(
-        [sys.executable, "-m", "build", "--outdir", str(folder / "dist"), str(folder / "sources")],
+        [sys.executable, "-m", "build", "--outdir", str(directory / "dist"), str(directory / "sources")],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (archive,) = (folder / "dist").glob("*.tar.gz")
-    (wheel,) = (folder / "dist").glob("*.whl")
+    (archive,) = (directory / "dist").glob("*.tar.gz")
+    (wheel,) = (directory / "dist").glob("*.whl")
     return Release(archive, wheel)

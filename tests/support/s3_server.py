@@ -23,10 +23,10 @@ def lack() -> str:
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[str]:
+def s3_server(directory: Path) -> Iterator[str]:
     """Its HOST:PORT."""
     port = free_port((0,))
-    with (folder / "s3.log").open("wb") as log:
+    with (directory / "s3.log").open("wb") as log:
         server = subprocess.Popen(
             [sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(port)],
             stdin=subprocess.DEVNULL,
@@ -37,7 +37,7 @@ def s3_server(folder: Path) -> Iterator[str]:
     try:
 
         def answers() -> bool:
-            assert server.poll() is None, (folder / "s3.log").read_text()
+            assert server.poll() is None, (directory / "s3.log").read_text()
             with socket.socket() as probe:
                 return probe.connect_ex((HOST, port)) == 0
 

@@ -6,15 +6,15 @@ from pathlib import Path
 _Entry = tuple[object, ...]
 
 
-def snapshot(*folders: Path) -> dict[str, _Entry]:
+def snapshot(*directories: Path) -> dict[str, _Entry]:
     """lstat (but for the access time), extended attributes and link targets of everything, contents of small files.
 
     Mounts are not entered.
     """
     found: dict[str, _Entry] = {}
-    for folder in folders:
-        device = os.lstat(folder).st_dev
-        _look(os.fspath(folder), device, found)
+    for directory in directories:
+        device = os.lstat(directory).st_dev
+        _look(os.fspath(directory), device, found)
     return found
 
 

@@ -15,16 +15,16 @@ _END_S = 30.0
 
 @contextmanager
 def local_session(
-    folder: Path, *, master: str = MASTER, settings: Mapping[str, str] | None = None
+    directory: Path, *, master: str = MASTER, settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """One for this process, small, with everything it writes below `folder`."""
+    """One for this process, small, with everything it writes below `directory`."""
     small = {
         "spark.driver.memory": "1g",
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "2",
-        "spark.local.dir": str(folder / "spark"),
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder} -XX:-UsePerfData",
+        "spark.local.dir": str(directory / "spark"),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={directory} -XX:-UsePerfData",
     }
     spark = session("tests", master=master, settings={**small, **(settings or {})})
     try:

@@ -1,10 +1,10 @@
 """Spark drivers of their own, so that a test can have several, on a cluster, and kill them.
 
-    python -m support.spark_driver count MASTER LOG [KEY=VALUE ...]      prints one line of JSON
-    python -m support.spark_driver stream LOG FOLDER [KEY=VALUE ...]     into FOLDER/table, until killed
-    python -m support.spark_driver drain LOG FOLDER [KEY=VALUE ...]      the same up to the log's present end
+    python -m support.spark_driver count MASTER LOG [KEY=VALUE ...]   prints one line of JSON
+    python -m support.spark_driver stream LOG DIR [KEY=VALUE ...]     into DIR/table, until killed
+    python -m support.spark_driver drain LOG DIR [KEY=VALUE ...]      the same up to the log's present end
 
-KEY=VALUE is an option of the source, or a setting of Spark where it begins with "spark.". `count` with marks=FOLDER
+KEY=VALUE is an option of the source, or a setting of Spark where it begins with "spark.". `count` with marks=DIR
 leaves a file there for each partition, and takes its time.
 """
 
@@ -70,12 +70,12 @@ def run(*arguments: object, timeout_s: float = BUSY_S) -> str:
     return finish(start(*arguments), timeout_s)
 
 
-def _session(master: str, settings: dict[str, str], folder: Path | None = None) -> Any:
+def _session(master: str, settings: dict[str, str], directory: Path | None = None) -> Any:
     from commitlogfs.pipeline.source.session import session
 
     small = {"spark.driver.memory": "768m", "spark.sql.shuffle.partitions": "2"}
-    if folder is not None:
-        small["spark.local.dir"] = str(folder / "local")
+    if directory is not None:
+        small["spark.local.dir"] = str(directory / "local")
     return session("driver", master=master, settings=small | settings)
 
 
@@ -101,13 +101,13 @@ def _count(master: str, log: str, options: dict[str, str], settings: dict[str, s
     spark.stop()
 
 
-def _stream(log: str, folder: Path, options: dict[str, str], settings: dict[str, str], *, drain: bool) -> None:
-    spark = _session("local[2]", settings, folder)
+def _stream(log: str, directory: Path, options: dict[str, str], settings: dict[str, str], *, drain: bool) -> None:
+    spark = _session("local[2]", settings, directory)
     schema = "commitLogOffset long, topic string, queueId int, queueOffset long, body binary"
     rows = spark.readStream.format("commitlog").schema(schema).options(startingOffsets="earliest", **options)
-    sink = rows.load(log).writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
+    sink = rows.load(log).writeStream.format("parquet").option("checkpointLocation", str(directory / "checkpoint"))
     sink = sink.trigger(availableNow=True) if drain else sink.trigger(processingTime="500 milliseconds")
-    sink.start(str(folder / "table")).awaitTermination()
+    sink.start(str(directory / "table")).awaitTermination()
     spark.stop()
 
 

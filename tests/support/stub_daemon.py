@@ -1,11 +1,11 @@
 """A daemon that does nothing but speak the keeper's protocol over a mount that nobody answers for.
 
-Run as a program: `stub_daemon.py FOLDER MOUNTPOINT NAME`. Each run takes the first line of FOLDER/plan, a list
-of steps, and appends one line of JSON to FOLDER/runs, which says what it was started with. One that stands by
-notes its pid in FOLDER/standbys (and cannot be loaded if FOLDER/broken is there, and is busy for as many seconds as
-FOLDER/slow says), and runs when it is called.
+Run as a program: `stub_daemon.py DIR MOUNTPOINT NAME`. Each run takes the first line of DIR/plan, a list
+of steps, and appends one line of JSON to DIR/runs, which says what it was started with. One that stands by
+notes its pid in DIR/standbys (and cannot be loaded if DIR/broken is there, and is busy for as many seconds as
+DIR/slow says), and runs when it is called.
 Without a plan it mounts (or takes over), is READY and feeds the watchdog until it is killed; a signal that
-stops it is noted in FOLDER/signals and ends it with status 0 after an unmount.
+stops it is noted in DIR/signals and ends it with status 0 after an unmount.
 """
 
 import ctypes
@@ -24,9 +24,9 @@ _BUSY_S = 8.0
 
 
 class Stub:
-    def __init__(self, folder: Path, mountpoint: str, name: str) -> None:
+    def __init__(self, directory: Path, mountpoint: str, name: str) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked by the keeper while a daemon loads
-        self.folder, self.mountpoint, self.name = folder, mountpoint, name
+        self.directory, self.mountpoint, self.name = directory, mountpoint, name
         self.received = self._stand_by() if STANDBY_OPTION in sys.argv else self._received()
         self.device = self.received.get("fuse", -1)
 
@@ -39,18 +39,18 @@ class Stub:
     def _stand_by(self) -> dict[str, int]:
         from commitlogfs.mount.daemon.standby import wait_until_called
 
-        with (self.folder / "standbys").open("a") as standbys:
+        with (self.directory / "standbys").open("a") as standbys:
             standbys.write(f"{os.getpid()}\n")
-        if (self.folder / "broken").exists():
+        if (self.directory / "broken").exists():
             sys.exit(1)
-        if (self.folder / "slow").exists():
-            ready_at = time.monotonic() + float((self.folder / "slow").read_text())
+        if (self.directory / "slow").exists():
+            ready_at = time.monotonic() + float((self.directory / "slow").read_text())
             while time.monotonic() < ready_at:
                 pass
         return wait_until_called(int(sys.argv[sys.argv.index(STANDBY_OPTION) + 1]))
 
     def steps(self) -> Sequence[str]:
-        path = self.folder / "plan"
+        path = self.directory / "plan"
         lines = path.read_text().splitlines() if path.exists() else []
         if not lines:
             return DEFAULT_STEPS.split()
@@ -68,7 +68,7 @@ class Stub:
             "fds": {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in _open_fds()},
             "cwd": os.getcwd(),
         }
-        with (self.folder / "runs").open("a") as runs:
+        with (self.directory / "runs").open("a") as runs:
             runs.write(json.dumps(run) + "\n")
 
     def run(self) -> None:
@@ -102,7 +102,7 @@ class Stub:
         self._notify("BARRIER=1", [writer])
         os.close(writer)
         os.read(reader, 1)
-        (self.folder / "barrier").touch()
+        (self.directory / "barrier").touch()
 
     def do_report(self, text: str) -> None:
         fd = int(sys.argv[sys.argv.index("--report-fd") + 1])
@@ -110,10 +110,10 @@ class Stub:
         os.close(fd)
 
     def do_prepare(self, _: str) -> None:
-        """Its result goes to FOLDER/prepared."""
+        """Its result goes to DIRECTORY/prepared."""
         from commitlogfs.mount.daemon.successor import prepare
 
-        with (self.folder / "prepared").open("a") as prepared:
+        with (self.directory / "prepared").open("a") as prepared:
             prepared.write(f"{prepare()}\n")
 
     def do_exit(self, status: str) -> None:
@@ -131,7 +131,7 @@ class Stub:
         os.waitpid(pid, 0)
 
     def do_wait(self, name: str) -> None:
-        while not (self.folder / name).exists():
+        while not (self.directory / name).exists():
             time.sleep(0.01)
 
     def do_hang(self, _: str) -> None:
@@ -139,12 +139,12 @@ class Stub:
             signal.pause()
 
     def do_handle(self, _: str) -> None:
-        """From here on, a signal that stops a daemon unmounts, unless FOLDER/busy is there."""
+        """From here on, a signal that stops a daemon unmounts, unless DIRECTORY/busy is there."""
 
         def stop(number: int, _frame: object) -> None:
-            with (self.folder / "signals").open("a") as signals:
+            with (self.directory / "signals").open("a") as signals:
                 signals.write(f"{signal.Signals(number).name}\n")
-            if not (self.folder / "busy").exists():
+            if not (self.directory / "busy").exists():
                 self._notify("STOPPING=1")
                 self._unmount()
                 self._notify("FDSTOREREMOVE=1\nFDNAME=fuse")
@@ -152,7 +152,7 @@ class Stub:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
-        signal.signal(signal.SIGHUP, lambda *_: (self.folder / "hung up").touch())
+        signal.signal(signal.SIGHUP, lambda *_: (self.directory / "hung up").touch())
 
     def _unmount(self) -> None:
         """A probe of another test (`doctor` examines every mount of the machine) makes it busy for a moment."""

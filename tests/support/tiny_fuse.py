@@ -20,7 +20,7 @@ NAMES = {
     (1, b".commitlogfs"): 3,
     (3, b"status.json"): 4,
 }
-FOLDERS = {1, 3}
+DIRECTORIES = {1, 3}
 SIZE_BYTES = 8192
 
 
@@ -51,8 +51,8 @@ def main(mountpoint: str, subtype: str, hidden: str, hang: str) -> None:
     def attributes(inode: int) -> pyfuse3.EntryAttributes:
         entry = pyfuse3.EntryAttributes()
         entry.st_ino = pyfuse3.InodeT(inode)
-        entry.st_mode = pyfuse3.ModeT(stat.S_IFDIR | 0o755 if inode in FOLDERS else stat.S_IFREG | 0o644)
-        entry.st_size = 0 if inode in FOLDERS else SIZE_BYTES
+        entry.st_mode = pyfuse3.ModeT(stat.S_IFDIR | 0o755 if inode in DIRECTORIES else stat.S_IFREG | 0o644)
+        entry.st_size = 0 if inode in DIRECTORIES else SIZE_BYTES
         return entry
 
     class Tiny(pyfuse3.Operations):

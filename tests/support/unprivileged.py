@@ -32,11 +32,11 @@ def lacking() -> str:
 class Desktop:
     """The namespace; `run` and `start` act as the user in it. `home` is the user's own directory."""
 
-    def __init__(self, folder: Path) -> None:
-        self.home = folder / "home"
+    def __init__(self, directory: Path) -> None:
+        self.home = directory / "home"
         self.home.mkdir()
         os.chown(self.home, UID, UID)
-        self._stage = folder / "stage"
+        self._stage = directory / "stage"
         self._stage.mkdir(mode=0o755)
         self._holder: subprocess.Popen[bytes] | None = None
 
@@ -100,17 +100,17 @@ class Desktop:
         project = Path(__file__).resolve().parents[2]
         closed: dict[Path, list[Path]] = {}
         for needed in dict.fromkeys((Path(sys.base_prefix).resolve(), Path(sys.prefix).resolve(), project)):
-            for folder in reversed(needed.parents):
-                if not folder.stat().st_mode & 0o001:
-                    closed.setdefault(folder, []).append(needed)
+            for directory in reversed(needed.parents):
+                if not directory.stat().st_mode & 0o001:
+                    closed.setdefault(directory, []).append(needed)
                     break
         lines = []
-        for folder, contents in closed.items():
+        for directory, contents in closed.items():
             keeps = {needed: self._stage / f"keep{number}" for number, needed in enumerate(contents)}
             lines += [
                 f"mkdir -p {_quote(keep)}; mount --bind {_quote(n)} {_quote(keep)}" for n, keep in keeps.items()
             ]
-            lines.append(f"mount -t tmpfs -o mode=755 tmpfs {_quote(folder)}")
+            lines.append(f"mount -t tmpfs -o mode=755 tmpfs {_quote(directory)}")
             lines += [f"mkdir -p {_quote(n)}; mount --bind {_quote(keep)} {_quote(n)}" for n, keep in keeps.items()]
         return lines
 

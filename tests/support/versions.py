@@ -42,16 +42,16 @@ class VersionedMount(KeptMount):
     standby: bool = False
 
     @property
-    def _folder(self) -> Path:
+    def _directory(self) -> Path:
         return self.pool.workdir / "versions"
 
     def make(self, name: str, changes: Mapping[str, tuple[str, str]]) -> None:
         """A version of the program: in each file the first text, which must be there once, becomes the second."""
-        package = self._folder / name / "commitlogfs"
+        package = self._directory / name / "commitlogfs"
         package.mkdir(parents=True)
         (package / "__init__.py").touch()
-        for folder in _PACKAGES:
-            shutil.copytree(SOURCE / folder, package / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        for directory in _PACKAGES:
+            shutil.copytree(SOURCE / directory, package / directory, ignore=shutil.ignore_patterns("__pycache__"))
         for path, (former, latter) in changes.items():
             text = (package / path).read_text()
             assert text.count(former) == 1, f"{path}: {former}"
@@ -60,36 +60,36 @@ class VersionedMount(KeptMount):
     def without_extension(self, name: str) -> None:
         """A version without its C part."""
         self.make(name, {})
-        folder = self._folder / name / "commitlogfs/fusefs/kernel"
-        for library in folder.glob("_passthrough*.so"):
+        directory = self._directory / name / "commitlogfs/fusefs/kernel"
+        for library in directory.glob("_passthrough*.so"):
             library.unlink()
         # Else the installed one would be found.
-        (folder / "_passthrough.py").write_text('raise ImportError("left out of this version")\n')
+        (directory / "_passthrough.py").write_text('raise ImportError("left out of this version")\n')
 
     def choose(self, name: str | None) -> None:
         """None is the program under test itself."""
-        chosen = self._folder / "chosen"
+        chosen = self._directory / "chosen"
         chosen.unlink(missing_ok=True)
         if name is not None:
             chosen.symlink_to(name)
 
     def before(self, code: str) -> None:
         """Python that each daemon runs first; empty for none."""
-        path = self._folder / "before.py"
+        path = self._directory / "before.py"
         path.unlink(missing_ok=True)
         if code:
             path.write_text(code)
 
     def prepare(self) -> None:
-        self._folder.mkdir(exist_ok=True)
-        (self._folder / "launch.py").write_text(_LAUNCHER)
+        self._directory.mkdir(exist_ok=True)
+        (self._directory / "launch.py").write_text(_LAUNCHER)
 
     def start(self) -> None:
         """With whatever version is chosen."""
         pool = self.pool
         self.prepare()
         pool.write_config()
-        command = (sys.executable, "-P", str(self._folder / "launch.py"), str(pool.config), "-v")
+        command = (sys.executable, "-P", str(self._directory / "launch.py"), str(pool.config), "-v")
         options = Options(pool.name, str(pool.mountpoint), command, self.watchdog_s, standby=self.standby)
         with pool.log_path.open("ab") as log:
             self._log_start = log.tell()

@@ -16,9 +16,9 @@ END_BLANK = 8
 class WrittenLog:
     """Appends as a broker does; `offsets` are those of its records."""
 
-    def __init__(self, folder: Path, segment_size: int, *, first: int = 0) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.segment_size = folder, segment_size
+    def __init__(self, directory: Path, segment_size: int, *, first: int = 0) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory, self.segment_size = directory, segment_size
         self.end = first
         self.offsets: list[int] = []
         self._new_segment()
@@ -42,15 +42,15 @@ class WrittenLog:
             file.write(data)
 
     def segment_at(self, offset: int) -> Path:
-        return self.folder / format_segment_name(offset - offset % self.segment_size).decode()
+        return self.directory / format_segment_name(offset - offset % self.segment_size).decode()
 
     def _new_segment(self) -> None:
         with self.segment_at(self.end).open("xb") as file:
             file.truncate(self.segment_size)
 
 
-def write_log(folder: Path, segment_size: int, makers: Iterable[Maker], *, first: int = 0) -> WrittenLog:
-    log = WrittenLog(folder, segment_size, first=first)
+def write_log(directory: Path, segment_size: int, makers: Iterable[Maker], *, first: int = 0) -> WrittenLog:
+    log = WrittenLog(directory, segment_size, first=first)
     for make in makers:
         log.append(make)
     return log

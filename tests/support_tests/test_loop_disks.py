@@ -35,7 +35,7 @@ def test_a_disk_is_real(disk_farm: DiskFarm, fstype: str):
     disk.mount()
     assert (disk.path / "file").read_bytes() == b"kept"
     disk.destroy()
-    assert not disk.folder.exists()
+    assert not disk.directory.exists()
     disk_farm.disks.clear()
 
 

@@ -88,19 +88,19 @@ class Machine:
 
 
 @pytest.fixture(scope="module")
-def machine(base_folder: Path) -> Iterator[Machine]:
+def machine(base_directory: Path) -> Iterator[Machine]:
     distribution = rocketmq.fetch("5.5.0")
-    folder = base_folder / "broker-unit"
-    shared = folder / "shared"
+    directory = base_directory / "broker-unit"
+    shared = directory / "shared"
     mountpoint = shared / "store/commitlog"
     (shared / "store").mkdir(parents=True)
     with ExitStack() as stack:
-        stack.callback(sweep.remove_tree, folder)
+        stack.callback(sweep.remove_tree, directory)
         farm = stack.enter_context(DiskFarm(shared / "disks"))
         disks = [farm.add("ext4", DISK_BYTES).path / "commitlog" for _ in range(2)]
         for disk in disks:
             disk.mkdir(mode=0o700)
-        names = stack.enter_context(NameServer(distribution, folder))
+        names = stack.enter_context(NameServer(distribution, directory))
         config = {
             "storePathRootDir": str(mountpoint.parent),
             "storePathCommitLog": str(mountpoint),
@@ -108,7 +108,7 @@ def machine(base_folder: Path) -> Iterator[Machine]:
             "flushDiskType": "SYNC_FLUSH",
         }
         broker = BrokerUnit(distribution, names, shared, config)
-        settings = folder / "etc/commitlogfs/log.toml"
+        settings = directory / "etc/commitlogfs/log.toml"
         settings.parent.mkdir(parents=True)
         members = ", ".join(f'{{ path = "{disk}" }}' for disk in disks)
         settings.write_text(f'mountpoint = "{mountpoint}"\nsegment_size = {SEGMENT_SIZE}\ndisks = [{members}]\n')
@@ -117,7 +117,7 @@ def machine(base_folder: Path) -> Iterator[Machine]:
         units |= {BROKER: broker.unit(), f"{BROKER}.d/commitlogfs.conf": drop_in}
         units |= {f"{SERVICE}.d/test.conf": DAEMON_DROP_IN, "commitlogfs-ready@.service.d/test.conf": READY_DROP_IN}
         units[f"{BROKER}.d/test.conf"] = BROKER_DROP_IN
-        system = stack.enter_context(booted(folder, units))
+        system = stack.enter_context(booted(directory, units))
         system.run("commitlogfs", "init", "log")
         yield Machine(system, broker, names, mountpoint, disks)
 
@@ -149,9 +149,9 @@ def kill_all(machine: Machine) -> None:
 
 def upgrade(machine: Machine) -> None:
     """As docs/installing.md says: the commands become those of another version, and the unit is restarted."""
-    folder = release(machine.system.shared / f"releases/{NEW_VERSION}", NEW_VERSION)
-    commands(folder / "bin", "env", f"PYTHONPATH={folder}", sys.executable)
-    machine.system.run("cp", "-r", "--remove-destination", f"{folder}/bin/.", "/usr/local/bin")
+    directory = release(machine.system.shared / f"releases/{NEW_VERSION}", NEW_VERSION)
+    commands(directory / "bin", "env", f"PYTHONPATH={directory}", sys.executable)
+    machine.system.run("cp", "-r", "--remove-destination", f"{directory}/bin/.", "/usr/local/bin")
     restart_unit(machine)
 
 

@@ -60,8 +60,8 @@ class Machine:
     def __init__(self, system: Booted, broker: BrokerUnit, names: NameServer, distribution: Distribution) -> None:
         self.system, self.broker, self.names, self.distribution = system, broker, names, distribution
 
-    def type(self, text: str, folder: Path) -> str:
-        command = f"cd {folder}\n{text}"
+    def type(self, text: str, directory: Path) -> str:
+        command = f"cd {directory}\n{text}"
         return self.system.run("env", "HOME=/root", "bash", "-euc", command, timeout_s=TYPED_S).stdout
 
     def versions(self) -> tuple[str, str]:
@@ -76,24 +76,24 @@ class Machine:
 
 
 @pytest.fixture
-def machine(base_folder: Path) -> Iterator[Machine]:
-    folder = base_folder / "installation"
-    shared = folder / "shared"
+def machine(base_directory: Path) -> Iterator[Machine]:
+    directory = base_directory / "installation"
+    shared = directory / "shared"
     shared.mkdir(parents=True)
     fetched = rocketmq.fetch("5.5.0")
     with ExitStack() as stack:
-        stack.callback(sweep.remove_tree, folder)
+        stack.callback(sweep.remove_tree, directory)
         farm = stack.enter_context(DiskFarm(shared / "disks"))
         disks = [farm.add("ext4", DISK_BYTES).path for _ in range(3)]
         shutil.copytree(fetched.jars, shared / "jars")  # the cache lies in root's home
         shutil.copytree(fetched.helper, shared / "helper")
         distribution = Distribution(fetched.version, shared / "jars", shared / "helper")
-        names = stack.enter_context(NameServer(distribution, folder))
+        names = stack.enter_context(NameServer(distribution, directory))
         placed: dict[str, object] = {"storePathRootDir": STORE, "storePathCommitLog": f"{STORE}/commitlog"}
         # RocketMQ's defaults, and ours
         placed |= {"mappedFileSizeCommitLog": 1 << 30, "maxHashSlotNum": 5_000_000, "maxIndexNum": 20_000_000}
         broker = BrokerUnit(distribution, names, shared, placed)
-        system = stack.enter_context(booted(folder, {BROKER: f"{broker.unit()}User={USER}\n"}))
+        system = stack.enter_context(booted(directory, {BROKER: f"{broker.unit()}User={USER}\n"}))
         system.run("useradd", "--system", USER)
         system.run("chown", "-R", USER, str(broker.home))
         for number, disk in enumerate(disks, start=1):

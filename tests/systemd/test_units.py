@@ -62,10 +62,10 @@ def system(disk_farm: DiskFarm, workdir: Path) -> Iterator[Booted]:
         subprocess.run(["umount", "-l", str(shared / "disks")], check=True)
 
 
-def units(folder: Path) -> dict[str, str]:
+def units(directory: Path) -> dict[str, str]:
     """The project's, and what stands for the broker's."""
-    (folder / "shared/appender.py").write_text(APPENDER)
-    config = folder / "etc/commitlogfs/log.toml"
+    (directory / "shared/appender.py").write_text(APPENDER)
+    config = directory / "etc/commitlogfs/log.toml"
     config.parent.mkdir(parents=True)
     disks = ", ".join(f'{{ path = "/shared/disks/cl{number}" }}' for number in range(2))
     config.write_text(f'mountpoint = "{MOUNTPOINT}"\nsegment_size = "1MiB"\ndisks = [{disks}]\n')
@@ -184,10 +184,10 @@ def test_a_storm_of_kills_does_not_reach_the_start_limit(system: Booted, kills: 
 
 def test_the_daemon_has_priority_and_locked_memory(system: Booted) -> None:
     system.systemctl("start", SERVICE)
-    folder = f"/proc/{daemon_pid(system)}"
-    assert system.run("cat", f"{folder}/autogroup").stdout.split()[-1] == str(NICE)
-    assert system.run("cat", f"{folder}/stat").stdout.rpartition(")")[2].split()[16] == str(NICE)
-    status = system.run("cat", f"{folder}/status").stdout
+    directory = f"/proc/{daemon_pid(system)}"
+    assert system.run("cat", f"{directory}/autogroup").stdout.split()[-1] == str(NICE)
+    assert system.run("cat", f"{directory}/stat").stdout.rpartition(")")[2].split()[16] == str(NICE)
+    status = system.run("cat", f"{directory}/status").stdout
     assert int(status.split("VmLck:")[1].split()[0]) > 8192
 
 

@@ -17,9 +17,9 @@ def test_written_before_the_death_and_closed_after_it(
     disk_farm: DiskFarm, keep: Callable[..., KeptMount], mode: str
 ) -> None:
     disk = disk_farm.add("ext4")
-    folder = disk.path / "commitlog"
-    folder.mkdir(mode=0o700)
-    kept = keep(disks=[folder], settings={"passthrough": f'"{mode}"'})
+    directory = disk.path / "commitlog"
+    directory.mkdir(mode=0o700)
+    kept = keep(disks=[directory], settings={"passthrough": f'"{mode}"'})
     fd = os.open(kept.pool.path(0), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     content = segment_bytes(0, MIB)
     for position in range(0, MIB, 64 << 10):
@@ -30,7 +30,7 @@ def test_written_before_the_death_and_closed_after_it(
     disk.vanish()  # what is not on the disk by now is lost
     kept.pool.abandon()
     disk.repair()
-    assert (Path(folder) / name).read_bytes() == content
+    assert (Path(directory) / name).read_bytes() == content
 
 
 @pytest.mark.parametrize("way", ["in place", "renamed"])
@@ -39,9 +39,9 @@ def test_a_copy_by_somebody_who_also_reads(
 ) -> None:
     """As rsync: opened for reading and writing, so that with passthrough no write comes to the daemon."""
     disk = disk_farm.add("ext4")
-    folder = disk.path / "commitlog"
-    folder.mkdir(mode=0o700)
-    pool = make_pool(disks=[folder], settings={"passthrough": f'"{mode}"'})
+    directory = disk.path / "commitlog"
+    directory.mkdir(mode=0o700)
+    pool = make_pool(disks=[directory], settings={"passthrough": f'"{mode}"'})
     pool.start()
     path, content = pool.path(0), segment_bytes(0, MIB)
     written = path if way == "in place" else path.with_name(f".{path.name}.aB3xYz")
@@ -59,4 +59,4 @@ def test_a_copy_by_somebody_who_also_reads(
             os.close(fd)
     pool.abandon()
     disk.repair()
-    assert (folder / path.name).read_bytes() == content
+    assert (directory / path.name).read_bytes() == content

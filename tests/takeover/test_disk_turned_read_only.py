@@ -26,10 +26,10 @@ def disk(disk_farm: DiskFarm) -> LoopDisk:
 def kept(disk: LoopDisk, disk_farm: DiskFarm, keep: Callable[..., KeptMount], mode: str) -> KeptMount:
     """Segments 0 and 2 are sealed on the disk, 1 and 3 lie on another one."""
     other = disk_farm.add()
-    folders = [each.path / "commitlog" for each in (disk, other)]
-    for folder in folders:
-        folder.mkdir()
-    kept = keep(disks=folders, settings={"passthrough": f'"{mode}"'})
+    directories = [each.path / "commitlog" for each in (disk, other)]
+    for directory in directories:
+        directory.mkdir()
+    kept = keep(disks=directories, settings={"passthrough": f'"{mode}"'})
     kept.pool.make_segments(range(4))
     assert [kept.pool.disk_of(index) for index in range(4)] == [0, 1, 0, 1]
     return kept

@@ -68,12 +68,12 @@ class Pressed:
 @pytest.fixture
 def pressed(disk_farm: DiskFarm, keep: Callable[..., KeptMount], workdir: Path) -> Pressed:
     plan = FaultPlan(workdir)
-    folders = []
+    directories = []
     for _ in range(2):
-        folder = disk_farm.add("ext4").path / "commitlog"
-        folder.mkdir(mode=0o700)
-        folders.append(folder)
-    return Pressed(keep(disks=folders, retention=AT_ONCE, variables=plan.variables), plan)
+        directory = disk_farm.add("ext4").path / "commitlog"
+        directory.mkdir(mode=0o700)
+        directories.append(directory)
+    return Pressed(keep(disks=directories, retention=AT_ONCE, variables=plan.variables), plan)
 
 
 def test_between_two_steps_of_a_removal(pressed: Pressed) -> None:

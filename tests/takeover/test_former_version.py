@@ -27,12 +27,12 @@ SEGMENT = 1 << 16
 
 @pytest.fixture(scope="module")
 def installations(tmp_path_factory: pytest.TempPathFactory) -> Installations:
-    folder = tmp_path_factory.mktemp("installations")
-    copy_former(folder / "former-source")
-    copy_present(folder / "present-source")
-    made = Installations(folder / "opt")
+    directory = tmp_path_factory.mktemp("installations")
+    copy_former(directory / "former-source")
+    copy_present(directory / "present-source")
+    made = Installations(directory / "opt")
     for name in ("former", "present"):
-        made.install(name, folder / f"{name}-source")
+        made.install(name, directory / f"{name}-source")
     return made
 
 
@@ -130,9 +130,9 @@ def test_an_export_is_continued(tmp_path: Path, installations: Installations) ->
         assert exported_offsets(tmp_path / "out") == log.offsets
 
 
-def exported_offsets(folder: Path) -> list[int]:
+def exported_offsets(directory: Path) -> list[int]:
     return sorted(
         offset
-        for path in folder.rglob("*.parquet")
+        for path in directory.rglob("*.parquet")
         for offset in pq.read_table(path, columns=["commitLogOffset"]).column(0).to_pylist()
     )

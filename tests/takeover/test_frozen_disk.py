@@ -21,10 +21,10 @@ PATIENCE_S = 25.0
 
 
 @contextlib.contextmanager
-def frozen(folder: Path) -> Iterator[threading.Event]:
+def frozen(directory: Path) -> Iterator[threading.Event]:
     """Until the end, or for PATIENCE_S: then the event is set. Without a child, which would ask the mount."""
     in_vain = threading.Event()
-    fd = os.open(folder, os.O_RDONLY)
+    fd = os.open(directory, os.O_RDONLY)
 
     def thaw() -> None:
         in_vain.set()
@@ -43,7 +43,7 @@ def frozen(folder: Path) -> Iterator[threading.Event]:
         os.close(fd)
 
 
-@pytest.mark.parametrize("left", ["nothing", "the folder of a removed segment"])
+@pytest.mark.parametrize("left", ["nothing", "the directory of a removed segment"])
 def test_the_others_are_served(disk_farm: DiskFarm, keep: Callable[..., KeptMount], left: str) -> None:
     disks = [disk_farm.add("ext4") for _ in range(3)]
     for disk in disks:
@@ -51,9 +51,9 @@ def test_the_others_are_served(disk_farm: DiskFarm, keep: Callable[..., KeptMoun
     kept = keep(disks=[disk.path / "cl" for disk in disks])
     pool = kept.pool
     pool.make_segments(range(6))
-    folder = Path(pool.disks[pool.disk_of(0)]) / ".commitlogfs"
+    directory = Path(pool.disks[pool.disk_of(0)]) / ".commitlogfs"
     if left != "nothing":
-        folder.mkdir(mode=0o700)
+        directory.mkdir(mode=0o700)
     with frozen(disks[pool.disk_of(0)].path) as in_vain:
         os.kill(kept.daemon, signal.SIGKILL)
         assert len(os.listdir(pool.mountpoint)) == 6
@@ -63,4 +63,4 @@ def test_the_others_are_served(disk_farm: DiskFarm, keep: Callable[..., KeptMoun
         pool.make_segments([6])
         assert not in_vain.is_set()
     assert pool.path(6).read_bytes()[:4096] == segment_bytes(6, 4096)
-    eventually(lambda: not folder.exists())
+    eventually(lambda: not directory.exists())

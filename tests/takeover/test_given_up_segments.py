@@ -21,10 +21,10 @@ def failing(disk_farm: DiskFarm, keep: Callable[..., KeptMount]) -> Iterator[tup
     """Three disks with one segment each; the first has aborted its journal after segment 3 was made there, which is
     open and has no size."""
     disks = [disk_farm.add() for _ in range(3)]
-    folders = [disk.path / "commitlog" for disk in disks]
-    for folder in folders:
-        folder.mkdir(mode=0o700)
-    kept = keep(disks=folders, retention={"interval": '"1s"'})
+    directories = [disk.path / "commitlog" for disk in disks]
+    for directory in directories:
+        directory.mkdir(mode=0o700)
+    kept = keep(disks=directories, retention={"interval": '"1s"'})
     kept.pool.make_segments(range(3))
     fd = os.open(kept.pool.path(3), os.O_RDWR | os.O_CREAT, 0o644)
     assert place(kept.pool, 3) == 0
@@ -36,8 +36,8 @@ def failing(disk_farm: DiskFarm, keep: Callable[..., KeptMount]) -> Iterator[tup
 
 
 def place(pool: PoolMount, index: int) -> int:
-    folder = os.getxattr(pool.path(index), "user.commitlogfs.disk")
-    return [os.fsencode(disk) for disk in pool.disks].index(folder)
+    directory = os.getxattr(pool.path(index), "user.commitlogfs.disk")
+    return [os.fsencode(disk) for disk in pool.disks].index(directory)
 
 
 def bare(pool: PoolMount, disk: int, index: int) -> Path:

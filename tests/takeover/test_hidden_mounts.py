@@ -43,7 +43,7 @@ def is_served(mapped: mmap.mmap, fd: int) -> bool:
     return os.pread(fd, 4, 0) == b"goes"
 
 
-@pytest.mark.parametrize("above", [0, 1], ids=["the mountpoint", "its folder"])
+@pytest.mark.parametrize("above", [0, 1], ids=["the mountpoint", "its directory"])
 def test_covered(held: tuple[KeptMount, mmap.mmap, int], above: int) -> None:
     kept, mapped, fd = held
     kept.kill()
@@ -74,17 +74,17 @@ def test_a_stop_leaves_what_covers_it(held: tuple[KeptMount, mmap.mmap, int]) ->
 
 def test_moved_with_its_directory(held: tuple[KeptMount, mmap.mmap, int]) -> None:
     kept, mapped, fd = held
-    folder = kept.pool.mountpoint.parent
-    elsewhere = folder.with_name("elsewhere")
+    directory = kept.pool.mountpoint.parent
+    elsewhere = directory.with_name("elsewhere")
     kept.kill()
-    folder.rename(elsewhere)
+    directory.rename(elsewhere)
     try:
         kept.go_on()
         assert is_served(mapped, fd)
         assert (elsewhere / kept.pool.mountpoint.name / kept.pool.path(0).name).read_bytes()[:4] == b"goes"
         assert kept.pool.status()["mountpoint"] == str(elsewhere / kept.pool.mountpoint.name)
     finally:
-        elsewhere.rename(folder)
+        elsewhere.rename(directory)
     assert len(mounts(kept.pool)) == 1
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from commitlogfs.store.files import allocate
 reserve = allocate.reserve
 def wait(*arguments):
-    Path({folder!r}, "waits").touch()
-    while Path({folder!r}, "hold").exists():
+    Path({directory!r}, "waits").touch()
+    while Path({directory!r}, "hold").exists():
         time.sleep(0.01)
     return reserve(*arguments)
 allocate.reserve = wait
@@ -33,7 +33,7 @@ def test_a_create_under_way_is_answered_by_the_one_after_the_next(
     mount = keep_versions(2)
     pool = mount.pool
     pool.make_segments([3])  # after a takeover the names before it are forgotten
-    mount.before(CREATES_WAIT.format(folder=str(tmp_path)))
+    mount.before(CREATES_WAIT.format(directory=str(tmp_path)))
     mount.replace()
     (tmp_path / "hold").touch()
     made: list[int] = []

@@ -34,8 +34,8 @@ def bare(pool: PoolMount, disk: int, index: int) -> Path:
 
 
 def place(pool: PoolMount, index: int) -> int:
-    folder = os.getxattr(pool.path(index), "user.commitlogfs.disk")
-    return [os.fsencode(disk) for disk in pool.disks].index(folder)
+    directory = os.getxattr(pool.path(index), "user.commitlogfs.disk")
+    return [os.fsencode(disk) for disk in pool.disks].index(directory)
 
 
 def await_record(pool: PoolMount, disk: int, index: int) -> None:

@@ -46,8 +46,8 @@ if "handshake" in names:
 def table_of(mount: VersionedMount) -> Path:
     """The kept backing table, by way of the keeper."""
     assert mount.pool.daemon is not None
-    folder = Path(f"/proc/{mount.pool.daemon.pid}/fd")
-    (found,) = [fd for fd in folder.iterdir() if "commitlogfs-backing" in os.readlink(fd)]
+    directory = Path(f"/proc/{mount.pool.daemon.pid}/fd")
+    (found,) = [fd for fd in directory.iterdir() if "commitlogfs-backing" in os.readlink(fd)]
     return found
 
 
@@ -178,13 +178,13 @@ def test_without_the_handshake_the_mount_stays_as_it_is(
 def test_ids_that_nobody_has_recorded_are_given_back_and_their_space_with_them(
     keep_versions: Callable[..., VersionedMount], disk_farm: DiskFarm
 ) -> None:
-    folder = disk_farm.add("ext4").path / "cl"
-    folder.mkdir()
-    mount = keep_versions(disks=[folder], segment_size=16 * MIB)
+    directory = disk_farm.add("ext4").path / "cl"
+    directory.mkdir()
+    mount = keep_versions(disks=[directory], segment_size=16 * MIB)
     pool = mount.pool
 
     def free() -> int:
-        state = os.statvfs(folder)
+        state = os.statvfs(directory)
         return state.f_bfree * state.f_frsize
 
     before = free()
@@ -194,7 +194,7 @@ def test_ids_that_nobody_has_recorded_are_given_back_and_their_space_with_them(
     table = table_of(mount)
     assert struct.unpack_from("<Qi", table.read_bytes(), RECORDS + 16)[1] > 0
     write_at(table, RECORDS + 16, bytes(16))
-    (folder / pool.path(1).name).unlink()
+    (directory / pool.path(1).name).unlink()
     assert before - free() > 30 * MIB, "held by an id that nobody knows"
     mount.go_on()
     eventually(lambda: before - free() < 17 * MIB)

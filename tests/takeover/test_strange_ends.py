@@ -216,8 +216,8 @@ def test_starting_twice(keep: Callable[..., KeptMount]) -> None:
     os.close(grow(kept.pool, 1))
 
 
-@pytest.mark.parametrize("folder", ["same", "emptied"])
-def test_two_daemons_with_the_same_descriptors(keep: Callable[..., KeptMount], folder: str) -> None:
+@pytest.mark.parametrize("directory", ["same", "emptied"])
+def test_two_daemons_with_the_same_descriptors(keep: Callable[..., KeptMount], directory: str) -> None:
     """The first one is stopped and may go on at any moment: the second must not answer a single request, even if
     the runtime directory with its lock was emptied."""
     kept = keep(2)
@@ -227,7 +227,7 @@ def test_two_daemons_with_the_same_descriptors(keep: Callable[..., KeptMount], f
     descriptors = copied_descriptors(pool.daemon.pid)
     os.kill(kept.daemon, signal.SIGSTOP)
     try:
-        if folder == "emptied":
+        if directory == "emptied":
             for path in pool.runtime.iterdir():
                 path.unlink()
         command = [sys.executable, "-m", "commitlogfs.mount.serve", str(pool.config)]

@@ -38,19 +38,19 @@ class Unreadable:
         return self.kept.pool
 
     @property
-    def folder(self) -> Path:
+    def directory(self) -> Path:
         return Path(self.pool.disks[0])
 
     def fail(self, what: str) -> None:
         """Unreadable part: the "names" in the directory, or only the "attributes" of the files."""
         os.sync()
         self.disk.drop_caches()
-        os.getxattr(self.folder, layout.XATTR_IDENTITY)  # in memory again, as the directory's inode is
+        os.getxattr(self.directory, layout.XATTR_IDENTITY)  # in memory again, as the directory's inode is
         if what == "attributes":
-            os.listdir(self.folder)
+            os.listdir(self.directory)
         self.disk.fail_reads()
         with pytest.raises(OSError, match="Input/output error"):
-            [entry.stat() for entry in self.folder.iterdir()]
+            [entry.stat() for entry in self.directory.iterdir()]
 
     def names(self, *disks: int) -> list[str]:
         return [self.pool.path(index).name for index in range(COUNT) if index % 3 in disks]
@@ -68,22 +68,22 @@ def unreadable(
     # xfs would shut down, as a changed access time makes it read the inode, and ext4 reads attributes ahead.
     flaky.mount("noatime", *(["inode_readahead_blks=0"] if request.param == "ext4" else []))
     disks = [flaky, disk_farm.add(), disk_farm.add()]
-    folders = [disk.path / "commitlog" for disk in disks]
-    for folder in folders:
-        folder.mkdir(mode=0o700)
-    kept = keep(disks=folders)
+    directories = [disk.path / "commitlog" for disk in disks]
+    for directory in directories:
+        directory.mkdir(mode=0o700)
+    kept = keep(disks=directories)
     kept.pool.make_segments(range(COUNT))
     assert kept.pool.disk_of(NEWEST) == 0
-    eventually(lambda: recorded(folders[1]) == recorded(folders[2]) == NEWEST * MIB)
+    eventually(lambda: recorded(directories[1]) == recorded(directories[2]) == NEWEST * MIB)
     kept.pool.stop()
     kept.start()  # no file of it is in use, which would keep its attributes in memory
     yield Unreadable(kept, flaky)
     flaky.heal()
 
 
-def recorded(folder: Path) -> int | None:
+def recorded(directory: Path) -> int | None:
     """The base offset of the newest segment, as a disk knows it."""
-    fd = os.open(folder, os.O_RDONLY)
+    fd = os.open(directory, os.O_RDONLY)
     try:
         return identity.read_newest(fd)
     finally:
@@ -115,8 +115,8 @@ def test_killed_beside_an_unreadable_disk(unreadable: Unreadable, what: str) -> 
     kept.replace()
     assert sorted(os.listdir(pool.mountpoint)) == unreadable.names(1, 2)
     assert pool.path(1).read_bytes()[:4096] == segment_bytes(1, 4096)
-    assert status(pool)["missing_disks"] == [str(unreadable.folder)]
-    assert f"{unreadable.folder}: cannot be read completely (Input/output error)" in reasons(pool)
+    assert status(pool)["missing_disks"] == [str(unreadable.directory)]
+    assert f"{unreadable.directory}: cannot be read completely (Input/output error)" in reasons(pool)
     for index in (0, NEWEST):
         assert_not_made_again(pool, index)
     pool.make_segments([COUNT])
@@ -135,7 +135,7 @@ def test_restart_is_refused_beside_an_unreadable_disk(unreadable: Unreadable) ->
     unreadable.fail("names")
     ran = pool.cli("restart", pool.name)
     assert ran.status == 4
-    assert f"{unreadable.folder}: cannot be read completely (Input/output error)" in ran.err
+    assert f"{unreadable.directory}: cannot be read completely (Input/output error)" in ran.err
     before = kept.daemon
     assert kept.newest_daemon() == before
     assert pool.path(1).read_bytes()[:4096] == segment_bytes(1, 4096)
@@ -151,7 +151,7 @@ def test_a_fresh_mount_beside_an_unreadable_disk(unreadable: Unreadable) -> None
     unreadable.fail("names")
     ran = pool.cli("mount", "--daemon", pool.config)
     assert ran.status == 4
-    assert f"{unreadable.folder}: cannot be read completely (Input/output error)" in ran.err
+    assert f"{unreadable.directory}: cannot be read completely (Input/output error)" in ran.err
     pool.settings["on_missing"] = '"degraded"'
     pool.write_config()
     ran = pool.cli("mount", "--daemon", pool.config)

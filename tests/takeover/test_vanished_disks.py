@@ -25,14 +25,14 @@ def vanished(
     on record as the newest."""
     size = XFS_MIN_BYTES if request.param == "xfs" else None
     disks = [disk_farm.add(request.param, size), disk_farm.add(), disk_farm.add()]
-    folders = [disk.path / "commitlog" for disk in disks]
-    for folder in folders:
-        folder.mkdir(mode=0o700)
-    kept = keep(disks=folders)
+    directories = [disk.path / "commitlog" for disk in disks]
+    for directory in directories:
+        directory.mkdir(mode=0o700)
+    kept = keep(disks=directories)
     kept.pool.make_segments(range(4))
     assert kept.pool.disk_of(3) == 0
     fd = os.open(kept.pool.path(3), os.O_RDWR)
-    eventually(lambda: recorded(folders[1]) == recorded(folders[2]) == 3 * MIB)
+    eventually(lambda: recorded(directories[1]) == recorded(directories[2]) == 3 * MIB)
     os.sync()
     disks[0].vanish()
     yield kept, disks[0], fd
@@ -44,9 +44,9 @@ def close(fd: int) -> None:
         os.close(fd)
 
 
-def recorded(folder: Path) -> int | None:
+def recorded(directory: Path) -> int | None:
     """The base offset of the newest segment, as a disk knows it."""
-    fd = os.open(folder, os.O_RDONLY)
+    fd = os.open(directory, os.O_RDONLY)
     try:
         return identity.read_newest(fd)
     finally:

@@ -24,7 +24,7 @@ def names(count):
 
 
 def records(parts):
-    return [os.getxattr(folder, layout.XATTR_NEWEST) for folder in parts.folders]
+    return [os.getxattr(directory, layout.XATTR_NEWEST) for directory in parts.directories]
 
 
 def test_every_disk_records_the_newest_segment(workdir):
@@ -47,8 +47,8 @@ def test_a_removed_old_segment_touches_its_own_disk_only(workdir):
         background.request(parts.commitlog.catalog.last.disk)
         await background.drain()
         mark = b"12345"
-        for folder in parts.folders:
-            os.setxattr(folder, layout.XATTR_NEWEST, mark)
+        for directory in parts.directories:
+            os.setxattr(directory, layout.XATTR_NEWEST, mark)
         disk = parts.commitlog.catalog.first.disk
         await parts.removals.unlink(names(1)[0])
         background.request(disk)

@@ -48,9 +48,9 @@ def daemons(workdir):
         for daemon in made:
             daemon.close()
         made.clear()
-        folder = workdir / f"pool{len(stack)}"
-        folder.mkdir()
-        context = open_parts(folder)
+        directory = workdir / f"pool{len(stack)}"
+        directory.mkdir()
+        context = open_parts(directory)
         stack.append(context)
         made.append(Daemon(context.__enter__(), table))
         return made[0]

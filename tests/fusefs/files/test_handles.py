@@ -40,7 +40,7 @@ async def make(parts: Parts, *, closed: bool = True) -> Segment:
 
 
 def left_on_disks(parts: Parts) -> list[str]:
-    return [name for folder in parts.folders for name in names_in(folder)]
+    return [name for directory in parts.directories for name in names_in(directory)]
 
 
 def test_concurrent_first_opens_share_one_descriptor(parts):
@@ -68,7 +68,7 @@ def test_a_first_open_that_fails_leaves_nothing_behind(parts):
     async def main() -> None:
         file = await make(parts)
         handles = parts.handles
-        (parts.folders[0] / NAME.decode()).unlink()
+        (parts.directories[0] / NAME.decode()).unlink()
         before = open_fds()
         for _ in range(3):
             with pytest.raises(ForeignFileError):

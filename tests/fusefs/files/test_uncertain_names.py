@@ -38,30 +38,30 @@ def parts(workdir):
 def ill(monkeypatch):
     """The next link is carried out and reported as failed; whatever is reserved afterwards is refused."""
     link, reserve = safe_open.link_unnamed, allocate.reserve
-    ill_folder: list[tuple[int, int]] = []
+    ill_directory: list[tuple[int, int]] = []
 
-    def folder(dirfd: int) -> tuple[int, int]:
+    def directory(dirfd: int) -> tuple[int, int]:
         st = os.fstat(dirfd)
         return st.st_dev, st.st_ino
 
     def failing_link(fd: int, dirfd: int, name: bytes) -> None:
         link(fd, dirfd, name)
-        if not ill_folder:
-            ill_folder.append(folder(dirfd))
+        if not ill_directory:
+            ill_directory.append(directory(dirfd))
             raise OSError(errno.EIO, "injected")
 
     def failing_reserve(dirfd: int, segment_size: int, owner: Owner) -> int:
-        if folder(dirfd) in ill_folder:
+        if directory(dirfd) in ill_directory:
             raise OSError(errno.EIO, "injected")
         return reserve(dirfd, segment_size, owner)
 
     monkeypatch.setattr(safe_open, "link_unnamed", failing_link)
     monkeypatch.setattr(allocate, "reserve", failing_reserve)
-    return ill_folder
+    return ill_directory
 
 
 def holders(parts: Parts, name: bytes) -> list[int]:
-    return [n for n, folder in enumerate(parts.folders) if name.decode() in names_in(folder)]
+    return [n for n, directory in enumerate(parts.directories) if name.decode() in names_in(directory)]
 
 
 async def create_refused(parts: Parts) -> None:
@@ -85,7 +85,7 @@ def test_a_link_reported_as_failed_leaves_an_empty_file_that_goes(parts, ill):
 def test_a_leftover_that_holds_data_by_now_stays(parts, ill, caplog):
     async def main() -> None:
         handle = await parts.creation.create(NAME, OURS)
-        (parts.folders[0] / NAME.decode()).write_bytes(b"x")
+        (parts.directories[0] / NAME.decode()).write_bytes(b"x")
         health.record_success(parts.commitlog.disks[1])
         async with parts.freeing_runs():
             await until(lambda: "leftover_kept" in caplog.text)
@@ -102,7 +102,7 @@ def test_without_another_disk_a_denied_name_is_made_where_it_failed(workdir, ill
         await trio.sleep(NO_SPACE_CACHE_S)
         with pytest.raises(NoDiskAvailableError):
             await parts.creation.create(NAME, OURS)  # it is still there
-        (parts.folders[0] / NAME.decode()).unlink()
+        (parts.directories[0] / NAME.decode()).unlink()
         ill.clear()
         ill.append((0, 0))
         await trio.sleep(NO_SPACE_CACHE_S)
@@ -115,7 +115,7 @@ def test_without_another_disk_a_denied_name_is_made_where_it_failed(workdir, ill
 
 def test_a_file_that_somebody_put_there_is_not_doubled_when_its_disk_is_skipped(parts):
     async def main() -> None:
-        (parts.folders[0] / NAME.decode()).touch()
+        (parts.directories[0] / NAME.decode()).touch()
         await create_refused(parts)
         parts.commitlog.disks[1].retry_at_s = float("inf")
         await create_refused(parts)

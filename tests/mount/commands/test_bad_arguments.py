@@ -32,7 +32,7 @@ def cli(monkeypatch, tmp_path):
     tmp_path.chmod(0o700)
     (tmp_path / "run").mkdir(mode=0o700)
     monkeypatch.setenv("COMMITLOGFS_RUNTIME_DIR", str(tmp_path / "run"))
-    monkeypatch.setattr(config_module, "SYSTEM_FOLDER", tmp_path / "etc")
+    monkeypatch.setattr(config_module, "SYSTEM_DIRECTORY", tmp_path / "etc")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "etc"))
     monkeypatch.chdir(tmp_path)
     text = f'mountpoint = "{tmp_path}/mnt"\n[[disks]]\npath = "{tmp_path}/disk"\n'
@@ -139,8 +139,8 @@ VERBS_THAT_TAKE_A_NAME += ["check", "doctor", "retention --dry-run", "config che
 @pytest.mark.parametrize("verb", VERBS_THAT_TAKE_A_NAME)
 def test_a_misspelt_name_gets_a_suggestion(cli, tmp_path, verb):
     (tmp_path / "etc" / "commitlogfs").mkdir(parents=True)
-    for folder in config_module.config_folders():
-        (folder / "orders.toml").write_text((tmp_path / "good.toml").read_text())
+    for directory in config_module.config_directories():
+        (directory / "orders.toml").write_text((tmp_path / "good.toml").read_text())
     ran = cli(*verb.split(), "order")
     assert (ran.status, ran.out) == (USAGE, "")
     assert "order: no such" in ran.err
@@ -150,12 +150,12 @@ def test_a_misspelt_name_gets_a_suggestion(cli, tmp_path, verb):
 
 def test_a_broken_configuration_does_not_stop_the_doctor(cli, tmp_path):
     """Without an argument it checks all configurations."""
-    folder = next(path for path in config_module.config_folders())
-    folder.mkdir(parents=True)
-    (tmp_path / "bad.toml").rename(folder / "bad.toml")
+    directory = next(path for path in config_module.config_directories())
+    directory.mkdir(parents=True)
+    (tmp_path / "bad.toml").rename(directory / "bad.toml")
     ran = cli("doctor")
     assert ran.status == 1
-    assert f"problem: {folder}/bad.toml: plcement: unknown key" in ran.out
+    assert f"problem: {directory}/bad.toml: plcement: unknown key" in ran.out
 
 
 @pytest.mark.parametrize("option", ["-h", "--help"])

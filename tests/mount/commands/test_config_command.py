@@ -56,7 +56,7 @@ def test_check_says_what_it_found(invoke, file):
 
 
 def test_check_without_a_name_takes_the_only_configuration(invoke, file, monkeypatch):
-    monkeypatch.setattr(config_module, "SYSTEM_FOLDER", file.parent)
+    monkeypatch.setattr(config_module, "SYSTEM_DIRECTORY", file.parent)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert invoke("check").stdout.startswith(f"{file}: ok")
     assert invoke("check", "demo").stdout.startswith(f"{file}: ok")

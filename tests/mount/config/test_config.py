@@ -239,13 +239,13 @@ BAD = [
 
 
 @pytest.fixture
-def folders(tmp_path, monkeypatch):
+def directories(tmp_path, monkeypatch):
     """A machine of our own: (the system's directory, the user's), with the tests' user being no root."""
     system, home = tmp_path / "etc", tmp_path / "xdg"
     own = home / "commitlogfs"
     system.mkdir()
     own.mkdir(parents=True)
-    monkeypatch.setattr(config_module, "SYSTEM_FOLDER", system)
+    monkeypatch.setattr(config_module, "SYSTEM_DIRECTORY", system)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     return system, own
@@ -378,14 +378,14 @@ def test_a_long_value_does_not_flood_the_line():
 def test_unreadable_files_are_one_line(tmp_path):
     not_utf8 = tmp_path / "latin.toml"
     not_utf8.write_bytes(b'# one\nmountpoint = "/\xe9"\n')
-    folder = tmp_path / "folder.toml"
-    folder.mkdir()
+    directory = tmp_path / "directory.toml"
+    directory.mkdir()
     odd_name = tmp_path / "my broker.toml"
     odd_name.write_text(TOP + DISK)
     for path, fragment in [
         (tmp_path / "absent.toml", "no such file"),
         (not_utf8, "line 2 is not UTF-8"),
-        (folder, "cannot be read (Is a directory)"),
+        (directory, "cannot be read (Is a directory)"),
         (odd_name, "'my broker' cannot be a mount's name"),
     ]:
         with pytest.raises(ConfigError) as caught:
@@ -400,16 +400,16 @@ def test_placements_and_modes_are_the_stores():
     assert set(get_args(RetentionTable.model_fields["mode"].annotation)) == {mode.value for mode in Mode}
 
 
-def test_a_name_is_looked_for_in_the_users_directory_and_then_the_systems(folders):
-    system, own = folders
+def test_a_name_is_looked_for_in_the_users_directory_and_then_the_systems(directories):
+    system, own = directories
     (system / "a.toml").touch()
     assert config_path("a") == system / "a.toml"
     (own / "a.toml").touch()
     assert config_path("a") == own / "a.toml"
 
 
-def test_root_uses_the_systems_directory_only(folders, monkeypatch):
-    system, own = folders
+def test_root_uses_the_systems_directory_only(directories, monkeypatch):
+    system, own = directories
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     (own / "a.toml").touch()
     with pytest.raises(ConfigError, match="no such configuration") as caught:
@@ -418,7 +418,7 @@ def test_root_uses_the_systems_directory_only(folders, monkeypatch):
     assert str(own) not in str(caught.value)
 
 
-def test_a_relative_xdg_directory_is_ignored(folders, monkeypatch):
+def test_a_relative_xdg_directory_is_ignored(directories, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
     monkeypatch.setenv("HOME", "/home/someone")
     with pytest.raises(ConfigError, match=r"/home/someone/\.config/commitlogfs/a\.toml"):
@@ -437,8 +437,8 @@ def test_odd_names_are_refused(text):
     assert "\n" not in str(caught.value)
 
 
-def test_without_a_name_the_only_configuration_is_meant(folders):
-    system, own = folders
+def test_without_a_name_the_only_configuration_is_meant(directories):
+    system, own = directories
     with pytest.raises(ConfigError, match="no configuration"):
         default_config_path()
     (own / "a.toml").touch()

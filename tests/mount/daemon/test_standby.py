@@ -111,7 +111,7 @@ def test_a_manager_that_does_not_answer_prepares_nothing(monkeypatch: pytest.Mon
 
 _WAITER = """
 import os, sys
-sys.path.insert(0, {folder!r})
+sys.path.insert(0, {directory!r})
 import part
 from commitlogfs.mount.daemon import standby
 if {option!r} in sys.argv:
@@ -131,11 +131,11 @@ for name, fd in received.items():
 class Waiter:
     """A process that stands by, with code of its own."""
 
-    def __init__(self, folder: Path) -> None:
-        self.part = folder / "part.py"
+    def __init__(self, directory: Path) -> None:
+        self.part = directory / "part.py"
         self.part.write_text("VALUE = 1\n")
-        script = folder / "waiter.py"
-        script.write_text(_WAITER.format(folder=str(folder), option=STANDBY_OPTION))
+        script = directory / "waiter.py"
+        script.write_text(_WAITER.format(directory=str(directory), option=STANDBY_OPTION))
         # Younger than a tick of the clocks it could as well have been changed since.
         eventually(lambda: time.time_ns() - self.part.stat().st_ctime_ns > 100_000_000)
         self._channel, theirs = standby_call.channel()
@@ -271,7 +271,7 @@ class TestWithMount:
         environment = second["environment"]
         assert environment["NOTIFY_SOCKET"] == str(stub.runtime / "stub.note")
         assert (environment["WATCHDOG_USEC"], environment["WATCHDOG_PID"]) == ("5000000", str(waiting))
-        log = str(stub.folder / "log")
+        log = str(stub.directory / "log")
         assert sorted(second["fds"].values()) == sorted(["/dev/null", log, log, "/dev/fuse"])
         assert second["cwd"] == "/"
         assert stub.wait_standby(2) != waiting
@@ -332,7 +332,7 @@ class TestWithMount:
     def test_one_that_is_slow_is_waited_for(self, stub: KeptStub) -> None:
         """It is called while it still loads, and takes longer for that than it may be silent."""
         stub.start(standby=True)
-        (stub.folder / "slow").write_text(f"{TIME_LIMITS_S[State.CALLED] + 0.7}")
+        (stub.directory / "slow").write_text(f"{TIME_LIMITS_S[State.CALLED] + 0.7}")
         first = stub.wait_ready()
         waiting = stub.wait_standby()
         os.kill(first["pid"], signal.SIGKILL)
@@ -368,7 +368,7 @@ class TestWithMount:
         stub.start(standby=True)
         stub.wait_ready()
         waiting = stub.wait_standby()
-        (stub.folder / "go").touch()
+        (stub.directory / "go").touch()
         second = stub.wait_ready(2)
         assert second["pid"] != waiting
         assert started(stub)["stood_by"] == "false"
@@ -383,11 +383,11 @@ class TestWithMount:
         stub.wait_ready()
         former = stub.wait_standby()
         if fails:
-            (stub.folder / "broken").touch()
-        (stub.folder / "go").touch()
+            (stub.directory / "broken").touch()
+        (stub.directory / "go").touch()
         second = stub.wait_ready(2)
         renewed = stub.standbys()[1]
-        assert (stub.folder / "prepared").read_text() == f"{not fails}\n"
+        assert (stub.directory / "prepared").read_text() == f"{not fails}\n"
         assert second["pid"] == renewed if not fails else second["pid"] not in stub.standbys()
         assert started(stub)["stood_by"] == str(not fails).lower()
         eventually(lambda: has_ended(former))
@@ -397,14 +397,14 @@ class TestWithMount:
         stub.plan(f"mount store ready prepare exit:{ExitCode.HANDED_OVER.value}")
         stub.start()
         stub.wait_ready(2)
-        assert (stub.folder / "prepared").read_text() == "None\n"
+        assert (stub.directory / "prepared").read_text() == "None\n"
         assert not stub.standbys()
 
     def test_asked_twice_the_last_one_counts(self, stub: KeptStub) -> None:
         stub.plan(f"mount store ready prepare prepare exit:{ExitCode.HANDED_OVER.value}")
         stub.start(standby=True)
         second = stub.wait_ready(2)
-        assert (stub.folder / "prepared").read_text() == "True\nTrue\n"
+        assert (stub.directory / "prepared").read_text() == "True\nTrue\n"
         assert second["pid"] == stub.standbys()[-1]
         self._no_zombies(stub)
 

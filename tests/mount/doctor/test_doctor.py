@@ -121,19 +121,19 @@ def test_store_root(used, level, said):
 
 
 def test_guard_states(workdir):
-    folder = workdir / "mountpoint"
-    assert check_mountpoint(str(folder)).level is Level.NOTE
-    folder.mkdir()
-    check = check_mountpoint(str(folder))
+    directory = workdir / "mountpoint"
+    assert check_mountpoint(str(directory)).level is Level.NOTE
+    directory.mkdir()
+    check = check_mountpoint(str(directory))
     assert (check.name, check.level) == ("guard", Level.WARNING)
     assert "deletes its consumequeue" in check.message
     try:
-        raise_guard(folder)
-        assert check_mountpoint(str(folder)).level is Level.OK
+        raise_guard(directory)
+        assert check_mountpoint(str(directory)).level is Level.OK
     finally:
-        lower_guard(folder)
-    (folder / "00000000000000000000").touch()
-    check = check_mountpoint(str(folder))
+        lower_guard(directory)
+    (directory / "00000000000000000000").touch()
+    check = check_mountpoint(str(directory))
     assert (check.name, check.level, "commitlogfs adopt" in check.message) == ("mountpoint", Level.PROBLEM, True)
 
 

@@ -30,7 +30,7 @@ HOLD = "import sys, time; held = open(sys.argv[1]); print('held', flush=True); t
 def options(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
     monkeypatch.setenv(runtime_directory.OVERRIDE, str(workdir / "run"))
     monkeypatch.setattr(detach, "CHECK_INTERVAL_S", 0.05)
-    runtime_directory.ensure_runtime_folder()
+    runtime_directory.ensure_runtime_directory()
     (workdir / "mnt").mkdir()
     return Options("tiny", str(workdir / "mnt"), ("true",))
 

@@ -289,7 +289,7 @@ def test_the_report_of_a_silent_daemon_ends_with_it(stub: KeptStub):
 
 def test_a_keeper_that_cannot_start_reports_it_itself(stub: KeptStub):
     stub.name = "x" * 64
-    stub.environment["COMMITLOGFS_RUNTIME_DIR"] = str(stub.folder / ("y" * 60))
+    stub.environment["COMMITLOGFS_RUNTIME_DIR"] = str(stub.directory / ("y" * 60))
     near, far = os.pipe()
     stub.start(report_fd=far)
     os.close(far)
@@ -323,22 +323,22 @@ class TestWithMount:
         assert second["fds"]["3"] == "/dev/fuse"
 
     def test_nothing_but_the_stored_descriptors_reaches_a_daemon(self, stub: KeptStub):
-        strays = [os.open(stub.folder, os.O_RDONLY) for _ in range(20)]
+        strays = [os.open(stub.directory, os.O_RDONLY) for _ in range(20)]
         stub.start()
         first = stub.wait_ready()
         os.kill(first["pid"], signal.SIGKILL)
         second = stub.wait_ready(2)
         for fd in strays:
             os.close(fd)
-        log = str(stub.folder / "log")
+        log = str(stub.directory / "log")
         assert first["fds"] == {"0": "/dev/null", "1": log, "2": log}
         assert second["fds"] == {"0": "/dev/null", "1": log, "2": log, "3": "/dev/fuse"}
 
     def test_what_the_keeper_s_own_parent_left_open_is_closed(self, stub: KeptStub):
-        script = f'exec 7<{stub.folder}; exec "$@"'
+        script = f'exec 7<{stub.directory}; exec "$@"'
         stub.mountpoint.mkdir()
         line = Options("stub", str(stub.mountpoint), tuple(stub.command()), 0.0).command_line()
-        with (stub.folder / "log").open("ab") as log:
+        with (stub.directory / "log").open("ab") as log:
             stub.keeper = subprocess.Popen(
                 ["bash", "-c", script, "bash", *line],
                 stderr=log,
@@ -346,9 +346,9 @@ class TestWithMount:
             )
         stub.wait_ready()
         held = {os.readlink(f"/proc/{stub.keeper.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{stub.keeper.pid}/fd")}
-        assert str(stub.folder) not in held
+        assert str(stub.directory) not in held
         assert os.readlink(f"/proc/{stub.keeper.pid}/cwd") == "/"
-        assert str(stub.folder) not in stub.runs()[0]["fds"].values()
+        assert str(stub.directory) not in stub.runs()[0]["fds"].values()
 
     @pytest.mark.slow
     def test_two_keepers_of_one_name(self, stub: KeptStub):
@@ -417,7 +417,7 @@ class TestWithMount:
         assert [line.split("next_start_s=")[1].split()[0] for line in failures] == ["0.05", "0.1", "0.2", "0.4"]
 
     @pytest.mark.slow
-    def test_a_crash_loop_gives_up_and_uncovers_the_bare_folder(self, stub: KeptStub):
+    def test_a_crash_loop_gives_up_and_uncovers_the_bare_directory(self, stub: KeptStub):
         stub.mountpoint.mkdir()
         (stub.mountpoint / "GUARD").touch()
         stub.plan("mount store ready exit:1", *["exit:1"] * 11)
@@ -446,12 +446,12 @@ class TestWithMount:
         stub.hurry()
         stub.plan("mount store ready wait:held crash", *["exit:1"] * 500)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-            manager.bind(str(stub.folder / "manager"))
-            stub.environment["NOTIFY_SOCKET"] = str(stub.folder / "manager")
+            manager.bind(str(stub.directory / "manager"))
+            stub.environment["NOTIFY_SOCKET"] = str(stub.directory / "manager")
             stub.start()
             stub.wait_ready()
             held = os.open(stub.mountpoint, os.O_PATH)
-            (stub.folder / "held").touch()
+            (stub.directory / "held").touch()
             eventually(lambda: len(stub.events("mount_held_without_daemon")) > 5, 60.0)  # after 17 starts
             assert len(stub.mounts()) == 1
             assert stub.keeper.poll() is None
@@ -506,7 +506,7 @@ class TestWithMount:
         stub.keeper.terminate()
         assert stub.wait() == 0
         assert stub.mounts() == []
-        assert (stub.folder / "signals").read_text() == "SIGTERM\n"
+        assert (stub.directory / "signals").read_text() == "SIGTERM\n"
 
     def test_a_stop_comes_with_the_end_of_a_daemon(self, stub: KeptStub):
         stub.start()
@@ -525,7 +525,7 @@ class TestWithMount:
         eventually(lambda: len(stub.runs()) == 2)
         stub.keeper.terminate()
         time.sleep(0.2)  # not a condition: whether it was taken in time or not, the end is the same
-        (stub.folder / "go").touch()
+        (stub.directory / "go").touch()
         assert stub.wait(4) == 0  # before the next one, which would come 5 s later
         assert stub.mounts() == []
         assert len(stub.runs()) == 2
@@ -535,14 +535,14 @@ class TestWithMount:
         stub.watchdog_s = 1.0
         stub.start()
         run = stub.wait_ready()
-        (stub.folder / "busy").touch()
+        (stub.directory / "busy").touch()
         stub.keeper.terminate()
-        eventually(lambda: (stub.folder / "signals").exists())
+        eventually(lambda: (stub.directory / "signals").exists())
         time.sleep(1.0)  # three signs of life
         os.kill(run["pid"], signal.SIGKILL)
         stub.wait_ready(2)
         time.sleep(0.5)
-        assert (stub.folder / "signals").read_text() == "SIGTERM\n"
+        assert (stub.directory / "signals").read_text() == "SIGTERM\n"
 
     def test_an_aborted_connection_leaves_the_bare_directory(self, stub: KeptStub):
         """The daemon takes it for an unmount, for all that the dead mount is still there."""
@@ -585,7 +585,7 @@ class TestWithMount:
         stub.start()
         eventually(lambda: stub.events("foreign_message"))
         assert not stub.events("daemon_ready")
-        (stub.folder / "go").touch()
+        (stub.directory / "go").touch()
         run = stub.wait_ready()
         address = str(stub.runtime / "stub.note")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
@@ -603,7 +603,7 @@ class TestWithMount:
         stub.plan("mount store barrier ready serve")
         stub.start()
         stub.wait_ready()
-        assert (stub.folder / "barrier").exists()
+        assert (stub.directory / "barrier").exists()
 
     def test_main_pid_and_nonsense_are_ignored(self, stub: KeptStub):
         stub.plan(
@@ -617,9 +617,9 @@ class TestWithMount:
 
     def test_the_keepers_own_manager_gets_its_state(self, stub: KeptStub):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-            manager.bind(str(stub.folder / "manager"))
+            manager.bind(str(stub.directory / "manager"))
             manager.settimeout(10)
-            stub.environment["NOTIFY_SOCKET"] = str(stub.folder / "manager")
+            stub.environment["NOTIFY_SOCKET"] = str(stub.directory / "manager")
             stub.start()
             pid = stub.keeper.pid
             assert manager.recv(4096).decode() == f"READY=1\nSTATUS=serving\nMAINPID={pid}"
@@ -653,7 +653,7 @@ class TestWithMount:
         stub.start()
         stub.wait_ready()
         eventually(lambda: stub.events("hung_daemon_without_takeover"))
-        (stub.folder / "go").touch()
+        (stub.directory / "go").touch()
         eventually(lambda: stub.events("daemon_answers_again"))
         eventually(lambda: len(stub.events("hung_daemon_without_takeover")) == 2)
         assert stub.keeper.poll() is None
@@ -673,23 +673,23 @@ class TestWithMount:
         stub.wait_ready()
         stub.keeper.send_signal(number)
         assert stub.wait() == 0
-        assert (stub.folder / "signals").read_text() == f"{number.name}\n"
+        assert (stub.directory / "signals").read_text() == f"{number.name}\n"
 
     def test_sighup_is_sent_to_the_daemon_and_stops_nothing(self, stub: KeptStub):
         stub.start()
         run = stub.wait_ready()
         stub.keeper.send_signal(signal.SIGHUP)
-        eventually(lambda: (stub.folder / "hung up").exists())
+        eventually(lambda: (stub.directory / "hung up").exists())
         os.kill(run["pid"], signal.SIGKILL)
         stub.wait_ready(2)
         assert len(stub.mounts()) == 1
 
     def test_a_daemon_may_decline_to_stop(self, stub: KeptStub):
-        (stub.folder / "busy").touch()
+        (stub.directory / "busy").touch()
         stub.start()
         run = stub.wait_ready()
         stub.keeper.send_signal(signal.SIGTERM)
-        eventually(lambda: (stub.folder / "signals").exists())
+        eventually(lambda: (stub.directory / "signals").exists())
         os.kill(run["pid"], signal.SIGKILL)
         stub.wait_ready(2)
 
@@ -702,11 +702,11 @@ class TestWithMount:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.sendto(b"STATUS=x", str(stub.runtime / "stub.note"))
         eventually(lambda: stub.events("foreign_message"))
-        assert not (stub.folder / "signals").exists()
-        (stub.folder / "go").touch()
+        assert not (stub.directory / "signals").exists()
+        (stub.directory / "go").touch()
         assert stub.wait() == 0
         assert len(stub.runs()) == 2
-        assert (stub.folder / "signals").read_text() == "SIGTERM\n"
+        assert (stub.directory / "signals").read_text() == "SIGTERM\n"
 
     def test_a_stop_between_two_daemons_unmounts_plainly(self, stub: KeptStub):
         stub.plan("mount store ready exit:1", "exit:4")

@@ -16,11 +16,11 @@ pytestmark = [pytest.mark.root, pytest.mark.mounted]
 
 @pytest.fixture
 def place(workdir: Path) -> Iterator[Path]:
-    folder = workdir / "mnt"
-    folder.mkdir()
-    yield folder
+    directory = workdir / "mnt"
+    directory.mkdir()
+    yield directory
     deadline = time.monotonic() + 5
-    while probe._reap_stuck(str(folder)) is not None:
+    while probe._reap_stuck(str(directory)) is not None:
         assert time.monotonic() < deadline, "a probe's child was never reaped"
         time.sleep(0.01)
 

@@ -8,13 +8,13 @@ import pytest
 from commitlogfs.mount.daemon import lifecycle
 from commitlogfs.mount.doctor.diagnosis import Level
 from commitlogfs.mount.doctor.machine import check_request_timeouts
-from commitlogfs.mount.linux.request_timeouts import FOLDER, describe_limits, read_request_timeouts
+from commitlogfs.mount.linux.request_timeouts import DIRECTORY, describe_limits, read_request_timeouts
 
 
 def test_they_are_read_from_the_kernel() -> None:
-    assert Path("/proc/sys/fs/fuse") == FOLDER
+    assert Path("/proc/sys/fs/fuse") == DIRECTORY
     expected = {
-        name: int((FOLDER / name).read_text()) if (FOLDER / name).exists() else None
+        name: int((DIRECTORY / name).read_text()) if (DIRECTORY / name).exists() else None
         for name in ("default_request_timeout", "max_request_timeout")
     }
     assert read_request_timeouts() == expected

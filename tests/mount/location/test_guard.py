@@ -19,7 +19,7 @@ needs_root = pytest.mark.root
 
 
 @pytest.fixture(params=["workdir", "ext4", "xfs", "tmpfs", "overlay"])
-def folder(request: pytest.FixtureRequest, workdir: Path) -> Iterator[Path]:
+def directory(request: pytest.FixtureRequest, workdir: Path) -> Iterator[Path]:
     """A directory to put a mountpoint in, on each filesystem that may hold one."""
     if request.param in ("ext4", "xfs"):
         if not mkfs_available(request.param):
@@ -47,8 +47,8 @@ def folder(request: pytest.FixtureRequest, workdir: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True)
 
 
-def test_raise_and_lower(folder: Path):
-    bare = folder / "store/commitlog"
+def test_raise_and_lower(directory: Path):
+    bare = directory / "store/commitlog"
     assert guard.check_bare(bare).state is BareState.ABSENT
     former_umask = os.umask(0o077)
     try:
@@ -56,7 +56,7 @@ def test_raise_and_lower(folder: Path):
     finally:
         os.umask(former_umask)
     assert raised.changed
-    assert stat.S_IMODE((folder / "store").stat().st_mode) == 0o755
+    assert stat.S_IMODE((directory / "store").stat().st_mode) == 0o755
     assert guard.check_bare(bare).state is BareState.GUARDED
 
     assert not guard.raise_guard(bare).changed
@@ -122,8 +122,8 @@ def test_symlinks_and_files_are_refused(workdir: Path):
     (workdir / "link").symlink_to("target")
     (workdir / "file").touch()
     assert guard.check_bare(workdir / "link").state is BareState.SYMLINK
-    assert guard.check_bare(workdir / "file").state is BareState.NOT_A_FOLDER
-    assert guard.check_bare(workdir / "file/below").state is BareState.NOT_A_FOLDER
+    assert guard.check_bare(workdir / "file").state is BareState.NOT_A_DIRECTORY
+    assert guard.check_bare(workdir / "file/below").state is BareState.NOT_A_DIRECTORY
     for name in ("link", "file", "file/below"):
         with pytest.raises(RefusedError):
             guard.raise_guard(workdir / name)
@@ -132,7 +132,7 @@ def test_symlinks_and_files_are_refused(workdir: Path):
     assert os.listdir(workdir / "target") == []
 
 
-@pytest.mark.parametrize("planted", ["fifo", "symlink", "folder"])
+@pytest.mark.parametrize("planted", ["fifo", "symlink", "directory"])
 def test_something_planted_under_the_guards_name(workdir: Path, planted: str):
     place = workdir / guard.GUARD_NAME
     if planted == "fifo":
@@ -224,14 +224,17 @@ def test_a_hung_mount_on_top_does_not_hold_anybody_up(workdir: Path):
 
 
 @needs_root
-def test_parents_that_are_made_get_the_given_owner(folder: Path):
-    before = folder.stat()
-    guard.raise_guard(folder / "a/b/commitlog", owner=(1234, 5678))
-    owners = [(p.stat().st_uid, p.stat().st_gid) for p in (folder / "a", folder / "a/b", folder / "a/b/commitlog")]
-    guard.lower_guard(folder / "a/b/commitlog")
+def test_parents_that_are_made_get_the_given_owner(directory: Path):
+    before = directory.stat()
+    guard.raise_guard(directory / "a/b/commitlog", owner=(1234, 5678))
+    owners = [
+        (p.stat().st_uid, p.stat().st_gid)
+        for p in (directory / "a", directory / "a/b", directory / "a/b/commitlog")
+    ]
+    guard.lower_guard(directory / "a/b/commitlog")
     assert owners == [(1234, 5678), (1234, 5678), (0, 0)]
-    assert (folder.stat().st_uid, folder.stat().st_gid) == (before.st_uid, before.st_gid)
-    assert stat.S_IMODE((folder / "a/b").stat().st_mode) == 0o755
-    guard.raise_guard(folder / "a/commitlog", owner=(4321, 5678))
-    guard.lower_guard(folder / "a/commitlog")
-    assert (folder / "a").stat().st_uid == 1234
+    assert (directory.stat().st_uid, directory.stat().st_gid) == (before.st_uid, before.st_gid)
+    assert stat.S_IMODE((directory / "a/b").stat().st_mode) == 0o755
+    guard.raise_guard(directory / "a/commitlog", owner=(4321, 5678))
+    guard.lower_guard(directory / "a/commitlog")
+    assert (directory / "a").stat().st_uid == 1234

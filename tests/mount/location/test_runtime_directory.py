@@ -10,7 +10,7 @@ from commitlogfs.mount.location import runtime_directory
 
 
 @pytest.fixture
-def folder(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(runtime_directory.OVERRIDE, str(workdir / "run"))
     return workdir / "run"
 
@@ -33,64 +33,64 @@ def test_users_have_their_own(workdir: Path, monkeypatch: pytest.MonkeyPatch):
     os.chown(workdir, os.geteuid(), -1)
     monkeypatch.setenv("HOME", "/home/x")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(workdir))
-    assert runtime_directory.runtime_folder() == workdir / "commitlogfs"
+    assert runtime_directory.runtime_directory() == workdir / "commitlogfs"
     for unusable in ("", "relative", "/absent", "/proc/1" if os.getuid() else "/"):
         monkeypatch.setenv("XDG_RUNTIME_DIR", unusable)
-        assert runtime_directory.runtime_folder() == Path("/home/x/.cache/commitlogfs/run")
+        assert runtime_directory.runtime_directory() == Path("/home/x/.cache/commitlogfs/run")
 
 
-def test_it_is_made_for_us_alone(folder: Path):
+def test_it_is_made_for_us_alone(directory: Path):
     former = os.umask(0)
     try:
-        assert runtime_directory.ensure_runtime_folder() == folder
+        assert runtime_directory.ensure_runtime_directory() == directory
     finally:
         os.umask(former)
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert runtime_directory.ensure_runtime_folder() == folder
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert runtime_directory.ensure_runtime_directory() == directory
 
 
-def test_a_wider_mode_is_narrowed(folder: Path):
-    folder.mkdir()
-    folder.chmod(0o755)
-    runtime_directory.ensure_runtime_folder()
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+def test_a_wider_mode_is_narrowed(directory: Path):
+    directory.mkdir()
+    directory.chmod(0o755)
+    runtime_directory.ensure_runtime_directory()
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 
-def test_a_symlink_or_file_is_refused(folder: Path, workdir: Path):
+def test_a_symlink_or_file_is_refused(directory: Path, workdir: Path):
     (workdir / "elsewhere").mkdir()
-    folder.symlink_to("elsewhere")
-    for act in (runtime_directory.ensure_runtime_folder, runtime_directory.list_names):
+    directory.symlink_to("elsewhere")
+    for act in (runtime_directory.ensure_runtime_directory, runtime_directory.list_names):
         with pytest.raises(RefusedError, match="symbolic link"):
             act()
-    folder.unlink()
-    folder.touch()
+    directory.unlink()
+    directory.touch()
     with pytest.raises(RefusedError, match="not a directory"):
-        runtime_directory.ensure_runtime_folder()
+        runtime_directory.ensure_runtime_directory()
 
 
 @pytest.mark.root
-def test_somebody_elses_directory_is_refused(folder: Path):
-    folder.mkdir()
-    os.chown(folder, 65534, 65534)
-    for act in (runtime_directory.ensure_runtime_folder, runtime_directory.list_names):
+def test_somebody_elses_directory_is_refused(directory: Path):
+    directory.mkdir()
+    os.chown(directory, 65534, 65534)
+    for act in (runtime_directory.ensure_runtime_directory, runtime_directory.list_names):
         with pytest.raises(RefusedError, match="belongs to uid 65534"):
             act()
 
 
-def test_names_are_those_of_sockets(folder: Path):
+def test_names_are_those_of_sockets(directory: Path):
     assert runtime_directory.list_names() == []
-    assert not folder.exists()
-    runtime_directory.ensure_runtime_folder()
+    assert not directory.exists()
+    runtime_directory.ensure_runtime_directory()
     for name in ("b", "a.b"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
             sock.bind(str(runtime_directory.socket_path(name)))
-    (folder / "file.sock").touch()
-    (folder / "a.lock").touch()
+    (directory / "file.sock").touch()
+    (directory / "a.lock").touch()
     assert runtime_directory.list_names() == ["a.b", "b"]
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "a\0", "-x", "a\n", "ä", "x" * 65])
-def test_bad_names(folder: Path, name: str):
+def test_bad_names(directory: Path, name: str):
     with pytest.raises(UsageError, match="not a mount name"):
         runtime_directory.socket_path(name)
 
@@ -104,4 +104,4 @@ def test_a_path_too_long_for_a_socket(monkeypatch: pytest.MonkeyPatch):
 def test_the_override_is_absolute(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(runtime_directory.OVERRIDE, "run")
     with pytest.raises(UsageError, match="absolute"):
-        runtime_directory.runtime_folder()
+        runtime_directory.runtime_directory()

@@ -15,28 +15,28 @@ SIZE = 4096
 
 
 @pytest.fixture
-def folders(workdir):
+def directories(workdir):
     """The disks of a pool that is not open: segments 2 and 4 on disk 1, 4 (again) and 5 (of no size) on disk 2."""
     with open_parts(workdir, 2, SIZE) as parts:
-        one, two = parts.folders
-    for folder, index, size in ((one, 2, SIZE), (one, 4, SIZE), (two, 4, SIZE), (two, 5, 0), (one, 6, SIZE)):
-        (folder / f"{index * SIZE:020d}").write_bytes(bytes(size))
+        one, two = parts.directories
+    for directory, index, size in ((one, 2, SIZE), (one, 4, SIZE), (two, 4, SIZE), (two, 5, 0), (one, 6, SIZE)):
+        (directory / f"{index * SIZE:020d}").write_bytes(bytes(size))
     return one, two
 
 
 @pytest.fixture
-def commitlog(folders):
-    specs = tuple(DiskSpec(str(folder), Thresholds()) for folder in folders)
+def commitlog(directories):
+    specs = tuple(DiskSpec(str(directory), Thresholds()) for directory in directories)
     log = CommitLog(open_pool(specs, SIZE), POLICIES["round-robin"])
     yield log
     log.close()
 
 
-def test_first_and_last_byte(commitlog, folders):
+def test_first_and_last_byte(commitlog, directories):
     for position in (0, SIZE - 1):
         found = locate(commitlog, 2 * SIZE + position)
         assert (found.present, found.position, found.disk_number) == (True, position, 1)
-        assert found.path == f"{folders[0]}/{2 * SIZE:020d}"
+        assert found.path == f"{directories[0]}/{2 * SIZE:020d}"
         assert found.reason == ""
 
 

@@ -85,7 +85,7 @@ def test_a_gap_wider_than_any_memory():
 
 
 def test_long_paths_keep_both_ends():
-    (row, *_) = picture([1], path="/a/very/long/way/to/the/folder/of/disk{}/commitlog").rows
+    (row, *_) = picture([1], path="/a/very/long/way/to/the/directory/of/disk{}/commitlog").rows
     assert row.label.startswith("1 /a/very/long")
     assert "1/commitlog 1" in row.label
     assert "~" in row.label

@@ -9,7 +9,7 @@ from numba.core.caching import CacheImpl
 
 from commitlogfs.pipeline.arrays import compiled as module
 
-FOLDER = Path(__file__).resolve().parents[3] / "pipeline"
+DIRECTORY = Path(__file__).resolve().parents[3] / "pipeline"
 SHARED = "commitlogfs.pipeline.arrays.raw_bytes"
 
 
@@ -23,7 +23,7 @@ def compiled_functions(tree: ast.Module) -> list[ast.FunctionDef]:
 
 
 def test_compiled_code_calls_compiled_code_of_its_own_file_only() -> None:
-    trees = {path: ast.parse(path.read_text()) for path in FOLDER.rglob("*.py")}
+    trees = {path: ast.parse(path.read_text()) for path in DIRECTORY.rglob("*.py")}
     compiled = {function.name: path for path, tree in trees.items() for function in compiled_functions(tree)}
     assert len(compiled) > 10
     foreign = []

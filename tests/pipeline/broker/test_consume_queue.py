@@ -35,8 +35,8 @@ def packed(wanted: Sequence[Wanted]) -> np.ndarray:
     return np.frombuffer(b"".join(entry(offset, size) for _, offset, size in wanted), np.uint8)
 
 
-def build(folder: Path, pieces: Sequence[Sequence[Wanted]], file_size: int = FILE) -> QueueSummary:
-    with ConsumeQueueFiles(folder / "queue", file_size) as files:
+def build(directory: Path, pieces: Sequence[Sequence[Wanted]], file_size: int = FILE) -> QueueSummary:
+    with ConsumeQueueFiles(directory / "queue", file_size) as files:
         for piece in pieces:
             files.feed(packed(piece), np.array([queue_offset for queue_offset, _, _ in piece], np.int64))
         return files.close()
@@ -153,16 +153,16 @@ def test_any_history_in_any_pieces_is_as_rocketmq_writes_it(
     oracle = ConsumeQueue(FILE)
     for queue_offset, offset, size in history:
         oracle.put(offset, size, -7, queue_offset)
-    folder = tmp_path_factory.mktemp("history")
+    directory = tmp_path_factory.mktemp("history")
     borders = [0, *sorted(min(cut, len(history)) for cut in cuts), len(history)]
-    with ConsumeQueueFiles(folder / "queue", FILE) as files:
+    with ConsumeQueueFiles(directory / "queue", FILE) as files:
         for start, stop in pairwise(borders):
             for piece in _runs(history[start:stop]) if runs else [history[start:stop]]:
                 offsets = np.array([queue_offset for queue_offset, _, _ in piece], np.int64)
                 files.feed(packed(piece), int(offsets[0]) if runs else offsets)
         summary = files.close()
     expected = {f"queue/{base:020d}": bytes(data) for base, data in oracle.mapped.files.items()}
-    assert read_files(folder) == expected
+    assert read_files(directory) == expected
     assert summary.written + summary.left_out == len(history)
 
 

@@ -65,12 +65,12 @@ def oracle_of(log: WrittenLog, settings: BrokerSettings) -> RocketmqStore:
 
 
 def check(
-    folder: Path, makers: list[Maker], settings: BrokerSettings = SETTINGS, split_size: int = SEGMENT
+    directory: Path, makers: list[Maker], settings: BrokerSettings = SETTINGS, split_size: int = SEGMENT
 ) -> None:
     """Rebuilt, it is what RocketMQ's code makes of the same records."""
-    log = write_log(folder / "log", SEGMENT, makers)
+    log = write_log(directory / "log", SEGMENT, makers)
     expected = oracle_of(log, settings).files()
-    found, _ = rebuild_in_process(log.folder, folder / "building", settings, split_size)
+    found, _ = rebuild_in_process(log.directory, directory / "building", settings, split_size)
     last = f"index/{sum(name.startswith('index/') for name in expected) - 1}"
     if last not in found and not any(expected[last][SETTINGS.index_slots * 4 + 40 :]):
         del expected[last]  # without a key: made by the driver
@@ -106,7 +106,7 @@ def test_a_level_that_is_no_number_stops_the_rebuild_as_it_stops_the_broker(tmp_
     with pytest.raises(
         UndispatchableRecordError, match="log offset 0: property DELAY is 'soon', which is not a number"
     ):
-        rebuild_in_process(log.folder, tmp_path / "building", SETTINGS, SEGMENT)
+        rebuild_in_process(log.directory, tmp_path / "building", SETTINGS, SEGMENT)
 
 
 def test_what_cannot_be_dispatched_is_damage_that_permissive_mode_skips(tmp_path: Path) -> None:
@@ -123,9 +123,9 @@ def test_what_cannot_be_dispatched_is_damage_that_permissive_mode_skips(tmp_path
     ends = dict(zip(log.offsets, [*log.offsets[1:], log.end], strict=True))
     settings = replace(SETTINGS, rules=DispatchRules(multi_dispatch=MultiDispatch()), queue_file_size=1000)
     with pytest.raises(UndispatchableRecordError, match=f"log offset {wrong[1]}: topic"):
-        rebuild_in_process(log.folder, tmp_path / "failfast", settings, SEGMENT)
+        rebuild_in_process(log.directory, tmp_path / "failfast", settings, SEGMENT)
     for split_size in (300, SEGMENT):
-        splits = plan_splits(list_segments(str(log.folder)), log.end, split_size=split_size)
+        splits = plan_splits(list_segments(str(log.directory)), log.end, split_size=split_size)
         decode_all = partial(decode_splits, range(len(splits)), splits=splits, rules=settings.rules)
         decoded = tmp_path / f"d{split_size}"
         decoded.mkdir()
@@ -138,7 +138,7 @@ def test_what_cannot_be_dispatched_is_damage_that_permissive_mode_skips(tmp_path
         assert sum(summary.records for summary in summaries) == len(good)
         assert max(summary.last_offset for summary in summaries) == log.offsets[-2]
         building = tmp_path / f"p{split_size}"
-        found, figures = rebuild_in_process(log.folder, building, settings, split_size, DamageMode.PERMISSIVE)
+        found, figures = rebuild_in_process(log.directory, building, settings, split_size, DamageMode.PERMISSIVE)
         assert figures["written"] == len(good)
         assert [name for name in found if "consumequeue" in name] == ["consumequeue/TopicTest/3/" + "0" * 20]
 
@@ -335,7 +335,7 @@ def test_queues_are_those_of_the_topics_wanted_from_where_they_begin(tmp_path: P
     log.append(message(topic=b"Gone", queue_offset=0))
     again = log.append(message(topic=b"Again", queue_offset=0))
     rules = DispatchRules(topics=frozenset({"Again"}), topic_starts={"Again": again})
-    found, figures = rebuild_in_process(log.folder, tmp_path / "out", replace(SETTINGS, rules=rules), SEGMENT)
+    found, figures = rebuild_in_process(log.directory, tmp_path / "out", replace(SETTINGS, rules=rules), SEGMENT)
     assert [name for name in found if "consumequeue" in name] == ["consumequeue/Again/3/00000000000000000000"]
     assert (figures["written"], figures["misplaced"]) == (1, 0)
 

@@ -9,16 +9,16 @@ from commitlogfs.pipeline.broker.dispatch import DEFAULT_DELAYS_MS, DispatchRule
 from commitlogfs.pipeline.broker.settings import BrokerSettings, BrokerSettingsError, load_broker_settings
 
 
-def conf(folder: Path, text: str) -> Path:
-    path = folder / "broker.conf"
+def conf(directory: Path, text: str) -> Path:
+    path = directory / "broker.conf"
     path.write_text(text)
     return path
 
 
-def store(folder: Path, topics: dict[str, object], name: str = "topics.json") -> Path:
-    (folder / "store/config").mkdir(parents=True, exist_ok=True)
-    (folder / "store/config" / name).write_text(json.dumps({"topicConfigTable": topics}))
-    return folder / "store"
+def store(directory: Path, topics: dict[str, object], name: str = "topics.json") -> Path:
+    (directory / "store/config").mkdir(parents=True, exist_ok=True)
+    (directory / "store/config" / name).write_text(json.dumps({"topicConfigTable": topics}))
+    return directory / "store"
 
 
 def test_without_anything_it_is_the_brokers_default() -> None:

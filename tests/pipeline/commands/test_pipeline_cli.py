@@ -193,8 +193,8 @@ def test_queues_with_misplaced_entries_are_not_installed(run: Run, tmp_path: Pat
         place.mkdir(parents=True)
         (place / "file").write_text(str(place))
     (store / "lock").touch()
-    listing = list_segments(str(log.folder))
-    write_manifest(store / "rebuilt", make_manifest(str(log.folder), listing, log.end, misplaced=5))
+    listing = list_segments(str(log.directory))
+    write_manifest(store / "rebuilt", make_manifest(str(log.directory), listing, log.end, misplaced=5))
     line = "rebuild --store-root store --apply"
     status, out, err = run(*line.split())
     assert (status, out) == (REFUSED, "")
@@ -234,8 +234,8 @@ def test_an_installation_is_one_json_document(run: Run, tmp_path: Path) -> None:
         place.mkdir(parents=True)
     (store / "lock").touch()
     (store / "abort").touch()
-    listing = list_segments(str(log.folder))
-    write_manifest(store / "rebuilt", make_manifest(str(log.folder), listing, log.end))
+    listing = list_segments(str(log.directory))
+    write_manifest(store / "rebuilt", make_manifest(str(log.directory), listing, log.end))
     line = "rebuild --store-root store --apply --json"
     assert json.loads(run(*line.split(), "--dry-run")[1]) == {
         "output": "store/rebuilt",

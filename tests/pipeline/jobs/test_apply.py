@@ -34,15 +34,15 @@ PARTS = ("consumequeue", "index")
 
 
 class Store:
-    def __init__(self, folder: Path, parts: tuple[str, ...] = PARTS) -> None:
-        self.root, self.output = folder / "store", folder / "rebuilt"
+    def __init__(self, directory: Path, parts: tuple[str, ...] = PARTS) -> None:
+        self.root, self.output = directory / "store", directory / "rebuilt"
         self.log: WrittenLog = write_log(self.root / "commitlog", SEGMENT, [make_record] * 5)
         for part in parts:
             _fill(self.root / part, "old")
         for part in PARTS:
             _fill(self.output / part, "new")
-        listing = list_segments(str(self.log.folder))
-        write_manifest(self.output, make_manifest(str(self.log.folder), listing, self.log.end))
+        listing = list_segments(str(self.log.directory))
+        write_manifest(self.output, make_manifest(str(self.log.directory), listing, self.log.end))
 
     def content(self, part: str) -> str:
         (data,) = read_files(self.root / part).values()
@@ -57,9 +57,9 @@ class Store:
         return {part: " ".join(texts) for part, texts in kept.items()}
 
 
-def _fill(folder: Path, text: str) -> None:
-    (folder / "some").mkdir(parents=True)
-    (folder / "some/file").write_text(text)
+def _fill(directory: Path, text: str) -> None:
+    (directory / "some").mkdir(parents=True)
+    (directory / "some/file").write_text(text)
 
 
 @pytest.fixture
@@ -252,9 +252,9 @@ def test_what_cannot_be_known_is_kept_when_the_log_has_grown(store: Store, monke
 def test_killed_while_the_output_is_removed_the_same_call_ends_it(
     store: Store, monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:
-    def killed(folder: Path) -> None:
+    def killed(directory: Path) -> None:
         if begun:
-            (folder / "rebuild.json").unlink()
+            (directory / "rebuild.json").unlink()
         raise Crash
 
     with monkeypatch.context() as patched:
@@ -284,26 +284,28 @@ def test_the_output_of_another_log_is_refused(store: Store, tmp_path: Path) -> N
         apply_rebuilt(store.output, other.root)
     assert not (other.root / "rebuild-apply.json").exists()
     with pytest.raises(ApplyRefusedError, match=r"was made from .*, not from the log in"):
-        apply_rebuilt(store.output, other.root, own_log=str(other.log.folder), given_log=str(store.log.folder))
+        apply_rebuilt(
+            store.output, other.root, own_log=str(other.log.directory), given_log=str(store.log.directory)
+        )
 
 
 def test_a_store_whose_own_log_cannot_be_read_is_not_taken_for_one_without(store: Store, tmp_path: Path) -> None:
     """Nor does the log that was read stand for it."""
     other = Store(tmp_path / "other")
-    shutil.rmtree(other.log.folder)
-    write_log(other.log.folder, 3 * SEGMENT, [make_record] * 5)
+    shutil.rmtree(other.log.directory)
+    write_log(other.log.directory, 3 * SEGMENT, [make_record] * 5)
     with pytest.raises(LocationError, match="does not fit the segment size 4096"):
-        apply_rebuilt(store.output, other.root, given_log=str(store.log.folder))
-    shutil.rmtree(other.log.folder)
-    other.log.folder.touch()
+        apply_rebuilt(store.output, other.root, given_log=str(store.log.directory))
+    shutil.rmtree(other.log.directory)
+    other.log.directory.touch()
     with pytest.raises(LocationError, match="Not a directory"):
-        apply_rebuilt(store.output, other.root, given_log=str(store.log.folder))
+        apply_rebuilt(store.output, other.root, given_log=str(store.log.directory))
     assert [other.content(part) for part in PARTS] == ["old", "old"]
 
 
 def test_a_log_elsewhere_is_found_where_it_is_said_to_be(store: Store, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
-    store.log.folder.rename(moved)
+    store.log.directory.rename(moved)
     with pytest.raises(ApplyRefusedError, match=r"commitlog: holds no segments, .*name the log"):
         apply_rebuilt(store.output, store.root)
     apply_rebuilt(store.output, store.root, given_log=f"{tmp_path / 'absent'}, {moved}".partition(", ")[2])
@@ -314,8 +316,8 @@ def test_a_log_whose_old_segments_were_cleaned_is_still_the_same(tmp_path: Path)
     store = Store(tmp_path)
     while store.log.end < 4 * SEGMENT:
         store.log.append(make_record)
-    listing = list_segments(str(store.log.folder))
-    write_manifest(store.output, make_manifest(str(store.log.folder), listing, store.log.end))
+    listing = list_segments(str(store.log.directory))
+    write_manifest(store.output, make_manifest(str(store.log.directory), listing, store.log.end))
     for number in range(3):
         store.log.segment_at(number * SEGMENT).unlink()
     apply_rebuilt(store.output, store.root)

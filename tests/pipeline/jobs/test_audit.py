@@ -75,7 +75,7 @@ def store(tmp_path: Path) -> Store:
     root = tmp_path / "store"
     log = write_log(root / "commitlog", SEGMENT, [message(n, crc=n % 2 == 0) for n in range(MESSAGES)])
     building = tmp_path / "building"
-    rebuild_in_process(log.folder, building, SETTINGS, SPLIT)
+    rebuild_in_process(log.directory, building, SETTINGS, SPLIT)
     (building / "out/consumequeue").rename(root / "consumequeue")
     (building / "index").rename(root / "index")
     for file in list((root / "index").iterdir()):
@@ -84,7 +84,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def audited(spark: SparkSession, store: Store, log: str | None = None) -> AuditReport:
-    return audit(spark, log or str(store.log.folder), store_root=store.root, settings=SETTINGS, split_size=SPLIT)
+    return audit(spark, log or str(store.log.directory), store_root=store.root, settings=SETTINGS, split_size=SPLIT)
 
 
 def kinds(report: AuditReport) -> dict[str, int]:
@@ -239,13 +239,13 @@ def batches(tmp_path: Path) -> Store:
     root = tmp_path / "store"
     log = write_log(root / "commitlog", SEGMENT, [batch(n) for n in range(BATCHES)])
     building = tmp_path / "building"
-    rebuild_in_process(log.folder, building, BATCH_SETTINGS, SPLIT)
+    rebuild_in_process(log.directory, building, BATCH_SETTINGS, SPLIT)
     (building / "out/batchconsumequeue").rename(root / "batchconsumequeue")
     return Store(root, log)
 
 
 def batches_audited(spark: SparkSession, batches: Store) -> AuditReport:
-    return audit(spark, str(batches.log.folder), store_root=batches.root, settings=BATCH_SETTINGS)
+    return audit(spark, str(batches.log.directory), store_root=batches.root, settings=BATCH_SETTINGS)
 
 
 def test_any_wrong_part_of_a_batch_entry_is_found(spark: SparkSession, batches: Store) -> None:
@@ -271,7 +271,7 @@ def test_a_batch_queue_is_compared_with_its_log(spark: SparkSession, batches: St
 
 
 def test_batches_in_a_log_without_its_store_are_no_jumps(spark: SparkSession, batches: Store) -> None:
-    assert audit(spark, str(batches.log.folder), settings=BrokerSettings(segment_size=SEGMENT)).is_whole
+    assert audit(spark, str(batches.log.directory), settings=BrokerSettings(segment_size=SEGMENT)).is_whole
 
 
 @contextmanager
@@ -298,7 +298,7 @@ def test_queues_that_only_the_driver_sees_are_not_compared_by_nobody(
     with pytest.raises(UnseenError, match="consumequeue/T/0: is not visible to every worker"):
         audited(spark, store)
     plan = AuditPlan(
-        list_segments(str(store.log.folder)), store.log.end, SETTINGS.rules, store.root / "elsewhere", None, True
+        list_segments(str(store.log.directory)), store.log.end, SETTINGS.rules, store.root / "elsewhere", None, True
     )
     with pytest.raises(UnseenError, match="elsewhere/consumequeue/T/0: is not visible to every worker"):
         list(audit_queues([QueueKey("T", 0, False)], plan=plan, tallies={}))
@@ -351,7 +351,7 @@ def test_a_queue_that_is_missing(spark: SparkSession, store: Store) -> None:
     assert set(kinds(report)) == {"queue-missing"}
     deleted = audit(
         spark,
-        str(store.log.folder),
+        str(store.log.directory),
         store_root=store.root,
         settings=SETTINGS,
         split_size=SPLIT,
@@ -393,8 +393,8 @@ def test_a_segment_in_two_places(spark: SparkSession, store: Store, tmp_path: Pa
     twin = tmp_path / "disk2"
     twin.mkdir()
     name = store.log.segment_at(SEGMENT).name
-    (twin / name).write_bytes((store.log.folder / name).read_bytes())
-    report = audited(spark, store, f"{store.log.folder},{twin}")
+    (twin / name).write_bytes((store.log.directory / name).read_bytes())
+    report = audited(spark, store, f"{store.log.directory},{twin}")
     assert kinds(report) == {"duplicate-segment": 1}
     assert report.findings.all_shown()[0].where == name
 
@@ -433,11 +433,11 @@ def test_a_topic_that_was_deleted_and_made_again_is_no_finding(
         index_enabled=False,
     )
     assert fresh.end == log.offsets[old]
-    rebuild_in_process(log.folder, building, settings, SPLIT)
+    rebuild_in_process(log.directory, building, settings, SPLIT)
     (building / "out/consumequeue").rename(root / "consumequeue")
     report = audit(
         spark,
-        str(log.folder),
+        str(log.directory),
         store_root=root,
         settings=BrokerSettings(queue_file_size=SETTINGS.queue_file_size, index_enabled=False),
         split_size=SPLIT,

@@ -24,13 +24,13 @@ SEGMENT = 1 << 18
 
 
 @pytest.fixture(scope="module")
-def log(base_folder: Path) -> WrittenLog:
-    return write_log(base_folder / "cluster-log", SEGMENT, messages(COUNT))
+def log(base_directory: Path) -> WrittenLog:
+    return write_log(base_directory / "cluster-log", SEGMENT, messages(COUNT))
 
 
 @pytest.fixture(scope="module")
-def cluster(base_folder: Path) -> Iterator[SparkCluster]:
-    with SparkCluster(base_folder / "cluster") as running:
+def cluster(base_directory: Path) -> Iterator[SparkCluster]:
+    with SparkCluster(base_directory / "cluster") as running:
         yield running
 
 
@@ -50,15 +50,15 @@ def settings_of(cluster: SparkCluster) -> list[str]:
 
 
 def test_a_cluster_answers_as_local_mode_does(cluster: SparkCluster, log: WrittenLog) -> None:
-    local = json.loads(spark_driver.run("count", "local[2]", log.folder, "splitSize=50000"))
+    local = json.loads(spark_driver.run("count", "local[2]", log.directory, "splitSize=50000"))
     assert local == expected()
-    on_cluster = spark_driver.run("count", cluster.url, log.folder, "splitSize=50000", *settings_of(cluster))
+    on_cluster = spark_driver.run("count", cluster.url, log.directory, "splitSize=50000", *settings_of(cluster))
     assert json.loads(on_cluster) == local
 
 
 def test_a_killed_executor_changes_nothing(cluster: SparkCluster, log: WrittenLog, workdir: Path) -> None:
     driver = spark_driver.start(
-        "count", cluster.url, log.folder, "splitSize=30000", f"marks={workdir}", *settings_of(cluster)
+        "count", cluster.url, log.directory, "splitSize=30000", f"marks={workdir}", *settings_of(cluster)
     )
     try:
 
@@ -83,9 +83,9 @@ LONG_COUNT = 150_000
 
 
 @pytest.fixture(scope="module")
-def store(base_folder: Path) -> Path:
+def store(base_directory: Path) -> Path:
     """A broker's, whose log takes the executors some seconds."""
-    root = base_folder / "cluster-store"
+    root = base_directory / "cluster-store"
     long = [message(number, queue_offset=number // QUEUES) for number in range(LONG_COUNT)]
     write_log(root / "commitlog", 1 << 22, long)
     return root

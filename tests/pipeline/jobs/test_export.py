@@ -32,24 +32,24 @@ COUNT = 1500
 SMALL = {"splitSize": "20k"}
 
 
-def run(spark: SparkSession, folder: Path, options: dict[str, str] | None = None, **wanted: Any) -> ExportResult:
-    request = ExportRequest(str(folder / "log"), str(folder / "out"), **wanted)
+def run(spark: SparkSession, directory: Path, options: dict[str, str] | None = None, **wanted: Any) -> ExportResult:
+    request = ExportRequest(str(directory / "log"), str(directory / "out"), **wanted)
     return export(spark, request, {**SMALL, **(options or {})})
 
 
-def exported(spark: SparkSession, folder: Path) -> pa.Table:
+def exported(spark: SparkSession, directory: Path) -> pa.Table:
     """Rows that Spark reads, in the order of the log and of the columns."""
-    table = spark.read.parquet(str(folder / "out")).toArrow()
+    table = spark.read.parquet(str(directory / "out")).toArrow()
     return table.select([name for name in COLUMNS.names if name in table.column_names]).sort_by("commitLogOffset")
 
 
-def offsets(spark: SparkSession, folder: Path) -> list[int]:
-    column: list[int] = exported(spark, folder).column("commitLogOffset").to_pylist()
+def offsets(spark: SparkSession, directory: Path) -> list[int]:
+    column: list[int] = exported(spark, directory).column("commitLogOffset").to_pylist()
     return column
 
 
 def in_log(log: WrittenLog) -> list[dict[str, Any]]:
-    listing = list_segments(str(log.folder))
+    listing = list_segments(str(log.directory))
     projection = Projection(COLUMNS.names)
     return [
         row
@@ -60,8 +60,8 @@ def in_log(log: WrittenLog) -> list[dict[str, Any]]:
     ]
 
 
-def files(folder: Path) -> list[Path]:
-    return sorted((folder / "out").rglob("*.parquet"))
+def files(directory: Path) -> list[Path]:
+    return sorted((directory / "out").rglob("*.parquet"))
 
 
 def test_every_row_and_column_comes_back(spark: SparkSession, tmp_path: Path) -> None:
@@ -206,9 +206,9 @@ with local_session(Path(sys.argv[2])) as spark:
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_and_run_again(spark: SparkSession, tmp_path: Path, base_folder: Path) -> None:
+def test_killed_in_the_middle_and_run_again(spark: SparkSession, tmp_path: Path, base_directory: Path) -> None:
     log = write_log(tmp_path / "log", SEGMENT, messages(3 * COUNT))
-    place = base_folder / "killed"  # a short name: Spark makes sockets below it
+    place = base_directory / "killed"  # a short name: Spark makes sockets below it
     place.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen(
@@ -238,19 +238,19 @@ def test_a_stream_goes_on_from_its_checkpoint(spark: SparkSession, tmp_path: Pat
     for first in (600, 900, 900):
         for more in messages(300, first) if len(log.offsets) == first else ():
             log.append(more)
-        wait(follow(spark, str(log.folder), str(tmp_path / "out"), available_now=True))
+        wait(follow(spark, str(log.directory), str(tmp_path / "out"), available_now=True))
         assert offsets(spark, tmp_path) == log.offsets
     assert exported(spark, tmp_path).to_pylist() == in_log(log)
 
 
 @pytest.mark.soak
 def test_a_stream_that_is_killed_exports_each_message_once(
-    spark: SparkSession, tmp_path: Path, base_folder: Path
+    spark: SparkSession, tmp_path: Path, base_directory: Path
 ) -> None:
     log = write_log(tmp_path / "log", SEGMENT, messages(300))
-    place = base_folder / "followed"
+    place = base_directory / "followed"
     place.mkdir()
-    command = ("export", str(log.folder), str(tmp_path / "out"), "--follow", "--interval", "0.2")
+    command = ("export", str(log.directory), str(tmp_path / "out"), "--follow", "--interval", "0.2")
     for round_number in range(4):
         seen = len(files(tmp_path))
         with subprocess.Popen(
@@ -267,7 +267,7 @@ def test_a_stream_that_is_killed_exports_each_message_once(
                     log.append(more)
                 time.sleep(0.02)
             os.killpg(driver.pid, signal.SIGKILL)
-    wait(follow(spark, str(log.folder), str(tmp_path / "out"), available_now=True))
+    wait(follow(spark, str(log.directory), str(tmp_path / "out"), available_now=True))
     assert offsets(spark, tmp_path) == log.offsets
     shutil.rmtree(place)
 
@@ -290,7 +290,7 @@ def test_files_are_cut_by_size_and_dealt_evenly() -> None:
 
 def test_planning_needs_no_spark_and_writes_nothing(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log", SEGMENT, messages(COUNT))
-    plan = plan_export(ExportRequest(str(log.folder), str(tmp_path / "out"), range_size=2 * SEGMENT), {})
+    plan = plan_export(ExportRequest(str(log.directory), str(tmp_path / "out"), range_size=2 * SEGMENT), {})
     assert plan.todo[0] == (0, 2 * SEGMENT)
     assert plan.todo[-1][1] == log.end
     assert plan.todo_bytes == log.end

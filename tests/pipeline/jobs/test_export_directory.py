@@ -37,15 +37,17 @@ class Mortal:
         return getattr(self._real, name)
 
 
-def make(folder: ExportDirectory, start: int, end: int, names: list[str]) -> tuple[FinishedRange, dict[str, str]]:
+def make(
+    directory: ExportDirectory, start: int, end: int, names: list[str]
+) -> tuple[FinishedRange, dict[str, str]]:
     made, files = {}, []
     for name in names:
-        path, stream = folder.new_file("x")
+        path, stream = directory.new_file("x")
         with stream:
             stream.write(f"{start}-{end} {name}".encode())
         final = f"topic={name}/{start}-{end}.parquet"
         made[final] = path
-        files.append(FinishedFile(final, 3, folder.finish_file(path)))
+        files.append(FinishedFile(final, 3, directory.finish_file(path)))
     return FinishedRange(start, end, 3 * len(names), tuple(files), (Damage(start, 5, "why", "0"),)), made
 
 
@@ -56,11 +58,11 @@ def visible(root: Path) -> list[str]:
 
 
 def test_what_is_committed_is_there_and_said(tmp_path: Path) -> None:
-    with ExportDirectory(str(tmp_path / "out")).open(SETTINGS) as folder:
-        finished, made = make(folder, 0, 100, ["a", "b"])
+    with ExportDirectory(str(tmp_path / "out")).open(SETTINGS) as directory:
+        finished, made = make(directory, 0, 100, ["a", "b"])
         assert visible(tmp_path / "out") == []
-        folder.commit(finished, made)
-        assert folder.finished() == [finished]
+        directory.commit(finished, made)
+        assert directory.finished() == [finished]
     assert visible(tmp_path / "out") == ["topic=a/0-100.parquet", "topic=b/0-100.parquet"]
     assert ExportDirectory(str(tmp_path / "out")).finished() == [finished]
 
@@ -71,21 +73,21 @@ def test_a_commit_killed_at_any_step_is_finished_or_forgotten(tmp_path: Path, re
     outcomes = set()
     for step in range(30):
         root = tmp_path / f"out{step}"
-        with ExportDirectory(str(root)).open(SETTINGS) as folder:
+        with ExportDirectory(str(root)).open(SETTINGS) as directory:
             before = None
             if replacing:
-                before, made = make(folder, 0, 100, ["a", "old"])
-                folder.commit(before, made)
-            finished, made = make(folder, 0, 100, ["a", "b"])
-            folder._fs = Mortal(folder._fs, step)
+                before, made = make(directory, 0, 100, ["a", "old"])
+                directory.commit(before, made)
+            finished, made = make(directory, 0, 100, ["a", "b"])
+            directory._fs = Mortal(directory._fs, step)
             try:
-                folder.commit(finished, made, before)
+                directory.commit(finished, made, before)
             except Killed:
                 ended = False
             else:
                 ended = True
-        with ExportDirectory(str(root)).open(SETTINGS) as folder:
-            known = [[file.path for file in one.files] for one in folder.finished()]
+        with ExportDirectory(str(root)).open(SETTINGS) as directory:
+            known = [[file.path for file in one.files] for one in directory.finished()]
             outcomes.add(str(known))
             assert visible(root) == sorted(known[0]) if known else not visible(root)
             assert list((root / OWN / "building").iterdir()) == []
@@ -130,11 +132,11 @@ def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_that_somebody_took_away_is_not_passed_over(tmp_path: Path) -> None:
-    with ExportDirectory(str(tmp_path)).open(SETTINGS) as folder:
-        finished, made = make(folder, 0, 100, ["a"])
-        folder._fs = Mortal(folder._fs, 2)  # the manifest is written, nothing else
+    with ExportDirectory(str(tmp_path)).open(SETTINGS) as directory:
+        finished, made = make(directory, 0, 100, ["a"])
+        directory._fs = Mortal(directory._fs, 2)  # the manifest is written, nothing else
         with pytest.raises(Killed):
-            folder.commit(finished, made)
+            directory.commit(finished, made)
     for path in (tmp_path / OWN / "building").iterdir():
         path.unlink()
     with pytest.raises(ExportRefusedError, match="was removed before its range was finished"):
@@ -142,14 +144,14 @@ def test_a_file_that_somebody_took_away_is_not_passed_over(tmp_path: Path) -> No
 
 
 def test_a_uri_means_the_same_directory(tmp_path: Path) -> None:
-    with ExportDirectory(f"file://{tmp_path}/out").open(SETTINGS) as folder:
-        folder.commit(*make(folder, 0, 9, ["a"]))
+    with ExportDirectory(f"file://{tmp_path}/out").open(SETTINGS) as directory:
+        directory.commit(*make(directory, 0, 9, ["a"]))
     assert visible(tmp_path / "out") == ["topic=a/0-9.parquet"]
     assert json.loads((tmp_path / "out" / OWN / "export.json").read_text()) == SETTINGS
 
 
 @pytest.mark.parametrize(
-    ("topic", "folder"),
+    ("topic", "directory"),
     [
         ("plain-Topic_1", "topic=plain-Topic_1"),
         ("%RETRY%group", "topic=%25RETRY%25group"),
@@ -158,8 +160,8 @@ def test_a_uri_means_the_same_directory(tmp_path: Path) -> None:
         ("", "topic=__HIVE_DEFAULT_PARTITION__"),
     ],
 )
-def test_directories_are_named_as_spark_names_them(topic: str, folder: str) -> None:
-    assert partition_directory([("topic", topic), ("date", "2026-11-21")]) == f"{folder}/date=2026-11-21"
+def test_directories_are_named_as_spark_names_them(topic: str, directory: str) -> None:
+    assert partition_directory([("topic", topic), ("date", "2026-11-21")]) == f"{directory}/date=2026-11-21"
 
 
 def test_a_topic_too_long_for_a_directory_is_refused() -> None:

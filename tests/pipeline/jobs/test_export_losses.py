@@ -29,17 +29,17 @@ def log(tmp_path: Path) -> WrittenLog:
     return write_log(tmp_path / "log", SEGMENT, messages(COUNT))
 
 
-def request(folder: Path, **wanted: Any) -> ExportRequest:
-    return ExportRequest(str(folder / "log"), str(folder / "out"), **wanted)
+def request(directory: Path, **wanted: Any) -> ExportRequest:
+    return ExportRequest(str(directory / "log"), str(directory / "out"), **wanted)
 
 
-def run(folder: Path, options: dict[str, str] | None = None, **wanted: Any) -> ExportResult:
+def run(directory: Path, options: dict[str, str] | None = None, **wanted: Any) -> ExportResult:
     spark = cast("Any", InProcessSpark())
-    return export(spark, request(folder, **wanted), {"splitSize": "5k", **(options or {})})
+    return export(spark, request(directory, **wanted), {"splitSize": "5k", **(options or {})})
 
 
-def exported(folder: Path) -> list[int]:
-    tables = [pq.ParquetFile(path).read(["commitLogOffset"]) for path in (folder / "out").rglob("*.parquet")]
+def exported(directory: Path) -> list[int]:
+    tables = [pq.ParquetFile(path).read(["commitLogOffset"]) for path in (directory / "out").rglob("*.parquet")]
     return sorted(pa.concat_tables(tables).column(0).to_pylist()) if tables else []
 
 

@@ -77,7 +77,7 @@ def test_the_output_is_the_brokers(spark: SparkSession, log: WrittenLog, tmp_pat
     told: list[tuple[int, int]] = []
     result = rebuild(
         spark,
-        str(log.folder),
+        str(log.directory),
         tmp_path / "out",
         settings=SETTINGS,
         split_size=split_size,
@@ -98,7 +98,7 @@ def test_either_part_alone(spark: SparkSession, log: WrittenLog, tmp_path: Path)
     expected = oracle_files(log)
     parts: dict[str, dict[str, Any]] = {"consumequeue": {"index": False}, "index": {"consumequeue": False}}
     for part, options in parts.items():
-        rebuild(spark, str(log.folder), tmp_path / part, settings=SETTINGS, **options)
+        rebuild(spark, str(log.directory), tmp_path / part, settings=SETTINGS, **options)
         found = rebuilt_files(tmp_path / part)
         assert found == {name: data for name, data in expected.items() if name.startswith(part)}
 
@@ -117,7 +117,7 @@ def test_a_record_behind_a_full_index_file_makes_the_next(
 ) -> None:
     log = write_log(tmp_path / "log", SEGMENT, makers)
     settings = replace(SETTINGS, index_capacity=capacity)
-    rebuild(spark, str(log.folder), tmp_path / "out", settings=settings, consumequeue=False)
+    rebuild(spark, str(log.directory), tmp_path / "out", settings=settings, consumequeue=False)
     expected = oracle_files(log, settings)
     assert rebuilt_files(tmp_path / "out") == {n: data for n, data in expected.items() if n.startswith("index/")}
 
@@ -133,17 +133,17 @@ def test_damage_is_one_line_and_leaves_nothing(spark: SparkSession, tmp_path: Pa
     log = write_log(tmp_path / "log", SEGMENT, [message(number) for number in range(600)])
     log.write_at(log.offsets[200], b"\xff" * 20)
     with pytest.raises(PipelineError) as caught:
-        rebuild(spark, str(log.folder), tmp_path / "out", settings=SETTINGS)
+        rebuild(spark, str(log.directory), tmp_path / "out", settings=SETTINGS)
     assert f"log offset {log.offsets[200]}: no record begins here" in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert list(tmp_path.iterdir()) == [log.folder]
+    assert list(tmp_path.iterdir()) == [log.directory]
 
 
 def test_damage_that_is_passed_over_is_reported(spark: SparkSession, tmp_path: Path) -> None:
     log = write_log(tmp_path / "log", SEGMENT, [message(number) for number in range(600)])
     for number in (200, 300):
         log.write_at(log.offsets[number], b"\xff" * 20)
-    result = rebuild(spark, str(log.folder), tmp_path / "out", settings=SETTINGS, mode=DamageMode.PERMISSIVE)
+    result = rebuild(spark, str(log.directory), tmp_path / "out", settings=SETTINGS, mode=DamageMode.PERMISSIVE)
     assert [damage.offset for damage in result.damages] == [log.offsets[200], log.offsets[300]]
     assert (result.records, result.queue_entries) == (598, 598)
     del log.offsets[300], log.offsets[200]
@@ -153,16 +153,16 @@ def test_damage_that_is_passed_over_is_reported(spark: SparkSession, tmp_path: P
 def test_a_topic_that_is_no_directory_name_never_leaves_the_output(spark: SparkSession, tmp_path: Path) -> None:
     log = write_log(tmp_path / "log", SEGMENT, [lambda offset: make_record(offset, topic=b"../../../evil")])
     with pytest.raises(PipelineError, match=r"topic '../../../evil' cannot be the name of a directory"):
-        rebuild(spark, str(log.folder), tmp_path / "out", settings=SETTINGS)
+        rebuild(spark, str(log.directory), tmp_path / "out", settings=SETTINGS)
     rules = DispatchRules(topics=frozenset())
-    rebuild(spark, str(log.folder), tmp_path / "out", settings=replace(SETTINGS, rules=rules))
+    rebuild(spark, str(log.directory), tmp_path / "out", settings=replace(SETTINGS, rules=rules))
 
 
 def test_an_output_named_from_the_working_directory(
     spark: SparkSession, log: WrittenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers have another one, in which nothing may appear; so has the log's name."""
-    (tmp_path / "log").symlink_to(log.folder)
+    (tmp_path / "log").symlink_to(log.directory)
     monkeypatch.chdir(tmp_path)
     result = rebuild(spark, "log", Path("out"), settings=SETTINGS)
     assert (result.queues, result.output) == (6, tmp_path / "out")
@@ -190,14 +190,14 @@ def test_an_output_that_lacks_what_workers_have_written_is_none(
 
     monkeypatch.setattr(job, "show_progress", lose)
     with pytest.raises(OutputError, match=f"{told}.*; name an output on a disk that all workers share"):
-        rebuild(spark, str(log.folder), tmp_path / "out", settings=SETTINGS)
+        rebuild(spark, str(log.directory), tmp_path / "out", settings=SETTINGS)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_worker_makes_no_directory_of_its_own_for_an_output_it_does_not_see(
     log: WrittenLog, tmp_path: Path
 ) -> None:
-    splits = plan_splits(list_segments(str(log.folder)), log.end)
+    splits = plan_splits(list_segments(str(log.directory)), log.end)
     with pytest.raises(
         OutputError, match=r"out[^:]*: is not visible to the worker on .*; name an output on a disk that all"
     ):
@@ -216,7 +216,7 @@ def test_a_worker_makes_no_directory_of_its_own_for_an_output_it_does_not_see(
 
 
 def test_refusals(spark: SparkSession, log: WrittenLog, tmp_path: Path) -> None:
-    def refused(match: str, place: Path = log.folder, **options: object) -> None:
+    def refused(match: str, place: Path = log.directory, **options: object) -> None:
         with pytest.raises(RebuildRefusedError, match=match):
             rebuild(spark, str(place), tmp_path / "out", **options)  # type: ignore[arg-type]
 
@@ -226,14 +226,14 @@ def test_refusals(spark: SparkSession, log: WrittenLog, tmp_path: Path) -> None:
     refused("holds no segments", place=tmp_path / "empty")
     gap = write_log(tmp_path / "gap", SEGMENT, [message(number) for number in range(600)])
     gap.segment_at(SEGMENT).unlink()
-    refused(f"no segment holds log offsets {SEGMENT} to {2 * SEGMENT}", place=gap.folder)
+    refused(f"no segment holds log offsets {SEGMENT} to {2 * SEGMENT}", place=gap.directory)
     (tmp_path / "out").mkdir()
     refused("exists; remove it")
 
 
 def test_what_is_rebuilt_can_be_installed(spark: SparkSession, tmp_path: Path) -> None:
     log = write_log(tmp_path / "store/commitlog", SEGMENT, [message(number) for number in range(100)])
-    rebuild(spark, str(log.folder), tmp_path / "out", settings=SETTINGS)
+    rebuild(spark, str(log.directory), tmp_path / "out", settings=SETTINGS)
     apply_rebuilt(tmp_path / "out", tmp_path / "store")
     for part in ("consumequeue", "index"):
         assert (tmp_path / "store" / part).is_dir()

@@ -115,9 +115,9 @@ def rebuilt(run: rocketmq.StoreRun, version: str | None = None) -> Written:
 @pytest.fixture(scope="module")
 def written(newest: Distribution, tmp_path_factory: pytest.TempPathFactory) -> list[Written]:
     """By configuration, and at the end a tidy store that was closed and opened again: all by one JVM."""
-    folder = tmp_path_factory.mktemp("stores")
-    runs = [store_run(folder / str(number), given) for number, given in enumerate(CONFIGURATIONS)]
-    clean_up = [store_run(folder / "tidy", TIDY, seed=seed) for seed in (1, 2)]
+    directory = tmp_path_factory.mktemp("stores")
+    runs = [store_run(directory / str(number), given) for number, given in enumerate(CONFIGURATIONS)]
+    clean_up = [store_run(directory / "tidy", TIDY, seed=seed) for seed in (1, 2)]
     rocketmq.write_stores(newest, [*runs, *clean_up])
     return [rebuilt(run) for run in [*runs, clean_up[0]]]
 
@@ -225,9 +225,9 @@ class Stopped:
 
 @pytest.fixture(scope="module")
 def stopped(newest: Distribution, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stopped]:
-    folder = tmp_path_factory.mktemp("mixed")
-    with NameServer(newest, folder) as names:
-        broker = Broker(newest, names, folder, SMALL)
+    directory = tmp_path_factory.mktemp("mixed")
+    with NameServer(newest, directory) as names:
+        broker = Broker(newest, names, directory, SMALL)
         with broker:
             rocketmq.make_inner_topic(newest, names.address, broker.address, "Mixed")
             visible = rocketmq.send_mixed(newest, names.address, rounds=ROUNDS, inner=True).visible

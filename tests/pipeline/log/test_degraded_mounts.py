@@ -77,10 +77,10 @@ def store(pool: PoolMount, log: WrittenLog, numbers: range) -> None:
             os.fsync(file.fileno())
 
 
-def make_log(folder: Path) -> WrittenLog:
+def make_log(directory: Path) -> WrittenLog:
     """Three segments."""
     body = bytes(50_000)
-    return write_log(folder, SEGMENT, [message(number, body=body) for number in range(COUNT)])
+    return write_log(directory, SEGMENT, [message(number, body=body) for number in range(COUNT)])
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def reported(listing: LogListing, end: int) -> list[Range]:
 
 def batch_faults(mutated: MutatedLog, seed: int) -> list[str]:
     """Problems in the rows that a batch reads from the log, in both modes."""
-    listing = list_segments(str(mutated.log.folder), mutated.log.segment_size)
+    listing = list_segments(str(mutated.log.directory), mutated.log.segment_size)
     end = find_end(listing, settle_s=0)
     found, damages = reads(listing, 0, end, split_size=(WHOLE_SEGMENTS, 1000)[seed % 2])
     faults = mutated.faults(found, [*damages, *reported(listing, end)])
@@ -79,23 +79,23 @@ def batch_faults(mutated: MutatedLog, seed: int) -> list[str]:
 
 def stream_faults(mutated: MutatedLog, seed: int) -> list[str]:
     """The same for a stream whose log was damaged while it read: it had come to the middle of the log."""
-    listing = list_segments(str(mutated.log.folder), mutated.log.segment_size)
+    listing = list_segments(str(mutated.log.directory), mutated.log.segment_size)
     known = mutated.log.offsets[seed % len(mutated.log.offsets)]
     end = find_end(listing, known=known, settle_s=0, search_bytes=1 << 20)
     found, damages = reads(listing, known, end, exact_start=True)
     return mutated.faults(found, [*damages, *reported(listing, end), (0, known)])
 
 
-def faults_of(folder: Path, seeds: Iterable[int]) -> dict[int, list[str]]:
+def faults_of(directory: Path, seeds: Iterable[int]) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for seed in seeds:
-        mutated = make_mutated_log(folder / "log", seed)
+        mutated = make_mutated_log(directory / "log", seed)
         faults = batch_faults(mutated, seed)
         if mutated.log.offsets:
             faults += [f"stream: {fault}" for fault in stream_faults(mutated, seed)]
         if faults:
             found[seed] = faults
-        shutil.rmtree(folder / "log")
+        shutil.rmtree(directory / "log")
     return found
 
 
@@ -113,7 +113,7 @@ def test_many_mutated_logs_are_read_or_reported(tmp_path: Path) -> None:
 
 
 def end_and_unread(log: WrittenLog) -> tuple[int, list[tuple[int, Unread]]]:
-    listing = list_segments(str(log.folder), log.segment_size)
+    listing = list_segments(str(log.directory), log.segment_size)
     end = find_end(listing, settle_s=0)
     return end, [(one.offset, one.kind) for one in find_unread(listing, end, settle_s=0)]
 
@@ -200,7 +200,7 @@ def test_nothing_is_reported_of_whole_logs(tmp_path: Path) -> None:
 
 
 def test_a_log_that_grows_meanwhile_has_no_unread_end(log: WrittenLog) -> None:
-    listing = list_segments(str(log.folder), log.segment_size)
+    listing = list_segments(str(log.directory), log.segment_size)
     end = log.end
     log.append(message(100))
     assert find_unread(listing, end, settle_s=0) == ()
@@ -210,7 +210,7 @@ def test_a_log_that_grows_meanwhile_has_no_unread_end(log: WrittenLog) -> None:
 
 
 def options(log: WrittenLog, *, streaming: bool, **given: str) -> ReadOptions:
-    return parse_options({"path": str(log.folder), **given}, streaming=streaming)
+    return parse_options({"path": str(log.directory), **given}, streaming=streaming)
 
 
 def stream(log: WrittenLog, **given: str) -> CommitlogStreamReader:
@@ -227,9 +227,9 @@ def follow(log: WrittenLog) -> None:
 READERS: dict[str, Callable[[WrittenLog, SparkSession], object]] = {
     "batch": lambda log, _: plan_batch(options(log, streaming=False), Bounds()),
     "stream": lambda log, _: follow(log),
-    "stats": lambda log, spark: stats(spark, str(log.folder)),
-    "export": lambda log, _: plan_export(ExportRequest(str(log.folder), str(log.folder.parent / "exported"))),
-    "rebuild": lambda log, spark: rebuild(spark, str(log.folder), log.folder.parent / "rebuilt"),
+    "stats": lambda log, spark: stats(spark, str(log.directory)),
+    "export": lambda log, _: plan_export(ExportRequest(str(log.directory), str(log.directory.parent / "exported"))),
+    "rebuild": lambda log, spark: rebuild(spark, str(log.directory), log.directory.parent / "rebuilt"),
 }
 
 
@@ -246,7 +246,7 @@ def test_each_reader_reports_what_it_leaves_unread(
 
 def test_an_audit_finds_a_damaged_last_message(spark: SparkSession, log: WrittenLog) -> None:
     damage(log, -1)
-    findings = audit(spark, str(log.folder)).findings
+    findings = audit(spark, str(log.directory)).findings
     (found,) = [one for one in findings.all_shown() if one.kind is Kind.UNREAD_END]
     assert found.offset == log.offsets[-1]
 
@@ -254,7 +254,7 @@ def test_an_audit_finds_a_damaged_last_message(spark: SparkSession, log: Written
 def test_an_audit_notes_old_messages_after_the_end(spark: SparkSession, log: WrittenLog) -> None:
     log.end, log.offsets = log.offsets[50], log.offsets[:50]
     log.append(message(50, stored_ms=1_800_000_000_000, body=b"new" * 50))
-    report = audit(spark, str(log.folder))
+    report = audit(spark, str(log.directory))
     assert Kind.UNREAD_END not in report.findings.counts
     assert [note for note in report.notes if f"log offset {log.end}: " in note]
 

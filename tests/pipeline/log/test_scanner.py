@@ -28,7 +28,7 @@ def read(
     log: WrittenLog, mode: DamageMode = DamageMode.FAILFAST, split_size: int = SEGMENT, end: int | None = None
 ) -> tuple[list[int], list[Damage]]:
     """Log offsets of all records, and what was skipped."""
-    listing = list_segments(str(log.folder))
+    listing = list_segments(str(log.directory))
     end = find_end(listing, settle_s=0) if end is None else end
     offsets: list[int] = []
     damages: list[Damage] = []
@@ -77,7 +77,7 @@ def test_a_log_need_not_begin_at_zero(tmp_path: Path) -> None:
 
 def test_a_range_begins_and_ends_where_it_is_reported(tmp_path: Path) -> None:
     log = write_log(tmp_path, SEGMENT, [sized(700)] * 300)
-    listing = list_segments(str(log.folder))
+    listing = list_segments(str(log.directory))
     first, last = log.offsets[37], log.offsets[211]
     for split_size in (1000, SEGMENT):
         found = [
@@ -93,9 +93,9 @@ def test_a_range_begins_and_ends_where_it_is_reported(tmp_path: Path) -> None:
 # --- damage ----------------------------------------------------------------------------------------------
 
 
-def broken_log(folder: Path, *, at: int = 100, count: int = 200) -> WrittenLog:
+def broken_log(directory: Path, *, at: int = 100, count: int = 200) -> WrittenLog:
     """One record of many has lost its magic."""
-    log = write_log(folder, SEGMENT, [sized(400)] * count)
+    log = write_log(directory, SEGMENT, [sized(400)] * count)
     log.write_at(log.offsets[at] + 4, b"\0\0\0\0")
     return log
 
@@ -174,7 +174,7 @@ def test_a_reader_that_begins_inside_the_log_is_not_led_astray(tmp_path: Path) -
     log = write_log(tmp_path, SEGMENT, [sized(9000)] * 12)
     inner = log.offsets[5] + 4000
     log.write_at(inner, make_record(inner, body=b"trap"))
-    listing = list_segments(str(log.folder))
+    listing = list_segments(str(log.directory))
     for start in (inner, inner - 100, log.offsets[5] + 1):
         found = [
             offset
@@ -194,7 +194,7 @@ def test_bytes_that_claim_to_be_huge_records_cost_nothing(tmp_path: Path) -> Non
         at = inside + 200 * number
         seeming = make_record(at, body=b"")
         log.write_at(at, struct.pack(">I", size - 1000 - at) + seeming[4:84] + struct.pack(">i", size - 1200 - at))
-    listing = list_segments(str(log.folder))
+    listing = list_segments(str(log.directory))
     tracemalloc.start()
     found = [
         offset
@@ -219,7 +219,7 @@ def test_a_header_that_claims_to_be_huge_costs_nothing(tmp_path: Path) -> None:
     tracemalloc.start()
     offsets, damages = read(log, DamageMode.PERMISSIVE, size)
     begin = log.offsets[15]
-    (late,) = plan_splits(list_segments(str(log.folder)), log.end, start_offset=begin, split_size=size)
+    (late,) = plan_splits(list_segments(str(log.directory)), log.end, start_offset=begin, split_size=size)
     found = [part for part in scan_split(late) if isinstance(part, Chunk)]
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -235,7 +235,7 @@ def test_damage_in_which_a_range_begins_is_reported(tmp_path: Path, into: int, b
     log = write_log(tmp_path, SEGMENT, [sized(400)] * 100)
     for number in broken:
         log.write_at(log.offsets[number] + 4, b"\0\0\0\0")
-    listing = list_segments(str(log.folder))
+    listing = list_segments(str(log.directory))
     begin, end = log.offsets[broken[0]], log.offsets[broken[-1] + 1]
     for split_size in (300, SEGMENT):
         splits = plan_splits(listing, log.end, start_offset=begin + into, split_size=split_size)
@@ -252,12 +252,12 @@ def test_damage_in_which_a_range_begins_is_reported(tmp_path: Path, into: int, b
 def test_a_name_beyond_what_a_log_can_have_is_no_segment(tmp_path: Path) -> None:
     log = write_log(tmp_path, SEGMENT, [sized(400)] * 3)
     (tmp_path / "10000000000000000000").write_bytes(b"junk")
-    assert len(list_segments(str(log.folder)).segments) == 1
+    assert len(list_segments(str(log.directory)).segments) == 1
 
 
 def test_a_segment_that_is_gone_or_shorter_than_listed(tmp_path: Path) -> None:
     log = write_log(tmp_path, SEGMENT, [sized(400)] * 300)
-    splits = plan_splits(list_segments(str(log.folder)), log.end)
+    splits = plan_splits(list_segments(str(log.directory)), log.end)
     with log.segment_at(0).open("r+b") as file:
         file.truncate(1000)
     with pytest.raises(LocationError, match="but had 65536 when the log was listed"):
@@ -271,7 +271,7 @@ def test_a_segment_that_is_gone_or_shorter_than_listed(tmp_path: Path) -> None:
 def test_a_split_after_the_end_of_a_segment_that_was_truncated(tmp_path: Path, mode: DamageMode) -> None:
     """It is not taken for one where nothing was written, whose place the file system knows."""
     log = write_log(tmp_path, SEGMENT, [sized(400)] * 100)
-    splits = plan_splits(list_segments(str(log.folder)), log.end, split_size=SEGMENT // 8)
+    splits = plan_splits(list_segments(str(log.directory)), log.end, split_size=SEGMENT // 8)
     assert len(splits) > 4
     with log.segment_at(0).open("r+b") as file:
         file.truncate(SEGMENT // 8 + 1000)

@@ -29,9 +29,9 @@ class Known:
 
 
 @pytest.fixture(scope="module")
-def known(base_folder: Path) -> Known:
-    log = write_log(base_folder / "places", SEGMENT, messages(200))
-    listing, end = survey(str(log.folder), None)
+def known(base_directory: Path) -> Known:
+    log = write_log(base_directory / "places", SEGMENT, messages(200))
+    listing, end = survey(str(log.directory), None)
     assert end == log.end
     assert len(listing.segments) > 5
     return Known(log, listing, end)
@@ -51,7 +51,7 @@ def test_a_segment_that_a_stopping_broker_unlinks_is_none_of_the_log(
         return listing
 
     monkeypatch.setattr(seek, "list_segments", list_then_unlink)
-    assert survey(str(known.log.folder), None)[1] == known.log.end
+    assert survey(str(known.log.directory), None)[1] == known.log.end
 
 
 # --- by store time ---------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_a_split_that_is_kept_for_itself_proves_where_it_begins() -> None:
 def test_messages_of_a_time_are_all_read_although_a_store_time_is_damaged(workdir: Path) -> None:
     times = [FIRST_MS + n * 600_000 for n in range(200)]
     log = write_log(workdir / "log", SEGMENT, [message(n, stored_ms=ms) for n, ms in enumerate(times)])
-    listing, end = survey(str(log.folder), None)
+    listing, end = survey(str(log.directory), None)
     for base in range(0, end, SEGMENT):
         offset = next(one for one in log.offsets if one >= base)
         for wrong in (0, 2**62):
@@ -196,7 +196,7 @@ def test_a_clock_that_was_set_back_hides_nothing(workdir: Path) -> None:
     """By 50 s, in the middle of a log: the first message in log order at or after the time is found."""
     times = [FIRST_MS + n * 1000 - (50_000 if n > 100 else 0) for n in range(200)]
     log = write_log(workdir / "log", SEGMENT, [message(n, stored_ms=ms) for n, ms in enumerate(times)])
-    listing, end = survey(str(log.folder), None)
+    listing, end = survey(str(log.directory), None)
     for wanted in times:
         first = next(n for n, ms in enumerate(times) if ms >= wanted)
         assert offset_of_time(listing, 0, end, wanted) == log.offsets[first]
@@ -259,7 +259,7 @@ def test_the_first_place_is_never_a_record_inside_another(workdir: Path) -> None
     log = write_log(workdir / "log", SEGMENT, [message(n, body=b"x" * 900) for n in range(4)])
     inner = log.offsets[1] + 300
     log.write_at(inner, message(77)(inner))
-    listing, end = survey(str(log.folder), None)
+    listing, end = survey(str(log.directory), None)
     assert {first_place(listing, start, end) for start in (log.offsets[1] + 1, inner - 5, inner)} == {
         log.offsets[2]
     }
@@ -268,7 +268,7 @@ def test_the_first_place_is_never_a_record_inside_another(workdir: Path) -> None
 def test_the_first_place_inside_damage_is_told_by_who_reads_there(workdir: Path) -> None:
     log = write_log(workdir / "log", SEGMENT, messages(60))
     log.write_at(log.offsets[40] + 4, bytes(4))
-    listing, end = survey(str(log.folder), None)
+    listing, end = survey(str(log.directory), None)
     start = log.offsets[40] + 9
     assert first_place(listing, start, end) == start
     (split, *_) = plan_splits(listing, end, start_offset=start, exact_start=True)

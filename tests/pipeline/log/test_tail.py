@@ -15,13 +15,13 @@ from commitlogfs.pipeline.log.window import WINDOW_BYTES
 SEGMENT = 1 << 16
 
 
-def end_of(folder: Path, known: int = 0, settle_s: float = 0.0) -> int:
-    return find_end(list_segments(str(folder)), known=known, settle_s=settle_s)
+def end_of(directory: Path, known: int = 0, settle_s: float = 0.0) -> int:
+    return find_end(list_segments(str(directory)), known=known, settle_s=settle_s)
 
 
-def write_cut_back_log(folder: Path) -> tuple[int, int]:
+def write_cut_back_log(directory: Path) -> tuple[int, int]:
     """A log with old records after its end; the offset where it was truncated, and its end."""
-    log = write_log(folder, SEGMENT, [sized(400)] * 100)
+    log = write_log(directory, SEGMENT, [sized(400)] * 100)
     cut = log.offsets[50]
     newest = message(50, stored_ms=1_800_000_000_000, body=b"new" * 50)(cut)
     log.write_at(cut, newest)

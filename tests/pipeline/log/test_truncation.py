@@ -63,43 +63,43 @@ def test_a_last_segment_that_was_truncated_is_an_error(log: WrittenLog, size: in
     cut(log, size)
     told = f"the file of segment {LAST:020d} has only {size} of {SEGMENT} bytes; it is truncated"
     with pytest.raises(DataLossError, match=re.escape(told)):
-        planned(log.folder)
+        planned(log.directory)
     with pytest.raises(DataLossError, match=re.escape(told)):
-        plan_export(ExportRequest(str(log.folder), str(log.folder.parent / "out")))
+        plan_export(ExportRequest(str(log.directory), str(log.directory.parent / "out")))
     with pytest.raises(DataLossError, match=re.escape(told)):
-        stream(log.folder).initialOffset()
+        stream(log.directory).initialOffset()
 
 
 def test_without_failing_it_is_told_as_lost(log: WrittenLog, caplog: pytest.LogCaptureFixture) -> None:
     cut(log, 1000)
     before = [offset for offset in log.offsets if offset + 150 < LAST + 1000]
     with caplog.at_level(logging.WARNING):
-        end = planned(log.folder, failOnDataLoss="false")
+        end = planned(log.directory, failOnDataLoss="false")
     assert before[-1] < end <= LAST + 1000
     lost = [line for line in caplog.messages if line.startswith("lost: ")]
     assert len(lost) == 1
     assert f"lost: log offsets {LAST + 1000} to {LAST + SEGMENT} " in lost[0]
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        reader = stream(log.folder, failOnDataLoss="false")
+        reader = stream(log.directory, failOnDataLoss="false")
         assert reader.latestOffset(reader.initialOffset(), ReadAllAvailable()) == {"offset": end}
     assert len([line for line in caplog.messages if line.startswith("lost: ")]) == 1
 
 
 def test_what_ends_before_it_may_be_read(log: WrittenLog) -> None:
     cut(log, 1000)
-    assert planned(log.folder, endingOffsets=str(log.offsets[200])) == log.offsets[200]
-    assert planned(log.folder, endingOffsets=str(LAST + 500)) == LAST + 500
+    assert planned(log.directory, endingOffsets=str(log.offsets[200])) == log.offsets[200]
+    assert planned(log.directory, endingOffsets=str(LAST + 500)) == LAST + 500
     with pytest.raises(DataLossError, match="is truncated"):
-        planned(log.folder, endingOffsets=str(LAST + 1500))
-    assert planned(log.folder, startingOffsets="latest") == 0
+        planned(log.directory, endingOffsets=str(LAST + 1500))
+    assert planned(log.directory, startingOffsets="latest") == 0
 
 
 def test_a_segment_that_is_just_being_made_is_none(log: WrittenLog) -> None:
     ahead = log.segment_at(LAST + SEGMENT)
     ahead.write_bytes(bytes(SEGMENT // 2))
-    assert planned(log.folder) == log.end
-    listing = list_segments(str(log.folder))
+    assert planned(log.directory) == log.end
+    listing = list_segments(str(log.directory))
     assert expected_end(listing, log.end) == log.end
     assert expected_end(listing, LAST + SEGMENT) == LAST + SEGMENT
 
@@ -108,7 +108,7 @@ def test_the_only_segment_is_compared_with_the_size_that_is_given(tmp_path: Path
     log = write_log(tmp_path / "log", SEGMENT, messages(50))
     cut(log, 5000, base=0)
     with pytest.raises(DataLossError, match=f"has only 5000 of {SEGMENT} bytes"):
-        planned(log.folder, segmentSize=str(SEGMENT))
+        planned(log.directory, segmentSize=str(SEGMENT))
 
 
 @pytest.mark.parametrize("into", [3, 7, 20, 33, 60, 100, "left"])
@@ -122,7 +122,7 @@ def test_the_only_segment_is_known_by_the_record_that_crosses_its_end(
     cut(log, size, base=0)
     for _ in range(2):
         with caplog.at_level(logging.WARNING):
-            _, end = survey(str(log.folder), None)
+            _, end = survey(str(log.directory), None)
     assert end in log.offsets[29:32]
     (line,) = caplog.messages
     assert f"log offset {end}: the record that begins here does not fit into the file ({log.segment_at(0)}" in line
@@ -130,16 +130,16 @@ def test_the_only_segment_is_known_by_the_record_that_crosses_its_end(
 
 def test_nothing_is_said_of_a_whole_log(log: WrittenLog, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        assert planned(log.folder) == log.end
+        assert planned(log.directory) == log.end
         log.segment_at(LAST).unlink()
-        assert planned(log.folder) == LAST
+        assert planned(log.directory) == LAST
     assert caplog.messages == []
 
 
 def test_an_export_goes_on_without_it_and_says_so(log: WrittenLog) -> None:
     cut(log, 1000)
     spark = cast("Any", InProcessSpark())
-    request = ExportRequest(str(log.folder), str(log.folder.parent / "out"))
+    request = ExportRequest(str(log.directory), str(log.directory.parent / "out"))
     for _ in range(2):
         result = export(spark, request, {"failOnDataLoss": "false"})
         assert result.lost == ((LAST + 1000, LAST + SEGMENT),)
@@ -154,12 +154,12 @@ def shown(report: AuditReport) -> list[tuple[Kind, Finding]]:
 def test_the_jobs_tell_of_it(spark: SparkSession, log: WrittenLog, tmp_path: Path) -> None:
     cut(log, 1000)
     lacking = (LAST + 1000, LAST + SEGMENT)
-    assert stats(spark, str(log.folder)).missing == (lacking,)
-    report = audit(spark, str(log.folder))
+    assert stats(spark, str(log.directory)).missing == (lacking,)
+    report = audit(spark, str(log.directory))
     assert [(kind, one.offset) for kind, one in shown(report)] == [(Kind.CUT_SHORT, lacking[0])]
     with pytest.raises(RebuildRefusedError, match=f"segment {LAST:020d}, log offset {lacking[0]}: .* is truncated"):
-        rebuild(spark, str(log.folder), tmp_path / "out")
-    result = rebuild(spark, str(log.folder), tmp_path / "out", index=False, mode=DamageMode.PERMISSIVE)
+        rebuild(spark, str(log.directory), tmp_path / "out")
+    result = rebuild(spark, str(log.directory), tmp_path / "out", index=False, mode=DamageMode.PERMISSIVE)
     assert [(one.offset, one.length) for one in result.damages] == [(lacking[0], lacking[1] - lacking[0])]
 
 
@@ -167,7 +167,7 @@ def test_the_jobs_tell_of_it(spark: SparkSession, log: WrittenLog, tmp_path: Pat
 def test_an_audit_finds_the_only_segment_truncated(spark: SparkSession, tmp_path: Path) -> None:
     log = write_log(tmp_path / "log", SEGMENT, messages(50))
     cut(log, log.offsets[30] + 60, base=0)
-    report = audit(spark, str(log.folder))
+    report = audit(spark, str(log.directory))
     assert [(kind, one.offset) for kind, one in shown(report)] == [(Kind.CUT_SHORT, log.offsets[30])]
 
 
@@ -179,7 +179,7 @@ def disks(log: WrittenLog, tmp_path: Path) -> str:
     """Two disks, of which one held the log's first or last segments and is not mounted."""
     empty = tmp_path / "disk2"
     empty.mkdir()
-    return f"{log.folder},{empty}"
+    return f"{log.directory},{empty}"
 
 
 def test_a_place_without_segments_among_several_is_an_error(

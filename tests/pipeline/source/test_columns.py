@@ -23,7 +23,7 @@ SEGMENT = 1 << 18
 def read_table(log: WrittenLog, names: list[str]) -> list[dict[str, Any]]:
     projection = Projection(names)
     rows: list[dict[str, Any]] = []
-    for split in plan_splits(list_segments(str(log.folder)), log.end):
+    for split in plan_splits(list_segments(str(log.directory)), log.end):
         for chunk in scan_split(split):
             assert isinstance(chunk, Chunk)
             batch = projection.to_batch(chunk)
@@ -117,7 +117,7 @@ def test_an_unknown_column_is_refused_with_those_there_are() -> None:
 
 def test_a_batch_survives_the_buffer_it_was_read_from(tmp_path: Path) -> None:
     log = write_log(tmp_path, SEGMENT, [make_record] * 100)
-    split = plan_splits(list_segments(str(log.folder)), log.end)[0]
+    split = plan_splits(list_segments(str(log.directory)), log.end)[0]
     for chunk in scan_split(split):
         assert isinstance(chunk, Chunk)
         batch = Projection(COLUMNS.names).to_batch(chunk)
@@ -155,7 +155,7 @@ def test_a_selection_of_rows(tmp_path: Path) -> None:
     import numpy as np
 
     log = write_log(tmp_path, SEGMENT, [lambda at, n=n: make_record(at, queue_id=n) for n in range(10)])
-    split = plan_splits(list_segments(str(log.folder)), log.end)[0]
+    split = plan_splits(list_segments(str(log.directory)), log.end)[0]
     chunk = next(scan_split(split))
     assert isinstance(chunk, Chunk)
     batch = Projection(["queueId"]).to_batch(chunk, selection=np.array([2, 5, 9]))

@@ -26,8 +26,8 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 @pytest.fixture(scope="module")
-def log(base_folder: Path) -> WrittenLog:
-    return write_log(base_folder / "source" / "log", SEGMENT, messages(COUNT))
+def log(base_directory: Path) -> WrittenLog:
+    return write_log(base_directory / "source" / "log", SEGMENT, messages(COUNT))
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def pushdown(spark: SparkSession) -> Iterator[None]:
 def load(
     spark: SparkSession, log: WrittenLog | str, schema: str = "commitLogOffset long", **options: Any
 ) -> DataFrame:
-    path = log if isinstance(log, str) else str(log.folder)
+    path = log if isinstance(log, str) else str(log.directory)
     return spark.read.format("commitlog").schema(schema).options(**options).load(path)
 
 
@@ -86,16 +86,16 @@ def test_refused_before_any_task(
 ) -> None:
     reader = spark.read.format("commitlog").options(**options)
     with pytest.raises(PySparkException) as refusal:
-        (reader if schema is None else reader.schema(schema)).load(str(log.folder)).count()
+        (reader if schema is None else reader.schema(schema)).load(str(log.directory)).count()
     assert told in str(refusal.value)
 
 
 def test_directories_are_those_of_the_driver(monkeypatch: pytest.MonkeyPatch, own_log: WrittenLog) -> None:
     """An executor, on another machine or not, works in another directory."""
-    monkeypatch.chdir(own_log.folder.parent)
+    monkeypatch.chdir(own_log.directory.parent)
     reader = CommitlogDataSource({"path": "log, ,file:/x,s3://bucket/log"}).reader(StructType([ALL["topic"]]))
     assert isinstance(reader, CommitlogReader)
-    assert reader._options.path == f"{own_log.folder},file:/x,s3://bucket/log"
+    assert reader._options.path == f"{own_log.directory},file:/x,s3://bucket/log"
 
 
 def test_a_log_that_is_not_there_is_said(spark: SparkSession, workdir: Path) -> None:
@@ -116,7 +116,7 @@ def test_an_empty_directory_is_a_table_only_if_said_so(spark: SparkSession, work
 
 @pytest.mark.slow
 def test_one_segment_uses_many_cores(spark: SparkSession, log: WrittenLog) -> None:
-    segments = len(list(log.folder.iterdir()))
+    segments = len(list(log.directory.iterdir()))
     assert load(spark, log).rdd.getNumPartitions() == segments
     frame = load(spark, log, endingOffsets=SEGMENT, minPartitions=8)
     assert frame.rdd.getNumPartitions() >= 8
@@ -159,7 +159,7 @@ def test_what_is_missing(spark: SparkSession, own_log: WrittenLog) -> None:
 
 
 def test_every_column(spark: SparkSession, log: WrittenLog) -> None:
-    frame = spark.read.format("commitlog").load(str(log.folder))
+    frame = spark.read.format("commitlog").load(str(log.directory))
     assert frame.schema == ALL
     rows = frame.collect()
     assert len(rows) == COUNT
@@ -194,7 +194,7 @@ def test_every_column(spark: SparkSession, log: WrittenLog) -> None:
 def test_columns_as_chosen(spark: SparkSession, log: WrittenLog) -> None:
     """In any order, not null where the user says so."""
     schema = StructType([StructField("queueId", ALL["queueId"].dataType, nullable=False), ALL["topic"]])
-    frame = spark.read.format("commitlog").schema(schema).load(str(log.folder))
+    frame = spark.read.format("commitlog").schema(schema).load(str(log.directory))
     counts = {row["topic"]: row["count"] for row in frame.groupBy("topic").count().collect()}
     assert counts == {"Topic0": 667, "Topic1": 667, "Topic2": 666}
     assert load(spark, log, "queueId int").filter("queueId = 1").count() == COUNT // 2
@@ -213,12 +213,12 @@ def test_a_comma_list_of_directories_and_uris(spark: SparkSession, log: WrittenL
     disks = [workdir / f"disk{number}" for number in range(3)]
     for disk in disks:
         disk.mkdir()
-    for path in log.folder.iterdir():
+    for path in log.directory.iterdir():
         (disks[int(path.name) // SEGMENT % 3] / path.name).write_bytes(path.read_bytes())
     assert offsets(load(spark, ",".join(map(str, disks)))) == log.offsets
     frame = spark.read.format("commitlog").schema("commitLogOffset long").load(list(map(str, disks)))
     assert offsets(frame) == log.offsets
-    assert offsets(load(spark, f"file://{log.folder}")) == log.offsets
+    assert offsets(load(spark, f"file://{log.directory}")) == log.offsets
     assert offsets(load(spark, ",".join(f"file://{disk}" for disk in disks))) == log.offsets
 
 
@@ -266,7 +266,7 @@ def test_pushdown_changes_no_result(spark: SparkSession, log: WrittenLog, pushdo
 @pytest.mark.slow
 def test_pushdown_opens_no_segment_without_rows(spark: SparkSession, own_log: WrittenLog, pushdown: None) -> None:
     """All others are unreadable: garbage, which FAILFAST would not bear."""
-    for path in own_log.folder.iterdir():
+    for path in own_log.directory.iterdir():
         if int(path.name) not in (SEGMENT, 3 * SEGMENT):
             path.write_bytes(b"\xff" * SEGMENT)
     wanted = [offset for offset in own_log.offsets if SEGMENT <= offset < 2 * SEGMENT]
@@ -284,7 +284,7 @@ def test_pushdown_of_times_opens_few_segments(spark: SparkSession, workdir: Path
     log = write_log(workdir / "log", 4096, messages(4000))
     condition = f"storeTimestamp >= timestamp_millis({FIRST_MS + 3500 * STEP_MS})"
     frame = load(spark, log, COLUMNS_OF_CONDITIONS).filter(condition)
-    assert frame.rdd.getNumPartitions() < 0.4 * len(list(log.folder.iterdir()))
+    assert frame.rdd.getNumPartitions() < 0.4 * len(list(log.directory.iterdir()))
     assert offsets(frame) == log.offsets[3500:]
 
 
@@ -306,7 +306,7 @@ def stream_into(spark: SparkSession, log: WrittenLog, workdir: Path, **options: 
         spark.readStream.format("commitlog")
         .schema("commitLogOffset long, body binary")
         .options(startingOffsets="earliest", **options)
-        .load(str(log.folder))
+        .load(str(log.directory))
     )
     query = (
         frame.writeStream.format("parquet")
@@ -334,7 +334,7 @@ def test_a_stream_with_segments_deleted_in_between(spark: SparkSession, own_log:
     for maker in messages(2000, first=COUNT):
         own_log.append(maker)
     begin = own_log.end - own_log.end % SEGMENT
-    for path in own_log.folder.iterdir():
+    for path in own_log.directory.iterdir():
         if int(path.name) < begin:
             path.unlink()
     with pytest.raises(PySparkException, match=f"DataLossError: log offsets .* to {begin}: not in the log"):
@@ -349,7 +349,7 @@ def test_a_streams_options_are_refused_by_name(spark: SparkSession, log: Written
 
 
 def test_a_table_by_sql(spark: SparkSession, log: WrittenLog) -> None:
-    spark.sql(f"create temporary view messages using commitlog options (path '{log.folder}', topic 'Topic1')")
+    spark.sql(f"create temporary view messages using commitlog options (path '{log.directory}', topic 'Topic1')")
     try:
         assert spark.table("messages").agg(F.count("*")).first() == (667,)
     finally:

@@ -36,28 +36,29 @@ def lines_of(error: PySparkException) -> list[str]:
 
 def test_an_error_of_planning_is_in_the_first_line(spark: SparkSession, log: WrittenLog) -> None:
     with pytest.raises(PySparkException) as failed:
-        table(spark, log.folder.parent).count()
+        table(spark, log.directory.parent).count()
     assert (
-        f"LocationError: {log.folder.parent}: holds no segments; the log is probably" in lines_of(failed.value)[0]
+        f"LocationError: {log.directory.parent}: holds no segments; the log is probably"
+        in lines_of(failed.value)[0]
     )
 
 
 def test_an_error_of_an_option_is_in_the_first_line(spark: SparkSession, log: WrittenLog) -> None:
     with pytest.raises(PySparkException) as failed:
-        table(spark, log.folder, topics="a").count()
+        table(spark, log.directory, topics="a").count()
     assert "OptionError: option topics is unknown; did you mean topic?" in lines_of(failed.value)[0]
 
 
 def test_an_error_of_a_task_is_in_the_first_two_lines(spark: SparkSession, log: WrittenLog) -> None:
     with pytest.raises(PySparkException) as failed:
-        table(spark, log.folder).count()
+        table(spark, log.directory).count()
     assert f"DamagedLogError: segment {0:020d}, log offset {log.offsets[50]}: " in "\n".join(
         lines_of(failed.value)[:2]
     )
 
 
 def test_an_error_of_a_stream_is_in_the_first_line(spark: SparkSession, log: WrittenLog) -> None:
-    source = spark.readStream.format("commitlog").schema("topic string").load(str(log.folder.parent))
+    source = spark.readStream.format("commitlog").schema("topic string").load(str(log.directory.parent))
     query = source.writeStream.format("noop").start()
     with pytest.raises(PySparkException) as failed:
         query.awaitTermination()
@@ -67,7 +68,7 @@ def test_an_error_of_a_stream_is_in_the_first_line(spark: SparkSession, log: Wri
 def test_an_error_of_a_streams_option_is_in_the_first_line(spark: SparkSession, log: WrittenLog) -> None:
     """It is raised where PySpark would report an error of its own instead."""
     source = spark.readStream.format("commitlog").schema("topic string").option("endingOffsets", "latest")
-    query = source.load(str(log.folder)).writeStream.format("noop").start()
+    query = source.load(str(log.directory)).writeStream.format("noop").start()
     with pytest.raises(PySparkException) as failed:
         query.awaitTermination()
     assert "OptionError: option endingOffsets is not for a stream" in lines_of(failed.value)[0]
@@ -87,11 +88,11 @@ def test_a_notebook_ends_with_the_line(
 ) -> None:
     from IPython.core.interactiveshell import InteractiveShell
 
-    shell = InteractiveShell(user_ns={"table": table, "spark": spark, "path": log.folder.parent})
+    shell = InteractiveShell(user_ns={"table": table, "spark": spark, "path": log.directory.parent})
     shell.run_line_magic("colors", "nocolor")
     shell.run_cell("table(spark, path).count()")
     *_, ours, state = capsys.readouterr().out.rstrip().splitlines()
-    assert f"LocationError: {log.folder.parent}: holds no segments; the log is probably {log.folder}" in ours
+    assert f"LocationError: {log.directory.parent}: holds no segments; the log is probably {log.directory}" in ours
     assert state.strip().startswith("SQLSTATE")
 
 
@@ -113,9 +114,9 @@ rows.count()
 
 @pytest.mark.slow
 def test_a_plain_script_prints_the_line_once_and_last(log: WrittenLog) -> None:
-    said = log.folder.parent / "said"
+    said = log.directory.parent / "said"
     ran = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, *map(str, (log.folder, log.folder.parent / "out", said))],
+        [sys.executable, "-c", _SCRIPT, *map(str, (log.directory, log.directory.parent / "out", said))],
         capture_output=True,
         text=True,
     )

@@ -25,15 +25,15 @@ SEGMENT = 1 << 16
 
 
 @pytest.fixture(scope="module")
-def log(base_folder: Path) -> WrittenLog:
-    return write_log(base_folder / "remote-log", SEGMENT, messages(2000))
+def log(base_directory: Path) -> WrittenLog:
+    return write_log(base_directory / "remote-log", SEGMENT, messages(2000))
 
 
 @pytest.fixture(scope="module")
-def endpoint(base_folder: Path) -> Iterator[str]:
-    folder = base_folder / "s3"
-    folder.mkdir()
-    with s3_server.s3_server(folder) as address:
+def endpoint(base_directory: Path) -> Iterator[str]:
+    directory = base_directory / "s3"
+    directory.mkdir()
+    with s3_server.s3_server(directory) as address:
         yield address
 
 
@@ -53,7 +53,7 @@ def stored(endpoint: str, log: WrittenLog) -> str:
     """The URI of a copy of the log."""
     bucket = bucket_of(endpoint)
     bucket.create_dir("archive")
-    for path in log.folder.iterdir():
+    for path in log.directory.iterdir():
         with bucket.open_output_stream(f"archive/log/{path.name}") as file:
             file.write(path.read_bytes())
     return s3_server.uri(endpoint, "archive", "log")

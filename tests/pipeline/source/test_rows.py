@@ -35,7 +35,7 @@ def row_reader(*columns: str, mode: str = "FAILFAST", **options: str) -> RowRead
 
 
 def read(log: WrittenLog, rows: RowReader, split_size: int = 3000) -> list[dict[str, Any]]:
-    listing, end = survey(str(log.folder), None)
+    listing, end = survey(str(log.directory), None)
     batches = [batch for split in plan_splits(listing, end, split_size=split_size) for batch in rows.read(split)]
     assert all(batch.schema.equals(rows.schema) for batch in batches)
     return [row for batch in batches for row in batch.to_pylist()]
@@ -111,7 +111,7 @@ def test_permissive_without_the_column_writes_to_the_log(log: WrittenLog, caplog
 def test_a_segment_that_is_gone_when_it_is_read(
     log: WrittenLog, fail: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    listing, end = survey(str(log.folder), None)
+    listing, end = survey(str(log.directory), None)
     log.segment_at(SEGMENT).unlink()
     rows = row_reader("commitLogOffset", failOnDataLoss=fail)
     splits = plan_splits(listing, end)
@@ -126,7 +126,7 @@ def test_a_segment_that_is_gone_when_it_is_read(
 
 def test_batches_are_neither_tiny_nor_huge(workdir: Path) -> None:
     log = write_log(workdir / "log", 4 << 20, messages(25_000))
-    listing, end = survey(str(log.folder), None)
+    listing, end = survey(str(log.directory), None)
     (split,) = plan_splits(listing, end)
     for options, count in (({}, 25_000), ({"topic": "Topic1"}, 8333)):
         batches = list(row_reader("commitLogOffset", "topic", **options).read(split))

@@ -31,7 +31,7 @@ def log(workdir: Path) -> WrittenLog:
 
 
 def stream(log: WrittenLog, **options: str) -> CommitlogStreamReader:
-    parsed = parse_options({"path": str(log.folder), "startingOffsets": "earliest", **options}, streaming=True)
+    parsed = parse_options({"path": str(log.directory), "startingOffsets": "earliest", **options}, streaming=True)
     rows = RowReader(
         schema=pa.schema([COLUMNS.field("commitLogOffset")]),
         filter=RecordFilter.of(parsed),
@@ -63,7 +63,7 @@ def test_where_a_stream_begins(log: WrittenLog) -> None:
     assert stream(log).initialOffset() == {"offset": 0}
     assert stream(log, startingOffsets="latest").initialOffset() == {"offset": log.end}
     by_time = {"startingTimestamp": str(FIRST_MS + 30 * STEP_MS)}
-    options = parse_options({"path": str(log.folder), **by_time}, streaming=True)
+    options = parse_options({"path": str(log.directory), **by_time}, streaming=True)
     reader = CommitlogStreamReader(options, stream(log)._rows)
     assert reader.initialOffset() == {"offset": log.offsets[30]}
 
@@ -201,7 +201,7 @@ def test_a_checkpoint_of_something_else_is_one_line(log: WrittenLog, said: dict[
 
 
 def delete_before(log: WrittenLog, offset: int) -> None:
-    for path in log.folder.iterdir():
+    for path in log.directory.iterdir():
         if int(path.name) < offset:
             path.unlink()
 
@@ -255,9 +255,9 @@ def test_a_log_that_is_another_one_is_refused(log: WrittenLog, caplog: pytest.Lo
 
 
 def test_an_empty_log_begins_when_it_begins(workdir: Path) -> None:
-    folder = workdir / "log"
-    folder.mkdir()
-    log = WrittenLog(folder, SEGMENT)
+    directory = workdir / "log"
+    directory.mkdir()
+    log = WrittenLog(directory, SEGMENT)
     log.segment_at(0).unlink()
     reader = stream(log, failOnDataLoss="false")
     assert list(batches(reader)) == []

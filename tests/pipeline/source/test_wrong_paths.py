@@ -68,11 +68,11 @@ READERS: dict[str, Callable[[str], object]] = {
 def test_a_directory_above_the_log_is_an_error_that_names_the_log(
     log: WrittenLog, reader: str, above: str, kind: str
 ) -> None:
-    root = os.path.normpath(log.folder.parent / above)
+    root = os.path.normpath(log.directory.parent / above)
     place, told = {
-        "path": (root, str(log.folder)),
-        "file URI": (f"file://{root}", f"file://{log.folder}"),
-        "list": (f"{log.folder},{root}", str(log.folder)),
+        "path": (root, str(log.directory)),
+        "file URI": (f"file://{root}", f"file://{log.directory}"),
+        "list": (f"{log.directory},{root}", str(log.directory)),
     }[kind]
     with pytest.raises(LocationError, match=re.escape(f"holds no segments; the log is probably {told}")):
         READERS[reader](place)
@@ -83,8 +83,8 @@ def test_each_verb_names_the_log_below_a_wrong_path(
     log: WrittenLog, verb: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     output = {"export": [str(tmp_path / "out")], "rebuild": ["--output", str(tmp_path / "out")]}.get(verb, [])
-    assert cli.main([verb, str(log.folder.parent), *output]) == 3
-    assert f"holds no segments; the log is probably {log.folder}" in capfd.readouterr().err
+    assert cli.main([verb, str(log.directory.parent), *output]) == 3
+    assert f"holds no segments; the log is probably {log.directory}" in capfd.readouterr().err
 
 
 def test_each_wrong_path_is_an_error_in_spark(spark: SparkSession, log: WrittenLog) -> None:
@@ -92,8 +92,8 @@ def test_each_wrong_path_is_an_error_in_spark(spark: SparkSession, log: WrittenL
     for pushes in ("false", "true"):
         spark.conf.set("spark.sql.python.filterPushdown.enabled", pushes)
         try:
-            with pytest.raises(PySparkException, match=f"LocationError: .*probably {log.folder}"):
-                reader.load(str(log.folder.parent)).where("topic = 'a'").count()
+            with pytest.raises(PySparkException, match=f"LocationError: .*probably {log.directory}"):
+                reader.load(str(log.directory.parent)).where("topic = 'a'").count()
         finally:
             spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
@@ -102,7 +102,7 @@ def test_each_wrong_path_is_an_error_in_spark(spark: SparkSession, log: WrittenL
 @pytest.mark.parametrize("files", [1, 3])
 def test_files_of_a_consume_queue_are_no_log(log: WrittenLog, files: int, reader: str) -> None:
     """They have names like those of segments."""
-    queue = log.folder.parent / "consumequeue" / "Topic" / "0"
+    queue = log.directory.parent / "consumequeue" / "Topic" / "0"
     queue.mkdir(parents=True)
     entries = b"".join(ENTRY.pack(offset, 100, 0) for offset in log.offsets)
     for number in range(files):
@@ -113,7 +113,7 @@ def test_files_of_a_consume_queue_are_no_log(log: WrittenLog, files: int, reader
 
 @pytest.mark.parametrize("reader", READERS)
 def test_a_segment_as_path_is_an_error_that_names_the_log(log: WrittenLog, reader: str) -> None:
-    with pytest.raises(LocationError, match=f"Not a directory; the log is probably {log.folder}$"):
+    with pytest.raises(LocationError, match=f"Not a directory; the log is probably {log.directory}$"):
         READERS[reader](str(log.segment_at(0)))
 
 

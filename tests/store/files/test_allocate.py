@@ -27,17 +27,17 @@ def disk(workdir):
 
 @pytest.fixture
 def small_tmpfs(workdir):
-    folder = workdir / "small"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2560k", "tmpfs", str(folder)], check=True)
+    directory = workdir / "small"
+    directory.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2560k", "tmpfs", str(directory)], check=True)
     try:
-        yield folder
+        yield directory
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        subprocess.run(["umount", str(directory)], check=True)
 
 
-def available(folder: object) -> int:
-    now = os.statvfs(str(folder))
+def available(directory: object) -> int:
+    now = os.statvfs(str(directory))
     return now.f_bavail * now.f_frsize
 
 

@@ -16,7 +16,7 @@ from commitlogfs.store.files.usage import DiskUsage, UsageAfter
 from commitlogfs.store.pool.catalog import Role
 from commitlogfs.store.pool.inventory import take_inventory
 from commitlogfs.store.pool.open import Pool, find_retired, reserve_newest, sweep
-from commitlogfs.store.pool.scan import scan_folder
+from commitlogfs.store.pool.scan import scan_directory
 from commitlogfs.store.segment import format_segment_name
 
 SIZE = 4096
@@ -46,7 +46,7 @@ def retire(disk: Disk, name: bytes) -> bytes:
 
 def reopened(disk: Disk) -> Pool:
     """The inventory of a fresh mount."""
-    inventory = take_inventory([(disk, scan_folder(disk.dirfd, SIZE))], SIZE)
+    inventory = take_inventory([(disk, scan_directory(disk.dirfd, SIZE))], SIZE)
     return Pool("pool", SIZE, [disk], inventory, RootAttributes(0o755, 0, 0))
 
 
@@ -67,7 +67,7 @@ def test_a_retired_file_keeps_its_content_until_it_is_dropped(disk):
         assert (name, base, ino_of(attributes)) == (retired, SIZE, os.fstat(held.fileno()).st_ino)
         assert held.read() == b"x" * SIZE
     remove.drop_retired(disk.dirfd, retired)
-    assert names_in(disk.path) == [], "the folder goes with its last file"
+    assert names_in(disk.path) == [], "the directory goes with its last file"
     remove.drop_retired(disk.dirfd, retired)
 
 
@@ -89,7 +89,7 @@ def test_a_temporary_can_be_retired(disk):
     assert remove.list_retired(disk.dirfd)[0][:2] == (retired, SIZE)
 
 
-def test_retiring_what_is_not_there_says_so_and_leaves_no_folder(disk):
+def test_retiring_what_is_not_there_says_so_and_leaves_no_directory(disk):
     """A process that has it open reads on by the descriptor; the last close finds nothing to free."""
     retired = remove.retire_file(disk.dirfd, NAME, 4711)
     assert retired.vanished
@@ -109,7 +109,7 @@ def test_another_file_in_its_place_is_not_retired(disk):
     assert (Path(disk.path) / os.fsdecode(NAME)).read_bytes() == b"mine"
 
 
-@pytest.mark.parametrize("planted_when", ["the folder cannot be made", "the file cannot be moved"])
+@pytest.mark.parametrize("planted_when", ["the directory cannot be made", "the file cannot be moved"])
 def test_without_room_only_the_own_file_is_unlinked(disk, monkeypatch, planted_when):
     """Somebody puts a file of his own there while we find that there is no room."""
     place = make(disk)
@@ -120,7 +120,7 @@ def test_without_room_only_the_own_file_is_unlinked(disk, monkeypatch, planted_w
         make(disk, content=b"mine")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "mkdir" if planted_when == "the folder cannot be made" else "rename", refuse)
+    monkeypatch.setattr(os, "mkdir" if planted_when == "the directory cannot be made" else "rename", refuse)
     with pytest.raises(OSError, match="another file"):
         remove.retire_file(disk.dirfd, NAME, ino)
     assert place.read_bytes() == b"mine"
@@ -137,7 +137,7 @@ def test_a_punch_zeroes_what_nobody_else_has_a_name_for(disk):
         assert unlinked.read() == bytes(SIZE)
 
 
-@pytest.mark.parametrize("kept", ["moved out of the log", "moved out of the retired folder", "linked"])
+@pytest.mark.parametrize("kept", ["moved out of the log", "moved out of the retired directory", "linked"])
 def test_a_punch_leaves_alone_what_somebody_keeps(disk, workdir, kept):
     place, aside = make(disk), workdir / "aside"
     with place.open("rb+") as held:
@@ -146,7 +146,7 @@ def test_a_punch_leaves_alone_what_somebody_keeps(disk, workdir, kept):
             case "moved out of the log":
                 place.rename(aside)
                 retired = remove.retire_file(disk.dirfd, NAME, ino).name
-            case "moved out of the retired folder":
+            case "moved out of the retired directory":
                 retired = retire(disk, NAME)
                 (Path(disk.path) / ".commitlogfs" / os.fsdecode(retired)).rename(aside)
             case _:
@@ -160,9 +160,9 @@ def test_a_punch_leaves_alone_what_somebody_keeps(disk, workdir, kept):
 
 
 @pytest.mark.parametrize("planted", ["symlink", "file"])
-def test_a_planted_retired_folder_is_not_followed(disk, planted, base_folder):
+def test_a_planted_retired_directory_is_not_followed(disk, planted, base_directory):
     make(disk)
-    elsewhere = base_folder / "elsewhere"
+    elsewhere = base_directory / "elsewhere"
     elsewhere.mkdir(exist_ok=True)
     place = Path(disk.path) / ".commitlogfs"
     place.symlink_to(elsewhere) if planted == "symlink" else place.write_text("")
@@ -172,7 +172,7 @@ def test_a_planted_retired_folder_is_not_followed(disk, planted, base_folder):
     assert NAME.decode() in names_in(disk.path), "the segment stays where it was"
 
 
-def test_strangers_in_the_retired_folder_are_left_alone(disk):
+def test_strangers_in_the_retired_directory_are_left_alone(disk):
     make(disk)
     retired = retire(disk, NAME)
     stranger = Path(disk.path) / ".commitlogfs" / "notes.txt"
@@ -206,7 +206,7 @@ def test_crash_after_the_rename_is_swept_by_the_next_mount(disk):
     assert names_in(disk.path) == []
 
 
-def test_crash_after_the_last_unlink_leaves_an_empty_folder(disk):
+def test_crash_after_the_last_unlink_leaves_an_empty_directory(disk):
     make(disk)
     retired = retire(disk, NAME)
     (Path(disk.path) / ".commitlogfs" / os.fsdecode(retired)).unlink()
@@ -294,13 +294,13 @@ def test_the_newest_segments_of_an_adopted_log_are_reserved(disk):
     for index in range(5):
         with (Path(disk.path) / f"{index * size:020d}").open("wb") as file:
             file.truncate(size)
-    inventory = take_inventory([(disk, scan_folder(disk.dirfd, size))], size)
+    inventory = take_inventory([(disk, scan_directory(disk.dirfd, size))], size)
     done = reserve_newest(Pool("pool", size, [disk], inventory, RootAttributes(0o755, 0, 0)))
     assert len(done) == 3
     allocated = [(Path(disk.path) / f"{index * size:020d}").stat().st_blocks * 512 for index in range(5)]
     assert allocated[:2] == [0, 0]
     assert min(allocated[2:]) >= size
-    inventory = take_inventory([(disk, scan_folder(disk.dirfd, size))], size)
+    inventory = take_inventory([(disk, scan_directory(disk.dirfd, size))], size)
     assert reserve_newest(Pool("pool", size, [disk], inventory, RootAttributes(0o755, 0, 0))) == []
 
 

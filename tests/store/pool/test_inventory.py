@@ -1,4 +1,4 @@
-"""Folders with everything that can go wrong in them, scanned and judged."""
+"""Directories with everything that can go wrong in them, scanned and judged."""
 
 import os
 import socket
@@ -17,7 +17,7 @@ from commitlogfs.store.files.filesystem import FilesystemKind, Suitability
 from commitlogfs.store.findings import FindingCode, Severity
 from commitlogfs.store.pool.catalog import Role
 from commitlogfs.store.pool.inventory import Inventory, take_inventory
-from commitlogfs.store.pool.scan import DiskScan, scan_folder, sizes_present
+from commitlogfs.store.pool.scan import DiskScan, scan_directory, sizes_present
 from commitlogfs.store.segment import BaseOffset, format_segment_name
 from commitlogfs.store.thresholds import Thresholds
 
@@ -33,9 +33,9 @@ def disks(workdir):
     with ExitStack() as stack:
         opened = []
         for number in (1, 2, 3):
-            folder = workdir / f"disk{number}"
-            folder.mkdir()
-            opened.append(stack.enter_context(open_disk(folder, number)))
+            directory = workdir / f"disk{number}"
+            directory.mkdir()
+            opened.append(stack.enter_context(open_disk(directory, number)))
         yield opened
 
 
@@ -46,7 +46,7 @@ def put(disk: Disk, file: str, content: bytes = b"x" * SIZE) -> Path:
 
 
 def look(disks: list[Disk]) -> Inventory:
-    return take_inventory([(disk, scan_folder(disk.dirfd, SIZE)) for disk in disks], SIZE)
+    return take_inventory([(disk, scan_directory(disk.dirfd, SIZE)) for disk in disks], SIZE)
 
 
 def served(inventory: Inventory) -> dict[int, int]:
@@ -101,7 +101,7 @@ def test_empty_files_that_a_missing_disk_may_hold(disks, newest_missing, expecte
     put(disks[1], name(1))
     put(disks[2], name(2), b"")
     opened = put(disks[0], name(3), b"").stat().st_ino
-    scans = [(disk, scan_folder(disk.dirfd, SIZE)) for disk in disks]
+    scans = [(disk, scan_directory(disk.dirfd, SIZE)) for disk in disks]
     inventory = take_inventory(
         scans, SIZE, {(disks[0].number, opened)}, newest_missing=BaseOffset(newest_missing * SIZE)
     )
@@ -113,7 +113,7 @@ def test_empty_files_that_a_missing_disk_may_hold(disks, newest_missing, expecte
 
 def test_an_empty_file_in_use_beside_a_missing_disk(disks):
     ino = put(disks[0], name(0), b"").stat().st_ino
-    scans = [(disk, scan_folder(disk.dirfd, SIZE)) for disk in disks]
+    scans = [(disk, scan_directory(disk.dirfd, SIZE)) for disk in disks]
     inventory = take_inventory(scans, SIZE, {(disks[0].number, ino)}, newest_missing=BaseOffset(0))
     assert served(inventory) == {0: 1}
 
@@ -176,7 +176,7 @@ def test_an_empty_file_before_the_log_is_left_over(disks):
 def test_an_empty_file_before_the_log_that_is_open_is_served(disks):
     opened = put(disks[0], name(3), b"").stat().st_ino
     put(disks[1], name(4))
-    scans = [(disk, scan_folder(disk.dirfd, SIZE)) for disk in disks]
+    scans = [(disk, scan_directory(disk.dirfd, SIZE)) for disk in disks]
     inventory = take_inventory(scans, SIZE, frozenset({(disks[0].number, opened)}))
     assert served(inventory) == {3: 1, 4: 2}
     assert inventory.leftovers == []
@@ -213,7 +213,7 @@ def test_a_wrong_size_of_some_segments_is_their_own(disks, size, other):
 def test_a_wrong_size_of_an_opened_file_is_for_its_users_to_put_right(disks, size):
     opened = put(disks[0], name(0), b"x" * size).stat().st_ino
     put(disks[0], name(1), b"x" * size)
-    scans = [(disk, scan_folder(disk.dirfd, SIZE)) for disk in disks]
+    scans = [(disk, scan_directory(disk.dirfd, SIZE)) for disk in disks]
     inventory = take_inventory(scans, SIZE, frozenset({(disks[0].number, opened)}))
     assert served(inventory) == {0: disks[0].number}
     assert list(inventory.quarantined) == [name(1).encode()]
@@ -334,17 +334,17 @@ def test_a_half_made_rename_is_told_from_a_copy_with_the_same_content(disks):
 
 
 def test_a_scan_is_complete_or_it_fails(workdir):
-    folder = workdir / "gone"
-    folder.mkdir()
-    with open_disk(folder) as disk:
+    directory = workdir / "gone"
+    directory.mkdir()
+    with open_disk(directory) as disk:
         put(disk, name(0))
-        (folder / name(0)).unlink()
-        folder.rmdir()
-        assert scan_folder(disk.dirfd, SIZE) == DiskScan()
+        (directory / name(0)).unlink()
+        directory.rmdir()
+        assert scan_directory(disk.dirfd, SIZE) == DiskScan()
         os.close(disk.dirfd)
         disk.dirfd = os.open("/dev/null", os.O_RDONLY)
         with pytest.raises(NotADirectoryError):
-            scan_folder(disk.dirfd, SIZE)
+            scan_directory(disk.dirfd, SIZE)
 
 
 def test_sizes_present_tell_the_segment_size(disks):

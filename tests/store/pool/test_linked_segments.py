@@ -10,7 +10,7 @@ from commitlogfs.store.files.filesystem import FilesystemKind, Suitability
 from commitlogfs.store.findings import FindingCode, Severity
 from commitlogfs.store.pool.catalog import Catalog, Role, Segment
 from commitlogfs.store.pool.inventory import take_inventory
-from commitlogfs.store.pool.scan import scan_folder
+from commitlogfs.store.pool.scan import scan_directory
 from commitlogfs.store.segment import BaseOffset, format_segment_name
 from commitlogfs.store.thresholds import Thresholds
 
@@ -27,7 +27,7 @@ def disk(workdir):
 
 
 def inventory_of(disk):
-    return take_inventory([(disk, scan_folder(disk.dirfd, SIZE))], SIZE)
+    return take_inventory([(disk, scan_directory(disk.dirfd, SIZE))], SIZE)
 
 
 def test_linked_segments_are_quarantined_and_refuse_the_mount(disk, workdir):
@@ -57,7 +57,7 @@ def test_a_second_name_elsewhere_is_nobodys_business(disk, workdir):
 
 
 def test_a_catalog_made_at_once_equals_one_made_step_by_step(disk):
-    scan = scan_folder(disk.dirfd, SIZE)
+    scan = scan_directory(disk.dirfd, SIZE)
     segments = [Segment(base, disk.number, attributes) for base, attributes in sorted(scan.segments)]
     at_once, by_steps = Catalog(SIZE, segments), Catalog(SIZE)
     for segment in reversed(segments):
