@@ -100,7 +100,7 @@ def _writable_disks(operations: CommitLogOperations) -> list[Disk]:
 
 
 async def serve(operations: CommitLogOperations) -> None:
-    """Answer requests until the filesystem is unmounted or `step_back`; then finish what was promised."""
+    """Answer requests until the filesystem is unmounted or `stop_serving`; then finish what was promised."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(operations.background.run)
         nursery.start_soon(operations.freeing.run)
@@ -131,7 +131,7 @@ async def _give_back_unknown(operations: CommitLogOperations) -> None:
         log_event(log, logging.INFO, "unknown_ids_given_back", count=freed)
 
 
-def step_back() -> None:
+def stop_serving() -> None:
     """Take no further requests, so that another process can: `serve` returns when those in hand are answered."""
     pyfuse3.terminate()
 

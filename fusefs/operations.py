@@ -77,7 +77,7 @@ log = logging.getLogger(__name__)
 
 RECENT_S = 60.0
 """Longer than a takeover takes, even after some failed starts: for `suspect_growth`."""
-FORGOTTEN_SEGMENTS = 64
+INVALIDATED_SEGMENTS = 64
 """More segments than a daemon removes by rule before it reports them to the kernel."""
 STATFS_AGE_S = 1.0
 SLOW_OPERATION_S = 1.0
@@ -148,7 +148,7 @@ class CommitLogOperations(pyfuse3.Operations):
         self.disk_memory = DiskMemory(commitlog, self.backing)
         self.invalidation = Invalidation()
         self.disk_files = files_of_disks(commitlog.disks.values(), self.threads, observer)
-        disks, invalidate = self.disk_files, self.invalidation.forget
+        disks, invalidate = self.disk_files, self.invalidation.invalidate
         self._to_free = Reminders(commitlog.disks)
         self.handles = Handles(commitlog, disks, self.backing, self._to_free)
         self.attributes = BackingAttributes(commitlog, disks, self.handles)
@@ -401,11 +401,11 @@ class CommitLogOperations(pyfuse3.Operations):
         bases: set[int] = {file.base_offset for file in log.others.retired()}
         first = log.catalog.first
         if first is not None:
-            oldest = max(0, first.base_offset - FORGOTTEN_SEGMENTS * log.segment_size)
+            oldest = max(0, first.base_offset - INVALIDATED_SEGMENTS * log.segment_size)
             bases |= set(range(oldest, first.base_offset, log.segment_size))
         for base in sorted(bases):
             if log.catalog.get(base) is None:
-                self.invalidation.forget(format_segment_name(base), 0)
+                self.invalidation.invalidate(format_segment_name(base), 0)
 
     @handler
     async def flush(self, fh: FileHandleT) -> None:

@@ -14,7 +14,7 @@ RANGES: Final[dict[str, tuple[int, int]]] = {"clean": (10, 95), "force": (30, 85
 
 LOWEST_RESUME: Final = 10
 RESUME_MARGIN: Final = 2
-FORCE_MINUS_MARGIN: Final = -1
+RESUME_FROM_FORCE: Final = -1
 """Value for a `resume` that is not given: it becomes `force` - RESUME_MARGIN."""
 
 
@@ -49,7 +49,7 @@ class Thresholds:
     """RocketMQ's diskSpaceCleanForciblyRatio; at or above it, the disk is skipped for new segments."""
     full: int = 90
     """RocketMQ's diskSpaceWarningLevelRatio; at or above it, the disk takes no segment."""
-    resume: int = FORCE_MINUS_MARGIN
+    resume: int = RESUME_FROM_FORCE
     """Percent below which a skipped disk is eligible again."""
     min_free_bytes: int = 0
     """Bytes that stay available: a segment that would leave less is not placed on the disk."""
@@ -65,7 +65,7 @@ class Thresholds:
         if self.clean > self.force:
             allowed = f"{RANGES['clean'][0]} to {self.force} percent"
             raise ThresholdError("clean", self.clean, f"is above force = {self.force}", allowed)
-        if self.resume == FORCE_MINUS_MARGIN:
+        if self.resume == RESUME_FROM_FORCE:
             object.__setattr__(self, "resume", self.force - RESUME_MARGIN)
         elif not LOWEST_RESUME <= self.resume < self.force:
             problem = "is out of range" if self.resume < LOWEST_RESUME else f"is not below force = {self.force}"

@@ -91,36 +91,36 @@ class Creation:
             log_event(log, logging.INFO, "slow_create", segment=name, seconds=elapsed)
         return handle
 
-    async def _create(self, name: bytes, owner: Owner, last_chance: float) -> Handle:
-        """`last_chance` is the latest time to begin a link."""
+    async def _create(self, name: bytes, owner: Owner, link_deadline: float) -> Handle:
+        """`link_deadline` is the latest time to begin a link."""
         if self._changes.is_in_flight(name):
             raise SegmentExistsError(f"{name.decode()}: a disk has not answered to an earlier change of this name")
         await self._usage.refresh(USAGE_AGE_S)
         await self._changes.settle(name)
         refused_before = self._commitlog.admission.refuses_for_now(time.monotonic())
         try:
-            return await self._create_somewhere(name, owner, last_chance)
+            return await self._create_somewhere(name, owner, link_deadline)
         except NoDiskAvailableError as error:
-            if refused_before or not error.no_space or not await self._reclaimed(last_chance):
+            if refused_before or not error.no_space or not await self._reclaimed(link_deadline):
                 raise
-        return await self._create_somewhere(name, owner, last_chance)
+        return await self._create_somewhere(name, owner, link_deadline)
 
-    async def _reclaimed(self, last_chance: float) -> bool:
+    async def _reclaimed(self, link_deadline: float) -> bool:
         """Whether segments were removed, or may have been, so that the create is worth another attempt."""
-        with trio.move_on_at(min(trio.current_time() + RECLAIM_DEADLINE_S, last_chance)):
+        with trio.move_on_at(min(trio.current_time() + RECLAIM_DEADLINE_S, link_deadline)):
             return await self._reclaim()
-        return trio.current_time() < last_chance
+        return trio.current_time() < link_deadline
 
-    async def _create_somewhere(self, name: bytes, owner: Owner, last_chance: float) -> Handle:
+    async def _create_somewhere(self, name: bytes, owner: Owner, link_deadline: float) -> Handle:
         """On the first disk of the plan that takes it. Raises NoDiskAvailableError, SegmentExistsError."""
         plan = self._commitlog.plan_create(name)
         if not plan.order and await self._settle_leftovers(name):
             plan = self._commitlog.plan_create(name)
-        await self._commit_predecessor(plan, last_chance)
+        await self._commit_predecessor(plan, link_deadline)
         for reason in plan.skip_reasons:
             self._observer.placement_skipped(reason)
         for number in plan.order:
-            patience_s = min(RESERVE_DEADLINE_S, last_chance - trio.current_time())
+            patience_s = min(RESERVE_DEADLINE_S, link_deadline - trio.current_time())
             if patience_s <= 0:
                 raise NoDiskAvailableError(
                     f"{name.decode()}: no disk has taken it in time", no_space=False, failing=True
@@ -148,11 +148,11 @@ class Creation:
         async def work() -> Handle | None:
             published = await self._link(disk, plan, fd, left)
             if not is_late:
-                return self._adopt(disk, plan, fd, published)
+                return self._register(disk, plan, fd, published)
             async with self._changes.lock:
                 if self._commitlog.find_name(plan.name) is None:
                     self._commitlog.record_leftover_gone(left)
-                    await self._handles.release(inodes.encode(self._adopt(disk, plan, fd, published).file))
+                    await self._handles.release(inodes.encode(self._register(disk, plan, fd, published).file))
                 else:
                     await disk.close(fd)
                     self._commitlog.record_leftover(left)
@@ -178,20 +178,20 @@ class Creation:
                 ) from error
             raise
 
-    def _adopt(self, disk: DiskFiles, plan: CreatePlan, fd: int, published: Published) -> Handle:
+    def _register(self, disk: DiskFiles, plan: CreatePlan, fd: int, published: Published) -> Handle:
         """The file exists: it is a part of the log, and open."""
         file = self._commitlog.record_created(plan, disk.number, published)
         self._changes.record(disk.number)
         log_event(log, logging.INFO, "created", segment=plan.name, disk=disk.path)
-        return self._handles.adopt(file, fd)
+        return self._handles.add(file, fd)
 
-    async def _commit_predecessor(self, plan: CreatePlan, last_chance: float) -> None:
+    async def _commit_predecessor(self, plan: CreatePlan, link_deadline: float) -> None:
         """Make sure that no power cut leaves a segment without the one before it. A disk that does not answer in
         time is not waited for, because the broker gives up after 5 s."""
         predecessor = self._commitlog.catalog.predecessor(plan.base_offset)
         if predecessor is None:
             return
-        with trio.move_on_at(min(trio.current_time() + COMMIT_DEADLINE_S, last_chance)) as scope:
+        with trio.move_on_at(min(trio.current_time() + COMMIT_DEADLINE_S, link_deadline)) as scope:
             await self._background.committed(predecessor.disk)
         if scope.cancelled_caught:
             disk = self._disks[predecessor.disk]

@@ -71,7 +71,7 @@ class Handles:
             handle.opens += 1
             return handle
 
-    def adopt(self, file: Segment, fd: int) -> Handle:
+    def add(self, file: Segment, fd: int) -> Handle:
         """Take the descriptor of a file that was just created as its first open."""
         self._backing.record_open(file, fd, writable=True, first=True, to_write=True)
         handle = Handle(file, fd, writable=True, opens=1)

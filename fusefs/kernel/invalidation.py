@@ -46,7 +46,7 @@ class Invalidation:
         self._waiting: list[bytes] = []
         self._wanted = trio.Event()
 
-    def forget(self, name: bytes, inode: int) -> None:
+    def invalidate(self, name: bytes, inode: int) -> None:
         """Arguments as of `notification`. May be called before `run`."""
         self._waiting.append(notification(name, inode))
         self._wanted.set()

@@ -14,7 +14,7 @@ from commitlogfs.store.files.attributes import BLOCK_BYTES
 from commitlogfs.store.files.usage import measure_usage
 from commitlogfs.store.retention.simulated_pool import PlannedDisk
 from commitlogfs.store.segment import parse_segment_name
-from commitlogfs.store.thresholds import FORCE_MINUS_MARGIN, ThresholdError, Thresholds
+from commitlogfs.store.thresholds import RESUME_FROM_FORCE, ThresholdError, Thresholds
 
 MOST_DISKS: Final = 1000
 _GROUP = re.compile(r"(?:([0-9]{1,5}) ?x ?)?([0-9]+ ?[A-Za-z]*)")
@@ -94,7 +94,7 @@ def change_thresholds(thresholds: Thresholds, given: dict[str, int]) -> Threshol
     """
     values = {("min_free_bytes" if key == "min_free" else key): value for key, value in given.items()}
     if "force" in values:
-        values.setdefault("resume", FORCE_MINUS_MARGIN)
+        values.setdefault("resume", RESUME_FROM_FORCE)
     try:
         return replace(thresholds, **values)
     except ThresholdError as error:

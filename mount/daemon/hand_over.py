@@ -64,7 +64,7 @@ class HandOver:
             return
         self.has_begun = True
         self._prepare()
-        connection.step_back()
+        connection.stop_serving()
         await trio.sleep(HAND_OVER_TIMEOUT_S)
         log_event(log, logging.WARNING, "handed_over_with_requests", path=self._mountpoint)
         os._exit(ExitCode.HANDED_OVER)

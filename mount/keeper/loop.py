@@ -230,7 +230,7 @@ class Keeper:
             if TABLE[self.state, event].impossible:
                 continue
             match event:
-                case Event.UNHEARD:
+                case Event.SOCKET_GONE:
                     is_true = self._listened_again()
                 case Event.SLOW:
                     activity = read_activity(daemon.pid)
@@ -290,7 +290,7 @@ class Keeper:
             Action.WAIT_LONGER: self._wait_longer,
             Action.CLEAR_DEADLINE: lambda _: self._daemon.allow(math.inf),
             Action.REPORT_UNREPLACEABLE: lambda _: self._report_unreplaceable(),
-            Action.REPORT_UNHEARD_STANDBY: lambda _: self._report_unheard_standby(),
+            Action.REPORT_SILENT_STANDBY: lambda _: self._report_silent_standby(),
             Action.REPORT_HUNG: self._report_hung,
             Action.REPORT_UNKILLABLE: lambda _: self._report_unkillable(),
             Action.ABORT: lambda _: self._daemon.send(signal.SIGABRT),
@@ -411,7 +411,7 @@ class Keeper:
         log_event(log, logging.ERROR, "hung_daemon_without_takeover", repeat_key=now, pid=pid, reason=reason)
         self._pass_on({"STATUS": f"daemon {pid} {reason}"})
 
-    def _report_unheard_standby(self) -> None:
+    def _report_silent_standby(self) -> None:
         pid = self._daemon.pid
         log_event(log, logging.ERROR, "standby_not_heard", repeat_key=pid, pid=pid)
 
@@ -490,7 +490,7 @@ class Keeper:
     def _end_failed(self, about: _Details) -> None:
         pid, how = about.end.pid, about.end.how
         log_event(log, logging.ERROR, "daemon_failed_to_start", repeat_key=pid, pid=pid, how=how)
-        self._outcome = Outcome(policy.as_shell(about.end.status), forsaken=True)
+        self._outcome = Outcome(policy.as_shell(about.end.status), leaves_mount=True)
 
     def _end_well(self) -> None:
         self._outcome = Outcome(ExitCode.OK)
@@ -499,7 +499,7 @@ class Keeper:
         reason = f"{policy.MAX_FAILED_STARTS + 1} daemons in a row did not serve, and no process holds the mount"
         log_event(log, logging.ERROR, "keeper_gives_up", path=self._options.mountpoint, reason=reason)
         self._pass_on({"STATUS": f"gave up: {reason}"})
-        self._outcome = Outcome(ExitCode.FINDINGS, forsaken=True, gave_up=True)
+        self._outcome = Outcome(ExitCode.FINDINGS, leaves_mount=True, in_use=True)
 
     def _set_trouble(self, text: str) -> None:
         with contextlib.suppress(OSError, UserError):

@@ -26,9 +26,9 @@ class Outcome:
     """How the keeper's work ended."""
 
     status: int
-    forsaken: bool = False
+    leaves_mount: bool = False
     """Whether a mount is left that no daemon will serve any more."""
-    gave_up: bool = False
+    in_use: bool = False
     """Whether that mount was in use."""
 
 
@@ -79,7 +79,7 @@ def outcome_of_end(status: int | None, *, mounted: bool, in_use: bool) -> Outcom
     cut_short = status is not None and (status < 0 or status == ExitCode.HANDED_OVER)
     if cut_short and in_use and not mounted:
         return Outcome(ExitCode.OK)
-    return Outcome(as_shell(status), forsaken=mounted)
+    return Outcome(as_shell(status), leaves_mount=mounted)
 
 
 def as_shell(status: int | None) -> int:

@@ -60,8 +60,8 @@ def main(arguments: list[str]) -> int:
                 os.write(options.report_fd, f"{int(error.exit_code)} {error}".encode())
             print(f"commitlogfs: {error}", file=sys.stderr)
             return int(error.exit_code)
-        if outcome.forsaken:
-            detach_unused(options, signals, patient=outcome.gave_up)
+        if outcome.leaves_mount:
+            detach_unused(options, signals, patient=outcome.in_use)
     return outcome.status
 
 

@@ -47,7 +47,7 @@ class Event(Enum):
     STOP = "stop signal"
     EARLY_STOP = "stop signal before any daemon was ready"
     # the deadline of the present daemon has passed: the first of these that is true and possible
-    UNHEARD = "messages could not arrive"
+    SOCKET_GONE = "messages could not arrive"
     SLOW = "it is slow, but it runs"
     UNREPLACEABLE = "no successor could take over"
     EXPIRED = "none of these"
@@ -70,7 +70,7 @@ class Event(Enum):
     ADOPTED = "a running daemon has been adopted"
 
 
-DEADLINE_EVENTS: Final = (Event.UNHEARD, Event.SLOW, Event.UNREPLACEABLE, Event.EXPIRED)
+DEADLINE_EVENTS: Final = (Event.SOCKET_GONE, Event.SLOW, Event.UNREPLACEABLE, Event.EXPIRED)
 
 
 class Action(Enum):
@@ -91,7 +91,7 @@ class Action(Enum):
     WAIT_LONGER = "report it as slow, wait longer"
     CLEAR_DEADLINE = "wait without a deadline"
     REPORT_UNREPLACEABLE = "report that it hangs and is not replaced"
-    REPORT_UNHEARD_STANDBY = "report that it was not heard"
+    REPORT_SILENT_STANDBY = "report that it was not heard"
     REPORT_HUNG = "report that it hangs"
     REPORT_UNKILLABLE = "report that it cannot be killed"
     ABORT = "send SIGABRT"
@@ -156,7 +156,6 @@ _ONE_AT_A_TIME = _impossible("there is a daemon")
 _OVER = _impossible("nothing is started any more")
 
 _FROM_DAEMON: Final = {_WITHOUT: _NO_SENDER, (State.CALLED,): _HEARD_FIRST}
-_LOST = State.NO_DAEMON
 
 _ROWS: Final[Mapping[Event, Mapping[tuple[State, ...], Step]]] = {
     Event.HEARD: {_WITHOUT: _NO_SENDER, (State.CALLED,): Step(State.STARTING), _STARTED: _IGNORED},
@@ -207,7 +206,7 @@ _ROWS: Final[Mapping[Event, Mapping[tuple[State, ...], Step]]] = {
         (State.STARTING, *_ENDING): Step(actions=(Action.SEND_STOP,)),
         (State.DONE,): _IGNORED,
     },
-    Event.UNHEARD: {
+    Event.SOCKET_GONE: {
         _WITHOUT: _NO_DEADLINE,
         (State.CALLED, State.STARTING): Step(actions=(Action.GRANT_START_TIME,)),
         (State.READY,): Step(actions=(Action.GRANT_INTERVAL,)),
@@ -226,7 +225,7 @@ _ROWS: Final[Mapping[Event, Mapping[tuple[State, ...], Step]]] = {
     Event.EXPIRED: {
         _WITHOUT: _NO_DEADLINE,
         # One that has not even run since its call is stopped, and would not see SIGABRT.
-        (State.CALLED,): Step(State.KILLED, (Action.REPORT_UNHEARD_STANDBY, Action.SET_DEADLINE, Action.KILL)),
+        (State.CALLED,): Step(State.KILLED, (Action.REPORT_SILENT_STANDBY, Action.SET_DEADLINE, Action.KILL)),
         (State.STARTING, State.READY, State.STOPPING): Step(
             State.HUNG, (Action.REPORT_HUNG, Action.SET_DEADLINE, Action.ABORT)
         ),
@@ -246,27 +245,27 @@ _ROWS: Final[Mapping[Event, Mapping[tuple[State, ...], Step]]] = {
     Event.HANDED_OVER: {
         (State.NO_DAEMON,): _NO_EXIT_STATUS,
         # `restart` means the program that is installed now.
-        _RUNNING: Step(_LOST, (Action.REPORT_LOSS, Action.DISMISS_OLD_STANDBY)),
+        _RUNNING: Step(State.NO_DAEMON, (Action.REPORT_LOSS, Action.DISMISS_OLD_STANDBY)),
         (State.DONE,): _NOTHING_ENDS,
     },
     Event.DIED: {
         (State.CALLED,): _SILENT,
-        (State.NO_DAEMON, *_STARTED): Step(_LOST, (Action.REPORT_LOSS,)),
+        (State.NO_DAEMON, *_STARTED): Step(State.NO_DAEMON, (Action.REPORT_LOSS,)),
         (State.DONE,): _NOTHING_ENDS,
     },
     Event.DIED_WITH_MOUNT: {
         (State.CALLED,): _SILENT,
-        (State.NO_DAEMON, *_STARTED): Step(_LOST, (Action.REPORT_DEAD_MOUNT, Action.REPORT_LOSS)),
+        (State.NO_DAEMON, *_STARTED): Step(State.NO_DAEMON, (Action.REPORT_DEAD_MOUNT, Action.REPORT_LOSS)),
         (State.DONE,): _NOTHING_ENDS,
     },
     Event.REFUSED: {
         (State.NO_DAEMON,): _NO_EXIT_STATUS,
-        (State.CALLED, State.STARTING, *_ENDING): Step(_LOST, (Action.REPORT_LOSS,)),
+        (State.CALLED, State.STARTING, *_ENDING): Step(State.NO_DAEMON, (Action.REPORT_LOSS,)),
         (State.READY,): _HAS_SERVED,
         (State.DONE,): _NOTHING_ENDS,
     },
     Event.FAILED: {
-        (State.NO_DAEMON, State.CALLED, State.STARTING, *_ENDING): Step(_LOST, (Action.REPORT_LOSS,)),
+        (State.NO_DAEMON, State.CALLED, State.STARTING, *_ENDING): Step(State.NO_DAEMON, (Action.REPORT_LOSS,)),
         (State.READY,): _HAS_SERVED,
         (State.DONE,): _NOTHING_ENDS,
     },

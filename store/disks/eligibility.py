@@ -47,7 +47,7 @@ class Eligibility:
     """Whether every writable disk is skipped, so that those below `full` are eligible nevertheless."""
     in_backoff: tuple[DiskNumber, ...] = ()
     """Disks that failed a moment ago and may be well again. They are tried when all others have failed."""
-    last_resort: tuple[DiskNumber, ...] = ()
+    above_force: tuple[DiskNumber, ...] = ()
     """Disks that are skipped for their fill level but have room. They are tried when all eligible ones have
     failed."""
 
@@ -83,29 +83,29 @@ def evaluate(views: tuple[DiskView, ...], segment_size: int, skipped: frozenset[
     now_skipped = frozenset(view.number for view in views if next_skipped(view, skipped))
     refusals: dict[DiskNumber, RefusalReason] = {}
     eligible: list[DiskNumber] = []
-    last_resort: list[DiskNumber] = []
+    above_force: list[DiskNumber] = []
     for view in views:
         reason = _hard_refusal(view, segment_size)
         if reason is not None:
             refusals[view.number] = reason
         elif view.number in now_skipped:
             refusals[view.number] = RefusalReason.ABOVE_FORCE
-            last_resort.append(view.number)
+            above_force.append(view.number)
         else:
             eligible.append(view.number)
     in_backoff = tuple(number for number, reason in refusals.items() if reason is RefusalReason.IN_BACKOFF)
-    if eligible or not last_resort:
+    if eligible or not above_force:
         return Eligibility(
             tuple(eligible),
             refusals,
             now_skipped,
             fallback=False,
             in_backoff=in_backoff,
-            last_resort=tuple(last_resort),
+            above_force=tuple(above_force),
         )
-    for number in last_resort:
+    for number in above_force:
         del refusals[number]
-    return Eligibility(tuple(last_resort), refusals, now_skipped, fallback=True, in_backoff=in_backoff)
+    return Eligibility(tuple(above_force), refusals, now_skipped, fallback=True, in_backoff=in_backoff)
 
 
 def _hard_refusal(view: DiskView, segment_size: int) -> RefusalReason | None:

@@ -85,7 +85,7 @@ class Admission:
         """Whether a segment that its disk refuses to continue with could be made on another one."""
         eligibility = self.evaluate(now_s)
         taken = {file.disk, *(leftover.disk for leftover in self._others.leftovers_named(file.name))}
-        others = {*eligibility.eligible, *eligibility.last_resort} - taken
+        others = {*eligibility.eligible, *eligibility.above_force} - taken
         return file.role is Role.SEGMENT and bool(others)
 
     # --- refusals ------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class Admission:
             )
             return tuple(self._policy.rank(request, candidates)) if candidates else ()
 
-        return ranked(eligibility.eligible) + ranked(eligibility.last_resort) + ranked(eligibility.in_backoff)
+        return ranked(eligibility.eligible) + ranked(eligibility.above_force) + ranked(eligibility.in_backoff)
 
     def _available(self, disk: DiskNumber) -> int:
         usage = self._space.usage(disk)

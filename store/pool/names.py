@@ -41,9 +41,9 @@ class Names:
         self._newest_missing = newest_missing
         self._leaving: dict[bytes, Segment] = {}
         self._uncertain: dict[bytes, DiskNumber] = {}
-        self._sealed_floor = self._find_sealed_floor()
+        self._create_floor = self._find_create_floor()
 
-    def _find_sealed_floor(self) -> BaseOffset | None:
+    def _find_create_floor(self) -> BaseOffset | None:
         """Below this no segment is made, since a missing disk may hold it; None where every disk is there."""
         size = self._catalog.segment_size
         floors = [] if self._newest_missing is None else [BaseOffset(self._newest_missing + size)]
@@ -111,7 +111,7 @@ class Names:
             raise SegmentExistsError(f"{name.decode()}: a file of that name lies, or may lie, on {disk.path}")
         if self.find(name) is not None:
             raise SegmentExistsError(f"{name.decode()}: exists")
-        if self._sealed_floor is not None and base < self._sealed_floor:
+        if self._create_floor is not None and base < self._create_floor:
             raise SegmentExistsError(
                 f"{format_segment_name(base).decode()}: may lie on a missing disk ({', '.join(self._missing)})"
             )

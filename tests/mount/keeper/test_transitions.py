@@ -49,7 +49,7 @@ EXTEND          x x . - . - - x
 PREPARE         x x - . - - - x
 STOP            . . . . . . . -
 EARLY_STOP      . x . x . . . -
-UNHEARD         x . . . x x x x
+SOCKET_GONE     x . . . x x x x
 SLOW            x . x . x x x x
 UNREPLACEABLE   x x x . x x x x
 EXPIRED         x K H H H K . x
@@ -216,7 +216,7 @@ def test_every_kind_of_end_is_possible_after_a_start() -> None:
     ("status", "mounted", "in_use", "outcome"),
     [
         (0, False, True, Outcome(0)),
-        (0, True, True, Outcome(0, forsaken=True)),
+        (0, True, True, Outcome(0, leaves_mount=True)),
         (1, False, True, Outcome(1)),
         (-9, False, True, Outcome(0)),
         (75, False, True, Outcome(0)),
@@ -255,7 +255,7 @@ def test_an_impossible_event_is_reported_and_ignored(keeper: Keeper, caplog: pyt
 SECTIONS = {
     Event.HEARD: "messages of the daemon",
     Event.STOP: "signals",
-    Event.UNHEARD: "the daemon's deadline has passed",
+    Event.SOCKET_GONE: "the daemon's deadline has passed",
     Event.MOUNT_ENDED: "the daemon has ended, or did not start",
     Event.PAUSE: "no daemon runs",
 }
