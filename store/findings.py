@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from typing import Final
 
 
 class Severity(IntEnum):
@@ -42,6 +43,10 @@ class FindingCode(Enum):
     UNSIZED_SEGMENT = "unsized-segment"
     EMPTY_LEFTOVER = "empty-leftover"
     DIRECTORY_OPEN_TO_OTHERS = "directory-open-to-others"
+
+
+REPAIR_DISK: Final = "see `dmesg` for its errors; repair or replace the disk"
+"""Remedy for a disk that answers with errors."""
 
 
 @dataclass(frozen=True, slots=True)

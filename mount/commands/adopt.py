@@ -18,7 +18,10 @@ def register(app: typer.Typer) -> None:
 
 
 def adopt(
-    which: Annotated[str | None, typer.Argument(metavar="NAME|FILE", show_default=False)] = None,
+    which: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME|FILE", help="Default: the only configuration there is.", show_default=False),
+    ] = None,
     disks: Annotated[
         str | None, typer.Option("--disks", metavar="DISK,DISK,...", help="The disks, instead of a configuration.")
     ] = None,
@@ -34,7 +37,7 @@ def adopt(
     ] = None,
     mode: Annotated[str | None, typer.Option(help="Permission bits of the mounted directory.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done; change nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object: the pool and its disks.")] = False,
 ) -> None:
     """Make a pool of the directories of a RocketMQ store: those of a multi-path store, or a single commitlog
     directory with empty directories on further disks. Segments stay as they are; each directory only gets an

@@ -19,7 +19,10 @@ def register(app: typer.Typer) -> None:
 
 
 def init(
-    which: Annotated[str | None, typer.Argument(metavar="NAME|FILE", show_default=False)] = None,
+    which: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME|FILE", help="Default: the only configuration there is.", show_default=False),
+    ] = None,
     disks: Annotated[
         str | None, typer.Option("--disks", metavar="DISK,DISK,...", help="The disks, instead of a configuration.")
     ] = None,
@@ -37,7 +40,7 @@ def init(
         str | None, typer.Option(help="Permission bits of the mounted directory. Default: 0750.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done; change nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object: the pool and its disks.")] = False,
 ) -> None:
     """Make a new pool of empty directories, one for each disk. Their order is the order of the stripes.
 

@@ -21,7 +21,12 @@ def locate(
     target: Annotated[
         str, typer.Argument(metavar="OFFSET|SEGMENT", help="A log offset, or a segment's 20-digit name.")
     ],
-    which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
+    which: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME|FILE|MOUNTPOINT", help="Default: the only mount there is.", show_default=False
+        ),
+    ] = None,
     as_json: Annotated[
         bool,
         typer.Option(

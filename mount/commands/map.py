@@ -26,7 +26,12 @@ def register(app: typer.Typer) -> None:
 
 
 def map_(
-    which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
+    which: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME|FILE|MOUNTPOINT", help="Default: the only mount there is.", show_default=False
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Every segment with its disk, and the gaps, as one JSON object.")
     ] = False,

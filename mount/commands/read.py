@@ -24,7 +24,12 @@ def read(
     offset_text: Annotated[
         str, typer.Option("--offset", metavar="N", help="Log offset: the physical offset of a message.")
     ],
-    which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
+    which: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME|FILE|MOUNTPOINT", help="Default: the only mount there is.", show_default=False
+        ),
+    ] = None,
     length: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Write this many bytes as they are: 4096, 64KiB, ...")
     ] = None,

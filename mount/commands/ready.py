@@ -22,7 +22,12 @@ def register(app: typer.Typer) -> None:
 
 
 def ready(
-    which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
+    which: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME|FILE|MOUNTPOINT", help="Default: the only mount there is.", show_default=False
+        ),
+    ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the mount.", min=0)] = 0.0,
     any_store_root: Annotated[
         bool,

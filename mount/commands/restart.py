@@ -31,7 +31,12 @@ def register(app: typer.Typer) -> None:
 
 
 def restart(
-    which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
+    which: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME|FILE|MOUNTPOINT", help="Default: the only mount there is.", show_default=False
+        ),
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the successor.", min=0)] = 30.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would happen; change nothing.")] = False,
     force: Annotated[

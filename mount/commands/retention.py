@@ -93,12 +93,18 @@ class PlacementName(StrEnum):
     WEIGHTED = "weighted"
 
 
-_Percent = Annotated[int | None, typer.Option(metavar="PERCENT", show_default=False)]
+_THRESHOLD: Final = "A threshold of the configuration."
+_Percent = Annotated[int | None, typer.Option(metavar="PERCENT", help=_THRESHOLD, show_default=False)]
 
 
 @app.command(name="preview")
 def preview(
-    which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
+    which: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME|FILE|MOUNTPOINT", help="Default: the only mount there is.", show_default=False
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Show which segments would be removed next, by which rule and when. Removes nothing.
@@ -126,17 +132,28 @@ def simulate_(
         typer.Option(metavar="DISK:SIZE", help="Other data on a disk (its number or path). May be repeated."),
     ] = None,
     segment: Annotated[
-        str | None, typer.Option("--segment", "--segment-size", metavar="SIZE", show_default="1GiB")
+        str | None,
+        typer.Option("--segment", "--segment-size", metavar="SIZE", help="Size of a segment.", show_default="1GiB"),
     ] = None,
     days: Annotated[
         int | None,
         typer.Option(
-            min=1, max=MOST_DAYS, show_default=f"twice what it takes to fill the disks, at least {SHORTEST_DAYS}"
+            min=1,
+            max=MOST_DAYS,
+            help="Time to simulate.",
+            show_default=f"twice what it takes to fill the disks, at least {SHORTEST_DAYS}",
         ),
     ] = None,
-    mode: Annotated[ModeName | None, typer.Option(show_default="cooperative")] = None,
-    trigger: Annotated[TriggerName | None, typer.Option(show_default="all")] = None,
-    placement: Annotated[PlacementName | None, typer.Option(show_default="round-robin")] = None,
+    mode: Annotated[
+        ModeName | None, typer.Option(help="Who deletes: retention.mode.", show_default="cooperative")
+    ] = None,
+    trigger: Annotated[
+        TriggerName | None,
+        typer.Option(help="Delete if all disks, or any disk, is too full: retention.trigger.", show_default="all"),
+    ] = None,
+    placement: Annotated[
+        PlacementName | None, typer.Option(help="Which disk gets a segment.", show_default="round-robin")
+    ] = None,
     reserved: Annotated[
         str | None,
         typer.Option(
@@ -144,13 +161,14 @@ def simulate_(
         ),
     ] = None,
     delete_when: Annotated[
-        str | None, typer.Option(metavar="HOURS", help='Such as "04" or "04;16".', show_default="04")
+        str | None,
+        typer.Option(metavar="HOURS", help='Hours of the broker\'s cleaning: "04" or "04;16".', show_default="04"),
     ] = None,
     clean: _Percent = None,
     force: _Percent = None,
     full: _Percent = None,
     resume: _Percent = None,
-    min_free: Annotated[str | None, typer.Option(metavar="SIZE", show_default="0")] = None,
+    min_free: Annotated[str | None, typer.Option(metavar="SIZE", help=_THRESHOLD, show_default="0")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The whole result as one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no notes.")] = False,
 ) -> None:

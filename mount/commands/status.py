@@ -38,7 +38,10 @@ def register(app: typer.Typer) -> None:
 
 
 def status(
-    which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
+    which: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME|FILE|MOUNTPOINT", help="Default: every mount there is.", show_default=False),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The status document, as documented.")] = False,
 ) -> None:
     """Show disks, thresholds, alerts, and what happens next.

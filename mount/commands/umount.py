@@ -24,7 +24,12 @@ def register(app: typer.Typer) -> None:
 
 
 def umount(
-    which: Annotated[str | None, typer.Argument(metavar="NAME|FILE|MOUNTPOINT", show_default=False)] = None,
+    which: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME|FILE|MOUNTPOINT", help="Default: the only mount there is.", show_default=False
+        ),
+    ] = None,
     unguard: Annotated[
         bool, typer.Option("--unguard", help="Also remove the guard from the bare directory.")
     ] = False,

@@ -5,6 +5,7 @@ from typing import Any, Final
 from commitlogfs.console.formatting import count_of
 from commitlogfs.mount.doctor.diagnosis import Check, Level, ok
 from commitlogfs.mount.doctor.disk_probe import DiskProbe
+from commitlogfs.store.findings import REPAIR_DISK
 
 _PROBLEMS: Final = frozenset({"all-full", "no-writable-disk", "disk-failed", "stuck"})
 """Alerts because of which the log cannot be written, read or cleaned."""
@@ -36,20 +37,20 @@ def check_daemon(document: dict[str, Any]) -> list[Check]:
 
 def check_probe(path: str, probe: DiskProbe) -> list[Check]:
     if probe.silence:
-        return [Check("disk-silent", Level.PROBLEM, f"{path}: {probe.silence}", "check the disk: `dmesg`")]
+        return [Check("disk-silent", Level.PROBLEM, f"{path}: {probe.silence}", REPAIR_DISK)]
     checks = []
     if probe.unlisted:
         message = f"{path}: cannot be listed ({probe.unlisted})"
-        checks.append(Check("disk-unreadable", Level.PROBLEM, message, "check the disk: `dmesg`"))
+        checks.append(Check("disk-unreadable", Level.PROBLEM, message, REPAIR_DISK))
     if probe.unreadable:
         message = f"{path}: cannot read {', '.join(probe.unreadable)}"
-        checks.append(Check("disk-unreadable", Level.PROBLEM, message, "check the disk: `dmesg`"))
+        checks.append(Check("disk-unreadable", Level.PROBLEM, message, REPAIR_DISK))
     if probe.is_full:
         message = f"{probe.not_made}; it takes no new segments"
         checks.append(Check("disk-full", Level.WARNING, message, "free space on that disk"))
     elif probe.not_made:
         message = f"{probe.not_made}; no segment can be made there"
-        checks.append(Check("disk-unwritable", Level.PROBLEM, message, "check the disk: `dmesg`"))
+        checks.append(Check("disk-unwritable", Level.PROBLEM, message, REPAIR_DISK))
     return checks or [ok("disk-probe", f"{path}: segments can be read and made")]
 
 
@@ -64,7 +65,7 @@ def _check_disk(disk: dict[str, Any], alerted: set[str]) -> Check | None:
     path = disk["path"]
     cause = f" ({disk['last_error']})" if disk["last_error"] else ""
     if disk["state"] == "offline":
-        return Check("disk-silent", Level.PROBLEM, f"{path}: does not answer the daemon", "check the disk: `dmesg`")
+        return Check("disk-silent", Level.PROBLEM, f"{path}: does not answer the daemon", REPAIR_DISK)
     if disk["state"] == "failed":
         message = f"{path}: has failed{cause}"
         return None if path in alerted else Check("disk-failed", Level.PROBLEM, message, "repair or replace it")
@@ -74,7 +75,7 @@ def _check_disk(disk: dict[str, Any], alerted: set[str]) -> Check | None:
         return Check("disk-above-force", Level.NOTE, message, "nothing, while other disks take segments")
     if cause:
         message = f"{path}: the latest attempt to make a segment there failed{cause}"
-        return Check("disk-suspected", Level.WARNING, message, "check the disk: `dmesg`")
+        return Check("disk-suspected", Level.WARNING, message, REPAIR_DISK)
     return None
 
 

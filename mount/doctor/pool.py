@@ -25,7 +25,7 @@ from commitlogfs.store.disks.identity import RootAttributes, read_root
 from commitlogfs.store.disks.membership import OpenDirectory, compare_directories, open_spec
 from commitlogfs.store.errors import DirectoryError, PoolError
 from commitlogfs.store.files.usage import DiskUsage, measure_usage
-from commitlogfs.store.findings import FindingCode
+from commitlogfs.store.findings import REPAIR_DISK, FindingCode
 from commitlogfs.store.pool.open import DEFAULT_ROOT, compare_segment_size
 from commitlogfs.store.segment import looks_like_segment
 from commitlogfs.store.thresholds import Thresholds
@@ -45,7 +45,7 @@ def examine_pool(config: Config) -> list[Check]:
                 usage = measure_usage(directory.dirfd)
             except OSError as error:
                 message = f"{directory.spec.path}: cannot be measured ({os.strerror(error.errno or 0)})"
-                checks.append(Check("disk", Level.PROBLEM, message, "check the disk: `dmesg`"))
+                checks.append(Check("disk", Level.PROBLEM, message, REPAIR_DISK))
                 continue
             if directory.identity is not None:
                 probed.append(_to_be_probed(directory, usage, document))

@@ -15,6 +15,7 @@ from commitlogfs.store.errors import (
     ForeignFileError,
 )
 from commitlogfs.store.files.filesystem import FilesystemKind
+from commitlogfs.store.findings import REPAIR_DISK
 from commitlogfs.store.thresholds import Thresholds
 
 
@@ -93,9 +94,7 @@ def open_directory(path: str) -> int:
     except PermissionError:
         raise DirectoryError(path, "permission denied", "run as root or as the directory's owner") from None
     except OSError as error:
-        raise DirectoryError(
-            path, f"cannot be opened ({os.strerror(error.errno or 0)})", "check the disk"
-        ) from None
+        raise DirectoryError(path, f"cannot be opened ({os.strerror(error.errno or 0)})", REPAIR_DISK) from None
 
 
 def is_read_only(dirfd: int) -> bool:

@@ -9,7 +9,7 @@ from commitlogfs.store.disks.identity import DiskIdentity
 from commitlogfs.store.errors import DirectoryError
 from commitlogfs.store.files import filesystem
 from commitlogfs.store.files.filesystem import FilesystemKind, Suitability
-from commitlogfs.store.findings import Finding, FindingCode, Severity
+from commitlogfs.store.findings import REPAIR_DISK, Finding, FindingCode, Severity
 from commitlogfs.store.thresholds import Thresholds
 
 
@@ -51,7 +51,7 @@ def open_spec(spec: DiskSpec) -> OpenDirectory:
     except OSError as error:
         os.close(dirfd)
         reason = f"cannot be read ({os.strerror(error.errno or 0)})"
-        raise DirectoryError(spec.path, reason, "check the disk") from error
+        raise DirectoryError(spec.path, reason, REPAIR_DISK) from error
     except BaseException:
         os.close(dirfd)
         raise

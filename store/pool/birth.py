@@ -25,7 +25,7 @@ from commitlogfs.store.errors import PoolError, PoolInUseError, SegmentSizeError
 from commitlogfs.store.files import durable, filesystem
 from commitlogfs.store.files.locks import take_lock
 from commitlogfs.store.files.write_lease import is_open_elsewhere
-from commitlogfs.store.findings import Finding, FindingCode, Severity
+from commitlogfs.store.findings import REPAIR_DISK, Finding, FindingCode, Severity
 from commitlogfs.store.pool.inventory import Inventory, take_inventory
 from commitlogfs.store.pool.scan import DiskScan, scan_directory, sizes_present
 from commitlogfs.store.segment import BaseOffset, show_name
@@ -168,7 +168,7 @@ def execute(plan: BirthPlan, specs: tuple[DiskSpec, ...], stack: contextlib.Exit
             durable.remove_xattr(directories[member.path].dirfd, layout.XATTR_BIRTH)
         except OSError as error:
             raise PoolError(
-                f"{member.path}: an attribute cannot be removed ({os.strerror(error.errno or 0)}); check the disk"
+                f"{member.path}: an attribute cannot be removed ({os.strerror(error.errno or 0)}); {REPAIR_DISK}"
             ) from error
     return compare_directories([directories[spec.path] for spec in specs])
 
@@ -204,7 +204,7 @@ def _require_writable(directory: OpenDirectory) -> None:
             raise PoolError(f"{path}: its filesystem is read-only; remount it read-write")
         missing = filesystem.missing_ability(directory.dirfd)
     except OSError as error:
-        raise PoolError(f"{path}: cannot be written ({os.strerror(error.errno or 0)}); check the disk") from error
+        raise PoolError(f"{path}: cannot be written ({os.strerror(error.errno or 0)}); {REPAIR_DISK}") from error
     if missing is not None:
         raise PoolError(f"{path}: {directory.filesystem.name} is not supported ({missing}); use ext4 or xfs")
 
@@ -226,8 +226,8 @@ def _members(specs: tuple[DiskSpec, ...], directories: list[OpenDirectory]) -> t
         )
         if not interrupted:
             raise PoolError(
-                f"{born[0].spec.path}: already a disk of pool {known.pool_id}; mount that pool, "
-                f"or remove the disk from it with: setfattr -x {layout.XATTR_IDENTITY} {born[0].spec.path}"
+                f"{born[0].spec.path}: already a disk of pool {known.pool_id}; mount that pool. If it is given up, "
+                f"move its segments away, then: setfattr -x {layout.XATTR_IDENTITY} {born[0].spec.path}"
             )
         return known.members, known.pool_id
     members = tuple(

@@ -207,7 +207,7 @@ def _quarantine_copies(inventory: Inventory, copies: list[Segment], paths: dict[
             where[0],
             name.decode(),
             f"the same segment is on {' and '.join(where)}",
-            "compare the two (cmp), keep the one with the newer messages, move the other away",
+            "compare the two with `cmp`: if they are equal, move either away, else the one with fewer messages",
         )
     )
 

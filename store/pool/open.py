@@ -21,7 +21,7 @@ from commitlogfs.store.files import durable, remove, safe_open
 from commitlogfs.store.files.attributes import unpack
 from commitlogfs.store.files.locks import take_lock
 from commitlogfs.store.files.write_lease import is_open_elsewhere
-from commitlogfs.store.findings import Finding, FindingCode, Severity
+from commitlogfs.store.findings import REPAIR_DISK, Finding, FindingCode, Severity
 from commitlogfs.store.pool import leftovers
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.inventory import Inventory, take_inventory
@@ -453,7 +453,7 @@ def _read_all(disks: list[Disk], segment_size: int) -> tuple[list[_Contents], li
             reason = f"cannot be read completely ({os.strerror(error.errno or 0)})"
             if error.errno in _NO_FAULT_OF_A_DISK:
                 raise PoolError(f"{disk.path}: {reason}; free memory, or raise the limit of open files") from error
-            return Finding(FindingCode.DISK_MISSING, Severity.REFUSES, disk.path, "", reason, "check the disk")
+            return Finding(FindingCode.DISK_MISSING, Severity.REFUSES, disk.path, "", reason, REPAIR_DISK)
 
     with ThreadPoolExecutor(max_workers=max(1, len(disks))) as executor:
         outcomes = list(executor.map(read, disks))
