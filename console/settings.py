@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import typer
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -41,4 +39,4 @@ def wants_json(option: bool) -> bool:
 def say(text: str) -> None:
     """Print information on standard output, unless --quiet is given. For results, use `typer.echo`."""
     if not _current.quiet:
-        typer.echo(text)
+        print(text, flush=True)

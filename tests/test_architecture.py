@@ -1,6 +1,8 @@
 """The borders between packages, read from the source; no package is imported here."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,6 +217,14 @@ def test_every_directory_says_what_belongs_there() -> None:
 
 def _says(init: Path) -> bool:
     return len((ast.get_docstring(ast.parse(init.read_text())) or "").split("\n\n")) == 2
+
+
+def test_the_daemon_loads_no_library_of_the_command_line() -> None:
+    """It would make each start longer by a tenth."""
+    code = "import sys, commitlogfs.mount.serve; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "commitlogfs.mount.serve" in loaded.split()
+    assert not {"typer", "rich", "tomlkit", "numpy", "pyspark"} & set(loaded.split())
 
 
 def test_no_package_code_imports_tests() -> None:
