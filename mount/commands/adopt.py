@@ -7,6 +7,7 @@ import typer
 
 from commitlogfs.console.errors import RefusedError
 from commitlogfs.console.units import format_size
+from commitlogfs.mount.commands import options
 from commitlogfs.mount.commands.births import carry_out, chosen_disks, parse_owner
 from commitlogfs.mount.config.model import checked_segment_size
 from commitlogfs.store.errors import PoolError, SegmentSizeError
@@ -18,13 +19,8 @@ def register(app: typer.Typer) -> None:
 
 
 def adopt(
-    which: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME|FILE", help="Default: the only configuration there is.", show_default=False),
-    ] = None,
-    disks: Annotated[
-        str | None, typer.Option("--disks", metavar="DISK,DISK,...", help="The disks, instead of a configuration.")
-    ] = None,
+    which: options.Configuration = None,
+    disks: options.Disks = None,
     segment_size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Default: the size of the segments found.")
     ] = None,
@@ -36,8 +32,8 @@ def adopt(
         ),
     ] = None,
     mode: Annotated[str | None, typer.Option(help="Permission bits of the mounted directory.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done; change nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object: the pool and its disks.")] = False,
+    dry_run: options.DryRun = False,
+    as_json: options.PoolJson = False,
 ) -> None:
     """Make a pool of the directories of a RocketMQ store: those of a multi-path store, or a single commitlog
     directory with empty directories on further disks. Segments stay as they are; each directory only gets an

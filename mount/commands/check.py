@@ -13,6 +13,7 @@ from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.console.formatting import count_of
 from commitlogfs.console.output import Output
 from commitlogfs.console.units import format_size
+from commitlogfs.mount.commands import options
 from commitlogfs.mount.commands.births import specs_from_list
 from commitlogfs.mount.config.model import load_config
 from commitlogfs.mount.location.which_mount import configuration_file, find_target, running_targets
@@ -34,9 +35,7 @@ def check(
             metavar="NAME|FILE|MOUNTPOINT", help="Default: the only configuration there is.", show_default=False
         ),
     ] = None,
-    disks: Annotated[
-        str | None, typer.Option("--disks", metavar="DISK,DISK,...", help="The disks, instead of a configuration.")
-    ] = None,
+    disks: options.Disks = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object with every finding.")] = False,
 ) -> None:
     """Make the checks of a mount, and show every finding with its remedy. Changes nothing.

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from commitlogfs.console.errors import RefusedError
+from commitlogfs.mount.commands import options
 from commitlogfs.mount.commands.births import carry_out, chosen_disks, parse_owner
 from commitlogfs.mount.config.model import DEFAULT_SEGMENT_SIZE
 from commitlogfs.store.disks.identity import NEW_ROOT_MODE, RootAttributes
@@ -19,13 +20,8 @@ def register(app: typer.Typer) -> None:
 
 
 def init(
-    which: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME|FILE", help="Default: the only configuration there is.", show_default=False),
-    ] = None,
-    disks: Annotated[
-        str | None, typer.Option("--disks", metavar="DISK,DISK,...", help="The disks, instead of a configuration.")
-    ] = None,
+    which: options.Configuration = None,
+    disks: options.Disks = None,
     segment_size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="The broker's mappedFileSizeCommitLog. Default: 1GiB.")
     ] = None,
@@ -39,8 +35,8 @@ def init(
     mode: Annotated[
         str | None, typer.Option(help="Permission bits of the mounted directory. Default: 0750.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done; change nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object: the pool and its disks.")] = False,
+    dry_run: options.DryRun = False,
+    as_json: options.PoolJson = False,
 ) -> None:
     """Make a new pool of empty directories, one for each disk. Their order is the order of the stripes.
 

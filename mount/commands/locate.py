@@ -8,6 +8,7 @@ import typer
 from commitlogfs.console import settings
 from commitlogfs.console.errors import AbsentError
 from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.mount.commands import options
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.which_mount import find_target
 from commitlogfs.mount.status.locate import parse_target
@@ -21,12 +22,7 @@ def locate(
     target: Annotated[
         str, typer.Argument(metavar="OFFSET|SEGMENT", help="A log offset, or a segment's 20-digit name.")
     ],
-    which: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME|FILE|MOUNTPOINT", help="Default: the only mount there is.", show_default=False
-        ),
-    ] = None,
+    which: options.Mount = None,
     as_json: Annotated[
         bool,
         typer.Option(

@@ -12,6 +12,7 @@ from commitlogfs.console import settings
 from commitlogfs.console.formatting import count_of
 from commitlogfs.console.output import Output
 from commitlogfs.console.units import format_size
+from commitlogfs.mount.commands import options
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.which_mount import find_target
 from commitlogfs.mount.views.segment_map import Picture, draw, symbols_for
@@ -26,12 +27,7 @@ def register(app: typer.Typer) -> None:
 
 
 def map_(
-    which: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME|FILE|MOUNTPOINT", help="Default: the only mount there is.", show_default=False
-        ),
-    ] = None,
+    which: options.Mount = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Every segment with its disk, and the gaps, as one JSON object.")
     ] = False,

@@ -10,6 +10,7 @@ from commitlogfs.console import settings
 from commitlogfs.console.errors import UsageError
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.console.units import parse_size
+from commitlogfs.mount.commands import options
 from commitlogfs.mount.location.log_reader import open_log
 from commitlogfs.mount.location.which_mount import answering_mountpoint
 from commitlogfs.mount.status.locate import parse_target
@@ -24,12 +25,7 @@ def read(
     offset_text: Annotated[
         str, typer.Option("--offset", metavar="N", help="Log offset: the physical offset of a message.")
     ],
-    which: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME|FILE|MOUNTPOINT", help="Default: the only mount there is.", show_default=False
-        ),
-    ] = None,
+    which: options.Mount = None,
     length: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Write this many bytes as they are: 4096, 64KiB, ...")
     ] = None,

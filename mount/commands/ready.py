@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from commitlogfs.console.errors import RefusedError, UnreachableError
+from commitlogfs.mount.commands import options
 from commitlogfs.mount.linux.probe import probe_mount
 from commitlogfs.mount.location.store_root import examine_store_root
 from commitlogfs.mount.location.which_mount import mountpoint_of
@@ -22,12 +23,7 @@ def register(app: typer.Typer) -> None:
 
 
 def ready(
-    which: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME|FILE|MOUNTPOINT", help="Default: the only mount there is.", show_default=False
-        ),
-    ] = None,
+    which: options.Mount = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the mount.", min=0)] = 0.0,
     any_store_root: Annotated[
         bool,

@@ -12,6 +12,7 @@ import typer
 from commitlogfs.console import settings
 from commitlogfs.console.errors import AbsentError, RefusedError, UnreachableError
 from commitlogfs.console.output import make_console
+from commitlogfs.mount.commands import options
 from commitlogfs.mount.config.model import Config, load_config
 from commitlogfs.mount.linux import mountinfo
 from commitlogfs.mount.linux.mountinfo import resolve_path
@@ -31,12 +32,7 @@ def register(app: typer.Typer) -> None:
 
 
 def restart(
-    which: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME|FILE|MOUNTPOINT", help="Default: the only mount there is.", show_default=False
-        ),
-    ] = None,
+    which: options.Mount = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the successor.", min=0)] = 30.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would happen; change nothing.")] = False,
     force: Annotated[

@@ -15,7 +15,7 @@ from commitlogfs.console.errors import UsageError
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.console.output import Output, make_console
 from commitlogfs.console.units import UnitError, parse_duration_ms, parse_size
-from commitlogfs.mount.commands import retention_preview
+from commitlogfs.mount.commands import options, retention_preview
 from commitlogfs.mount.config.model import (
     DEFAULT_SEGMENT_SIZE,
     LARGEST_SEGMENT_SIZE,
@@ -99,12 +99,7 @@ _Percent = Annotated[int | None, typer.Option(metavar="PERCENT", help=_THRESHOLD
 
 @app.command(name="preview")
 def preview(
-    which: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME|FILE|MOUNTPOINT", help="Default: the only mount there is.", show_default=False
-        ),
-    ] = None,
+    which: options.Mount = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Show which segments would be removed next, by which rule and when. Removes nothing.

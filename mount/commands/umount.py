@@ -7,6 +7,7 @@ import typer
 
 from commitlogfs.console import settings
 from commitlogfs.console.errors import RefusedError, UnreachableError
+from commitlogfs.mount.commands import options
 from commitlogfs.mount.linux import mountinfo
 from commitlogfs.mount.linux.unmount import unmount
 from commitlogfs.mount.location import guard
@@ -24,12 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def umount(
-    which: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME|FILE|MOUNTPOINT", help="Default: the only mount there is.", show_default=False
-        ),
-    ] = None,
+    which: options.Mount = None,
     unguard: Annotated[
         bool, typer.Option("--unguard", help="Also remove the guard from the bare directory.")
     ] = False,

@@ -25,28 +25,15 @@ def register(app: typer.Typer) -> None:
 
 
 def audit(
-    log: Annotated[
-        str | None,
-        typer.Argument(metavar="LOG", help=common.LOG_HELP, show_default="STORE/commitlog"),
-    ] = None,
+    log: common.StoreLog = None,
     store_root: Annotated[
         Path | None,
         typer.Option(
             "--store-root", metavar="STORE", help="Compare the consume queues and the index of this store, too."
         ),
     ] = None,
-    broker_conf: Annotated[
-        Path | None,
-        typer.Option("--broker-conf", metavar="FILE", help="The broker's broker.conf: sizes, delays, options."),
-    ] = None,
-    broker_version: Annotated[
-        str | None,
-        typer.Option(
-            metavar="X.Y.Z",
-            help="RocketMQ version of the queues and the index; before 5.4 they differ.",
-            show_default="5.5.0, or 4.9 if RocketMQ 4 wrote topics.json",
-        ),
-    ] = None,
+    broker_conf: common.BrokerConf = None,
+    broker_version: common.BrokerVersion = None,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with plots.")
     ] = None,

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
@@ -60,6 +61,19 @@ SplitSize = Annotated[str, typer.Option(metavar="SIZE", help="Bytes of log that 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Mode = Annotated[
     str, typer.Option("--mode", metavar="FAILFAST|PERMISSIVE", help="PERMISSIVE skips damage and reports it.")
+]
+StoreLog = Annotated[str | None, typer.Argument(metavar="LOG", help=LOG_HELP, show_default="STORE/commitlog")]
+BrokerConf = Annotated[
+    Path | None,
+    typer.Option("--broker-conf", metavar="FILE", help="The broker's broker.conf: sizes, delays, options."),
+]
+BrokerVersion = Annotated[
+    str | None,
+    typer.Option(
+        metavar="X.Y.Z",
+        help="RocketMQ version of the queues and the index; before 5.4 they differ.",
+        show_default="5.5.0, or 4.9 if RocketMQ 4 wrote topics.json",
+    ),
 ]
 DEFAULT_SPLIT: Final = "128m"
 

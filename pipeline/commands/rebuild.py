@@ -27,10 +27,7 @@ def register(app: typer.Typer) -> None:
 
 
 def rebuild(
-    log: Annotated[
-        str | None,
-        typer.Argument(metavar="LOG", help=common.LOG_HELP, show_default="STORE/commitlog"),
-    ] = None,
+    log: common.StoreLog = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -48,18 +45,8 @@ def rebuild(
             "--store-root", metavar="STORE", help="The broker's storePathRootDir, with its topics and its log."
         ),
     ] = None,
-    broker_conf: Annotated[
-        Path | None,
-        typer.Option("--broker-conf", metavar="FILE", help="The broker's broker.conf: sizes, delays, options."),
-    ] = None,
-    broker_version: Annotated[
-        str | None,
-        typer.Option(
-            metavar="X.Y.Z",
-            help="RocketMQ version to rebuild for; before 5.4 queues and index differ.",
-            show_default="5.5.0, or 4.9 if RocketMQ 4 wrote topics.json",
-        ),
-    ] = None,
+    broker_conf: common.BrokerConf = None,
+    broker_version: common.BrokerVersion = None,
     live_topics_only: Annotated[
         bool,
         typer.Option("--live-topics-only", help="Make no queues for topics missing in STORE/config/topics.json."),

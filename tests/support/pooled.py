@@ -1,5 +1,6 @@
 """An open CommitLog on plain directories, with the parts of fusefs around it but without a mount."""
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -20,15 +21,25 @@ from commitlogfs.fusefs.files.handles import Handles
 from commitlogfs.fusefs.files.name_changes import NameChanges
 from commitlogfs.fusefs.files.removal import Removals
 from commitlogfs.fusefs.files.resizing import Resizing
+from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.fusefs.kernel.observer import SilentObserver
 from commitlogfs.store.disks.identity import DiskNumber, RootAttributes
 from commitlogfs.store.disks.membership import DiskSpec
+from commitlogfs.store.files.allocate import Owner
 from commitlogfs.store.placement import POLICIES
 from commitlogfs.store.pool import birth
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.pool.open import open_pool
 from commitlogfs.store.thresholds import Thresholds
+
+SIZE = 4096
+"""Size of a segment."""
+OURS = Owner(os.geteuid(), os.getegid(), 0o644)
+
+
+def name_of(index: int) -> bytes:
+    return b"%020d" % (index * SIZE)
 
 
 async def nothing_to_reclaim() -> bool:
@@ -109,7 +120,7 @@ class Parts:
 def open_parts(
     workdir: Path,
     count: int = 3,
-    segment_size: int = 4096,
+    segment_size: int = SIZE,
     reclaim: Callable[[], Awaitable[bool]] = nothing_to_reclaim,
 ) -> Iterator[Parts]:
     """A new pool of `count` directories in `workdir`."""
@@ -123,3 +134,12 @@ def open_parts(
         yield parts
     finally:
         parts.close()
+
+
+async def make(parts: Parts, index: int, *, close: bool = True) -> int:
+    """Make segment `index`; returns the number of the disk it got."""
+    handle = await parts.creation.create(name_of(index), OURS)
+    if close:
+        os.ftruncate(handle.fd, SIZE)
+        await parts.handles.release(inodes.encode(handle.file))
+    return handle.file.disk

@@ -1,43 +1,18 @@
 """Creates beside disks that fail, are full or hang: what one disk does is paid by its own segments."""
 
 import errno
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trio
-from support.pooled import Parts, open_parts
+from support.pooled import Parts, make, open_parts
 
 from commitlogfs.fusefs.files import creation
-from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.store.disks.identity import DiskNumber
 from commitlogfs.store.errors import NoDiskAvailableError
 from commitlogfs.store.files import allocate
 from commitlogfs.store.files.allocate import Owner
 from commitlogfs.store.files.usage import DiskUsage, measure_usage
-
-SIZE = 4096
-OURS = Owner(os.geteuid(), os.getegid(), 0o644)
-
-
-def name_of(index: int) -> bytes:
-    return b"%020d" % (index * SIZE)
-
-
-@pytest.fixture
-def parts(workdir: Path) -> Iterator[Parts]:
-    with open_parts(workdir) as parts:
-        yield parts
-
-
-async def make(parts: Parts, index: int, *, close: bool = True) -> int:
-    """The disk it got."""
-    handle = await parts.creation.create(name_of(index), OURS)
-    if close:
-        os.ftruncate(handle.fd, SIZE)
-        await parts.handles.release(inodes.encode(handle.file))
-    return handle.file.disk
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, parts: Parts, *numbers: int) -> None:

@@ -4,11 +4,10 @@ import errno
 import os
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import trio
-from support.pooled import Parts, open_parts
+from support.pooled import SIZE, Parts, make, name_of
 from support.waiting import until
 
 from commitlogfs.fusefs.files import removal
@@ -16,31 +15,8 @@ from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.store.disks.identity import DiskNumber
 from commitlogfs.store.errors import DiskFailedError
 from commitlogfs.store.files import remove
-from commitlogfs.store.files.allocate import Owner
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.pool.commitlog import Removal
-
-SIZE = 4096
-OURS = Owner(os.geteuid(), os.getegid(), 0o644)
-
-
-def name_of(index: int) -> bytes:
-    return b"%020d" % (index * SIZE)
-
-
-@pytest.fixture
-def parts(workdir: Path) -> Iterator[Parts]:
-    with open_parts(workdir) as parts:
-        yield parts
-
-
-async def make(parts: Parts, index: int, *, close: bool = True) -> int:
-    """The disk it got."""
-    handle = await parts.creation.create(name_of(index), OURS)
-    if close:
-        os.ftruncate(handle.fd, SIZE)
-        await parts.handles.release(inodes.encode(handle.file))
-    return handle.file.disk
 
 
 class SlowUnlink:
