@@ -189,7 +189,7 @@ class BrokerConf:
             if name != item:
                 self.warn(
                     f"{key}: the broker does not trim the item {item!r} and uses a directory of exactly that name; "
-                    f"{name} is written: check which directory holds the segments"
+                    f"the new configuration gets {name}; check which directory holds the segments"
                 )
             path = name.rstrip("/") or "/"
             if path in cleaned:

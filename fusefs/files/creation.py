@@ -94,7 +94,9 @@ class Creation:
     async def _create(self, name: bytes, owner: Owner, link_deadline: float) -> Handle:
         """`link_deadline` is the latest time to begin a link."""
         if self._changes.is_in_flight(name):
-            raise SegmentExistsError(f"{name.decode()}: a disk has not answered to an earlier change of this name")
+            raise SegmentExistsError(
+                f"{name.decode()}: a disk does not answer to an earlier change of this name; repair that disk"
+            )
         await self._usage.refresh(USAGE_AGE_S)
         await self._changes.settle(name)
         refused_before = self._commitlog.admission.refuses_for_now(time.monotonic())
@@ -123,7 +125,7 @@ class Creation:
             patience_s = min(RESERVE_DEADLINE_S, link_deadline - trio.current_time())
             if patience_s <= 0:
                 raise NoDiskAvailableError(
-                    f"{name.decode()}: no disk has taken it in time", no_space=False, failing=True
+                    f"{name.decode()}: no disk made the segment in time; see `dmesg`", no_space=False, failing=True
                 )
             try:
                 return await self._create_on(self._disks[number], plan, owner, patience_s)

@@ -49,7 +49,9 @@ class NameChanges:
         """Raises DiskFailedError while an earlier change of one of these names has not ended."""
         for name in names:
             if self.is_in_flight(name):
-                raise DiskFailedError(disk.path, f"{name.decode()}: no answer yet to an earlier change")
+                raise DiskFailedError(
+                    disk.path, f"{name.decode()}: no answer yet to an earlier change; repair the disk"
+                )
 
     def record(self, disk: DiskNumber | None) -> None:
         """Names have changed on a disk; None where only the log as a whole has changed."""

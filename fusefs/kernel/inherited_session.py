@@ -44,7 +44,9 @@ def read(descriptors: Mapping[str, int]) -> InheritedSession:
     Raises InheritedStateError if no daemon of this version can take the session over; then nothing has changed.
     """
     if HANDSHAKE not in descriptors:
-        raise InheritedStateError("the handshake with the kernel was not kept")
+        raise InheritedStateError(
+            "the handshake with the kernel was not kept", "stop the broker, unmount and mount again"
+        )
     agreed = handshake.read(descriptors[HANDSHAKE])
     table, why_lost = None, "the backing table was not kept"
     if TABLE in descriptors:

@@ -2,7 +2,13 @@
 
 
 class InheritedStateError(Exception):
-    """The state cannot be used; one line that says why."""
+    """The state cannot be used; one line that says why, and one that says what to do."""
+
+    remedy = "install the version that it was mounted by, or stop the broker, unmount and mount again"
+
+    def __init__(self, reason: str, remedy: str = remedy) -> None:
+        super().__init__(reason)
+        self.remedy = remedy
 
 
 class CorruptStateError(InheritedStateError):

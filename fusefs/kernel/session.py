@@ -61,7 +61,7 @@ def begin(
     kernel = extension.module
     if kernel is None:
         if inherited is not None:
-            raise InheritedStateError(f"the mount cannot be taken over: {extension.reason}")
+            raise InheritedStateError(extension.reason, "repair the installation")
         pyfuse3.init(operations, os.path.abspath(mountpoint), options)
         return _plain(extension.reason, wanted)
     try:

@@ -56,7 +56,10 @@ def map_(
     _print(draw(disks, answer["segments"], size, width, symbols_for(sys.stdout.encoding)), output)
     for start, end in gaps[:_GAPS_SHOWN]:
         count = count_of((end - start) // size, "segment")
-        output.paragraph(f"gap: {count} missing from {start:020d} on; consumers skip the gap silently", "red")
+        output.paragraph(
+            f"gap: {count} missing from {start:020d} on, which consumers skip silently; bring back the files",
+            "red",
+        )
     if len(gaps) > _GAPS_SHOWN:
         output.paragraph(f"and {len(gaps) - _GAPS_SHOWN} more gaps; --json shows all", "red")
 

@@ -47,7 +47,10 @@ def ready(
         if result.ok:
             break
         if time.monotonic() >= deadline:
-            raise UnreachableError(f"{mountpoint}: not ready: {result.reason}")
+            raise UnreachableError(
+                f"{mountpoint}: not ready: {result.reason}; run `commitlogfs mount`, or see the daemon's log and "
+                "`commitlogfs doctor`"
+            )
         time.sleep(_PAUSE_S)
     if not any_store_root:
         _require_writable_store_root(mountpoint)

@@ -93,8 +93,8 @@ class PlacementName(StrEnum):
     WEIGHTED = "weighted"
 
 
-_THRESHOLD: Final = "A threshold of the configuration."
-_Percent = Annotated[int | None, typer.Option(metavar="PERCENT", help=_THRESHOLD, show_default=False)]
+def _percent(help_: str) -> Any:
+    return typer.Option(metavar="PERCENT", help=help_, show_default=False)
 
 
 @app.command(name="preview")
@@ -159,11 +159,13 @@ def simulate_(
         str | None,
         typer.Option(metavar="HOURS", help='Hours of the broker\'s cleaning: "04" or "04;16".', show_default="04"),
     ] = None,
-    clean: _Percent = None,
-    force: _Percent = None,
-    full: _Percent = None,
-    resume: _Percent = None,
-    min_free: Annotated[str | None, typer.Option(metavar="SIZE", help=_THRESHOLD, show_default="0")] = None,
+    clean: Annotated[int | None, _percent("A broker begins to delete expired segments.")] = None,
+    force: Annotated[int | None, _percent("The disk is skipped; forced deletion begins.")] = None,
+    full: Annotated[int | None, _percent("The disk takes no segment.")] = None,
+    resume: Annotated[int | None, _percent("A skipped disk takes segments again below this.")] = None,
+    min_free: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Bytes that stay free on each disk.", show_default="0")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The whole result as one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no notes.")] = False,
 ) -> None:

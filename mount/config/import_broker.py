@@ -177,7 +177,7 @@ def _read_thresholds(broker: BrokerConf) -> dict[str, int]:
             limit = effective[stronger]
             broker.warn(
                 f"{name} = {value}{origin} is above {_RATIOS[stronger]} = {limit}, at which the broker acts "
-                f"already: thresholds.{key} = {limit} is written"
+                f"already; the new configuration gets thresholds.{key} = {limit}"
             )
             value = written[key] = limit
         effective[key] = value

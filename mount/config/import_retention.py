@@ -76,7 +76,7 @@ def _add_batch(broker: BrokerConf, table: Table) -> None:
     if batch is None:
         return
     if batch < 1:
-        broker.warn(f"{_BATCH} = {batch}: with this value the broker deletes one segment per run, so 1 is written")
+        broker.warn(f"{_BATCH} = {batch}: the broker deletes one segment per run; the new configuration gets 1")
     table.add("batch", tomlkit.integer(max(1, batch)).comment(_BATCH))
 
 
@@ -85,7 +85,9 @@ def _add_grace(broker: BrokerConf, table: Table) -> None:
     if grace_ms is None:
         return
     if grace_ms < 0:
-        broker.warn(f"{_GRACE} = {grace_ms} is negative, which the broker treats as 0: 0s is written")
+        broker.warn(
+            f"{_GRACE} = {grace_ms} is negative, which the broker treats as 0; the new configuration gets 0s"
+        )
     table.add("grace", tomlkit.string(format_duration_ms(max(0, grace_ms))).comment(_GRACE))
 
 
@@ -102,7 +104,7 @@ def _add_interval(broker: BrokerConf, table: Table) -> None:
         shortest, longest = format_duration_ms(SHORTEST_INTERVAL_MS), format_duration_ms(LONGEST_INTERVAL_MS)
         broker.warn(
             f"{_INTERVAL} = {interval_ms} ms is outside {shortest} to {longest}, the filesystem's own limits: "
-            f"{text} is written"
+            f"the new configuration gets {text}"
         )
     table.add("interval", tomlkit.string(text).comment(_INTERVAL))
 

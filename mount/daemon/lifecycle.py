@@ -99,7 +99,10 @@ def run(config: Config, received: dict[str, int], on_ready: Callable[[], None]) 
         try:
             listener = control_socket.bind(socket_path)
         except OSError as error:
-            raise RefusedError(f"{socket_path}: cannot bind the control socket ({error.strerror})") from error
+            raise RefusedError(
+                f"{socket_path}: cannot bind the control socket ({error.strerror}); check owner, mode and space of "
+                "its directory"
+            ) from error
         stack.callback(socket_path.unlink, missing_ok=True)
         stack.callback(listener.close)
         served.mount()

@@ -54,10 +54,7 @@ def find_inherited(mountpoint: str, name: str, received: dict[str, int]) -> Inhe
 
 def not_taken_over(mountpoint: str, error: InheritedStateError) -> RefusedError:
     """The error of a process that leaves the mount to another one."""
-    return RefusedError(
-        f"{mountpoint}: the mount is not taken over: {error}; "
-        "install the version that it was mounted by, or stop the broker, unmount and mount again"
-    )
+    return RefusedError(f"{mountpoint}: the mount is not taken over: {error}; {error.remedy}")
 
 
 def _locate(mountpoint: str, name: str, session: InheritedSession) -> InheritedMount:

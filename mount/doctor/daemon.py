@@ -23,14 +23,24 @@ def check_daemon(document: dict[str, Any]) -> list[Check]:
         checks.append(Check("no-disk-for-the-next", Level.PROBLEM, message, "free space, or repair or add a disk"))
     if document["degraded"]:
         message = f"served without {', '.join(document['missing_disks'])}"
-        checks.append(Check("degraded", Level.PROBLEM, message, "bring the disks back, then unmount and mount"))
+        checks.append(
+            Check("degraded", Level.PROBLEM, message, "bring the disks back, stop the broker, unmount and mount")
+        )
     if document["segments"]["gaps"]:
         count = count_of(len(document["segments"]["gaps"]), "gap")
         message = f"the log has {count}, which consumers skip silently"
-        checks.append(Check("gap", Level.PROBLEM, message, "`commitlogfs check` names the missing segments"))
+        checks.append(
+            Check(
+                "gap",
+                Level.PROBLEM,
+                message,
+                "bring back the disk or the files; `commitlogfs check` names the missing segments",
+            )
+        )
     if document["daemon"].get("state_lost"):
-        message = "the knowledge of open files was lost at a takeover"
-        checks.append(Check("state-lost", Level.WARNING, message, "restart the broker when convenient"))
+        message = "a takeover lost the list of open files: fsync and fstat of files opened before it give ESTALE"
+        remedy = "restart the broker when convenient, which opens them again"
+        checks.append(Check("state-lost", Level.WARNING, message, remedy))
     checks += [_check_finding(finding) for finding in document["findings"] if finding["code"] != "gap"]
     return checks or [ok("daemon", f"daemon {document['daemon']['pid']} reports no trouble")]
 
@@ -72,7 +82,7 @@ def _check_disk(disk: dict[str, Any], alerted: set[str]) -> Check | None:
     if disk["refusal"] == "above-force":
         limits = disk["thresholds"]
         message = f"{path}: above {limits['force']} %, skipped for new segments until below {limits['resume']} %"
-        return Check("disk-above-force", Level.NOTE, message, "nothing, while other disks take segments")
+        return Check("disk-above-force", Level.NOTE, message, "nothing to do while other disks take segments")
     if cause:
         message = f"{path}: the latest attempt to make a segment there failed{cause}"
         return Check("disk-suspected", Level.WARNING, message, REPAIR_DISK)

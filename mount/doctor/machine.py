@@ -140,7 +140,7 @@ def dead_mount(mountpoint: str, reason: str) -> Check:
         "dead-mount",
         Level.PROBLEM,
         f"{mountpoint}: the mount does not answer ({reason})",
-        "stop the broker and run `commitlogfs mount`, which replaces a dead mount",
+        "see the daemon's log and `dmesg`; if no daemon comes back, stop the broker and run `commitlogfs mount`",
     )
 
 

@@ -245,7 +245,10 @@ def check_mountpoint(path: str) -> Check:
             return Check("mountpoint", Level.PROBLEM, bare.message, "unmount it, or choose another mountpoint")
         case _:
             return Check(
-                "mountpoint", Level.PROBLEM, bare.message, "a mount would be refused; see `commitlogfs mount`"
+                "mountpoint",
+                Level.PROBLEM,
+                bare.message,
+                "correct the directory, or choose another mountpoint: a mount would be refused",
             )
 
 

@@ -54,7 +54,8 @@ class KeptMount:
         kept = {fuse_device.mount_device(fd) for fd in self._fuse_devices()} or {None}
         if entry is None or not self._is_ours(entry) or not kept & {None, entry.device}:
             raise RefusedError(
-                f"{self._mountpoint}: the mount is not visible there; unmount what lies on top of it first"
+                f"{self._mountpoint}: the mount is not visible there; unmount what lies on top of it, or, after "
+                "`umount -l`, end the processes that use it"
             )
 
     def _fuse_devices(self) -> list[int]:

@@ -407,7 +407,10 @@ class Keeper:
 
     def _report_unreplaceable(self) -> None:
         pid, now = self._daemon.pid, time.monotonic()
-        reason = "does not answer, and is not replaced: the mount would end with it"
+        reason = (
+            "does not answer, and is not replaced: the mount would end with it; see `dmesg` for a disk that hangs, "
+            f"else stop the broker, `kill -9 {pid}`, and mount again"
+        )
         log_event(log, logging.ERROR, "hung_daemon_without_takeover", repeat_key=now, pid=pid, reason=reason)
         self._pass_on({"STATUS": f"daemon {pid} {reason}"})
 
@@ -459,7 +462,7 @@ class Keeper:
         log_event(log, level, event, repeat_key=pid, pid=pid, how=how, lived_s=lived_s, next_start_s=about.delay_s)
 
     def _report_dead_mount(self, about: _Details) -> None:
-        reason = "no descriptor of it was kept: a daemon mounts again as soon as no process holds it"
+        reason = "the mount is dead; end the processes that use it (stop the broker), and a daemon mounts again"
         path = self._options.mountpoint
         log_event(log, logging.ERROR, "mount_ended", repeat_key=about.end.pid, path=path, reason=reason)
 
@@ -468,8 +471,8 @@ class Keeper:
         daemon."""
         count = max(1, self._restarts.failed_in_row)
         text = (
-            f"no daemon serves {self._options.mountpoint}: {count} in a row did not take over "
-            f"(the last: {about.end.how}); next try in {about.delay_s:g} s"
+            f"no daemon serves {self._options.mountpoint}: failed starts: {count} (the last: {about.end.how}); "
+            f"see the daemon's log for the reason; next try in {about.delay_s:g} s"
         )
         if self._restarts.is_hopeless:
             log_event(log, logging.ERROR, "mount_held_without_daemon", path=self._options.mountpoint, text=text)
@@ -496,7 +499,10 @@ class Keeper:
         self._outcome = Outcome(ExitCode.OK)
 
     def _give_up(self) -> None:
-        reason = f"{policy.MAX_FAILED_STARTS + 1} daemons in a row did not serve, and no process holds the mount"
+        reason = (
+            f"{policy.MAX_FAILED_STARTS + 1} starts of the daemon failed, and no process uses the mount, so it is "
+            "detached; see the daemon's log for the reason, and mount again"
+        )
         log_event(log, logging.ERROR, "keeper_gives_up", path=self._options.mountpoint, reason=reason)
         self._pass_on({"STATUS": f"gave up: {reason}"})
         self._outcome = Outcome(ExitCode.FINDINGS, leaves_mount=True, in_use=True)

@@ -73,7 +73,10 @@ def _keep(options: Options, signals: Signals, descriptors: KeptDescriptors) -> O
         try:
             inbox = Inbox(path)
         except OSError as error:
-            raise RefusedError(f"{path}: cannot bind the socket ({error.strerror or error})") from error
+            raise RefusedError(
+                f"{path}: cannot bind the socket ({error.strerror or error}); check owner, mode and space of its "
+                "directory"
+            ) from error
         try:
             return Keeper(options, inbox, descriptors, signals).run()
         finally:

@@ -32,7 +32,13 @@ def unmount(mountpoint: str) -> None:
         holders = find_holders(mountpoint)
         # Without holders, only a short call such as a stat or the daemon's own probe keeps the mount busy.
         if holders or time.monotonic() > deadline:
-            raise RefusedError(f"{mountpoint}: in use by {describe_holders(holders)}; stop these processes first")
+            if holders:
+                reason = f"in use by {describe_holders(holders)}; stop these processes first"
+            else:
+                reason = (
+                    "busy, but no process was found that uses it; run as root to see all processes, or try again"
+                )
+            raise RefusedError(f"{mountpoint}: {reason}")
         time.sleep(_PAUSE_S)
     raise RefusedError(f"{mountpoint}: {done.stderr.strip() or f'umount failed ({done.returncode})'}")
 

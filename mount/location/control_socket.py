@@ -219,6 +219,8 @@ def ask(path: Path, verb: str, timeout_s: float = PEER_TIMEOUT_S, **arguments: o
                 f"{name}: the daemon does not answer within {timeout_s:g} s; "
                 "see its log, or run `commitlogfs doctor`"
             ) from None
+        except ConnectionResetError:
+            raise UnreachableError(f"{name}: the daemon closed the connection; try again, or see its log") from None
         except OSError as error:
             raise UnreachableError(f"{name}: {path}: {os.strerror(error.errno or 0)}") from None
     answer: dict[str, Any] = json.loads(text)

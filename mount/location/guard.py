@@ -107,19 +107,25 @@ def check_bare(path: str | os.PathLike[str]) -> BareDirectory:
     bare = _resolve(path)
     entry = mountinfo.find_mount(bare)
     if entry is not None:
-        return BareDirectory(bare, BareState.MOUNTED, f"{bare}: a {entry.fstype} filesystem is mounted here")
+        return BareDirectory(
+            bare,
+            BareState.MOUNTED,
+            f"{bare}: a filesystem is mounted here ({entry.fstype}); unmount it, or choose another mountpoint",
+        )
     try:
         with _open_path(bare) as path_fd:
             mode = os.fstat(path_fd).st_mode
     except FileNotFoundError:
         return BareDirectory(bare, BareState.ABSENT, f"{bare}: does not exist")
     except NotADirectoryError:
-        return BareDirectory(bare, BareState.NOT_A_DIRECTORY, f"{bare}: a parent of it is not a directory")
+        return BareDirectory(
+            bare, BareState.NOT_A_DIRECTORY, f"{bare}: a parent of it is not a directory; correct the path"
+        )
     if stat.S_ISLNK(mode):
         message = f"{bare}: is a symbolic link; give the directory that it points to"
         return BareDirectory(bare, BareState.SYMLINK, message)
     if not stat.S_ISDIR(mode):
-        return BareDirectory(bare, BareState.NOT_A_DIRECTORY, f"{bare}: is not a directory")
+        return BareDirectory(bare, BareState.NOT_A_DIRECTORY, f"{bare}: is not a directory; correct the path")
     with _open_bare(bare) as directory_fd:
         return _examine(bare, directory_fd)
 

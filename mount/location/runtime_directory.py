@@ -204,7 +204,10 @@ def _check(directory: Path) -> None:
     try:
         state = os.fstat(fd)
         if state.st_uid != os.geteuid():
-            raise RefusedError(f"{directory}: belongs to uid {state.st_uid}, not to {os.geteuid()}; remove it")
+            raise RefusedError(
+                f"{directory}: belongs to user {state.st_uid}, not to you (user {os.geteuid()}); run the command "
+                "as that user, or remove the directory if no daemon of that user runs"
+            )
         if stat.S_IMODE(state.st_mode) & 0o077:
             os.fchmod(fd, 0o700)
     finally:

@@ -50,7 +50,7 @@ def find_target(which: str | None, *, reads_file: bool = True, of_others: bool =
     if target.others_mountpoint is not None and not of_others:
         owner = _owner(target.others_mountpoint)
         remedy = (
-            "set $COMMITLOGFS_RUNTIME_DIR to the runtime directory of its daemon"
+            "run the command as that user (`sudo -u`), with the $COMMITLOGFS_RUNTIME_DIR of its daemon"
             if os.geteuid() == 0
             else "its daemon answers that user and root only; run the command as one of them"
         )

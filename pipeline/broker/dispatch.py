@@ -358,13 +358,13 @@ class Dispatcher:
                 raise UndispatchableRecordError.at(
                     offset,
                     f"property INNER_MULTI_QUEUE_OFFSET is {queue_offsets!r}, which is not a list of numbers: a "
-                    "broker's dispatch stops here, too",
+                    "broker's dispatch stops here, too; mode=PERMISSIVE skips the record",
                 )
             if name in (self._rules.batch_topics or ()):
                 raise UndispatchableRecordError.at(
                     offset,
                     f"property INNER_MULTI_DISPATCH names topic {name}, which has batch queues: a broker's "
-                    "dispatch stops here, too",
+                    "dispatch stops here, too; mode=PERMISSIVE skips the record",
                 )
             yield name, value
 
@@ -414,7 +414,7 @@ def _numbers_in(
         raise UndispatchableRecordError.at(
             int(records.physical_offset[row]),
             f"property {shown} is {found.text(data, name, row)!r}, which is not a number: a broker's dispatch "
-            "stops here, too",
+            "stops here, too; mode=PERMISSIVE skips the record",
         )
     return values
 

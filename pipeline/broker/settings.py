@@ -115,7 +115,10 @@ def load_broker_settings(
         )
     version = _version(broker_version or (_NEWEST_OF_4 if is_of_4 else NEWEST_VERSION))
     if live_topics_only and topics is None:
-        raise BrokerSettingsError(f"{root}: has no config/topics.json, so the existing topics are unknown")
+        raise BrokerSettingsError(
+            f"{root}: has no config/topics.json, so the existing topics are unknown; name the broker's store root, "
+            "or leave out live_topics_only"
+        )
     rules = DispatchRules(
         delays_ms=_delays(conf.raw_text("messageDelayLevel", _DEFAULT_DELAY_LEVELS)),
         index_tags=version >= _INDEX_TAGS_SINCE,

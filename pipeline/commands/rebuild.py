@@ -330,11 +330,11 @@ def _show(result: "RebuildResult") -> None:
     if result.index_files:
         common.say(f"index: {count_of(result.index_entries, 'key')} in {count_of(len(result.index_files), 'file')}")
     if result.left_out:
-        common.say(f"{result.left_out:,} entries were left out, as by the broker")
+        common.say(f"{result.left_out:,} entries were left out (repeated or falling offsets), as a broker does")
     if result.misplaced:
         common.complain(
-            f"{result.misplaced:,} entries are in wrong positions, as with the broker, because of a gap in the log "
-            "or a topic that was deleted and made again"
+            f"{result.misplaced:,} entries are in wrong positions, where a broker would write them too, because of "
+            "a gap in the log or a topic that was deleted and made again; see --topic-start and --live-topics-only"
         )
     common.say(f"written to {result.output}")
     for omission in result.not_served:

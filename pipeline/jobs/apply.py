@@ -143,7 +143,9 @@ def apply_rebuilt(
             if any(_inode(output / part.name) != part.new for part in journal.parts):
                 raise
             (store_root / JOURNAL).unlink()
-            raise ApplyRefusedError(f"{store_root}: nothing was installed ({error})") from error
+            raise ApplyRefusedError(
+                f"{store_root}: nothing was installed ({error}); correct that, and give the same command again"
+            ) from error
         os.sync()
         _finish(journal, store_root)
     return _result(journal, store_root)
@@ -386,7 +388,7 @@ def _warnings(store_root: Path, left: Sequence[str]) -> Iterator[str]:
     if left:
         yield (
             f"{store_root}: a broker has run since an earlier apply was interrupted; "
-            f"{' and '.join(left)} were not replaced"
+            f"{' and '.join(left)} were not replaced; rebuild and apply again"
         )
     if (store_root / ABORT_FILE).exists() and (store_root / INDEX).exists():
         yield (

@@ -406,7 +406,9 @@ class _Run:
             return self._keep(before, f"log offsets {where} are not in the log")
         if before is not None and finished.rows < before.rows:
             self._directory.clear_building()
-            return self._keep(before, f"it has {before.rows} rows, the new export would have {finished.rows}")
+            return self._keep(
+                before, f"the log has fewer messages now ({finished.rows}) than were exported ({before.rows})"
+            )
         self._directory.commit(finished, made, before)
         self._directory.clear_building()
         self._done_bytes += end - start

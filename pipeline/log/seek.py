@@ -136,8 +136,8 @@ def _between(times: "_Times", start_ms: int | None, end_ms: int | None) -> set[i
 
 def _warn_of_outlier(split: Split) -> None:
     _logger.warning(
-        "segment %s, log offset %d: the store time of the first message from here on does not fit those before and "
-        "after it; the split is read whatever its time is",
+        "segment %s, log offset %d: the store time of a message is out of order; this part is read completely "
+        "(slower, no message is lost)",
         *(split.segment.name, split.start_offset),
     )
 
@@ -145,8 +145,8 @@ def _warn_of_outlier(split: Split) -> None:
 def _warn_of_fall(splits: Sequence[Split], times: "_Times", fall: tuple[int, int]) -> None:
     before, after = (splits[index].start_offset for index in fall)
     _logger.warning(
-        "log offsets %d to %d: store times fall by %d s, so a clock was set back, and a store time cannot be "
-        "searched for; the whole log is read",
+        "log offsets %d to %d: store times go back by %d s (a clock was set back), so a store time cannot be "
+        "searched for; the whole log is read (slower, no message is lost)",
         *(before, after, (times[fall[0]] - times[fall[1]]) // 1000),
     )
 

@@ -107,7 +107,8 @@ def list_segments(path: str, segment_size: int | None = None) -> LogListing:
     if twins:
         one, other = twins[0]
         raise DuplicateSegmentError(
-            f"segment {one.name}: is at {one.uri} and at {other.uri}; `commitlogfs check` says which one to keep"
+            f"segment {one.name}: is at {one.uri} and at {other.uri}; compare the two with `cmp`, and move one "
+            "away (docs/reference/findings.md, duplicate-segment)"
         )
     return listing
 

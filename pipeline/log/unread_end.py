@@ -28,8 +28,8 @@ class Unread(Enum):
 
     MESSAGE = "a message begins here that is not whole: its write was interrupted, or it is damaged"
     EARLIER = (
-        "messages follow that were stored before the last one: they remain from before a broker truncated its log, "
-        "or store times are damaged"
+        "older messages follow, probably left from before a broker truncated its log; if messages are missing, run "
+        "an audit, because damaged store times look the same"
     )
     BYTES = "they are not a message: they remain from an earlier use, or a message is damaged here"
 

@@ -116,7 +116,7 @@ def translate(disk_path: str, error: OSError) -> DiskError | OSError:
             file = f"{os.fsdecode(error.filename)}: " if error.filename else ""
             return ForeignFileError(
                 disk_path,
-                f"{file}unexpected file ({reason}), changed outside commitlogfs; run `commitlogfs check`",
+                f"{file}replaced or changed outside commitlogfs ({reason}); run `commitlogfs check`",
             )
         case _:
             return error

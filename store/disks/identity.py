@@ -93,7 +93,8 @@ def parse_identity(raw: bytes, where: str) -> DiskIdentity:
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise PoolError(
             f"{where}: attribute {layout.XATTR_IDENTITY} is damaged ({error}); "
-            "restore it from a backup, or remove the attribute from all disks and adopt them again"
+            "its segments are not affected; restore it from a backup, or remove it from all disks "
+            f"(`setfattr -x {layout.XATTR_IDENTITY} DIR`) and run `commitlogfs adopt`"
         ) from error
     return found
 

@@ -126,7 +126,8 @@ class Admission:
             no_space |= in_backoff and isinstance(disk.last_failure, DiskFullError)
             failing |= reason is RefusalReason.UNKNOWN_USAGE
             failing |= in_backoff and isinstance(disk.last_failure, DiskFailedError)
-        message = f"no disk takes a new segment: {'; '.join(parts) or 'all refused'}"
+        reasons = ", ".join(parts) or "all refused"
+        message = f"no disk takes a new segment ({reasons}); free space, or repair or add a disk"
         return NoDiskAvailableError(message, no_space=no_space, failing=failing)
 
     # --- order ---------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ leaves at each step: docs/architecture.md.
 """
 
 import contextlib
+import errno
 import os
 import stat
 import uuid
@@ -159,9 +160,10 @@ def execute(plan: BirthPlan, specs: tuple[DiskSpec, ...], stack: contextlib.Exit
             os.setxattr(directory.dirfd, layout.XATTR_BIRTH, b"unfinished")
             durable.write_xattr(directory.dirfd, layout.XATTR_IDENTITY, identity.format_identity(document))
         except OSError as error:
+            is_unsupported = error.errno == errno.EOPNOTSUPP
+            remedy = "use a filesystem with user extended attributes" if is_unsupported else REPAIR_DISK
             raise PoolError(
-                f"{member.path}: the disk's identity cannot be written ({os.strerror(error.errno or 0)}); "
-                "use a filesystem that supports user extended attributes"
+                f"{member.path}: the disk's identity cannot be written ({os.strerror(error.errno or 0)}); {remedy}"
             ) from error
     for member in plan.members:
         try:
@@ -252,7 +254,9 @@ def _take_inventory(
         try:
             scans.append((disk, scan_directory(directory.dirfd, segment_size)))
         except OSError as error:
-            raise PoolError(f"{directory.spec.path}: cannot be read ({os.strerror(error.errno or 0)})") from error
+            raise PoolError(
+                f"{directory.spec.path}: cannot be read ({os.strerror(error.errno or 0)}); {REPAIR_DISK}"
+            ) from error
     return take_inventory(scans, segment_size), scans
 
 

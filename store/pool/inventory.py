@@ -207,7 +207,8 @@ def _quarantine_copies(inventory: Inventory, copies: list[Segment], paths: dict[
             where[0],
             name.decode(),
             f"the same segment is on {' and '.join(where)}",
-            "compare the two with `cmp`: if they are equal, move either away, else the one with fewer messages",
+            "compare the two with `cmp`: if they are equal, move either away, "
+            "else the one that holds zeros from the first difference on",
         )
     )
 

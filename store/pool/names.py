@@ -105,7 +105,9 @@ class Names:
         if name in self._quarantined:
             raise SegmentExistsError(f"{name.decode()}: quarantined: {self._quarantined[name]}")
         if name in self._leaving:
-            raise SegmentExistsError(f"{name.decode()}: its disk has not answered to its removal")
+            raise SegmentExistsError(
+                f"{name.decode()}: is still being removed, because a disk does not answer; repair that disk"
+            )
         if name in self._uncertain:
             disk = self._disks[self._uncertain[name]]
             raise SegmentExistsError(f"{name.decode()}: a file of that name lies, or may lie, on {disk.path}")

@@ -521,7 +521,7 @@ def _forbid_quarantined_after(pool: Pool, last: Segment | None) -> None:
 def _newest_missing_finding(pool: Pool, newest: BaseOffset, last: Segment | None) -> Finding:
     if pool.missing:
         severity = Severity.REFUSES_ALWAYS
-        message = "the newest segment is on a missing disk, and a mount would begin a second history of the log"
+        message = "the newest segment is on a missing disk; a broker would give its log offsets to other messages"
         remedy = f"bring back {' or '.join(pool.missing)}"
     else:
         # This does not refuse the mount: a power cut may undo the creation of the newest segment, which is still

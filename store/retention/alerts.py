@@ -64,7 +64,7 @@ def stuck_alerts(snapshot: Snapshot) -> list[Alert]:
 
 def _stuck(base_offset: int, path: str, why: str) -> Alert:
     name = format_segment_name(BaseOffset(base_offset)).decode()
-    text = f"segment {name} cannot be removed ({why}), and so no later one is; repair or replace its disk"
+    text = f"segment {name} cannot be removed ({why}), so no later one is; clear `chattr +i`, or repair its disk"
     return Alert(AlertCode.STUCK, path, text)
 
 

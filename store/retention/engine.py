@@ -105,9 +105,9 @@ def _continue_force(
     forced = _plan_force(rules, state.forcing, snapshot)
     if forced is None:
         text = (
-            "the pressure cannot be relieved: the segments that may be removed are too few, have other names "
-            "(hard links), or come after a segment on a disk that hangs; repair that disk, remove the links "
-            "(`find DISK -links +1`), or free space"
+            "the disks are above `force`, and removals cannot bring them below `resume`: the segments that may be "
+            "removed are too few, have other names (hard links), or come after a segment on a disk that hangs; "
+            "free space, remove the links (`find DISK -links +1`), or repair that disk"
         )
         alerts.append(Alert(AlertCode.NOT_RECLAIMING, "", text))
     return forced or (), state if forced else replace(state, forcing=frozenset())

@@ -383,7 +383,11 @@ def test_the_origin_of_what_is_the_brokers_is_reported(run):
 @pytest.mark.parametrize(
     ("line", "expected", "fragment"),
     [
-        ("deleteFileBatchMax=0", {"batch": 1}, "the broker deletes one segment per run, so 1 is written"),
+        (
+            "deleteFileBatchMax=0",
+            {"batch": 1},
+            "the broker deletes one segment per run; the new configuration gets 1",
+        ),
         ("destroyMapedFileIntervalForcibly=-1", {"grace_s": 0}, "is negative"),
         ("cleanResourceInterval=100", {"interval_s": 1}, "outside 1s to 10m"),
         ("cleanResourceInterval=3600000", {"interval_s": 600}, "outside 1s to 10m"),

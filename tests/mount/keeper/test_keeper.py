@@ -460,7 +460,7 @@ class TestWithMount:
         ran = run_cli("status", "stub", env=stub.env)
         assert ran.status == 3
         assert f"stub: no daemon serves {stub.mountpoint}: " in ran.err
-        assert "(the last: exit 1); next try in 0.1 s" in ran.err
+        assert "(the last: exit 1); see the daemon's log for the reason; next try in 0.1 s" in ran.err
         os.close(held)
         assert stub.wait() == 1
         assert stub.mounts() == []

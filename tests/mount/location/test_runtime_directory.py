@@ -73,7 +73,9 @@ def test_somebody_elses_directory_is_refused(directory: Path):
     directory.mkdir()
     os.chown(directory, 65534, 65534)
     for act in (runtime_directory.ensure_runtime_directory, runtime_directory.list_names):
-        with pytest.raises(RefusedError, match="belongs to uid 65534"):
+        with pytest.raises(
+            RefusedError, match=r"belongs to user 65534, not to you .*; run the command as that user"
+        ):
             act()
 
 
