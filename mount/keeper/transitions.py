@@ -50,7 +50,7 @@ class Event(Enum):
     SOCKET_GONE = "messages could not arrive"
     SLOW = "it is slow, but it runs"
     UNREPLACEABLE = "no successor could take over"
-    EXPIRED = "none of these"
+    EXPIRED = "none of the above"
     # the end of the present daemon, or a start that failed
     MOUNT_ENDED = "it ended with status 0, or its mount is gone"
     FIRST_FAILED = "it ended before any daemon was ready"
@@ -80,7 +80,7 @@ class Action(Enum):
     WANT_STANDBY = "have a standby loaded soon"
     RELOAD_STANDBY = "replace the standby by one of what is installed"
     DISMISS_OLD_STANDBY = "dismiss a standby that was not asked for"
-    RECORD_SERVED = "end the row of failed starts"
+    RECORD_SERVED = "set the count of failed starts to 0"
     RECORD_READY = "record that the mount is in use"
     REPORT_ANSWER = "report that it answers again, if it was reported as hung"
     EXPECT_WATCHDOG = "expect the next WATCHDOG within the interval"
