@@ -109,7 +109,7 @@ def site(new_stand: Callable[..., Stand], request: pytest.FixtureRequest, workdi
     stand = new_stand(
         ("ext4", "xfs", "ext4"),
         segment_size=2 * MIB,
-        disk_bytes=1024 * MIB,
+        disk_bytes=4096 * MIB,  # sparse; on a busy machine 200 ends take so long that 1 GiB fills up
         settings={"passthrough": f'"{request.param}"'},
         variables=plan.variables,
     )

@@ -52,13 +52,13 @@ class DyingMount:
             assert sum((Path(disk) / name).exists() for disk in self.pool.disks) == 1, name
         return [int(name) // MIB for name in names]
 
-    def beneath(self) -> list[str]:
-        """Everything on the disks, without directories."""
+    def on_disks(self) -> list[str]:
+        """Every file on the disks. A directory that is removed meanwhile, as one for retired files is, has none."""
         return sorted(
-            str(path.relative_to(disk))
+            str(Path(directory, name).relative_to(disk))
             for disk in self.pool.disks
-            for path in Path(disk).rglob("*")
-            if not path.is_dir()
+            for directory, _, names in os.walk(disk)
+            for name in names
         )
 
 
@@ -82,7 +82,7 @@ def test_create_and_grow(dying: DyingMount) -> None:
     for index in made:
         assert dying.pool.path(index).read_bytes()[:64] == segment_bytes(index, 64)
         assert dying.pool.path(index).stat().st_mode & 0o777 == 0o640
-    assert dying.beneath() == sorted(dying.pool.path(index).name for index in made)
+    assert dying.on_disks() == sorted(dying.pool.path(index).name for index in made)
 
 
 def test_remove(dying: DyingMount) -> None:
@@ -94,7 +94,7 @@ def test_remove(dying: DyingMount) -> None:
         assert dying.listed() == left
         with pytest.raises(FileNotFoundError):
             dying.pool.path(index).unlink()
-    eventually(lambda: len(dying.beneath()) == len(left))
+    eventually(lambda: len(dying.on_disks()) == len(left))
 
 
 def test_remove_while_it_is_mapped(dying: DyingMount) -> None:
@@ -109,7 +109,7 @@ def test_remove_while_it_is_mapped(dying: DyingMount) -> None:
             assert os.pread(fd, 64, 0) == mapped[:64] == segment_bytes(index, 64)
             assert os.fstat(fd).st_nlink == 0
         os.close(fd)
-    eventually(lambda: dying.beneath() == [], 30)
+    eventually(lambda: dying.on_disks() == [], 30)
 
 
 def test_rename_of_a_finished_copy(dying: DyingMount) -> None:
@@ -122,7 +122,7 @@ def test_rename_of_a_finished_copy(dying: DyingMount) -> None:
         published.append(index)
         assert dying.listed() == published
         assert path.read_bytes() == segment_bytes(index, MIB)
-    eventually(lambda: dying.beneath() == sorted(dying.pool.path(index).name for index in published))
+    eventually(lambda: dying.on_disks() == sorted(dying.pool.path(index).name for index in published))
 
 
 def test_attributes(dying: DyingMount) -> None:
@@ -153,4 +153,4 @@ def test_the_same_name_again(dying: DyingMount) -> None:
         for fd, content in held:
             assert os.pread(fd, 64, 0) == content
         assert len({os.fstat(fd).st_ino for fd, _ in held}) == len(held)
-    eventually(lambda: dying.beneath() == [], 30)
+    eventually(lambda: dying.on_disks() == [], 30)
