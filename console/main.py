@@ -30,6 +30,7 @@ def run(app: typer.Typer, arguments: list[str] | None = None, translate: Transla
     Prints UserError, wrong arguments and OSError as one line on standard error. Any other exception is a bug and
     passes, because its traceback is needed.
     """
+    _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A path or a topic may contain characters that the locale cannot encode.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -46,12 +47,35 @@ def run(app: typer.Typer, arguments: list[str] | None = None, translate: Transla
             _report(app, message)
         return int(ExitCode.USAGE)
     except BrokenPipeError:
-        # The reader of the output (head, less) has exited, which is not an error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return int(ExitCode.OK)
+        return _end_without_reader()
+    except SystemExit as error:
+        if not isinstance(error.__context__, BrokenPipeError):  # typer's own end after one
+            raise
+        return _end_without_reader()
     except Exception as error:
         return _report_error(app, error, translate)
     return result if isinstance(result, int) else int(ExitCode.OK)
+
+
+def _end_without_reader() -> int:
+    """The reader of the output (head, less) has exited, which is not an error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.stdout = sys.__stdout__  # typer has wrapped it
+    return int(ExitCode.OK)
+
+
+def _open_closed_streams() -> None:
+    """Give a process that was started without standard output or error (`>&-`) one that discards.
+
+    Python has None for them, and the next file that is opened would get the descriptor.
+    """
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_WRONLY)
+            if null != fd:
+                os.dup2(null, fd)
+                os.close(null)
+            setattr(sys, name, os.fdopen(fd, "w", closefd=False))
 
 
 def _report_error(app: typer.Typer, error: Exception, translate: Translate) -> int:

@@ -70,6 +70,7 @@ def _failed(message: str, status: ExitCode) -> UserError:
 
 def _with_command_line_options(message: str) -> str:
     """The message with the options of the data source under the names that they have on the command line."""
+    message = message.replace(" or a smaller minPartitions", "")  # the command line has no such option
     message = message.replace("failOnDataLoss=false", "--no-fail-on-data-loss")
     message = message.replace("mode=PERMISSIVE", "--mode PERMISSIVE")
     return _OPTION.sub(lambda found: "--" + re.sub("([A-Z])", r"-\1", found[0]).lower(), message)

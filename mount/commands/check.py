@@ -3,7 +3,7 @@
 import contextlib
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -16,12 +16,22 @@ from commitlogfs.console.units import format_size
 from commitlogfs.mount.commands import options
 from commitlogfs.mount.commands.births import specs_from_list
 from commitlogfs.mount.config.model import load_config
+from commitlogfs.mount.linux import mountinfo
+from commitlogfs.mount.linux.probe import probe_mount
 from commitlogfs.mount.location.which_mount import configuration_file, find_target, running_targets
 from commitlogfs.mount.preflight.configured_pool import configured_segment_size, disk_specs, on_missing
-from commitlogfs.mount.preflight.inspection import Inspection, inspect_pool, with_status
+from commitlogfs.mount.preflight.inspection import (
+    Inspection,
+    inspect_pool,
+    with_dead_mount,
+    with_status,
+    with_use_elsewhere,
+)
 from commitlogfs.mount.views.status_text import describe_alert
 from commitlogfs.store.findings import Finding, Severity
 from commitlogfs.store.pool.open import OnMissing
+
+_PROBE_TIMEOUT_S: Final = 3.0
 
 
 def register(app: typer.Typer) -> None:
@@ -56,15 +66,27 @@ def check(
         config = load_config(configuration_file(which))
         name, policy = config.name, on_missing(config)
         inspection = inspect_pool(disk_specs(config), configured_segment_size(config), policy, name)
+    mountpoint = None if disks is not None else config.mountpoint
     if inspection.daemon is not None:
-        for document in _running(None if disks is not None else config.mountpoint):
+        for document in _running(mountpoint):
             inspection = with_status(inspection, document)
+        if mountpoint is not None:
+            inspection = with_use_elsewhere(inspection, mountpoint)
+    elif mountpoint is not None and _is_dead(mountpoint):
+        inspection = with_dead_mount(inspection, mountpoint)
     if settings.wants_json(as_json):
         typer.echo(json.dumps(_as_json(inspection), indent=2))
     else:
         _show(inspection, name, policy, Output())
     if inspection.worst >= Severity.WARNING or inspection.is_in_trouble:
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _is_dead(mountpoint: str) -> bool:
+    """Whether a mount of ours is there that does not answer; no daemon holds its disks."""
+    entry = mountinfo.find_mount(mountpoint)
+    is_ours = entry is not None and mountinfo.is_commitlogfs(entry)
+    return is_ours and not probe_mount(mountpoint, _PROBE_TIMEOUT_S).ok
 
 
 def _running(mountpoint: str | None) -> Iterator[dict[str, Any]]:

@@ -15,6 +15,7 @@ from commitlogfs.mount.location.which_mount import mountpoint_of
 from commitlogfs.store.disks.identity import RootAttributes
 
 _PROBE_TIMEOUT_S = 5.0
+_SHORTEST_PROBE_S = 1.0
 _PAUSE_S = 0.2
 
 
@@ -43,7 +44,8 @@ def ready(
     mountpoint = mountpoint_of(which)
     deadline = time.monotonic() + wait
     while True:
-        result = probe_mount(mountpoint, _PROBE_TIMEOUT_S)
+        patience_s = max(deadline - time.monotonic(), _SHORTEST_PROBE_S)
+        result = probe_mount(mountpoint, min(patience_s, _PROBE_TIMEOUT_S))
         if result.ok:
             break
         if time.monotonic() >= deadline:

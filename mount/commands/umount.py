@@ -38,6 +38,7 @@ def umount(
     """
     mountpoint = mountpoint_of(which)
     entry = mountinfo.find_mount(mountpoint)
+    _require_alone(mountpoint, entry)
     if entry is None or not mountinfo.is_commitlogfs(entry):
         if not unguard:
             raise UnreachableError(
@@ -56,6 +57,22 @@ def umount(
             )
     if unguard and guard.lower_guard(mountpoint):
         settings.say(f"{mountpoint}: guard removed")
+
+
+def _require_alone(mountpoint: str, visible: mountinfo.MountEntry | None) -> None:
+    """Raises RefusedError if another mount lies on top of ours, or if ours is mounted elsewhere, too."""
+    ours = [entry for entry in mountinfo.read_mounts() if mountinfo.is_commitlogfs(entry)]
+    if visible is None or not mountinfo.is_commitlogfs(visible):
+        if any(entry.mountpoint == mountpoint for entry in ours):
+            raise RefusedError(
+                f"{mountpoint}: the mount is not visible there; unmount what lies on top of it first (`findmnt`)"
+            )
+        return
+    others = sorted({entry.mountpoint for entry in ours if entry.device == visible.device} - {visible.mountpoint})
+    if others:
+        raise RefusedError(
+            f"{mountpoint}: is also mounted at {', '.join(others)} (a bind mount); unmount that first"
+        )
 
 
 def _is_guarded(mountpoint: str) -> bool:
@@ -77,6 +94,6 @@ def _wait_for_daemon(name: str) -> None:
         if time.monotonic() > deadline:
             raise RefusedError(
                 f"{name}: unmounted, but its daemon has not ended within {_DAEMON_TIMEOUT_S:g} s; "
-                "check for a disk that hangs (`dmesg`)"
+                "a container still has the mount, or a disk hangs (`dmesg`)"
             )
         time.sleep(0.02)

@@ -5,9 +5,11 @@ whether the directories exist and belong to the pool.
 """
 
 import difflib
+import errno
 import math
 import os
 import re
+import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -156,16 +158,23 @@ def _may_exist(candidate: Path) -> bool:
     return True
 
 
+def _read_file(path: Path) -> bytes:
+    """Content of a regular file. Another kind, such as a fifo, could block the reader. Raises OSError."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file")
+        return file.read()
+
+
 def load_config(path: str | os.PathLike[str]) -> Config:
     """Read and check a configuration file. Raises ConfigError."""
     source = os.fspath(path)
     try:
-        content = Path(path).read_bytes()
+        content = _read_file(Path(path))
     except FileNotFoundError:
         raise ConfigError(source, Problem("", "no such file; create it or correct the path")) from None
     except OSError as error:
-        reason = os.strerror(error.errno or 0)
-        raise ConfigError(source, Problem("", f"cannot be read ({reason}); make it readable")) from None
+        raise ConfigError(source, Problem("", f"cannot be read ({error.strerror}); make it readable")) from None
     try:
         text = content.decode()
     except UnicodeDecodeError as error:

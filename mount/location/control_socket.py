@@ -23,9 +23,12 @@ from commitlogfs.mount.location.runtime_directory import (
     bind_private,
     ensure_runtime_directory,
     identity,
+    keeper_lock_path,
+    lock_path,
     recorded_trouble,
 )
 from commitlogfs.store.events import log_event
+from commitlogfs.store.files.locks import lock_holder
 
 log = logging.getLogger(__name__)
 
@@ -206,12 +209,7 @@ def ask(path: Path, verb: str, timeout_s: float = PEER_TIMEOUT_S, **arguments: o
             connection.send(json.dumps({"verb": verb, **arguments}).encode())
             text = _receive(connection)
         except (FileNotFoundError, ConnectionRefusedError):
-            trouble = recorded_trouble(name)
-            raise UnreachableError(
-                f"{name}: {trouble}; see the daemon's log"
-                if trouble
-                else f"{name}: no daemon is running; start it with `commitlogfs mount`"
-            ) from None
+            raise UnreachableError(f"{name}: {_why_no_answer(name)}") from None
         except PermissionError:
             raise RefusedError(f"{name}: {path}: permission denied; run as the daemon's user or root") from None
         except TimeoutError:
@@ -227,6 +225,14 @@ def ask(path: Path, verb: str, timeout_s: float = PEER_TIMEOUT_S, **arguments: o
     if "error" in answer:
         raise ControlError(f"{name}: {answer['error']}")
     return answer
+
+
+def _why_no_answer(name: str) -> str:
+    if trouble := recorded_trouble(name):
+        return f"{trouble}; see the daemon's log"
+    if any(lock_holder(os.fspath(path)) for path in (lock_path(name), keeper_lock_path(name))):
+        return "no daemon answers at this moment, but its keeper runs; try again, or see the daemon's log"
+    return "no daemon is running; start it with `commitlogfs mount`"
 
 
 def is_listening(path: Path) -> bool:

@@ -85,7 +85,7 @@ def configuration_file(which: str | None) -> Path:
     if which is None:
         return default_config_path()
     if not _is_mountpoint(which):
-        return config_path(which)
+        return _file_of_name(which)
     entry = mountinfo.find_mount(which)
     if entry is None and Path(which).is_file():
         return Path(which)
@@ -103,6 +103,33 @@ def configuration_file(which: str | None) -> Path:
             return path
     problem = "not a configuration file, and no configuration has this mountpoint; give a NAME or a FILE"
     raise ConfigError(which, Problem("", problem))
+
+
+def _file_of_name(which: str) -> Path:
+    """The configuration file of a NAME or FILE. A running mount may have one that is in no directory of ours."""
+    try:
+        return config_path(which)
+    except ConfigError:
+        try:
+            entry = _recorded_mount(which)
+        except UsageError:
+            entry = None
+        file = None if entry is None else _file_of_running(entry)
+        if file is None:
+            raise
+        return file
+
+
+def _recorded_mount(name: str) -> mountinfo.MountEntry | None:
+    """The mount of this name that a daemon of this runtime directory has made; another mount may lie on top.
+
+    Raises UsageError for a text that cannot be a name.
+    """
+    recorded = runtime_directory.recorded_mountpoint(name)
+    if recorded is None:
+        return None
+    found = [entry for entry in mountinfo.read_mounts() if entry.source == name and is_of_this_directory(entry)]
+    return found[-1] if found else None
 
 
 def answering_mountpoint(which: str | None) -> str:
@@ -132,12 +159,8 @@ def mountpoint_of(which: str | None) -> str:
         return load_config(config_path(which)).mountpoint
     if _is_mountpoint(which):
         return mountinfo.resolve_path(which)
-    recorded = runtime_directory.recorded_mountpoint(which)
-    if recorded is not None:
-        entry = mountinfo.find_mount(recorded)
-        if entry is not None and is_of_this_directory(entry) and entry.source == which:
-            return entry.mountpoint
-    return load_config(config_path(which)).mountpoint
+    entry = _recorded_mount(which)
+    return load_config(config_path(which)).mountpoint if entry is None else entry.mountpoint
 
 
 def _find(which: str | None, reads_file: bool) -> Target:

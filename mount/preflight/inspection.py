@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from commitlogfs.console.errors import RefusedError
+from commitlogfs.mount.linux import mountinfo
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.membership import DiskSpec
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.files.locks import lock_holder
-from commitlogfs.store.findings import Finding, Severity
+from commitlogfs.store.findings import Finding, FindingCode, Severity
 from commitlogfs.store.pool.open import OnMissing, Pool, PoolRefusedError, open_pool, require_mountable
 
 
@@ -81,6 +82,39 @@ def with_status(inspection: Inspection, document: dict[str, Any]) -> Inspection:
         for disk in inspection.disks
     )
     return replace(inspection, disks=disks, alerts=tuple(document["retention"]["alerts"]))
+
+
+def with_use_elsewhere(inspection: Inspection, mountpoint: str) -> Inspection:
+    """The inspection with a finding if the daemon that holds the disks does not serve `mountpoint`."""
+    entry = mountinfo.find_mount(mountpoint)
+    if entry is not None and mountinfo.is_commitlogfs(entry):
+        return inspection
+    finding = Finding(
+        FindingCode.POOL_IN_USE,
+        Severity.REFUSES_ALWAYS,
+        "",
+        "",
+        f"daemon {inspection.daemon} serves this pool, but not at {mountpoint}",
+        "`commitlogfs status` lists the mounts; unmount the other one first",
+    )
+    return replace(inspection, findings=(finding, *inspection.findings), mountable=False)
+
+
+def with_dead_mount(inspection: Inspection, mountpoint: str) -> Inspection:
+    """The inspection of a pool with a dead mount at `mountpoint`, through which the kernel keeps segments open."""
+    dead = Finding(
+        FindingCode.SEGMENT_IN_USE,
+        Severity.WARNING,
+        "",
+        "",
+        f"{mountpoint}: the mount is dead, and its segments are open through it",
+        "`commitlogfs mount` replaces it, or names the processes that use it: stop these first",
+    )
+    others = tuple(finding for finding in inspection.findings if finding.code is not FindingCode.SEGMENT_IN_USE)
+    if len(others) == len(inspection.findings):
+        return inspection
+    mountable = inspection.mountable or all(finding.severity < Severity.REFUSES for finding in others)
+    return replace(inspection, findings=(dead, *others), mountable=mountable)
 
 
 @contextlib.contextmanager

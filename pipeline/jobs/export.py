@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from commitlogfs.pipeline.arrays.java_text import well_formed_text
@@ -27,6 +28,7 @@ from commitlogfs.pipeline.jobs import export_tasks as tasks
 from commitlogfs.pipeline.jobs.export_directory import (
     ExportDirectory,
     ExportInterruptedError,
+    ExportRefusedError,
     FinishedFile,
     FinishedRange,
     partition_directory,
@@ -191,6 +193,7 @@ def plan_export(request: ExportRequest, options: Mapping[str, str] | None = None
     directory = ExportDirectory(request.output)
     directory.check(settings)
     listing, log_end = survey(read.path, read.segment_size)
+    _require_outside(directory.place, listing)
     require_log(listing)
     require_places(listing, fail=read.fail_on_data_loss)
     start, end = _bounds(read, listing, log_end)
@@ -314,6 +317,18 @@ def _lost_ranges(read: ReadOptions, listing: LogListing, ranges: Iterable[Range]
         require_complete(listing, *one, fail=read.fail_on_data_loss, warn=False)
         lost += missing_ranges(listing, *one)
     return lost
+
+
+def _require_outside(output: str, listing: LogListing) -> None:
+    """Raises ExportRefusedError for an output inside the log: a broker refuses a commitlog directory with other
+    entries."""
+    for place in {_absolute(segment.uri.rpartition("/")[0]) for segment in listing.segments}:
+        if f"{output}/".startswith(f"{place}/"):
+            raise ExportRefusedError(f"{output}: is inside the log; name a directory outside of {place}")
+
+
+def _absolute(place: str) -> str:
+    return place if "://" in place else str(Path(place).absolute())
 
 
 def _unfinished(start: int, end: int, finished: Iterable[FinishedRange]) -> list[Range]:

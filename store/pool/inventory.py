@@ -43,16 +43,20 @@ def take_inventory(
     opened: Set[tuple[DiskNumber, int]] = frozenset(),
     holds_nothing: Callable[[Segment], bool] = is_empty,
     newest_missing: BaseOffset | None = None,
+    *,
+    is_served: bool = False,
 ) -> Inventory:
     """Inventory of the pool whose disks have these scans.
 
     `opened` are files, by disk and inode, that were open in the mount that is taken over. They are served whatever
     their size: the program that has one open, such as a copy, completes it. `holds_nothing` is called for each of
     several files of one segment; it returns False in doubt. A missing disk may hold any segment up to
-    `newest_missing`, which is None if no disk is missing.
+    `newest_missing`, which is None if no disk is missing. `is_served`: a running daemon serves the pool. It cuts
+    off what is written past a segment's end when the file is closed, so a longer file counts as whole.
     """
     inventory = Inventory(Catalog(segment_size))
-    _SegmentSorting(inventory, scans, segment_size, opened, holds_nothing).run(newest_missing)
+    sorting = _SegmentSorting(inventory, scans, segment_size, opened, holds_nothing, is_served=is_served)
+    sorting.run(newest_missing)
     for disk, scan in scans:
         _place_temporaries(inventory, disk, scan)
         _report_strangers(inventory, disk, scan)
@@ -73,8 +77,11 @@ class _SegmentSorting:
         segment_size: int,
         opened: Set[tuple[DiskNumber, int]],
         holds_nothing: Callable[[Segment], bool],
+        *,
+        is_served: bool,
     ) -> None:
         self._inventory = inventory
+        self._is_served = is_served
         self._segment_size = segment_size
         self._opened = opened
         self._paths = {disk.number: disk.path for disk, _ in scans}
@@ -113,12 +120,17 @@ class _SegmentSorting:
             self._sort_copy(segment)
         elif group := self._linked.get((segment.disk, segment.ino)):
             _quarantine_linked(self._inventory, segment, group, self._paths)
-        elif segment.size and segment.size != self._segment_size and not self._is_opened(segment):
+        elif self._is_wrong_size(segment):
             self._wrong.append(segment)
         else:
             self._served.append(segment)
             if not segment.size:
                 self._unsized.append(segment)
+
+    def _is_wrong_size(self, segment: Segment) -> bool:
+        if segment.size in (0, self._segment_size) or self._is_opened(segment):
+            return False
+        return segment.size < self._segment_size or not self._is_served
 
     def _sort_copy(self, segment: Segment) -> None:
         kept, copies = self._kept[segment.base_offset], self._copies[segment.base_offset]
@@ -230,20 +242,23 @@ def _quarantine_linked(
     )
 
 
-def _remedy_for_wrong_sizes(wrong: list[Segment], *, all_of_them: bool) -> str:
-    """Remedy for segments of a wrong size. If all have the same other size, the pool's size is probably wrong."""
+def _remedy_for_wrong_sizes(wrong: list[Segment], *, all_of_them: bool) -> str | None:
+    """Remedy if all segments have the same other size, as the pool's size is then probably wrong; else None."""
     if all_of_them and len(wrong) > 1 and len({segment.size for segment in wrong}) == 1:
         return (
             "all segments have this size; if it is the broker's mappedFileSizeCommitLog, the pool was made with a "
             f"wrong segment_size: remove its identity (setfattr -x {layout.XATTR_IDENTITY} DISK) from each disk, "
             f"write segment_size = {wrong[0].size}, and run `commitlogfs adopt`"
         )
-    return "complete or repeat the copy that made it, or move it out of the directory"
+    return None
 
 
 def _quarantine_wrong_size(
-    inventory: Inventory, segment: Segment, segment_size: int, paths: dict[DiskNumber, str], remedy: str
+    inventory: Inventory, segment: Segment, segment_size: int, paths: dict[DiskNumber, str], remedy: str | None
 ) -> None:
+    if segment.size > segment_size and remedy is None:
+        path = f"{paths[segment.disk]}/{segment.name.decode()}"
+        remedy = f"cut off what was written past its end: `truncate -s {segment_size} {path}`"
     inventory.quarantined[segment.name] = f"its size is {segment.size}, not {segment_size}"
     inventory.findings.append(
         Finding(
@@ -252,7 +267,7 @@ def _quarantine_wrong_size(
             paths[segment.disk],
             segment.name.decode(),
             f"size {segment.size} instead of {segment_size}",
-            remedy,
+            remedy or "complete or repeat the copy that made it, or move it out of the directory",
         )
     )
 

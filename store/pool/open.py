@@ -125,7 +125,7 @@ def open_pool(
         findings += more
         newest = max((found.newest for found in contents if found.newest is not None), default=None)
         newest_missing = newest if missing and opened is not None else None
-        inventory = _inventory_of(contents, first.segment_size, opened or frozenset(), newest_missing)
+        inventory = _inventory_of(contents, first.segment_size, opened, newest_missing)
         inventory.findings[:0] = findings
         pool = Pool(first.pool_id, first.segment_size, disks, inventory, contents[0].root, missing)
         _check_newest(pool, newest, opened)
@@ -464,16 +464,17 @@ def _read_all(disks: list[Disk], segment_size: int) -> tuple[list[_Contents], li
 def _inventory_of(
     contents: list[_Contents],
     segment_size: int,
-    opened: Set[tuple[DiskNumber, int]],
+    opened: Set[tuple[DiskNumber, int]] | None,
     newest_missing: BaseOffset | None,
 ) -> Inventory:
     dirfds = {found.disk.number: found.disk.dirfd for found in contents}
     return take_inventory(
         [(found.disk, found.scan) for found in contents],
         segment_size,
-        opened,
+        opened or frozenset(),
         lambda copy: leftovers.name_holds_nothing(dirfds[copy.disk], copy.name, copy.ino),
         newest_missing,
+        is_served=opened is None,
     )
 
 

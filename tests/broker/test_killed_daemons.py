@@ -84,9 +84,15 @@ class Site:
         self.kept = kept
         self.ends = Ends(kept, plan)
 
+    def _has_standby(self) -> bool:
+        """Whether the next daemon is being loaded, for which the keeper has descriptors."""
+        log = self.kept.pool.log_since_start()
+        return log.rfind("event=standby_started ") > log.rfind("event=ready ")
+
     def counts(self) -> dict[str, int]:
         """Resources that could leak. No process may use the mount meanwhile."""
         self.kept.replace()  # a descriptor may have been kept for later by the daemon that made the file
+        eventually(self._has_standby)
         keeper = self.kept.pool.daemon
         assert keeper is not None
         used = 0

@@ -137,3 +137,29 @@ def test_a_native_broker_on_the_directories(make_pool, cli):
         ran = cli("check", pool.config, "--json")
     assert (ran.status, codes(ran)) == (1, {"segment-in-use"})
     assert cli("check", pool.config).status == 0
+
+
+@pytest.mark.root
+def test_a_pool_that_is_served_elsewhere_could_not_be_mounted(mounted, cli):
+    other = mounted.workdir / "other.toml"
+    mounted.write_config()
+    other.write_text(mounted.config.read_text().replace("/store/commitlog", "/elsewhere/commitlog"))
+    ran = cli("check", other)
+    assert ran.status == 1
+    assert f"daemon {mounted.daemon.pid} serves this pool, but not at" in ran.out
+    assert ran.out.splitlines()[-1].startswith("A mount would be refused: 1 reason")
+    assert mounted.cli("mount", "--no-keeper", other).status == 4
+    assert "A mount would be refused" not in cli("check", mounted.config).out
+
+
+@pytest.mark.root
+def test_a_dead_mount_is_no_native_broker(mounted, cli):
+    mounted.make_segments([0])
+    with mounted.path(0).open("rb"):
+        pass
+    mounted.kill()
+    ran = cli("check", mounted.config)
+    assert "native broker" not in ran.out
+    assert ran.out.splitlines()[-1] == "A mount would succeed."
+    mounted.start()
+    assert cli("check", mounted.config).status == 0

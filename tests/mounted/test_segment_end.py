@@ -2,10 +2,11 @@
 
 import mmap
 import os
+import subprocess
 from collections.abc import Callable
 
 import pytest
-from support.pools import MIB, PoolMount
+from support.pools import MIB, PoolMount, segment_bytes
 
 pytestmark = pytest.mark.mounted
 
@@ -57,3 +58,23 @@ def test_the_size_is_right_while_a_close_looks_at_it_too(mounted: PoolMount) -> 
         assert os.pwrite(fd, b"x" * 100, MIB - 50) == 100
         assert os.fstat(fd).st_size == MIB
     os.close(fd)
+
+
+@pytest.mark.root
+def test_what_a_crash_leaves_past_the_end_is_cut_by_the_named_command(mounted: PoolMount) -> None:
+    mounted.make_segments([0])
+    fd = os.open(mounted.path(0), os.O_RDWR)
+    os.pwrite(fd, b"x" * 100, MIB)
+    backing = mounted.disks[mounted.disk_of(0)] / mounted.path(0).name
+    assert backing.stat().st_size == MIB + 100
+    ran = mounted.cli("check", mounted.config)
+    assert "wrong-size" not in ran.out, "the daemon cuts it when it is closed"
+    mounted.kill()
+    os.close(fd)
+    mounted.cli("umount", mounted.mountpoint)
+    ran = mounted.cli("check", mounted.config)
+    command = f"truncate -s {MIB} {backing}"
+    assert f"cut off what was written past its end: `{command}` [wrong-size]" in ran.out
+    subprocess.run(command.split(), check=True)
+    mounted.start()
+    assert mounted.path(0).read_bytes()[:4096] == segment_bytes(0, 4096)

@@ -39,3 +39,28 @@ def wchan(pid: int) -> str:
     """Where in the kernel it waits."""
     with open(f"/proc/{pid}/wchan") as file:
         return file.read()
+
+
+def test_a_bind_mount_of_it_is_named(mounted: PoolMount) -> None:
+    bound = mounted.workdir / "bound"
+    bound.mkdir()
+    subprocess.run(["mount", "--bind", mounted.mountpoint, bound], check=True)
+    try:
+        ran = mounted.cli("umount", mounted.name)
+    finally:
+        subprocess.run(["umount", bound], check=True)
+    assert ran.status == 4
+    assert f"is also mounted at {bound} (a bind mount); unmount that first" in ran.err
+    assert os.path.ismount(mounted.mountpoint)
+    mounted.stop()
+
+
+def test_a_mount_on_top_of_it_is_named(mounted: PoolMount) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "none", mounted.mountpoint], check=True)
+    try:
+        ran = mounted.cli("umount", mounted.name)
+    finally:
+        subprocess.run(["umount", mounted.mountpoint], check=True)
+    assert ran.status == 4
+    assert "the mount is not visible there; unmount what lies on top of it first" in ran.err
+    mounted.stop()

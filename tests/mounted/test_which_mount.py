@@ -180,3 +180,12 @@ def test_a_mount_closed_to_others_says_so(closed: PoolMount, as_user: AsUser) ->
     ran = as_user("status", closed.name)
     assert (ran.returncode, ran.stdout) == (REFUSED, "")
     assert "run the command as root" in ran.stderr
+
+
+def test_a_name_of_a_running_mount_finds_its_file(pools: list[PoolMount], cli: CommandLine) -> None:
+    pool = pools[0]
+    assert cli("check", pool.name).out.startswith(f"{pool.name}: pool ")
+    assert f"{pool.name}: no such configuration" not in cli("doctor", pool.name).err
+    ran = cli("check", "nobody")
+    assert (ran.status, ran.out) == (2, "")
+    assert "nobody: no such configuration" in ran.err

@@ -473,3 +473,13 @@ def test_the_machine_loses_power(disk_farm: DiskFarm, keep: Callable[..., KeptMo
     for index in range(4):
         assert pool.path(index).read_bytes()[:4096] == segment_bytes(index, 4096)
     assert pool.status()["segments"]["gaps"] == []
+
+
+def test_a_mount_whose_keeper_runs_is_not_to_be_started(keep: Callable[..., KeptMount]) -> None:
+    mount = keep(2)
+    mount.kill()  # its keeper is stopped
+    ran = mount.pool.cli("status", mount.pool.name)
+    mount.go_on()
+    assert ran.status == 3
+    assert "no daemon answers at this moment, but its keeper runs; try again" in ran.err
+    assert mount.pool.cli("status", mount.pool.name).status == 0

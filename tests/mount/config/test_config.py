@@ -380,12 +380,15 @@ def test_unreadable_files_are_one_line(tmp_path):
     not_utf8.write_bytes(b'# one\nmountpoint = "/\xe9"\n')
     directory = tmp_path / "directory.toml"
     directory.mkdir()
+    fifo = tmp_path / "fifo.toml"
+    os.mkfifo(fifo)
     odd_name = tmp_path / "my broker.toml"
     odd_name.write_text(TOP + DISK)
     for path, fragment in [
         (tmp_path / "absent.toml", "no such file"),
         (not_utf8, "line 2 is not UTF-8"),
         (directory, "cannot be read (Is a directory)"),
+        (fifo, "cannot be read (is not a regular file)"),
         (odd_name, "'my broker' cannot be a mount's name"),
     ]:
         with pytest.raises(ConfigError) as caught:

@@ -102,6 +102,7 @@ def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.M
             "empty: holds no segments; mount its disk, or leave it out; --no-fail-on",
         ),
         ("rebuild log,empty --output out", REFUSED, "leave it out; --mode PERMISSIVE reads the rest"),
+        ("export log log/out", REFUSED, "is inside the log; name a directory outside of"),
         ("rebuild", USAGE, "no log given; give LOG, --store-root or --broker-conf"),
         ("rebuild log", USAGE, "no output given; give --output DIR"),
         ("rebuild log --apply", USAGE, "give --store-root"),
