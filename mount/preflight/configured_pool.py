@@ -74,7 +74,7 @@ def refusal(error: PoolRefusedError, name: str) -> RefusedError:
         more = len(findings) - _SHOWN_OF_A_KIND
         if more > 0:
             lines.append(f"and {more:,} more of this kind ({code.value}): `commitlogfs check` shows them all")
-        lines.append(f"-> {remedy}")
+        lines.append(f"-> {remedy} [{code.value}]")
     if len(groups) > _GROUPS_SHOWN:
         lines.append(f"and {len(groups) - _GROUPS_SHOWN:,} other kinds: `commitlogfs check` shows them all")
     heading = f"{name}: not mounted, {len(error.blocking):,} reasons; correct them{override}:"

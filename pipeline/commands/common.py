@@ -102,10 +102,11 @@ def _parse(name: str, text: str) -> Any:
     return parse_options({"path": "-", name: text})
 
 
-def list_log(log: str, segment_size: str | None) -> "LogListing":
-    """The segments of the log. Fails on a wrong location before Spark is started. Raises LocationError,
-    UserError."""
-    from commitlogfs.pipeline.log.losses import require_log
+def list_log(log: str, segment_size: str | None, mode: Any = None) -> "LogListing":
+    """The segments of the log. Fails on a wrong location before Spark is started; with FAILFAST as `mode`, also if
+    one of several locations holds no segments. Raises LocationError, DataLossError, UserError."""
+    from commitlogfs.pipeline.log.losses import require_log, require_places
+    from commitlogfs.pipeline.log.scanner import DamageMode
     from commitlogfs.pipeline.log.segments import list_segments
 
     size = None if segment_size is None else parse_size("--segment-size", segment_size)
@@ -117,6 +118,8 @@ def list_log(log: str, segment_size: str | None) -> "LogListing":
             raise UsageError(f"--segment-size: {error}") from None
         raise
     require_log(listing)
+    if mode is DamageMode.FAILFAST:
+        require_places(listing, fail=True, tolerant="mode=PERMISSIVE")
     return listing
 
 

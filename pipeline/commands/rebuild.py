@@ -106,7 +106,7 @@ def rebuild(
         if _is_made(output, installation.store_root):
             _install_made(output, installation, dry_run=dry_run, as_json=as_json)
             return
-    listing = common.list_log(place, segment_size)
+    listing = common.list_log(place, segment_size, damage_mode)
     if output.exists():
         raise RebuildRefusedError(f"{output}: exists; remove it, or name another output")
     for warning in settings.warnings:

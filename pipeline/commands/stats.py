@@ -51,7 +51,7 @@ def stats(
     from commitlogfs.pipeline.jobs.stats import stats as count
 
     damage_mode, split_bytes = common.parse_mode(mode), common.parse_size("--split-size", split_size)
-    listing = common.list_log(log, segment_size)
+    listing = common.list_log(log, segment_size, damage_mode)
     size = None if segment_size is None else listing.segment_size
     log_bytes = sum(segment.size for segment in listing.segments)
     with common.spark_session("stats", master) as spark, common.progress_bar("stats", log_bytes) as on_progress:

@@ -52,7 +52,7 @@ def take_inventory(
     their size: the program that has one open, such as a copy, completes it. `holds_nothing` is called for each of
     several files of one segment; it returns False in doubt. A missing disk may hold any segment up to
     `newest_missing`, which is None if no disk is missing. `is_served`: a running daemon serves the pool. It cuts
-    off what is written past a segment's end when the file is closed, so a longer file counts as whole.
+    off what is written past a segment's end, at the latest when the file is closed: a longer file counts as whole.
     """
     inventory = Inventory(Catalog(segment_size))
     sorting = _SegmentSorting(inventory, scans, segment_size, opened, holds_nothing, is_served=is_served)
@@ -257,8 +257,7 @@ def _quarantine_wrong_size(
     inventory: Inventory, segment: Segment, segment_size: int, paths: dict[DiskNumber, str], remedy: str | None
 ) -> None:
     if segment.size > segment_size and remedy is None:
-        path = f"{paths[segment.disk]}/{segment.name.decode()}"
-        remedy = f"cut off what was written past its end: `truncate -s {segment_size} {path}`"
+        remedy = f"cut off what was written past its end: `truncate -s {segment_size} FILE`"
     inventory.quarantined[segment.name] = f"its size is {segment.size}, not {segment_size}"
     inventory.findings.append(
         Finding(

@@ -68,13 +68,16 @@ def test_what_a_crash_leaves_past_the_end_is_cut_by_the_named_command(mounted: P
     backing = mounted.disks[mounted.disk_of(0)] / mounted.path(0).name
     assert backing.stat().st_size == MIB + 100
     ran = mounted.cli("check", mounted.config)
-    assert "wrong-size" not in ran.out, "the daemon cuts it when it is closed"
+    assert "wrong-size" not in ran.out, "the daemon cuts it"
+    os.pwrite(fd, b"x" * 100, MIB)
     mounted.kill()
-    os.close(fd)
+    with pytest.raises(OSError, match="not connected"):
+        os.close(fd)
     mounted.cli("umount", mounted.mountpoint)
     ran = mounted.cli("check", mounted.config)
-    command = f"truncate -s {MIB} {backing}"
+    command = f"truncate -s {MIB} FILE"
+    assert f"{backing}: size {MIB + 100} instead of {MIB}" in ran.out
     assert f"cut off what was written past its end: `{command}` [wrong-size]" in ran.out
-    subprocess.run(command.split(), check=True)
+    subprocess.run(command.replace("FILE", str(backing)).split(), check=True)
     mounted.start()
     assert mounted.path(0).read_bytes()[:4096] == segment_bytes(0, 4096)

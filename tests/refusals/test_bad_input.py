@@ -291,7 +291,7 @@ def test_a_filesystem_that_cannot_keep_the_promises(pool: PoolMount, fstype: str
 def test_another_filesystem_at_the_mountpoint(pool: PoolMount) -> None:
     pool.mountpoint.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "none", pool.mountpoint], check=True)
-    refused(pool, REFUSED, f"{pool.mountpoint}: a tmpfs filesystem is mounted here")
+    refused(pool, REFUSED, f"{pool.mountpoint}: a filesystem is mounted here (tmpfs); unmount it")
     check(pool, run(pool, "umount", pool.config), UNREACHABLE, "no commitlogfs is mounted here")
     check(pool, run(pool, "ready", pool.config), UNREACHABLE, "a tmpfs filesystem is mounted here")
 
@@ -368,7 +368,7 @@ def test_without_permission(pool: PoolMount) -> None:
     assert "Traceback" not in ran.err
     for disk in pool.disks:
         assert f"{disk}: permission denied\n" in ran.err
-    assert ran.err.count("  -> run as root or as the directory's owner\n") == 1
+    assert ran.err.count("  -> run as root or as the directory's owner [disk-missing]\n") == 1
     assert mountinfo.mounts_below(pool.workdir) == ()
     check(pool, as_nobody(pool, "init", "--disks", pool.disks[0]), REFUSED, f"{pool.disks[0]}: permission denied")
     os.chmod(pool.config, 0o600)

@@ -46,7 +46,9 @@ def mend_loss(pool: PoolMount) -> None:
 CASES = [
     pytest.param(duplicate, mend_duplicate, ("the same segment is on", "disk0", "disk2", "cmp"), id="duplicate"),
     pytest.param(cut_short, mend_size, (f"size {MIB - 4096} instead of {MIB}", "complete or repeat"), id="short"),
-    pytest.param(lengthen, mend_size, (f"size {MIB + 4096} instead of {MIB}", "move it out"), id="long"),
+    pytest.param(
+        lengthen, mend_size, (f"size {MIB + 4096} instead of {MIB}", f"truncate -s {MIB} FILE"), id="long"
+    ),
     pytest.param(lose, mend_loss, ("1 segment is missing", "bring back the disk or the files"), id="gap"),
 ]
 

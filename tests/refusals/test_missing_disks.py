@@ -151,10 +151,13 @@ def test_ten_thousand_missing_segments_are_a_short_report() -> None:
         FindingCode.NEWEST_SEGMENT_MISSING, Severity.REFUSES_ALWAYS, "", "newest", "is gone", "find it"
     )
     report = str(refusal(PoolRefusedError([*missing, newest], Severity.REFUSES), "log")).splitlines()
-    assert report[:2] == ["log: not mounted, 10,001 reasons; correct them:", "  newest: is gone; find it"]
+    assert report[:2] == [
+        "log: not mounted, 10,001 reasons; correct them:",
+        "  newest: is gone; find it [newest-segment-missing]",
+    ]
     assert report[7:] == [
         "  and 9,995 more of this kind (gap): `commitlogfs check` shows them all",
-        "  -> bring it back",
+        "  -> bring it back [gap]",
     ]
     kinds = [replace(finding, remedy=f"remedy {index}") for index, finding in enumerate(missing)]
     report = str(refusal(PoolRefusedError(kinds, Severity.REFUSES, degraded_helps=True), "log")).splitlines()
@@ -169,7 +172,7 @@ def test_all_directories_absent_gives_one_line_for_each(striped: PoolMount) -> N
     report = refused_mount(striped)
     assert report.splitlines()[1:] == [
         *(f"  {disk}: no such directory" for disk in striped.disks),
-        "  -> mount the disk there or correct the path",
+        "  -> mount the disk there or correct the path [disk-missing]",
     ]
 
 
