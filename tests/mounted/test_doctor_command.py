@@ -101,7 +101,7 @@ def test_a_wrong_segment_size_is_a_problem_that_names_the_key(make_pool, cli):
         assert ran.status == 1
         text = f"{pool.disks[0]}: the pool's segments have {MIB} bytes, "
         text += f"but segment_size in the configuration is {2 * MIB}"
-        assert f"{level}: {text}: correct segment_size" in ran.out
+        assert f"{level}: {text}; correct segment_size" in ran.out
 
 
 @pytest.mark.root
