@@ -130,9 +130,11 @@ def record_trouble(name: str, text: str) -> None:
 
     Raises UsageError, OSError.
     """
-    with keeper_lock_path(name).open("r+b") as file:
-        file.truncate()
-        file.write(text.encode(errors="surrogateescape"))
+    line = text.encode(errors="surrogateescape") + b"\n"
+    with keeper_lock_path(name).open("r+b", buffering=0) as file:
+        # Written over the former line, so that a reader never finds the file empty in between.
+        file.write(line)
+        file.truncate(len(line))
 
 
 def recorded_trouble(name: str) -> str:
@@ -140,11 +142,11 @@ def recorded_trouble(name: str) -> str:
     living keeper. Raises UsageError."""
     try:
         with keeper_lock_path(name).open("rb") as file:
-            text = file.read()
+            line = file.readline().rstrip(b"\n")
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return text.decode(errors="replace")
+                return line.decode(errors="replace")
     except OSError:
         pass
     return ""

@@ -1,6 +1,8 @@
+import fcntl
 import os
 import socket
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -107,3 +109,28 @@ def test_the_override_is_absolute(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(runtime_directory.OVERRIDE, "run")
     with pytest.raises(UsageError, match="absolute"):
         runtime_directory.runtime_directory()
+
+
+def test_trouble_is_readable_while_it_is_recorded_again(directory: Path):
+    directory.mkdir()
+    texts = ["no daemon serves", "no daemon serves /mnt: failed starts: 7"]
+    done = threading.Event()
+
+    def record_again() -> None:
+        for number in range(20_000):
+            if done.is_set():
+                return
+            runtime_directory.record_trouble("a", texts[number % 2])
+
+    with runtime_directory.keeper_lock_path("a").open("w") as keeper:
+        fcntl.flock(keeper, fcntl.LOCK_EX)
+        runtime_directory.record_trouble("a", texts[0])
+        recorder = threading.Thread(target=record_again)
+        recorder.start()
+        seen = {runtime_directory.recorded_trouble("a") for _ in range(10_000)}
+        done.set()
+        recorder.join()
+        assert seen == set(texts)
+        runtime_directory.record_trouble("a", "")
+        assert runtime_directory.recorded_trouble("a") == ""
+    assert runtime_directory.recorded_trouble("a") == ""
