@@ -9,7 +9,7 @@ from commitlogfs.console import settings
 from commitlogfs.console.errors import RefusedError, UnreachableError
 from commitlogfs.mount.commands import options
 from commitlogfs.mount.linux import mountinfo
-from commitlogfs.mount.linux.unmount import unmount
+from commitlogfs.mount.linux.unmount import not_visible, unmount
 from commitlogfs.mount.location import guard
 from commitlogfs.mount.location.guard import BareState
 from commitlogfs.mount.location.name_lock import is_of_this_directory
@@ -64,9 +64,7 @@ def _require_alone(mountpoint: str, visible: mountinfo.MountEntry | None) -> Non
     ours = [entry for entry in mountinfo.read_mounts() if mountinfo.is_commitlogfs(entry)]
     if visible is None or not mountinfo.is_commitlogfs(visible):
         if any(entry.mountpoint == mountpoint for entry in ours):
-            raise RefusedError(
-                f"{mountpoint}: the mount is not visible there; unmount what lies on top of it first (`findmnt`)"
-            )
+            raise not_visible(mountpoint)
         return
     others = sorted({entry.mountpoint for entry in ours if entry.device == visible.device} - {visible.mountpoint})
     if others:

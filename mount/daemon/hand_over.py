@@ -40,7 +40,7 @@ class HandOver:
         loaded does not refuse it. The daemon hands over once the first such answer has been sent."""
         reason = self._why_no_takeover()
         if reason:
-            return {"refused": f"{reason}; for another daemon stop the broker, unmount and mount again"}
+            return {"refused": f"{reason}; correct that and repeat, or stop the broker, unmount and mount again"}
         async with self._asking:
             if not self._is_decided:
                 loaded = await trio.to_thread.run_sync(successor.prepare)

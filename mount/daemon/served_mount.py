@@ -28,7 +28,7 @@ from commitlogfs.mount.daemon.start_cleanup import clean_up_after_takeover
 from commitlogfs.mount.daemon.takeover import InheritedMount, not_taken_over
 from commitlogfs.mount.linux import descriptor_store, logs, mountinfo, notify, read_ahead, stop_signals
 from commitlogfs.mount.linux.probe import probe_mount
-from commitlogfs.mount.linux.unmount import unmount
+from commitlogfs.mount.linux.unmount import not_visible, unmount
 from commitlogfs.mount.location import control_socket, runtime_directory
 from commitlogfs.mount.location.name_lock import hold_name
 from commitlogfs.mount.status.composed import Composed
@@ -272,10 +272,7 @@ class ServedMount:
     async def _unmount(self) -> None:
         try:
             if not self._is_visible():
-                raise RefusedError(
-                    f"{self._config.mountpoint}: the mount is not visible there; "
-                    "unmount what lies on top of it first"
-                )
+                raise not_visible(self._config.mountpoint)
             await trio.to_thread.run_sync(unmount, self._config.mountpoint)
         except (UserError, OSError) as error:
             log_event(log, logging.ERROR, "stop_refused", reason=str(error))

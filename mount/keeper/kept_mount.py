@@ -2,10 +2,10 @@
 
 import threading
 
-from commitlogfs.console.errors import RefusedError
 from commitlogfs.mount.keeper.descriptors import KeptDescriptors
 from commitlogfs.mount.linux import fuse_device, mountinfo
 from commitlogfs.mount.linux.holders import find_device_holders, find_holders
+from commitlogfs.mount.linux.unmount import not_visible
 
 HOLDERS_TIMEOUT_S = 2.0
 
@@ -53,10 +53,7 @@ class KeptMount:
         entry = mountinfo.find_mount(self._mountpoint)
         kept = {fuse_device.mount_device(fd) for fd in self._fuse_devices()} or {None}
         if entry is None or not self._is_ours(entry) or not kept & {None, entry.device}:
-            raise RefusedError(
-                f"{self._mountpoint}: the mount is not visible there; unmount what lies on top of it, or, after "
-                "`umount -l`, end the processes that use it"
-            )
+            raise not_visible(self._mountpoint)
 
     def _fuse_devices(self) -> list[int]:
         return [fd for _, fd in self._descriptors.items() if fuse_device.is_fuse_device(fd)]

@@ -43,6 +43,14 @@ def unmount(mountpoint: str) -> None:
     raise RefusedError(f"{mountpoint}: {done.stderr.strip() or f'umount failed ({done.returncode})'}")
 
 
+def not_visible(mountpoint: str) -> RefusedError:
+    """The error for a mount of ours that is not the topmost one at its mountpoint."""
+    return RefusedError(
+        f"{mountpoint}: the mount is not visible there; unmount what lies on top of it first (`findmnt`), or, "
+        "after `umount -l`, end the processes that use it"
+    )
+
+
 def _run(command: list[str], mountpoint: str) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(

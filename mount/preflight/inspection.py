@@ -12,7 +12,7 @@ from commitlogfs.store.disks.membership import DiskSpec
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.files.locks import lock_holder
 from commitlogfs.store.findings import Finding, FindingCode, Severity
-from commitlogfs.store.pool.open import OnMissing, Pool, PoolRefusedError, open_pool, require_mountable
+from commitlogfs.store.pool.open import OnMissing, Pool, open_pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,7 @@ class DiskInspection:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """Result of the check. `daemon` is the pid of the process that serves the pool; `mountable` is false if a mount
-    would be refused."""
+    """Result of the check. `daemon` is the pid of the process that serves the pool."""
 
     pool_id: str
     segment_size: int
@@ -41,9 +40,14 @@ class Inspection:
     disks: tuple[DiskInspection, ...]
     missing: tuple[str, ...]
     findings: tuple[Finding, ...]
-    mountable: bool
+    on_missing: OnMissing
     alerts: tuple[dict[str, Any], ...] = ()
     """Alerts of the running daemon: `code`, `disk`, `text`, as in the status document."""
+
+    @property
+    def mountable(self) -> bool:
+        """False if a mount would be refused."""
+        return self.worst < self.on_missing.limit
 
     @property
     def worst(self) -> Severity:
@@ -97,7 +101,7 @@ def with_use_elsewhere(inspection: Inspection, mountpoint: str) -> Inspection:
         f"daemon {inspection.daemon} serves this pool, but not at {mountpoint}",
         "`commitlogfs status` lists the mounts; unmount the other one first",
     )
-    return replace(inspection, findings=(finding, *inspection.findings), mountable=False)
+    return replace(inspection, findings=(finding, *inspection.findings))
 
 
 def with_dead_mount(inspection: Inspection, mountpoint: str) -> Inspection:
@@ -113,8 +117,7 @@ def with_dead_mount(inspection: Inspection, mountpoint: str) -> Inspection:
     others = tuple(finding for finding in inspection.findings if finding.code is not FindingCode.SEGMENT_IN_USE)
     if len(others) == len(inspection.findings):
         return inspection
-    mountable = inspection.mountable or all(finding.severity < Severity.REFUSES for finding in others)
-    return replace(inspection, findings=(dead, *others), mountable=mountable)
+    return replace(inspection, findings=(dead, *others))
 
 
 @contextlib.contextmanager
@@ -151,13 +154,5 @@ def _describe(pool: Pool, daemon: int | None, on_missing: OnMissing) -> Inspecti
         ),
         missing=tuple(pool.missing),
         findings=tuple(pool.findings),
-        mountable=_is_mountable(pool, on_missing),
+        on_missing=on_missing,
     )
-
-
-def _is_mountable(pool: Pool, on_missing: OnMissing) -> bool:
-    try:
-        require_mountable(pool, on_missing)
-    except PoolRefusedError:
-        return False
-    return True

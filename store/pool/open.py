@@ -52,6 +52,11 @@ class OnMissing(Enum):
     REFUSE = "refuse"
     DEGRADED = "degraded"
 
+    @property
+    def limit(self) -> Severity:
+        """The lowest severity of a finding that refuses a mount."""
+        return Severity.REFUSES_ALWAYS if self is OnMissing.DEGRADED else Severity.REFUSES
+
 
 class PoolRefusedError(PoolError):
     """The pool is not mounted, because of its findings."""
@@ -159,7 +164,7 @@ def require_mountable(pool: Pool, on_missing: OnMissing, *, takes_over: bool = F
     A takeover continues without the newest segment: the broker has it mapped, and CommitLog refuses to create names
     up to it.
     """
-    limit = Severity.REFUSES_ALWAYS if on_missing is OnMissing.DEGRADED else Severity.REFUSES
+    limit = on_missing.limit
     tolerated = {FindingCode.NEWEST_SEGMENT_MISSING} if takes_over else set()
     relevant = [finding for finding in pool.findings if finding.code not in tolerated]
     worst = max((finding.severity for finding in relevant), default=Severity.NOTE)

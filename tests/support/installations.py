@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.releases import SOURCE, copy_source
+from support.releases import SOURCE
 
 FORMER_COMMIT = "6b92940"
 """The last commit before the packages were divided into directories."""
@@ -28,10 +28,6 @@ def copy_former(place: Path) -> None:
     place.mkdir(parents=True)
     archive = subprocess.run(["git", "-C", SOURCE, "archive", FORMER_COMMIT], stdout=subprocess.PIPE, check=True)
     subprocess.run(["tar", "-x", "-C", place], input=archive.stdout, check=True)
-
-
-def copy_present(place: Path) -> None:
-    copy_source(place)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from support.installations import Installations, copy_former, copy_present, why_not_former
+from support.installations import Installations, copy_former, why_not_former
 from support.messages import messages
 from support.pools import MIB, PoolMount, segment_bytes
+from support.releases import copy_source
 from support.waiting import eventually
 from support.written_logs import WrittenLog, write_log
 
@@ -29,7 +30,7 @@ SEGMENT = 1 << 16
 def installations(tmp_path_factory: pytest.TempPathFactory) -> Installations:
     directory = tmp_path_factory.mktemp("installations")
     copy_former(directory / "former-source")
-    copy_present(directory / "present-source")
+    copy_source(directory / "present-source")
     made = Installations(directory / "opt")
     for name in ("former", "present"):
         made.install(name, directory / f"{name}-source")

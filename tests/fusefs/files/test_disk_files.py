@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 from support.files import open_disk
+from support.pooled import OURS
 from support.waiting import until
 
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
@@ -19,7 +20,6 @@ from commitlogfs.store.files import allocate
 from commitlogfs.store.files.allocate import Owner
 
 NAME = b"%020d" % 0
-OURS = Owner(os.geteuid(), os.getegid(), 0o644)
 
 
 class Counting(SilentObserver):

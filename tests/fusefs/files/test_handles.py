@@ -6,24 +6,15 @@ import pytest
 import trio
 import trio.testing
 from support.files import names_in
-from support.pooled import Parts, open_parts
+from support.pooled import OURS, SIZE, Parts
 from support.waiting import until
 
 from commitlogfs.fusefs.files.handles import HandleStatistics
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.store.errors import ForeignFileError, SegmentNotFoundError
-from commitlogfs.store.files.allocate import Owner
 from commitlogfs.store.pool.catalog import Segment
 
-SIZE = 4096
 NAME = b"%020d" % 0
-OURS = Owner(os.geteuid(), os.getegid(), 0o644)
-
-
-@pytest.fixture
-def parts(workdir):
-    with open_parts(workdir) as parts:
-        yield parts
 
 
 def open_fds() -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 from support.files import names_in
-from support.pooled import Parts, open_parts
+from support.pooled import OURS, SIZE, Parts, open_parts
 from support.waiting import until
 
 from commitlogfs.fusefs.errors import errno_of
@@ -22,16 +22,8 @@ from commitlogfs.store.files import allocate, durable, safe_open
 from commitlogfs.store.files.allocate import Owner
 from commitlogfs.store.pool.admission import NO_SPACE_CACHE_S
 
-SIZE = 4096
 NAME = b"%020d" % 0
 COPY = b".%b.x1" % NAME
-OURS = Owner(os.geteuid(), os.getegid(), 0o644)
-
-
-@pytest.fixture
-def parts(workdir):
-    with open_parts(workdir) as parts:
-        yield parts
 
 
 @pytest.fixture
