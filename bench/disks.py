@@ -71,7 +71,12 @@ class LoopDisk:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.destroy()
+        try:
+            self.destroy()
+        except OSError:
+            # What has ended the run, such as Ctrl-C, may have left a file open: `sweep` detaches the disk.
+            if error is None:
+                raise
 
 
 def why_no_loop_disks() -> str:
