@@ -1,13 +1,16 @@
 """Output of verbs that show something: wrapped on a terminal, one line for each statement in a pipe."""
 
+import contextlib
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from commitlogfs.console import settings
 from commitlogfs.console.plain_text import is_plain_text
 from commitlogfs.store.printable import printable
 
@@ -18,6 +21,16 @@ _LEVEL_WIDTH = max(map(len, LEVEL_STYLES)) + 2
 def make_console(**options: Any) -> Console:
     """The console for all output. It writes plain text if that is requested."""
     return Console(color_system=None if is_plain_text() else "auto", **options)
+
+
+@contextlib.contextmanager
+def waiting_line(text: str) -> Iterator[None]:
+    """Show a line with a moving mark while the context lasts, on a terminal only."""
+    if not sys.stderr.isatty() or settings.current().quiet:
+        yield
+        return
+    with make_console(stderr=True).status(text):
+        yield
 
 
 class Output:

@@ -107,6 +107,7 @@ async def serve(operations: CommitLogOperations) -> None:
         nursery.start_soon(operations.retention.run)
         nursery.start_soon(operations.invalidation.run)
         nursery.start_soon(operations.disk_memory.run)
+        nursery.start_soon(operations.member_records.run)
         nursery.start_soon(_give_back_unknown, operations)
         if operations.backing.takeovers:
             for disk in _writable_disks(operations):

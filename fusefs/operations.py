@@ -35,6 +35,7 @@ from commitlogfs.fusefs.disks.background import BackgroundSync
 from commitlogfs.fusefs.disks.disk_memory import DiskMemory
 from commitlogfs.fusefs.disks.disk_probes import DiskProbes
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.disks.member_records import MemberRecords
 from commitlogfs.fusefs.disks.reminders import Reminders
 from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
 from commitlogfs.fusefs.errors import errno_of
@@ -146,6 +147,7 @@ class CommitLogOperations(pyfuse3.Operations):
         self.backing = Backing(observer)
         self.usage = UsageMonitor(commitlog, self.threads, observer)
         self.disk_memory = DiskMemory(commitlog, self.backing)
+        self.member_records = MemberRecords(commitlog, self.threads)
         self.invalidation = Invalidation()
         self.disk_files = files_of_disks(commitlog.disks.values(), self.threads, observer)
         disks, invalidate = self.disk_files, self.invalidation.invalidate

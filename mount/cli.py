@@ -13,6 +13,7 @@ from commitlogfs.mount.commands import (
     adopt,
     check,
     config,
+    disk,
     doctor,
     init,
     locate,
@@ -41,6 +42,7 @@ _SERVICE = (init, adopt, mount, umount, restart, ready, reopen_logs)
 for module in (*_SERVICE, status, map_command, locate, read, check, doctor):
     module.register(app)
 app.add_typer(config.app)
+app.add_typer(disk.app)
 app.add_typer(retention.app)
 for plugin in entry_points(group="commitlogfs.verbs"):
     plugin.load()(app)

@@ -17,6 +17,9 @@ XATTR_ROOT = "user.commitlogfs.root"
 XATTR_BIRTH = "user.commitlogfs.birth"
 """Mark of an unfinished `init` or `adopt`: on each disk that has its identity, until all disks have theirs."""
 
+XATTR_JOINING = "user.commitlogfs.joining"
+"""Mark of a directory that `disk add` has prepared, until the directory is a disk of the pool."""
+
 RETIRED_DIRECTORY = b".commitlogfs"
 
 IGNORED_NAMES = frozenset({b"lost+found", RETIRED_DIRECTORY})

@@ -14,7 +14,7 @@ from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.store import layout
 from commitlogfs.store.disks import health, identity
 from commitlogfs.store.disks.disk import DiskState
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskFailedError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files import durable

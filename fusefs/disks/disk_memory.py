@@ -13,7 +13,7 @@ import trio
 
 from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.store.disks import health
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.disks.reclaim import FruitlessRemovals
 from commitlogfs.store.pool.commitlog import CommitLog
 

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 import trio
 
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import trio
 
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 
 
 class Reminders:

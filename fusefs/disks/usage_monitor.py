@@ -6,7 +6,7 @@ import trio
 
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.fusefs.kernel.observer import Observer
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.usage import measure_usage
 from commitlogfs.store.pool.commitlog import CommitLog
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.files.handles import Handles
 from commitlogfs.fusefs.kernel import inodes
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.attributes import PackedAttributes, ino_of, size_of

@@ -20,7 +20,7 @@ from commitlogfs.fusefs.files import attrs
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.files.handles import Handles
 from commitlogfs.fusefs.kernel import inodes
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import LogGapError, NotPermittedError, SegmentNotFoundError
 from commitlogfs.store.pool.commitlog import CommitLog
 

@@ -6,7 +6,7 @@ from commitlogfs.fusefs.files.backing_attributes import BackingAttributes
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.files.handles import Handles
 from commitlogfs.fusefs.files.name_changes import NameChanges
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.pool.commitlog import CommitLog
 
 RENAME_DEADLINE_S = 3.0

@@ -14,7 +14,7 @@ from commitlogfs.fusefs.files.handles import Handle, Handles
 from commitlogfs.fusefs.files.name_changes import NameChanges
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.observer import Observer
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import (
     DiskError,
     DiskFailedError,

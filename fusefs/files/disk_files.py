@@ -18,7 +18,8 @@ from commitlogfs.fusefs.kernel.observer import Observer
 from commitlogfs.store import layout
 from commitlogfs.store.disks import identity
 from commitlogfs.store.disks.disk import Disk, translate
-from commitlogfs.store.disks.identity import DiskNumber, RootAttributes
+from commitlogfs.store.disks.identity import RootAttributes
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskFailedError, ForeignFileError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files import allocate, changes, durable, remove, rename, safe_open, write_lease, written

@@ -16,7 +16,7 @@ from commitlogfs.fusefs.files.handles import Handles
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.store.disks.disk import DiskState
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError, DiskFailedError, ForeignFileError, HoldsDataError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.attributes import PackedAttributes

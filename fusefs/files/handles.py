@@ -15,7 +15,7 @@ from commitlogfs.fusefs.disks.reminders import Reminders
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.backing import Backing
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import SegmentNotFoundError
 from commitlogfs.store.pool import leftovers
 from commitlogfs.store.pool.catalog import Role, Segment

@@ -15,7 +15,7 @@ from pyfuse3 import EntryAttributes, ReaddirToken
 from commitlogfs.fusefs.files import attrs
 from commitlogfs.fusefs.files.backing_attributes import BackingAttributes
 from commitlogfs.fusefs.files.disk_files import DiskFiles
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.attributes import size_of
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.segment import format_segment_name

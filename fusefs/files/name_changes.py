@@ -14,7 +14,7 @@ import trio
 from commitlogfs.fusefs.disks.abandoned_work import AbandonableWork
 from commitlogfs.fusefs.disks.background import BackgroundSync
 from commitlogfs.fusefs.files.disk_files import DiskFiles
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskFailedError
 from commitlogfs.store.pool.commitlog import CommitLog
 

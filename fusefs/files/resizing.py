@@ -13,7 +13,7 @@ from commitlogfs.fusefs.files.handles import Handles
 from commitlogfs.fusefs.files.name_changes import NameChanges
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.backing import Backing
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError, DiskFailedError, DiskReadOnlyError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.attributes import ino_of, size_of

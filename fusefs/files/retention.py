@@ -16,7 +16,7 @@ from commitlogfs.fusefs.files.backing_attributes import BackingAttributes
 from commitlogfs.fusefs.files.freeing import Freeing
 from commitlogfs.fusefs.files.name_changes import NameChanges
 from commitlogfs.fusefs.files.removal import Removals
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.pool.commitlog import CommitLog, Removal

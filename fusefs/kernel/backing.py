@@ -17,7 +17,7 @@ from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.backing_table import PLAIN, BackingTable
 from commitlogfs.fusefs.kernel.observer import Observer
 from commitlogfs.store.disks.disk import Disk
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files import safe_open
 from commitlogfs.store.pool.catalog import Segment

@@ -7,7 +7,7 @@ from commitlogfs.fusefs.kernel import handshake, inodes
 from commitlogfs.fusefs.kernel.backing_table import BackingTable
 from commitlogfs.fusefs.kernel.handshake import Handshake
 from commitlogfs.fusefs.kernel.inherited_state import CorruptStateError, InheritedStateError
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 
 DEVICE, HANDSHAKE, TABLE = "fuse", "handshake", "backing"
 """Names of the descriptors in the descriptor store."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pyfuse3
 from pyfuse3 import InodeT
 
-from commitlogfs.store.disks.identity import LARGEST_DISK_NUMBER, DiskNumber
+from commitlogfs.store.disks.membership import LARGEST_DISK_NUMBER, DiskNumber
 from commitlogfs.store.errors import SegmentNotFoundError
 from commitlogfs.store.pool.catalog import Segment
 

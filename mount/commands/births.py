@@ -13,8 +13,8 @@ from commitlogfs.console.errors import UsageError
 from commitlogfs.console.units import format_size, parse_size
 from commitlogfs.mount.config.model import Config, config_path, disks_from_list, load_config
 from commitlogfs.mount.preflight.configured_pool import configured_segment_size, disk_specs
+from commitlogfs.store.disks.directories import DiskSpec
 from commitlogfs.store.disks.identity import NEW_ROOT_MODE, RootAttributes
-from commitlogfs.store.disks.membership import DiskSpec
 from commitlogfs.store.pool import birth
 from commitlogfs.store.pool.birth import BirthPlan
 

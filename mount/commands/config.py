@@ -15,7 +15,7 @@ from commitlogfs.console.units import format_duration_ms, format_size
 from commitlogfs.mount.config.errors import ConfigError
 from commitlogfs.mount.config.model import Config, config_path, default_config_path, load_config, parse_config
 from commitlogfs.mount.config.retention import format_hours
-from commitlogfs.store.files.durable import sync_dir
+from commitlogfs.mount.config.whole_file import write_whole
 from commitlogfs.store.retention import RetentionRules
 from commitlogfs.store.thresholds import RESUME_MARGIN, Thresholds
 
@@ -258,25 +258,8 @@ def _quoted(text: str) -> str:
 def _write_file(path: Path, text: str, *, replace: bool) -> None:
     """Write `path` as a whole and durably, or not at all. Raises RefusedError if it exists, UsageError
     otherwise."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        try:
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            if replace:
-                temporary.replace(path)
-            else:
-                path.hardlink_to(temporary)  # fails where the name exists, unlike a rename
-        finally:
-            temporary.unlink(missing_ok=True)
-        dirfd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            sync_dir(dirfd)
-        finally:
-            os.close(dirfd)
+        write_whole(path, text.encode(), replace=replace)
     except OSError as error:
         if error.errno == errno.EEXIST and os.path.lexists(path):
             raise RefusedError(f"{path}: exists; choose another --output, or add --force to replace it") from None

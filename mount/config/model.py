@@ -219,7 +219,7 @@ def disks_from_list(text: str) -> tuple[DiskConfig, ...]:
     if not all(items):
         raise ConfigError(repr(text), Problem("", "an item of the disk list is empty; write DISK1,DISK2"))
     try:
-        disks = tuple(DiskConfig(_path_argument(item)) for item in items)
+        disks = tuple(DiskConfig(path_argument(item)) for item in items)
     except ValueError as error:
         raise ConfigError(repr(text), Problem("", str(error))) from None
     problems = tuple(_overlaps(disks))
@@ -234,7 +234,7 @@ def quick_config(name: str, mountpoint: str, disk_list: str, segment_size: int =
     try:
         config = Config(
             name=name,
-            mountpoint=_path_argument(mountpoint),
+            mountpoint=path_argument(mountpoint),
             disks=disks_from_list(disk_list),
             segment_size=checked_segment_size(segment_size),
             allow_other=os.geteuid() == 0,
@@ -264,7 +264,7 @@ def normal_path(value: str) -> str:
     return "/" + "/".join(parts)
 
 
-def _path_argument(value: str) -> str:
+def path_argument(value: str) -> str:
     """A normal path from one of the command line, which may be relative and may have '..'."""
     path = Path.cwd() / value
     return normal_path(str(path.resolve() if ".." in path.parts else path))

@@ -22,6 +22,7 @@ from commitlogfs.fusefs.kernel.session import Passthrough, Session
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.mount.config.model import Config
 from commitlogfs.mount.daemon import successor
+from commitlogfs.mount.daemon.disk_changes import DiskChanges
 from commitlogfs.mount.daemon.hand_over import HandOver
 from commitlogfs.mount.daemon.keeper_watch import KeeperWatch
 from commitlogfs.mount.daemon.start_cleanup import clean_up_after_takeover
@@ -80,6 +81,7 @@ class ServedMount:
         self._control_api = ControlApi(
             config.name, self._commitlog, self._operations, self._report, self._status, self._metrics_text
         )
+        self._disk_changes = DiskChanges(self._operations)
         self._hand_over = HandOver(
             config.mountpoint, self._why_no_takeover, self._operations.retention.reset_clock_baseline
         )
@@ -144,7 +146,7 @@ class ServedMount:
     async def serve(self, listener: socket.socket, on_ready: Callable[[], None]) -> ExitCode:
         """OK once unmounted, HANDED_OVER after `restart`, FINDINGS if the connection was aborted. Raises
         RefusedError if the mount does not answer."""
-        verbs = {**self._control_api.verbs(), "restart": self._hand_over.answer}
+        verbs = {**self._control_api.verbs(), **self._disk_changes.verbs(), "restart": self._hand_over.answer}
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch_signals)

@@ -20,9 +20,9 @@ from commitlogfs.mount.location.guard import BareState, check_bare, is_immutable
 from commitlogfs.mount.location.store_root import examine_store_root, group_name, user_name
 from commitlogfs.mount.location.which_mount import find_target
 from commitlogfs.mount.preflight.configured_pool import configured_segment_size, disk_specs
+from commitlogfs.store.disks.directories import OpenDirectory, compare_directories, open_spec
 from commitlogfs.store.disks.eligibility import has_room
 from commitlogfs.store.disks.identity import RootAttributes, read_root
-from commitlogfs.store.disks.membership import OpenDirectory, compare_directories, open_spec
 from commitlogfs.store.errors import DirectoryError, PoolError
 from commitlogfs.store.files.usage import DiskUsage, measure_usage
 from commitlogfs.store.findings import REPAIR_DISK, FindingCode

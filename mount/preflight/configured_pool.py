@@ -5,7 +5,7 @@ from pathlib import Path
 from commitlogfs.console.errors import RefusedError
 from commitlogfs.mount.config.model import Config
 from commitlogfs.mount.linux import mountinfo
-from commitlogfs.store.disks.membership import DiskSpec
+from commitlogfs.store.disks.directories import DiskSpec
 from commitlogfs.store.findings import Finding, FindingCode
 from commitlogfs.store.pool.open import OnMissing, PoolRefusedError
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from commitlogfs.console.errors import RefusedError
 from commitlogfs.mount.linux import mountinfo
+from commitlogfs.store.disks.directories import DiskSpec
 from commitlogfs.store.disks.disk import DiskState
-from commitlogfs.store.disks.membership import DiskSpec
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.files.locks import lock_holder
 from commitlogfs.store.findings import Finding, FindingCode, Severity

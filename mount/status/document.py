@@ -114,6 +114,10 @@ class StatusReport:
                 self._disk(disk, eligibility.refusals.get(disk.number), share) for disk in log.disks.values()
             ],
             "missing_disks": list(log.missing),
+            "members": {
+                "generation": log.membership.generation,
+                "lagging": [disk.path for disk in log.lagging()],
+            },
             "findings": self._findings,
         }
 
@@ -157,6 +161,7 @@ class StatusReport:
             "next_threshold": None if following is None else following.name,
             "eta_seconds": None if following is None else following.eta_seconds,
             "last_error": disk.last_error,
+            "cordon": None if disk.cordon is None else {"since": disk.cordon.since_s, "reason": disk.cordon.reason},
         }
 
     async def _store_root(self) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def _pressure_in_s(rules: RetentionRules, log: CommitLog, bytes_per_second: floa
     times = []
     for disk in log.disks.values():
         usage = log.usage(disk.number)
-        if disk.state is DiskState.RW and usage is not None:
+        if disk.intended_state is DiskState.RW and usage is not None:
             times.append(forecast.seconds_until(usage, disk.thresholds.force, bytes_per_second))
     known = [seconds for seconds in times if seconds is not None]
     if not known or (rules.trigger is Trigger.ALL and len(known) < len(times)):

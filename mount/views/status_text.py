@@ -76,6 +76,11 @@ def describe_disk(disk: dict[str, Any], document: dict[str, Any]) -> str:
         return f"in backoff for a moment: {disk['last_error']}"
     if refusal == "not-writable":
         return "read-only: its segments are served, new ones are made on other disks"
+    if refusal == "cordoned":
+        cordon = disk["cordon"]
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(cordon["since"]))
+        reason = f" ({cordon['reason']})" if cordon["reason"] else ""
+        return f"cordoned since {since}{reason}: its segments are served, new ones are made on other disks"
     if refusal == "unknown-usage":
         return "does not answer: skipped for new segments"
     parts = []

@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass, field
 from enum import Enum
 
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import Cordon, DiskNumber
 from commitlogfs.store.errors import (
     DirectoryError,
     DiskError,
@@ -22,7 +22,11 @@ from commitlogfs.store.thresholds import Thresholds
 class DiskState(Enum):
     RW = "rw"
     RO = "ro"
-    """Cordoned by the operator, or on a read-only filesystem: it is served, but gets no new segments."""
+    """`readonly` in the configuration, or on a read-only filesystem: it is served, but nothing is written."""
+    CORDONED = "cordoned"
+    """By the operator: it gets no new segments. Everything else is written and removed as on any disk."""
+    JOINING = "joining"
+    """About to become a disk of the pool: it gets segments when its identity is on it."""
     DRAINING = "draining"
     OFFLINE = "offline"
     FAILED = "failed"
@@ -43,6 +47,9 @@ class Disk:
     filesystem: FilesystemKind
     thresholds: Thresholds
     state: DiskState = DiskState.RW
+    """RW or RO: whether anything may be written there."""
+    cordon: Cordon | None = None
+    is_joining: bool = False
     weight: float = 1.0
     last_failure: DiskError | None = None
     """Why the last attempt to create a segment here failed; None after a success."""
@@ -67,7 +74,17 @@ class Disk:
 
         statvfs may show such a disk as writable and empty. One create that fails is not enough.
         """
-        return DiskState.FAILED if self.is_failing and self.state is DiskState.RW else self.state
+        return DiskState.FAILED if self.is_failing and self.state is DiskState.RW else self.intended_state
+
+    @property
+    def intended_state(self) -> DiskState:
+        """State by what the operator and the filesystem allow, whether the disk works or not. Only an RW disk gets
+        new segments."""
+        if self.state is not DiskState.RW:
+            return self.state
+        if self.is_joining:
+            return DiskState.JOINING
+        return DiskState.RW if self.cordon is None else DiskState.CORDONED
 
     @property
     def is_troubled(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from commitlogfs.store.disks.disk import DiskState
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.thresholds import Thresholds
 
@@ -20,7 +20,8 @@ class RefusalReason(IntEnum):
     NO_ROOM = 2
     IN_BACKOFF = 3
     NOT_WRITABLE = 4
-    UNKNOWN_USAGE = 5
+    CORDONED = 5
+    UNKNOWN_USAGE = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,8 @@ def evaluate(views: tuple[DiskView, ...], segment_size: int, skipped: frozenset[
 
 def _hard_refusal(view: DiskView, segment_size: int) -> RefusalReason | None:
     """Reason to pass a disk over that no fall-back overrides; None if there is none."""
+    if view.state is DiskState.CORDONED:
+        return RefusalReason.CORDONED
     if view.state is not DiskState.RW:
         return RefusalReason.NOT_WRITABLE
     if view.usage is None:

@@ -1,6 +1,7 @@
 """Identity of a disk: pool, number, members. It is in extended attributes of the disk's directory.
 
-user.commitlogfs.identity   JSON, written once by `init` or `adopt` (and when membership changes)
+user.commitlogfs.identity   JSON, written by `init` or `adopt`, and when the members of the pool change
+user.commitlogfs.joining    JSON, on a directory that `disk add` has prepared, until it is a disk of the pool
 user.commitlogfs.newest     decimal base offset of the newest segment of the whole pool; on every disk, so that
                             a degraded mount knows whether the newest segment is absent
 user.commitlogfs.root       "MODE UID GID" of the mounted root directory (mode octal)
@@ -9,27 +10,13 @@ user.commitlogfs.birth      mark of an unfinished `init` or `adopt`, which can b
 
 import json
 from dataclasses import dataclass
-from typing import NewType
+from typing import Any
 
 from commitlogfs.store import layout
+from commitlogfs.store.disks.membership import LARGEST_DISK_NUMBER, Cordon, DiskNumber, Member, Membership
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.files import durable
 from commitlogfs.store.segment import BaseOffset
-
-DiskNumber = NewType("DiskNumber", int)
-"""1, 2, 3 ... in the order given to `init` or `adopt`; never reused within a pool, part of every inode number."""
-
-LARGEST_DISK_NUMBER = 2**12 - 1
-"""A disk number has 12 bits of an inode number (fusefs.kernel.inodes). Numbers are never reused, so this is also
-the number of disks that a pool can have in its whole life."""
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    number: DiskNumber
-    disk_id: str
-    path: str
-    """Path of the disk when this was written; for messages only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +25,19 @@ class DiskIdentity:
     disk_id: str
     number: DiskNumber
     segment_size: int
-    members: tuple[Member, ...]
+    membership: Membership
 
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """Mark of a directory that is to become a disk: of which pool, and under which id."""
+
+    pool_id: str
+    disk_id: str
+
+
+LARGEST_IDENTITY_BYTES = 3800
+"""ext4 stores all attributes of a directory in one block of 4 KiB."""
 
 NEW_ROOT_MODE = 0o750
 """Mode of the mounted directory of a new pool. It keeps other users out, as every file in it holds messages."""
@@ -61,8 +59,32 @@ def format_identity(identity: DiskIdentity) -> bytes:
         "disk": identity.disk_id,
         "number": identity.number,
         "segment_size": identity.segment_size,
-        "members": [[m.number, m.disk_id, m.path] for m in identity.members],
+        "members": [[m.number, m.disk_id, m.path] for m in identity.membership.members],
     }
+    if identity.membership.generation:
+        document |= {
+            "generation": identity.membership.generation,
+            "last_number": identity.membership.last_number,
+            "cordons": [
+                [m.number, m.cordon.since_s, m.cordon.reason]
+                for m in identity.membership.members
+                if m.cordon is not None
+            ],
+        }
+    return _compact(document)
+
+
+def require_recordable(identity: DiskIdentity) -> None:
+    """Raises PoolError if the identity does not fit the attributes of a directory on ext4."""
+    size = len(format_identity(identity))
+    if size > LARGEST_IDENTITY_BYTES:
+        raise PoolError(
+            f"the list of members would have {size:,} bytes, and a disk can record {LARGEST_IDENTITY_BYTES:,}; "
+            "use shorter paths, or give shorter reasons to cordons"
+        )
+
+
+def _compact(document: dict[str, Any]) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -84,10 +106,7 @@ def parse_identity(raw: bytes, where: str) -> DiskIdentity:
             disk_id=str(document["disk"]),
             number=DiskNumber(int(document["number"])),
             segment_size=int(document["segment_size"]),
-            members=tuple(
-                Member(DiskNumber(int(number)), str(disk_id), str(path))
-                for number, disk_id, path in document["members"]
-            ),
+            membership=_parse_membership(document),
         )
         _require_sense(found)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
@@ -99,6 +118,20 @@ def parse_identity(raw: bytes, where: str) -> DiskIdentity:
     return found
 
 
+def _parse_membership(document: dict[str, Any]) -> Membership:
+    """Former versions read the members and ignore the other fields, which came later."""
+    cordons = {
+        int(number): Cordon(int(since_s), str(reason)) for number, since_s, reason in document.get("cordons", ())
+    }
+    members = tuple(
+        Member(DiskNumber(int(number)), str(disk_id), str(path), cordons.get(int(number)))
+        for number, disk_id, path in document["members"]
+    )
+    highest = max((member.number for member in members), default=0)
+    last = max(highest, int(document.get("last_number", 0)))
+    return Membership(members, int(document.get("generation", 0)), DiskNumber(last))
+
+
 def _require_sense(found: DiskIdentity) -> None:
     """Raises ValueError for values that no `init` or `adopt` writes.
 
@@ -106,10 +139,13 @@ def _require_sense(found: DiskIdentity) -> None:
     """
     if found.segment_size <= 0:
         raise ValueError(f"segment size {found.segment_size}")
-    numbers = [member.number for member in found.members]
+    members = found.membership.members
+    numbers = [member.number for member in members]
     if len(set(numbers)) < len(numbers) or not all(1 <= number <= LARGEST_DISK_NUMBER for number in numbers):
         raise ValueError(f"disk numbers {numbers}")
-    if not any((member.number, member.disk_id) == (found.number, found.disk_id) for member in found.members):
+    if found.membership.generation < 0 or found.membership.last_number > LARGEST_DISK_NUMBER:
+        raise ValueError(f"generation {found.membership.generation}, last number {found.membership.last_number}")
+    if not any((member.number, member.disk_id) == (found.number, found.disk_id) for member in members):
         raise ValueError(f"disk {found.number} is not among its own members")
 
 
@@ -117,6 +153,25 @@ def read_identity(dirfd: int, where: str) -> DiskIdentity | None:
     """The identity of a directory; None if it has none. Raises OSError, PoolError."""
     raw = durable.read_xattr(dirfd, layout.XATTR_IDENTITY)
     return None if raw is None else parse_identity(raw, where)
+
+
+def write_identity(dirfd: int, identity: DiskIdentity) -> None:
+    """Raises OSError."""
+    durable.write_xattr(dirfd, layout.XATTR_IDENTITY, format_identity(identity))
+
+
+def format_joining(joining: Joining) -> bytes:
+    return _compact({"pool": joining.pool_id, "disk": joining.disk_id})
+
+
+def read_joining(dirfd: int) -> Joining | None:
+    """The mark of a directory that is to become a disk; None if it has none, or a damaged one. Raises OSError."""
+    raw = durable.read_xattr(dirfd, layout.XATTR_JOINING)
+    try:
+        document = json.loads(raw or b"")
+        return Joining(str(document["pool"]), str(document["disk"]))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def read_newest(dirfd: int) -> BaseOffset | None:

@@ -1,120 +1,65 @@
-"""Opening the directories of a pool, for the checks of `check`, `mount`, `init` and `adopt`."""
+"""The members of a pool: the list that every disk of it records, and the changes of that list. Pure.
 
-import os
-from dataclasses import dataclass
+Each change makes the next generation of the list. It is complete once every disk has recorded it. A disk that was
+absent meanwhile records an older generation, and learns the newer one when it is back.
+"""
 
-from commitlogfs.store.disks import identity
-from commitlogfs.store.disks.disk import open_directory
-from commitlogfs.store.disks.identity import DiskIdentity
-from commitlogfs.store.errors import DirectoryError
-from commitlogfs.store.files import filesystem
-from commitlogfs.store.files.filesystem import FilesystemKind, Suitability
-from commitlogfs.store.findings import REPAIR_DISK, Finding, FindingCode, Severity
-from commitlogfs.store.thresholds import Thresholds
+from dataclasses import dataclass, replace
+from typing import NewType
+
+DiskNumber = NewType("DiskNumber", int)
+"""1, 2, 3 ... in the order in which the disks joined the pool; never reused within a pool, part of every inode
+number."""
+
+LARGEST_DISK_NUMBER = 2**12 - 1
+"""A disk number has 12 bits of an inode number (fusefs.kernel.inodes). Numbers are never reused, so this is also
+the number of disks that a pool can have in its whole life."""
 
 
 @dataclass(frozen=True, slots=True)
-class DiskSpec:
-    """One disk as the operator configured it."""
+class Cordon:
+    """An operator's decision that a disk gets no new segments."""
 
+    since_s: int
+    """Seconds since 1970."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    number: DiskNumber
+    disk_id: str
     path: str
-    thresholds: Thresholds
-    readonly: bool = False
-    weight: float = 1.0
+    """Path of the disk when this was written; for messages only."""
+    cordon: Cordon | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class OpenDirectory:
-    """A disk's open directory, before it is known to be a member. The owner of the object closes `dirfd`."""
+class Membership:
+    """One generation of the list. Every method that changes something returns the next generation."""
 
-    spec: DiskSpec
-    dirfd: int
-    device: int
-    ino: int
-    filesystem: FilesystemKind
-    identity: DiskIdentity | None
+    members: tuple[Member, ...]
+    """In order of their numbers."""
+    generation: int = 0
+    """0 in a pool that was made before lists had generations, and until its first change."""
+    last_number: DiskNumber = DiskNumber(0)
+    """The highest number that any disk of the pool has had."""
 
+    def member(self, number: DiskNumber) -> Member | None:
+        return next((member for member in self.members if member.number == number), None)
 
-def open_spec(spec: DiskSpec) -> OpenDirectory:
-    """The disk's open directory. Raises DirectoryError if it cannot be used, PoolError for a damaged identity."""
-    dirfd = open_directory(spec.path)
-    try:
-        st = os.fstat(dirfd)
-        return OpenDirectory(
-            spec,
-            dirfd,
-            st.st_dev,
-            st.st_ino,
-            filesystem.identify(dirfd),
-            identity.read_identity(dirfd, spec.path),
-        )
-    except OSError as error:
-        os.close(dirfd)
-        reason = f"cannot be read ({os.strerror(error.errno or 0)})"
-        raise DirectoryError(spec.path, reason, REPAIR_DISK) from error
-    except BaseException:
-        os.close(dirfd)
-        raise
+    def with_id(self, disk_id: str) -> Member | None:
+        return next((member for member in self.members if member.disk_id == disk_id), None)
 
+    def joined_by(self, disk_id: str, path: str) -> "Membership":
+        """A disk joins, under a number that no disk has had. Raises ValueError if there is none left."""
+        number = DiskNumber(self.last_number + 1)
+        if number > LARGEST_DISK_NUMBER:
+            raise ValueError(f"the pool has used all {LARGEST_DISK_NUMBER} disk numbers")
+        members = (*self.members, Member(number, disk_id, path))
+        return Membership(members, self.generation + 1, number)
 
-def compare_directories(directories: list[OpenDirectory]) -> list[Finding]:
-    """Findings about the directories: one directory twice, shared filesystems, unsuitable filesystems."""
-    findings: list[Finding] = []
-    seen: dict[tuple[int, int], str] = {}
-    filesystems: dict[int, str] = {}
-    for directory in directories:
-        path = directory.spec.path
-        findings += _check_filesystem(directory)
-        first = seen.setdefault((directory.device, directory.ino), path)
-        if first != path:
-            findings.append(
-                Finding(
-                    FindingCode.DISK_TWICE,
-                    Severity.REFUSES_ALWAYS,
-                    path,
-                    "",
-                    f"the same directory as {first} (by a symlink or a bind mount)",
-                    "name each disk once",
-                )
-            )
-            continue
-        neighbour = filesystems.setdefault(directory.device, path)
-        if neighbour != path:
-            findings.append(
-                Finding(
-                    FindingCode.DISKS_SHARE_FILESYSTEM,
-                    Severity.WARNING,
-                    path,
-                    "",
-                    f"on the same filesystem as {neighbour}",
-                    "check whether a disk is not mounted: one filesystem adds neither space nor safety",
-                )
-            )
-    return findings
-
-
-def _check_filesystem(directory: OpenDirectory) -> list[Finding]:
-    kind = directory.filesystem
-    if kind.suitability is Suitability.REFUSED:
-        return [
-            Finding(
-                FindingCode.FILESYSTEM_UNSUITABLE,
-                Severity.REFUSES_ALWAYS,
-                directory.spec.path,
-                "",
-                f"is on {kind.name}: {kind.reason}",
-                "use ext4 or xfs",
-            )
-        ]
-    if kind.suitability is Suitability.FOR_TESTS:
-        return [
-            Finding(
-                FindingCode.FILESYSTEM_FOR_TESTS,
-                Severity.WARNING,
-                directory.spec.path,
-                "",
-                f"is on {kind.name}: {kind.reason}",
-                "use ext4 or xfs for data that matters; this is for tests and containers only",
-            )
-        ]
-    return []
+    def cordoned(self, number: DiskNumber, cordon: Cordon | None) -> "Membership":
+        """A member gets a cordon, or with None loses it."""
+        members = tuple(replace(m, cordon=cordon) if m.number == number else m for m in self.members)
+        return replace(self, members=members, generation=self.generation + 1)

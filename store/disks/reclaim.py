@@ -13,7 +13,7 @@ blocks are freed later, the free space rises by itself.
 from dataclasses import dataclass
 from typing import Final
 
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 
 FRUITLESS_REMOVALS: Final = 3
 """Number of removals in a row that freed nothing, after which a disk is not reclaiming."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.segment import BaseOffset
 
 

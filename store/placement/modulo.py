@@ -3,7 +3,7 @@
 Source: MultiPathMappedFileQueue#tryCreateMappedFile of 5.5.0 (and RIP-7's hash of the create offset).
 """
 
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.placement.base import Candidate, PlacementRequest, rotate_from
 
 

@@ -3,7 +3,7 @@
 Unlike RocketMQ's modulo, the rotation does not jump when a disk becomes eligible or stops being so.
 """
 
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.placement.base import Candidate, PlacementRequest, rotate_from
 
 

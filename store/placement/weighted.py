@@ -9,7 +9,7 @@ import math
 
 import xxhash
 
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.placement.base import Candidate, PlacementRequest
 
 

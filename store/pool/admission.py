@@ -7,7 +7,7 @@ from typing import NamedTuple
 from commitlogfs.store.disks import health
 from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.disks.eligibility import DiskView, Eligibility, RefusalReason, evaluate
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError, DiskFailedError, DiskFullError, NoDiskAvailableError
 from commitlogfs.store.placement import Candidate, PlacementPolicy, PlacementRequest
 from commitlogfs.store.pool.catalog import Catalog, Role, Segment
@@ -23,6 +23,7 @@ _WORDS = {
     RefusalReason.NO_ROOM: "full",
     RefusalReason.IN_BACKOFF: "failed a moment ago",
     RefusalReason.NOT_WRITABLE: "not writable",
+    RefusalReason.CORDONED: "cordoned",
     RefusalReason.UNKNOWN_USAGE: "does not answer",
 }
 
@@ -136,7 +137,7 @@ class Admission:
         return tuple(
             DiskView(
                 disk.number,
-                disk.state,
+                disk.intended_state,
                 self._space.usage(disk.number),
                 disk.thresholds,
                 health.is_in_backoff(disk, now_s),

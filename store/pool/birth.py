@@ -19,14 +19,23 @@ from dataclasses import dataclass, field
 
 from commitlogfs.store import layout
 from commitlogfs.store.disks import identity
-from commitlogfs.store.disks.disk import Disk, is_read_only
-from commitlogfs.store.disks.identity import LARGEST_DISK_NUMBER, DiskIdentity, DiskNumber, Member, RootAttributes
-from commitlogfs.store.disks.membership import DiskSpec, OpenDirectory, compare_directories, open_spec
+from commitlogfs.store.disks.directories import (
+    DiskSpec,
+    OpenDirectory,
+    compare_directories,
+    first_entry,
+    open_spec,
+    refuse_on,
+    require_writable,
+)
+from commitlogfs.store.disks.disk import Disk
+from commitlogfs.store.disks.identity import DiskIdentity, RootAttributes
+from commitlogfs.store.disks.membership import LARGEST_DISK_NUMBER, DiskNumber, Member, Membership
 from commitlogfs.store.errors import PoolError, PoolInUseError, SegmentSizeError
-from commitlogfs.store.files import durable, filesystem
+from commitlogfs.store.files import durable
 from commitlogfs.store.files.locks import take_lock
 from commitlogfs.store.files.write_lease import is_open_elsewhere
-from commitlogfs.store.findings import REPAIR_DISK, Finding, FindingCode, Severity
+from commitlogfs.store.findings import REPAIR_DISK, Finding, FindingCode
 from commitlogfs.store.pool.inventory import Inventory, take_inventory
 from commitlogfs.store.pool.scan import DiskScan, scan_directory, sizes_present
 from commitlogfs.store.segment import BaseOffset, show_name
@@ -73,19 +82,19 @@ def plan_init(
             raise PoolError(f"{path}: neither it nor {parent} exists; mount the disk or make the directory first")
         above = open_spec(DiskSpec(parent, specs[0].thresholds))
         stack.callback(os.close, above.dirfd)
-        _refuse_on(compare_directories([above]))
-        _require_writable(above)
+        refuse_on(compare_directories([above]))
+        require_writable(above)
     directories = _open_all(tuple(spec for spec in specs if spec.path not in absent), stack)
     findings = compare_directories(directories)
-    _refuse_on(findings)
+    refuse_on(findings)
     for directory in directories:
-        _require_writable(directory)
-        for name in os.listdir(directory.dirfd):
-            if os.fsencode(name) not in layout.IGNORED_NAMES:
-                raise PoolError(
-                    f"{directory.spec.path}: not empty (it holds {name!r}); "
-                    "use `adopt` for an existing commitlog, or an empty directory"
-                )
+        require_writable(directory)
+        entry = first_entry(directory)
+        if entry is not None:
+            raise PoolError(
+                f"{directory.spec.path}: not empty (it holds {entry}); "
+                "use `adopt` for an existing commitlog, or an empty directory"
+            )
     members, pool_id = _members(specs, directories)
     return BirthPlan(pool_id, segment_size, root, members, 0, None, tuple(findings), absent, tuple(directories))
 
@@ -104,9 +113,9 @@ def plan_adopt(
     """
     directories = _open_all(specs, stack)
     findings = compare_directories(directories)
-    _refuse_on(findings)
+    refuse_on(findings)
     for directory in directories:
-        _require_writable(directory)
+        require_writable(directory)
     members, pool_id = _members(specs, directories)
     sizes = [sizes_present(directory.dirfd) for directory in directories]
     if segment_size is None:
@@ -117,7 +126,7 @@ def plan_adopt(
     inventory, scans = _take_inventory(directories, size)
     _refuse_native_mismatch(scans)
     findings += inventory.findings
-    _refuse_on(findings)
+    refuse_on(findings)
     first, last = inventory.catalog.first, inventory.catalog.last
     if first is None or last is None:
         raise PoolError("no segment in any of the directories; use `init` to make a new pool")
@@ -153,7 +162,8 @@ def execute(plan: BirthPlan, specs: tuple[DiskSpec, ...], stack: contextlib.Exit
             directories[spec.path] = directory
     for member in plan.members:
         directory = directories[member.path]
-        document = DiskIdentity(plan.pool_id, member.disk_id, member.number, plan.segment_size, plan.members)
+        membership = Membership(plan.members, last_number=DiskNumber(len(plan.members)))
+        document = DiskIdentity(plan.pool_id, member.disk_id, member.number, plan.segment_size, membership)
         try:
             os.setxattr(directory.dirfd, layout.XATTR_ROOT, identity.format_root(plan.root))
             os.setxattr(directory.dirfd, layout.XATTR_NEWEST, identity.format_newest(plan.newest))
@@ -167,6 +177,7 @@ def execute(plan: BirthPlan, specs: tuple[DiskSpec, ...], stack: contextlib.Exit
             ) from error
     for member in plan.members:
         try:
+            durable.remove_xattr(directories[member.path].dirfd, layout.XATTR_JOINING)
             durable.remove_xattr(directories[member.path].dirfd, layout.XATTR_BIRTH)
         except OSError as error:
             raise PoolError(
@@ -193,24 +204,6 @@ def _open_all(specs: tuple[DiskSpec, ...], stack: contextlib.ExitStack) -> list[
     return directories
 
 
-def _refuse_on(findings: list[Finding]) -> None:
-    for finding in findings:
-        if finding.severity >= Severity.REFUSES:
-            raise PoolError(str(finding))
-
-
-def _require_writable(directory: OpenDirectory) -> None:
-    path = directory.spec.path
-    try:
-        if is_read_only(directory.dirfd):
-            raise PoolError(f"{path}: its filesystem is read-only; remount it read-write")
-        missing = filesystem.missing_ability(directory.dirfd)
-    except OSError as error:
-        raise PoolError(f"{path}: cannot be written ({os.strerror(error.errno or 0)}); {REPAIR_DISK}") from error
-    if missing is not None:
-        raise PoolError(f"{path}: {directory.filesystem.name} is not supported ({missing}); use ext4 or xfs")
-
-
 def _members(specs: tuple[DiskSpec, ...], directories: list[OpenDirectory]) -> tuple[tuple[Member, ...], str]:
     """Members and pool id of the new pool; those of an interrupted command with the same disks, if there was
     one."""
@@ -223,7 +216,7 @@ def _members(specs: tuple[DiskSpec, ...], directories: list[OpenDirectory]) -> t
             directory.identity is not None
             and durable.read_xattr(directory.dirfd, layout.XATTR_BIRTH) is not None
             and directory.identity.pool_id == known.pool_id
-            and tuple(member.path for member in directory.identity.members) == paths
+            and tuple(member.path for member in directory.identity.membership.members) == paths
             for directory in born
         )
         if not interrupted:
@@ -231,7 +224,7 @@ def _members(specs: tuple[DiskSpec, ...], directories: list[OpenDirectory]) -> t
                 f"{born[0].spec.path}: already a disk of pool {known.pool_id}; mount that pool. If it is given up, "
                 f"move its segments away, then: setfattr -x {layout.XATTR_IDENTITY} {born[0].spec.path}"
             )
-        return known.members, known.pool_id
+        return known.membership.members, known.pool_id
     members = tuple(
         Member(DiskNumber(number), str(uuid.uuid4()), path) for number, path in enumerate(paths, start=1)
     )

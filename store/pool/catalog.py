@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from commitlogfs.store import layout
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import LogGapError
 from commitlogfs.store.files.attributes import PackedAttributes, ino_of, size_of
 from commitlogfs.store.gaps import gaps_between

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 
 from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.disks.eligibility import Eligibility
-from commitlogfs.store.disks.identity import DiskNumber, RootAttributes
+from commitlogfs.store.disks.identity import DiskIdentity, RootAttributes
+from commitlogfs.store.disks.membership import DiskNumber, Membership
 from commitlogfs.store.errors import (
     BeyondSegmentError,
     DiskError,
@@ -99,6 +100,11 @@ class CommitLog:
         self.missing: tuple[str, ...] = tuple(pool.missing)
         self.findings: list[Finding] = list(pool.findings)
         self.root: RootAttributes = pool.root
+        self.membership: Membership = pool.membership
+        self.recorded: dict[DiskNumber, int | None] = {
+            disk.number: pool.recorded[disk.number] for disk in pool.disks
+        }
+        """Generation of the list of members that each disk records; None for a disk that joins."""
         self.policy = policy
         self.counters = Counters()
         self.catalog: Catalog = inventory.catalog
@@ -312,6 +318,30 @@ class CommitLog:
     def _drop_name(self, removal: Removal) -> None:
         if self.names.drop(removal.file) and removal.file.role is Role.SEGMENT:
             self.counters.removed[removal.reason] += 1
+
+    # --- members -------------------------------------------------------------------------------------
+
+    def identity_of(self, disk: Disk) -> DiskIdentity:
+        """The identity that a disk is to record."""
+        return DiskIdentity(self.pool_id, disk.disk_id, disk.number, self.segment_size, self.membership)
+
+    def lagging(self) -> list[Disk]:
+        """Disks that do not record the present list of members yet."""
+        return [disk for disk in self.disks.values() if self.recorded[disk.number] != self.membership.generation]
+
+    def record_membership(self, membership: Membership) -> None:
+        """The list of members has changed. The same disks are served; it takes another daemon to serve others."""
+        self.membership = membership
+        for member in membership.members:
+            if member.number in self.disks:
+                self.disks[member.number].cordon = member.cordon
+        self.admission.forget_refusal()
+
+    def record_members_recorded(self, number: DiskNumber, generation: int) -> None:
+        """A disk records this generation of the list durably. One that was joining is a disk of the pool now."""
+        self.recorded[number] = generation
+        self.disks[number].is_joining = False
+        self.admission.forget_refusal()
 
     # --- copies --------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from commitlogfs.store import layout
 from commitlogfs.store.disks.disk import Disk
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.attributes import ino_of, nlink_of
 from commitlogfs.store.findings import Finding, FindingCode, Severity
 from commitlogfs.store.gaps import gaps_between

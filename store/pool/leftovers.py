@@ -13,7 +13,7 @@ import termios
 from collections.abc import Callable, Sequence, Set
 from typing import Final
 
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import HoldsDataError
 from commitlogfs.store.files import durable, safe_open, write_lease
 from commitlogfs.store.files.attributes import nlink_of, stat_fd, unpack

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from commitlogfs.store.disks.disk import Disk
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import InvalidNameError, SegmentExistsError
 from commitlogfs.store.pool.catalog import Catalog, Role, Segment
 from commitlogfs.store.segment import (

@@ -5,7 +5,6 @@ import dataclasses
 import errno
 import os
 import time
-from collections import Counter
 from collections.abc import Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -13,10 +12,11 @@ from enum import Enum
 
 from commitlogfs.store import _syscalls, layout
 from commitlogfs.store.disks import identity
+from commitlogfs.store.disks.directories import DiskSpec, OpenDirectory, compare_directories, open_spec
 from commitlogfs.store.disks.disk import Disk, DiskState, is_read_only
-from commitlogfs.store.disks.identity import NEW_ROOT_MODE, DiskNumber, RootAttributes
-from commitlogfs.store.disks.membership import DiskSpec, OpenDirectory, compare_directories, open_spec
-from commitlogfs.store.errors import DirectoryError, NoIdentityError, PoolError
+from commitlogfs.store.disks.identity import NEW_ROOT_MODE, RootAttributes
+from commitlogfs.store.disks.membership import DiskNumber, Membership
+from commitlogfs.store.errors import DirectoryError, PoolError
 from commitlogfs.store.files import durable, remove, safe_open
 from commitlogfs.store.files.attributes import unpack
 from commitlogfs.store.files.locks import take_lock
@@ -25,14 +25,13 @@ from commitlogfs.store.findings import REPAIR_DISK, Finding, FindingCode, Severi
 from commitlogfs.store.pool import leftovers
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.inventory import Inventory, take_inventory
+from commitlogfs.store.pool.members import Found, FoundDisk, find_members, missing_members
 from commitlogfs.store.pool.scan import DiskScan, scan_directory
 from commitlogfs.store.segment import BaseOffset, format_segment_name
 
 DEFAULT_ROOT = RootAttributes(NEW_ROOT_MODE, 0, 0)
 """Used if the record on the disk is damaged: other users are kept out."""
 
-_ABSENT = frozenset({FindingCode.DISK_MISSING, FindingCode.DISK_WITHOUT_IDENTITY})
-"""Findings about a configured path at which no disk of a pool can be read."""
 _QUARANTINING = frozenset({FindingCode.DUPLICATE_SEGMENT, FindingCode.WRONG_SIZE})
 """Findings about a segment that exists but cannot be served."""
 
@@ -76,6 +75,10 @@ class Pool:
 
     pool_id: str
     segment_size: int
+    membership: Membership
+    """The newest list of members. Disks that lag or join do not record it yet."""
+    recorded: dict[DiskNumber, int | None]
+    """Generation of the list that each disk records; None for a disk that joins."""
     disks: list[Disk]
     inventory: Inventory
     root: RootAttributes
@@ -117,22 +120,23 @@ def open_pool(
     """
     with contextlib.ExitStack() as stack:
         directories, findings = _open_directories(specs, stack)
-        first, candidates, more = _identify(specs, directories, segment_size, lock_patience_s if lock else None)
+        found, more = _identify(directories, segment_size, lock_patience_s if lock else None)
         findings += more
-        contents, more = _read_all(candidates, first.segment_size)
+        contents, more = _read_all([_make_disk(disk) for disk in found.disks], found.segment_size)
         findings += more
         if not contents:
             raise PoolRefusedError(findings, Severity.REFUSES)
-        disks = [found.disk for found in contents]
+        disks = [content.disk for content in contents]
         findings += _read_only_findings(disks)
-        unreadable = {disk.number for disk in candidates} - {disk.number for disk in disks}
-        missing, more = _missing_members(first, disks, specs, _paths_without_disk(first, findings, unreadable))
+        missing, more = missing_members(found, {disk.number for disk in disks}, specs, findings)
         findings += more
-        newest = max((found.newest for found in contents if found.newest is not None), default=None)
+        newest = max((content.newest for content in contents if content.newest is not None), default=None)
         newest_missing = newest if missing and opened is not None else None
-        inventory = _inventory_of(contents, first.segment_size, opened, newest_missing)
+        inventory = _inventory_of(contents, found.segment_size, opened, newest_missing)
         inventory.findings[:0] = findings
-        pool = Pool(first.pool_id, first.segment_size, disks, inventory, contents[0].root, missing)
+        recorded = {disk.member.number: disk.recorded for disk in found.disks}
+        root = next((content.root for content in contents if content.root is not None), DEFAULT_ROOT)
+        pool = Pool(found.pool_id, found.segment_size, found.membership, recorded, disks, inventory, root, missing)
         _check_newest(pool, newest, opened)
         if check_in_use:
             _check_in_use(pool)
@@ -268,84 +272,23 @@ def _close_unused(directories: list[OpenDirectory], disks: list[Disk]) -> None:
 
 
 def _identify(
-    specs: tuple[DiskSpec, ...],
     directories: list[OpenDirectory],
     segment_size: int | None,
     lock_patience_s: float | None,
-) -> tuple[identity.DiskIdentity, list[Disk], list[Finding]]:
-    """The pool's record, its disks by number, and what is wrong with them.
+) -> tuple[Found, list[Finding]]:
+    """The pool's disks, and what is wrong with them.
 
     Locks the disks, unless `lock_patience_s` is None.
     """
     findings = compare_directories(directories)
-    members, identities, more = _match_identities(specs, directories)
-    findings += more
-    first = identities[0]
-    findings += compare_segment_size(members[0].spec.path, first.segment_size, segment_size)
+    found = find_members(directories)
+    findings += found.findings
+    members = [disk.directory for disk in found.disks]
+    findings += compare_segment_size(members[0].spec.path, found.segment_size, segment_size)
     is_twice = any(finding.code is FindingCode.DISK_TWICE for finding in findings)
     if lock_patience_s is not None and not is_twice:
         findings += _lock_all(members, lock_patience_s)
-    disks = [_make_disk(directory, found) for directory, found in zip(members, identities, strict=True)]
-    return first, sorted(disks, key=lambda disk: disk.number), findings
-
-
-def _match_identities(
-    specs: tuple[DiskSpec, ...], directories: list[OpenDirectory]
-) -> tuple[list[OpenDirectory], list[identity.DiskIdentity], list[Finding]]:
-    """The directories of the pool to which most of them belong, their identities, and findings for the others."""
-    pools = Counter(directory.identity.pool_id for directory in directories if directory.identity is not None)
-    if not pools:
-        paths = ", ".join(directory.spec.path for directory in directories)
-        raise NoIdentityError(
-            f"{paths}: no disk carries a commitlogfs identity; mount the disks, "
-            "or make a pool: `commitlogfs init` for a new one, `commitlogfs adopt` for an existing commitlog"
-        )
-    pool_id = pools.most_common(1)[0][0]
-    members: list[OpenDirectory] = []
-    identities: list[identity.DiskIdentity] = []
-    findings: list[Finding] = []
-    for directory in directories:
-        found = directory.identity
-        if found is None:
-            findings.append(
-                Finding(
-                    FindingCode.DISK_WITHOUT_IDENTITY,
-                    Severity.REFUSES,
-                    directory.spec.path,
-                    "",
-                    "carries no identity (most likely the bare directory of a disk that is not mounted)",
-                    "mount the disk there",
-                )
-            )
-        elif found.pool_id != pool_id:
-            findings.append(
-                Finding(
-                    FindingCode.DISK_OF_ANOTHER_POOL,
-                    Severity.REFUSES_ALWAYS,
-                    directory.spec.path,
-                    "",
-                    f"belongs to pool {found.pool_id}, the others to {pool_id}",
-                    "correct the path, or mount the right disk there",
-                )
-            )
-        elif any(other.disk_id == found.disk_id for other in identities):
-            twin = members[[other.disk_id for other in identities].index(found.disk_id)]
-            if (twin.device, twin.ino) == (directory.device, directory.ino):
-                continue  # compare_directories reports it
-            findings.append(
-                Finding(
-                    FindingCode.DISK_TWICE,
-                    Severity.REFUSES_ALWAYS,
-                    directory.spec.path,
-                    "",
-                    f"carries the same identity as {twin.spec.path} (a copy or a clone)",
-                    "unmount the copy, or correct the path",
-                )
-            )
-        else:
-            members.append(directory)
-            identities.append(found)
-    return members, identities, findings
+    return found, findings
 
 
 def _lock_all(members: list[OpenDirectory], patience_s: float) -> list[Finding]:
@@ -363,15 +306,18 @@ def _lock_all(members: list[OpenDirectory], patience_s: float) -> list[Finding]:
     ]
 
 
-def _make_disk(directory: OpenDirectory, found: identity.DiskIdentity) -> Disk:
+def _make_disk(found: FoundDisk) -> Disk:
+    directory, member = found.directory, found.member
     disk = Disk(
-        number=found.number,
-        disk_id=found.disk_id,
+        number=member.number,
+        disk_id=member.disk_id,
         path=directory.spec.path,
         dirfd=directory.dirfd,
         filesystem=directory.filesystem,
         thresholds=directory.spec.thresholds,
         weight=directory.spec.weight,
+        cordon=member.cordon,
+        is_joining=found.recorded is None,
     )
     if directory.spec.readonly or is_read_only(directory.dirfd):
         disk.state = DiskState.RO
@@ -393,42 +339,6 @@ def _read_only_findings(disks: list[Disk]) -> list[Finding]:
     ]
 
 
-def _paths_without_disk(
-    known: identity.DiskIdentity, findings: list[Finding], unreadable: set[DiskNumber]
-) -> set[str]:
-    """Configured paths about which a finding already reports that no disk can be read there."""
-    absent = {finding.disk for finding in findings if finding.code in _ABSENT}
-    return absent | {member.path for member in known.members if member.number in unreadable}
-
-
-def _missing_members(
-    known: identity.DiskIdentity, disks: list[Disk], specs: tuple[DiskSpec, ...], absent: set[str]
-) -> tuple[list[str], list[Finding]]:
-    """Paths of the members that no directory is, and a finding for each one whose path is not in `absent`."""
-    present = {disk.disk_id for disk in disks}
-    configured = {spec.path for spec in specs}
-    missing = [member for member in known.members if member.disk_id not in present]
-    findings = []
-    for member in missing:
-        if member.path in absent:
-            continue
-        if absent or member.path in configured:
-            code, reason = FindingCode.DISK_MISSING, "is missing (this was its last path)"
-        else:
-            code, reason = FindingCode.DISK_NOT_CONFIGURED, "is not in the configuration (this was its last path)"
-        findings.append(
-            Finding(
-                code,
-                Severity.REFUSES,
-                member.path,
-                "",
-                f"disk {member.number} of the pool {reason}",
-                "mount it and name it in the configuration",
-            )
-        )
-    return [member.path for member in missing], findings
-
-
 @dataclass(frozen=True, slots=True)
 class _Contents:
     """Content of one disk, as read at the start."""
@@ -437,7 +347,8 @@ class _Contents:
     scan: DiskScan
     newest: BaseOffset | None
     """Newest segment of the pool, as this disk records it."""
-    root: RootAttributes
+    root: RootAttributes | None
+    """None if it has no record of them, as a disk that joins."""
 
 
 def _read_all(disks: list[Disk], segment_size: int) -> tuple[list[_Contents], list[Finding]]:
@@ -452,7 +363,7 @@ def _read_all(disks: list[Disk], segment_size: int) -> tuple[list[_Contents], li
                 disk,
                 scan_directory(disk.dirfd, segment_size),
                 identity.read_newest(disk.dirfd),
-                identity.read_root(disk.dirfd, DEFAULT_ROOT),
+                None if disk.is_joining else identity.read_root(disk.dirfd, DEFAULT_ROOT),
             )
         except OSError as error:
             reason = f"cannot be read completely ({os.strerror(error.errno or 0)})"
@@ -472,9 +383,9 @@ def _inventory_of(
     opened: Set[tuple[DiskNumber, int]] | None,
     newest_missing: BaseOffset | None,
 ) -> Inventory:
-    dirfds = {found.disk.number: found.disk.dirfd for found in contents}
+    dirfds = {content.disk.number: content.disk.dirfd for content in contents}
     return take_inventory(
-        [(found.disk, found.scan) for found in contents],
+        [(content.disk, content.scan) for content in contents],
         segment_size,
         opened or frozenset(),
         lambda copy: leftovers.name_holds_nothing(dirfds[copy.disk], copy.name, copy.ino),

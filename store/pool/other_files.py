@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.attributes import nlink_of, unpack
 from commitlogfs.store.pool.catalog import Role, Segment
 

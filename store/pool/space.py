@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.disks.reclaim import FruitlessRemovals, ReclaimedSpace
 from commitlogfs.store.files.attributes import nlink_of
 from commitlogfs.store.files.usage import DiskUsage, UsageAfter

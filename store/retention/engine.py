@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from commitlogfs.store.disks.eligibility import has_room, takes_a_segment
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.retention.alerts import Alert, AlertCode, all_full, disk_alerts, stuck_alerts
 from commitlogfs.store.retention.clocks import ClockWatch

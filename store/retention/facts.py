@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from commitlogfs.store.disks.disk import DiskState
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.segment import BaseOffset
 from commitlogfs.store.thresholds import Thresholds

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from commitlogfs.store.disks import health
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.attributes import unpack
 from commitlogfs.store.files.remove import is_forced
 from commitlogfs.store.pool.catalog import Catalog, Segment

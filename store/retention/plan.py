@@ -4,7 +4,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.retention.facts import DiskFacts, SegmentFacts, Snapshot
 from commitlogfs.store.retention.rules import KEPT_SEGMENTS

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.placement import POLICIES
 from commitlogfs.store.retention.engine import Decision, EngineState, Rule, decide
 from commitlogfs.store.retention.facts import Moment

@@ -15,7 +15,7 @@ from typing import Final
 
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.eligibility import DiskView, Eligibility, evaluate
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.placement import Candidate, PlacementPolicy, PlacementRequest
 from commitlogfs.store.retention.facts import DiskFacts, Moment, SegmentFacts, Snapshot

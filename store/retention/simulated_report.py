@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.retention.engine import Rule
 from commitlogfs.store.retention.facts import SegmentFacts
 from commitlogfs.store.retention.rules import Trigger

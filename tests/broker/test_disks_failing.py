@@ -3,19 +3,15 @@
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.brokers import IDLE_S, Stand, complaints, fill, line_count, send_all, wait_until
+from support.brokers import Stand, appending, fill, roll, send_all, wait_until
 from support.pools import MIB
 
-from commitlogfs.bench import rocketmq
 from commitlogfs.bench.rocketmq import Broker
 
 pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
-
-ROLLS = 12
 
 
 @pytest.fixture(scope="module")
@@ -32,37 +28,6 @@ def broker(stand, newest) -> Iterator[Broker]:
         send_all(newest, stand.names, "First", 100)
         yield broker
         broker.kill()
-
-
-@contextmanager
-def appending(stand, broker, distribution, topic, workdir):
-    """A producer at work; afterwards no send has failed, and everything is consumed."""
-    acked = workdir / "acked"
-    with rocketmq.start_sender(
-        distribution, stand.names.address, topic, size_bytes=4096, rate=1500, acked=acked
-    ) as s:
-        wait_until(lambda: line_count(acked) >= 200, "sending")
-        yield
-        totals = s.stop()
-    assert (totals.failed, totals.abandoned) == (0, 0), totals.last_error
-    seen = rocketmq.consume(distribution, stand.names.address, topic, expect=totals.sent, idle_timeout_s=IDLE_S)
-    assert (seen.distinct, seen.duplicates, seen.corrupted, seen.skipped) == (totals.sent, 0, 0, 0)
-    found = complaints(broker)
-    assert not found, "\n".join(found)
-
-
-def roll(stand, count=ROLLS) -> list[int]:
-    """Wait for that many new segments; the disk (0, 1, 2) of each."""
-    newest = max(os.listdir(stand.pool.mountpoint))
-
-    def made() -> list[str]:
-        return sorted(name for name in os.listdir(stand.pool.mountpoint) if name > newest)
-
-    wait_until(lambda: len(made()) >= count, f"{count} more segments", 60)
-    return [
-        next(number for number, directory in enumerate(stand.directories()) if (directory / name).exists())
-        for name in made()[:count]
-    ]
 
 
 def test_disk_above_force_is_skipped_until_below_resume(stand, broker, newest, workdir):

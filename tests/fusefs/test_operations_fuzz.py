@@ -22,8 +22,8 @@ from commitlogfs.fusefs.files.control_files import ControlContents
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.mount.status.metrics import Metrics
+from commitlogfs.store.disks.directories import DiskSpec
 from commitlogfs.store.disks.identity import RootAttributes
-from commitlogfs.store.disks.membership import DiskSpec
 from commitlogfs.store.placement import POLICIES
 from commitlogfs.store.pool import birth
 from commitlogfs.store.pool.commitlog import CommitLog

@@ -11,7 +11,7 @@ from commitlogfs.bench import rocketmq
 from commitlogfs.bench.rocketmq.multipath import MultiPathOracle
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.eligibility import DiskView, evaluate
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.placement.base import Candidate, PlacementRequest
 from commitlogfs.store.placement.modulo import Modulo

@@ -4,10 +4,11 @@ import errno
 import os
 
 import pytest
+from support.files import pool_of
 
 from commitlogfs.store import _syscalls
 from commitlogfs.store.disks.disk import Disk
-from commitlogfs.store.disks.identity import DiskNumber, RootAttributes
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.attributes import (
     PackedAttributes,
     mode_of,
@@ -22,7 +23,6 @@ from commitlogfs.store.files.filesystem import FilesystemKind, Suitability
 from commitlogfs.store.placement import POLICIES
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.pool.inventory import take_inventory
-from commitlogfs.store.pool.open import Pool
 from commitlogfs.store.pool.scan import scan_directory
 from commitlogfs.store.segment import format_segment_name
 from commitlogfs.store.thresholds import Thresholds
@@ -71,7 +71,7 @@ def test_a_late_stat_does_not_undo_a_newer_one(dirfd, workdir):
     (workdir / NAMES[4].decode()).write_bytes(b"")
     disk = Disk(DiskNumber(1), "id", "disk", dirfd, FilesystemKind("ext4", Suitability.FULL, ""), Thresholds())
     inventory = take_inventory([(disk, scan_directory(dirfd, SIZE))], SIZE)
-    log = CommitLog(Pool("pool", SIZE, [disk], inventory, RootAttributes(0o755, 0, 0)), POLICIES["round-robin"])
+    log = CommitLog(pool_of([disk], inventory, SIZE), POLICIES["round-robin"])
     segment = log.find_name(NAMES[4])
     known = segment.attributes
     too_early = stat_name(dirfd, NAMES[4])

@@ -162,3 +162,36 @@ def fill(directory: Path, percent: float, name: str = "filler") -> Path:
     finally:
         os.close(fd)
     return filler
+
+
+@contextmanager
+def appending(
+    stand: Stand, broker: Broker, distribution: Distribution, topic: str, workdir: Path
+) -> Iterator[None]:
+    """A producer at work; afterwards no send has failed, and everything is consumed."""
+    acked = workdir / "acked"
+    with rocketmq.start_sender(
+        distribution, stand.names.address, topic, size_bytes=4096, rate=1500, acked=acked
+    ) as sender:
+        wait_until(lambda: line_count(acked) >= 200, "sending")
+        yield
+        totals = sender.stop()
+    assert (totals.failed, totals.abandoned) == (0, 0), totals.last_error
+    seen = rocketmq.consume(distribution, stand.names.address, topic, expect=totals.sent, idle_timeout_s=IDLE_S)
+    assert (seen.distinct, seen.duplicates, seen.corrupted, seen.skipped) == (totals.sent, 0, 0, 0)
+    found = complaints(broker)
+    assert not found, "\n".join(found)
+
+
+def roll(stand: Stand, count: int = 12) -> list[int]:
+    """Wait for that many new segments; the disk (0, 1 ...) of each."""
+    newest = max(os.listdir(stand.pool.mountpoint))
+
+    def made() -> list[str]:
+        return sorted(name for name in os.listdir(stand.pool.mountpoint) if name > newest)
+
+    wait_until(lambda: len(made()) >= count, f"{count} more segments", 60)
+    return [
+        next(number for number, directory in enumerate(stand.directories()) if (directory / name).exists())
+        for name in made()[:count]
+    ]

@@ -11,10 +11,12 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 struct plan {
@@ -98,6 +100,9 @@ STEP(int, fsync, (int fd), (fd))
 STEP(int, fdatasync, (int fd), (fd))
 STEP(int, fsetxattr, (int fd, const char *name, const void *value, size_t size, int flags),
      (fd, name, value, size, flags))
+STEP(int, fremovexattr, (int fd, const char *name), (fd, name))
+STEP(int, rename, (const char *old, const char *new), (old, new))
+STEP(int, unlink, (const char *name), (name))
 STEP(ssize_t, writev, (int fd, const struct iovec *parts, int count), (fd, parts, count))
 
 /* Backing ids are opened and closed by ioctl; it is variadic, with one argument at most. */

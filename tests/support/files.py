@@ -2,14 +2,17 @@
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from commitlogfs.store.disks.disk import Disk, DiskState
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.identity import RootAttributes
+from commitlogfs.store.disks.membership import DiskNumber, Member, Membership
 from commitlogfs.store.files import filesystem
 from commitlogfs.store.files.attributes import _LAYOUT, FileAttributes, PackedAttributes
+from commitlogfs.store.pool.inventory import Inventory
+from commitlogfs.store.pool.open import Pool
 from commitlogfs.store.thresholds import Thresholds
 
 GIB = 1 << 30
@@ -43,6 +46,15 @@ def open_disk(
         yield disk
     finally:
         disk.close()
+
+
+def pool_of(disks: list[Disk], inventory: Inventory, segment_size: int, missing: Sequence[str] = ()) -> Pool:
+    """An open pool, with this content, whose disks record the first list of members."""
+    members = tuple(Member(disk.number, disk.disk_id, disk.path) for disk in disks)
+    membership = Membership(members, last_number=max(disk.number for disk in disks))
+    recorded: dict[DiskNumber, int | None] = {disk.number: 0 for disk in disks}
+    root = RootAttributes(0o755, 0, 0)
+    return Pool("pool", segment_size, membership, recorded, disks, inventory, root, list(missing))
 
 
 def names_in(directory: Path) -> list[str]:

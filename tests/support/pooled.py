@@ -24,8 +24,9 @@ from commitlogfs.fusefs.files.resizing import Resizing
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.fusefs.kernel.observer import SilentObserver
-from commitlogfs.store.disks.identity import DiskNumber, RootAttributes
-from commitlogfs.store.disks.membership import DiskSpec
+from commitlogfs.store.disks.directories import DiskSpec
+from commitlogfs.store.disks.identity import RootAttributes
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.allocate import Owner
 from commitlogfs.store.placement import POLICIES
 from commitlogfs.store.pool import birth

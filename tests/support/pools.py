@@ -179,9 +179,9 @@ class PoolMount:
         """As they are now; the file in the mount may be a second old."""
         return str(self.ask("metrics")["text"])
 
-    def ask(self, verb: str) -> Any:
+    def ask(self, verb: str, **arguments: object) -> Any:
         """The daemon's answer, without a process for the command line."""
-        return control_socket.ask(self.socket, verb)
+        return control_socket.ask(self.socket, verb, control_socket.PEER_TIMEOUT_S, **arguments)
 
     # --- content -------------------------------------------------------------------------------------
 

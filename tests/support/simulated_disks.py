@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from commitlogfs.store.disks.disk import DiskState
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.retention import DiskFacts, HeldFacts, Moment, RefusedFacts, SegmentFacts, Snapshot
 from commitlogfs.store.segment import BaseOffset

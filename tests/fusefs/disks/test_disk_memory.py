@@ -13,7 +13,7 @@ from commitlogfs.fusefs.kernel.backing_table import BackingTable
 from commitlogfs.fusefs.kernel.observer import SilentObserver
 from commitlogfs.store.disks import health
 from commitlogfs.store.disks.disk import Disk
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.disks.reclaim import FRUITLESS_REMOVALS, TRY_AGAIN_S, FruitlessRemovals
 from commitlogfs.store.errors import DiskReadOnlyError
 

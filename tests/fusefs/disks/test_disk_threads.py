@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads, SingleCalls, _Outcome
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 
 ONE, TWO = DiskNumber(1), DiskNumber(2)
 SOON_S = 0.02

@@ -4,7 +4,7 @@ import trio
 from trio.testing import MockClock
 
 from commitlogfs.fusefs.disks.reminders import Reminders
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 
 ONE, OTHER = DiskNumber(1), DiskNumber(2)
 

@@ -8,7 +8,7 @@ import trio
 from support.pooled import Parts, make, open_parts
 
 from commitlogfs.fusefs.files import creation
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import NoDiskAvailableError
 from commitlogfs.store.files import allocate
 from commitlogfs.store.files.allocate import Owner

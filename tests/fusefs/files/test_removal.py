@@ -12,7 +12,7 @@ from support.waiting import until
 
 from commitlogfs.fusefs.files import removal
 from commitlogfs.fusefs.kernel import inodes
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskFailedError
 from commitlogfs.store.files import remove
 from commitlogfs.store.files.usage import DiskUsage

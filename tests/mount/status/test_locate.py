@@ -5,7 +5,7 @@ from support.pooled import open_parts
 
 from commitlogfs.console.errors import UsageError
 from commitlogfs.mount.status.locate import locate, parse_target
-from commitlogfs.store.disks.membership import DiskSpec
+from commitlogfs.store.disks.directories import DiskSpec
 from commitlogfs.store.placement import POLICIES
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.pool.open import open_pool

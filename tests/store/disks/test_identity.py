@@ -1,5 +1,6 @@
 import json
 import os
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -8,10 +9,8 @@ from support.files import open_disk
 
 from commitlogfs.store import layout
 from commitlogfs.store.disks.identity import (
-    LARGEST_DISK_NUMBER,
+    LARGEST_IDENTITY_BYTES,
     DiskIdentity,
-    DiskNumber,
-    Member,
     RootAttributes,
     format_identity,
     format_newest,
@@ -20,7 +19,9 @@ from commitlogfs.store.disks.identity import (
     read_identity,
     read_newest,
     read_root,
+    require_recordable,
 )
+from commitlogfs.store.disks.membership import LARGEST_DISK_NUMBER, Cordon, DiskNumber, Member, Membership
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.segment import BaseOffset
 
@@ -31,14 +32,18 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 @st.composite
 def identities(draw):
     numbers = draw(st.lists(st.integers(1, LARGEST_DISK_NUMBER), min_size=1, max_size=5, unique=True))
-    members = tuple(Member(DiskNumber(number), f"id{number}", draw(texts)) for number in numbers)
+    generation = draw(st.integers(0, 2**40))
+    cordons = st.none() | st.builds(Cordon, st.integers(0, 2**40), texts) if generation else st.none()
+    members = tuple(Member(DiskNumber(number), f"id{number}", draw(texts), draw(cordons)) for number in numbers)
+    last = draw(st.integers(max(numbers), LARGEST_DISK_NUMBER)) if generation else max(numbers)
     own = draw(st.sampled_from(members))
-    return DiskIdentity(draw(texts), own.disk_id, own.number, draw(st.integers(1, 2**31)), members)
+    membership = Membership(members, generation, DiskNumber(last))
+    return DiskIdentity(draw(texts), own.disk_id, own.number, draw(st.integers(1, 2**31)), membership)
 
 
 def example() -> DiskIdentity:
     members = (Member(DiskNumber(1), "a", "/data1"), Member(DiskNumber(2), "b", "/data2"))
-    return DiskIdentity("pool", "b", DiskNumber(2), 4096, members)
+    return DiskIdentity("pool", "b", DiskNumber(2), 4096, Membership(members, last_number=DiskNumber(2)))
 
 
 def changed(**changes: object) -> bytes:
@@ -65,7 +70,10 @@ json_values = st.recursive(
 )
 
 
-@given(st.sampled_from(["number", "segment_size", "members", "version"]), json_values)
+@given(
+    st.sampled_from(["number", "segment_size", "members", "version", "generation", "last_number", "cordons"]),
+    json_values,
+)
 def test_a_field_of_another_kind_is_refused_in_one_line(key, value):
     raw = changed(**{key: value})
     identity, refusal = None, ""
@@ -79,7 +87,9 @@ def test_a_field_of_another_kind_is_refused_in_one_line(key, value):
     else:
         assert 1 <= identity.number <= LARGEST_DISK_NUMBER
         assert identity.segment_size > 0
-        assert any(m.number == identity.number and m.disk_id == identity.disk_id for m in identity.members)
+        assert any(
+            m.number == identity.number and m.disk_id == identity.disk_id for m in identity.membership.members
+        )
 
 
 @pytest.mark.parametrize(
@@ -116,6 +126,34 @@ def test_a_missing_field_is_damage(key):
     del document[key]
     with pytest.raises(PoolError, match="damaged"):
         parse_identity(json.dumps(document).encode(), "/data1")
+
+
+def test_an_identity_without_generations_is_generation_0():
+    """As every version wrote it before members could change."""
+    raw = format_identity(example())
+    assert "generation" not in json.loads(raw)
+    assert parse_identity(raw, "/data1").membership == Membership(
+        example().membership.members, generation=0, last_number=DiskNumber(2)
+    )
+
+
+def test_former_versions_find_the_members_of_any_generation():
+    """They read three fields of each member."""
+    cordoned = example().membership.cordoned(DiskNumber(1), Cordon(1, "old")).joined_by("c", "/data3")
+    document = json.loads(format_identity(replace(example(), membership=cordoned)))
+    assert document["members"] == [[1, "a", "/data1"], [2, "b", "/data2"], [3, "c", "/data3"]]
+
+
+def test_too_many_members_for_the_attributes_of_a_directory_are_refused():
+    membership = example().membership
+    while True:
+        identity = replace(example(), membership=membership)
+        if len(format_identity(identity)) > LARGEST_IDENTITY_BYTES:
+            break
+        require_recordable(identity)
+        membership = membership.joined_by("c" * 36, "/a/directory")
+    with pytest.raises(PoolError, match=r"^the list of members would have 3,8\d\d bytes, and .* shorter paths"):
+        require_recordable(identity)
 
 
 def test_a_later_version_asks_for_the_newer_program():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.disks.reclaim import FRUITLESS_REMOVALS, TRY_AGAIN_S, ReclaimedSpace
 
 SIZE = 100

@@ -6,10 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.files import names_in, open_disk
+from support.files import names_in, open_disk, pool_of
 
 from commitlogfs.store.disks.disk import Disk, DiskState
-from commitlogfs.store.disks.identity import RootAttributes
 from commitlogfs.store.files import remove
 from commitlogfs.store.files.attributes import ino_of
 from commitlogfs.store.files.usage import DiskUsage, UsageAfter
@@ -47,7 +46,7 @@ def retire(disk: Disk, name: bytes) -> bytes:
 def reopened(disk: Disk) -> Pool:
     """The inventory of a fresh mount."""
     inventory = take_inventory([(disk, scan_directory(disk.dirfd, SIZE))], SIZE)
-    return Pool("pool", SIZE, [disk], inventory, RootAttributes(0o755, 0, 0))
+    return pool_of([disk], inventory, SIZE)
 
 
 def test_an_unopened_file_is_unlinked_and_a_repeated_request_succeeds(disk):
@@ -295,13 +294,13 @@ def test_the_newest_segments_of_an_adopted_log_are_reserved(disk):
         with (Path(disk.path) / f"{index * size:020d}").open("wb") as file:
             file.truncate(size)
     inventory = take_inventory([(disk, scan_directory(disk.dirfd, size))], size)
-    done = reserve_newest(Pool("pool", size, [disk], inventory, RootAttributes(0o755, 0, 0)))
+    done = reserve_newest(pool_of([disk], inventory, size))
     assert len(done) == 3
     allocated = [(Path(disk.path) / f"{index * size:020d}").stat().st_blocks * 512 for index in range(5)]
     assert allocated[:2] == [0, 0]
     assert min(allocated[2:]) >= size
     inventory = take_inventory([(disk, scan_directory(disk.dirfd, size))], size)
-    assert reserve_newest(Pool("pool", size, [disk], inventory, RootAttributes(0o755, 0, 0))) == []
+    assert reserve_newest(pool_of([disk], inventory, size)) == []
 
 
 def test_a_removal_tells_what_it_gave_whatever_others_take_meanwhile(disk, monkeypatch):

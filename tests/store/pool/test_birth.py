@@ -9,8 +9,8 @@ import pytest
 
 from commitlogfs.store import layout
 from commitlogfs.store.disks import identity
+from commitlogfs.store.disks.directories import DiskSpec
 from commitlogfs.store.disks.identity import RootAttributes
-from commitlogfs.store.disks.membership import DiskSpec
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.pool import birth
 from commitlogfs.store.pool.open import OnMissing, open_pool, require_mountable, sweep

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.files import packed_attributes
 
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.attributes import PackedAttributes
 from commitlogfs.store.pool.catalog import Catalog, Role, Segment
 from commitlogfs.store.segment import BaseOffset

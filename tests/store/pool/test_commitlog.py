@@ -5,10 +5,10 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.files import packed_attributes
+from support.files import packed_attributes, pool_of
 
 from commitlogfs.store.disks.disk import Disk, DiskState
-from commitlogfs.store.disks.identity import DiskNumber, RootAttributes
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import (
     BeyondSegmentError,
     DiskFailedError,
@@ -30,7 +30,6 @@ from commitlogfs.store.pool.admission import NO_SPACE_CACHE_S
 from commitlogfs.store.pool.catalog import Catalog, Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog, Removal
 from commitlogfs.store.pool.inventory import Inventory
-from commitlogfs.store.pool.open import Pool
 from commitlogfs.store.segment import BaseOffset, format_segment_name
 from commitlogfs.store.thresholds import Thresholds
 
@@ -63,7 +62,7 @@ def make_log(
         Disk(DiskNumber(number), f"id{number}", f"/data{number}", -1, kind, Thresholds())
         for number in range(1, disks + 1)
     ]
-    pool = Pool("pool", SIZE, members, inventory, RootAttributes(0o755, 0, 0), list(missing))
+    pool = pool_of(members, inventory, SIZE, missing)
     pool.newest_missing = None if newest_missing is None else BaseOffset(newest_missing)
     log = CommitLog(pool, POLICIES["round-robin"])
     for disk in members:

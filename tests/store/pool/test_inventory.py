@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.files import open_disk, packed_attributes
 
 from commitlogfs.store.disks.disk import Disk
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.filesystem import FilesystemKind, Suitability
 from commitlogfs.store.findings import FindingCode, Severity
 from commitlogfs.store.pool.catalog import Role

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from commitlogfs.store.disks.disk import Disk
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.filesystem import FilesystemKind, Suitability
 from commitlogfs.store.findings import FindingCode, Severity
 from commitlogfs.store.pool.catalog import Catalog, Role, Segment

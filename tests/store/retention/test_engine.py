@@ -8,7 +8,7 @@ from support.simulated_disks import SIZE, SimulatedDisk, World, striped
 
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.eligibility import DiskView, evaluate
-from commitlogfs.store.disks.identity import DiskNumber
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.retention import (
     AlertCode,

@@ -1,0 +1,255 @@
+"""`commitlogfs disk`: show and change the disks of a running mount."""
+
+import json
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from commitlogfs.console import settings
+from commitlogfs.console.errors import AbsentError, RefusedError
+from commitlogfs.console.formatting import approximate_size, count_of
+from commitlogfs.console.output import Output, waiting_line
+from commitlogfs.mount.commands import options
+from commitlogfs.mount.config import edit as config_edit
+from commitlogfs.mount.config.edit import Edit
+from commitlogfs.mount.config.model import Config, load_config, path_argument
+from commitlogfs.mount.location import control_socket
+from commitlogfs.mount.location.replacement import replace_daemon
+from commitlogfs.mount.location.which_mount import Target, find_target
+from commitlogfs.mount.preflight import configured_pool
+from commitlogfs.mount.preflight.rehearsal import why_not_mountable
+from commitlogfs.mount.preflight.successor_check import require_same_mount
+from commitlogfs.mount.views.status_text import describe_disk
+
+app = typer.Typer(name="disk", help="Show and change the disks of a running mount.", no_args_is_help=True)
+
+_POLL_S: Final = 0.05
+
+_Disk = Annotated[str, typer.Argument(metavar="DISK", help="Number or path of a disk, as `disk list` shows them.")]
+_Json = Annotated[bool, typer.Option("--json", help="The result as one JSON object.")]
+_Timeout = Annotated[float, typer.Option(help="Seconds to wait for the daemon that serves the new disk.", min=0)]
+
+
+@app.command(name="list")
+def list_(which: options.Mount = None, as_json: _Json = False) -> None:
+    """Show the disks of the pool: number, state, segments, fill level, and what happens next.
+
+    EXIT STATUS: 0 shown; 3 no daemon answers.
+    """
+    target = find_target(which)
+    document = control_socket.ask(target.socket, "status")
+    if settings.wants_json(as_json):
+        shown = {key: document[key] for key in ("name", "pool", "members", "missing_disks", "disks")}
+        typer.echo(json.dumps(shown, indent=2))
+        return
+    output = Output()
+    for disk in document["disks"]:
+        fill = "? %" if disk["used_percent"] is None else f"{disk['used_percent']:.1f} %"
+        size = "" if disk["total_bytes"] is None else f" of {approximate_size(disk['total_bytes'])}"
+        output.paragraph(
+            f"{disk['number']}  {disk['path']}  {disk['state']}  {count_of(disk['segments'], 'segment')}  "
+            f"{fill}{size}: {describe_disk(disk, document)}",
+            indent=3,
+        )
+    for path in document["missing_disks"]:
+        output.paragraph(f"?  {path}  missing", "bold red")
+    for path in document["members"]["lagging"]:
+        output.paragraph(f"{path} does not record the present list of members yet; it will when it can be written.")
+
+
+@app.command()
+def cordon(
+    disk: _Disk,
+    which: options.Mount = None,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Shown by `status` and `disk list`.")] = "",
+    dry_run: options.DryRun = False,
+    as_json: _Json = False,
+) -> None:
+    """Make no new segments on a disk, from the next segment on. Its segments are served, and expire, as before.
+
+    The disks record it, so it also holds after a restart.
+
+    EXIT STATUS: 0 cordoned; 3 no daemon answers; 4 refused: no such disk, or no other disk takes new segments.
+    """
+    answer = _ask(find_target(which), "disk-cordon", disk=disk, reason=reason, dry_run=dry_run)
+    _show_change(answer, "cordoned", dry_run=dry_run, as_json=as_json)
+
+
+@app.command()
+def uncordon(
+    disk: _Disk, which: options.Mount = None, dry_run: options.DryRun = False, as_json: _Json = False
+) -> None:
+    """Let a disk take new segments again.
+
+    EXIT STATUS: 0 it is not cordoned any longer; 3 no daemon answers; 4 refused: no such disk.
+    """
+    answer = _ask(find_target(which), "disk-uncordon", disk=disk, dry_run=dry_run)
+    _show_change(answer, "uncordoned", dry_run=dry_run, as_json=as_json)
+
+
+def _show_change(answer: dict[str, Any], word: str, *, dry_run: bool, as_json: bool) -> None:
+    if settings.wants_json(as_json):
+        typer.echo(json.dumps(answer))
+        return
+    disk = f"disk {answer['number']} ({answer['path']})"
+    if not answer["changed"]:
+        settings.say(f"{answer['name']}: {disk} is {word} already")
+    elif dry_run:
+        typer.echo(f"{answer['name']}: {disk} would be {word}; segments there: {answer['segments']:,}")
+    else:
+        settings.say(f"{answer['name']}: {disk} is {word}; segments there: {answer['segments']:,}")
+    for path in answer["lagging"]:
+        typer.echo(f"{path}: has not recorded the change yet; it will when it can be written", err=True)
+
+
+@app.command()
+def add(
+    directory: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIRECTORY", help="An empty directory on a filesystem of its own; it is made if it is absent."
+        ),
+    ],
+    which: options.Mount = None,
+    timeout: _Timeout = 30.0,
+    dry_run: options.DryRun = False,
+    as_json: _Json = False,
+) -> None:
+    """Add a disk to the pool of a running mount. The next segments use it. Nothing is unmounted.
+
+    The configuration file gets an entry for it, and another daemon takes the mount over (as with `restart`).
+    Interrupted at any moment, the command can be repeated.
+
+    EXIT STATUS: 0 the disk is added; 1 it has not joined within the timeout; 2 the configuration file cannot be
+    edited; 3 no daemon answers; 4 refused, and nothing has changed: the directory cannot become a disk, or no
+    daemon could take the mount over.
+    """
+    target = find_target(which)
+    path = path_argument(directory)
+    wants_json = settings.wants_json(as_json)
+    with ExitStack() as stack:
+        status = control_socket.ask(target.socket, "status")
+        file = _configuration(target.name, status)
+        stack.enter_context(config_edit.only_editor(file))
+        present = load_config(file)
+        require_same_mount(target.name, present, status, "the disk is not added")
+        planned = _plan_edit(present, file, path)
+        plan = _ask(target, "disk-prepare", directory=path, dry_run=True)
+        if dry_run:
+            _show_plan(plan, file, wants_json)
+            return
+        undo = stack.enter_context(ExitStack())
+        undo.callback(_forget, target, path, planned)
+        _ask(target, "disk-prepare", directory=path)
+        _rehearse(target.name, present if planned is None else planned.config, planned)
+        if planned is not None:
+            config_edit.write(planned)
+        done = _replace(target, timeout, undo)
+        disk = _wait_until_joined(target, path, time.monotonic() + timeout)
+    if wants_json:
+        document = {"name": target.name, "number": disk["number"], "path": path, "pid": done}
+        typer.echo(json.dumps(document))
+    else:
+        settings.say(f"{target.name}: {path} is disk {disk['number']} of the pool; the next segments use it")
+
+
+def _replace(target: Target, timeout: float, undo: ExitStack) -> int:
+    """Process id of the successor. From the moment on at which one may have started, nothing is undone."""
+    try:
+        pid = replace_daemon(target, timeout).pid
+    except RefusedError:
+        raise
+    except BaseException:
+        undo.pop_all()
+        raise
+    undo.pop_all()
+    return pid
+
+
+def _forget(target: Target, path: str, planned: Edit | None) -> None:
+    """Undo everything, unless a daemon that was started meanwhile serves the disk already."""
+    document = control_socket.ask(target.socket, "status")
+    if all(disk["path"] != path for disk in document["disks"]):
+        if planned is not None and planned.file.read_bytes() == planned.text.encode():
+            config_edit.take_back(planned)
+        _ask(target, "disk-forget", directory=path)
+
+
+def _ask(target: Target, verb: str, **arguments: str | bool) -> dict[str, Any]:
+    """The daemon's answer, with the mount's name. Raises RefusedError, UnreachableError, ControlError."""
+    answer = control_socket.ask(target.socket, verb, control_socket.PEER_TIMEOUT_S, **arguments)
+    if "refused" in answer:
+        raise RefusedError(f"{target.name}: {answer['refused']}")
+    return {"name": target.name, **answer}
+
+
+def _configuration(name: str, status: dict[str, Any]) -> str:
+    """Raises RefusedError if no other daemon could serve a new disk."""
+    daemon = status["daemon"]
+    file: str | None = daemon["configuration"]
+    if file is None:
+        raise RefusedError(
+            f"{name}: was mounted without a configuration file, so the next daemon would not know the new disk; "
+            "write a file with its disks (docs/reference/configuration.md), unmount, and mount that"
+        )
+    if not daemon["takeover_available"]:
+        raise RefusedError(
+            f"{name}: another daemon has to take the mount over to serve a new disk, and none could "
+            f"({daemon['takeover_unavailable_reason']}); correct that first"
+        )
+    return file
+
+
+def _plan_edit(present: Config, file: str, path: str) -> Edit | None:
+    """None if the file names the disk already: an earlier command was interrupted, or an operator has added it."""
+    if any(disk.path == path for disk in present.disks):
+        return None
+    planned = config_edit.add_disk(file, path)
+    config_edit.require_writable(planned)
+    return planned
+
+
+def _rehearse(name: str, config: Config, planned: Edit | None) -> None:
+    """Raises RefusedError if a daemon with the new configuration, not written yet, would not mount."""
+    with tempfile.TemporaryDirectory() as directory:
+        if planned is not None:
+            copy = Path(directory) / f"{config.name}.toml"
+            copy.write_text(planned.text, encoding="utf-8")
+            config = replace(config, file=str(copy))
+        reasons = why_not_mountable(config, configured_pool.on_missing(config))
+    if reasons:
+        raise RefusedError(
+            f"{name}: the disk is not added: the next mount would be refused: {'; '.join(reasons)}; correct that"
+        )
+
+
+def _wait_until_joined(target: Target, path: str, deadline: float) -> dict[str, Any]:
+    with waiting_line(f"{target.name}: waiting until {path} has joined"):
+        while True:
+            document = control_socket.ask(target.socket, "status")
+            for disk in document["disks"]:
+                if disk["path"] == path and disk["state"] != "joining":
+                    return dict(disk)
+            if time.monotonic() >= deadline:
+                raise AbsentError(
+                    f"{target.name}: {path} has not joined yet; it will when the disks can be written: see "
+                    "`commitlogfs disk list` and the daemon's log"
+                )
+            time.sleep(_POLL_S)
+
+
+def _show_plan(plan: dict[str, Any], file: str, wants_json: bool) -> None:
+    if wants_json:
+        typer.echo(json.dumps(plan))
+        return
+    made = "would be made and " if plan["is_new"] else "would "
+    typer.echo(
+        f"{plan['name']}: {plan['path']} {made}become disk {plan['number']} of the pool ({plan['filesystem']}, "
+        f"{approximate_size(plan['available_bytes'])} available); {file} would name it, and another daemon would "
+        "take over. Nothing is unmounted."
+    )

@@ -1,0 +1,128 @@
+"""Changes that a command makes in a configuration file. Comments, order and style of the file stay.
+
+The new text is parsed before anything is written, and must mean exactly the change. The file is replaced as a
+whole, so a crash leaves either the former or the new one.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+from tomlkit.items import AoT, Array
+
+from commitlogfs.console.errors import RefusedError
+from commitlogfs.mount.config.errors import ConfigError, Problem
+from commitlogfs.mount.config.model import Config, DiskConfig, parse_config
+from commitlogfs.mount.config.whole_file import remove_stale, write_whole
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Edit:
+    """One change of a configuration file."""
+
+    file: Path
+    """With links resolved: a link stays a link."""
+    former: bytes
+    text: str
+    config: Config
+    """Meaning of the new text."""
+
+
+def add_disk(file: str, path: str) -> Edit:
+    """The file with one more disk, `path`, with the common settings. Writes nothing. Raises ConfigError."""
+    real, former = _read(file)
+    before = parse_config(former.decode(), Path(file).stem, file)
+    try:
+        document = tomlkit.parse(former.decode())
+        _append(document["disks"], path)
+        text = tomlkit.dumps(document)
+    except (TOMLKitError, TypeError, ValueError) as error:
+        raise _by_hand(file, path, str(error)) from None
+    after = parse_config(text, Path(file).stem, file)
+    wanted = dataclasses.replace(before, disks=(*before.disks, DiskConfig(path, thresholds=before.thresholds)))
+    if dataclasses.replace(after, given=wanted.given) != wanted:
+        raise _by_hand(file, path, "the new text would also mean something else")
+    return Edit(real, former, text, dataclasses.replace(after, file=str(Path(file).absolute())))
+
+
+@contextlib.contextmanager
+def only_editor(file: str) -> Iterator[None]:
+    """No other command of commitlogfs edits files of this directory meanwhile. Raises RefusedError, ConfigError."""
+    directory = Path(file).resolve().parent
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ConfigError(file, _problem("read", error)) from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise RefusedError(
+            f"{directory}: another `commitlogfs disk` command is at work; wait for its end"
+        ) from None
+    finally:
+        os.close(fd)
+
+
+def require_writable(edit: Edit) -> None:
+    """Raises ConfigError if this user may not replace the file."""
+    if not os.access(edit.file.parent, os.W_OK):
+        problem = Problem("", "cannot be replaced by this user; run the command as its owner, or as root")
+        raise ConfigError(str(edit.file), problem)
+
+
+def write(edit: Edit) -> None:
+    """Replace the file durably; mode and owner stay. The caller is the `only_editor`. Raises ConfigError, also if
+    the file has changed meanwhile."""
+
+    def require_unchanged() -> None:
+        if edit.file.read_bytes() != edit.former:
+            problem = Problem("", "another program has changed it meanwhile; repeat the command")
+            raise ConfigError(str(edit.file), problem)
+
+    try:
+        remove_stale(edit.file)
+        like = edit.file.stat()
+        write_whole(edit.file, edit.text.encode(), replace=True, like=like, last_check=require_unchanged)
+    except OSError as error:
+        raise ConfigError(str(edit.file), _problem("written", error)) from error
+
+
+def take_back(edit: Edit) -> None:
+    """Undo `write`. Raises as `write` does."""
+    write(dataclasses.replace(edit, former=edit.text.encode(), text=edit.former.decode()))
+
+
+def _append(disks: object, path: str) -> None:
+    if isinstance(disks, AoT):
+        table = tomlkit.table()
+        table["path"] = path
+        disks.append(table)
+    elif isinstance(disks, Array):
+        item = tomlkit.inline_table()
+        item["path"] = path
+        disks.append(item)
+    else:
+        raise TypeError("`disks` is not an array")
+
+
+def _read(file: str) -> tuple[Path, bytes]:
+    try:
+        real = Path(file).resolve(strict=True)
+        return real, real.read_bytes()
+    except OSError as error:
+        raise ConfigError(file, _problem("read", error)) from None
+
+
+def _problem(what: str, error: OSError) -> Problem:
+    return Problem("", f"cannot be {what} ({os.strerror(error.errno or 0)}); correct owner, mode or space")
+
+
+def _by_hand(file: str, path: str, reason: str) -> ConfigError:
+    text = f"the disk {path} cannot be added to this text ({reason}); write `disks` as [[disks]] tables"
+    return ConfigError(file, Problem("", text))

@@ -1,0 +1,154 @@
+"""The control verbs that change the disks of the pool: cordons, and the preparation of a new disk.
+
+A disk joins, or leaves, by a hand-over: the daemon that starts next opens the disks that the configuration names
+(store/pool/joining.py). So no other part of a running daemon has to follow such a change.
+"""
+
+import logging
+import time
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from commitlogfs.fusefs.operations import CommitLogOperations
+from commitlogfs.mount.linux.fstab import unmounted_above
+from commitlogfs.mount.location import control_socket
+from commitlogfs.store.disks.disk import Disk
+from commitlogfs.store.disks.identity import require_recordable
+from commitlogfs.store.disks.membership import Cordon
+from commitlogfs.store.errors import PoolError
+from commitlogfs.store.events import log_event
+from commitlogfs.store.pool import joining
+
+log = logging.getLogger(__name__)
+
+RECORD_PATIENCE_S: Final = 3.0
+"""How long a verb waits for the disks' records of a change; they come later from disks that hang."""
+LONGEST_REASON: Final = 80
+"""Characters."""
+
+
+class DiskChanges:
+    """Answers one change after the other. A refusal is {"refused": why}, and nothing has changed then."""
+
+    def __init__(self, operations: CommitLogOperations) -> None:
+        self._operations = operations
+        self._commitlog = operations.commitlog
+        self._changing = trio.Lock()
+
+    def verbs(self) -> dict[str, control_socket.Answer]:
+        return {
+            "disk-cordon": self._cordon,
+            "disk-uncordon": self._uncordon,
+            "disk-prepare": self._prepare,
+            "disk-forget": self._forget,
+        }
+
+    # --- cordons -------------------------------------------------------------------------------------
+
+    async def _cordon(self, request: dict[str, Any]) -> dict[str, Any]:
+        reason = str(request.get("reason", ""))
+        if len(reason) > LONGEST_REASON:
+            return {"refused": f"the reason has {len(reason)} characters; give at most {LONGEST_REASON}"}
+        async with self._changing:
+            disk = self._find(str(request["disk"]))
+            if isinstance(disk, str):
+                return {"refused": disk}
+            eligibility = self._commitlog.evaluate(time.monotonic())
+            if not {*eligibility.eligible, *eligibility.above_force} - {disk.number}:
+                return {
+                    "refused": f"{disk.path}: no other disk takes new segments now, so the broker could not write; "
+                    "uncordon or repair another disk, free space there, or add one"
+                }
+            if disk.cordon is not None and disk.cordon.reason == reason:
+                return self._unchanged(disk)
+            since_s = round(time.time()) if disk.cordon is None else disk.cordon.since_s
+            return await self._set(disk, Cordon(since_s, reason), dry_run=bool(request.get("dry_run")))
+
+    async def _uncordon(self, request: dict[str, Any]) -> dict[str, Any]:
+        async with self._changing:
+            disk = self._find(str(request["disk"]))
+            if isinstance(disk, str):
+                return {"refused": disk}
+            if disk.cordon is None:
+                return self._unchanged(disk)
+            return await self._set(disk, None, dry_run=bool(request.get("dry_run")))
+
+    async def _set(self, disk: Disk, cordon: Cordon | None, *, dry_run: bool) -> dict[str, Any]:
+        lagging: list[Disk] = []
+        membership = self._commitlog.membership.cordoned(disk.number, cordon)
+        try:
+            require_recordable(replace(self._commitlog.identity_of(disk), membership=membership))
+        except PoolError as error:
+            return {"refused": str(error)}
+        if not dry_run:
+            lagging = await self._operations.member_records.change(membership, RECORD_PATIENCE_S)
+            event = "uncordoned" if cordon is None else "cordoned"
+            reason = None if cordon is None else cordon.reason
+            log_event(log, logging.WARNING, event, disk=disk.path, reason=reason)
+        return {**self._describe(disk), "changed": True, "lagging": [other.path for other in lagging]}
+
+    def _unchanged(self, disk: Disk) -> dict[str, Any]:
+        return {**self._describe(disk), "changed": False, "lagging": []}
+
+    def _describe(self, disk: Disk) -> dict[str, Any]:
+        return {
+            "number": disk.number,
+            "path": disk.path,
+            "segments": self._commitlog.catalog.count_on_disk(disk.number),
+        }
+
+    def _find(self, text: str) -> Disk | str:
+        """The disk of this number or path; the reason if there is none."""
+        for disk in self._commitlog.disks.values():
+            if text in (str(disk.number), disk.path):
+                return disk
+        known = ", ".join(f"{disk.number} {disk.path}" for disk in self._commitlog.disks.values())
+        return f"{text}: no disk of the pool has this number or path; its disks are {known}"
+
+    # --- joining -------------------------------------------------------------------------------------
+
+    async def _prepare(self, request: dict[str, Any]) -> dict[str, Any]:
+        path, dry_run = str(request["directory"]), bool(request.get("dry_run"))
+        unmounted = await trio.to_thread.run_sync(unmounted_above, path)
+        if unmounted is not None:
+            return {
+                "refused": f"{path}: /etc/fstab names {unmounted}, but nothing is mounted there; mount it first"
+            }
+        async with self._changing:
+            log_ = self._commitlog
+            plan_now = partial(
+                joining.plan_joining,
+                path,
+                log_.pool_id,
+                log_.segment_size,
+                log_.membership,
+                list(log_.disks.values()),
+            )
+            try:
+                plan = await trio.to_thread.run_sync(plan_now)
+                if not dry_run:
+                    await trio.to_thread.run_sync(joining.prepare, plan, log_.pool_id)
+            except PoolError as error:
+                return {"refused": str(error)}
+        if not dry_run:
+            log_event(log, logging.INFO, "disk_prepared", disk=path, number=plan.number)
+        return {
+            "number": plan.number,
+            "path": plan.path,
+            "filesystem": plan.filesystem,
+            "is_new": plan.is_new,
+            "total_bytes": plan.usage.total_bytes,
+            "available_bytes": plan.usage.available_bytes,
+        }
+
+    async def _forget(self, request: dict[str, Any]) -> dict[str, Any]:
+        path = str(request["directory"])
+        async with self._changing:
+            try:
+                await trio.to_thread.run_sync(joining.forget, path, self._commitlog.pool_id)
+            except PoolError as error:
+                return {"refused": str(error)}
+        return {"path": path}

@@ -1,0 +1,56 @@
+"""Replacing a running daemon: it hands over, and its successor answers."""
+
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from commitlogfs.console.errors import AbsentError, RefusedError, UnreachableError
+from commitlogfs.console.output import waiting_line
+from commitlogfs.mount.location import control_socket
+from commitlogfs.mount.location.which_mount import Target
+
+_ASK_TIMEOUT_S: Final = 1.0
+_PAUSE_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """Process ids of the former daemon and of its successor, and the time until the latter answered."""
+
+    former: int
+    pid: int
+    seconds: float
+
+
+def replace_daemon(target: Target, timeout_s: float, *, force: bool = False) -> Replaced:
+    """Let the daemon hand over, and wait for its successor.
+
+    With `force`, a program that cannot be loaded does not refuse it. Raises UnreachableError; RefusedError if the
+    daemon does not hand over; AbsentError if no successor answers within `timeout_s`.
+    """
+    started = time.monotonic()
+    answer = control_socket.ask(target.socket, "restart", force=force)
+    if "refused" in answer:
+        raise RefusedError(f"{target.name}: not restarted: {answer['refused']}")
+    former: int = answer["pid"]
+    with waiting_line(f"{target.name}: daemon {former} has handed over, waiting for its successor"):
+        pid = _wait_for_successor(target, former, started + timeout_s)
+    if pid is None:
+        raise AbsentError(
+            f"{target.name}: no successor of daemon {former} has answered within {timeout_s:g} s, and requests "
+            "wait; see the daemon's log for the reason"
+        )
+    return Replaced(former, pid, time.monotonic() - started)
+
+
+def _wait_for_successor(target: Target, former: int, deadline: float) -> int | None:
+    while True:
+        # For a moment no daemon answers, and a starting one does not answer at once.
+        with contextlib.suppress(UnreachableError):
+            pid: int = control_socket.ask(target.socket, "status", _ASK_TIMEOUT_S)["daemon"]["pid"]
+            if pid != former:
+                return pid
+        if time.monotonic() >= deadline:
+            return None
+        time.sleep(_PAUSE_S)

@@ -1,0 +1,157 @@
+"""How a directory becomes a disk of a pool that is mounted.
+
+1. `prepare` marks the directory with the pool, and with the id that the disk will have. Nothing else changes.
+2. The configuration names the directory.
+3. The next daemon finds the mark there, gives the disk a number, and makes the next generation of the list of
+   members. The other disks record it first, then the new disk gets its identity, and last it loses its mark.
+   Only then it gets segments.
+
+A crash before step 2 leaves a mark that nothing reads. A crash after it is completed by the next start: the mark
+tells a new disk from the bare directory of a disk that is not mounted. All functions block.
+"""
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from commitlogfs.store import layout
+from commitlogfs.store.disks import identity
+from commitlogfs.store.disks.directories import (
+    DiskSpec,
+    OpenDirectory,
+    compare_directories,
+    first_entry,
+    open_spec,
+    refuse_on,
+    require_writable,
+)
+from commitlogfs.store.disks.disk import Disk
+from commitlogfs.store.disks.identity import DiskIdentity, Joining, RootAttributes
+from commitlogfs.store.disks.membership import LARGEST_DISK_NUMBER, Membership
+from commitlogfs.store.errors import PoolError
+from commitlogfs.store.files import durable
+from commitlogfs.store.files.usage import DiskUsage, measure_usage
+from commitlogfs.store.findings import REPAIR_DISK
+from commitlogfs.store.segment import BaseOffset
+from commitlogfs.store.thresholds import Thresholds
+
+
+@dataclass(frozen=True, slots=True)
+class JoiningPlan:
+    """A directory that can become a disk of the pool."""
+
+    path: str
+    number: int
+    """The number that the disk will have, unless another one joins before."""
+    filesystem: str
+    usage: DiskUsage
+    is_new: bool
+    """Whether the directory does not exist yet; `prepare` makes it."""
+
+
+def plan_joining(
+    path: str, pool_id: str, segment_size: int, membership: Membership, disks: Sequence[Disk]
+) -> JoiningPlan:
+    """Check whether the directory at `path` can become a disk. It may be absent if its parent exists. Changes
+    nothing. Raises PoolError."""
+    if membership.last_number >= LARGEST_DISK_NUMBER:
+        raise PoolError(f"{path}: the pool has used all {LARGEST_DISK_NUMBER} disk numbers; make a new pool")
+    following = membership.joined_by(str(uuid.uuid4()), path)
+    own = following.members[-1]
+    identity.require_recordable(DiskIdentity(pool_id, own.disk_id, own.number, segment_size, following))
+    is_new = not os.path.lexists(path)
+    looked_at = os.path.dirname(path) if is_new else path
+    if is_new and not os.path.isdir(looked_at):
+        raise PoolError(f"{path}: neither it nor {looked_at} exists; mount the disk first")
+    with _opened(looked_at) as directory:
+        refuse_on(compare_directories([directory]))
+        if not is_new:
+            _require_unused(directory, pool_id)
+        _require_filesystem_of_its_own(path, directory.device, disks)
+        require_writable(directory)
+        usage = measure_usage(directory.dirfd)
+        if usage.total_bytes < segment_size:
+            raise PoolError(
+                f"{path}: its filesystem has {usage.total_bytes:,} bytes, and one segment has {segment_size:,}; "
+                "add a larger disk"
+            )
+        return JoiningPlan(path, own.number, directory.filesystem.name, usage, is_new)
+
+
+def prepare(plan: JoiningPlan, pool_id: str) -> None:
+    """Mark the directory durably; make it (mode 0700) if it is new. Raises PoolError."""
+    try:
+        if plan.is_new:
+            os.mkdir(plan.path, 0o700)
+        with _opened(plan.path) as directory:
+            if directory.joining is not None:
+                return  # some disks may record this id already
+            mark = Joining(pool_id, str(uuid.uuid4()))
+            durable.write_xattr(directory.dirfd, layout.XATTR_JOINING, identity.format_joining(mark))
+    except OSError as error:
+        raise PoolError(
+            f"{plan.path}: cannot be prepared ({os.strerror(error.errno or 0)}); {REPAIR_DISK}"
+        ) from error
+
+
+def forget(path: str, pool_id: str) -> None:
+    """Undo `prepare`, but for the directory. Raises PoolError."""
+    try:
+        with _opened(path) as directory:
+            if directory.joining is not None and directory.joining.pool_id == pool_id:
+                durable.remove_xattr(directory.dirfd, layout.XATTR_JOINING)
+    except OSError as error:
+        raise PoolError(
+            f"{path}: the mark of the new disk cannot be removed ({os.strerror(error.errno or 0)})"
+        ) from error
+
+
+def complete(dirfd: int, own: DiskIdentity, root: RootAttributes, newest: BaseOffset | None) -> None:
+    """Step 3 on the new disk itself. Raises OSError."""
+    os.setxattr(dirfd, layout.XATTR_ROOT, identity.format_root(root))
+    os.setxattr(dirfd, layout.XATTR_NEWEST, identity.format_newest(newest))
+    identity.write_identity(dirfd, own)
+    durable.remove_xattr(dirfd, layout.XATTR_JOINING)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[OpenDirectory]:
+    """The open directory. Raises PoolError."""
+    directory = open_spec(DiskSpec(path, Thresholds()))
+    try:
+        yield directory
+    finally:
+        os.close(directory.dirfd)
+
+
+def _require_unused(directory: OpenDirectory, pool_id: str) -> None:
+    path, known, joining = directory.spec.path, directory.identity, directory.joining
+    if joining is not None and joining.pool_id != pool_id:
+        raise PoolError(f"{path}: is about to be added to pool {joining.pool_id}; choose another directory")
+    if joining is None and known is not None:
+        if known.pool_id == pool_id:
+            raise PoolError(f"{path}: is, or was, disk {known.number} of this pool; see `commitlogfs disk list`")
+        raise PoolError(
+            f"{path}: is a disk of pool {known.pool_id}; if that pool is given up, move its segments away, then: "
+            f"setfattr -x {layout.XATTR_IDENTITY} {path}"
+        )
+    entry = first_entry(directory)
+    if entry is not None:
+        raise PoolError(f"{path}: not empty (it holds {entry}); give an empty directory")
+
+
+def _require_filesystem_of_its_own(path: str, device: int, disks: Sequence[Disk]) -> None:
+    """A pool whose disks share a filesystem already is for tests, and may grow as it is."""
+    devices = [os.fstat(disk.dirfd).st_dev for disk in disks]
+    if len(set(devices)) < len(devices):
+        return
+    for disk, other in zip(disks, devices, strict=True):
+        if device == other:
+            raise PoolError(
+                f"{path}: on the same filesystem as {disk.path}, so it adds neither space nor safety; "
+                "mount the new disk there first"
+            )
+    if device == os.stat("/").st_dev:
+        raise PoolError(f"{path}: on the root filesystem; mount the new disk there first")

@@ -1,0 +1,207 @@
+"""Which directories are disks of the pool, by the newest list of members that any of them records."""
+
+from collections import Counter
+from collections.abc import Set
+from dataclasses import dataclass, field
+
+from commitlogfs.store.disks.directories import DiskSpec, OpenDirectory, first_entry
+from commitlogfs.store.disks.identity import DiskIdentity
+from commitlogfs.store.disks.membership import DiskNumber, Member, Membership
+from commitlogfs.store.errors import NoIdentityError
+from commitlogfs.store.findings import Finding, FindingCode, Severity
+
+_ABSENT = frozenset({FindingCode.DISK_MISSING, FindingCode.DISK_WITHOUT_IDENTITY})
+"""Findings about a configured path at which no disk of a pool can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDisk:
+    """A directory that is a disk of the pool, or that this start of a daemon makes one."""
+
+    directory: OpenDirectory
+    member: Member
+    """Its entry in the newest list."""
+    recorded: int | None
+    """Generation of the list that the disk itself records; None if it has no identity yet."""
+
+
+@dataclass(slots=True)
+class Found:
+    """Result of `find_members`."""
+
+    pool_id: str
+    segment_size: int
+    membership: Membership
+    """The newest list, with the disks that join."""
+    disks: list[FoundDisk] = field(default_factory=list)
+    """In order of their numbers."""
+    findings: list[Finding] = field(default_factory=list)
+
+    def _report(self, code: FindingCode, severity: Severity, path: str, message: str, remedy: str) -> None:
+        self.findings.append(Finding(code, severity, path, "", message, remedy))
+
+
+def find_members(directories: list[OpenDirectory]) -> Found:
+    """The disks of the pool to which most of the directories belong, and findings for all other directories.
+
+    A directory that `disk add` has prepared joins: it gets the next number. Changes nothing. Raises
+    NoIdentityError, OSError.
+    """
+    identities = _identities_of_one_pool(directories)
+    newest = max(identities, key=lambda identity: identity.membership.generation)
+    found = Found(newest.pool_id, newest.segment_size, newest.membership)
+    _compare_lists(found, directories)
+    seen: dict[str, OpenDirectory] = {}
+    joining: list[tuple[OpenDirectory, str]] = []
+    for directory in directories:
+        disk_id = _claimed_id(found, directory)
+        if disk_id is None:
+            continue
+        if disk_id in seen:
+            _report_twin(found, directory, seen[disk_id])
+            continue
+        seen[disk_id] = directory
+        member = newest.membership.with_id(disk_id)
+        if member is not None:
+            known = directory.identity
+            found.disks.append(FoundDisk(directory, member, None if known is None else known.membership.generation))
+        elif directory.joining is None:
+            found._report(
+                FindingCode.DISK_REMOVED,
+                Severity.REFUSES,
+                directory.spec.path,
+                "is no member of the pool any longer: it was removed while it was away",
+                "remove it from the configuration",
+            )
+        else:
+            joining.append((directory, disk_id))
+    for directory, disk_id in joining:
+        _join(found, directory, disk_id)
+    found.disks.sort(key=lambda disk: disk.member.number)
+    return found
+
+
+def missing_members(
+    found: Found, present: Set[DiskNumber], specs: tuple[DiskSpec, ...], findings: list[Finding]
+) -> tuple[list[str], list[Finding]]:
+    """Paths of the members that are not `present`, and a finding for each one about whose path `findings` do not
+    report yet."""
+    configured = {spec.path for spec in specs}
+    unreadable = {disk.member.number for disk in found.disks} - present
+    absent = {finding.disk for finding in findings if finding.code in _ABSENT}
+    absent |= {member.path for member in found.membership.members if member.number in unreadable}
+    missing = [member for member in found.membership.members if member.number not in present]
+    more = []
+    for member in missing:
+        if member.path in absent:
+            continue
+        if absent or member.path in configured:
+            code, reason = FindingCode.DISK_MISSING, "is missing (this was its last path)"
+        else:
+            code, reason = FindingCode.DISK_NOT_CONFIGURED, "is not in the configuration (this was its last path)"
+        more.append(
+            Finding(
+                code,
+                Severity.REFUSES,
+                member.path,
+                "",
+                f"disk {member.number} of the pool {reason}",
+                "mount it and name it in the configuration",
+            )
+        )
+    return [member.path for member in missing], more
+
+
+def _identities_of_one_pool(directories: list[OpenDirectory]) -> list[DiskIdentity]:
+    """Identities of the pool to which most directories belong. Those of directories that are about to join do not
+    count: they are records of an attempt that was not completed. Raises NoIdentityError."""
+    all_known = [d.identity for d in directories if d.identity is not None]
+    counting = [d.identity for d in directories if d.identity is not None and d.joining is None] or all_known
+    if not counting:
+        paths = ", ".join(directory.spec.path for directory in directories)
+        raise NoIdentityError(
+            f"{paths}: no disk carries a commitlogfs identity; mount the disks, "
+            "or make a pool: `commitlogfs init` for a new one, `commitlogfs adopt` for an existing commitlog"
+        )
+    pool_id = Counter(identity.pool_id for identity in counting).most_common(1)[0][0]
+    return [identity for identity in counting if identity.pool_id == pool_id]
+
+
+def _compare_lists(found: Found, directories: list[OpenDirectory]) -> None:
+    """One generation has one list, unless disks that were never connected at once have each been changed."""
+    for directory in directories:
+        known = directory.identity
+        if known is None or known.pool_id != found.pool_id or directory.joining is not None:
+            continue
+        own, newest = known.membership, found.membership
+        if own.generation == newest.generation and own != newest:
+            found._report(
+                FindingCode.MEMBERS_DIFFER,
+                Severity.REFUSES_ALWAYS,
+                directory.spec.path,
+                f"records other members than another disk (both in generation {own.generation}): "
+                "the two were changed while each was away from the other",
+                'remove this disk from the configuration, mount the others with on_missing = "degraded", and copy '
+                "its segments into the mount",
+            )
+
+
+def _claimed_id(found: Found, directory: OpenDirectory) -> str | None:
+    """Id of the disk of this pool that the directory is, or is to become; None, with a finding, if it is none."""
+    known, joining = directory.identity, directory.joining
+    if joining is not None and joining.pool_id == found.pool_id:
+        return joining.disk_id
+    if known is None:
+        found._report(
+            FindingCode.DISK_WITHOUT_IDENTITY,
+            Severity.REFUSES,
+            directory.spec.path,
+            "carries no identity (most likely the bare directory of a disk that is not mounted)",
+            "mount the disk there; `commitlogfs disk add` adds a new disk to a pool",
+        )
+        return None
+    if known.pool_id != found.pool_id:
+        found._report(
+            FindingCode.DISK_OF_ANOTHER_POOL,
+            Severity.REFUSES_ALWAYS,
+            directory.spec.path,
+            f"belongs to pool {known.pool_id}, the others to {found.pool_id}",
+            "correct the path, or mount the right disk there",
+        )
+        return None
+    return known.disk_id
+
+
+def _report_twin(found: Found, directory: OpenDirectory, twin: OpenDirectory) -> None:
+    if (twin.device, twin.ino) == (directory.device, directory.ino):
+        return  # compare_directories reports it
+    found._report(
+        FindingCode.DISK_TWICE,
+        Severity.REFUSES_ALWAYS,
+        directory.spec.path,
+        f"carries the same identity as {twin.spec.path} (a copy or a clone)",
+        "unmount the copy, or correct the path",
+    )
+
+
+def _join(found: Found, directory: OpenDirectory, disk_id: str) -> None:
+    path = directory.spec.path
+    entry = first_entry(directory)
+    if entry is not None:
+        found._report(
+            FindingCode.DISK_NOT_EMPTY,
+            Severity.REFUSES,
+            path,
+            f"was to be added to the pool, but is not empty (it holds {entry})",
+            "move that away, or remove the disk from the configuration",
+        )
+        return
+    found.membership = found.membership.joined_by(disk_id, path)
+    found.disks.append(FoundDisk(directory, found.membership.members[-1], None))
+    found._report(
+        FindingCode.DISK_JOINS,
+        Severity.NOTE,
+        path,
+        f"becomes disk {found.membership.last_number} of the pool",
+        "nothing to do: the daemon that starts next completes it",
+    )

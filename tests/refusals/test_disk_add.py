@@ -1,0 +1,136 @@
+"""Refusals of `disk add`: one line, exit status 4 (2 for the configuration), and nothing has changed."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.command_line import Ran
+from support.loop_disks import MIB, DiskFarm
+from support.pools import PoolMount
+
+from commitlogfs.mount.config import edit
+from commitlogfs.store import layout
+
+pytestmark = [pytest.mark.mounted, pytest.mark.root]
+
+
+def refused(pool: PoolMount, path: Path | str, status: int = 4) -> str:
+    """The one line of a refusal, for the same reason in a dry run."""
+    before = (pool.config.read_bytes(), pool.ask("status")["members"], _attributes(path))
+    dry = pool.cli("disk", "add", path, pool.name, "--dry-run")
+    ran = pool.cli("disk", "add", path, pool.name)
+    assert (ran.status, ran.out, ran.err) == (status, "", dry.err)
+    assert ran.err.count("\n") == 1
+    assert (pool.config.read_bytes(), pool.ask("status")["members"], _attributes(path)) == before
+    return ran.err.removeprefix("commitlogfs: ").rstrip("\n")
+
+
+def _attributes(path: Path | str) -> list[str] | None:
+    return sorted(os.listxattr(path)) if os.path.isdir(path) else None
+
+
+@pytest.fixture
+def pool(make_pool: Callable[..., PoolMount]) -> PoolMount:
+    pool = make_pool(2)
+    pool.start("--watchdog", "0")
+    return pool
+
+
+def test_a_directory_that_is_not_empty(pool: PoolMount, workdir: Path):
+    directory = workdir / "new"
+    directory.mkdir()
+    (directory / "photo.jpg").touch()
+    assert refused(pool, directory) == (
+        f"test: {directory}: not empty (it holds photo.jpg); give an empty directory"
+    )
+
+
+def test_a_disk_of_the_pool_itself(pool: PoolMount):
+    assert refused(pool, pool.disks[0]) == (
+        f"test: {pool.disks[0]}: is, or was, disk 1 of this pool; see `commitlogfs disk list`"
+    )
+
+
+def test_a_disk_of_another_pool(pool: PoolMount, workdir: Path):
+    other = workdir / "other"
+    assert pool.cli("init", "--disks", other).status == 0
+    text = refused(pool, other)
+    assert text.startswith(f"test: {other}: is a disk of pool ")
+    assert text.endswith(f"setfattr -x {layout.XATTR_IDENTITY} {other}")
+
+
+def test_a_file_and_a_directory_whose_parent_is_absent(pool: PoolMount, workdir: Path):
+    (workdir / "file").touch()
+    assert "file: not a directory" in refused(pool, workdir / "file")
+    absent = workdir / "absent" / "commitlog"
+    assert refused(pool, absent) == f"test: {absent}: neither it nor {absent.parent} exists; mount the disk first"
+
+
+def test_a_directory_inside_a_disk_or_the_mount(pool: PoolMount):
+    assert "overlap" in refused(pool, pool.disks[0] / "below", 2)
+    assert "mountpoint" in refused(pool, pool.mountpoint / "below", 2)
+
+
+def test_a_mount_without_keeper(make_pool: Callable[..., PoolMount], workdir: Path):
+    pool = make_pool(2)
+    pool.start()
+    assert refused(pool, workdir / "new") == (
+        "test: another daemon has to take the mount over to serve a new disk, and none could "
+        "(no keeper and no service manager keeps the descriptors of the mount); correct that first"
+    )
+
+
+def test_a_configuration_that_a_running_mount_cannot_follow(pool: PoolMount, workdir: Path):
+    pool.config.write_text(pool.config.read_text().replace("segment_size = 1048576", "segment_size = 2097152"))
+    text = refused(pool, workdir / "new")
+    assert text.startswith(
+        f"test: the disk is not added: {pool.config} changes segment_size from 1048576 to 2097152"
+    )
+
+
+def test_two_commands_at_once(pool: PoolMount, workdir: Path):
+    with edit.only_editor(str(pool.config)):
+        text = refused(pool, workdir / "new")
+    assert text == f"{workdir}: another `commitlogfs disk` command is at work; wait for its end"
+
+
+def test_filesystems(disk_farm: DiskFarm, make_pool: Callable[..., PoolMount], workdir: Path):
+    """Shared with a member, the root filesystem, unsuitable, read-only, too small for a segment."""
+    first, second, third = (disk_farm.add("ext4", 64 * MIB) for _ in range(3))
+    for disk in (first, second):
+        (disk.path / "commitlog").mkdir()
+    pool = make_pool(disks=[first.path / "commitlog", second.path / "commitlog"], segment_size=32 * MIB)
+    pool.start("--watchdog", "0")
+    same = refused(pool, first.path / "another")
+    assert same.startswith(
+        f"test: {first.path}/another: on the same filesystem as {first.path}/commitlog, so it adds"
+    )
+    bare = workdir / "data4" / "commitlog"  # as on the disk that is to be mounted at data4
+    bare.parent.mkdir()
+    if os.stat(workdir).st_dev == os.stat("/").st_dev:
+        assert refused(pool, bare) == f"test: {bare}: on the root filesystem; mount the new disk there first"
+    assert "use ext4 or xfs [filesystem-unsuitable]" in refused(pool, "/proc/sys")
+    small = disk_farm.add("ext4", 16 * MIB)
+    assert "and one segment has 33,554,432; add a larger disk" in refused(pool, small.path)
+    third.remount_ro()
+    assert "its filesystem is read-only" in refused(pool, third.path / "commitlog")
+    third.remount_rw()
+    ran = pool.cli("disk", "add", third.path / "commitlog", pool.name)
+    assert ran.status == 0, ran.err
+
+
+def test_what_the_next_mount_would_refuse(pool: PoolMount, workdir: Path):
+    """A reason that has nothing to do with the new disk."""
+    pool.make_segments(range(4))
+    name = pool.path(1).name
+    os.rename(pool.disks[1] / name, workdir / "away")
+    before = pool.config.read_bytes()
+    (workdir / "new").mkdir()
+    ran: Ran = pool.cli("disk", "add", workdir / "new", pool.name)
+    os.rename(workdir / "away", pool.disks[1] / name)
+    assert ran.status == 4
+    assert ran.err.startswith("commitlogfs: test: the disk is not added: the next mount would be refused: ")
+    assert "[gap]" in ran.err
+    assert pool.config.read_bytes() == before
+    assert os.listxattr(workdir / "new") == []

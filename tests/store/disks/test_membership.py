@@ -1,0 +1,48 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commitlogfs.store.disks.membership import LARGEST_DISK_NUMBER, Cordon, DiskNumber, Member, Membership
+
+FIRST = Membership((Member(DiskNumber(1), "a", "/data1"), Member(DiskNumber(2), "b", "/data2")), 0, DiskNumber(2))
+
+
+def test_a_disk_joins_under_the_next_number():
+    joined = FIRST.joined_by("c", "/data3")
+    assert joined.members == (*FIRST.members, Member(DiskNumber(3), "c", "/data3"))
+    assert (joined.generation, joined.last_number) == (1, 3)
+    assert joined.with_id("c") == joined.member(DiskNumber(3))
+    assert joined.with_id("d") is None
+
+
+def test_a_number_is_not_given_out_again():
+    used = Membership(FIRST.members, 7, DiskNumber(9))
+    assert used.joined_by("c", "/data3").last_number == 10
+
+
+def test_numbers_end():
+    with pytest.raises(ValueError, match="all 4095 disk numbers"):
+        Membership(FIRST.members, 7, DiskNumber(LARGEST_DISK_NUMBER)).joined_by("c", "/data3")
+
+
+def test_a_cordon_comes_and_goes():
+    cordon = Cordon(1_700_000_000, "noisy")
+    cordoned = FIRST.cordoned(DiskNumber(2), cordon)
+    assert [member.cordon for member in cordoned.members] == [None, cordon]
+    freed = cordoned.cordoned(DiskNumber(2), None)
+    assert freed.members == FIRST.members
+    assert freed.generation == 2
+
+
+@given(st.lists(st.sampled_from(["join", "cordon", "uncordon"]), max_size=20))
+def test_every_change_makes_the_next_generation_and_keeps_the_order(changes):
+    membership = FIRST
+    for number, change in enumerate(changes, start=1):
+        if change == "join":
+            membership = membership.joined_by(f"id{number}", "/x")
+        else:
+            membership = membership.cordoned(DiskNumber(1), Cordon(number) if change == "cordon" else None)
+        assert membership.generation == number
+    numbers = [member.number for member in membership.members]
+    assert numbers == sorted(set(numbers))
+    assert membership.last_number == max(numbers)

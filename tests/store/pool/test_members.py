@@ -1,0 +1,144 @@
+"""Which directories are the pool's disks: by the newest list, whatever some of them still record."""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from support.member_directories import NAME, SIZE, Directories
+
+from commitlogfs.store.disks.directories import DiskSpec
+from commitlogfs.store.disks.disk import DiskState
+from commitlogfs.store.disks.membership import Cordon, DiskNumber, Membership
+from commitlogfs.store.findings import FindingCode, Severity
+from commitlogfs.store.pool.open import OnMissing, Pool, PoolRefusedError, require_mountable
+from commitlogfs.store.thresholds import Thresholds
+
+
+@pytest.fixture
+def directories(workdir: Path) -> Directories:
+    return Directories(workdir)
+
+
+def refusal(directories: Directories, *specs: DiskSpec, on_missing: OnMissing = OnMissing.REFUSE) -> str:
+    with closing(directories.open(*specs)) as pool, pytest.raises(PoolRefusedError) as refused:
+        require_mountable(pool, on_missing)
+    return str(refused.value)
+
+
+def findings(pool: Pool, code: FindingCode) -> list[Severity]:
+    return [finding.severity for finding in pool.findings if finding.code is code]
+
+
+def test_a_pool_of_a_former_version_has_generation_0(directories):
+    with closing(directories.open(*directories.specs)) as pool:
+        assert pool.membership == directories.first
+        assert pool.recorded == {1: 0, 2: 0, 3: 0}
+        assert not pool.findings or not findings(pool, FindingCode.DISK_JOINS)
+
+
+def test_the_newest_list_counts_and_the_others_lag(directories):
+    cordoned = directories.first.cordoned(DiskNumber(2), Cordon(1_700_000_000, "noisy"))
+    directories.record(directories.specs[2], 3, cordoned)
+    with closing(directories.open(*directories.specs)) as pool:
+        require_mountable(pool, OnMissing.REFUSE)
+        assert pool.membership == cordoned
+        assert pool.recorded == {1: 0, 2: 0, 3: 1}
+        assert [disk.intended_state for disk in pool.disks] == [DiskState.RW, DiskState.CORDONED, DiskState.RW]
+        assert pool.disks[1].cordon == Cordon(1_700_000_000, "noisy")
+
+
+def test_a_marked_directory_joins(directories):
+    directories.mark(directories.new, "new")
+    with closing(directories.open(*directories.specs, directories.new)) as pool:
+        require_mountable(pool, OnMissing.REFUSE)
+        assert pool.membership == directories.first.joined_by("new", directories.new.path)
+        assert pool.recorded == {1: 0, 2: 0, 3: 0, 4: None}
+        assert pool.disks[3].intended_state is DiskState.JOINING
+        assert findings(pool, FindingCode.DISK_JOINS) == [Severity.NOTE]
+
+
+def test_a_directory_without_mark_does_not_join(directories):
+    """It is most likely the bare directory of a disk that is not mounted."""
+    text = refusal(directories, *directories.specs, directories.new)
+    assert "disk4: carries no identity" in text
+    assert "`commitlogfs disk add` adds a new disk" in text
+
+
+def test_a_directory_marked_for_another_pool_does_not_join(directories):
+    directories.mark(directories.new, "new", pool_id="another")
+    assert "disk4: carries no identity" in refusal(directories, *directories.specs, directories.new)
+
+
+def test_a_marked_directory_with_content_does_not_join(directories):
+    directories.mark(directories.new, "new")
+    Path(directories.new.path, NAME).write_bytes(b"x" * SIZE)
+    text = refusal(directories, *directories.specs, directories.new)
+    assert f"disk4: was to be added to the pool, but is not empty (it holds {NAME})" in text
+
+
+def test_several_disks_join_at_once_with_numbers_of_their_own(directories, workdir):
+    another = DiskSpec(str(workdir / "disk5"), Thresholds())
+    Path(another.path).mkdir()
+    directories.mark(another, "another")
+    directories.mark(directories.new, "new")
+    with closing(directories.open(*directories.specs, another, directories.new)) as pool:
+        assert [(disk.number, disk.disk_id) for disk in pool.disks[3:]] == [(4, "another"), (5, "new")]
+        assert pool.membership.generation == 2
+
+
+def test_what_an_interrupted_attempt_left_on_the_new_disk_does_not_count(directories):
+    """It had recorded itself, but no disk of the pool had, and the pool's list has changed since."""
+    directories.record(directories.new, 4, directories.first.joined_by("new", directories.new.path))
+    directories.mark(directories.new, "new")
+    cordoned = directories.first.cordoned(DiskNumber(1), Cordon(5))
+    for number, spec in enumerate(directories.specs, start=1):
+        directories.record(spec, number, cordoned)
+    with closing(directories.open(*directories.specs, directories.new)) as pool:
+        require_mountable(pool, OnMissing.REFUSE)
+        assert pool.membership == cordoned.joined_by("new", directories.new.path)
+
+
+def test_a_disk_that_others_record_already_keeps_its_number(directories):
+    joined = directories.first.joined_by("new", directories.new.path)
+    directories.record(directories.specs[0], 1, joined)
+    directories.mark(directories.new, "new")
+    with closing(directories.open(*directories.specs, directories.new)) as pool:
+        require_mountable(pool, OnMissing.REFUSE)
+        assert pool.membership == joined
+        assert pool.recorded == {1: 1, 2: 0, 3: 0, 4: None}
+
+
+def test_a_disk_that_others_record_already_is_missed(directories):
+    """It may have been taken out of the configuration by hand."""
+    directories.record(directories.specs[0], 1, directories.first.joined_by("new", directories.new.path))
+    text = refusal(directories, *directories.specs)
+    assert "disk4: disk 4 of the pool is not in the configuration" in text
+
+
+def test_a_removed_disk_that_returns_is_refused(directories):
+    without = Membership(directories.first.members[:2], 1, DiskNumber(3))
+    for number in (1, 2):
+        directories.record(directories.specs[number - 1], number, without)
+    text = refusal(directories, *directories.specs)
+    assert "disk3: is no member of the pool any longer" in text
+    assert "remove it from the configuration" in text
+    with closing(directories.open(*directories.specs[:2])) as pool:
+        require_mountable(pool, OnMissing.REFUSE)
+        assert pool.missing == []
+
+
+@pytest.mark.parametrize("on_missing", OnMissing)
+def test_two_lists_of_one_generation_refuse_every_mount(directories, on_missing):
+    directories.record(directories.specs[0], 1, directories.first.cordoned(DiskNumber(2), Cordon(1)))
+    directories.record(directories.specs[1], 2, directories.first.cordoned(DiskNumber(1), Cordon(1)))
+    text = refusal(directories, *directories.specs, on_missing=on_missing)
+    assert "records other members than another disk (both in generation 1)" in text
+
+
+def test_a_copy_of_a_new_disk_is_refused(directories, workdir):
+    copy = DiskSpec(str(workdir / "copy"), Thresholds())
+    Path(copy.path).mkdir()
+    directories.mark(copy, "new")
+    directories.mark(directories.new, "new")
+    text = refusal(directories, *directories.specs, directories.new, copy)
+    assert "copy: carries the same identity as" in text
