@@ -28,6 +28,7 @@ class FindingCode(Enum):
     DISK_NOT_CONFIGURED = "disk-not-configured"
     DISK_REMOVED = "disk-removed"
     DISK_JOINS = "disk-joins"
+    DISK_LEFT = "disk-left"
     DISK_NOT_EMPTY = "disk-not-empty"
     MEMBERS_DIFFER = "members-differ"
     DISKS_SHARE_FILESYSTEM = "disks-share-filesystem"

@@ -80,9 +80,9 @@ class MemberRecords:
             reason = error.strerror
             log_event(log, logging.WARNING, "members_not_recorded", disk=disk.path, reason=reason)
             return False
-        level = logging.INFO if disk.is_joining else logging.DEBUG
-        event = "disk_joined" if disk.is_joining else "members_recorded"
-        log_event(log, level, event, disk=disk.path, number=disk.number, generation=generation)
+        log_event(log, logging.DEBUG, "members_recorded", disk=disk.path, generation=generation)
+        if disk.is_joining:
+            log_event(log, logging.INFO, "disk_joined", disk=disk.path, number=disk.number)
         self._commitlog.record_members_recorded(disk.number, generation)
         self._announce()
         return True

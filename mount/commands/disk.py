@@ -1,8 +1,10 @@
 """`commitlogfs disk`: show and change the disks of a running mount."""
 
 import json
+import os
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +14,14 @@ import typer
 
 from commitlogfs.console import settings
 from commitlogfs.console.errors import AbsentError, RefusedError
+from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.console.formatting import approximate_size, count_of
 from commitlogfs.console.output import Output, waiting_line
 from commitlogfs.mount.commands import options
 from commitlogfs.mount.config import edit as config_edit
 from commitlogfs.mount.config.edit import Edit
 from commitlogfs.mount.config.model import Config, load_config, path_argument
+from commitlogfs.mount.linux.holders import describe_holders, find_holders
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.replacement import replace_daemon
 from commitlogfs.mount.location.which_mount import Target, find_target
@@ -107,6 +111,86 @@ def _show_change(answer: dict[str, Any], word: str, *, dry_run: bool, as_json: b
         typer.echo(f"{path}: has not recorded the change yet; it will when it can be written", err=True)
 
 
+@app.command(name="safe-to-remove")
+def safe_to_remove(disk: _Disk, which: options.Mount = None, as_json: _Json = False) -> None:
+    """Tell whether a disk holds nothing of the pool any more; if it does, what, and which processes use the mount.
+
+    EXIT STATUS: 0 it holds nothing: `disk remove` takes it out of the pool; 1 it holds segments or open files; 3 no
+    daemon answers.
+    """
+    target = find_target(which)
+    content = _ask(target, "disk-content", disk=disk)
+    if content["disk"] is None:
+        is_safe, text = True, f"{content['why']}; nothing of this pool is on another disk"
+    elif not content["segments"] and not content["other_files"]:
+        is_safe = True
+        text = f"{content['path']}: holds nothing of the pool; `commitlogfs disk remove` takes it out of the pool"
+    else:
+        is_safe = False
+        mountpoint = control_socket.ask(target.socket, "status")["mountpoint"]
+        text = (
+            f"{content['path']}: holds {count_of(content['segments'], 'segment')} and "
+            f"{count_of(content['other_files'], 'other file')}; the mount is used by "
+            f"{describe_holders(find_holders(mountpoint, exclude=[os.getpid()]))}"
+        )
+    if settings.wants_json(as_json):
+        typer.echo(json.dumps({**content, "safe": is_safe}))
+    else:
+        typer.echo(f"{target.name}: {text}")
+    if not is_safe:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+@app.command()
+def remove(
+    disk: _Disk,
+    which: options.Mount = None,
+    timeout: _Timeout = 30.0,
+    dry_run: options.DryRun = False,
+    as_json: _Json = False,
+) -> None:
+    """Take an empty disk out of the pool of a running mount. Nothing is unmounted.
+
+    The configuration file loses its entry, another daemon takes the mount over (as with `restart`), and the disk
+    loses its identity. Interrupted at any moment, the command can be repeated; `disk uncordon` takes it back until
+    the configuration is changed.
+
+    EXIT STATUS: 0 removed; 1 it is still served after the timeout; 2 the configuration file cannot be edited; 3 no
+    daemon answers; 4 refused, and nothing has changed: the disk holds something, or no daemon could take over.
+    """
+    target = find_target(which)
+    with ExitStack() as stack:
+        status = control_socket.ask(target.socket, "status")
+        file = _configuration(target.name, status)
+        stack.enter_context(config_edit.only_editor(file))
+        present = load_config(file)
+        require_same_mount(target.name, present, status, "the disk is not removed")
+        if disk.startswith("/") and all(served["path"] != disk for served in status["disks"]):
+            _ask(target, "disk-forget", directory=disk)  # an earlier command was interrupted just before
+            settings.say(f"{target.name}: {disk} has left the pool; unmount it")
+            return
+        plan = _ask(target, "disk-leave", disk=disk, dry_run=True)
+        path = plan["path"]
+        planned = _plan_removal(present, file, path)
+        if dry_run:
+            _show_removal(plan, file, as_json=as_json)
+            return
+        undo = stack.enter_context(ExitStack())
+        undo.callback(_ask, target, "disk-stay", disk=disk)
+        _ask(target, "disk-leave", disk=disk)
+        _rehearse(target.name, present if planned is None else planned.config, planned, "removed")
+        if planned is not None:
+            config_edit.write(planned)
+            undo.callback(config_edit.take_back, planned)
+        pid = _replace(target, timeout, undo)
+        _wait_until(target, lambda served: path not in served, f"{path} is still served", timeout)
+        _ask(target, "disk-forget", directory=path)
+    if settings.wants_json(as_json):
+        typer.echo(json.dumps({"name": target.name, "number": plan["number"], "path": path, "pid": pid}))
+    else:
+        settings.say(f"{target.name}: disk {plan['number']} ({path}) has left the pool; unmount it")
+
+
 @app.command()
 def add(
     directory: Annotated[
@@ -146,16 +230,23 @@ def add(
         undo = stack.enter_context(ExitStack())
         undo.callback(_forget, target, path, planned)
         _ask(target, "disk-prepare", directory=path)
-        _rehearse(target.name, present if planned is None else planned.config, planned)
+        _rehearse(target.name, present if planned is None else planned.config, planned, "added")
         if planned is not None:
             config_edit.write(planned)
         done = _replace(target, timeout, undo)
-        disk = _wait_until_joined(target, path, time.monotonic() + timeout)
+        served = _wait_until(
+            target,
+            lambda served: served.get(path, {"state": "joining"})["state"] != "joining",
+            f"{path} has not joined",
+            timeout,
+        )
     if wants_json:
-        document = {"name": target.name, "number": disk["number"], "path": path, "pid": done}
+        document = {"name": target.name, "number": served[path]["number"], "path": path, "pid": done}
         typer.echo(json.dumps(document))
     else:
-        settings.say(f"{target.name}: {path} is disk {disk['number']} of the pool; the next segments use it")
+        settings.say(
+            f"{target.name}: {path} is disk {served[path]['number']} of the pool; the next segments use it"
+        )
 
 
 def _replace(target: Target, timeout: float, undo: ExitStack) -> int:
@@ -194,12 +285,12 @@ def _configuration(name: str, status: dict[str, Any]) -> str:
     file: str | None = daemon["configuration"]
     if file is None:
         raise RefusedError(
-            f"{name}: was mounted without a configuration file, so the next daemon would not know the new disk; "
+            f"{name}: was mounted without a configuration file, by which the next daemon would know its disks; "
             "write a file with its disks (docs/reference/configuration.md), unmount, and mount that"
         )
     if not daemon["takeover_available"]:
         raise RefusedError(
-            f"{name}: another daemon has to take the mount over to serve a new disk, and none could "
+            f"{name}: another daemon has to take the mount over to serve other disks, and none could "
             f"({daemon['takeover_unavailable_reason']}); correct that first"
         )
     return file
@@ -214,7 +305,7 @@ def _plan_edit(present: Config, file: str, path: str) -> Edit | None:
     return planned
 
 
-def _rehearse(name: str, config: Config, planned: Edit | None) -> None:
+def _rehearse(name: str, config: Config, planned: Edit | None, what: str) -> None:
     """Raises RefusedError if a daemon with the new configuration, not written yet, would not mount."""
     with tempfile.TemporaryDirectory() as directory:
         if planned is not None:
@@ -224,21 +315,24 @@ def _rehearse(name: str, config: Config, planned: Edit | None) -> None:
         reasons = why_not_mountable(config, configured_pool.on_missing(config))
     if reasons:
         raise RefusedError(
-            f"{name}: the disk is not added: the next mount would be refused: {'; '.join(reasons)}; correct that"
+            f"{name}: the disk is not {what}: the next mount would be refused: {'; '.join(reasons)}; correct that"
         )
 
 
-def _wait_until_joined(target: Target, path: str, deadline: float) -> dict[str, Any]:
-    with waiting_line(f"{target.name}: waiting until {path} has joined"):
+def _wait_until(
+    target: Target, condition: Callable[[dict[str, dict[str, Any]]], bool], failure: str, timeout: float
+) -> dict[str, dict[str, Any]]:
+    """The disks that the daemon serves, by path, once they meet the condition. Raises AbsentError."""
+    deadline = time.monotonic() + timeout
+    with waiting_line(f"{target.name}: waiting for its new daemon"):
         while True:
             document = control_socket.ask(target.socket, "status")
-            for disk in document["disks"]:
-                if disk["path"] == path and disk["state"] != "joining":
-                    return dict(disk)
+            served = {disk["path"]: disk for disk in document["disks"]}
+            if condition(served):
+                return served
             if time.monotonic() >= deadline:
                 raise AbsentError(
-                    f"{target.name}: {path} has not joined yet; it will when the disks can be written: see "
-                    "`commitlogfs disk list` and the daemon's log"
+                    f"{target.name}: {failure} after {timeout:g} s; see `commitlogfs disk list` and the log"
                 )
             time.sleep(_POLL_S)
 
@@ -252,4 +346,23 @@ def _show_plan(plan: dict[str, Any], file: str, wants_json: bool) -> None:
         f"{plan['name']}: {plan['path']} {made}become disk {plan['number']} of the pool ({plan['filesystem']}, "
         f"{approximate_size(plan['available_bytes'])} available); {file} would name it, and another daemon would "
         "take over. Nothing is unmounted."
+    )
+
+
+def _plan_removal(present: Config, file: str, path: str) -> Edit | None:
+    """None if the file does not name the disk any more: an earlier command was interrupted."""
+    if all(disk.path != path for disk in present.disks):
+        return None
+    planned = config_edit.remove_disk(file, path)
+    config_edit.require_writable(planned)
+    return planned
+
+
+def _show_removal(plan: dict[str, Any], file: str, *, as_json: bool) -> None:
+    if settings.wants_json(as_json):
+        typer.echo(json.dumps(plan))
+        return
+    typer.echo(
+        f"{plan['name']}: disk {plan['number']} ({plan['path']}) would leave the pool; {file} would not name it, "
+        "and another daemon would take over. Nothing is unmounted."
     )

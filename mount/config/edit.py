@@ -43,11 +43,28 @@ def add_disk(file: str, path: str) -> Edit:
         text = tomlkit.dumps(document)
     except (TOMLKitError, TypeError, ValueError) as error:
         raise _by_hand(file, path, str(error)) from None
-    after = parse_config(text, Path(file).stem, file)
     wanted = dataclasses.replace(before, disks=(*before.disks, DiskConfig(path, thresholds=before.thresholds)))
-    if dataclasses.replace(after, given=wanted.given) != wanted:
-        raise _by_hand(file, path, "the new text would also mean something else")
-    return Edit(real, former, text, dataclasses.replace(after, file=str(Path(file).absolute())))
+    return _checked(file, real, former, text, wanted, path)
+
+
+def remove_disk(file: str, path: str) -> Edit:
+    """The file without the disk `path`. Writes nothing. Raises ConfigError."""
+    real, former = _read(file)
+    before = parse_config(former.decode(), Path(file).stem, file)
+    index = next((n for n, disk in enumerate(before.disks) if disk.path == path), None)
+    if index is None:
+        raise ConfigError(file, Problem("", f"names no disk {path}; write its path as the file does"))
+    try:
+        document = tomlkit.parse(former.decode())
+        disks = document["disks"]
+        if not isinstance(disks, AoT | Array):
+            raise TypeError("`disks` is not an array")
+        del disks[index]
+        text = tomlkit.dumps(document)
+    except (TOMLKitError, TypeError, ValueError) as error:
+        raise _by_hand(file, path, str(error)) from None
+    wanted = dataclasses.replace(before, disks=before.disks[:index] + before.disks[index + 1 :])
+    return _checked(file, real, former, text, wanted, path)
 
 
 @contextlib.contextmanager
@@ -98,6 +115,13 @@ def take_back(edit: Edit) -> None:
     write(dataclasses.replace(edit, former=edit.text.encode(), text=edit.former.decode()))
 
 
+def _checked(file: str, real: Path, former: bytes, text: str, wanted: Config, path: str) -> Edit:
+    after = parse_config(text, Path(file).stem, file)
+    if dataclasses.replace(after, given=wanted.given) != wanted:
+        raise _by_hand(file, path, "the new text would also mean something else")
+    return Edit(real, former, text, dataclasses.replace(after, file=str(Path(file).absolute())))
+
+
 def _append(disks: object, path: str) -> None:
     if isinstance(disks, AoT):
         table = tomlkit.table()
@@ -124,5 +148,5 @@ def _problem(what: str, error: OSError) -> Problem:
 
 
 def _by_hand(file: str, path: str, reason: str) -> ConfigError:
-    text = f"the disk {path} cannot be added to this text ({reason}); write `disks` as [[disks]] tables"
+    text = f"the entry of {path} cannot be changed in this text ({reason}); write `disks` as [[disks]] tables"
     return ConfigError(file, Problem("", text))

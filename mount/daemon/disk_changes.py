@@ -13,9 +13,10 @@ from typing import Any, Final
 import trio
 
 from commitlogfs.fusefs.operations import CommitLogOperations
-from commitlogfs.mount.linux.fstab import unmounted_above
 from commitlogfs.mount.location import control_socket
-from commitlogfs.store.disks.disk import Disk
+from commitlogfs.mount.preflight.fstab import unmounted_above
+from commitlogfs.store.disks.directories import first_entry
+from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.identity import require_recordable
 from commitlogfs.store.disks.membership import Cordon
 from commitlogfs.store.errors import PoolError
@@ -30,6 +31,12 @@ LONGEST_REASON: Final = 80
 """Characters."""
 
 
+_NO_OTHER: Final = (
+    "no other disk takes new segments now, so the broker could not write; "
+    "uncordon or repair another disk, free space there, or add one"
+)
+
+
 class DiskChanges:
     """Answers one change after the other. A refusal is {"refused": why}, and nothing has changed then."""
 
@@ -42,6 +49,9 @@ class DiskChanges:
         return {
             "disk-cordon": self._cordon,
             "disk-uncordon": self._uncordon,
+            "disk-leave": self._leave,
+            "disk-stay": self._stay,
+            "disk-content": self._content,
             "disk-prepare": self._prepare,
             "disk-forget": self._forget,
         }
@@ -56,12 +66,8 @@ class DiskChanges:
             disk = self._find(str(request["disk"]))
             if isinstance(disk, str):
                 return {"refused": disk}
-            eligibility = self._commitlog.evaluate(time.monotonic())
-            if not {*eligibility.eligible, *eligibility.above_force} - {disk.number}:
-                return {
-                    "refused": f"{disk.path}: no other disk takes new segments now, so the broker could not write; "
-                    "uncordon or repair another disk, free space there, or add one"
-                }
+            if not self._others_take_segments(disk):
+                return {"refused": f"{disk.path}: {_NO_OTHER}"}
             if disk.cordon is not None and disk.cordon.reason == reason:
                 return self._unchanged(disk)
             since_s = round(time.time()) if disk.cordon is None else disk.cordon.since_s
@@ -72,7 +78,7 @@ class DiskChanges:
             disk = self._find(str(request["disk"]))
             if isinstance(disk, str):
                 return {"refused": disk}
-            if disk.cordon is None:
+            if disk.cordon is None and not disk.is_leaving:
                 return self._unchanged(disk)
             return await self._set(disk, None, dry_run=bool(request.get("dry_run")))
 
@@ -85,10 +91,15 @@ class DiskChanges:
             return {"refused": str(error)}
         if not dry_run:
             lagging = await self._operations.member_records.change(membership, RECORD_PATIENCE_S)
-            event = "uncordoned" if cordon is None else "cordoned"
-            reason = None if cordon is None else cordon.reason
-            log_event(log, logging.WARNING, event, disk=disk.path, reason=reason)
+            if cordon is None:
+                log_event(log, logging.WARNING, "uncordoned", disk=disk.path)
+            else:
+                log_event(log, logging.WARNING, "cordoned", disk=disk.path, reason=cordon.reason)
         return {**self._describe(disk), "changed": True, "lagging": [other.path for other in lagging]}
+
+    def _others_take_segments(self, disk: Disk) -> bool:
+        eligibility = self._commitlog.evaluate(time.monotonic())
+        return bool({*eligibility.eligible, *eligibility.above_force} - {disk.number})
 
     def _unchanged(self, disk: Disk) -> dict[str, Any]:
         return {**self._describe(disk), "changed": False, "lagging": []}
@@ -106,7 +117,79 @@ class DiskChanges:
             if text in (str(disk.number), disk.path):
                 return disk
         known = ", ".join(f"{disk.number} {disk.path}" for disk in self._commitlog.disks.values())
-        return f"{text}: no disk of the pool has this number or path; its disks are {known}"
+        return f"{text}: the pool has no disk of this number or path; its disks are {known}"
+
+    # --- leaving -------------------------------------------------------------------------------------
+
+    async def _leave(self, request: dict[str, Any]) -> dict[str, Any]:
+        """An empty disk is about to leave: the next daemon drops it, if the configuration does not name it."""
+        dry_run = bool(request.get("dry_run"))
+        async with self._changing:
+            disk = self._find(str(request["disk"]))
+            if isinstance(disk, str):
+                return {"refused": disk}
+            was_leaving = disk.is_leaving
+            async with self._operations.changes.lock:  # no create is on its way to a disk
+                reason = self._why_not_empty(disk)
+                if reason:
+                    return {"refused": f"{disk.path}: {reason}"}
+                disk.is_leaving = True  # and none comes any more
+            entry = await self._first_entry(disk)
+            if entry is not None or dry_run:
+                disk.is_leaving = was_leaving
+            if entry is not None:
+                return {"refused": f"{disk.path}: not empty (it holds {entry!r}); move that away first"}
+            if dry_run:
+                return {**self._describe(disk), "changed": not was_leaving, "lagging": []}
+            leaving = self._commitlog.membership.leaving(disk.number)
+            lagging = await self._operations.member_records.change(leaving, RECORD_PATIENCE_S)
+            log_event(log, logging.WARNING, "disk_leaves", disk=disk.path, number=disk.number)
+            return {**self._describe(disk), "changed": True, "lagging": [other.path for other in lagging]}
+
+    async def _stay(self, request: dict[str, Any]) -> dict[str, Any]:
+        """It does not leave after all; a cordon stays."""
+        async with self._changing:
+            disk = self._find(str(request["disk"]))
+            if isinstance(disk, str):
+                return {"refused": disk}
+            if not disk.is_leaving:
+                return self._unchanged(disk)
+            return await self._set(disk, disk.cordon, dry_run=False)
+
+    async def _content(self, request: dict[str, Any]) -> dict[str, Any]:
+        """How many segments and other files a disk holds: "disk" is None if the pool has no such disk."""
+        disk = self._find(str(request["disk"]))
+        if isinstance(disk, str):
+            return {"disk": None, "why": disk}
+        others = sum(file.disk == disk.number for file in self._commitlog.others)
+        return {**self._describe(disk), "disk": disk.number, "other_files": others}
+
+    def _why_not_empty(self, disk: Disk) -> str:
+        """Why a disk cannot leave, as far as the ledgers know; empty if it can."""
+        count = self._commitlog.catalog.count_on_disk(disk.number)
+        others = [file for file in self._commitlog.others if file.disk == disk.number]
+        if count:
+            return (
+                f"holds segments ({count:,}); cordon it, and remove it when the broker has deleted them "
+                "(`disk safe-to-remove` tells when)"
+            )
+        if others:
+            return (
+                f"holds files outside of the log ({len(others):,}), such as removed segments that are "
+                "still open; `disk safe-to-remove` names the processes"
+            )
+        if disk.is_troubled or disk.state is not DiskState.RW:
+            return "cannot be written, so it is not certain that it is empty; repair it"
+        return "" if self._others_take_segments(disk) else _NO_OTHER
+
+    async def _first_entry(self, disk: Disk) -> str | None:
+        """Name of an entry of its directory; an error counts as one."""
+        try:
+            return await self._operations.threads.run_within(
+                disk.number, RECORD_PATIENCE_S, partial(first_entry, disk.dirfd)
+            )
+        except (OSError, TimeoutError) as error:
+            return f"what cannot be read: {error}"
 
     # --- joining -------------------------------------------------------------------------------------
 
@@ -148,7 +231,8 @@ class DiskChanges:
         path = str(request["directory"])
         async with self._changing:
             try:
-                await trio.to_thread.run_sync(joining.forget, path, self._commitlog.pool_id)
+                log_ = self._commitlog
+                await trio.to_thread.run_sync(joining.forget, path, log_.pool_id, log_.membership)
             except PoolError as error:
                 return {"refused": str(error)}
         return {"path": path}

@@ -11,7 +11,6 @@ from commitlogfs.store.errors import DirectoryError, PoolError
 from commitlogfs.store.files import filesystem
 from commitlogfs.store.files.filesystem import FilesystemKind, Suitability
 from commitlogfs.store.findings import REPAIR_DISK, Finding, FindingCode, Severity
-from commitlogfs.store.segment import show_name
 from commitlogfs.store.thresholds import Thresholds
 
 
@@ -118,11 +117,9 @@ def require_writable(directory: OpenDirectory) -> None:
         raise PoolError(f"{path}: {directory.filesystem.name} is not supported ({missing}); use ext4 or xfs")
 
 
-def first_entry(directory: OpenDirectory) -> str | None:
-    """An entry of the directory, as it is to be shown; None if it is empty. Raises OSError."""
-    names = (name for name in map(os.fsencode, os.listdir(directory.dirfd)) if name not in layout.IGNORED_NAMES)
-    first = min(names, default=None)
-    return None if first is None else show_name(first)
+def first_entry(dirfd: int) -> str | None:
+    """Name of an entry of a disk's directory; None if it is empty. Raises OSError."""
+    return min((name for name in os.listdir(dirfd) if os.fsencode(name) not in layout.IGNORED_NAMES), default=None)
 
 
 def _check_filesystem(directory: OpenDirectory) -> list[Finding]:

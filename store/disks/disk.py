@@ -25,6 +25,8 @@ class DiskState(Enum):
     """`readonly` in the configuration, or on a read-only filesystem: it is served, but nothing is written."""
     CORDONED = "cordoned"
     """By the operator: it gets no new segments. Everything else is written and removed as on any disk."""
+    LEAVING = "leaving"
+    """Empty, and about to leave the pool: it gets no new segments."""
     JOINING = "joining"
     """About to become a disk of the pool: it gets segments when its identity is on it."""
     DRAINING = "draining"
@@ -50,6 +52,7 @@ class Disk:
     """RW or RO: whether anything may be written there."""
     cordon: Cordon | None = None
     is_joining: bool = False
+    is_leaving: bool = False
     weight: float = 1.0
     last_failure: DiskError | None = None
     """Why the last attempt to create a segment here failed; None after a success."""
@@ -84,6 +87,8 @@ class Disk:
             return self.state
         if self.is_joining:
             return DiskState.JOINING
+        if self.is_leaving:
+            return DiskState.LEAVING
         return DiskState.RW if self.cordon is None else DiskState.CORDONED
 
     @property

@@ -70,6 +70,7 @@ def format_identity(identity: DiskIdentity) -> bytes:
                 for m in identity.membership.members
                 if m.cordon is not None
             ],
+            "leaving": [m.number for m in identity.membership.members if m.leaves],
         }
     return _compact(document)
 
@@ -123,8 +124,9 @@ def _parse_membership(document: dict[str, Any]) -> Membership:
     cordons = {
         int(number): Cordon(int(since_s), str(reason)) for number, since_s, reason in document.get("cordons", ())
     }
+    leaving = {int(number) for number in document.get("leaving", ())}
     members = tuple(
-        Member(DiskNumber(int(number)), str(disk_id), str(path), cordons.get(int(number)))
+        Member(DiskNumber(int(number)), str(disk_id), str(path), cordons.get(int(number)), int(number) in leaving)
         for number, disk_id, path in document["members"]
     )
     highest = max((member.number for member in members), default=0)

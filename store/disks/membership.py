@@ -4,6 +4,7 @@ Each change makes the next generation of the list. It is complete once every dis
 absent meanwhile records an older generation, and learns the newer one when it is back.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NewType
 
@@ -32,6 +33,8 @@ class Member:
     path: str
     """Path of the disk when this was written; for messages only."""
     cordon: Cordon | None = None
+    leaves: bool = False
+    """Empty, and about to leave the pool: the first daemon whose configuration does not name it drops it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,18 @@ class Membership:
         return Membership(members, self.generation + 1, number)
 
     def cordoned(self, number: DiskNumber, cordon: Cordon | None) -> "Membership":
-        """A member gets a cordon, or with None loses it."""
-        members = tuple(replace(m, cordon=cordon) if m.number == number else m for m in self.members)
+        """A member gets a cordon, or with None loses it; then it does not leave either."""
+        return self._changed(number, lambda member: replace(member, cordon=cordon, leaves=False))
+
+    def leaving(self, number: DiskNumber) -> "Membership":
+        """A member is about to leave. From now on it gets no segments."""
+        return self._changed(number, lambda member: replace(member, leaves=True))
+
+    def without(self, number: DiskNumber) -> "Membership":
+        """A member has left. Its number is not given out again."""
+        members = tuple(member for member in self.members if member.number != number)
+        return replace(self, members=members, generation=self.generation + 1)
+
+    def _changed(self, number: DiskNumber, change: Callable[[Member], Member]) -> "Membership":
+        members = tuple(change(member) if member.number == number else member for member in self.members)
         return replace(self, members=members, generation=self.generation + 1)

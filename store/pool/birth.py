@@ -89,10 +89,10 @@ def plan_init(
     refuse_on(findings)
     for directory in directories:
         require_writable(directory)
-        entry = first_entry(directory)
+        entry = first_entry(directory.dirfd)
         if entry is not None:
             raise PoolError(
-                f"{directory.spec.path}: not empty (it holds {entry}); "
+                f"{directory.spec.path}: not empty (it holds {entry!r}); "
                 "use `adopt` for an existing commitlog, or an empty directory"
             )
     members, pool_id = _members(specs, directories)

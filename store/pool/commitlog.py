@@ -335,6 +335,7 @@ class CommitLog:
         for member in membership.members:
             if member.number in self.disks:
                 self.disks[member.number].cordon = member.cordon
+                self.disks[member.number].is_leaving = member.leaves
         self.admission.forget_refusal()
 
     def record_members_recorded(self, number: DiskNumber, generation: int) -> None:

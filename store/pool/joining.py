@@ -68,7 +68,7 @@ def plan_joining(
     with _opened(looked_at) as directory:
         refuse_on(compare_directories([directory]))
         if not is_new:
-            _require_unused(directory, pool_id)
+            _require_unused(directory, pool_id, membership)
         _require_filesystem_of_its_own(path, directory.device, disks)
         require_writable(directory)
         usage = measure_usage(directory.dirfd)
@@ -96,16 +96,20 @@ def prepare(plan: JoiningPlan, pool_id: str) -> None:
         ) from error
 
 
-def forget(path: str, pool_id: str) -> None:
-    """Undo `prepare`, but for the directory. Raises PoolError."""
+def forget(path: str, pool_id: str, membership: Membership) -> None:
+    """Remove the records of the pool from a directory that is not, or not any more, among its members. Raises
+    PoolError."""
     try:
         with _opened(path) as directory:
-            if directory.joining is not None and directory.joining.pool_id == pool_id:
+            known, joining = directory.identity, directory.joining
+            if known is not None and known.pool_id == pool_id and membership.with_id(known.disk_id) is None:
+                for name in (layout.XATTR_IDENTITY, layout.XATTR_NEWEST, layout.XATTR_ROOT):
+                    durable.remove_xattr(directory.dirfd, name)
+            if joining is not None and joining.pool_id == pool_id and membership.with_id(joining.disk_id) is None:
                 durable.remove_xattr(directory.dirfd, layout.XATTR_JOINING)
     except OSError as error:
-        raise PoolError(
-            f"{path}: the mark of the new disk cannot be removed ({os.strerror(error.errno or 0)})"
-        ) from error
+        reason = os.strerror(error.errno or 0)
+        raise PoolError(f"{path}: its record of the pool cannot be removed ({reason}); {REPAIR_DISK}") from error
 
 
 def complete(dirfd: int, own: DiskIdentity, root: RootAttributes, newest: BaseOffset | None) -> None:
@@ -126,20 +130,21 @@ def _opened(path: str) -> Iterator[OpenDirectory]:
         os.close(directory.dirfd)
 
 
-def _require_unused(directory: OpenDirectory, pool_id: str) -> None:
+def _require_unused(directory: OpenDirectory, pool_id: str, membership: Membership) -> None:
+    """An empty disk that has left this pool may join it again."""
     path, known, joining = directory.spec.path, directory.identity, directory.joining
     if joining is not None and joining.pool_id != pool_id:
         raise PoolError(f"{path}: is about to be added to pool {joining.pool_id}; choose another directory")
-    if joining is None and known is not None:
-        if known.pool_id == pool_id:
-            raise PoolError(f"{path}: is, or was, disk {known.number} of this pool; see `commitlogfs disk list`")
+    if joining is None and known is not None and membership.with_id(known.disk_id) is not None:
+        raise PoolError(f"{path}: is disk {known.number} of this pool already; see `commitlogfs disk list`")
+    if joining is None and known is not None and known.pool_id != pool_id:
         raise PoolError(
             f"{path}: is a disk of pool {known.pool_id}; if that pool is given up, move its segments away, then: "
             f"setfattr -x {layout.XATTR_IDENTITY} {path}"
         )
-    entry = first_entry(directory)
+    entry = first_entry(directory.dirfd)
     if entry is not None:
-        raise PoolError(f"{path}: not empty (it holds {entry}); give an empty directory")
+        raise PoolError(f"{path}: not empty (it holds {entry!r}); give an empty directory")
 
 
 def _require_filesystem_of_its_own(path: str, device: int, disks: Sequence[Disk]) -> None:

@@ -77,8 +77,24 @@ def find_members(directories: list[OpenDirectory]) -> Found:
             joining.append((directory, disk_id))
     for directory, disk_id in joining:
         _join(found, directory, disk_id)
+    _drop_those_that_left(found)
     found.disks.sort(key=lambda disk: disk.member.number)
     return found
+
+
+def _drop_those_that_left(found: Found) -> None:
+    """Leaving members, which are empty, that the configuration does not name any more."""
+    present = {disk.member.number for disk in found.disks}
+    for member in found.membership.members:
+        if member.leaves and member.number not in present:
+            found.membership = found.membership.without(member.number)
+            found._report(
+                FindingCode.DISK_LEFT,
+                Severity.NOTE,
+                member.path,
+                f"disk {member.number} has left the pool",
+                "nothing to do: the daemon that starts next completes it",
+            )
 
 
 def missing_members(
@@ -186,13 +202,13 @@ def _report_twin(found: Found, directory: OpenDirectory, twin: OpenDirectory) ->
 
 def _join(found: Found, directory: OpenDirectory, disk_id: str) -> None:
     path = directory.spec.path
-    entry = first_entry(directory)
+    entry = first_entry(directory.dirfd)
     if entry is not None:
         found._report(
             FindingCode.DISK_NOT_EMPTY,
             Severity.REFUSES,
             path,
-            f"was to be added to the pool, but is not empty (it holds {entry})",
+            f"was to be added to the pool, but is not empty (it holds {entry!r})",
             "move that away, or remove the disk from the configuration",
         )
         return

@@ -317,6 +317,7 @@ def _make_disk(found: FoundDisk) -> Disk:
         thresholds=directory.spec.thresholds,
         weight=directory.spec.weight,
         cordon=member.cordon,
+        is_leaving=member.leaves,
         is_joining=found.recorded is None,
     )
     if directory.spec.readonly or is_read_only(directory.dirfd):

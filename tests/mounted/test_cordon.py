@@ -94,7 +94,7 @@ def test_no_such_disk(mounted: PoolMount, verb: str, disk: str):
     ran = mounted.cli("disk", verb, disk, mounted.name)
     assert (ran.status, ran.out) == (4, "")
     assert ran.err.startswith(
-        f"commitlogfs: test: {disk}: no disk of the pool has this number or path; its disks are "
+        f"commitlogfs: test: {disk}: the pool has no disk of this number or path; its disks are "
     )
     assert ran.err.count("\n") == 1
 
@@ -118,11 +118,11 @@ def test_a_reason_has_a_length(mounted: PoolMount):
 
 
 def test_without_a_daemon_nothing_is_changed(make_pool):
-    pool = make_pool(3)
+    pool = make_pool(3, name="not-mounted")
     for arguments in (("cordon", 1), ("uncordon", 1), ("list",), ("add", pool.workdir / "new")):
         ran = pool.cli("disk", *arguments, pool.config)
         assert ran.status == 3, arguments
-        assert ran.err == "commitlogfs: test: no daemon is running; start it with `commitlogfs mount`\n"
+        assert ran.err == "commitlogfs: not-mounted: no daemon is running; start it with `commitlogfs mount`\n"
     assert not (pool.workdir / "new").exists()
     for disk in pool.disks:
         assert "generation" not in json.loads(os.getxattr(disk, layout.XATTR_IDENTITY))

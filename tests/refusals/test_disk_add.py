@@ -42,13 +42,13 @@ def test_a_directory_that_is_not_empty(pool: PoolMount, workdir: Path):
     directory.mkdir()
     (directory / "photo.jpg").touch()
     assert refused(pool, directory) == (
-        f"test: {directory}: not empty (it holds photo.jpg); give an empty directory"
+        f"test: {directory}: not empty (it holds 'photo.jpg'); give an empty directory"
     )
 
 
 def test_a_disk_of_the_pool_itself(pool: PoolMount):
     assert refused(pool, pool.disks[0]) == (
-        f"test: {pool.disks[0]}: is, or was, disk 1 of this pool; see `commitlogfs disk list`"
+        f"test: {pool.disks[0]}: is disk 1 of this pool already; see `commitlogfs disk list`"
     )
 
 
@@ -76,7 +76,7 @@ def test_a_mount_without_keeper(make_pool: Callable[..., PoolMount], workdir: Pa
     pool = make_pool(2)
     pool.start()
     assert refused(pool, workdir / "new") == (
-        "test: another daemon has to take the mount over to serve a new disk, and none could "
+        "test: another daemon has to take the mount over to serve other disks, and none could "
         "(no keeper and no service manager keeps the descriptors of the mount); correct that first"
     )
 

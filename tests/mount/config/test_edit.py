@@ -59,6 +59,20 @@ def test_a_disk_is_added_and_everything_else_stays(file: Path, text: str):
     assert file.read_text() == text
 
 
+@pytest.mark.parametrize("text", [TABLES, INLINE], ids=["tables", "inline"])
+def test_a_disk_is_removed_and_everything_else_stays(file: Path, text: str):
+    file.write_text(text)
+    planned = edit.remove_disk(str(file), "/data2/commitlog")
+    edit.write(planned)
+    gone = {'path = "/data2/commitlog"', "readonly = true", '    { path = "/data2/commitlog" },', "[[disks]]"}
+    assert set(text.splitlines()) - set(file.read_text().splitlines()) <= gone
+    assert [disk.path for disk in load_config(file).disks] == ["/data1/commitlog"]
+    with pytest.raises(ConfigError, match="names no disk /data2/commitlog"):
+        edit.remove_disk(str(file), "/data2/commitlog")
+    with pytest.raises(ConfigError, match="no disk is given"):
+        edit.remove_disk(str(file), "/data1/commitlog")
+
+
 def test_one_line_of_disks(file: Path):
     file.write_text('mountpoint = "/mnt"\ndisks = [{ path = "/data1" }]\n')
     edit.write(edit.add_disk(str(file), "/data2"))

@@ -34,7 +34,10 @@ def identities(draw):
     numbers = draw(st.lists(st.integers(1, LARGEST_DISK_NUMBER), min_size=1, max_size=5, unique=True))
     generation = draw(st.integers(0, 2**40))
     cordons = st.none() | st.builds(Cordon, st.integers(0, 2**40), texts) if generation else st.none()
-    members = tuple(Member(DiskNumber(number), f"id{number}", draw(texts), draw(cordons)) for number in numbers)
+    leaves = st.booleans() if generation else st.just(False)
+    members = tuple(
+        Member(DiskNumber(number), f"id{number}", draw(texts), draw(cordons), draw(leaves)) for number in numbers
+    )
     last = draw(st.integers(max(numbers), LARGEST_DISK_NUMBER)) if generation else max(numbers)
     own = draw(st.sampled_from(members))
     membership = Membership(members, generation, DiskNumber(last))

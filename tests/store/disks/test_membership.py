@@ -34,12 +34,27 @@ def test_a_cordon_comes_and_goes():
     assert freed.generation == 2
 
 
-@given(st.lists(st.sampled_from(["join", "cordon", "uncordon"]), max_size=20))
+def test_a_leaving_disk_keeps_its_cordon_and_can_stay():
+    cordoned = FIRST.cordoned(DiskNumber(2), Cordon(1))
+    leaving = cordoned.leaving(DiskNumber(2))
+    assert leaving.member(DiskNumber(2)) == Member(DiskNumber(2), "b", "/data2", Cordon(1), leaves=True)
+    assert leaving.cordoned(DiskNumber(2), Cordon(1)).members == cordoned.members
+
+
+def test_a_disk_that_has_left_leaves_its_number():
+    rest = FIRST.without(DiskNumber(2))
+    assert rest == Membership(FIRST.members[:1], 1, DiskNumber(2))
+    assert rest.joined_by("c", "/data3").last_number == 3
+
+
+@given(st.lists(st.sampled_from(["join", "cordon", "uncordon", "leave"]), max_size=20))
 def test_every_change_makes_the_next_generation_and_keeps_the_order(changes):
     membership = FIRST
     for number, change in enumerate(changes, start=1):
         if change == "join":
             membership = membership.joined_by(f"id{number}", "/x")
+        elif change == "leave":
+            membership = membership.leaving(DiskNumber(1))
         else:
             membership = membership.cordoned(DiskNumber(1), Cordon(number) if change == "cordon" else None)
         assert membership.generation == number

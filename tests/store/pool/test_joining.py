@@ -46,7 +46,7 @@ def test_an_empty_directory_is_marked_and_nothing_else_changes(directories):
     joining.prepare(prepared, directories.pool_id)
     assert os.listxattr(directories.new.path) == [layout.XATTR_JOINING]
     assert {spec.path: os.listxattr(spec.path) for spec in directories.specs} == before
-    joining.forget(directories.new.path, directories.pool_id)
+    joining.forget(directories.new.path, directories.pool_id, directories.first)
     assert os.listxattr(directories.new.path) == []
 
 
@@ -68,7 +68,7 @@ def test_a_mark_keeps_its_id_when_it_is_made_again(directories):
 
 def test_the_mark_of_another_pool_is_left_alone(directories):
     directories.mark(directories.new, "new", pool_id="another")
-    joining.forget(directories.new.path, directories.pool_id)
+    joining.forget(directories.new.path, directories.pool_id, directories.first)
     assert os.listxattr(directories.new.path) == [layout.XATTR_JOINING]
     with pytest.raises(PoolError, match="is about to be added to pool another"):
         plan(directories)
@@ -76,11 +76,11 @@ def test_the_mark_of_another_pool_is_left_alone(directories):
 
 def test_what_cannot_become_a_disk_is_refused(directories, workdir):
     Path(directories.new.path, NAME).touch()
-    with pytest.raises(PoolError, match=rf"disk4: not empty \(it holds {NAME}\); give an empty directory"):
+    with pytest.raises(PoolError, match=rf"disk4: not empty \(it holds '{NAME}'\); give an empty directory"):
         plan(directories)
     with pytest.raises(PoolError, match=r"neither it nor .*/absent exists; mount the disk first"):
         plan(directories, str(workdir / "absent" / "commitlog"))
-    with pytest.raises(PoolError, match="disk2: is, or was, disk 2 of this pool"):
+    with pytest.raises(PoolError, match="disk2: is disk 2 of this pool already"):
         plan(directories, directories.specs[1].path)
     (workdir / "file").touch()
     with pytest.raises(PoolError, match="file: not a directory"):

@@ -73,7 +73,7 @@ def test_a_marked_directory_with_content_does_not_join(directories):
     directories.mark(directories.new, "new")
     Path(directories.new.path, NAME).write_bytes(b"x" * SIZE)
     text = refusal(directories, *directories.specs, directories.new)
-    assert f"disk4: was to be added to the pool, but is not empty (it holds {NAME})" in text
+    assert f"disk4: was to be added to the pool, but is not empty (it holds '{NAME}')" in text
 
 
 def test_several_disks_join_at_once_with_numbers_of_their_own(directories, workdir):
@@ -142,3 +142,17 @@ def test_a_copy_of_a_new_disk_is_refused(directories, workdir):
     directories.mark(directories.new, "new")
     text = refusal(directories, *directories.specs, directories.new, copy)
     assert "copy: carries the same identity as" in text
+
+
+def test_a_leaving_disk_is_served_while_it_is_configured_and_dropped_then(directories):
+    leaving = directories.first.leaving(DiskNumber(3))
+    directories.record(directories.specs[0], 1, leaving)
+    with closing(directories.open(*directories.specs)) as pool:
+        require_mountable(pool, OnMissing.REFUSE)
+        assert pool.disks[2].intended_state is DiskState.LEAVING
+        assert pool.membership == leaving
+    with closing(directories.open(*directories.specs[:2])) as pool:
+        require_mountable(pool, OnMissing.REFUSE)
+        assert pool.membership == leaving.without(DiskNumber(3))
+        assert pool.missing == []
+        assert findings(pool, FindingCode.DISK_LEFT) == [Severity.NOTE]

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from commitlogfs.mount.linux.fstab import unmounted_above
+from commitlogfs.mount.preflight.fstab import unmounted_above
 
 
 @pytest.mark.parametrize(

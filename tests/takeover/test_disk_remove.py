@@ -1,0 +1,181 @@
+"""`commitlogfs disk remove` and `safe-to-remove`: an empty disk leaves the pool of a running mount."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.kept import KeptMount
+from support.pools import PoolMount
+from support.waiting import eventually
+
+from commitlogfs.store import layout
+
+pytestmark = [pytest.mark.mounted, pytest.mark.root]
+
+
+@pytest.fixture
+def kept(keep: Callable[..., KeptMount]) -> KeptMount:
+    """Four disks; the last one holds nothing and is cordoned."""
+    kept = keep(4)
+    pool = kept.pool
+    assert pool.cli("disk", "cordon", 4, pool.name).status == 0
+    pool.make_segments(range(6))
+    return kept
+
+
+def served(pool: PoolMount) -> list[str]:
+    return [disk["path"] for disk in pool.status()["disks"]]
+
+
+def members(directory: Path) -> list[int]:
+    document = json.loads(os.getxattr(directory, layout.XATTR_IDENTITY))
+    return [number for number, _, _ in document["members"]]
+
+
+def require_removed(pool: PoolMount, directory: Path) -> None:
+    rest = [disk for disk in pool.disks if disk != directory]
+    eventually(lambda: pool.status()["members"]["lagging"] == [])
+    assert served(pool) == [str(disk) for disk in rest]
+    assert [members(disk) for disk in rest] == [[1, 2, 3]] * 3
+    assert str(directory) not in pool.config.read_text()
+    assert not pool.status()["degraded"]
+    pool.disks = rest
+
+
+def test_an_empty_disk_leaves_and_can_come_back(kept: KeptMount) -> None:
+    pool = kept.pool
+    directory = pool.disks[3]
+    ran = pool.cli("disk", "safe-to-remove", 4, pool.name)
+    assert (ran.status, ran.out) == (
+        0,
+        f"test: {directory}: holds nothing of the pool; `commitlogfs disk remove` takes it out of the pool\n",
+    )
+    ran = pool.cli("disk", "remove", 4, pool.name)
+    assert ran.status == 0, ran.err
+    assert ran.out == f"test: disk 4 ({directory}) has left the pool; unmount it\n"
+    require_removed(pool, directory)
+    assert os.listxattr(directory) == []
+    assert pool.cli("disk", "safe-to-remove", directory, pool.name).status == 0
+    pool.make_segments(range(6, 9))
+    ran = pool.cli("disk", "add", directory, pool.name)
+    assert ran.status == 0, ran.err
+    assert ran.out.startswith(f"test: {directory} is disk 5 of the pool")  # a number is not used again
+
+
+def test_a_dry_run_changes_nothing(kept: KeptMount) -> None:
+    pool = kept.pool
+    before = (pool.config.read_text(), pool.status()["members"], pool.status()["disks"][3]["state"])
+    ran = pool.cli("disk", "remove", pool.disks[3], pool.name, "--dry-run")
+    assert ran.status == 0, ran.err
+    assert f"disk 4 ({pool.disks[3]}) would leave the pool" in ran.out
+    assert (pool.config.read_text(), pool.status()["members"], pool.status()["disks"][3]["state"]) == before
+
+
+def test_a_disk_that_holds_segments_stays(kept: KeptMount) -> None:
+    pool = kept.pool
+    before = (pool.config.read_text(), pool.status()["members"])
+    ran = pool.cli("disk", "remove", 1, pool.name)
+    assert ran.status == 4
+    assert ran.err.startswith(
+        f"commitlogfs: test: {pool.disks[0]}: holds segments (2); cordon it, and remove it when"
+    )
+    assert (pool.config.read_text(), pool.status()["members"]) == before
+    fd = os.open(pool.path(0), os.O_RDONLY)
+    ran = pool.cli("disk", "safe-to-remove", 1, pool.name)
+    os.close(fd)
+    assert ran.status == 1
+    assert ran.out.startswith(f"test: {pool.disks[0]}: holds 2 segments and 0 other files; the mount is used by ")
+
+
+def test_a_removed_segment_that_is_still_open_holds_its_disk(kept: KeptMount) -> None:
+    pool = kept.pool
+    assert pool.cli("disk", "cordon", 1, pool.name).status == 0
+    fd = os.open(pool.path(0), os.O_RDONLY)
+    for index in range(4):  # a gap would refuse the next mount
+        pool.path(index).unlink()
+    ran = pool.cli("disk", "remove", 1, pool.name)
+    assert ran.status == 4
+    assert "holds files outside of the log (1), such as removed segments that are still open" in ran.err
+    assert pool.cli("disk", "safe-to-remove", 1, pool.name, "--json").json() == {
+        "name": "test",
+        "number": 1,
+        "path": str(pool.disks[0]),
+        "segments": 0,
+        "disk": 1,
+        "other_files": 1,
+        "safe": False,
+    }
+    os.close(fd)
+    eventually(lambda: pool.cli("disk", "safe-to-remove", 1, pool.name).status == 0)
+    assert pool.cli("disk", "remove", 1, pool.name).status == 0
+
+
+def test_a_foreign_file_keeps_a_disk(kept: KeptMount) -> None:
+    pool = kept.pool
+    (pool.disks[3] / "photo.jpg").touch()
+    ran = pool.cli("disk", "remove", 4, pool.name)
+    assert ran.status == 4
+    assert (
+        ran.err == f"commitlogfs: test: {pool.disks[3]}: not empty (it holds 'photo.jpg'); move that away first\n"
+    )
+    assert pool.status()["disks"][3]["state"] == "cordoned"
+
+
+def test_the_last_disk_that_takes_segments_stays(keep: Callable[..., KeptMount]) -> None:
+    pool = keep(2).pool
+    assert pool.cli("disk", "cordon", 2, pool.name).status == 0
+    ran = pool.cli("disk", "remove", 1, pool.name)
+    assert ran.status == 4
+    assert "no other disk takes new segments now" in ran.err
+    assert pool.cli("disk", "remove", 2, pool.name).status == 0
+    ran = pool.cli("disk", "remove", 1, pool.name)
+    assert ran.status == 4
+
+
+def test_told_to_leave_but_still_configured_it_is_served_and_can_stay(kept: KeptMount) -> None:
+    """As by a command that was killed in between."""
+    pool = kept.pool
+    assert pool.ask("disk-leave", disk="4")["changed"]
+    assert pool.status()["disks"][3]["state"] == "leaving"
+    kept.replace()
+    assert pool.status()["disks"][3]["state"] == "leaving"
+    pool.make_segments(range(6, 10))
+    assert os.listdir(pool.disks[3]) == []
+    assert pool.cli("disk", "uncordon", 4, pool.name).status == 0
+    assert pool.status()["disks"][3]["state"] == "rw"
+    kept.replace()
+    assert pool.status()["disks"][3]["state"] == "rw"
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["daemon", "keeper-and-daemon"])
+def test_not_configured_any_more_it_has_left_with_the_next_daemon(kept: KeptMount, whole: bool) -> None:
+    pool = kept.pool
+    directory = pool.disks[3]
+    pool.ask("disk-leave", disk="4")
+    pool.disks = pool.disks[:3]
+    pool.write_config()
+    if whole:
+        kept.kill()
+        pool.kill()
+        assert pool.cli("umount", pool.mountpoint).status == 0
+        pool.start("--watchdog", "0")
+    else:
+        kept.replace()
+    pool.disks = [*pool.disks, directory]
+    require_removed(pool, directory)
+    assert layout.XATTR_IDENTITY in os.listxattr(directory)
+    ran = pool.cli("disk", "remove", directory, pool.name)
+    assert ran.status == 0, ran.err
+    assert os.listxattr(directory) == []
+    assert len(os.listdir(pool.mountpoint)) == 6
+
+
+def test_taken_out_of_the_configuration_by_hand_it_is_missed(kept: KeptMount) -> None:
+    pool = kept.pool
+    pool.disks = pool.disks[:3]
+    pool.write_config()
+    ran = pool.cli("restart", pool.name)
+    assert ran.status == 4
+    assert "disk 4 of the pool is not in the configuration" in ran.err
