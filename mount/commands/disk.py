@@ -80,7 +80,7 @@ def cordon(
 
     EXIT STATUS: 0 cordoned; 3 no daemon answers; 4 refused: no such disk, or no other disk takes new segments.
     """
-    answer = _ask(find_target(which), "disk-cordon", disk=disk, reason=reason, dry_run=dry_run)
+    answer = _ask(find_target(which), "disk-cordon", disk=_number_or_path(disk), reason=reason, dry_run=dry_run)
     _show_change(answer, "cordoned", dry_run=dry_run, as_json=as_json)
 
 
@@ -92,7 +92,7 @@ def uncordon(
 
     EXIT STATUS: 0 it is not cordoned any longer; 3 no daemon answers; 4 refused: no such disk.
     """
-    answer = _ask(find_target(which), "disk-uncordon", disk=disk, dry_run=dry_run)
+    answer = _ask(find_target(which), "disk-uncordon", disk=_number_or_path(disk), dry_run=dry_run)
     _show_change(answer, "uncordoned", dry_run=dry_run, as_json=as_json)
 
 
@@ -116,17 +116,14 @@ def safe_to_remove(disk: _Disk, which: options.Mount = None, as_json: _Json = Fa
     """Tell whether a disk holds nothing of the pool any more; if it does, what, and which processes use the mount.
 
     EXIT STATUS: 0 it holds nothing: `disk remove` takes it out of the pool; 1 it holds segments or open files; 3 no
-    daemon answers.
+    daemon answers; 4 the pool has no such disk.
     """
     target = find_target(which)
-    content = _ask(target, "disk-content", disk=disk)
-    if content["disk"] is None:
-        is_safe, text = True, f"{content['why']}; nothing of this pool is on another disk"
-    elif not content["segments"] and not content["other_files"]:
-        is_safe = True
+    content = _ask(target, "disk-content", disk=_number_or_path(disk))
+    is_safe = not content["segments"] and not content["other_files"]
+    if is_safe:
         text = f"{content['path']}: holds nothing of the pool; `commitlogfs disk remove` takes it out of the pool"
     else:
-        is_safe = False
         mountpoint = control_socket.ask(target.socket, "status")["mountpoint"]
         text = (
             f"{content['path']}: holds {count_of(content['segments'], 'segment')} and "
@@ -158,7 +155,7 @@ def remove(
     EXIT STATUS: 0 removed; 1 it is still served after the timeout; 2 the configuration file cannot be edited; 3 no
     daemon answers; 4 refused, and nothing has changed: the disk holds something, or no daemon could take over.
     """
-    target = find_target(which)
+    target, disk = find_target(which), _number_or_path(disk)
     with ExitStack() as stack:
         status = control_socket.ask(target.socket, "status")
         file = _configuration(target.name, status)
@@ -166,8 +163,9 @@ def remove(
         present = load_config(file)
         require_same_mount(target.name, present, status, "the disk is not removed")
         if disk.startswith("/") and all(served["path"] != disk for served in status["disks"]):
-            _ask(target, "disk-forget", directory=disk)  # an earlier command was interrupted just before
-            settings.say(f"{target.name}: {disk} has left the pool; unmount it")
+            # It has left, but an earlier command was interrupted before this.
+            _ask(target, "disk-forget", directory=disk, dry_run=dry_run)
+            settings.say(f"{target.name}: {disk} has left the pool{'' if dry_run else '; unmount it'}")
             return
         plan = _ask(target, "disk-leave", disk=disk, dry_run=True)
         path = plan["path"]
@@ -176,12 +174,11 @@ def remove(
             _show_removal(plan, file, as_json=as_json)
             return
         undo = stack.enter_context(ExitStack())
-        undo.callback(_ask, target, "disk-stay", disk=disk)
+        undo.callback(_keep, target, path, planned)
         _ask(target, "disk-leave", disk=disk)
         _rehearse(target.name, present if planned is None else planned.config, planned, "removed")
         if planned is not None:
             config_edit.write(planned)
-            undo.callback(config_edit.take_back, planned)
         pid = _replace(target, timeout, undo)
         _wait_until(target, lambda served: path not in served, f"{path} is still served", timeout)
         _ask(target, "disk-forget", directory=path)
@@ -263,12 +260,31 @@ def _replace(target: Target, timeout: float, undo: ExitStack) -> int:
 
 
 def _forget(target: Target, path: str, planned: Edit | None) -> None:
-    """Undo everything, unless a daemon that was started meanwhile serves the disk already."""
-    document = control_socket.ask(target.socket, "status")
-    if all(disk["path"] != path for disk in document["disks"]):
-        if planned is not None and planned.file.read_bytes() == planned.text.encode():
-            config_edit.take_back(planned)
+    """Undo an addition, unless a daemon that was started meanwhile serves the disk already."""
+    if path not in _served(target):
+        _take_back(planned)
         _ask(target, "disk-forget", directory=path)
+
+
+def _keep(target: Target, path: str, planned: Edit | None) -> None:
+    """Undo a removal, unless a daemon that was started meanwhile has dropped the disk already."""
+    if path in _served(target):
+        _take_back(planned)
+        _ask(target, "disk-stay", disk=path)
+
+
+def _take_back(planned: Edit | None) -> None:
+    if planned is not None and planned.file.read_bytes() == planned.text.encode():
+        config_edit.take_back(planned)
+
+
+def _served(target: Target) -> dict[str, dict[str, Any]]:
+    """The disks that the daemon serves, by path."""
+    return {disk["path"]: disk for disk in control_socket.ask(target.socket, "status")["disks"]}
+
+
+def _number_or_path(text: str) -> str:
+    return text if text.isdecimal() else path_argument(text)
 
 
 def _ask(target: Target, verb: str, **arguments: str | bool) -> dict[str, Any]:
@@ -326,8 +342,7 @@ def _wait_until(
     deadline = time.monotonic() + timeout
     with waiting_line(f"{target.name}: waiting for its new daemon"):
         while True:
-            document = control_socket.ask(target.socket, "status")
-            served = {disk["path"]: disk for disk in document["disks"]}
+            served = _served(target)
             if condition(served):
                 return served
             if time.monotonic() >= deadline:

@@ -6,9 +6,10 @@ A disk joins, or leaves, by a hand-over: the daemon that starts next opens the d
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import trio
 
@@ -25,8 +26,10 @@ from commitlogfs.store.pool import joining
 
 log = logging.getLogger(__name__)
 
-RECORD_PATIENCE_S: Final = 3.0
-"""How long a verb waits for the disks' records of a change; they come later from disks that hang."""
+T = TypeVar("T")
+
+RECORD_PATIENCE_S: Final = 2.0
+"""How long a verb waits for one step on a disk. Two of them fit into the patience of a command."""
 LONGEST_REASON: Final = 80
 """Characters."""
 
@@ -157,12 +160,14 @@ class DiskChanges:
             return await self._set(disk, disk.cordon, dry_run=False)
 
     async def _content(self, request: dict[str, Any]) -> dict[str, Any]:
-        """How many segments and other files a disk holds: "disk" is None if the pool has no such disk."""
+        """How many segments and other files a disk holds."""
         disk = self._find(str(request["disk"]))
         if isinstance(disk, str):
-            return {"disk": None, "why": disk}
-        others = sum(file.disk == disk.number for file in self._commitlog.others)
-        return {**self._describe(disk), "disk": disk.number, "other_files": others}
+            return {"refused": disk}
+        return {
+            **self._describe(disk),
+            "other_files": sum(file.disk == disk.number for file in self._commitlog.others),
+        }
 
     def _why_not_empty(self, disk: Disk) -> str:
         """Why a disk cannot leave, as far as the ledgers know; empty if it can."""
@@ -195,7 +200,7 @@ class DiskChanges:
 
     async def _prepare(self, request: dict[str, Any]) -> dict[str, Any]:
         path, dry_run = str(request["directory"]), bool(request.get("dry_run"))
-        unmounted = await trio.to_thread.run_sync(unmounted_above, path)
+        unmounted = await _in_thread(partial(unmounted_above, path))
         if unmounted is not None:
             return {
                 "refused": f"{path}: /etc/fstab names {unmounted}, but nothing is mounted there; mount it first"
@@ -211,9 +216,9 @@ class DiskChanges:
                 list(log_.disks.values()),
             )
             try:
-                plan = await trio.to_thread.run_sync(plan_now)
+                plan = await _in_thread(plan_now)
                 if not dry_run:
-                    await trio.to_thread.run_sync(joining.prepare, plan, log_.pool_id)
+                    await _in_thread(partial(joining.prepare, plan, log_.pool_id))
             except PoolError as error:
                 return {"refused": str(error)}
         if not dry_run:
@@ -228,11 +233,16 @@ class DiskChanges:
         }
 
     async def _forget(self, request: dict[str, Any]) -> dict[str, Any]:
-        path = str(request["directory"])
+        path, dry_run = str(request["directory"]), bool(request.get("dry_run"))
+        log_ = self._commitlog
         async with self._changing:
             try:
-                log_ = self._commitlog
-                await trio.to_thread.run_sync(joining.forget, path, log_.pool_id, log_.membership)
+                await _in_thread(partial(joining.forget, path, log_.pool_id, log_.membership, dry_run=dry_run))
             except PoolError as error:
                 return {"refused": str(error)}
         return {"path": path}
+
+
+async def _in_thread(function: Callable[[], T]) -> T:
+    """Leaves the thread behind if the command gives up: a new directory may hang, too."""
+    return await trio.to_thread.run_sync(function, abandon_on_cancel=True)

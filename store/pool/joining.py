@@ -96,17 +96,23 @@ def prepare(plan: JoiningPlan, pool_id: str) -> None:
         ) from error
 
 
-def forget(path: str, pool_id: str, membership: Membership) -> None:
-    """Remove the records of the pool from a directory that is not, or not any more, among its members. Raises
-    PoolError."""
+def forget(path: str, pool_id: str, membership: Membership, *, dry_run: bool = False) -> None:
+    """Remove the records of the pool from a directory that is not, or not any more, among its members.
+
+    Raises PoolError if it has none, or is a member.
+    """
     try:
         with _opened(path) as directory:
             known, joining = directory.identity, directory.joining
-            if known is not None and known.pool_id == pool_id and membership.with_id(known.disk_id) is None:
-                for name in (layout.XATTR_IDENTITY, layout.XATTR_NEWEST, layout.XATTR_ROOT):
-                    durable.remove_xattr(directory.dirfd, name)
-            if joining is not None and joining.pool_id == pool_id and membership.with_id(joining.disk_id) is None:
-                durable.remove_xattr(directory.dirfd, layout.XATTR_JOINING)
+            ids = {known.disk_id} if known is not None and known.pool_id == pool_id else set()
+            ids |= {joining.disk_id} if joining is not None and joining.pool_id == pool_id else set()
+            if not ids:
+                raise PoolError(f"{path}: records nothing of this pool; see `commitlogfs disk list` for its disks")
+            if any(membership.with_id(disk_id) is not None for disk_id in ids):
+                raise PoolError(f"{path}: is a disk of this pool, which the daemon does not serve at present")
+            names = (layout.XATTR_IDENTITY, layout.XATTR_NEWEST, layout.XATTR_ROOT, layout.XATTR_JOINING)
+            for name in () if dry_run else names:
+                durable.remove_xattr(directory.dirfd, name)
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         raise PoolError(f"{path}: its record of the pool cannot be removed ({reason}); {REPAIR_DISK}") from error

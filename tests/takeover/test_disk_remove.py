@@ -57,7 +57,8 @@ def test_an_empty_disk_leaves_and_can_come_back(kept: KeptMount) -> None:
     assert ran.out == f"test: disk 4 ({directory}) has left the pool; unmount it\n"
     require_removed(pool, directory)
     assert os.listxattr(directory) == []
-    assert pool.cli("disk", "safe-to-remove", directory, pool.name).status == 0
+    ran = pool.cli("disk", "safe-to-remove", directory, pool.name)  # it may be a typing error
+    assert (ran.status, ran.out) == (4, "")
     pool.make_segments(range(6, 9))
     ran = pool.cli("disk", "add", directory, pool.name)
     assert ran.status == 0, ran.err
@@ -103,7 +104,6 @@ def test_a_removed_segment_that_is_still_open_holds_its_disk(kept: KeptMount) ->
         "number": 1,
         "path": str(pool.disks[0]),
         "segments": 0,
-        "disk": 1,
         "other_files": 1,
         "safe": False,
     }
@@ -170,6 +170,19 @@ def test_not_configured_any_more_it_has_left_with_the_next_daemon(kept: KeptMoun
     assert ran.status == 0, ran.err
     assert os.listxattr(directory) == []
     assert len(os.listdir(pool.mountpoint)) == 6
+
+
+def test_what_records_nothing_of_the_pool_is_not_removed(kept: KeptMount, workdir: Path) -> None:
+    (workdir / "other").mkdir()
+    for path, reason in (
+        (workdir / "other", "records nothing of this pool"),
+        (workdir / "absent", "no such directory"),
+    ):
+        ran = kept.pool.cli("disk", "remove", path, kept.pool.name)
+        assert ran.status == 4
+        assert reason in ran.err
+    ran = kept.pool.cli("disk", "remove", f"{kept.pool.disks[3]}//", kept.pool.name, "--dry-run")
+    assert ran.status == 0, ran.err
 
 
 def test_taken_out_of_the_configuration_by_hand_it_is_missed(kept: KeptMount) -> None:

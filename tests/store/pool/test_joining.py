@@ -68,8 +68,12 @@ def test_a_mark_keeps_its_id_when_it_is_made_again(directories):
 
 def test_the_mark_of_another_pool_is_left_alone(directories):
     directories.mark(directories.new, "new", pool_id="another")
-    joining.forget(directories.new.path, directories.pool_id, directories.first)
+    with pytest.raises(PoolError, match="disk4: records nothing of this pool"):
+        joining.forget(directories.new.path, directories.pool_id, directories.first)
+    with pytest.raises(PoolError, match="disk1: is a disk of this pool"):
+        joining.forget(directories.specs[0].path, directories.pool_id, directories.first)
     assert os.listxattr(directories.new.path) == [layout.XATTR_JOINING]
+    assert layout.XATTR_IDENTITY in os.listxattr(directories.specs[0].path)
     with pytest.raises(PoolError, match="is about to be added to pool another"):
         plan(directories)
 
