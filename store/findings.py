@@ -41,6 +41,7 @@ class FindingCode(Enum):
     NEWEST_SEGMENT_MISSING = "newest-segment-missing"
     DUPLICATE_SEGMENT = "duplicate-segment"
     GAP = "gap"
+    ACCEPTED_LOSS = "accepted-loss"
     WRONG_SIZE = "wrong-size"
     NOT_A_REGULAR_FILE = "not-a-regular-file"
     ALIEN_FILE = "alien-file"

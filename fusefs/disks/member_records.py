@@ -58,7 +58,9 @@ class MemberRecords:
 
     def _is_due(self, disk: Disk) -> bool:
         generation = self._commitlog.membership.generation
-        if disk.state is not DiskState.RW or self._commitlog.recorded[disk.number] == generation:
+        if disk.state is not DiskState.RW or self._commitlog.is_given_up(disk):
+            return False
+        if self._commitlog.recorded[disk.number] == generation:
             return False
         others = (number for number, known in self._commitlog.recorded.items() if known == generation)
         return not disk.is_joining or any(number != disk.number for number in others)

@@ -3,27 +3,26 @@
 import json
 import os
 import tempfile
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
 from commitlogfs.console import settings
-from commitlogfs.console.errors import AbsentError, RefusedError
+from commitlogfs.console.errors import RefusedError
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.console.formatting import approximate_size, count_of
-from commitlogfs.console.output import Output, waiting_line
+from commitlogfs.console.output import Output
 from commitlogfs.mount.commands import options
+from commitlogfs.mount.commands.disk_calls import ask, hand_over, require_configuration, served_disks, wait_until
+from commitlogfs.mount.commands.disk_lost import give_up
 from commitlogfs.mount.config import edit as config_edit
 from commitlogfs.mount.config.edit import Edit
 from commitlogfs.mount.config.model import Config, load_config, path_argument
 from commitlogfs.mount.linux.holders import describe_holders, find_holders
 from commitlogfs.mount.location import control_socket
-from commitlogfs.mount.location.replacement import replace_daemon
 from commitlogfs.mount.location.which_mount import Target, find_target
 from commitlogfs.mount.preflight import configured_pool
 from commitlogfs.mount.preflight.rehearsal import why_not_mountable
@@ -31,8 +30,6 @@ from commitlogfs.mount.preflight.successor_check import require_same_mount
 from commitlogfs.mount.views.status_text import describe_disk
 
 app = typer.Typer(name="disk", help="Show and change the disks of a running mount.", no_args_is_help=True)
-
-_POLL_S: Final = 0.05
 
 _Disk = Annotated[str, typer.Argument(metavar="DISK", help="Number or path of a disk, as `disk list` shows them.")]
 _Json = Annotated[bool, typer.Option("--json", help="The result as one JSON object.")]
@@ -80,7 +77,7 @@ def cordon(
 
     EXIT STATUS: 0 cordoned; 3 no daemon answers; 4 refused: no such disk, or no other disk takes new segments.
     """
-    answer = _ask(find_target(which), "disk-cordon", disk=_number_or_path(disk), reason=reason, dry_run=dry_run)
+    answer = ask(find_target(which), "disk-cordon", disk=_number_or_path(disk), reason=reason, dry_run=dry_run)
     _show_change(answer, "cordoned", dry_run=dry_run, as_json=as_json)
 
 
@@ -92,7 +89,7 @@ def uncordon(
 
     EXIT STATUS: 0 it is not cordoned any longer; 3 no daemon answers; 4 refused: no such disk.
     """
-    answer = _ask(find_target(which), "disk-uncordon", disk=_number_or_path(disk), dry_run=dry_run)
+    answer = ask(find_target(which), "disk-uncordon", disk=_number_or_path(disk), dry_run=dry_run)
     _show_change(answer, "uncordoned", dry_run=dry_run, as_json=as_json)
 
 
@@ -119,7 +116,7 @@ def safe_to_remove(disk: _Disk, which: options.Mount = None, as_json: _Json = Fa
     daemon answers; 4 the pool has no such disk.
     """
     target = find_target(which)
-    content = _ask(target, "disk-content", disk=_number_or_path(disk))
+    content = ask(target, "disk-content", disk=_number_or_path(disk))
     is_safe = not content["segments"] and not content["other_files"]
     if is_safe:
         text = f"{content['path']}: holds nothing of the pool; `commitlogfs disk remove` takes it out of the pool"
@@ -142,6 +139,10 @@ def safe_to_remove(disk: _Disk, which: options.Mount = None, as_json: _Json = Fa
 def remove(
     disk: _Disk,
     which: options.Mount = None,
+    lost: Annotated[
+        bool, typer.Option("--lost", help="Give up a dead disk, with the segments that no other disk holds.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --lost: do not ask.")] = False,
     timeout: _Timeout = 30.0,
     dry_run: options.DryRun = False,
     as_json: _Json = False,
@@ -152,22 +153,30 @@ def remove(
     loses its identity. Interrupted at any moment, the command can be repeated; `disk uncordon` takes it back until
     the configuration is changed.
 
+    With --lost, a disk that will not come back is given up, also while nothing is mounted. What is lost is shown
+    and has to be confirmed. The gaps of its segments are accepted losses from then on: they refuse no mount.
+
     EXIT STATUS: 0 removed; 1 it is still served after the timeout; 2 the configuration file cannot be edited; 3 no
-    daemon answers; 4 refused, and nothing has changed: the disk holds something, or no daemon could take over.
+    daemon answers; 4 refused, and nothing has changed: the disk holds something, is not lost, or no daemon could
+    take over.
     """
-    target, disk = find_target(which), _number_or_path(disk)
+    disk = _number_or_path(disk)
+    if lost:
+        give_up(disk, which, timeout, yes=yes, dry_run=dry_run, as_json=settings.wants_json(as_json))
+        return
+    target = find_target(which)
     with ExitStack() as stack:
         status = control_socket.ask(target.socket, "status")
-        file = _configuration(target.name, status)
+        file = require_configuration(target.name, status)
         stack.enter_context(config_edit.only_editor(file))
         present = load_config(file)
         require_same_mount(target.name, present, status, "the disk is not removed")
         if disk.startswith("/") and all(served["path"] != disk for served in status["disks"]):
             # It has left, but an earlier command was interrupted before this.
-            _ask(target, "disk-forget", directory=disk, dry_run=dry_run)
+            ask(target, "disk-forget", directory=disk, dry_run=dry_run)
             settings.say(f"{target.name}: {disk} has left the pool{'' if dry_run else '; unmount it'}")
             return
-        plan = _ask(target, "disk-leave", disk=disk, dry_run=True)
+        plan = ask(target, "disk-leave", disk=disk, dry_run=True)
         path = plan["path"]
         planned = _plan_removal(present, file, path)
         if dry_run:
@@ -175,13 +184,13 @@ def remove(
             return
         undo = stack.enter_context(ExitStack())
         undo.callback(_keep, target, path, planned)
-        _ask(target, "disk-leave", disk=disk)
+        ask(target, "disk-leave", disk=disk)
         _rehearse(target.name, present if planned is None else planned.config, planned, "removed")
         if planned is not None:
             config_edit.write(planned)
-        pid = _replace(target, timeout, undo)
-        _wait_until(target, lambda served: path not in served, f"{path} is still served", timeout)
-        _ask(target, "disk-forget", directory=path)
+        pid = hand_over(target, timeout, undo)
+        wait_until(target, lambda served: path not in served, f"{path} is still served", timeout)
+        ask(target, "disk-forget", directory=path)
     if settings.wants_json(as_json):
         typer.echo(json.dumps({"name": target.name, "number": plan["number"], "path": path, "pid": pid}))
     else:
@@ -215,23 +224,23 @@ def add(
     wants_json = settings.wants_json(as_json)
     with ExitStack() as stack:
         status = control_socket.ask(target.socket, "status")
-        file = _configuration(target.name, status)
+        file = require_configuration(target.name, status)
         stack.enter_context(config_edit.only_editor(file))
         present = load_config(file)
         require_same_mount(target.name, present, status, "the disk is not added")
         planned = _plan_edit(present, file, path)
-        plan = _ask(target, "disk-prepare", directory=path, dry_run=True)
+        plan = ask(target, "disk-prepare", directory=path, dry_run=True)
         if dry_run:
             _show_plan(plan, file, wants_json)
             return
         undo = stack.enter_context(ExitStack())
         undo.callback(_forget, target, path, planned)
-        _ask(target, "disk-prepare", directory=path)
+        ask(target, "disk-prepare", directory=path)
         _rehearse(target.name, present if planned is None else planned.config, planned, "added")
         if planned is not None:
             config_edit.write(planned)
-        done = _replace(target, timeout, undo)
-        served = _wait_until(
+        done = hand_over(target, timeout, undo)
+        served = wait_until(
             target,
             lambda served: served.get(path, {"state": "joining"})["state"] != "joining",
             f"{path} has not joined",
@@ -246,31 +255,18 @@ def add(
         )
 
 
-def _replace(target: Target, timeout: float, undo: ExitStack) -> int:
-    """Process id of the successor. From the moment on at which one may have started, nothing is undone."""
-    try:
-        pid = replace_daemon(target, timeout).pid
-    except RefusedError:
-        raise
-    except BaseException:
-        undo.pop_all()
-        raise
-    undo.pop_all()
-    return pid
-
-
 def _forget(target: Target, path: str, planned: Edit | None) -> None:
     """Undo an addition, unless a daemon that was started meanwhile serves the disk already."""
-    if path not in _served(target):
+    if path not in served_disks(target):
         _take_back(planned)
-        _ask(target, "disk-forget", directory=path)
+        ask(target, "disk-forget", directory=path)
 
 
 def _keep(target: Target, path: str, planned: Edit | None) -> None:
     """Undo a removal, unless a daemon that was started meanwhile has dropped the disk already."""
-    if path in _served(target):
+    if path in served_disks(target):
         _take_back(planned)
-        _ask(target, "disk-stay", disk=path)
+        ask(target, "disk-stay", disk=path)
 
 
 def _take_back(planned: Edit | None) -> None:
@@ -278,38 +274,8 @@ def _take_back(planned: Edit | None) -> None:
         config_edit.take_back(planned)
 
 
-def _served(target: Target) -> dict[str, dict[str, Any]]:
-    """The disks that the daemon serves, by path."""
-    return {disk["path"]: disk for disk in control_socket.ask(target.socket, "status")["disks"]}
-
-
 def _number_or_path(text: str) -> str:
     return text if text.isdecimal() else path_argument(text)
-
-
-def _ask(target: Target, verb: str, **arguments: str | bool) -> dict[str, Any]:
-    """The daemon's answer, with the mount's name. Raises RefusedError, UnreachableError, ControlError."""
-    answer = control_socket.ask(target.socket, verb, control_socket.PEER_TIMEOUT_S, **arguments)
-    if "refused" in answer:
-        raise RefusedError(f"{target.name}: {answer['refused']}")
-    return {"name": target.name, **answer}
-
-
-def _configuration(name: str, status: dict[str, Any]) -> str:
-    """Raises RefusedError if no other daemon could serve a new disk."""
-    daemon = status["daemon"]
-    file: str | None = daemon["configuration"]
-    if file is None:
-        raise RefusedError(
-            f"{name}: was mounted without a configuration file, by which the next daemon would know its disks; "
-            "write a file with its disks (docs/reference/configuration.md), unmount, and mount that"
-        )
-    if not daemon["takeover_available"]:
-        raise RefusedError(
-            f"{name}: another daemon has to take the mount over to serve other disks, and none could "
-            f"({daemon['takeover_unavailable_reason']}); correct that first"
-        )
-    return file
 
 
 def _plan_edit(present: Config, file: str, path: str) -> Edit | None:
@@ -333,23 +299,6 @@ def _rehearse(name: str, config: Config, planned: Edit | None, what: str) -> Non
         raise RefusedError(
             f"{name}: the disk is not {what}: the next mount would be refused: {'; '.join(reasons)}; correct that"
         )
-
-
-def _wait_until(
-    target: Target, condition: Callable[[dict[str, dict[str, Any]]], bool], failure: str, timeout: float
-) -> dict[str, dict[str, Any]]:
-    """The disks that the daemon serves, by path, once they meet the condition. Raises AbsentError."""
-    deadline = time.monotonic() + timeout
-    with waiting_line(f"{target.name}: waiting for its new daemon"):
-        while True:
-            served = _served(target)
-            if condition(served):
-                return served
-            if time.monotonic() >= deadline:
-                raise AbsentError(
-                    f"{target.name}: {failure} after {timeout:g} s; see `commitlogfs disk list` and the log"
-                )
-            time.sleep(_POLL_S)
 
 
 def _show_plan(plan: dict[str, Any], file: str, wants_json: bool) -> None:

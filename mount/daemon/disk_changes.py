@@ -19,10 +19,11 @@ from commitlogfs.mount.preflight.fstab import unmounted_above
 from commitlogfs.store.disks.directories import first_entry
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.identity import require_recordable
-from commitlogfs.store.disks.membership import Cordon
+from commitlogfs.store.disks.membership import Cordon, Member
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.pool import joining
+from commitlogfs.store.pool.giving_up import find_member, plan_giving_up
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class DiskChanges:
             "disk-uncordon": self._uncordon,
             "disk-leave": self._leave,
             "disk-stay": self._stay,
+            "disk-give-up": self._give_up,
             "disk-content": self._content,
             "disk-prepare": self._prepare,
             "disk-forget": self._forget,
@@ -121,6 +123,12 @@ class DiskChanges:
                 return disk
         known = ", ".join(f"{disk.number} {disk.path}" for disk in self._commitlog.disks.values())
         return f"{text}: the pool has no disk of this number or path; its disks are {known}"
+
+    def _find_member(self, text: str) -> Member | str:
+        """As `_find`, also for a disk that is missing."""
+        disk = self._find(text)
+        found = None if isinstance(disk, str) else self._commitlog.membership.member(disk.number)
+        return found or find_member(self._commitlog.membership, text)
 
     # --- leaving -------------------------------------------------------------------------------------
 
@@ -195,6 +203,35 @@ class DiskChanges:
             )
         except (OSError, TimeoutError) as error:
             return f"what cannot be read: {error}"
+
+    # --- giving up -----------------------------------------------------------------------------------
+
+    async def _give_up(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A disk that is missing, or fails, is no member any longer; the next daemon does not serve it."""
+        dry_run = bool(request.get("dry_run"))
+        async with self._changing:
+            member = self._find_member(str(request["disk"]))
+            if isinstance(member, str):
+                return {"refused": member}
+            disk = self._commitlog.disks.get(member.number)
+            if disk is not None and not disk.is_failing and self._commitlog.usage(disk.number) is not None:
+                return {
+                    "refused": f"{disk.path}: is {disk.present_state.value}, not lost; cordon it, and remove it "
+                    "when it is empty, or detach it if it is dead"
+                }
+            plan = plan_giving_up(
+                self._commitlog.membership,
+                member,
+                [s.base_offset for s in self._commitlog.catalog if s.size and s.disk != member.number],
+                self._commitlog.names.newest,
+                self._commitlog.segment_size,
+                round(time.time()),
+            )
+            lagging: list[Disk] = []
+            if not dry_run:
+                lagging = await self._operations.member_records.change(plan.membership, RECORD_PATIENCE_S)
+                log_event(log, logging.ERROR, "disk_given_up", disk=member.path, number=member.number)
+            return {**plan.as_json(), "lagging": [d.path for d in lagging]}
 
     # --- joining -------------------------------------------------------------------------------------
 

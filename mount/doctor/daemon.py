@@ -12,6 +12,9 @@ _PROBLEMS: Final = frozenset({"all-full", "no-writable-disk", "disk-failed", "st
 _MORE: Final = "`commitlogfs status` shows every disk and alert; docs/troubleshooting.md explains them"
 _FINDING_LEVELS: Final = {"note": Level.NOTE, "warning": Level.WARNING}
 
+_GAPS = ("gap", "accepted-loss")
+"""Findings about which the status document says more."""
+
 
 def check_daemon(document: dict[str, Any]) -> list[Check]:
     """A check for everything in the status document that is wrong; one that is ok if nothing is."""
@@ -26,8 +29,14 @@ def check_daemon(document: dict[str, Any]) -> list[Check]:
         checks.append(
             Check("degraded", Level.PROBLEM, message, "bring the disks back, stop the broker, unmount and mount")
         )
-    if document["segments"]["gaps"]:
-        count = count_of(len(document["segments"]["gaps"]), "gap")
+    accepted = document["segments"].get("accepted_gaps", 0)  # a daemon of a former version does not report it
+    if accepted:
+        message = (
+            f"the log has {count_of(accepted, 'gap')} of disks that were given up, which consumers skip silently"
+        )
+        checks.append(Check("accepted-loss", Level.NOTE, message, "nothing to do: they go when they expire"))
+    if len(document["segments"]["gaps"]) > accepted:
+        count = count_of(len(document["segments"]["gaps"]) - accepted, "gap")
         message = f"the log has {count}, which consumers skip silently"
         checks.append(
             Check(
@@ -41,7 +50,7 @@ def check_daemon(document: dict[str, Any]) -> list[Check]:
         message = "a takeover lost the list of open files: fsync and fstat of files opened before it give ESTALE"
         remedy = "restart the broker when convenient, which opens them again"
         checks.append(Check("state-lost", Level.WARNING, message, remedy))
-    checks += [_check_finding(finding) for finding in document["findings"] if finding["code"] != "gap"]
+    checks += [_check_finding(finding) for finding in document["findings"] if finding["code"] not in _GAPS]
     return checks or [ok("daemon", f"daemon {document['daemon']['pid']} reports no trouble")]
 
 

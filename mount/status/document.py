@@ -22,6 +22,7 @@ from commitlogfs.mount.status.retention import retention_report
 from commitlogfs.store.disks import forecast
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.eligibility import Eligibility, RefusalReason
+from commitlogfs.store.disks.losses import is_accepted
 from commitlogfs.store.files.usage import DiskUsage, measure_usage
 from commitlogfs.store.retention.statfs import StatfsFigures
 
@@ -67,6 +68,7 @@ class StatusReport:
         share = _share(rate, eligibility)
         catalog = log.catalog
         first, last = catalog.first_whole, catalog.last_whole
+        gaps = catalog.gaps()
         return {
             "schema": SCHEMA_VERSION,
             "composed_at": composed_at,
@@ -90,7 +92,10 @@ class StatusReport:
                 "first_offset": None if first is None else first.base_offset,
                 "last_offset": None if last is None else last.base_offset,
                 "size": log.segment_size,
-                "gaps": log.catalog.gaps(),
+                "gaps": gaps,
+                "accepted_gaps": sum(
+                    is_accepted(log.membership.losses, start, end, log.segment_size) for start, end in gaps
+                ),
                 "retired": len(log.retired()),
             },
             "placement": {
@@ -117,6 +122,10 @@ class StatusReport:
             "members": {
                 "generation": log.membership.generation,
                 "lagging": [disk.path for disk in log.lagging()],
+                "given_up": [
+                    {"number": loss.number, "path": loss.path, "since": loss.since_s}
+                    for loss in log.membership.losses
+                ],
             },
             "findings": self._findings,
         }

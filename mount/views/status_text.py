@@ -19,8 +19,12 @@ def describe_log(document: dict[str, Any]) -> str:
     text = f"{count_of(segments['count'], 'segment')} of {size}, log offsets {segments['first_offset']:,} to "
     text += f"{segments['last_offset'] + segments['size']:,}"
     if segments["gaps"]:
-        count = len(segments["gaps"])
-        text += f", WITH {count} GAP{'S' if count > 1 else ''}: consumers skip over a gap silently"
+        accepted = segments.get("accepted_gaps", 0)  # a daemon of a former version does not report it
+        count = len(segments["gaps"]) - accepted
+        if count:
+            text += f", WITH {count} GAP{'S' if count > 1 else ''}: consumers skip over a gap silently"
+        if accepted:
+            text += f", with {count_of(accepted, 'gap')} of disks that were given up"
     if segments["unsized"]:
         text += f", and {count_of(segments['unsized'], 'segment')} without a size yet"
     rate = document["ingest_bytes_per_second"]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from commitlogfs.store import layout
+from commitlogfs.store.disks.losses import Loss, Run
 from commitlogfs.store.disks.membership import LARGEST_DISK_NUMBER, Cordon, DiskNumber, Member, Membership
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.files import durable
@@ -71,6 +72,10 @@ def format_identity(identity: DiskIdentity) -> bytes:
                 if m.cordon is not None
             ],
             "leaving": [m.number for m in identity.membership.members if m.leaves],
+            "losses": [
+                [loss.number, loss.path, loss.since_s, [[r.first, r.length, r.stride, r.count] for r in loss.runs]]
+                for loss in identity.membership.losses
+            ],
         }
     return _compact(document)
 
@@ -129,9 +134,13 @@ def _parse_membership(document: dict[str, Any]) -> Membership:
         Member(DiskNumber(int(number)), str(disk_id), str(path), cordons.get(int(number)), int(number) in leaving)
         for number, disk_id, path in document["members"]
     )
+    losses = tuple(
+        Loss(int(number), str(path), int(since_s), tuple(Run(*map(int, run)) for run in runs))
+        for number, path, since_s, runs in document.get("losses", ())
+    )
     highest = max((member.number for member in members), default=0)
     last = max(highest, int(document.get("last_number", 0)))
-    return Membership(members, int(document.get("generation", 0)), DiskNumber(last))
+    return Membership(members, int(document.get("generation", 0)), DiskNumber(last), losses)
 
 
 def _require_sense(found: DiskIdentity) -> None:
@@ -147,6 +156,8 @@ def _require_sense(found: DiskIdentity) -> None:
         raise ValueError(f"disk numbers {numbers}")
     if found.membership.generation < 0 or found.membership.last_number > LARGEST_DISK_NUMBER:
         raise ValueError(f"generation {found.membership.generation}, last number {found.membership.last_number}")
+    if not all(run.length > 0 and run.stride > 0 for loss in found.membership.losses for run in loss.runs):
+        raise ValueError("a run of lost segments without length")
     if not any((member.number, member.disk_id) == (found.number, found.disk_id) for member in members):
         raise ValueError(f"disk {found.number} is not among its own members")
 

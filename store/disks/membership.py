@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NewType
 
+from commitlogfs.store.disks.losses import Loss
+
 DiskNumber = NewType("DiskNumber", int)
 """1, 2, 3 ... in the order in which the disks joined the pool; never reused within a pool, part of every inode
 number."""
@@ -47,6 +49,8 @@ class Membership:
     """0 in a pool that was made before lists had generations, and until its first change."""
     last_number: DiskNumber = DiskNumber(0)
     """The highest number that any disk of the pool has had."""
+    losses: tuple[Loss, ...] = ()
+    """Accepted losses: what disks held that were given up."""
 
     def member(self, number: DiskNumber) -> Member | None:
         return next((member for member in self.members if member.number == number), None)
@@ -60,7 +64,7 @@ class Membership:
         if number > LARGEST_DISK_NUMBER:
             raise ValueError(f"the pool has used all {LARGEST_DISK_NUMBER} disk numbers")
         members = (*self.members, Member(number, disk_id, path))
-        return Membership(members, self.generation + 1, number)
+        return replace(self, members=members, generation=self.generation + 1, last_number=number)
 
     def cordoned(self, number: DiskNumber, cordon: Cordon | None) -> "Membership":
         """A member gets a cordon, or with None loses it; then it does not leave either."""
@@ -74,6 +78,12 @@ class Membership:
         """A member has left. Its number is not given out again."""
         members = tuple(member for member in self.members if member.number != number)
         return replace(self, members=members, generation=self.generation + 1)
+
+    def giving_up(self, number: DiskNumber, loss: Loss, first_segment: int) -> "Membership":
+        """A member is given up with what it held. Losses before `first_segment`, with which the log begins, are
+        forgotten: they have expired."""
+        losses = tuple(known for known in self.losses if known.end > first_segment)
+        return replace(self.without(number), losses=(*losses, loss))
 
     def _changed(self, number: DiskNumber, change: Callable[[Member], Member]) -> "Membership":
         members = tuple(change(member) if member.number == number else member for member in self.members)

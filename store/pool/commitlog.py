@@ -327,15 +327,23 @@ class CommitLog:
 
     def lagging(self) -> list[Disk]:
         """Disks that do not record the present list of members yet."""
-        return [disk for disk in self.disks.values() if self.recorded[disk.number] != self.membership.generation]
+        return [
+            disk
+            for disk in self.disks.values()
+            if self.recorded[disk.number] != self.membership.generation and not self.is_given_up(disk)
+        ]
+
+    def is_given_up(self, disk: Disk) -> bool:
+        """Whether a disk that is still served has left the list of members."""
+        return self.membership.member(disk.number) is None
 
     def record_membership(self, membership: Membership) -> None:
         """The list of members has changed. The same disks are served; it takes another daemon to serve others."""
         self.membership = membership
-        for member in membership.members:
-            if member.number in self.disks:
-                self.disks[member.number].cordon = member.cordon
-                self.disks[member.number].is_leaving = member.leaves
+        for disk in self.disks.values():
+            member = membership.member(disk.number)
+            disk.cordon = None if member is None else member.cordon
+            disk.is_leaving = member is None or member.leaves
         self.admission.forget_refusal()
 
     def record_members_recorded(self, number: DiskNumber, generation: int) -> None:

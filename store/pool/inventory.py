@@ -2,13 +2,14 @@
 Pure."""
 
 from collections import defaultdict
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import attrgetter
 
 from commitlogfs.store import layout
 from commitlogfs.store.disks.disk import Disk
+from commitlogfs.store.disks.losses import Loss, is_accepted
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.attributes import ino_of, nlink_of
 from commitlogfs.store.findings import Finding, FindingCode, Severity
@@ -45,6 +46,7 @@ def take_inventory(
     newest_missing: BaseOffset | None = None,
     *,
     is_served: bool = False,
+    losses: Sequence[Loss] = (),
 ) -> Inventory:
     """Inventory of the pool whose disks have these scans.
 
@@ -53,6 +55,7 @@ def take_inventory(
     several files of one segment; it returns False in doubt. A missing disk may hold any segment up to
     `newest_missing`, which is None if no disk is missing. `is_served`: a running daemon serves the pool. It cuts
     off what is written past a segment's end, at the latest when the file is closed: a longer file counts as whole.
+    Gaps of accepted `losses` are noted only.
     """
     inventory = Inventory(Catalog(segment_size))
     sorting = _SegmentSorting(inventory, scans, segment_size, opened, holds_nothing, is_served=is_served)
@@ -60,7 +63,7 @@ def take_inventory(
     for disk, scan in scans:
         _place_temporaries(inventory, disk, scan)
         _report_strangers(inventory, disk, scan)
-    _report_gaps(inventory)
+    _report_gaps(inventory, losses)
     return inventory
 
 
@@ -354,20 +357,23 @@ def _report_strangers(inventory: Inventory, disk: Disk, scan: DiskScan) -> None:
         )
 
 
-def _report_gaps(inventory: Inventory) -> None:
+def _report_gaps(inventory: Inventory, losses: Sequence[Loss]) -> None:
     size = inventory.catalog.segment_size
     sized = (segment.base_offset for segment in inventory.catalog if segment.size)
     for start, end in gaps_between(sized, size):
         count = (end - start) // size
         last = format_segment_name(end - size).decode()
         names = format_segment_name(start).decode() + (f" to {last}" if count > 1 else "")
+        accepted = is_accepted(losses, start, end, size)
         inventory.findings.append(
             Finding(
-                FindingCode.GAP,
-                Severity.REFUSES,
+                FindingCode.ACCEPTED_LOSS if accepted else FindingCode.GAP,
+                Severity.NOTE if accepted else Severity.REFUSES,
                 "",
                 names,
                 f"{count} segment{'s are' if count > 1 else ' is'} missing in the middle of the log",
-                "bring back the disk or the files (an empty file counts as missing)",
+                "nothing to do: a disk that held them was given up"
+                if accepted
+                else "bring back the disk or the files (an empty file counts as missing)",
             )
         )

@@ -5,7 +5,7 @@ import dataclasses
 import errno
 import os
 import time
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,6 +15,7 @@ from commitlogfs.store.disks import identity
 from commitlogfs.store.disks.directories import DiskSpec, OpenDirectory, compare_directories, open_spec
 from commitlogfs.store.disks.disk import Disk, DiskState, is_read_only
 from commitlogfs.store.disks.identity import NEW_ROOT_MODE, RootAttributes
+from commitlogfs.store.disks.losses import Loss
 from commitlogfs.store.disks.membership import DiskNumber, Membership
 from commitlogfs.store.errors import DirectoryError, PoolError
 from commitlogfs.store.files import durable, remove, safe_open
@@ -132,7 +133,7 @@ def open_pool(
         findings += more
         newest = max((content.newest for content in contents if content.newest is not None), default=None)
         newest_missing = newest if missing and opened is not None else None
-        inventory = _inventory_of(contents, found.segment_size, opened, newest_missing)
+        inventory = _inventory_of(contents, found.segment_size, opened, newest_missing, found.membership.losses)
         inventory.findings[:0] = findings
         recorded = {disk.member.number: disk.recorded for disk in found.disks}
         root = next((content.root for content in contents if content.root is not None), DEFAULT_ROOT)
@@ -383,6 +384,7 @@ def _inventory_of(
     segment_size: int,
     opened: Set[tuple[DiskNumber, int]] | None,
     newest_missing: BaseOffset | None,
+    losses: Sequence[Loss],
 ) -> Inventory:
     dirfds = {content.disk.number: content.disk.dirfd for content in contents}
     return take_inventory(
@@ -392,6 +394,7 @@ def _inventory_of(
         lambda copy: leftovers.name_holds_nothing(dirfds[copy.disk], copy.name, copy.ino),
         newest_missing,
         is_served=opened is None,
+        losses=losses,
     )
 
 

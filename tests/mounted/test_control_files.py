@@ -37,11 +37,13 @@ DOCUMENT_KEYS = {
     "statfs": dict,
     "disks": list,
     "missing_disks": list,
+    "members": dict,
     "findings": list,
 }
 NESTED_KEYS = {
     "daemon": {"pid", "version", "since", "passthrough"},
-    "segments": {"count", "unsized", "first_offset", "last_offset", "size", "gaps", "retired"},
+    "segments": {"count", "unsized", "first_offset", "last_offset", "size", "gaps", "accepted_gaps", "retired"},
+    "members": {"generation", "lagging", "given_up"},
     "placement": {"policy", "fallback", "next_disk"},
     "thresholds": {"clean", "force", "full", "resume", "min_free_bytes"},
     "statfs": {"trigger", "blocks", "free", "used_percent"},
@@ -62,6 +64,7 @@ DISK_KEYS = {
     "next_threshold": str | None,
     "eta_seconds": float | int | None,
     "last_error": str,
+    "cordon": dict | None,
 }
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -243,6 +246,7 @@ def test_the_status_document_follows_its_schema(filled: PoolMount) -> None:
         "last_offset": (SEGMENTS - 1) * MIB,
         "size": MIB,
         "gaps": [],
+        "accepted_gaps": 0,
         "retired": 0,
     }
     assert filled.daemon is not None

@@ -1,0 +1,74 @@
+"""Common parts of the `disk` verbs: questions to the daemon, and its replacement by one that serves other disks."""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Final
+
+from commitlogfs.console.errors import AbsentError, RefusedError
+from commitlogfs.console.output import waiting_line
+from commitlogfs.mount.location import control_socket
+from commitlogfs.mount.location.replacement import replace_daemon
+from commitlogfs.mount.location.which_mount import Target
+
+_POLL_S: Final = 0.05
+
+
+def hand_over(target: Target, timeout: float, undo: ExitStack) -> int:
+    """Process id of the successor. From the moment on at which one may have started, nothing is undone."""
+    try:
+        pid = replace_daemon(target, timeout).pid
+    except RefusedError:
+        raise
+    except BaseException:
+        undo.pop_all()
+        raise
+    undo.pop_all()
+    return pid
+
+
+def served_disks(target: Target) -> dict[str, dict[str, Any]]:
+    """The disks that the daemon serves, by path."""
+    return {disk["path"]: disk for disk in control_socket.ask(target.socket, "status")["disks"]}
+
+
+def ask(target: Target, verb: str, **arguments: str | bool) -> dict[str, Any]:
+    """The daemon's answer, with the mount's name. Raises RefusedError, UnreachableError, ControlError."""
+    answer = control_socket.ask(target.socket, verb, control_socket.PEER_TIMEOUT_S, **arguments)
+    if "refused" in answer:
+        raise RefusedError(f"{target.name}: {answer['refused']}")
+    return {"name": target.name, **answer}
+
+
+def require_configuration(name: str, status: dict[str, Any]) -> str:
+    """Raises RefusedError if no other daemon could serve a new disk."""
+    daemon = status["daemon"]
+    file: str | None = daemon["configuration"]
+    if file is None:
+        raise RefusedError(
+            f"{name}: was mounted without a configuration file, by which the next daemon would know its disks; "
+            "write a file with its disks (docs/reference/configuration.md), unmount, and mount that"
+        )
+    if not daemon["takeover_available"]:
+        raise RefusedError(
+            f"{name}: another daemon has to take the mount over to serve other disks, and none could "
+            f"({daemon['takeover_unavailable_reason']}); correct that first"
+        )
+    return file
+
+
+def wait_until(
+    target: Target, condition: Callable[[dict[str, dict[str, Any]]], bool], failure: str, timeout: float
+) -> dict[str, dict[str, Any]]:
+    """The disks that the daemon serves, by path, once they meet the condition. Raises AbsentError."""
+    deadline = time.monotonic() + timeout
+    with waiting_line(f"{target.name}: waiting for its new daemon"):
+        while True:
+            served = served_disks(target)
+            if condition(served):
+                return served
+            if time.monotonic() >= deadline:
+                raise AbsentError(
+                    f"{target.name}: {failure} after {timeout:g} s; see `commitlogfs disk list` and the log"
+                )
+            time.sleep(_POLL_S)

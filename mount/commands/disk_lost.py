@@ -1,0 +1,181 @@
+"""`commitlogfs disk remove --lost`: give up a disk that will not come back, mounted or not."""
+
+import json
+import os
+import sys
+import time
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from commitlogfs.console import settings
+from commitlogfs.console.errors import RefusedError, UnreachableError, UsageError
+from commitlogfs.console.formatting import approximate_size
+from commitlogfs.mount.commands.disk_calls import ask, hand_over, require_configuration, wait_until
+from commitlogfs.mount.config import edit as config_edit
+from commitlogfs.mount.config.edit import Edit
+from commitlogfs.mount.config.model import Config, load_config
+from commitlogfs.mount.location import control_socket
+from commitlogfs.mount.location.which_mount import Target, configuration_file, find_target
+from commitlogfs.mount.preflight.configured_pool import configured_segment_size, disk_specs
+from commitlogfs.store.disks import identity
+from commitlogfs.store.disks.disk import DiskState
+from commitlogfs.store.disks.identity import DiskIdentity
+from commitlogfs.store.errors import PoolError
+from commitlogfs.store.findings import FindingCode
+from commitlogfs.store.pool.giving_up import GivingUp, find_member, plan_giving_up
+from commitlogfs.store.pool.open import Pool, open_pool
+
+_RANGES_SHOWN = 10
+
+
+def give_up(disk: str, which: str | None, timeout: float, *, yes: bool, dry_run: bool, as_json: bool) -> None:
+    """`disk` is a number or a path. Raises RefusedError, UsageError, ConfigError, UnreachableError."""
+    target = _running(which)
+    if target is None:
+        _give_up_unmounted(disk, configuration_file(which), yes=yes, dry_run=dry_run, as_json=as_json)
+    else:
+        _give_up_mounted(disk, target, timeout, yes=yes, dry_run=dry_run, as_json=as_json)
+
+
+def _running(which: str | None) -> Target | None:
+    """The mount, if its daemon answers."""
+    try:
+        target = find_target(which)
+        control_socket.ask(target.socket, "status")
+    except (UnreachableError, UsageError):
+        return None
+    return target
+
+
+def _give_up_mounted(disk: str, target: Target, timeout: float, *, yes: bool, dry_run: bool, as_json: bool) -> None:
+    with ExitStack() as stack:
+        status = control_socket.ask(target.socket, "status")
+        file = require_configuration(target.name, status)
+        stack.enter_context(config_edit.only_editor(file))
+        plan = ask(target, "disk-give-up", disk=disk, dry_run=True)
+        served = {d["number"]: d["path"] for d in status["disks"]}
+        planned = _plan_edit(load_config(file), file, served.get(plan["number"], plan["path"]))
+        if not _is_wanted(plan, yes=yes, dry_run=dry_run, as_json=as_json):
+            return
+        undo = stack.enter_context(ExitStack())
+        if planned is not None:
+            config_edit.write(planned)
+            undo.callback(config_edit.take_back, planned)
+        given_up = ask(target, "disk-give-up", disk=disk)
+        undo.pop_all()
+        hand_over(target, timeout, ExitStack())
+        wait_until(
+            target,
+            lambda disks: plan["number"] not in {d["number"] for d in disks.values()},
+            f"disk {plan['number']} is still served",
+            timeout,
+        )
+    _report(given_up, as_json=as_json, more="")
+
+
+def _give_up_unmounted(disk: str, file: Path, *, yes: bool, dry_run: bool, as_json: bool) -> None:
+    config = load_config(file)
+    with ExitStack() as stack:
+        stack.enter_context(config_edit.only_editor(str(file)))
+        try:
+            pool = open_pool(disk_specs(config), configured_segment_size(config))
+        except PoolError as error:
+            raise RefusedError(f"{config.name}: {error}") from error
+        stack.enter_context(closing(pool))
+        plan = _plan_unmounted(config.name, pool, disk)
+        planned = _plan_edit(config, str(file), plan.member.path)
+        document = {"name": config.name, **plan.as_json()}
+        if not _is_wanted(document, yes=yes, dry_run=dry_run, as_json=as_json):
+            return
+        if planned is not None:
+            config_edit.write(planned)
+        _record(config.name, pool, plan)
+    _report(document, as_json=as_json, more="; mount it")
+
+
+def _plan_unmounted(name: str, pool: Pool, text: str) -> GivingUp:
+    for finding in pool.findings:
+        if finding.code in (FindingCode.POOL_IN_USE, FindingCode.SEGMENT_IN_USE):
+            raise RefusedError(f"{name}: {finding}")
+    member = find_member(pool.membership, text)
+    if isinstance(member, str):
+        raise RefusedError(f"{name}: {member}")
+    if any(disk.number == member.number for disk in pool.disks):
+        raise RefusedError(f"{name}: {member.path}: is there and can be read, so it is not lost; mount the pool")
+    newest = max((n for d in pool.disks if (n := identity.read_newest(d.dirfd)) is not None), default=None)
+    bases = [segment.base_offset for segment in pool.inventory.catalog if segment.size]
+    return plan_giving_up(pool.membership, member, bases, newest, pool.segment_size, round(time.time()))
+
+
+def _record(name: str, pool: Pool, plan: GivingUp) -> None:
+    """On every disk that can be written. Raises RefusedError if there is none."""
+    recorded = 0
+    for disk in pool.disks:
+        own = DiskIdentity(pool.pool_id, disk.disk_id, disk.number, pool.segment_size, plan.membership)
+        if disk.state is DiskState.RW and not disk.is_joining:
+            try:
+                identity.write_identity(disk.dirfd, own)
+                recorded += 1
+            except OSError as error:
+                reason = os.strerror(error.errno or 0)
+                typer.echo(f"{disk.path}: has not recorded the change yet ({reason})", err=True)
+    if not recorded:
+        raise RefusedError(f"{name}: no disk could record the change; repair one, and repeat the command")
+
+
+def _plan_edit(config: Config, file: str, path: str) -> Edit | None:
+    """None if the file does not name the disk."""
+    if all(disk.path != path for disk in config.disks):
+        return None
+    planned = config_edit.remove_disk(file, path)
+    config_edit.require_writable(planned)
+    return planned
+
+
+def _is_wanted(plan: dict[str, Any], *, yes: bool, dry_run: bool, as_json: bool) -> bool:
+    """Shows what is lost, and asks. Raises UsageError if nobody can be asked, RefusedError after a no."""
+    if dry_run and as_json:
+        typer.echo(json.dumps(plan))
+    elif dry_run or not yes:
+        for line in describe(plan):
+            typer.echo(line, err=not dry_run)
+    if dry_run:
+        return False
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError("--lost: nobody can be asked here; read what is lost (--dry-run), and add --yes")
+        if not typer.confirm("Give it up?", err=True):
+            raise RefusedError(f"{plan['name']}: nothing has changed")
+    return True
+
+
+def describe(plan: dict[str, Any]) -> list[str]:
+    """The loss, in sentences."""
+    disk = f"{plan['name']}: disk {plan['number']} ({plan['path']})"
+    size = sum(end - start for start, end in plan["lost"])
+    if not plan["lost"]:
+        return [f"{disk} is given up. No gap of the log is known to be its; older segments that it held are lost."]
+    lines = [
+        f"{disk} is given up, with {approximate_size(size)} of the log, in {len(plan['lost']):,} ranges of offsets:"
+    ]
+    lines += [f"  {start:,} to {end:,}" for start, end in plan["lost"][:_RANGES_SHOWN]]
+    if len(plan["lost"]) > _RANGES_SHOWN:
+        lines.append(f"  and {len(plan['lost']) - _RANGES_SHOWN:,} more (--dry-run --json lists all)")
+    lines.append("Messages there are lost, unless a slave or a copy has them. Consumers skip them silently.")
+    if plan["used_again_from"] is not None:
+        lines.append(
+            f"The newest segment is among them: a broker that is started anew gives log offsets from "
+            f"{plan['used_again_from']:,} on to other messages; a slave that has the old ones differs from then on."
+        )
+    return lines
+
+
+def _report(document: dict[str, Any], *, as_json: bool, more: str) -> None:
+    if as_json:
+        typer.echo(json.dumps(document))
+    else:
+        disk = f"disk {document['number']} ({document['path']})"
+        settings.say(f"{document['name']}: {disk} is given up, and its gaps are accepted losses{more}")

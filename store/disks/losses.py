@@ -1,0 +1,79 @@
+"""Accepted losses: the segments of a disk that an operator has given up. Pure.
+
+Their gaps refuse no mount any more. They are recorded with the list of members, so they have to be short: the
+segments of a lost disk lie at nearly regular distances, because round-robin had put them there.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+MOST_RUNS: Final = 40
+"""Runs of one loss: about 800 bytes of the 4 KiB that ext4 has for the attributes of a directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`count` ranges of `length` segments, whose beginnings are `stride` apart. All numbers count segments from log
+    offset 0."""
+
+    first: int
+    length: int
+    stride: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        """The segment after the last one."""
+        return self.first + self.stride * (self.count - 1) + self.length
+
+    def covers(self, index: int) -> bool:
+        number, rest = divmod(index - self.first, self.stride)
+        return 0 <= number < self.count and rest < self.length
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A disk that was given up, and the segments that were missing then."""
+
+    number: int
+    path: str
+    since_s: int
+    """Seconds since 1970."""
+    runs: tuple[Run, ...]
+
+    @property
+    def end(self) -> int:
+        """The segment after the last lost one."""
+        return max((run.end for run in self.runs), default=0)
+
+    def covers(self, index: int) -> bool:
+        return any(run.covers(index) for run in self.runs)
+
+
+def runs_of(ranges: Iterable[tuple[int, int]]) -> tuple[Run, ...]:
+    """Runs that cover these ranges (first segment, number of segments), which are in ascending order.
+
+    Of ranges that are too irregular, one run covers everything from the first to the last.
+    """
+    runs: list[Run] = []
+    for first, length in ranges:
+        last = runs[-1] if runs else None
+        if last is not None and last.length == length and last.count == 1 and first > last.first:
+            runs[-1] = Run(last.first, length, first - last.first, 2)
+        elif last is not None and last.length == length and first == last.first + last.stride * last.count:
+            runs[-1] = Run(last.first, length, last.stride, last.count + 1)
+        else:
+            runs.append(Run(first, length, length, 1))
+    if len(runs) <= MOST_RUNS:
+        return tuple(runs)
+    length = runs[-1].end - runs[0].first
+    return (Run(runs[0].first, length, length, 1),)
+
+
+def is_accepted(losses: Iterable[Loss], start: int, end: int, segment_size: int) -> bool:
+    """Whether all segments of the gap [start, end) are accepted losses."""
+    known = tuple(losses)
+    return bool(known) and all(
+        any(loss.covers(index) for loss in known) for index in range(start // segment_size, end // segment_size)
+    )

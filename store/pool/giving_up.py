@@ -1,0 +1,65 @@
+"""Giving a lost disk up: which segments go with it, and the list of members without it. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from commitlogfs.store.disks.losses import Loss, runs_of
+from commitlogfs.store.disks.membership import Member, Membership
+from commitlogfs.store.gaps import gaps_between, uncovered
+from commitlogfs.store.segment import BaseOffset
+
+
+@dataclass(frozen=True, slots=True)
+class GivingUp:
+    """The decision, before it is carried out."""
+
+    member: Member
+    lost: tuple[tuple[BaseOffset, BaseOffset], ...]
+    """Log offset ranges [start, end) that no other disk holds. Segments before the first one of the other disks are
+    not among them: nobody records which there were."""
+    used_again_from: BaseOffset | None
+    """The log offset from which on a broker that is started anew gives lost offsets to other messages; None if the
+    newest segment is not lost."""
+    membership: Membership
+    """The next generation."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "number": self.member.number,
+            "path": self.member.path,
+            "lost": [[start, end] for start, end in self.lost],
+            "used_again_from": self.used_again_from,
+        }
+
+
+def plan_giving_up(
+    membership: Membership,
+    member: Member,
+    others: Iterable[BaseOffset],
+    newest: BaseOffset | None,
+    segment_size: int,
+    now_s: int,
+) -> GivingUp:
+    """`others` are the segments with content on all other disks, in ascending order; `newest` is the newest segment
+    on record."""
+    bases = list(others)
+    lost = gaps_between(bases, segment_size)
+    end = bases[-1] + segment_size if bases else 0
+    used_again_from = None
+    if newest is not None and newest >= end:
+        used_again_from = BaseOffset(end)
+        lost += [(BaseOffset(a), BaseOffset(b)) for a, b in uncovered(end, newest + segment_size, [])]
+    runs = runs_of((start // segment_size, (stop - start) // segment_size) for start, stop in lost)
+    loss = Loss(member.number, member.path, now_s, runs)
+    first = bases[0] // segment_size if bases else 0
+    return GivingUp(member, tuple(lost), used_again_from, membership.giving_up(member.number, loss, first))
+
+
+def find_member(membership: Membership, number_or_path: str) -> Member | str:
+    """The member; the reason if there is none."""
+    for member in membership.members:
+        if number_or_path in (str(member.number), member.path):
+            return member
+    known = ", ".join(f"{member.number} {member.path}" for member in membership.members)
+    return f"{number_or_path}: the pool has no disk of this number or path; its disks are {known}"
