@@ -1,11 +1,16 @@
-"""Disks come and are cordoned while a broker appends: it notices nothing."""
+"""Disks come, are cordoned and die while a broker works."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
-from support.brokers import appending, check_all, roll, send_all
+from support.brokers import appending, check_all, line_count, roll, send_all, wait_until
+from support.flaky_disks import FlakyDisk, flaky_available
 from support.loop_disks import DiskFarm
 from support.pools import MIB
+
+from commitlogfs.bench import rocketmq
 
 pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 
@@ -34,3 +39,71 @@ def test_a_fourth_disk_and_a_cordon(disk_farm: DiskFarm, new_stand, newest, work
         broker.kill()
         broker.start()
         check_all(newest, stand.names, "Restarted", send_all(newest, stand.names, "Restarted", 100))
+
+
+def test_a_dead_disk_is_given_up_while_the_broker_runs(new_stand, newest, workdir: Path):
+    """It answers nothing any more, and may hold the newest segment: the broker continues on the others, and starts
+    on them."""
+    lack = flaky_available()
+    if lack:
+        pytest.skip(lack)
+    stand = new_stand(("ext4", "ext4", "ext4"), segment_size=2 * MIB, disk_bytes=512 * MIB, flaky=[0])
+    pool, flaky = stand.pool, stand.disks[0]
+    assert isinstance(flaky, FlakyDisk)
+    pool.init()
+    pool.start("--watchdog", "0")
+    acked = workdir / "acked"
+    with stand.broker(newest) as broker:
+        with rocketmq.start_sender(
+            newest, stand.names.address, "Dying", size_bytes=4096, rate=1500, acked=acked
+        ) as sender:
+            wait_until(lambda: line_count(acked) >= 300, "sending")
+            flaky.fail_writes()
+            flaky.fail_reads()
+            wait_until(lambda: pool.status()["disks"][0]["state"] == "failed", "the failure to be noticed", 120)
+            ran = pool.cli("disk", "remove", "--lost", "--yes", 1, pool.name)
+            assert ran.status == 0, ran.err
+            before = line_count(acked)
+            wait_until(lambda: line_count(acked) > before + 1000, "the broker to go on", 60)
+            sender.stop()
+        pool.disks = pool.disks[1:]
+        status = pool.status()
+        assert (status["degraded"], len(status["disks"])) == (False, 2)
+        assert status["segments"]["accepted_gaps"] == len(status["segments"]["gaps"]) > 0
+        broker.kill()
+        broker.start()
+        check_all(newest, stand.names, "After", send_all(newest, stand.names, "After", 100))
+
+
+def test_a_machine_starts_without_the_disk_of_the_newest_segment(new_stand, newest):
+    stand = new_stand(("ext4", "xfs", "ext4"), segment_size=2 * MIB, disk_bytes=512 * MIB)
+    pool = stand.pool
+    pool.init()
+    pool.start()
+    with stand.broker(newest) as broker:
+        send_all(newest, stand.names, "Before", 3000, size_bytes=4096)
+        broker.kill()
+        newest_segment = max(os.listdir(pool.mountpoint))
+        index = next(n for n, d in enumerate(stand.directories()) if (d / newest_segment).exists())
+        pool.stop()
+        stand.disks[index].unmount()
+        refused = pool.cli("mount", pool.config)
+        assert refused.status == 4
+        assert "[newest-segment-missing]" in refused.err
+        started = time.monotonic()
+        ran = pool.cli("disk", "remove", "--lost", "--yes", index + 1, pool.config)
+        assert ran.status == 0, ran.err
+        lost = pool.disks[index]
+        pool.disks = [disk for disk in pool.disks if disk != lost]
+        pool.start()
+        broker.start()
+        check_all(newest, stand.names, "After", send_all(newest, stand.names, "After", 100))
+        assert time.monotonic() - started < 60
+        broker.kill()
+        pool.stop()
+    stand.disks[index].mount()
+    pool.disks = [*pool.disks, lost]
+    pool.write_config()
+    refused = pool.cli("mount", pool.config)
+    assert refused.status == 4
+    assert "[disk-removed]" in refused.err
