@@ -66,3 +66,35 @@ def test_removals_by_rule_leave_no_hole_whenever_the_power_goes(
     listed = sorted(int(name) // MIB for name in os.listdir(pool.mountpoint))
     assert listed[0] >= removed_before
     assert listed == list(range(listed[0], end))
+
+
+@pytest.mark.parametrize("verb", ["add", "cordon", "remove"])
+def test_a_change_of_the_disks_is_durable_when_its_command_ends(
+    disk_farm: DiskFarm, make_pool: Callable[..., PoolMount], verb: str
+) -> None:
+    disks = [disk_farm.add(fstype) for fstype in ("ext4", "xfs", "ext4")]
+    directories = [disk.path / "commitlog" for disk in disks]
+    for directory in directories:
+        directory.mkdir()
+    pool = make_pool(disks=directories[:2] if verb == "add" else directories)
+    pool.start("--watchdog", "0")
+    pool.make_segments([0, 1])
+    os.sync()
+    arguments: dict[str, tuple[object, ...]] = {"add": (directories[2],), "cordon": (3,), "remove": (3,)}
+    ran = pool.cli("disk", verb, *arguments[verb], pool.name)
+    assert ran.status == 0, ran.err
+    for disk in disks:
+        disk.vanish()
+    pool.kill()  # the keeper; the daemon ends with the mount
+    pool.abandon()
+    for disk in disks:
+        disk.repair()
+    pool.disks = directories[:2] if verb == "remove" else directories
+    pool.start()
+    status = pool.status()
+    assert (status["degraded"], status["members"]["lagging"]) == (False, [])
+    assert len(os.listdir(pool.mountpoint)) == 2
+    states = {"add": ["rw", "rw", "rw"], "cordon": ["rw", "rw", "cordoned"], "remove": ["rw", "rw"]}
+    assert [disk["state"] for disk in status["disks"]] == states[verb]
+    pool.make_segments([2, 3, 4])
+    assert len({pool.disk_of(index) for index in (2, 3, 4)}) == len(states["add"]) - (verb != "add")
