@@ -16,7 +16,14 @@ from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.console.formatting import approximate_size, count_of
 from commitlogfs.console.output import Output
 from commitlogfs.mount.commands import options
-from commitlogfs.mount.commands.disk_calls import ask, hand_over, require_configuration, served_disks, wait_until
+from commitlogfs.mount.commands.disk_calls import (
+    ask,
+    hand_over,
+    plan_removal,
+    require_configuration,
+    served_disks,
+    wait_until,
+)
 from commitlogfs.mount.commands.disk_lost import give_up
 from commitlogfs.mount.config import edit as config_edit
 from commitlogfs.mount.config.edit import Edit
@@ -178,7 +185,7 @@ def remove(
             return
         plan = ask(target, "disk-leave", disk=disk, dry_run=True)
         path = plan["path"]
-        planned = _plan_removal(present, file, path)
+        planned = plan_removal(present, file, path)
         if dry_run:
             _show_removal(plan, file, as_json=as_json)
             return
@@ -311,15 +318,6 @@ def _show_plan(plan: dict[str, Any], file: str, wants_json: bool) -> None:
         f"{approximate_size(plan['available_bytes'])} available); {file} would name it, and another daemon would "
         "take over. Nothing is unmounted."
     )
-
-
-def _plan_removal(present: Config, file: str, path: str) -> Edit | None:
-    """None if the file does not name the disk any more: an earlier command was interrupted."""
-    if all(disk.path != path for disk in present.disks):
-        return None
-    planned = config_edit.remove_disk(file, path)
-    config_edit.require_writable(planned)
-    return planned
 
 
 def _show_removal(plan: dict[str, Any], file: str, *, as_json: bool) -> None:

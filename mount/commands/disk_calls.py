@@ -7,6 +7,9 @@ from typing import Any, Final
 
 from commitlogfs.console.errors import AbsentError, RefusedError
 from commitlogfs.console.output import waiting_line
+from commitlogfs.mount.config import edit as config_edit
+from commitlogfs.mount.config.edit import Edit
+from commitlogfs.mount.config.model import Config
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.replacement import replace_daemon
 from commitlogfs.mount.location.which_mount import Target
@@ -72,3 +75,12 @@ def wait_until(
                     f"{target.name}: {failure} after {timeout:g} s; see `commitlogfs disk list` and the log"
                 )
             time.sleep(_POLL_S)
+
+
+def plan_removal(present: Config, file: str, path: str) -> Edit | None:
+    """None if the file does not name the disk any more: an earlier command was interrupted."""
+    if all(disk.path != path for disk in present.disks):
+        return None
+    planned = config_edit.remove_disk(file, path)
+    config_edit.require_writable(planned)
+    return planned

@@ -13,10 +13,9 @@ import typer
 from commitlogfs.console import settings
 from commitlogfs.console.errors import RefusedError, UnreachableError, UsageError
 from commitlogfs.console.formatting import approximate_size
-from commitlogfs.mount.commands.disk_calls import ask, hand_over, require_configuration, wait_until
+from commitlogfs.mount.commands.disk_calls import ask, hand_over, plan_removal, require_configuration, wait_until
 from commitlogfs.mount.config import edit as config_edit
-from commitlogfs.mount.config.edit import Edit
-from commitlogfs.mount.config.model import Config, load_config
+from commitlogfs.mount.config.model import load_config
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.which_mount import Target, configuration_file, find_target
 from commitlogfs.mount.preflight.configured_pool import configured_segment_size, disk_specs
@@ -57,7 +56,7 @@ def _give_up_mounted(disk: str, target: Target, timeout: float, *, yes: bool, dr
         stack.enter_context(config_edit.only_editor(file))
         plan = ask(target, "disk-give-up", disk=disk, dry_run=True)
         served = {d["number"]: d["path"] for d in status["disks"]}
-        planned = _plan_edit(load_config(file), file, served.get(plan["number"], plan["path"]))
+        planned = plan_removal(load_config(file), file, served.get(plan["number"], plan["path"]))
         if not _is_wanted(plan, yes=yes, dry_run=dry_run, as_json=as_json):
             return
         undo = stack.enter_context(ExitStack())
@@ -86,7 +85,7 @@ def _give_up_unmounted(disk: str, file: Path, *, yes: bool, dry_run: bool, as_js
             raise RefusedError(f"{config.name}: {error}") from error
         stack.enter_context(closing(pool))
         plan = _plan_unmounted(config.name, pool, disk)
-        planned = _plan_edit(config, str(file), plan.member.path)
+        planned = plan_removal(config, str(file), plan.member.path)
         document = {"name": config.name, **plan.as_json()}
         if not _is_wanted(document, yes=yes, dry_run=dry_run, as_json=as_json):
             return
@@ -124,15 +123,6 @@ def _record(name: str, pool: Pool, plan: GivingUp) -> None:
                 typer.echo(f"{disk.path}: has not recorded the change yet ({reason})", err=True)
     if not recorded:
         raise RefusedError(f"{name}: no disk could record the change; repair one, and repeat the command")
-
-
-def _plan_edit(config: Config, file: str, path: str) -> Edit | None:
-    """None if the file does not name the disk."""
-    if all(disk.path != path for disk in config.disks):
-        return None
-    planned = config_edit.remove_disk(file, path)
-    config_edit.require_writable(planned)
-    return planned
 
 
 def _is_wanted(plan: dict[str, Any], *, yes: bool, dry_run: bool, as_json: bool) -> bool:

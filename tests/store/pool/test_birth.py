@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from itertools import count
 
 import pytest
+from support.cut_off import cut_off_after
 
 from commitlogfs.store import layout
 from commitlogfs.store.disks import identity
@@ -17,10 +18,6 @@ from commitlogfs.store.pool.open import OnMissing, open_pool, require_mountable,
 from commitlogfs.store.thresholds import Thresholds
 
 SIZE = 4096
-
-
-class CutOff(BaseException):
-    """No error that anybody handles: the process is gone."""
 
 
 @pytest.fixture
@@ -51,27 +48,14 @@ def is_pool(specs: tuple[DiskSpec, ...]) -> bool:
 
 def steps(monkeypatch: pytest.MonkeyPatch, specs: tuple[DiskSpec, ...]) -> Iterator[int]:
     """Cut a birth off before its 1st, 2nd, ... change of an attribute, until it gets through."""
-    change, take = os.setxattr, os.removexattr
     for allowed in count():
         for spec in specs:
             if os.path.isdir(spec.path):
                 os.rmdir(spec.path)
-        left = [allowed]
-
-        def spend(left: list[int] = left) -> None:
-            if not left[0]:
-                raise CutOff
-            left[0] -= 1
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "setxattr", lambda *a, spend=spend: (spend(), change(*a)))
-            patch.setattr(os, "removexattr", lambda *a, spend=spend: (spend(), take(*a)))
-            try:
-                be_born(specs)
-            except CutOff:
-                pass
-            else:
-                return
+        with cut_off_after(monkeypatch, allowed) as was_cut_off:
+            be_born(specs)
+        if not was_cut_off:
+            return
         yield allowed
 
 

@@ -6,6 +6,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from support.cut_off import cut_off_after
 from support.member_directories import NAME, SIZE, Directories
 
 from commitlogfs.store import layout
@@ -98,10 +99,6 @@ def test_a_disk_of_another_pool_is_refused(directories, workdir):
         plan(directories, other.specs[0].path)
 
 
-class CutOff(BaseException):
-    """No error that anybody handles: the process is gone."""
-
-
 def complete(directories: Directories) -> None:
     """Everything that a daemon writes: the members first, then the new disk."""
     with opened(*directories.specs, directories.new) as log:
@@ -112,30 +109,17 @@ def complete(directories: Directories) -> None:
 
 
 def test_cut_off_at_any_step_the_next_start_completes_it(directories, monkeypatch):
-    change, take = os.setxattr, os.removexattr
     steps = 0
     while True:
         for spec in directories.specs:
             directories.record(spec, directories.specs.index(spec) + 1, directories.first)
         for name in os.listxattr(directories.new.path):
-            take(directories.new.path, name)
+            os.removexattr(directories.new.path, name)
         joining.prepare(plan(directories), directories.pool_id)
-        left = [steps]
-
-        def spend(left: list[int] = left) -> None:
-            if not left[0]:
-                raise CutOff
-            left[0] -= 1
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "setxattr", lambda *a, spend=spend: (spend(), change(*a)))
-            patch.setattr(os, "removexattr", lambda *a, spend=spend: (spend(), take(*a)))
-            try:
-                complete(directories)
-            except CutOff:
-                pass
-            else:
-                break
+        with cut_off_after(monkeypatch, steps) as was_cut_off:
+            complete(directories)
+        if not was_cut_off:
+            break
         complete(directories)
         require_complete(directories)
         steps += 1

@@ -1,0 +1,35 @@
+"""Cutting a sequence of changes of extended attributes off, as a crash would."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+
+class CutOffError(BaseException):
+    """No error that anybody handles: the process is gone."""
+
+
+@contextmanager
+def cut_off_after(monkeypatch: pytest.MonkeyPatch, allowed: int) -> Iterator[list[bool]]:
+    """Ends the block before its change number `allowed` + 1. The list that is returned is empty unless it was."""
+    left, was_cut_off = [allowed], list[bool]()
+
+    def counted(step: Callable[..., None]) -> Callable[..., None]:
+        def count_and_do(*arguments: Any) -> None:
+            if not left[0]:
+                raise CutOffError
+            left[0] -= 1
+            step(*arguments)
+
+        return count_and_do
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "setxattr", counted(os.setxattr))
+        patch.setattr(os, "removexattr", counted(os.removexattr))
+        try:
+            yield was_cut_off
+        except CutOffError:
+            was_cut_off.append(True)
