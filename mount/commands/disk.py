@@ -40,14 +40,14 @@ app = typer.Typer(name="disk", help="Show and change the disks of a running moun
 
 _Disk = Annotated[str, typer.Argument(metavar="DISK", help="Number or path of a disk, as `disk list` shows them.")]
 _Json = Annotated[bool, typer.Option("--json", help="The result as one JSON object.")]
-_Timeout = Annotated[float, typer.Option(help="Seconds to wait for the daemon that serves the new disk.", min=0)]
+_Timeout = Annotated[float, typer.Option(help="Seconds to wait for the next daemon.", min=0)]
 
 
 @app.command(name="list")
 def list_(which: options.Mount = None, as_json: _Json = False) -> None:
     """Show the disks of the pool: number, state, segments, fill level, and what happens next.
 
-    EXIT STATUS: 0 shown; 3 no daemon answers.
+    EXIT STATUS: 0 shown; 2 no such mount; 3 no daemon answers.
     """
     target = find_target(which)
     document = control_socket.ask(target.socket, "status")
@@ -96,8 +96,24 @@ def uncordon(
 
     EXIT STATUS: 0 it is not cordoned any longer; 3 no daemon answers; 4 refused: no such disk.
     """
-    answer = ask(find_target(which), "disk-uncordon", disk=_number_or_path(disk), dry_run=dry_run)
+    target, disk = find_target(which), _number_or_path(disk)
+    _require_configured(target, disk)
+    answer = ask(target, "disk-uncordon", disk=disk, dry_run=dry_run)
     _show_change(answer, "uncordoned", dry_run=dry_run, as_json=as_json)
+
+
+def _require_configured(target: Target, disk: str) -> None:
+    """Raises RefusedError if an interrupted removal has taken the disk out of the configuration: the next daemon
+    would not serve what is written there."""
+    status = control_socket.ask(target.socket, "status")
+    file = status["daemon"]["configuration"]
+    for entry in status["disks"]:
+        is_meant = disk in (str(entry["number"]), entry["path"])
+        if is_meant and file is not None and all(d.path != entry["path"] for d in load_config(file).disks):
+            raise RefusedError(
+                f"{target.name}: {file} does not name {entry['path']} any more; complete `disk remove`, or put its "
+                "entry back"
+            )
 
 
 def _show_change(answer: dict[str, Any], word: str, *, dry_run: bool, as_json: bool) -> None:
@@ -179,9 +195,7 @@ def remove(
         present = load_config(file)
         require_same_mount(target.name, present, status, "the disk is not removed")
         if disk.startswith("/") and all(served["path"] != disk for served in status["disks"]):
-            # It has left, but an earlier command was interrupted before this.
-            ask(target, "disk-forget", directory=disk, dry_run=dry_run)
-            settings.say(f"{target.name}: {disk} has left the pool{'' if dry_run else '; unmount it'}")
+            _forget_left(target, disk, plan_removal(present, file, disk), dry_run=dry_run, as_json=as_json)
             return
         plan = ask(target, "disk-leave", disk=disk, dry_run=True)
         path = plan["path"]
@@ -191,12 +205,22 @@ def remove(
             return
         undo = stack.enter_context(ExitStack())
         undo.callback(_keep, target, path, planned)
-        ask(target, "disk-leave", disk=disk)
+        lagging = ask(target, "disk-leave", disk=disk)["lagging"]
+        if lagging:
+            raise RefusedError(
+                f"{target.name}: {', '.join(lagging)}: cannot record the change, and may hang, so that the next "
+                "daemon would wait for it; repair or detach it first"
+            )
         _rehearse(target.name, present if planned is None else planned.config, planned, "removed")
         if planned is not None:
             config_edit.write(planned)
         pid = hand_over(target, timeout, undo)
-        wait_until(target, lambda served: path not in served, f"{path} is still served", timeout)
+        wait_until(
+            target,
+            lambda served: plan["number"] not in {entry["number"] for entry in served.values()},
+            f"disk {plan['number']} is still served",
+            timeout,
+        )
         ask(target, "disk-forget", directory=path)
     if settings.wants_json(as_json):
         typer.echo(json.dumps({"name": target.name, "number": plan["number"], "path": path, "pid": pid}))
@@ -237,6 +261,8 @@ def add(
         require_same_mount(target.name, present, status, "the disk is not added")
         planned = _plan_edit(present, file, path)
         plan = ask(target, "disk-prepare", directory=path, dry_run=True)
+        for warning in plan["warnings"]:
+            typer.echo(f"commitlogfs: warning: {warning}", err=True)
         if dry_run:
             _show_plan(plan, file, wants_json)
             return
@@ -267,6 +293,19 @@ def _forget(target: Target, path: str, planned: Edit | None) -> None:
     if path not in served_disks(target):
         _take_back(planned)
         ask(target, "disk-forget", directory=path)
+
+
+def _forget_left(target: Target, path: str, planned: Edit | None, *, dry_run: bool, as_json: bool) -> None:
+    """Complete a removal, or undo an addition, that was interrupted: the daemon does not serve the directory."""
+    ask(target, "disk-forget", directory=path, dry_run=True)
+    if not dry_run:
+        if planned is not None:
+            config_edit.write(planned)
+        ask(target, "disk-forget", directory=path)
+    if settings.wants_json(as_json):
+        typer.echo(json.dumps({"name": target.name, "number": None, "path": path, "pid": None}))
+    else:
+        typer.echo(f"{target.name}: {path} {'has left the pool' if dry_run else 'has left the pool; unmount it'}")
 
 
 def _keep(target: Target, path: str, planned: Edit | None) -> None:

@@ -1,4 +1,4 @@
-"""Changes that a command makes in a configuration file. Comments, order and style of the file stay.
+"""Changes that a command makes in a configuration file. Everything else in the file stays as it is.
 
 The new text is parsed before anything is written, and must mean exactly the change. The file is replaced as a
 whole, so a crash leaves either the former or the new one.
@@ -8,8 +8,10 @@ import contextlib
 import dataclasses
 import fcntl
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
@@ -19,6 +21,11 @@ from commitlogfs.console.errors import RefusedError
 from commitlogfs.mount.config.errors import ConfigError, Problem
 from commitlogfs.mount.config.model import Config, DiskConfig, parse_config
 from commitlogfs.mount.config.whole_file import remove_stale, write_whole
+
+_HEADER: Final = re.compile(r"\s*\[")
+_DISKS_HEADER: Final = re.compile(r"\s*\[\[\s*disks\s*\]\]")
+_DISK_TABLE: Final = re.compile(r"\s*\[\s*disks\s*\.")
+"""The table of one disk's thresholds, which belongs to its entry."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,9 +45,10 @@ def add_disk(file: str, path: str) -> Edit:
     real, former = _read(file)
     before = parse_config(former.decode(), Path(file).stem, file)
     try:
-        document = tomlkit.parse(former.decode())
+        text = former.decode()
+        document = tomlkit.parse(text if text.endswith("\n") else f"{text}\n")
         _append(document["disks"], path)
-        text = tomlkit.dumps(document)
+        text = _with_line_ends_of(former, tomlkit.dumps(document))
     except (TOMLKitError, TypeError, ValueError) as error:
         raise _by_hand(file, path, str(error)) from None
     wanted = dataclasses.replace(before, disks=(*before.disks, DiskConfig(path, thresholds=before.thresholds)))
@@ -57,10 +65,13 @@ def remove_disk(file: str, path: str) -> Edit:
     try:
         document = tomlkit.parse(former.decode())
         disks = document["disks"]
-        if not isinstance(disks, AoT | Array):
+        if isinstance(disks, AoT):
+            text = _without_table(former.decode(), index)
+        elif isinstance(disks, Array):
+            del disks[index]
+            text = _with_line_ends_of(former, tomlkit.dumps(document))
+        else:
             raise TypeError("`disks` is not an array")
-        del disks[index]
-        text = tomlkit.dumps(document)
     except (TOMLKitError, TypeError, ValueError) as error:
         raise _by_hand(file, path, str(error)) from None
     wanted = dataclasses.replace(before, disks=before.disks[:index] + before.disks[index + 1 :])
@@ -113,6 +124,22 @@ def write(edit: Edit) -> None:
 def take_back(edit: Edit) -> None:
     """Undo `write`. Raises as `write` does."""
     write(dataclasses.replace(edit, former=edit.text.encode(), text=edit.former.decode()))
+
+
+def _without_table(text: str, index: int) -> str:
+    """The text without its [[disks]] table number `index`. Comments and blank lines before the next table stay,
+    because they are about that one. (tomlkit counts them to the table before.)"""
+    lines = text.splitlines(keepends=True)
+    headers = [n for n, line in enumerate(lines) if _HEADER.match(line)]
+    start = [n for n in headers if _DISKS_HEADER.match(lines[n])][index]
+    end = next((n for n in headers if n > start and not _DISK_TABLE.match(lines[n])), len(lines))
+    while end > start + 1 and end < len(lines) and not lines[end - 1].split("#")[0].strip():
+        end -= 1
+    return "".join(lines[:start] + lines[end:])
+
+
+def _with_line_ends_of(former: bytes, text: str) -> str:
+    return re.sub(r"\r?\n", "\r\n", text) if b"\r\n" in former else text
 
 
 def _checked(file: str, real: Path, former: bytes, text: str, wanted: Config, path: str) -> Edit:

@@ -5,6 +5,7 @@ A disk joins, or leaves, by a hand-over: the daemon that starts next opens the d
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +20,7 @@ from commitlogfs.mount.preflight.fstab import unmounted_above
 from commitlogfs.store.disks.directories import first_entry
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.identity import require_recordable
-from commitlogfs.store.disks.membership import Cordon, Member
+from commitlogfs.store.disks.membership import Cordon, Member, Membership
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.pool import joining
@@ -39,6 +40,10 @@ _NO_OTHER: Final = (
     "no other disk takes new segments now, so the broker could not write; "
     "uncordon or repair another disk, free space there, or add one"
 )
+
+
+_NOT_RECORDED: Final = "no disk could record the change within 2 s; see `dmesg`, and repeat the command"
+_DETACH: Final = 'detach it first (docs/operating.md, "A disk has died")'
 
 
 class DiskChanges:
@@ -65,8 +70,8 @@ class DiskChanges:
 
     async def _cordon(self, request: dict[str, Any]) -> dict[str, Any]:
         reason = str(request.get("reason", ""))
-        if len(reason) > LONGEST_REASON:
-            return {"refused": f"the reason has {len(reason)} characters; give at most {LONGEST_REASON}"}
+        if len(reason) > LONGEST_REASON or not reason.isprintable():
+            return {"refused": f"the reason: give at most {LONGEST_REASON} printable characters"}
         async with self._changing:
             disk = self._find(str(request["disk"]))
             if isinstance(disk, str):
@@ -88,19 +93,32 @@ class DiskChanges:
             return await self._set(disk, None, dry_run=bool(request.get("dry_run")))
 
     async def _set(self, disk: Disk, cordon: Cordon | None, *, dry_run: bool) -> dict[str, Any]:
-        lagging: list[Disk] = []
+        lagging: list[str] | None = []
         membership = self._commitlog.membership.cordoned(disk.number, cordon)
         try:
             require_recordable(replace(self._commitlog.identity_of(disk), membership=membership))
         except PoolError as error:
             return {"refused": str(error)}
         if not dry_run:
-            lagging = await self._operations.member_records.change(membership, RECORD_PATIENCE_S)
+            lagging = await self._record(membership)
+            if lagging is None:
+                return {"refused": _NOT_RECORDED}
             if cordon is None:
                 log_event(log, logging.WARNING, "uncordoned", disk=disk.path)
             else:
                 log_event(log, logging.WARNING, "cordoned", disk=disk.path, reason=cordon.reason)
-        return {**self._describe(disk), "changed": True, "lagging": [other.path for other in lagging]}
+        return {**self._describe(disk), "changed": True, "lagging": lagging}
+
+    async def _record(self, membership: Membership) -> list[str] | None:
+        """Let the list take effect. Returns the paths of writable disks that lag; None, with the former list back,
+        if no disk has recorded it."""
+        former = self._commitlog.membership
+        lagging = await self._operations.member_records.change(membership, RECORD_PATIENCE_S)
+        if membership.generation in self._commitlog.recorded.values():
+            return [disk.path for disk in lagging if disk.state is DiskState.RW]
+        again = replace(former, generation=membership.generation + 1)
+        await self._operations.member_records.change(again, 0.0)
+        return None
 
     def _others_take_segments(self, disk: Disk) -> bool:
         eligibility = self._commitlog.evaluate(time.monotonic())
@@ -121,8 +139,10 @@ class DiskChanges:
         for disk in self._commitlog.disks.values():
             if text in (str(disk.number), disk.path):
                 return disk
-        known = ", ".join(f"{disk.number} {disk.path}" for disk in self._commitlog.disks.values())
-        return f"{text}: the pool has no disk of this number or path; its disks are {known}"
+        member = find_member(self._commitlog.membership, text)
+        return (
+            member if isinstance(member, str) else f"{member.path}: disk {member.number} is missing; bring it back"
+        )
 
     def _find_member(self, text: str) -> Member | str:
         """As `_find`, also for a disk that is missing."""
@@ -152,10 +172,11 @@ class DiskChanges:
                 return {"refused": f"{disk.path}: not empty (it holds {entry!r}); move that away first"}
             if dry_run:
                 return {**self._describe(disk), "changed": not was_leaving, "lagging": []}
-            leaving = self._commitlog.membership.leaving(disk.number)
-            lagging = await self._operations.member_records.change(leaving, RECORD_PATIENCE_S)
+            lagging = await self._record(self._commitlog.membership.leaving(disk.number))
+            if lagging is None:
+                return {"refused": _NOT_RECORDED}
             log_event(log, logging.WARNING, "disk_leaves", disk=disk.path, number=disk.number)
-            return {**self._describe(disk), "changed": True, "lagging": [other.path for other in lagging]}
+            return {**self._describe(disk), "changed": True, "lagging": lagging}
 
     async def _stay(self, request: dict[str, Any]) -> dict[str, Any]:
         """It does not leave after all; a cordon stays."""
@@ -191,9 +212,18 @@ class DiskChanges:
                 f"holds files outside of the log ({len(others):,}), such as removed segments that are "
                 "still open; `disk safe-to-remove` names the processes"
             )
-        if disk.is_troubled or disk.state is not DiskState.RW:
+        if disk.is_troubled or disk.is_joining or disk.state is not DiskState.RW:
             return "cannot be written, so it is not certain that it is empty; repair it"
         return "" if self._others_take_segments(disk) else _NO_OTHER
+
+    async def _hangs(self, disk: Disk) -> bool:
+        try:
+            await self._operations.threads.run_within(disk.number, 1.0, partial(os.fstatvfs, disk.dirfd))
+        except TimeoutError:
+            return True
+        except OSError:
+            pass
+        return False
 
     async def _first_entry(self, disk: Disk) -> str | None:
         """Name of an entry of its directory; an error counts as one."""
@@ -227,11 +257,15 @@ class DiskChanges:
                 self._commitlog.segment_size,
                 round(time.time()),
             )
-            lagging: list[Disk] = []
+            if disk is not None and await self._hangs(disk):
+                return {"refused": f"{disk.path}: hangs, and the next daemon would wait for it; {_DETACH}"}
+            lagging: list[str] | None = []
             if not dry_run:
-                lagging = await self._operations.member_records.change(plan.membership, RECORD_PATIENCE_S)
+                lagging = await self._record(plan.membership)
+                if lagging is None:
+                    return {"refused": _NOT_RECORDED}
                 log_event(log, logging.ERROR, "disk_given_up", disk=member.path, number=member.number)
-            return {**plan.as_json(), "lagging": [d.path for d in lagging]}
+            return {**plan.as_json(), "lagging": lagging}
 
     # --- joining -------------------------------------------------------------------------------------
 
@@ -244,6 +278,8 @@ class DiskChanges:
             }
         async with self._changing:
             log_ = self._commitlog
+            if not any(disk.state is DiskState.RW and not disk.is_joining for disk in log_.disks.values()):
+                return {"refused": f"{path}: no disk of the pool can record the new member; make one writable"}
             plan_now = partial(
                 joining.plan_joining,
                 path,
@@ -267,6 +303,7 @@ class DiskChanges:
             "is_new": plan.is_new,
             "total_bytes": plan.usage.total_bytes,
             "available_bytes": plan.usage.available_bytes,
+            "warnings": list(plan.warnings),
         }
 
     async def _forget(self, request: dict[str, Any]) -> dict[str, Any]:

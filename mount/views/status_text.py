@@ -71,6 +71,10 @@ def describe_passthrough(daemon: dict[str, Any]) -> str:
 
 def describe_disk(disk: dict[str, Any], document: dict[str, Any]) -> str:
     """Which rule is in force on this disk, what happens next, and when."""
+    if disk["state"] == "joining":
+        return "joins the pool: gets segments as soon as the disks have recorded it"
+    if disk["state"] == "leaving":
+        return "leaves the pool: repeat `disk remove`, or `disk uncordon` it"
     refusal = disk["refusal"]
     if refusal == "above-force":
         return f"skipped for new segments until below {disk['thresholds']['resume']} %"

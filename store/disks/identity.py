@@ -37,7 +37,7 @@ class Joining:
     disk_id: str
 
 
-LARGEST_IDENTITY_BYTES = 3800
+LARGEST_IDENTITY_BYTES = 3600
 """ext4 stores all attributes of a directory in one block of 4 KiB."""
 
 NEW_ROOT_MODE = 0o750

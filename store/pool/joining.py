@@ -49,6 +49,7 @@ class JoiningPlan:
     usage: DiskUsage
     is_new: bool
     """Whether the directory does not exist yet; `prepare` makes it."""
+    warnings: tuple[str, ...] = ()
 
 
 def plan_joining(
@@ -66,7 +67,8 @@ def plan_joining(
     if is_new and not os.path.isdir(looked_at):
         raise PoolError(f"{path}: neither it nor {looked_at} exists; mount the disk first")
     with _opened(looked_at) as directory:
-        refuse_on(compare_directories([directory]))
+        findings = compare_directories([directory])
+        refuse_on(findings)
         if not is_new:
             _require_unused(directory, pool_id, membership)
         _require_filesystem_of_its_own(path, directory.device, disks)
@@ -77,7 +79,7 @@ def plan_joining(
                 f"{path}: its filesystem has {usage.total_bytes:,} bytes, and one segment has {segment_size:,}; "
                 "add a larger disk"
             )
-        return JoiningPlan(path, own.number, directory.filesystem.name, usage, is_new)
+        return JoiningPlan(path, own.number, directory.filesystem.name, usage, is_new, tuple(map(str, findings)))
 
 
 def prepare(plan: JoiningPlan, pool_id: str) -> None:
@@ -140,7 +142,10 @@ def _require_unused(directory: OpenDirectory, pool_id: str, membership: Membersh
     """An empty disk that has left this pool may join it again."""
     path, known, joining = directory.spec.path, directory.identity, directory.joining
     if joining is not None and joining.pool_id != pool_id:
-        raise PoolError(f"{path}: is about to be added to pool {joining.pool_id}; choose another directory")
+        raise PoolError(
+            f"{path}: is about to be added to pool {joining.pool_id}; choose another one, or remove the mark: "
+            f"setfattr -x {layout.XATTR_JOINING} {path}"
+        )
     if joining is None and known is not None and membership.with_id(known.disk_id) is not None:
         raise PoolError(f"{path}: is disk {known.number} of this pool already; see `commitlogfs disk list`")
     if joining is None and known is not None and known.pool_id != pool_id:

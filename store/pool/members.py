@@ -41,11 +41,12 @@ class Found:
         self.findings.append(Finding(code, severity, path, "", message, remedy))
 
 
-def find_members(directories: list[OpenDirectory]) -> Found:
+def find_members(directories: list[OpenDirectory], *, all_opened: bool) -> Found:
     """The disks of the pool to which most of the directories belong, and findings for all other directories.
 
-    A directory that `disk add` has prepared joins: it gets the next number. Changes nothing. Raises
-    NoIdentityError, OSError.
+    A directory that `disk add` has prepared joins: it gets the next number. A leaving disk is dropped if every
+    configured directory is known, `all_opened`, and it is none of them. Changes nothing. Raises NoIdentityError,
+    OSError.
     """
     identities = _identities_of_one_pool(directories)
     newest = max(identities, key=lambda identity: identity.membership.generation)
@@ -77,7 +78,8 @@ def find_members(directories: list[OpenDirectory]) -> Found:
             joining.append((directory, disk_id))
     for directory, disk_id in joining:
         _join(found, directory, disk_id)
-    _drop_those_that_left(found)
+    if all_opened and all(finding.code is not FindingCode.DISK_WITHOUT_IDENTITY for finding in found.findings):
+        _drop_those_that_left(found)
     found.disks.sort(key=lambda disk: disk.member.number)
     return found
 
@@ -149,17 +151,24 @@ def _compare_lists(found: Found, directories: list[OpenDirectory]) -> None:
         known = directory.identity
         if known is None or known.pool_id != found.pool_id or directory.joining is not None:
             continue
-        own, newest = known.membership, found.membership
-        if own.generation == newest.generation and own != newest:
+        if _contradict(known.membership, found.membership):
             found._report(
                 FindingCode.MEMBERS_DIFFER,
                 Severity.REFUSES_ALWAYS,
                 directory.spec.path,
-                f"records other members than another disk (both in generation {own.generation}): "
-                "the two were changed while each was away from the other",
+                "records other members than another disk: the two were changed while each was away from the other",
                 'remove this disk from the configuration, mount the others with on_missing = "degraded", and copy '
                 "its segments into the mount",
             )
+
+
+def _contradict(own: Membership, newest: Membership) -> bool:
+    """Whether one of two lists is not a later generation of the other. Numbers are never given out twice."""
+    if own.generation == newest.generation:
+        return own != newest
+    ids = {member.number: member.disk_id for member in newest.members}
+    reused = any(ids.get(member.number, member.disk_id) != member.disk_id for member in own.members)
+    return reused or own.last_number > newest.last_number
 
 
 def _claimed_id(found: Found, directory: OpenDirectory) -> str | None:

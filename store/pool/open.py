@@ -121,7 +121,9 @@ def open_pool(
     """
     with contextlib.ExitStack() as stack:
         directories, findings = _open_directories(specs, stack)
-        found, more = _identify(directories, segment_size, lock_patience_s if lock else None)
+        patience_s = lock_patience_s if lock else None
+        all_opened = len(directories) == len(specs)
+        found, more = _identify(directories, segment_size, patience_s, all_opened=all_opened)
         findings += more
         contents, more = _read_all([_make_disk(disk) for disk in found.disks], found.segment_size)
         findings += more
@@ -276,13 +278,15 @@ def _identify(
     directories: list[OpenDirectory],
     segment_size: int | None,
     lock_patience_s: float | None,
+    *,
+    all_opened: bool,
 ) -> tuple[Found, list[Finding]]:
     """The pool's disks, and what is wrong with them.
 
     Locks the disks, unless `lock_patience_s` is None.
     """
     findings = compare_directories(directories)
-    found = find_members(directories)
+    found = find_members(directories, all_opened=all_opened)
     findings += found.findings
     members = [disk.directory for disk in found.disks]
     findings += compare_segment_size(members[0].spec.path, found.segment_size, segment_size)

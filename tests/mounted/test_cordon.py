@@ -5,6 +5,7 @@ import os
 import time
 
 import pytest
+from support.loop_disks import DiskFarm
 from support.pools import PoolMount
 
 from commitlogfs.store import layout
@@ -68,7 +69,7 @@ def test_a_dry_run_and_a_repetition_change_nothing(mounted: PoolMount):
     pool = mounted
     ran = pool.cli("disk", "cordon", 1, pool.name, "--dry-run")
     assert (ran.status, ran.out) == (0, f"test: disk 1 ({pool.disks[0]}) would be cordoned; segments there: 0\n")
-    assert pool.status()["members"] == {"generation": 0, "lagging": []}
+    assert pool.status()["members"] == {"generation": 0, "lagging": [], "given_up": []}
     assert (
         pool.cli("disk", "uncordon", 1, pool.name).out == f"test: disk 1 ({pool.disks[0]}) is uncordoned already\n"
     )
@@ -113,7 +114,8 @@ def test_the_last_disk_that_takes_segments_is_not_cordoned(mounted: PoolMount):
 def test_a_reason_has_a_length(mounted: PoolMount):
     ran = mounted.cli("disk", "cordon", 1, mounted.name, "--reason", "x" * 81)
     assert ran.status == 4
-    assert "the reason has 81 characters; give at most 80" in ran.err
+    assert "the reason: give at most 80 printable characters" in ran.err
+    assert mounted.cli("disk", "cordon", 1, mounted.name, "--reason", "two\nlines").status == 4
     assert cordon_of(mounted, 0) is None
 
 
@@ -126,3 +128,28 @@ def test_without_a_daemon_nothing_is_changed(make_pool):
     assert not (pool.workdir / "new").exists()
     for disk in pool.disks:
         assert "generation" not in json.loads(os.getxattr(disk, layout.XATTR_IDENTITY))
+
+
+def test_a_change_that_no_disk_can_record_does_not_take_effect(disk_farm: DiskFarm, make_pool):
+    """ext4 has one block for all attributes of a directory."""
+    directories = [disk_farm.add("ext4").path / "commitlog" for _ in range(2)]
+    for directory in directories:
+        directory.mkdir()
+    pool = make_pool(disks=directories)
+    for directory in directories:
+        for size in range(3500, 0, -10):
+            try:
+                os.setxattr(directory, "user.filler", b"x" * size)
+                break
+            except OSError:
+                continue
+    pool.start()
+    ran = pool.cli("disk", "cordon", 1, pool.name, "--reason", "x" * 80)
+    assert ran.status == 4
+    assert "no disk could record the change within 2 s" in ran.err
+    assert pool.status()["disks"][0]["state"] == "rw"
+    for directory in directories:
+        os.removexattr(directory, "user.filler")
+    assert pool.cli("disk", "cordon", 1, pool.name, "--reason", "x" * 80).status == 0
+    pool.restart()
+    assert pool.status()["disks"][0]["state"] == "cordoned"

@@ -134,3 +134,10 @@ def test_what_the_next_mount_would_refuse(pool: PoolMount, workdir: Path):
     assert "[gap]" in ran.err
     assert pool.config.read_bytes() == before
     assert os.listxattr(workdir / "new") == []
+
+
+def test_a_pool_that_cannot_record_a_new_member(make_pool: Callable[..., PoolMount], workdir: Path):
+    pool = make_pool(2)
+    pool.disk_settings = {0: {"readonly": "true"}, 1: {"readonly": "true"}}
+    pool.start("--watchdog", "0")
+    assert "no disk of the pool can record the new member; make one writable" in refused(pool, workdir / "new")

@@ -58,7 +58,7 @@ def configured(pool: PoolMount) -> list[str]:
 
 def require_complete(pool: PoolMount, directory: Path, generation: int = 1) -> None:
     """The directory is a disk of the pool, for every disk, the configuration and the daemon."""
-    eventually(lambda: pool.ask("status")["members"] == {"generation": generation, "lagging": []})
+    eventually(lambda: pool.ask("status")["members"] == {"generation": generation, "lagging": [], "given_up": []})
     document = pool.ask("status")
     assert [(disk["number"], disk["state"]) for disk in document["disks"]] == [(n, "rw") for n in (1, 2, 3, 4)]
     assert [disk["path"] for disk in document["disks"]] == configured(pool)

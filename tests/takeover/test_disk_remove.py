@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.freezing import frozen
 from support.kept import KeptMount
+from support.loop_disks import DiskFarm
 from support.pools import PoolMount
 from support.waiting import eventually
 
@@ -170,6 +172,61 @@ def test_not_configured_any_more_it_has_left_with_the_next_daemon(kept: KeptMoun
     assert ran.status == 0, ran.err
     assert os.listxattr(directory) == []
     assert len(os.listdir(pool.mountpoint)) == 6
+
+
+def test_only_a_path_that_means_the_disk_is_answered(kept: KeptMount, workdir: Path) -> None:
+    """A wrong answer lets somebody pull a disk."""
+    pool = kept.pool
+    for text, status in ((f"{pool.disks[0]}/", 1), (pool.disks[0].parent, 4), ("9", 4), ("nonsense", 4)):
+        assert pool.cli("disk", "safe-to-remove", text, pool.name).status == status, text
+    ran = pool.cli("disk", "remove", f"{pool.disks[0]}/", pool.name)
+    assert ran.status == 4
+    assert "holds segments (2)" in ran.err
+
+
+def test_an_interrupted_addition_is_undone_by_remove(kept: KeptMount, workdir: Path) -> None:
+    """The configuration names a directory that is prepared, and no daemon has been started since."""
+    pool = kept.pool
+    before = pool.config.read_text()
+    new = workdir / "new"
+    new.mkdir()
+    pool.ask("disk-prepare", directory=str(new))
+    pool.config.write_text(before + f'[[disks]]\npath = "{new}"\n')
+    assert pool.cli("disk", "remove", new, pool.name, "--dry-run").status == 0
+    assert os.listxattr(new) == [layout.XATTR_JOINING]
+    assert pool.cli("disk", "remove", new, pool.name, "--json").json()["path"] == str(new)
+    assert (pool.config.read_text(), os.listxattr(new)) == (before, [])
+    assert pool.cli("restart", pool.name).status == 0
+
+
+def test_not_configured_any_more_it_does_not_get_segments_again(kept: KeptMount) -> None:
+    pool = kept.pool
+    pool.ask("disk-leave", disk="4")
+    directory = pool.disks[3]
+    pool.disks = pool.disks[:3]
+    pool.write_config()
+    ran = pool.cli("disk", "uncordon", 4, pool.name)
+    assert ran.status == 4
+    assert f"does not name {directory} any more; complete `disk remove`, or put its entry back" in ran.err
+    assert "leaves the pool: repeat `disk remove`" in pool.cli("disk", "list", pool.name).out
+    assert pool.cli("disk", "remove", 4, pool.name).status == 0
+
+
+def test_a_disk_that_hangs_is_not_removed(disk_farm: DiskFarm, keep: Callable[..., KeptMount]) -> None:
+    """The next daemon would wait for it, and everybody for that daemon."""
+    farm = [disk_farm.add("ext4") for _ in range(3)]
+    disks = [disk.path / "commitlog" for disk in farm]
+    for disk in disks:
+        disk.mkdir()
+    pool = keep(disks=disks).pool
+    before = pool.config.read_text()
+    with frozen(farm[2]):
+        ran = pool.cli("disk", "remove", 3, pool.name)
+    assert ran.status == 4
+    assert f"{disks[2]}: cannot record the change, and may hang" in ran.err
+    assert pool.config.read_text() == before
+    eventually(lambda: pool.status()["disks"][2]["state"] == "rw")
+    assert pool.cli("disk", "remove", 3, pool.name).status == 0
 
 
 def test_what_records_nothing_of_the_pool_is_not_removed(kept: KeptMount, workdir: Path) -> None:

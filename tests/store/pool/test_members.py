@@ -132,7 +132,31 @@ def test_two_lists_of_one_generation_refuse_every_mount(directories, on_missing)
     directories.record(directories.specs[0], 1, directories.first.cordoned(DiskNumber(2), Cordon(1)))
     directories.record(directories.specs[1], 2, directories.first.cordoned(DiskNumber(1), Cordon(1)))
     text = refusal(directories, *directories.specs, on_missing=on_missing)
-    assert "records other members than another disk (both in generation 1)" in text
+    assert "records other members than another disk" in text
+
+
+@pytest.mark.parametrize("cordons", [0, 1, 2])
+def test_two_lists_that_gave_the_same_number_out_refuse_every_mount(directories, cordons):
+    """Also in different generations: each disk was changed while the other was away."""
+    directories.record(directories.specs[0], 1, directories.first.joined_by("one", "/x"))
+    other = directories.first.joined_by("another", "/y")
+    for number in range(cordons):
+        other = other.cordoned(DiskNumber(2), Cordon(number))
+    directories.record(directories.specs[1], 2, other)
+    text = refusal(directories, *directories.specs, on_missing=OnMissing.DEGRADED)
+    assert "records other members than another disk" in text
+
+
+def test_a_leaving_disk_that_is_configured_but_cannot_be_read_is_missed(directories):
+    directories.record(directories.specs[0], 1, directories.first.leaving(DiskNumber(3)))
+    Path(directories.specs[2].path).rename(f"{directories.specs[2].path}.away")
+    for bare in (False, True):
+        if bare:
+            Path(directories.specs[2].path).mkdir()
+        with closing(directories.open(*directories.specs)) as pool:
+            assert pool.missing == [directories.specs[2].path]
+            assert len(pool.membership.members) == 3
+            assert not findings(pool, FindingCode.DISK_LEFT)
 
 
 def test_a_copy_of_a_new_disk_is_refused(directories, workdir):
