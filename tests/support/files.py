@@ -57,5 +57,13 @@ def pool_of(disks: list[Disk], inventory: Inventory, segment_size: int, missing:
     return Pool("pool", segment_size, membership, recorded, disks, inventory, root, list(missing))
 
 
+def size_if_there(path: Path) -> int | None:
+    """Size of a file; None if it has been removed since it was listed."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
+
+
 def names_in(directory: Path) -> list[str]:
     return sorted(os.listdir(directory))
