@@ -18,7 +18,7 @@ demo: setup ## three disks, one mount, a real broker, 20,000 messages (README's 
 test: setup ## the whole suite (README's second command)
 	@$(PYTEST) $(PARALLEL) -m "not soak" --durations 30 --durations-min 10
 
-test-fast: setup ## everyday work: no broker, no slow tests, below a minute
+test-fast: setup ## everyday work: no broker, no slow tests: five minutes on two cores
 	@$(PYTEST) $(PARALLEL) -m "not soak and not slow and not broker"
 
 test-floors: setup ## everyday tests with the oldest versions that pyproject.toml allows
