@@ -23,6 +23,7 @@ from commitlogfs.mount.commands.disk_calls import (
     require_configuration,
     served_disks,
     wait_until,
+    wait_until_gone,
 )
 from commitlogfs.mount.commands.disk_lost import give_up
 from commitlogfs.mount.config import edit as config_edit
@@ -215,12 +216,7 @@ def remove(
         if planned is not None:
             config_edit.write(planned)
         pid = hand_over(target, timeout, undo)
-        wait_until(
-            target,
-            lambda served: plan["number"] not in {entry["number"] for entry in served.values()},
-            f"disk {plan['number']} is still served",
-            timeout,
-        )
+        wait_until_gone(target, plan["number"], timeout)
         ask(target, "disk-forget", directory=path)
     if settings.wants_json(as_json):
         typer.echo(json.dumps({"name": target.name, "number": plan["number"], "path": path, "pid": pid}))
@@ -328,9 +324,7 @@ def _plan_edit(present: Config, file: str, path: str) -> Edit | None:
     """None if the file names the disk already: an earlier command was interrupted, or an operator has added it."""
     if any(disk.path == path for disk in present.disks):
         return None
-    planned = config_edit.add_disk(file, path)
-    config_edit.require_writable(planned)
-    return planned
+    return config_edit.add_disk(file, path)
 
 
 def _rehearse(name: str, config: Config, planned: Edit | None, what: str) -> None:

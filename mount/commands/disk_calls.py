@@ -77,10 +77,18 @@ def wait_until(
             time.sleep(_POLL_S)
 
 
+def wait_until_gone(target: Target, number: int, timeout: float) -> None:
+    """Returns once the daemon serves no disk of this number. Raises AbsentError."""
+    wait_until(
+        target,
+        lambda served: number not in {disk["number"] for disk in served.values()},
+        f"disk {number} is still served",
+        timeout,
+    )
+
+
 def plan_removal(present: Config, file: str, path: str) -> Edit | None:
     """None if the file does not name the disk any more: an earlier command was interrupted."""
     if all(disk.path != path for disk in present.disks):
         return None
-    planned = config_edit.remove_disk(file, path)
-    config_edit.require_writable(planned)
-    return planned
+    return config_edit.remove_disk(file, path)

@@ -13,7 +13,13 @@ import typer
 from commitlogfs.console import settings
 from commitlogfs.console.errors import RefusedError, UnreachableError, UsageError
 from commitlogfs.console.formatting import approximate_size
-from commitlogfs.mount.commands.disk_calls import ask, hand_over, plan_removal, require_configuration, wait_until
+from commitlogfs.mount.commands.disk_calls import (
+    ask,
+    hand_over,
+    plan_removal,
+    require_configuration,
+    wait_until_gone,
+)
 from commitlogfs.mount.config import edit as config_edit
 from commitlogfs.mount.config.model import load_config
 from commitlogfs.mount.location import control_socket
@@ -66,12 +72,7 @@ def _give_up_mounted(disk: str, target: Target, timeout: float, *, yes: bool, dr
         given_up = ask(target, "disk-give-up", disk=disk)
         undo.pop_all()
         hand_over(target, timeout, ExitStack())
-        wait_until(
-            target,
-            lambda disks: plan["number"] not in {d["number"] for d in disks.values()},
-            f"disk {plan['number']} is still served",
-            timeout,
-        )
+        wait_until_gone(target, plan["number"], timeout)
     _report(given_up, as_json=as_json, more="")
 
 
@@ -99,9 +100,10 @@ def _plan_unmounted(name: str, pool: Pool, text: str) -> GivingUp:
     for finding in pool.findings:
         if finding.code in (FindingCode.POOL_IN_USE, FindingCode.SEGMENT_IN_USE):
             raise RefusedError(f"{name}: {finding}")
-    member = find_member(pool.membership, text)
-    if isinstance(member, str):
-        raise RefusedError(f"{name}: {member}")
+    try:
+        member = find_member(pool.membership, text)
+    except PoolError as error:
+        raise RefusedError(f"{name}: {error}") from error
     if any(disk.number == member.number for disk in pool.disks):
         raise RefusedError(f"{name}: {member.path}: is there and can be read, so it is not lost; mount the pool")
     newest = max((n for d in pool.disks if (n := identity.read_newest(d.dirfd)) is not None), default=None)
@@ -130,7 +132,7 @@ def _is_wanted(plan: dict[str, Any], *, yes: bool, dry_run: bool, as_json: bool)
     if dry_run and as_json:
         typer.echo(json.dumps(plan))
     elif dry_run or not yes:
-        for line in describe(plan):
+        for line in _describe(plan):
             typer.echo(line, err=not dry_run)
     if dry_run:
         return False
@@ -142,7 +144,7 @@ def _is_wanted(plan: dict[str, Any], *, yes: bool, dry_run: bool, as_json: bool)
     return True
 
 
-def describe(plan: dict[str, Any]) -> list[str]:
+def _describe(plan: dict[str, Any]) -> list[str]:
     """The loss, in sentences."""
     disk = f"{plan['name']}: disk {plan['number']} ({plan['path']})"
     size = sum(end - start for start, end in plan["lost"])
@@ -157,7 +159,7 @@ def describe(plan: dict[str, Any]) -> list[str]:
     lines.append("Messages there are lost, unless a slave or a copy has them. Consumers skip them silently.")
     if plan["used_again_from"] is not None:
         lines.append(
-            f"The newest segment is among them: a broker that is started anew gives log offsets from "
+            "The newest segment is among them: a broker that is started anew gives log offsets from "
             f"{plan['used_again_from']:,} on to other messages; a slave that has the old ones differs from then on."
         )
     return lines

@@ -97,13 +97,6 @@ def only_editor(file: str) -> Iterator[None]:
         os.close(fd)
 
 
-def require_writable(edit: Edit) -> None:
-    """Raises ConfigError if this user may not replace the file."""
-    if not os.access(edit.file.parent, os.W_OK):
-        problem = Problem("", "cannot be replaced by this user; run the command as its owner, or as root")
-        raise ConfigError(str(edit.file), problem)
-
-
 def write(edit: Edit) -> None:
     """Replace the file durably; mode and owner stay. The caller is the `only_editor`. Raises ConfigError, also if
     the file has changed meanwhile."""
@@ -146,6 +139,9 @@ def _checked(file: str, real: Path, former: bytes, text: str, wanted: Config, pa
     after = parse_config(text, Path(file).stem, file)
     if dataclasses.replace(after, given=wanted.given) != wanted:
         raise _by_hand(file, path, "the new text would also mean something else")
+    if not os.access(real.parent, os.W_OK):
+        problem = Problem("", "cannot be replaced by this user; run the command as its owner, or as root")
+        raise ConfigError(str(real), problem)
     return Edit(real, former, text, dataclasses.replace(after, file=str(Path(file).absolute())))
 
 

@@ -22,7 +22,7 @@ from commitlogfs.mount.status.retention import retention_report
 from commitlogfs.store.disks import forecast
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.eligibility import Eligibility, RefusalReason
-from commitlogfs.store.disks.losses import is_accepted
+from commitlogfs.store.disks.losses import count_accepted
 from commitlogfs.store.files.usage import DiskUsage, measure_usage
 from commitlogfs.store.retention.statfs import StatfsFigures
 
@@ -68,7 +68,9 @@ class StatusReport:
         share = _share(rate, eligibility)
         catalog = log.catalog
         first, last = catalog.first_whole, catalog.last_whole
-        gaps = catalog.gaps()
+        gaps, losses, accepted_gaps = catalog.gaps(), log.membership.losses, 0
+        if losses:
+            accepted_gaps = await trio.to_thread.run_sync(count_accepted, losses, gaps, log.segment_size)
         return {
             "schema": SCHEMA_VERSION,
             "composed_at": composed_at,
@@ -93,9 +95,7 @@ class StatusReport:
                 "last_offset": None if last is None else last.base_offset,
                 "size": log.segment_size,
                 "gaps": gaps,
-                "accepted_gaps": sum(
-                    is_accepted(log.membership.losses, start, end, log.segment_size) for start, end in gaps
-                ),
+                "accepted_gaps": accepted_gaps,
                 "retired": len(log.retired()),
             },
             "placement": {

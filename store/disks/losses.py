@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from commitlogfs.store.segment import BaseOffset
+
 MOST_RUNS: Final = 40
 """Runs of one loss: about 800 bytes of the 4 KiB that ext4 has for the attributes of a directory."""
 
@@ -69,6 +71,11 @@ def runs_of(ranges: Iterable[tuple[int, int]]) -> tuple[Run, ...]:
         return tuple(runs)
     length = runs[-1].end - runs[0].first
     return (Run(runs[0].first, length, length, 1),)
+
+
+def count_accepted(losses: tuple[Loss, ...], gaps: list[tuple[BaseOffset, BaseOffset]], segment_size: int) -> int:
+    """Number of the gaps [start, end) that are accepted losses. Thousands of gaps take tens of milliseconds."""
+    return sum(is_accepted(losses, start, end, segment_size) for start, end in gaps)
 
 
 def is_accepted(losses: Iterable[Loss], start: int, end: int, segment_size: int) -> bool:

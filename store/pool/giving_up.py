@@ -6,6 +6,7 @@ from typing import Any
 
 from commitlogfs.store.disks.losses import Loss, runs_of
 from commitlogfs.store.disks.membership import Member, Membership
+from commitlogfs.store.errors import PoolError
 from commitlogfs.store.gaps import gaps_between, uncovered
 from commitlogfs.store.segment import BaseOffset
 
@@ -56,10 +57,10 @@ def plan_giving_up(
     return GivingUp(member, tuple(lost), used_again_from, membership.giving_up(member.number, loss, first))
 
 
-def find_member(membership: Membership, number_or_path: str) -> Member | str:
-    """The member; the reason if there is none."""
+def find_member(membership: Membership, number_or_path: str) -> Member:
+    """Raises PoolError if there is none."""
     for member in membership.members:
         if number_or_path in (str(member.number), member.path):
             return member
     known = ", ".join(f"{member.number} {member.path}" for member in membership.members)
-    return f"{number_or_path}: the pool has no disk of this number or path; its disks are {known}"
+    raise PoolError(f"{number_or_path}: the pool has no disk of this number or path; its disks are {known}")

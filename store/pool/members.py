@@ -37,7 +37,7 @@ class Found:
     """In order of their numbers."""
     findings: list[Finding] = field(default_factory=list)
 
-    def _report(self, code: FindingCode, severity: Severity, path: str, message: str, remedy: str) -> None:
+    def report(self, code: FindingCode, severity: Severity, path: str, message: str, remedy: str) -> None:
         self.findings.append(Finding(code, severity, path, "", message, remedy))
 
 
@@ -67,7 +67,7 @@ def find_members(directories: list[OpenDirectory], *, all_opened: bool) -> Found
             known = directory.identity
             found.disks.append(FoundDisk(directory, member, None if known is None else known.membership.generation))
         elif directory.joining is None:
-            found._report(
+            found.report(
                 FindingCode.DISK_REMOVED,
                 Severity.REFUSES,
                 directory.spec.path,
@@ -90,7 +90,7 @@ def _drop_those_that_left(found: Found) -> None:
     for member in found.membership.members:
         if member.leaves and member.number not in present:
             found.membership = found.membership.without(member.number)
-            found._report(
+            found.report(
                 FindingCode.DISK_LEFT,
                 Severity.NOTE,
                 member.path,
@@ -152,7 +152,7 @@ def _compare_lists(found: Found, directories: list[OpenDirectory]) -> None:
         if known is None or known.pool_id != found.pool_id or directory.joining is not None:
             continue
         if _contradict(known.membership, found.membership):
-            found._report(
+            found.report(
                 FindingCode.MEMBERS_DIFFER,
                 Severity.REFUSES_ALWAYS,
                 directory.spec.path,
@@ -177,7 +177,7 @@ def _claimed_id(found: Found, directory: OpenDirectory) -> str | None:
     if joining is not None and joining.pool_id == found.pool_id:
         return joining.disk_id
     if known is None:
-        found._report(
+        found.report(
             FindingCode.DISK_WITHOUT_IDENTITY,
             Severity.REFUSES,
             directory.spec.path,
@@ -186,7 +186,7 @@ def _claimed_id(found: Found, directory: OpenDirectory) -> str | None:
         )
         return None
     if known.pool_id != found.pool_id:
-        found._report(
+        found.report(
             FindingCode.DISK_OF_ANOTHER_POOL,
             Severity.REFUSES_ALWAYS,
             directory.spec.path,
@@ -200,7 +200,7 @@ def _claimed_id(found: Found, directory: OpenDirectory) -> str | None:
 def _report_twin(found: Found, directory: OpenDirectory, twin: OpenDirectory) -> None:
     if (twin.device, twin.ino) == (directory.device, directory.ino):
         return  # compare_directories reports it
-    found._report(
+    found.report(
         FindingCode.DISK_TWICE,
         Severity.REFUSES_ALWAYS,
         directory.spec.path,
@@ -213,7 +213,7 @@ def _join(found: Found, directory: OpenDirectory, disk_id: str) -> None:
     path = directory.spec.path
     entry = first_entry(directory.dirfd)
     if entry is not None:
-        found._report(
+        found.report(
             FindingCode.DISK_NOT_EMPTY,
             Severity.REFUSES,
             path,
@@ -223,7 +223,7 @@ def _join(found: Found, directory: OpenDirectory, disk_id: str) -> None:
         return
     found.membership = found.membership.joined_by(disk_id, path)
     found.disks.append(FoundDisk(directory, found.membership.members[-1], None))
-    found._report(
+    found.report(
         FindingCode.DISK_JOINS,
         Severity.NOTE,
         path,
