@@ -7,6 +7,7 @@ touched.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -98,11 +99,30 @@ def run(kind: str, tell: Callable[[str], None], parent: Path | None = None) -> I
 def sweep_stale() -> list[str]:
     """Remove every base directory whose run has ended. Returns a line for each thing found."""
     found = []
-    for base in _bases():
-        state = base.lstat()
-        if stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid() and _is_dead(base):
-            found += [f"{base.name}: {line}" for line in sweep(base)] or [f"{base.name}: files only"]
+    with _only_sweeper():
+        for base in _bases():
+            if _is_own_directory(base) and _is_dead(base):
+                found += [f"{base.name}: {line}" for line in sweep(base)] or [f"{base.name}: files only"]
     return found
+
+
+@contextlib.contextmanager
+def _only_sweeper() -> Iterator[None]:
+    """The workers of a test run start together; two of them in one tree would each leave what the other began."""
+    fd = os.open(base_parent(), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _is_own_directory(base: Path) -> bool:
+    try:
+        state = base.lstat()
+    except FileNotFoundError:  # its run has just ended, and removed it
+        return False
+    return stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid()
 
 
 def _bases() -> list[Path]:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,19 @@ def test_a_living_run_and_doubtful_ones_are_left_alone(workdir: Path, monkeypatc
     (living / "owner.json").write_text(json.dumps({**owner, "start_ticks": 1}))
     assert sweep.sweep_stale() == [f"{living.name}: files only"]
     assert not living.exists()
+
+
+def test_two_runs_that_start_at_once_sweep_the_same_remains(workdir: Path, monkeypatch: pytest.MonkeyPatch):
+    """As the workers of pytest-xdist do."""
+    monkeypatch.setenv("TMPDIR", str(workdir))
+    for _ in range(200):
+        base = sweep.create_base("test")
+        owner = json.loads((base / "owner.json").read_text())
+        (base / "owner.json").write_text(json.dumps({**owner, "start_ticks": 1}))
+    with ThreadPoolExecutor() as threads:
+        sweeps = [threads.submit(sweep.sweep_stale) for _ in range(4)]
+        assert all(line.endswith("files only") for each in sweeps for line in each.result())
+    assert os.listdir(workdir) == []
 
 
 @pytest.mark.mounted
