@@ -108,6 +108,8 @@ async def serve(operations: CommitLogOperations) -> None:
         nursery.start_soon(operations.invalidation.run)
         nursery.start_soon(operations.disk_memory.run)
         nursery.start_soon(operations.member_records.run)
+        nursery.start_soon(operations.sources.run)
+        nursery.start_soon(operations.drains.run)
         nursery.start_soon(_give_back_unknown, operations)
         if operations.backing.takeovers:
             for disk in _writable_disks(operations):
@@ -115,6 +117,8 @@ async def serve(operations: CommitLogOperations) -> None:
         await pyfuse3.main(max_tasks=MAX_TASKS)
         await operations.background.drain()
         nursery.cancel_scope.cancel()
+    with trio.CancelScope(shield=True):
+        await operations.sources.finish()
 
 
 async def _try_disk(operations: CommitLogOperations, disk: Disk) -> None:

@@ -56,6 +56,9 @@ from commitlogfs.fusefs.kernel import extension, inodes
 from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.fusefs.kernel.invalidation import Invalidation
 from commitlogfs.fusefs.kernel.observer import Observer
+from commitlogfs.fusefs.moves.drains import Drains
+from commitlogfs.fusefs.moves.mover import Mover
+from commitlogfs.fusefs.moves.sources import Sources
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.identity import RootAttributes
 from commitlogfs.store.errors import (
@@ -156,8 +159,13 @@ class CommitLogOperations(pyfuse3.Operations):
         self.attributes = BackingAttributes(commitlog, disks, self.handles)
         self.listing = Listing(commitlog, disks, self.attributes)
         self.changes = NameChanges(commitlog, disks, self.background)
-        self.removals = Removals(
+        self.sources = Sources(
             commitlog, disks, self.changes, self.handles, self.backing, self._to_free, invalidate
+        )
+        self.mover = Mover(commitlog, disks, self.threads, self.changes, self.sources, invalidate)
+        self.drains = Drains(commitlog, self.mover, self.usage)
+        self.removals = Removals(
+            commitlog, disks, self.changes, self.handles, self.backing, self._to_free, invalidate, self.sources
         )
         self.freeing = Freeing(commitlog, disks, self.handles, self.backing, self._to_free, kernel_holds)
         self.retention = Retention(

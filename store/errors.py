@@ -76,6 +76,14 @@ class HoldsDataError(StoreError):
     """A file that was given up as empty may hold data by now, so it is not removed."""
 
 
+class SegmentChangedError(StoreError):
+    """A segment was written while it was copied, so the copy is worth nothing."""
+
+
+class VerificationError(StoreError):
+    """A copy does not hold what was written to it."""
+
+
 class ForeignFileError(DiskError):
     """A file is missing or replaced by another one: another program has changed the disk's directory."""
 

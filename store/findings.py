@@ -46,6 +46,7 @@ class FindingCode(Enum):
     NOT_A_REGULAR_FILE = "not-a-regular-file"
     ALIEN_FILE = "alien-file"
     UNFINISHED_COPY = "unfinished-copy"
+    UNFINISHED_MOVE = "unfinished-move"
     UNSIZED_SEGMENT = "unsized-segment"
     EMPTY_LEFTOVER = "empty-leftover"
     DIRECTORY_OPEN_TO_OTHERS = "directory-open-to-others"

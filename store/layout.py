@@ -20,6 +20,9 @@ XATTR_BIRTH = "user.commitlogfs.birth"
 XATTR_JOINING = "user.commitlogfs.joining"
 """Mark of a directory that `disk add` has prepared, until the directory is a disk of the pool."""
 
+XATTR_MOVED_FROM = "user.commitlogfs.moved-from"
+"""Mark of a segment's copy on another disk, until the file that it was copied from is gone."""
+
 RETIRED_DIRECTORY = b".commitlogfs"
 
 IGNORED_NAMES = frozenset({b"lost+found", RETIRED_DIRECTORY})

@@ -24,8 +24,8 @@ ALLOWED = {
 """package -> the packages of commitlogfs it may import."""
 
 LAYERS = (
-    ("store", "store.files", "store.disks", "store.placement", "store.pool", "store.retention"),
-    ("fusefs.kernel", "fusefs.disks", "fusefs.files", "fusefs"),
+    ("store", "store.files", "store.disks", "store.placement", "store.moves", "store.pool", "store.retention"),
+    ("fusefs.kernel", "fusefs.disks", "fusefs.files", "fusefs.moves", "fusefs"),
     (
         "pipeline.arrays",
         "pipeline.log",

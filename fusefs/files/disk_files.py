@@ -26,9 +26,13 @@ from commitlogfs.store.files import allocate, changes, durable, remove, rename, 
 from commitlogfs.store.files.allocate import Owner, Published
 from commitlogfs.store.files.attributes import PackedAttributes, stat_changes, stat_fd
 from commitlogfs.store.files.changes import Changes
-from commitlogfs.store.files.remove import Retired
+from commitlogfs.store.files.remove import Reason, Retired
 from commitlogfs.store.files.usage import DiskUsage
+from commitlogfs.store.moves import mark, putting_back
+from commitlogfs.store.moves.copy import SegmentCopy, remove_stray_copy
+from commitlogfs.store.moves.mark import Source
 from commitlogfs.store.pool import leftovers
+from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.segment import BaseOffset, format_segment_name
 
 log = logging.getLogger(__name__)
@@ -234,10 +238,14 @@ class DiskFiles:
         dirfd = self._disk.dirfd
         return await self._run("unlink", lambda: remove.remove_file(dirfd, name, ino))
 
-    async def retire(self, name: bytes, ino: int, *, forced: bool) -> Retired:
+    async def retire(self, name: bytes, ino: int, reason: Reason) -> Retired:
         """Move an open file aside, durably. Raises DiskError, OSError."""
-        dirfd = self._disk.dirfd
-        return await self._run("retire", lambda: remove.retire_file(dirfd, name, ino, forced=forced))
+        return await self._run("retire", partial(remove.retire_file, self._disk.dirfd, name, ino, reason))
+
+    async def change_reason(self, retired_name: bytes, reason: Reason) -> bytes:
+        """Rename a retired file; its new name. Raises DiskError, OSError."""
+        change = partial(remove.change_reason, self._disk.dirfd, retired_name, reason)
+        return await self._run("rename", change, LEFTOVER_DEADLINE_S)
 
     async def free_retired(self, retired_name: bytes) -> DiskUsage:
         """Remove a retired file after its last close; the usage without it. Raises DiskError, OSError."""
@@ -258,6 +266,28 @@ class DiskFiles:
         it open. Raises HoldsDataError, DiskError, OSError."""
         unlink = partial(leftovers.remove_leftover, self._disk.dirfd, name, ino)
         return await self._run("unlink", unlink, LEFTOVER_DEADLINE_S)
+
+    # --- moves between disks -------------------------------------------------------------------------
+
+    async def publish_copy(self, copy: SegmentCopy, name: bytes) -> Published:
+        """Give a copy on this disk its name, durably. Raises UncertainPublishError, DiskError, OSError."""
+        return await self._run("link", partial(copy.publish, name))
+
+    async def remove_stray_copy(self, name: bytes, source: Source) -> bool:
+        """Remove a copy that may have got its name; whether the name is free now. Raises DiskError, OSError."""
+        remove_it = partial(remove_stray_copy, self._disk.dirfd, name, source)
+        return await self._run("unlink", remove_it, LEFTOVER_DEADLINE_S)
+
+    async def remove_mark(self, name: bytes, ino: int) -> None:
+        """A copy's source is gone. Raises DiskError, OSError."""
+        await self._run("setxattr", partial(mark.remove_mark, self._disk.dirfd, name, ino), STAT_DEADLINE_S)
+
+    async def put_back(self, source: Segment, copy: Source) -> PackedAttributes:
+        """Give a retired file its segment's name back, durably, with the mark that the segment was moved from
+        `copy`; its attributes. Raises DiskError, OSError."""
+        name = format_segment_name(source.base_offset)
+        work = partial(putting_back.put_back, self._disk.dirfd, source.placed_as, source.ino, name, copy)
+        return await self._run("rename", work)
 
     async def drop_empty_directory(self) -> None:
         """Remove the directory of retired files if it is empty, and the disk answers."""

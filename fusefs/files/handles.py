@@ -20,6 +20,7 @@ from commitlogfs.store.errors import SegmentNotFoundError
 from commitlogfs.store.pool import leftovers
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.pool.other_files import was_moved
 
 
 @dataclass(slots=True)
@@ -63,8 +64,8 @@ class Handles:
         OSError, SegmentNotFoundError (removed meanwhile), StaleInodeError (given up: the kernel looks the name up
         again)."""
         async with self._using(file) as handle:
-            if file.role is Role.GIVEN_UP:
-                raise inodes.StaleInodeError(f"{file.name.decode()}: given up on its disk")
+            if file.role is Role.GIVEN_UP or was_moved(file):
+                raise inodes.StaleInodeError(f"{file.name.decode()}: is on another disk now")
             self._backing.record_open(
                 file, handle.fd, writable=handle.writable, first=not handle.opens, to_write=to_write
             )
@@ -110,6 +111,16 @@ class Handles:
         `first_opens_held`, a closed file stays closed."""
         handle = self._handles.get(inodes.encode(file))
         return handle is not None and handle.file is file
+
+    async def is_in_use(self, file: Segment) -> bool:
+        """Whether any process has a file open or mapped. If none has, its backing id is given back. The caller is
+        within `first_opens_held`."""
+        if self.is_open(file) or self._backing.is_inherited(file):
+            return True
+        was_passed_through = self._backing.is_passed_through(file)
+        self._backing.record_gone(file)
+        is_open = await self._disks[file.disk].is_open_elsewhere(file.path)
+        return was_passed_through if is_open is None else is_open
 
     @asynccontextmanager
     async def first_opens_held(self, file: Segment) -> AsyncIterator[None]:
@@ -171,5 +182,5 @@ class Handles:
             self._closed_empty.add(inode)
         self._backing.record_last_close(handle.file)
         await self._disks[handle.file.disk].close(handle.fd)
-        if handle.file.role in (Role.RETIRED, Role.GIVEN_UP):
+        if handle.file.role is not Role.SEGMENT:
             self._to_free.remind(handle.file.disk)

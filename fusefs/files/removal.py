@@ -5,6 +5,7 @@ A file that is in use is retired instead of unlinked, so that its users can read
 
 import logging
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from commitlogfs.fusefs.disks.reminders import Reminders
 from commitlogfs.fusefs.files.disk_files import DiskFiles
@@ -15,12 +16,25 @@ from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.attributes import nlink_of
+from commitlogfs.store.files.remove import Reason
 from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.pool.commitlog import CommitLog, Removal
 
 log = logging.getLogger(__name__)
 
 REMOVE_DEADLINE_S = 3.0
+
+
+class MovedSegments(Protocol):
+    """Moves between disks, as far as they concern the removal of a segment (fusefs.moves.sources)."""
+
+    async def prepare_removal(self, removal: Removal) -> None:
+        """Called before, under the lock of all names. Raises DiskError, OSError; then nothing is removed."""
+        ...
+
+    async def complete_removal(self, removal: Removal) -> None:
+        """Called when the segment has left the log. Raises nothing."""
+        ...
 
 
 class Removals:
@@ -35,6 +49,7 @@ class Removals:
         backing: Backing,
         to_free: Reminders,
         invalidate_entry: Callable[[bytes, int], None],
+        moved: MovedSegments,
     ) -> None:
         """`to_free` is reminded of files that left the log while open. `invalidate_entry` makes the kernel drop a
         name and its inode; it does not block."""
@@ -45,6 +60,7 @@ class Removals:
         self._backing = backing
         self._to_free = to_free
         self._invalidate_entry = invalidate_entry
+        self._moved = moved
 
     async def unlink(self, name: bytes) -> None:
         """Remove a segment or temporary for a caller of the mount. Raises SegmentNotFoundError, and as
@@ -61,6 +77,7 @@ class Removals:
         file = removal.file
         disk, name, inode = self._disks[file.disk], file.name, int(inodes.encode(file))
         self._changes.require_at_rest(disk, name)
+        await self._moved.prepare_removal(removal)
         is_late = False
 
         def leave_the_log() -> None:
@@ -82,7 +99,7 @@ class Removals:
         file, name = removal.file, removal.file.name
         try:
             async with self._handles.first_opens_held(file):
-                if await self._is_in_use(file, disk):
+                if await self._handles.is_in_use(file):
                     await self._retire(removal, disk)
                 else:
                     self._backing.record_gone(file)  # before the unlink: a backing id keeps the space of its file
@@ -92,13 +109,15 @@ class Removals:
             log_event(log, logging.WARNING, "remove_failed", segment=name, disk=disk.path, reason=str(error))
             raise
         self._changes.record(disk.number)
+        await self._moved.complete_removal(removal)
         level = logging.WARNING if removal.is_forced else logging.INFO
         log_event(log, level, "removed", segment=name, disk=disk.path, reason=removal.reason, why=removal.why)
 
     async def _retire(self, removal: Removal, disk: DiskFiles) -> None:
         """Take a file that is in use out of the log; it lives until its last close."""
         file, name = removal.file, removal.file.name
-        retired = await disk.retire(name, file.ino, forced=removal.is_forced)
+        reason = Reason.FORCED if removal.is_forced else Reason.REMOVED
+        retired = await disk.retire(name, file.ino, reason)
         self._commitlog.record_retired(removal, retired.name)
         if retired.vanished:
             await self._record_vanished(file, disk, name)
@@ -114,12 +133,3 @@ class Removals:
         if links:
             self._commitlog.others.record_kept(file)
         log_event(log, logging.WARNING, "vanished", segment=name, disk=disk.path, links=links)
-
-    async def _is_in_use(self, file: Segment, disk: DiskFiles) -> bool:
-        """Whether any process has a file open or mapped. The caller holds first opens."""
-        if self._handles.is_open(file) or self._backing.is_inherited(file):
-            return True
-        was_passed_through = self._backing.is_passed_through(file)
-        self._backing.record_gone(file)
-        is_open = await disk.is_open_elsewhere(file.path)
-        return was_passed_through if is_open is None else is_open

@@ -82,6 +82,11 @@ def is_of_disk(inode: int) -> bool:
     return bool(inode >> BACKING_BITS & LARGEST_DISK)
 
 
+def is_on_disk(inode: int, disk: int) -> bool:
+    """Whether the number is that of a file on this disk, in this or in a former epoch."""
+    return inode >> BACKING_BITS & LARGEST_DISK == disk
+
+
 def generation_of(btime_ns: int) -> int:
     """Distinguishes two files that got the same inode number one after the other: 32 bits of the birth time."""
     return (btime_ns ^ btime_ns >> 32) & 0xFFFFFFFF

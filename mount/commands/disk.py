@@ -1,10 +1,10 @@
 """`commitlogfs disk`: show and change the disks of a running mount."""
 
 import json
-import os
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,21 +15,25 @@ from commitlogfs.console.errors import RefusedError
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.console.formatting import approximate_size, count_of
 from commitlogfs.console.output import Output
+from commitlogfs.fusefs.kernel.inodes import is_on_disk
 from commitlogfs.mount.commands import options
 from commitlogfs.mount.commands.disk_calls import (
+    DiskArgument,
     ask,
     hand_over,
+    number_or_path,
     plan_removal,
     require_configuration,
     served_disks,
     wait_until,
     wait_until_gone,
 )
+from commitlogfs.mount.commands.disk_drain import cancel, drain
 from commitlogfs.mount.commands.disk_lost import give_up
 from commitlogfs.mount.config import edit as config_edit
 from commitlogfs.mount.config.edit import Edit
 from commitlogfs.mount.config.model import Config, load_config, path_argument
-from commitlogfs.mount.linux.holders import describe_holders, find_holders
+from commitlogfs.mount.linux.holders import describe_file_users, find_file_users
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.which_mount import Target, find_target
 from commitlogfs.mount.preflight import configured_pool
@@ -39,13 +43,11 @@ from commitlogfs.mount.views.status_text import describe_disk
 
 app = typer.Typer(name="disk", help="Show and change the disks of a running mount.", no_args_is_help=True)
 
-_Disk = Annotated[str, typer.Argument(metavar="DISK", help="Number or path of a disk, as `disk list` shows them.")]
-_Json = Annotated[bool, typer.Option("--json", help="The result as one JSON object.")]
 _Timeout = Annotated[float, typer.Option(help="Seconds to wait for the next daemon.", min=0)]
 
 
 @app.command(name="list")
-def list_(which: options.Mount = None, as_json: _Json = False) -> None:
+def list_(which: options.Mount = None, as_json: options.Json = False) -> None:
     """Show the disks of the pool: number, state, segments, fill level, and what happens next.
 
     EXIT STATUS: 0 shown; 2 no such mount; 3 no daemon answers.
@@ -73,11 +75,11 @@ def list_(which: options.Mount = None, as_json: _Json = False) -> None:
 
 @app.command()
 def cordon(
-    disk: _Disk,
+    disk: DiskArgument,
     which: options.Mount = None,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Shown by `status` and `disk list`.")] = "",
     dry_run: options.DryRun = False,
-    as_json: _Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Make no new segments on a disk, from the next segment on. Its segments are served, and expire, as before.
 
@@ -85,19 +87,19 @@ def cordon(
 
     EXIT STATUS: 0 cordoned; 3 no daemon answers; 4 refused: no such disk, or no other disk takes new segments.
     """
-    answer = ask(find_target(which), "disk-cordon", disk=_number_or_path(disk), reason=reason, dry_run=dry_run)
+    answer = ask(find_target(which), "disk-cordon", disk=number_or_path(disk), reason=reason, dry_run=dry_run)
     _show_change(answer, "cordoned", dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
 def uncordon(
-    disk: _Disk, which: options.Mount = None, dry_run: options.DryRun = False, as_json: _Json = False
+    disk: DiskArgument, which: options.Mount = None, dry_run: options.DryRun = False, as_json: options.Json = False
 ) -> None:
     """Let a disk take new segments again.
 
     EXIT STATUS: 0 it is not cordoned any longer; 3 no daemon answers; 4 refused: no such disk.
     """
-    target, disk = find_target(which), _number_or_path(disk)
+    target, disk = find_target(which), number_or_path(disk)
     _require_configured(target, disk)
     answer = ask(target, "disk-uncordon", disk=disk, dry_run=dry_run)
     _show_change(answer, "uncordoned", dry_run=dry_run, as_json=as_json)
@@ -132,36 +134,50 @@ def _show_change(answer: dict[str, Any], word: str, *, dry_run: bool, as_json: b
         typer.echo(f"{path}: has not recorded the change yet; it will when it can be written", err=True)
 
 
+app.command()(drain)
+app.command()(cancel)
+
+
 @app.command(name="safe-to-remove")
-def safe_to_remove(disk: _Disk, which: options.Mount = None, as_json: _Json = False) -> None:
+def safe_to_remove(disk: DiskArgument, which: options.Mount = None, as_json: options.Json = False) -> None:
     """Tell whether a disk holds nothing of the pool any more; if it does, what, and which processes use the mount.
 
     EXIT STATUS: 0 it holds nothing: `disk remove` takes it out of the pool; 1 it holds segments or open files; 3 no
     daemon answers; 4 the pool has no such disk.
     """
     target = find_target(which)
-    content = ask(target, "disk-content", disk=_number_or_path(disk))
+    content = ask(target, "disk-content", disk=number_or_path(disk))
     is_safe = not content["segments"] and not content["other_files"]
+    users = []
     if is_safe:
         text = f"{content['path']}: holds nothing of the pool; `commitlogfs disk remove` takes it out of the pool"
     else:
         mountpoint = control_socket.ask(target.socket, "status")["mountpoint"]
+        users = find_file_users(mountpoint, partial(is_on_disk, disk=content["number"]))
         text = (
             f"{content['path']}: holds {count_of(content['segments'], 'segment')} and "
-            f"{count_of(content['other_files'], 'other file')}; the mount is used by "
-            f"{describe_holders(find_holders(mountpoint, exclude=[os.getpid()]))}"
+            f"{count_of(content['other_files'], 'other file')}{_describe_held(content)}; "
+            f"open there: {describe_file_users(users)}"
         )
     if settings.wants_json(as_json):
-        typer.echo(json.dumps({**content, "safe": is_safe}))
+        opened = [{"pid": user.pid, "command": user.comm, "files": user.files} for user in users]
+        typer.echo(json.dumps({**content, "users": opened, "safe": is_safe}))
     else:
         typer.echo(f"{target.name}: {text}")
     if not is_safe:
         raise typer.Exit(ExitCode.FINDINGS)
 
 
+def _describe_held(content: dict[str, Any]) -> str:
+    held = content["held"]
+    if not held:
+        return ""
+    return f" ({count_of(held, 'moved segment')}, until the broker is started anew or deletes them)"
+
+
 @app.command()
 def remove(
-    disk: _Disk,
+    disk: DiskArgument,
     which: options.Mount = None,
     lost: Annotated[
         bool, typer.Option("--lost", help="Give up a dead disk, with the segments that no other disk holds.")
@@ -169,7 +185,7 @@ def remove(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --lost: do not ask.")] = False,
     timeout: _Timeout = 30.0,
     dry_run: options.DryRun = False,
-    as_json: _Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Take an empty disk out of the pool of a running mount. Nothing is unmounted.
 
@@ -184,7 +200,7 @@ def remove(
     daemon answers; 4 refused, and nothing has changed: the disk holds something, is not lost, or no daemon could
     take over.
     """
-    disk = _number_or_path(disk)
+    disk = number_or_path(disk)
     if lost:
         give_up(disk, which, timeout, yes=yes, dry_run=dry_run, as_json=settings.wants_json(as_json))
         return
@@ -235,7 +251,7 @@ def add(
     which: options.Mount = None,
     timeout: _Timeout = 30.0,
     dry_run: options.DryRun = False,
-    as_json: _Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Add a disk to the pool of a running mount. The next segments use it. Nothing is unmounted.
 
@@ -314,10 +330,6 @@ def _keep(target: Target, path: str, planned: Edit | None) -> None:
 def _take_back(planned: Edit | None) -> None:
     if planned is not None and planned.file.read_bytes() == planned.text.encode():
         config_edit.take_back(planned)
-
-
-def _number_or_path(text: str) -> str:
-    return text if text.isdecimal() else path_argument(text)
 
 
 def _plan_edit(present: Config, file: str, path: str) -> Edit | None:

@@ -3,18 +3,28 @@
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import typer
 
 from commitlogfs.console.errors import AbsentError, RefusedError
 from commitlogfs.console.output import waiting_line
 from commitlogfs.mount.config import edit as config_edit
 from commitlogfs.mount.config.edit import Edit
-from commitlogfs.mount.config.model import Config
+from commitlogfs.mount.config.model import Config, path_argument
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.replacement import replace_daemon
 from commitlogfs.mount.location.which_mount import Target
 
 _POLL_S: Final = 0.05
+
+DiskArgument = Annotated[
+    str, typer.Argument(metavar="DISK", help="Number or path of a disk, as `disk list` shows them.")
+]
+
+
+def number_or_path(text: str) -> str:
+    return text if text.isdecimal() else path_argument(text)
 
 
 def hand_over(target: Target, timeout: float, undo: ExitStack) -> int:
@@ -35,7 +45,7 @@ def served_disks(target: Target) -> dict[str, dict[str, Any]]:
     return {disk["path"]: disk for disk in control_socket.ask(target.socket, "status")["disks"]}
 
 
-def ask(target: Target, verb: str, **arguments: str | bool) -> dict[str, Any]:
+def ask(target: Target, verb: str, **arguments: str | bool | int) -> dict[str, Any]:
     """The daemon's answer, with the mount's name. Raises RefusedError, UnreachableError, ControlError."""
     answer = control_socket.ask(target.socket, verb, control_socket.PEER_TIMEOUT_S, **arguments)
     if "refused" in answer:

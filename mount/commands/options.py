@@ -16,4 +16,5 @@ Disks = Annotated[
     str | None, typer.Option("--disks", metavar="DISK,DISK,...", help="The disks, instead of a configuration.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done; change nothing.")]
+Json = Annotated[bool, typer.Option("--json", help="The result as one JSON object.")]
 PoolJson = Annotated[bool, typer.Option("--json", help="One JSON object: the pool and its disks.")]

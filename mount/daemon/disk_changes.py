@@ -20,7 +20,7 @@ from commitlogfs.mount.preflight.fstab import unmounted_above
 from commitlogfs.store.disks.directories import first_entry
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.identity import require_recordable
-from commitlogfs.store.disks.membership import Cordon, Member, Membership
+from commitlogfs.store.disks.membership import Cordon, Drain, DrainMode, Member, Membership
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.pool import joining
@@ -55,6 +55,8 @@ class DiskChanges:
         changes: dict[str, Change] = {
             "disk-cordon": self._cordon,
             "disk-uncordon": self._uncordon,
+            "disk-drain": self._drain,
+            "disk-cancel": self._cancel,
             "disk-leave": self._leave,
             "disk-stay": self._stay,
             "disk-give-up": self._give_up,
@@ -87,6 +89,8 @@ class DiskChanges:
 
     async def _uncordon(self, request: dict[str, Any]) -> dict[str, Any]:
         disk = self._find(str(request["disk"]))
+        if disk.drain is not None:
+            raise PoolError(f"{disk.path}: is draining; `disk cancel` ends that")
         if disk.cordon is None and not disk.is_leaving:
             return self._unchanged(disk)
         return await self._set(disk, None, dry_run=bool(request.get("dry_run")))
@@ -141,6 +145,56 @@ class DiskChanges:
         served = (disk.number for disk in self._commitlog.disks.values() if disk.path == text)
         return find_member(self._commitlog.membership, str(next(served, text)))
 
+    # --- drains --------------------------------------------------------------------------------------
+
+    async def _drain(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A disk becomes empty: its segments are moved, or expire. Once more, it changes mode and rate."""
+        disk, dry_run = self._find(str(request["disk"])), bool(request.get("dry_run"))
+        mode, rate = DrainMode(request.get("mode", DrainMode.COPY.value)), int(request.get("rate", 0))
+        if disk.is_leaving or disk.is_joining:
+            raise PoolError(f"{disk.path}: is {disk.present_state.value}; wait until that is done")
+        if disk.state is not DiskState.RW or disk.is_troubled:
+            raise PoolError(f"{disk.path}: cannot be written, so nothing can be moved away from it; repair it")
+        if not self._others_take_segments(disk):
+            raise PoolError(f"{disk.path}: {_NO_OTHER}")
+        plan, size = self._operations.drains.plan(disk), self._commitlog.segment_size
+        if mode is DrainMode.COPY and plan.needed > plan.room:
+            raise PoolError(
+                f"{disk.path}: {plan.needed:,} segments ({plan.needed * size:,} bytes) would have to go to the "
+                f"other disks, which have room for {plan.room:,} ({plan.room * size:,} bytes) below their `force` "
+                "threshold; add a disk, or use --by-expiry"
+            )
+        since_s = round(time.time()) if disk.drain is None else disk.drain.since_s
+        wanted = Drain(since_s, mode, rate)
+        changed = wanted != disk.drain
+        lagging: list[str] = []
+        if changed:
+            lagging = await self._record(self._commitlog.membership.draining(disk.number, wanted), dry_run=dry_run)
+        if changed and not dry_run:
+            self._operations.drains.announce()
+            log_event(log, logging.WARNING, "drain_began", disk=disk.path, mode=mode.value, rate=rate or None)
+        return {
+            **self._describe(disk),
+            "mode": mode.value,
+            "to_move": plan.to_move,
+            "kept": plan.kept,
+            "room": plan.room,
+            "segment_size": size,
+            "changed": changed,
+            "lagging": lagging,
+        }
+
+    async def _cancel(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A disk stays as it is, and takes new segments again unless it is cordoned."""
+        disk, dry_run = self._find(str(request["disk"])), bool(request.get("dry_run"))
+        if disk.drain is None:
+            return self._unchanged(disk)
+        lagging = await self._record(self._commitlog.membership.draining(disk.number, None), dry_run=dry_run)
+        if not dry_run:
+            self._operations.drains.announce()
+            log_event(log, logging.WARNING, "drain_ended", disk=disk.path)
+        return {**self._describe(disk), "changed": True, "lagging": lagging}
+
     # --- leaving -------------------------------------------------------------------------------------
 
     async def _leave(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -173,6 +227,7 @@ class DiskChanges:
         disk = self._find(str(request["disk"]))
         return {
             **self._describe(disk),
+            "held": len(self._commitlog.others.moved(disk.number)),
             "other_files": sum(file.disk == disk.number for file in self._commitlog.others),
         }
 
@@ -182,13 +237,13 @@ class DiskChanges:
         others = [file for file in self._commitlog.others if file.disk == disk.number]
         if count:
             raise PoolError(
-                f"{disk.path}: holds segments ({count:,}); cordon it, and remove it when the broker has deleted "
-                "them (`disk safe-to-remove` tells when)"
+                f"{disk.path}: holds segments ({count:,}); `disk drain` it, and remove it when it is empty "
+                "(`disk safe-to-remove` tells when)"
             )
         if others:
             raise PoolError(
-                f"{disk.path}: holds files outside of the log ({len(others):,}), such as removed segments that are "
-                "still open; `disk safe-to-remove` names the processes"
+                f"{disk.path}: holds files outside of the log ({len(others):,}), such as moved or removed segments "
+                "that are still open; `disk safe-to-remove` names the processes"
             )
         if disk.is_troubled or disk.is_joining or disk.state is not DiskState.RW:
             raise PoolError(f"{disk.path}: cannot be written, so it is not certain that it is empty; repair it")

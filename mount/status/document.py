@@ -18,6 +18,7 @@ from commitlogfs.console.version import VERSION
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.mount.config.model import Config
 from commitlogfs.mount.status.growth import GrowthMeter
+from commitlogfs.mount.status.moves import drain_report, moves_report
 from commitlogfs.mount.status.retention import retention_report
 from commitlogfs.store.disks import forecast
 from commitlogfs.store.disks.disk import Disk, DiskState
@@ -118,6 +119,7 @@ class StatusReport:
             "disks": [
                 self._disk(disk, eligibility.refusals.get(disk.number), share) for disk in log.disks.values()
             ],
+            "moves": moves_report(self._operations),
             "missing_disks": list(log.missing),
             "members": {
                 "generation": log.membership.generation,
@@ -170,6 +172,8 @@ class StatusReport:
             "next_threshold": None if following is None else following.name,
             "eta_seconds": None if following is None else following.eta_seconds,
             "last_error": disk.last_error,
+            "drain": drain_report(disk, self._operations, self._ingest_rate()),
+            "held_segments": len(self._log.others.moved(disk.number)),
             "cordon": None if disk.cordon is None else {"since": disk.cordon.since_s, "reason": disk.cordon.reason},
         }
 

@@ -75,6 +75,8 @@ def describe_disk(disk: dict[str, Any], document: dict[str, Any]) -> str:
         return "joins the pool: gets segments as soon as the disks have recorded it"
     if disk["state"] == "leaving":
         return "leaves the pool: repeat `disk remove`, or `disk uncordon` it"
+    if disk.get("drain") is not None:  # a daemon of a former version does not report it
+        return describe_drain(disk)
     refusal = disk["refusal"]
     if refusal == "above-force":
         return f"skipped for new segments until below {disk['thresholds']['resume']} %"
@@ -102,6 +104,27 @@ def describe_disk(disk: dict[str, Any], document: dict[str, Any]) -> str:
         limit = f"{disk['next_threshold']} ({percent} %)"
         parts.append(f"below {limit}" if eta is None else f"reaches {limit} in about {approximate_duration(eta)}")
     return ", ".join(parts)
+
+
+def describe_drain(disk: dict[str, Any]) -> str:
+    """How far a disk that drains is, and what it waits for."""
+    drain, held = disk["drain"], disk["held_segments"]
+    left, kept, eta = drain["segments_left"], drain["segments_kept"], drain["eta_seconds"]
+    if not left and held:
+        return f"drained, held: {count_of(held, 'moved segment')} still open; the broker's next start closes them"
+    if not left:
+        return "drained: `disk remove` takes it out of the pool"
+    way = " by expiry" if drain["mode"] == "expiry" else ""
+    text = f"draining{way}: {count_of(left, 'segment')} left"
+    if way:
+        return text if eta is None else f"{text}, gone in about {approximate_duration(eta)}"
+    if drain["no_room"]:
+        return f"{text}, WITHOUT ROOM on the other disks; add one, or wait for segments to expire"
+    if left == kept:
+        return f"{text}, which the broker may still write to; they are moved when newer ones have been made"
+    if kept:
+        text += f", {kept:,} of them among the newest of the log"
+    return text if eta is None else f"{text}, about {approximate_duration(eta)} to go"
 
 
 def describe_pressure(document: dict[str, Any]) -> str:

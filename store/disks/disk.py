@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass, field
 from enum import Enum
 
-from commitlogfs.store.disks.membership import Cordon, DiskNumber
+from commitlogfs.store.disks.membership import Cordon, DiskNumber, Drain
 from commitlogfs.store.errors import (
     DirectoryError,
     DiskError,
@@ -30,6 +30,7 @@ class DiskState(Enum):
     JOINING = "joining"
     """About to become a disk of the pool: it gets segments when its identity is on it."""
     DRAINING = "draining"
+    """To become empty: it gets no new segments, and its segments are moved to other disks, or expire."""
     OFFLINE = "offline"
     FAILED = "failed"
 
@@ -51,6 +52,7 @@ class Disk:
     state: DiskState = DiskState.RW
     """RW or RO: whether anything may be written there."""
     cordon: Cordon | None = None
+    drain: Drain | None = None
     is_joining: bool = False
     is_leaving: bool = False
     weight: float = 1.0
@@ -89,6 +91,8 @@ class Disk:
             return DiskState.JOINING
         if self.is_leaving:
             return DiskState.LEAVING
+        if self.drain is not None:
+            return DiskState.DRAINING
         return DiskState.RW if self.cordon is None else DiskState.CORDONED
 
     @property

@@ -111,7 +111,7 @@ def evaluate(views: tuple[DiskView, ...], segment_size: int, skipped: frozenset[
 
 def _hard_refusal(view: DiskView, segment_size: int) -> RefusalReason | None:
     """Reason to pass a disk over that no fall-back overrides; None if there is none."""
-    if view.state in (DiskState.CORDONED, DiskState.LEAVING):
+    if view.state in (DiskState.CORDONED, DiskState.DRAINING, DiskState.LEAVING):
         return RefusalReason.CORDONED
     if view.state is not DiskState.RW:
         return RefusalReason.NOT_WRITABLE

@@ -72,6 +72,22 @@ class Growth:
         return (last - first) / (ended_s - began_s)
 
 
+def seconds_until_expired(
+    room_bytes: int, written_since_bytes: int, bytes_per_second: float, lifetime_left_s: float | None
+) -> float | None:
+    """Seconds until a disk that gets no new segments is empty, if nothing is copied; None if that is not known.
+
+    `room_bytes` is what the other disks can hold of the log before old segments are deleted for lack of space: when
+    they hold that much that is newer, the disk's segments are gone. `written_since_bytes` of it were written after
+    the disk's newest segment. `lifetime_left_s` is the time until that segment is as old as those that were deleted
+    lately; None if none was.
+    """
+    known = [] if lifetime_left_s is None else [max(0.0, lifetime_left_s)]
+    if bytes_per_second > 0:
+        known.append(max(0.0, (room_bytes - written_since_bytes) / bytes_per_second))
+    return min(known, default=None)
+
+
 def seconds_until(usage: DiskUsage, percent: int, bytes_per_second: float) -> float | None:
     """Seconds until a disk is at `percent`: 0.0 if it is already, None if the rate is 0."""
     missing = _missing_bytes(usage, percent)

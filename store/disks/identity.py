@@ -14,7 +14,15 @@ from typing import Any
 
 from commitlogfs.store import layout
 from commitlogfs.store.disks.losses import Loss, Run
-from commitlogfs.store.disks.membership import LARGEST_DISK_NUMBER, Cordon, DiskNumber, Member, Membership
+from commitlogfs.store.disks.membership import (
+    LARGEST_DISK_NUMBER,
+    Cordon,
+    DiskNumber,
+    Drain,
+    DrainMode,
+    Member,
+    Membership,
+)
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.files import durable
 from commitlogfs.store.segment import BaseOffset
@@ -70,6 +78,11 @@ def format_identity(identity: DiskIdentity) -> bytes:
                 [m.number, m.cordon.since_s, m.cordon.reason]
                 for m in identity.membership.members
                 if m.cordon is not None
+            ],
+            "drains": [
+                [m.number, m.drain.since_s, m.drain.mode.value, m.drain.rate]
+                for m in identity.membership.members
+                if m.drain is not None
             ],
             "leaving": [m.number for m in identity.membership.members if m.leaves],
             "losses": [
@@ -129,9 +142,20 @@ def _parse_membership(document: dict[str, Any]) -> Membership:
     cordons = {
         int(number): Cordon(int(since_s), str(reason)) for number, since_s, reason in document.get("cordons", ())
     }
+    drains = {
+        int(number): Drain(int(since_s), DrainMode(mode), int(rate))
+        for number, since_s, mode, rate in document.get("drains", ())
+    }
     leaving = {int(number) for number in document.get("leaving", ())}
     members = tuple(
-        Member(DiskNumber(int(number)), str(disk_id), str(path), cordons.get(int(number)), int(number) in leaving)
+        Member(
+            DiskNumber(int(number)),
+            str(disk_id),
+            str(path),
+            cordons.get(int(number)),
+            int(number) in leaving,
+            drains.get(int(number)),
+        )
         for number, disk_id, path in document["members"]
     )
     losses = tuple(

@@ -6,6 +6,7 @@ absent meanwhile records an older generation, and learns the newer one when it i
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import NewType
 
 from commitlogfs.store.disks.losses import Loss
@@ -28,6 +29,24 @@ class Cordon:
     reason: str = ""
 
 
+class DrainMode(Enum):
+    COPY = "copy"
+    """Its segments are moved to the other disks."""
+    EXPIRY = "expiry"
+    """Its segments stay until they are removed in the normal course."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """An operator's decision that a disk is to become empty. It gets no new segments."""
+
+    since_s: int
+    """Seconds since 1970."""
+    mode: DrainMode = DrainMode.COPY
+    rate: int = 0
+    """Bytes per second that a move may read from, or write to, a disk; 0 if none was given."""
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     number: DiskNumber
@@ -37,6 +56,7 @@ class Member:
     cordon: Cordon | None = None
     leaves: bool = False
     """Empty, and about to leave the pool: the first daemon whose configuration does not name it drops it."""
+    drain: Drain | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +89,10 @@ class Membership:
     def cordoned(self, number: DiskNumber, cordon: Cordon | None) -> "Membership":
         """A member gets a cordon, or with None loses it; then it does not leave either."""
         return self._changed(number, lambda member: replace(member, cordon=cordon, leaves=False))
+
+    def draining(self, number: DiskNumber, drain: Drain | None) -> "Membership":
+        """A member is to become empty; with None, that ends. A cordon is not touched."""
+        return self._changed(number, lambda member: replace(member, drain=drain))
 
     def leaving(self, number: DiskNumber) -> "Membership":
         """A member is about to leave. From now on it gets no segments."""

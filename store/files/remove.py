@@ -21,6 +21,7 @@ import os
 import re
 import secrets
 import time
+from enum import Enum
 from typing import NamedTuple
 
 from commitlogfs.store import _syscalls, layout
@@ -29,8 +30,8 @@ from commitlogfs.store.files.attributes import PackedAttributes, stat_fd, stat_n
 from commitlogfs.store.files.usage import DiskUsage, UsageAfter, measure_usage
 from commitlogfs.store.segment import BaseOffset
 
-_RETIRED_NAME = re.compile(rb"([0-9]{20})\.[0-9a-f]{8}(\.forced)?")
-_FORCED = b".forced"
+_RETIRED_NAME = re.compile(rb"([0-9]{20})\.[0-9a-f]{8}(\.forced|\.moved)?")
+_NAME_AND_CODE = re.compile(rb"^[0-9]{20}\.[0-9a-f]{8}")
 
 FREE_DEADLINE_S = 0.05
 """How long to wait until a removed file's blocks show as free. xfs frees them in the background, within
@@ -56,23 +57,32 @@ def remove_file(dirfd: int, name: bytes, ino: int | None = None) -> DiskUsage:
     return _measure_freed(dirfd, before, expected, gained)
 
 
+class Reason(Enum):
+    """Why an open file was set aside, as the end of its name, for a later daemon."""
+
+    REMOVED = b""
+    FORCED = b".forced"
+    """By a rule of forced deletion."""
+    MOVED = b".moved"
+    """Its segment is on another disk. Former versions do not know this ending, and leave such a file alone."""
+
+
 class Retired(NamedTuple):
     """An open file that has left the log."""
 
     name: bytes
-    """In the directory of retired files, if it lies there. It says whether the file was removed by force, for a
-    later daemon."""
+    """In the directory of retired files, if it lies there."""
     vanished: bool
     """The file was not in its place: another process has removed or moved it."""
 
 
-def retire_file(dirfd: int, name: bytes, ino: int, *, forced: bool = False) -> Retired:
+def retire_file(dirfd: int, name: bytes, ino: int, reason: Reason = Reason.REMOVED) -> Retired:
     """Move the open segment with inode `ino` aside, if it is there, and the disk has space for that.
 
     Raises OSError; ELOOP where another file lies there, which stays.
     """
     retired_name = b"%b.%b" % (name.lstrip(b".")[:20], secrets.token_hex(4).encode())
-    retired_name += _FORCED if forced else b""
+    retired_name += reason.value
     vanished = False
     try:
         safe_open.require_file(dirfd, name, ino)
@@ -91,9 +101,20 @@ def retire_file(dirfd: int, name: bytes, ino: int, *, forced: bool = False) -> R
     return Retired(retired_name, vanished)
 
 
-def is_forced(retired_name: bytes) -> bool:
-    """Whether `retire_file` was called with `forced`."""
-    return retired_name.endswith(_FORCED)
+def reason_of(retired_name: bytes) -> Reason:
+    """Why the file of this name was set aside."""
+    return Reason(_NAME_AND_CODE.sub(b"", retired_name))
+
+
+def change_reason(dirfd: int, retired_name: bytes, reason: Reason) -> bytes:
+    """Rename a retired file, not durably; its new name. Raises OSError."""
+    new_name = retired_name.removesuffix(reason_of(retired_name).value) + reason.value
+    directory = safe_open.open_directory(dirfd, layout.RETIRED_DIRECTORY)
+    try:
+        os.rename(retired_name, new_name, src_dir_fd=directory, dst_dir_fd=directory)
+    finally:
+        os.close(directory)
+    return new_name
 
 
 def punch_fd(fd: int, dirfd: int, retired_name: bytes, segment_size: int) -> tuple[PackedAttributes, DiskUsage]:

@@ -24,6 +24,8 @@ class Role(IntEnum):
     """Removed from the log, still open somewhere, in the disk's directory of retired files."""
     GIVEN_UP = 3
     """Left empty, under its segment's name, on a disk that failed; the segment is made on another (leftovers)."""
+    MOVED = 4
+    """The file from which a segment was copied to another disk (store.moves), still under its segment's name."""
 
 
 class Segment:
@@ -239,6 +241,17 @@ class Catalog:
         self._partial.pop(segment.base_offset, None)
         del self._by_ino[segment.disk][segment.ino]
         del self._bases[index], self._segments[index]
+
+    def replace(self, segment: Segment, copy: Segment) -> None:
+        """`copy` is the segment from now on. Raises KeyError if `segment` is not in the catalog, ValueError if the
+        copy's inode is taken."""
+        if self.by_ino(segment.disk, segment.ino) is not segment:
+            raise KeyError(segment.base_offset)
+        self._record_ino(copy)
+        del self._by_ino[segment.disk][segment.ino]
+        self._segments[bisect_left(self._bases, segment.base_offset)] = copy
+        self._partial.pop(segment.base_offset, None)
+        self.record_size(copy)
 
     def gaps(self) -> list[tuple[BaseOffset, BaseOffset]]:
         """Missing ranges [start, end) between the first and the last segment."""

@@ -7,6 +7,7 @@ Blocking work is in `store.files`; callers run it in worker threads between a `p
                                                                                | names.record_uncertain
     plan_remove -> remove.retire_file | remove.remove_file                   -> record_retired | record_removed
     plan_publish_copy -> rename.rename_copy                                  -> record_copy_published
+    moves.copy.SegmentCopy                                                   -> record_moved
 
 What concerns one ledger only is asked and recorded there.
 """
@@ -29,7 +30,7 @@ from commitlogfs.store.errors import (
     SegmentNotFoundError,
 )
 from commitlogfs.store.files.allocate import Published
-from commitlogfs.store.files.attributes import PackedAttributes, ino_of, size_of
+from commitlogfs.store.files.attributes import PackedAttributes, ino_of, size_of, unpack
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.findings import Finding
 from commitlogfs.store.placement import PlacementPolicy
@@ -107,8 +108,11 @@ class CommitLog:
         """Generation of the list of members that each disk records; None for a disk that joins."""
         self.policy = policy
         self.counters = Counters()
+        self.lifetime_s: float | None = None
+        """Age, since its last change, of the latest segment that was removed from the beginning of the log; None
+        while this daemon has seen none."""
         self.catalog: Catalog = inventory.catalog
-        self.others = OtherFiles((*inventory.temporaries.values(), *inventory.leftovers))
+        self.others = OtherFiles((*inventory.temporaries.values(), *inventory.leftovers, *inventory.moved))
         self.names = Names(
             self.catalog,
             self.disks,
@@ -316,6 +320,8 @@ class CommitLog:
         return self.names.is_any_leaving
 
     def _drop_name(self, removal: Removal) -> None:
+        if removal.file is self.catalog.first:
+            self.lifetime_s = time.time() - unpack(removal.file.attributes).mtime_ns / 1e9
         if self.names.drop(removal.file) and removal.file.role is Role.SEGMENT:
             self.counters.removed[removal.reason] += 1
 
@@ -343,6 +349,7 @@ class CommitLog:
         for disk in self.disks.values():
             member = membership.member(disk.number)
             disk.cordon = None if member is None else member.cordon
+            disk.drain = None if member is None else member.drain
             disk.is_leaving = member is None or member.leaves
         self.admission.forget_refusal()
 
@@ -351,6 +358,33 @@ class CommitLog:
         self.recorded[number] = generation
         self.disks[number].is_joining = False
         self.admission.forget_refusal()
+
+    # --- moves between disks -------------------------------------------------------------------------
+
+    def record_moved(self, file: Segment, disk: DiskNumber, published: Published) -> Segment:
+        """The copy on `disk` is the segment from now on; `file` is no part of the log. Returns the copy's entry."""
+        copy = Segment(file.base_offset, disk, published.attributes)
+        self.catalog.replace(file, copy)
+        self.space.record_usage(disk, published.usage)
+        file.role = Role.MOVED
+        self.others.add(file)
+        self.admission.forget_refusal()
+        return copy
+
+    def record_source_retired(self, file: Segment, retired_name: bytes) -> None:
+        """The file from which a segment was moved is still open, and was set aside."""
+        file.role = Role.RETIRED
+        file.placed_as = retired_name
+
+    def record_put_back(self, copy: Segment, file: Segment, attributes: PackedAttributes) -> None:
+        """A move was undone: `file` is the segment again, and `copy` what it was moved from."""
+        file.role = Role.SEGMENT
+        file.placed_as = b""
+        file.attributes = attributes
+        self.others.remove(file)
+        self.catalog.replace(copy, file)
+        copy.role = Role.MOVED
+        self.others.add(copy)
 
     # --- copies --------------------------------------------------------------------------------------
 

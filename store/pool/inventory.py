@@ -11,13 +11,16 @@ from commitlogfs.store import layout
 from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.disks.losses import Loss, is_accepted
 from commitlogfs.store.disks.membership import DiskNumber
-from commitlogfs.store.files.attributes import ino_of, nlink_of
+from commitlogfs.store.files.attributes import ino_of, nlink_of, unpack
 from commitlogfs.store.findings import Finding, FindingCode, Severity
 from commitlogfs.store.gaps import gaps_between
+from commitlogfs.store.moves.mark import Source, source_of
 from commitlogfs.store.pool import leftovers
 from commitlogfs.store.pool.catalog import Catalog, Role, Segment
 from commitlogfs.store.pool.scan import DiskScan
 from commitlogfs.store.segment import BaseOffset, format_segment_name, show_name
+
+_SECOND_NS = 1_000_000_000
 
 
 @dataclass(slots=True)
@@ -26,6 +29,8 @@ class Inventory:
     temporaries: dict[bytes, Segment] = field(default_factory=dict)
     stale_temporaries: list[Segment] = field(default_factory=list)
     """Second names of segments or of other temporaries, left by a rename that a crash interrupted."""
+    moved: list[Segment] = field(default_factory=list)
+    """Files whose segments were copied to other disks by a move that a crash interrupted just before its end."""
     leftovers: list[Segment] = field(default_factory=list)
     """Empty files of segments that are on another disk, or that were removed meanwhile."""
     quarantined: dict[bytes, str] = field(default_factory=dict)
@@ -43,6 +48,7 @@ def take_inventory(
     segment_size: int,
     opened: Set[tuple[DiskNumber, int]] = frozenset(),
     holds_nothing: Callable[[Segment], bool] = is_empty,
+    mark_of: Callable[[Segment], Source | None] = lambda _: None,
     newest_missing: BaseOffset | None = None,
     *,
     is_served: bool = False,
@@ -52,13 +58,14 @@ def take_inventory(
 
     `opened` are files, by disk and inode, that were open in the mount that is taken over. They are served whatever
     their size: the program that has one open, such as a copy, completes it. `holds_nothing` is called for each of
-    several files of one segment; it returns False in doubt. A missing disk may hold any segment up to
+    several files of one segment; it returns False in doubt. So is `mark_of`, which returns the mark of a copy that
+    was moved here, or None. A missing disk may hold any segment up to
     `newest_missing`, which is None if no disk is missing. `is_served`: a running daemon serves the pool. It cuts
     off what is written past a segment's end, at the latest when the file is closed: a longer file counts as whole.
     Gaps of accepted `losses` are noted only.
     """
     inventory = Inventory(Catalog(segment_size))
-    sorting = _SegmentSorting(inventory, scans, segment_size, opened, holds_nothing, is_served=is_served)
+    sorting = _SegmentSorting(inventory, scans, segment_size, opened, holds_nothing, mark_of, is_served=is_served)
     sorting.run(newest_missing)
     for disk, scan in scans:
         _place_temporaries(inventory, disk, scan)
@@ -80,6 +87,7 @@ class _SegmentSorting:
         segment_size: int,
         opened: Set[tuple[DiskNumber, int]],
         holds_nothing: Callable[[Segment], bool],
+        mark_of: Callable[[Segment], Source | None],
         *,
         is_served: bool,
     ) -> None:
@@ -93,8 +101,14 @@ class _SegmentSorting:
         ]
         self._found.sort(key=attrgetter("base_offset"))
         self._copies = _same_base_offset(self._found)
+        self._moved = {
+            base: copy
+            for base, copies in self._copies.items()
+            if (copy := _moved_copy(copies, segment_size, mark_of)) is not None
+        }
+        """The copies among files of one segment that a move has left."""
         self._kept = {
-            base: leftovers.keep_one(copies, segment_size, opened, holds_nothing)
+            base: self._moved.get(base) or leftovers.keep_one(copies, segment_size, opened, holds_nothing)
             for base, copies in self._copies.items()
         }
         self._linked = _same_file(self._found)
@@ -137,7 +151,9 @@ class _SegmentSorting:
 
     def _sort_copy(self, segment: Segment) -> None:
         kept, copies = self._kept[segment.base_offset], self._copies[segment.base_offset]
-        if kept is not None:
+        if kept is not None and segment.base_offset in self._moved:
+            _report_moved(self._inventory, segment, self._paths, self._paths[kept.disk])
+        elif kept is not None:
             reason = f"the segment is on {self._paths[kept.disk]}"
             _set_leftover_aside(self._inventory, segment, self._paths, reason)
         elif segment is copies[0]:  # one finding for all copies
@@ -207,6 +223,50 @@ def _set_leftover_aside(inventory: Inventory, segment: Segment, paths: dict[Disk
             segment.name.decode(),
             f"holds no data, and {reason} (left by a disk that failed, or by a copy that a power cut undid)",
             "nothing to do: the mount removes it while the disk is writable",
+        )
+    )
+
+
+def _moved_copy(
+    copies: list[Segment], segment_size: int, mark_of: Callable[[Segment], Source | None]
+) -> Segment | None:
+    """The one of two files of one segment that is a finished copy of the other; None if neither is.
+
+    Whoever has written to one of them since, such as a native broker, has changed its mtime. Then it is not clear
+    which one is right, and they are two.
+    """
+    if len(copies) != 2:
+        return None
+    one, other = (unpack(copy.attributes) for copy in copies)
+    if not one.size == other.size == segment_size or not _is_same_time(one.mtime_ns, other.mtime_ns):
+        return None
+    marked = [
+        copy
+        for copy, source in (copies, reversed(copies))
+        if mark_of(copy) == source_of(source.disk, unpack(source.attributes))
+    ]
+    return marked[0] if len(marked) == 1 else None
+
+
+def _is_same_time(one_ns: int, other_ns: int) -> bool:
+    """ext4 with inodes of 128 bytes keeps whole seconds."""
+    return one_ns == other_ns or (
+        one_ns // _SECOND_NS == other_ns // _SECOND_NS and 0 in (one_ns % _SECOND_NS, other_ns % _SECOND_NS)
+    )
+
+
+def _report_moved(inventory: Inventory, segment: Segment, paths: dict[DiskNumber, str], where: str) -> None:
+    segment.role = Role.MOVED
+    inventory.moved.append(segment)
+    inventory.findings.append(
+        Finding(
+            FindingCode.UNFINISHED_MOVE,
+            Severity.NOTE,
+            paths[segment.disk],
+            segment.name.decode(),
+            f"was moved to {where}, where its copy is complete and verified; this file is not needed any more",
+            "nothing to do: the mount removes it while the disk is writable; before a native broker uses the "
+            "disks, mount and unmount the pool once",
         )
     )
 

@@ -23,6 +23,7 @@ from commitlogfs.store.files.attributes import unpack
 from commitlogfs.store.files.locks import take_lock
 from commitlogfs.store.files.write_lease import is_open_elsewhere
 from commitlogfs.store.findings import REPAIR_DISK, Finding, FindingCode, Severity
+from commitlogfs.store.moves.mark import read_mark
 from commitlogfs.store.pool import leftovers
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.inventory import Inventory, take_inventory
@@ -191,11 +192,20 @@ def sweep(pool: Pool) -> list[str]:
             continue
         with contextlib.suppress(OSError):
             durable.remove_xattr(disk.dirfd, layout.XATTR_BIRTH)
-            for name, _, _ in remove.list_retired(disk.dirfd):
+            for name, base_offset, _ in remove.list_retired(disk.dirfd):
+                if _is_last_copy(pool, name, base_offset):
+                    continue
                 remove.drop_retired(disk.dirfd, name)
                 done.append(f"{disk.path}: freed removed segment {name.decode()}")
             remove.drop_empty_directory(disk.dirfd)
     return done + finish_renames(pool)
+
+
+def _is_last_copy(pool: Pool, retired_name: bytes, base_offset: BaseOffset) -> bool:
+    """Whether a file was set aside by a move, and the disk with its segment is missing."""
+    if remove.reason_of(retired_name) is not remove.Reason.MOVED or not pool.missing:
+        return False
+    return pool.inventory.catalog.get(base_offset) is None
 
 
 def reserve_newest(pool: Pool) -> list[str]:
@@ -322,6 +332,7 @@ def _make_disk(found: FoundDisk) -> Disk:
         thresholds=directory.spec.thresholds,
         weight=directory.spec.weight,
         cordon=member.cordon,
+        drain=member.drain,
         is_leaving=member.leaves,
         is_joining=found.recorded is None,
     )
@@ -396,6 +407,7 @@ def _inventory_of(
         segment_size,
         opened or frozenset(),
         lambda copy: leftovers.name_holds_nothing(dirfds[copy.disk], copy.name, copy.ino),
+        lambda copy: read_mark(dirfds[copy.disk], copy.name, copy.ino),
         newest_missing,
         is_served=opened is None,
         losses=losses,

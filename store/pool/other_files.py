@@ -4,11 +4,19 @@ from collections.abc import Iterable, Iterator
 
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.attributes import nlink_of, unpack
+from commitlogfs.store.files.remove import Reason, reason_of
 from commitlogfs.store.pool.catalog import Role, Segment
+from commitlogfs.store.segment import BaseOffset
+
+
+def was_moved(file: Segment) -> bool:
+    """Whether its segment was moved to another disk."""
+    return file.role is Role.MOVED or (file.role is Role.RETIRED and reason_of(file.placed_as) is Reason.MOVED)
 
 
 class OtherFiles:
-    """Ledger of temporaries, retired files, leftovers, and files that a disk is still removing, by inode.
+    """Ledger, by inode, of temporaries, retired files, leftovers, sources of moves, and files that a disk is still
+    removing.
 
     A file is here from the moment it is made as a copy, or leaves the catalog, until it enters the catalog or is
     certainly gone from its disk. So every file that can be open is either here or in the catalog.
@@ -50,8 +58,11 @@ class OtherFiles:
             self._kept.add((file.disk, file.ino))
 
     def pending_bytes(self, disk: DiskNumber) -> int:
-        """Bytes of retired files, which become free with their last close."""
-        return sum(self.gainable_bytes(file) for file in self.retired() if file.disk == disk)
+        """Bytes of removed files, which become free with their last close. Those of moved ones do not count: a
+        broker keeps them open until it is started anew."""
+        return sum(
+            self.gainable_bytes(file) for file in self.retired() if file.disk == disk and not was_moved(file)
+        )
 
     def gainable_bytes(self, file: Segment) -> int:
         """Bytes that unlinking a file, and its last close, give back as far as is known: none while it has a name
@@ -62,6 +73,16 @@ class OtherFiles:
         """Bytes that a hole in a retired file would give back. A name that is not ours forbids that, but may have
         gone since it was seen."""
         return 0 if self._is_kept(file) else unpack(file.attributes).allocated_bytes
+
+    # --- sources of moves ----------------------------------------------------------------------------
+
+    def moved(self, disk: DiskNumber) -> list[Segment]:
+        """Files of a disk whose segments are on other disks now: under their names still, or open and retired."""
+        return [file for file in self._files.values() if file.disk == disk and was_moved(file)]
+
+    def sources(self, base_offset: BaseOffset) -> list[Segment]:
+        """The same by segment: what it was copied from."""
+        return [file for file in self._files.values() if file.base_offset == base_offset and was_moved(file)]
 
     # --- leftovers -----------------------------------------------------------------------------------
 

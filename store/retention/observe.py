@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from commitlogfs.store.disks import health
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.attributes import unpack
-from commitlogfs.store.files.remove import is_forced
+from commitlogfs.store.files.remove import Reason, reason_of
 from commitlogfs.store.pool.catalog import Catalog, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.retention.facts import DiskFacts, HeldFacts, Moment, RefusedFacts, SegmentFacts, Snapshot
@@ -61,7 +61,7 @@ def observe(
     held = tuple(
         HeldFacts(file.base_offset, file.disk, log.others.punchable_bytes(file), held_since_s(file), file.ino)
         for file in log.others.retired()
-        if is_forced(file.placed_as)
+        if reason_of(file.placed_as) is Reason.FORCED
     )
     return Snapshot(moment, disks, CatalogFacts(log.catalog), held, log.is_removing, refused)
 

@@ -24,6 +24,8 @@ from commitlogfs.fusefs.files.resizing import Resizing
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.fusefs.kernel.observer import SilentObserver
+from commitlogfs.fusefs.moves.mover import Mover
+from commitlogfs.fusefs.moves.sources import Sources
 from commitlogfs.store.disks.directories import DiskSpec
 from commitlogfs.store.disks.identity import RootAttributes
 from commitlogfs.store.disks.membership import DiskNumber
@@ -81,8 +83,19 @@ class Parts:
         self.handles = Handles(commitlog, self.disks, self.backing, self.to_free)
         self.attributes = BackingAttributes(commitlog, self.disks, self.handles)
         self.changes = NameChanges(commitlog, self.disks, self.background)
-        self.removals = Removals(
+        self.sources = Sources(
             commitlog, self.disks, self.changes, self.handles, self.backing, self.to_free, self.kernel.invalidate
+        )
+        self.mover = Mover(commitlog, self.disks, self.threads, self.changes, self.sources, self.kernel.invalidate)
+        self.removals = Removals(
+            commitlog,
+            self.disks,
+            self.changes,
+            self.handles,
+            self.backing,
+            self.to_free,
+            self.kernel.invalidate,
+            self.sources,
         )
         self.freeing = Freeing(
             commitlog, self.disks, self.handles, self.backing, self.to_free, lambda _inode: self.kernel.holds_all

@@ -1,0 +1,209 @@
+"""One move: a segment gets a copy on another disk, and the copy becomes the segment (store/moves/copy.py)."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
+
+import trio
+
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.files.disk_files import DiskFiles
+from commitlogfs.fusefs.files.name_changes import NameChanges
+from commitlogfs.fusefs.moves.sources import Sources
+from commitlogfs.store.disks.disk import translate
+from commitlogfs.store.disks.membership import DiskNumber
+from commitlogfs.store.errors import DiskError, DiskFailedError, StoreError, UncertainPublishError
+from commitlogfs.store.events import log_event
+from commitlogfs.store.files.attributes import unpack
+from commitlogfs.store.moves.copy import CHUNK_BYTES, SegmentCopy, begin_copy
+from commitlogfs.store.moves.mark import Source, source_of
+from commitlogfs.store.moves.throttle import Throttle, chunk_bytes
+from commitlogfs.store.pool.catalog import Segment
+from commitlogfs.store.pool.commitlog import CommitLog
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PUBLISH_DEADLINE_S: Final = 3.0
+CHUNK_DEADLINE_S: Final = 30.0
+"""A disk that takes longer for one step of a copy counts as hung; the move is given up."""
+
+
+class MoveStoppedError(StoreError):
+    """The drain has ended, or the segment has left the log. Nothing is left of the copy."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """A move under way."""
+
+    file: Segment
+    target: DiskNumber
+    phase: str = "copying"
+    """Or "verifying"."""
+    done_bytes: int = 0
+    """In this phase."""
+
+
+@dataclass(slots=True)
+class MoveCounters:
+    """Since the daemon started."""
+
+    segments: int = 0
+    bytes: int = 0
+    failed: int = 0
+
+
+class Mover:
+    """Carries out one move at a time."""
+
+    def __init__(
+        self,
+        commitlog: CommitLog,
+        disks: Mapping[DiskNumber, DiskFiles],
+        threads: DiskThreads,
+        changes: NameChanges,
+        sources: Sources,
+        invalidate_entry: Callable[[bytes, int], None],
+    ) -> None:
+        """`invalidate_entry`: as for fusefs.files.removal."""
+        self._commitlog = commitlog
+        self._disks = disks
+        self._threads = threads
+        self._changes = changes
+        self._sources = sources
+        self._invalidate_entry = invalidate_entry
+        self._throttle = Throttle()
+        self._rate = 0
+        self._strays: dict[bytes, Source] = {}
+        """Sources of copies that may have got their names on disks that failed then, by name."""
+        self.progress: Progress | None = None
+        self.counters = MoveCounters()
+
+    async def move(
+        self, file: Segment, target: DiskNumber, rate: Callable[[], int], is_wanted: Callable[[], bool]
+    ) -> None:
+        """Move a sealed segment. `rate` returns the bytes per second that are allowed now, 0 for the default; once
+        `is_wanted` returns False, the move ends within a second.
+
+        Raises MoveStoppedError, SegmentChangedError, VerificationError, DiskError, OSError; the segment stays where
+        it is then.
+        """
+        self.progress = Progress(file, target)
+        try:
+            copy = await self._begin(file, target)
+            try:
+                await self._copy(copy, file, target, rate, is_wanted)
+                await self._publish(copy, file, target)
+            finally:
+                copy.close()
+        except MoveStoppedError:
+            raise
+        except Exception:
+            self.counters.failed += 1
+            raise
+        finally:
+            self.progress = None
+
+    async def remove_stray_copies(self) -> None:
+        """Undo what a disk that failed has left half done, so that the segments concerned can be moved again."""
+        for name, source in tuple(self._strays.items()):
+            target = self._commitlog.names.uncertain(name)
+            try:
+                is_free = target is None or await self._disks[target].remove_stray_copy(name, source)
+            except (DiskError, OSError) as error:
+                log_event(log, logging.WARNING, "stray_copy", segment=name, reason=str(error))
+                continue
+            del self._strays[name]
+            if is_free and target is not None:
+                self._commitlog.names.record_denied(name)
+
+    async def _begin(self, file: Segment, target: DiskNumber) -> SegmentCopy:
+        disks = self._commitlog.disks
+        work = partial(begin_copy, disks[file.disk].dirfd, file.name, file.ino, disks[target].dirfd)
+        try:
+            return await self._threads.run_within(target, CHUNK_DEADLINE_S, work, SegmentCopy.close)
+        except TimeoutError as error:
+            raise DiskFailedError(disks[target].path, f"move: {error}") from error
+        except OSError as error:
+            raise translate(disks[target].path, error) from error
+
+    async def _copy(
+        self,
+        copy: SegmentCopy,
+        file: Segment,
+        target: DiskNumber,
+        rate: Callable[[], int],
+        is_wanted: Callable[[], bool],
+    ) -> None:
+        await self._repeat(copy.copy_chunk, file.disk, file, rate, is_wanted)
+        await self._step(partial(copy.seal, file.disk), target)
+        self.progress = Progress(file, target, "verifying")
+        await self._repeat(copy.verify_chunk, target, file, rate, is_wanted)
+
+    async def _repeat(
+        self,
+        step: Callable[[int], int],
+        disk: DiskNumber,
+        file: Segment,
+        rate: Callable[[], int],
+        is_wanted: Callable[[], bool],
+    ) -> None:
+        while True:
+            allowed = rate()
+            if allowed != self._rate:
+                self._rate = allowed
+                self._throttle.forget()
+            if not is_wanted() or not self._is_here(file):
+                raise MoveStoppedError(f"{file.name.decode()}: its move was stopped")
+            pause_s = self._throttle.pause_s(time.monotonic())
+            if pause_s:
+                await trio.sleep(pause_s)
+                continue
+            began_s = time.monotonic()
+            count = await self._step(partial(step, chunk_bytes(allowed, CHUNK_BYTES)), disk)
+            if not count:
+                return
+            self._throttle.record(allowed, count, began_s, time.monotonic())
+            if self.progress is not None:
+                self.progress.done_bytes += count
+
+    async def _step(self, work: Callable[[], T], disk: DiskNumber) -> T:
+        path = self._commitlog.disks[disk].path
+        try:
+            return await self._threads.run_within(disk, CHUNK_DEADLINE_S, work)
+        except TimeoutError as error:
+            raise DiskFailedError(path, f"move: {error}") from error
+        except OSError as error:
+            raise translate(path, error) from error
+
+    def _is_here(self, file: Segment) -> bool:
+        return self._commitlog.catalog.by_ino(file.disk, file.ino) is file
+
+    async def _publish(self, copy: SegmentCopy, file: Segment, target: DiskNumber) -> None:
+        name, disk = file.name, self._disks[target]
+
+        async def work() -> None:
+            try:
+                published = await disk.publish_copy(copy, name)
+            except (UncertainPublishError, FileExistsError):
+                self._commitlog.names.record_uncertain(name, target)
+                self._strays[name] = source_of(file.disk, unpack(file.attributes))
+                raise
+            self._commitlog.record_moved(file, target, published)
+            self.counters.segments += 1
+            self.counters.bytes += file.size
+            self._changes.record(None)
+            self._invalidate_entry(name, 0)
+            self._sources.remind(file.disk)
+            source = self._commitlog.disk_of(file).path
+            log_event(log, logging.INFO, "moved", segment=name, disk=source, target=disk.path)
+
+        async with self._changes.lock:
+            if not self._is_here(file) or self._changes.is_in_flight(name):
+                raise MoveStoppedError(f"{name.decode()}: is being removed")
+            await self._changes.finish(disk, "link", (name,), work, PUBLISH_DEADLINE_S)

@@ -1,0 +1,43 @@
+"""Undoing a move while a broker still has the segment's former file open.
+
+A broker that cuts its log (a slave whose master has another history) deletes the segments behind the cut, and goes
+on writing to the one before through the file that it has open. If that segment was moved, the open file is not the
+one that the log has: so it gets its name back before the deletion is answered.
+
+    step                                        a crash here leaves
+    1 remove the mark of the copy           the copy as the segment; the deletion is not answered, so the kernel
+    2 mark the former file as moved from    asks the next daemon for it, which begins again
+      it
+    3 give it its name back, sync           both files; the former one is marked: the next daemon takes that
+    4 remove the copy                       the former file
+"""
+
+import errno
+import os
+
+from commitlogfs.store import layout
+from commitlogfs.store.files import allocate, durable, safe_open
+from commitlogfs.store.files.attributes import PackedAttributes, stat_fd
+from commitlogfs.store.moves.mark import Source, write_mark
+
+
+def put_back(dirfd: int, retired_name: bytes, ino: int, name: bytes, copy: Source) -> PackedAttributes:
+    """Steps 2 and 3, for a file in the directory of retired files. Its attributes afterwards. Blocks.
+
+    Raises OSError; FileExistsError if the name is, or may be, taken."""
+    directory = safe_open.open_directory(dirfd, layout.RETIRED_DIRECTORY)
+    try:
+        fd = safe_open.open_file(directory, retired_name, os.O_RDONLY, ino)
+        try:
+            write_mark(fd, copy)
+            os.fsync(fd)
+            if not allocate.is_certainly_absent(dirfd, name):
+                raise FileExistsError(errno.EEXIST, "is taken", os.fsdecode(name))
+            os.rename(retired_name, name, src_dir_fd=directory, dst_dir_fd=dirfd)
+            durable.sync_dir(directory)
+            durable.sync_dir(dirfd)
+            return stat_fd(fd)
+        finally:
+            os.close(fd)
+    finally:
+        os.close(directory)

@@ -1,0 +1,43 @@
+"""How fast a move may be: at a given rate, or by default as a part of the disks' time. Pure."""
+
+from typing import Final
+
+SHARE: Final = 0.25
+"""Part of the time for which a move without a rate keeps its disks busy. On a disk that is busy with a broker, each
+of its requests takes longer, so it makes fewer of them."""
+LONGEST_PAUSE_S: Final = 0.5
+"""After this a new rate, or the end of the move, takes effect."""
+_LONGEST_CREDIT_S: Final = 0.1
+_CHUNKS_A_SECOND: Final = 8
+_SMALLEST_CHUNK: Final = 4096
+
+
+class Throttle:
+    """Paces one move after the other. Times are in seconds of a steady clock."""
+
+    def __init__(self) -> None:
+        self._due_s = 0.0
+        """When the next bytes may be moved."""
+
+    def record(self, rate: int, count: int, began_s: float, ended_s: float) -> None:
+        """`count` bytes were read or written, from `began_s` to `ended_s`. `rate` is in bytes per second, 0 for
+        none given."""
+        if rate:
+            self._due_s = max(self._due_s, began_s - _LONGEST_CREDIT_S) + count / rate
+        else:
+            self._due_s = ended_s + (ended_s - began_s) * (1 / SHARE - 1)
+
+    def pause_s(self, now_s: float) -> float:
+        """How long to wait now; ask again afterwards."""
+        return min(max(0.0, self._due_s - now_s), LONGEST_PAUSE_S)
+
+    def forget(self) -> None:
+        """The rate has changed: what was moved before does not count."""
+        self._due_s = 0.0
+
+
+def chunk_bytes(rate: int, largest: int) -> int:
+    """Bytes to move at once, so that a low rate is kept evenly."""
+    if not rate:
+        return largest
+    return min(largest, max(_SMALLEST_CHUNK, rate // _CHUNKS_A_SECOND // _SMALLEST_CHUNK * _SMALLEST_CHUNK))

@@ -1,0 +1,347 @@
+"""`commitlogfs disk drain`: the segments of a disk of a running mount are moved to the other disks."""
+
+import json
+import mmap
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support import faults
+from support.command_line import Ran
+from support.faults import FaultPlan
+from support.kept import KeptMount
+from support.pools import MIB, PoolMount, segment_bytes
+from support.waiting import eventually
+
+from commitlogfs.console.errors import UnreachableError
+from commitlogfs.store import layout
+
+pytestmark = [pytest.mark.mounted, pytest.mark.root]
+
+with_faults = pytest.mark.skipif(bool(faults.why_not()), reason=faults.why_not() or "can be built")
+COUNT = 16
+NEWEST = 3
+MOST_STEPS = 60
+
+
+def fill(pool: PoolMount, indexes: range) -> None:
+    pool.make_segments(indexes)
+    for index in indexes:
+        path = pool.path(index)
+        with path.open("r+b") as file:
+            file.write(segment_bytes(index, MIB))
+        os.utime(path, ns=(1_600_000_000_000_000_000 + index, 1_600_000_000_123_456_789 + index))
+
+
+@pytest.fixture
+def filled(kept: KeptMount) -> KeptMount:
+    """Three disks, and more segments than a broker writes to."""
+    fill(kept.pool, range(COUNT))
+    return kept
+
+
+def drain(pool: PoolMount, disk: object, *options: str) -> Ran:
+    return pool.cli("disk", "drain", disk, pool.name, *options)
+
+
+def on_disk(disk: Path) -> set[int]:
+    return {int(name) // MIB for name in os.listdir(disk) if name.isdecimal()}
+
+
+def set_aside(disk: Path) -> list[str]:
+    directory = disk / os.fsdecode(layout.RETIRED_DIRECTORY)
+    return os.listdir(directory) if directory.exists() else []
+
+
+def is_drained(pool: PoolMount, number: int) -> bool:
+    try:
+        disk = pool.ask("status")["disks"][number - 1]
+    except UnreachableError:  # its daemon has just died
+        return False
+    drained = disk["drain"] is not None and disk["drain"]["segments_left"] == disk["drain"]["segments_kept"]
+    return bool(drained and not (on_disk(pool.disks[number - 1]) - set(range(COUNT - NEWEST, COUNT))))
+
+
+def require_whole(pool: PoolMount, count: int = COUNT) -> None:
+    """Each segment is listed once, and holds what was written to it."""
+    assert sorted(os.listdir(pool.mountpoint)) == [pool.path(index).name for index in range(count)]
+    for index in range(count):
+        assert pool.path(index).read_bytes() == segment_bytes(index, MIB), index
+
+
+def require_on_one_disk(pool: PoolMount, count: int = COUNT) -> None:
+    places = [on_disk(disk) for disk in pool.disks]
+    assert sorted(index for place in places for index in place) == list(range(count))
+
+
+# --- the whole drain -------------------------------------------------------------------------------------
+
+
+def test_segments_go_to_the_other_disks_and_keep_their_attributes(filled: KeptMount) -> None:
+    pool = filled.pool
+    moved = on_disk(pool.disks[1]) - set(range(COUNT - NEWEST, COUNT))
+    assert len(moved) >= 4
+    one = min(moved)
+    os.chown(pool.path(one), 1000, 1001)
+    pool.path(one).chmod(0o640)
+    before = {index: pool.path(index).stat() for index in moved}
+    ran = drain(pool, 2)
+    assert ran.status == 0, ran.err
+    assert ran.out.startswith(f"test: disk 2 ({pool.disks[1]}) drains: {len(moved)} segments to move (")
+    eventually(lambda: is_drained(pool, 2))
+    require_whole(pool)
+    require_on_one_disk(pool)
+    for index, known in before.items():
+        seen = pool.path(index).stat()
+        for name in ("st_mtime_ns", "st_uid", "st_gid", "st_mode", "st_size", "st_nlink"):
+            assert getattr(seen, name) == getattr(known, name), name
+        assert seen.st_ino != known.st_ino
+    assert (before[one].st_uid, stat.S_IMODE(before[one].st_mode)) == (1000, 0o640)
+    copies = [disk / pool.path(index).name for disk in pool.disks for index in on_disk(disk)]
+    eventually(lambda: not any(layout.XATTR_MOVED_FROM in os.listxattr(copy) for copy in copies))
+    assert set_aside(pool.disks[1]) == []
+    moves = pool.ask("status")["moves"]
+    assert (moves["segments"], moves["bytes"], moves["failed"]) == (len(moved), len(moved) * MIB, 0)
+
+
+def test_the_newest_follow_when_newer_ones_are_made_and_the_disk_leaves(filled: KeptMount) -> None:
+    pool = filled.pool
+    assert drain(pool, 2).status == 0
+    eventually(lambda: is_drained(pool, 2))
+    assert "draining" in pool.cli("disk", "list", pool.name).out
+    fill(pool, range(COUNT, COUNT + 6))
+    eventually(lambda: not on_disk(pool.disks[1]))
+    assert drain(pool, 2, "--wait").status == 0
+    eventually(lambda: pool.cli("disk", "safe-to-remove", 2, pool.name).status == 0)
+    ran = pool.cli("disk", "remove", 2, pool.name)
+    assert ran.status == 0, ran.err
+    pool.disks = [pool.disks[0], pool.disks[2]]
+    require_whole(pool, COUNT + 6)
+
+
+def test_an_open_segment_is_held_and_read_on_until_it_is_closed(filled: KeptMount) -> None:
+    """A broker maps every segment, and never opens one again."""
+    pool = filled.pool
+    index = min(on_disk(pool.disks[1]))
+    fd = os.open(pool.path(index), os.O_RDWR)
+    mapping = mmap.mmap(fd, MIB)
+    try:
+        assert drain(pool, 2).status == 0
+        eventually(lambda: is_drained(pool, 2))
+        eventually(lambda: [name.rpartition(".")[2] for name in set_aside(pool.disks[1])] == ["moved"])
+        assert pool.path(index).stat().st_ino != os.fstat(fd).st_ino
+        for how in ("as it is", "kill", "restart"):
+            if how != "as it is":
+                filled.change(how)
+            assert mapping[:] == segment_bytes(index, MIB)
+            assert os.pread(fd, 100, 5000) == segment_bytes(index, MIB)[5000:5100]
+        fill(pool, range(COUNT, COUNT + 6))
+        eventually(lambda: not on_disk(pool.disks[1]))
+        ran = pool.cli("disk", "safe-to-remove", 2, pool.name)
+        assert ran.status == 1
+        assert "(1 moved segment, until the broker is started anew or deletes them)" in ran.out
+        assert f"(pid {os.getpid()}): 1 file" in ran.out
+        assert "drained, held: 1 moved segment still open" in pool.cli("disk", "list", pool.name).out
+        ran = pool.cli("disk", "remove", 2, pool.name)
+        assert (ran.status, "holds files outside of the log (1)" in ran.err) == (4, True)
+    finally:
+        mapping.close()
+        os.close(fd)
+    eventually(lambda: pool.cli("disk", "safe-to-remove", 2, pool.name).status == 0)
+    assert os.listdir(pool.disks[1]) == []
+    require_whole(pool, COUNT + 6)
+
+
+def test_removing_a_moved_segment_frees_both_files(filled: KeptMount) -> None:
+    """An expired segment: the broker deletes it by its path, and closes what it has open."""
+    pool = filled.pool
+    first = pool.path(0)
+    number = pool.disk_of(0)
+    fd = os.open(first, os.O_RDWR)
+    try:
+        assert drain(pool, number + 1).status == 0
+        eventually(lambda: 0 not in on_disk(pool.disks[number]))
+        eventually(lambda: len(set_aside(pool.disks[number])) == 1)
+        first.unlink()
+        assert not any(0 in on_disk(disk) for disk in pool.disks)
+        eventually(lambda: not any(name.endswith(".moved") for name in set_aside(pool.disks[number])))
+        assert os.pread(fd, 100, 0) == segment_bytes(0, 100)
+    finally:
+        os.close(fd)
+    eventually(lambda: set_aside(pool.disks[number]) == [])
+
+
+# --- cutting the log -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["as it is", "kill"])
+def test_a_segment_to_which_a_cut_log_returns_is_put_back(filled: KeptMount, how: str) -> None:
+    """A slave whose master has another history deletes what is behind the cut, and appends through its old mapping
+    to the segment before, which was moved meanwhile."""
+    pool = filled.pool
+    index = 5
+    number = pool.disk_of(index)
+    fd = os.open(pool.path(index), os.O_RDWR)
+    mapping = mmap.mmap(fd, MIB)
+    inode = os.fstat(fd).st_ino
+    try:
+        assert drain(pool, number + 1).status == 0
+        eventually(lambda: is_drained(pool, number + 1))
+        eventually(lambda: len(set_aside(pool.disks[number])) == 1)
+        if how == "kill":
+            filled.replace()
+        for later in range(index + 1, COUNT):
+            pool.path(later).unlink()
+        assert pool.path(index).stat().st_ino == inode
+        mapping[1000:1004] = b"cut!"
+        mapping.flush()
+    finally:
+        mapping.close()
+        os.close(fd)
+    assert pool.disk_of(index) == number
+    filled.replace()
+    assert pool.path(index).read_bytes()[1000:1004] == b"cut!"
+    assert pool.path(index).read_bytes()[1004:] == segment_bytes(index, MIB)[1004:]
+    require_on_one_disk(pool, index + 1)
+
+
+# --- deaths ----------------------------------------------------------------------------------------------
+
+
+@with_faults
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mode", "held"),
+    [
+        ("auto", True),
+        ("off", False),
+        pytest.param("auto", False, marks=pytest.mark.soak),
+        pytest.param("off", True, marks=pytest.mark.soak),
+    ],
+    ids=["passed-held", "plain-closed", "passed-closed", "plain-held"],
+)
+def test_the_daemon_dies_at_each_step(
+    keep: Callable[..., KeptMount], workdir: Path, mode: str, held: bool
+) -> None:
+    """The next daemon completes or undoes the move without a question, and continues the drain."""
+    plan = FaultPlan(workdir)
+    kept = keep(3, settings={"passthrough": f'"{mode}"'}, variables=plan.variables)
+    pool = kept.pool
+    fill(pool, range(COUNT))
+    fds = [os.open(pool.path(index), os.O_RDWR) for index in range(COUNT)] if held else []
+    source = 0
+    deaths = 0
+    try:
+        for step in deaths_of(kept, plan):
+            deaths += 1
+            source = step % 3
+            drain_again(pool, source + 1)
+            eventually(lambda number=source: is_drained(pool, number + 1), 30.0, pool.log_path.read_text)
+            require_whole(pool)
+            require_on_one_disk(pool)
+            if held:
+                for index, fd in enumerate(fds):
+                    assert os.pread(fd, MIB, 0) == segment_bytes(index, MIB), index
+            plan.disarm()
+            eventually(lambda: kept.newest_daemon() == pool.ask("status")["daemon"]["pid"])
+            pool.ask("disk-cancel", disk=str(source + 1))
+    finally:
+        for fd in fds:
+            os.close(fd)
+    assert deaths > 8
+    eventually(lambda: [set_aside(disk) for disk in pool.disks] == [[]] * 3)
+    pool.stop()
+    require_on_one_disk(pool)
+
+
+def drain_again(pool: PoolMount, number: int) -> None:
+    """Ask until a daemon answers: the one that begins with it may die."""
+
+    def asked() -> bool:
+        try:
+            return "refused" not in pool.ask("disk-drain", disk=str(number))
+        except UnreachableError:
+            return False
+
+    eventually(asked, 30.0)
+
+
+def deaths_of(kept: KeptMount, plan: FaultPlan) -> Iterator[int]:
+    """The number of the step, from the beginning of the body, before which the daemon dies."""
+    for step in range(1, MOST_STEPS):
+        eventually(lambda: kept.newest_daemon() == kept.pool.status()["daemon"]["pid"])
+        plan.die_at(kept.newest_daemon(), step)
+        yield step
+
+
+# --- pace, cancelling, refusals --------------------------------------------------------------------------
+
+
+def test_a_rate_is_kept_can_be_changed_and_the_drain_cancelled(filled: KeptMount) -> None:
+    pool = filled.pool
+    before = on_disk(pool.disks[1])
+    ran = drain(pool, 2, "--rate", "256KiB", "--json")
+    assert ran.status == 0, ran.err
+    assert ran.json()["changed"]
+    eventually(lambda: (pool.ask("status")["moves"]["current"] or {}).get("done_bytes", 0) > 0)
+    assert pool.ask("status")["moves"]["current"]["from"] == str(pool.disks[1])
+    began = time.monotonic()
+    time.sleep(1.0)
+    seen = pool.ask("status")["moves"]
+    elapsed = time.monotonic() - began
+    assert (seen["segments"], seen["current"]["phase"]) == (0, "copying")
+    assert seen["current"]["done_bytes"] < (elapsed + 2) * 256 * 1024
+    ran = pool.cli("disk", "cancel", 2, pool.name)
+    assert ran.status == 0, ran.err
+    cancelled = time.monotonic()
+    eventually(lambda: pool.ask("status")["moves"]["current"] is None)
+    assert time.monotonic() - cancelled < 5
+    assert on_disk(pool.disks[1]) == before
+    assert pool.ask("status")["disks"][1]["state"] == "rw"
+    assert "does not drain" in pool.cli("disk", "cancel", 2, pool.name).out
+    assert drain(pool, 2, "--rate", "256KiB").status == 0
+    assert drain(pool, 2, "--rate", "1GiB").status == 0
+    eventually(lambda: is_drained(pool, 2))
+    require_whole(pool)
+
+
+def test_a_drain_by_expiry_copies_nothing(filled: KeptMount) -> None:
+    pool = filled.pool
+    before = on_disk(pool.disks[1])
+    ran = drain(pool, 2, "--by-expiry")
+    assert ran.status == 0, ran.err
+    assert "nothing is copied" in ran.out
+    fill(pool, range(COUNT, COUNT + 4))
+    assert on_disk(pool.disks[1]) == before
+    for index in range(max(before) + 1):
+        pool.path(index).unlink()
+    assert drain(pool, 2, "--by-expiry", "--wait").status == 0
+    assert pool.cli("disk", "safe-to-remove", 2, pool.name).status == 0
+    assert pool.ask("status")["moves"]["bytes"] == 0
+
+
+def test_refusals_change_nothing(filled: KeptMount) -> None:
+    pool = filled.pool
+    before = pool.ask("status")["members"]
+    for arguments, status, text in [
+        (("drain", 7), 4, "no disk of this number"),
+        (("drain", 2, "--rate", "fast"), 2, "is not a size"),
+        (("cancel", 7), 4, "no disk of this number"),
+    ]:
+        verb, disk, *options = arguments
+        ran = pool.cli("disk", verb, disk, pool.name, *options)
+        assert (ran.status, text in ran.err) == (status, True), ran.err
+    assert json.loads(drain(pool, 2, "--dry-run", "--json").out)["to_move"] > 0
+    assert pool.cli("disk", "cancel", 2, pool.name, "--dry-run").status == 0
+    assert pool.ask("status")["members"] == before
+    assert pool.cli("disk", "cordon", 1, pool.name).status == 0
+    assert pool.cli("disk", "cordon", 3, pool.name).status == 0
+    ran = drain(pool, 2)
+    assert (ran.status, "no other disk takes new segments" in ran.err) == (4, True)
+    assert pool.cli("disk", "uncordon", 1, pool.name).status == 0
+    assert drain(pool, 3, "--by-expiry").status == 0
+    ran = pool.cli("disk", "uncordon", 3, pool.name)
+    assert (ran.status, "`disk cancel` ends that" in ran.err) == (4, True)
