@@ -26,6 +26,8 @@ _ERRNO_OF: dict[type[store.StoreError], int] = {
     store.ForeignFileError: errno.EIO,
     store.HoldsDataError: errno.EIO,
     store.UncertainPublishError: errno.EIO,
+    store.SegmentChangedError: errno.EIO,
+    store.VerificationError: errno.EIO,
 }
 
 _FROM_BACKING_FILE = frozenset(

@@ -49,15 +49,6 @@ class Progress:
     """In this phase."""
 
 
-@dataclass(slots=True)
-class MoveCounters:
-    """Since the daemon started."""
-
-    segments: int = 0
-    bytes: int = 0
-    failed: int = 0
-
-
 class Mover:
     """Carries out one move at a time."""
 
@@ -82,7 +73,6 @@ class Mover:
         self._strays: dict[bytes, Source] = {}
         """Sources of copies that may have got their names on disks that failed then, by name."""
         self.progress: Progress | None = None
-        self.counters = MoveCounters()
 
     async def move(
         self, file: Segment, target: DiskNumber, rate: Callable[[], int], is_wanted: Callable[[], bool]
@@ -104,7 +94,7 @@ class Mover:
         except MoveStoppedError:
             raise
         except Exception:
-            self.counters.failed += 1
+            self._commitlog.counters.move_failures += 1
             raise
         finally:
             self.progress = None
@@ -195,8 +185,6 @@ class Mover:
                 self._strays[name] = source_of(file.disk, unpack(file.attributes))
                 raise
             self._commitlog.record_moved(file, target, published)
-            self.counters.segments += 1
-            self.counters.bytes += file.size
             self._changes.record(None)
             self._invalidate_entry(name, 0)
             self._sources.remind(file.disk)

@@ -115,6 +115,7 @@ class LogCollector(Collector):
         ratio = _gauge("disk_used_ratio", "used / (used + available)", "disk")
         state = _gauge("disk_state", "1 for the disk's present state", "disk", "state")
         segments = _gauge("disk_segments", "Segments on the disk", "disk")
+        held = _gauge("disk_held_segments", "Moved to other disks, but still open here", "disk")
         read = _counter("disk_read_bytes", "Read from the block device since boot", "disk")
         written = _counter("disk_written_bytes", "Written to the block device since boot", "disk")
         devices = _device_counters()
@@ -128,11 +129,12 @@ class LogCollector(Collector):
             for possible in DiskState:
                 state.add_metric([self._pool, disk.path, possible.value], float(disk.present_state is possible))
             segments.add_metric([self._pool, disk.path], log.catalog.count_on_disk(disk.number))
+            held.add_metric([self._pool, disk.path], len(log.others.moved(disk.number)))
             counters = devices.get(self._devices[disk.number])
             if counters is not None:
                 read.add_metric([self._pool, disk.path], counters[0])
                 written.add_metric([self._pool, disk.path], counters[1])
-        yield from (size, used, available, ratio, state, segments, read, written)
+        yield from (size, used, available, ratio, state, segments, held, read, written)
         first, last = log.catalog.first, log.catalog.last
         if first is not None and last is not None:
             yield _single("first_offset_bytes", "Base offset of the oldest segment", self._pool, first.base_offset)
@@ -147,6 +149,14 @@ class LogCollector(Collector):
         retries = _counter("segment_create_retries", "Creates that a disk refused, so that the next disk was tried")
         retries.add_metric([self._pool], log.counters.create_retries)
         yield retries
+        for name, text, value in (
+            ("segments_moved", "Segments moved to another disk", log.counters.moved),
+            ("segments_moved_bytes", "Bytes of segments moved to another disk", log.counters.moved_bytes),
+            ("segment_move_failures", "Moves that failed; they are tried again", log.counters.move_failures),
+        ):
+            counter = _counter(name, text)
+            counter.add_metric([self._pool], value)
+            yield counter
 
 
 class MountCollector(Collector):

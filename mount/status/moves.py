@@ -17,8 +17,8 @@ _PHASES = 2
 
 def moves_report(operations: CommitLogOperations) -> dict[str, Any]:
     """The part `moves` of the document."""
-    mover, disks = operations.mover, operations.commitlog.disks
-    progress, counters = mover.progress, mover.counters
+    disks, counters = operations.commitlog.disks, operations.commitlog.counters
+    progress = operations.mover.progress
     current = None
     if progress is not None:
         current = {
@@ -31,9 +31,9 @@ def moves_report(operations: CommitLogOperations) -> dict[str, Any]:
         }
     return {
         "current": current,
-        "segments": counters.segments,
-        "bytes": counters.bytes,
-        "failed": counters.failed,
+        "segments": counters.moved,
+        "bytes": counters.moved_bytes,
+        "failed": counters.move_failures,
         "last_error": operations.drains.last_error,
         "bytes_per_second": operations.drains.bytes_per_second(),
     }

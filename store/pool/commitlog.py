@@ -81,6 +81,10 @@ class Counters:
     create_retries: int = 0
     removed: Counter[str] = field(default_factory=Counter)
     """By reason: "unlink", or the rule of forced deletion."""
+    moved: int = 0
+    """Segments that were moved to another disk."""
+    moved_bytes: int = 0
+    move_failures: int = 0
 
 
 class CommitLog:
@@ -365,6 +369,8 @@ class CommitLog:
         """The copy on `disk` is the segment from now on; `file` is no part of the log. Returns the copy's entry."""
         copy = Segment(file.base_offset, disk, published.attributes)
         self.catalog.replace(file, copy)
+        self.counters.moved += 1
+        self.counters.moved_bytes += copy.size
         self.space.record_usage(disk, published.usage)
         file.role = Role.MOVED
         self.others.add(file)

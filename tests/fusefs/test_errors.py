@@ -23,6 +23,8 @@ EXPECTED = {
     store.ForeignFileError: errno.EIO,
     store.HoldsDataError: errno.EIO,
     store.UncertainPublishError: errno.EIO,
+    store.SegmentChangedError: errno.EIO,
+    store.VerificationError: errno.EIO,
 }
 BIRTH = {kind for kind in vars(store).values() if inspect.isclass(kind) and issubclass(kind, store.PoolError)}
 """Raised while a pool is made or opened: before there is a mount that could answer anybody."""

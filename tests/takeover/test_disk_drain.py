@@ -223,9 +223,7 @@ def test_a_segment_to_which_a_cut_log_returns_is_put_back(filled: KeptMount, how
     ],
     ids=["passed-held", "plain-closed", "passed-closed", "plain-held"],
 )
-def test_the_daemon_dies_at_each_step(
-    keep: Callable[..., KeptMount], workdir: Path, mode: str, held: bool
-) -> None:
+def test_the_daemon_dies_at_each_step(keep: Callable[..., KeptMount], workdir: Path, mode: str, held: bool) -> None:
     """The next daemon completes or undoes the move without a question, and continues the drain."""
     plan = FaultPlan(workdir)
     kept = keep(3, settings={"passthrough": f'"{mode}"'}, variables=plan.variables)

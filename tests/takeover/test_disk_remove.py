@@ -82,14 +82,15 @@ def test_a_disk_that_holds_segments_stays(kept: KeptMount) -> None:
     ran = pool.cli("disk", "remove", 1, pool.name)
     assert ran.status == 4
     assert ran.err.startswith(
-        f"commitlogfs: test: {pool.disks[0]}: holds segments (2); cordon it, and remove it when"
+        f"commitlogfs: test: {pool.disks[0]}: holds segments (2); `disk drain` it, and remove it when it is empty"
     )
     assert (pool.config.read_text(), pool.status()["members"]) == before
     fd = os.open(pool.path(0), os.O_RDONLY)
     ran = pool.cli("disk", "safe-to-remove", 1, pool.name)
     os.close(fd)
     assert ran.status == 1
-    assert ran.out.startswith(f"test: {pool.disks[0]}: holds 2 segments and 0 other files; the mount is used by ")
+    assert ran.out.startswith(f"test: {pool.disks[0]}: holds 2 segments and 0 other files; open there: ")
+    assert f" (pid {os.getpid()}): 1 file" in ran.out
 
 
 def test_a_removed_segment_that_is_still_open_holds_its_disk(kept: KeptMount) -> None:
@@ -100,13 +101,15 @@ def test_a_removed_segment_that_is_still_open_holds_its_disk(kept: KeptMount) ->
         pool.path(index).unlink()
     ran = pool.cli("disk", "remove", 1, pool.name)
     assert ran.status == 4
-    assert "holds files outside of the log (1), such as removed segments that are still open" in ran.err
+    assert "holds files outside of the log (1), such as moved or removed segments that are still open" in ran.err
     assert pool.cli("disk", "safe-to-remove", 1, pool.name, "--json").json() == {
         "name": "test",
         "number": 1,
         "path": str(pool.disks[0]),
         "segments": 0,
+        "held": 0,
         "other_files": 1,
+        "users": [{"pid": os.getpid(), "command": "python", "files": 1}],
         "safe": False,
     }
     os.close(fd)

@@ -97,7 +97,7 @@ def test_all_full_means_nobody():
     ("options", "reason"),
     [
         ({"state": DiskState.RO}, RefusalReason.NOT_WRITABLE),
-        ({"state": DiskState.DRAINING}, RefusalReason.NOT_WRITABLE),
+        ({"state": DiskState.DRAINING}, RefusalReason.CORDONED),
         ({"state": DiskState.OFFLINE}, RefusalReason.NOT_WRITABLE),
         ({"state": DiskState.FAILED}, RefusalReason.NOT_WRITABLE),
         ({"in_backoff": True}, RefusalReason.IN_BACKOFF),
