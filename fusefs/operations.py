@@ -216,9 +216,11 @@ class CommitLogOperations(pyfuse3.Operations):
         if name == DIRECTORY_NAME:
             return self.control.entry(inodes.CONTROL_DIRECTORY)
         file = self.commitlog.find_name(name)
+        if file is not None:
+            await self.attributes.refresh(file)
+            file = self.commitlog.find_name(name)  # meanwhile it may have been removed, or moved to another disk
         if file is None:
             raise FUSEError(errno.ENOENT)
-        await self.attributes.refresh(file)
         return attrs.entry_of_file(file)
 
     async def forget(self, inode_list: Sequence[tuple[InodeT, int]]) -> None:
@@ -357,13 +359,7 @@ class CommitLogOperations(pyfuse3.Operations):
         if self.control.owns(inode):
             return self.control.open(inode, flags)
         self._require_readable(flags)
-        try:
-            file = self._file(inode)
-        except SegmentNotFoundError as error:
-            # Removed, or given up by a former daemon: ESTALE makes the kernel look the name up again, and make the
-            # file if that is what its caller wants, all within the same open.
-            raise inodes.StaleInodeError(str(error)) from error
-        handle = await self._open_existing(file, flags)
+        handle = await self._open_existing(self._file(inode), flags)
         return self._file_info(handle.file, flags)
 
     @handler
@@ -521,7 +517,7 @@ class CommitLogOperations(pyfuse3.Operations):
         key = inodes.decode(inode)
         if key is None or not name.startswith(xattrs.PREFIX):
             raise FUSEError(pyfuse3.ENOATTR)  # security.capability is asked before every write: be quick
-        file = self.commitlog.find_ino(*key)
+        file = self._file(inode)
         if name == xattrs.STATE:
             return (await self.segment_state(file)).value.encode()
         await self.attributes.refresh(file)
@@ -595,10 +591,15 @@ class CommitLogOperations(pyfuse3.Operations):
             raise FUSEError(errno.ENOSPC)
 
     def _file(self, inode: InodeT) -> Segment:
+        """Raises StaleInodeError for a file that was removed, moved, or given up by a former daemon: the kernel then
+        looks the name up again, within the same call."""
         key = inodes.decode(inode)
         if key is None:
             raise inodes.StaleInodeError(f"inode {inode} is unknown")
-        return self.commitlog.find_ino(*key)
+        try:
+            return self.commitlog.find_ino(*key)
+        except SegmentNotFoundError as error:
+            raise inodes.StaleInodeError(str(error)) from error
 
     async def _check_truncation(self, file: Segment, flags: int) -> None:
         """Raises InvalidSizeError for O_TRUNC of a file that is not empty. The kernel sends no setattr for it: if

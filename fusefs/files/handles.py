@@ -164,6 +164,8 @@ class Handles:
             # Two first opens at once must end up with one descriptor.
             async with self.first_opens_held(file):
                 # Meanwhile the file may have been removed, and its inode number given to another one.
+                if self._commitlog.others.get(file.disk, file.ino) is not file and was_moved(file):
+                    raise inodes.StaleInodeError(f"{file.name.decode()}: is on another disk now")
                 if self._commitlog.find_ino(file.disk, file.ino) is not file:
                     raise SegmentNotFoundError(f"{file.name.decode()}: removed")
                 if inode not in self._handles:

@@ -43,6 +43,8 @@ class SegmentCopy:
         self._target = target
         self._before = before
         self._target_dirfd = target_dirfd
+        self._sealed = before
+        """The attributes of the source that the copy has."""
         self._size = before.size
         self._position = 0
         self._read_back = 0
@@ -71,9 +73,11 @@ class SegmentCopy:
         """Give the copy what else the source has, and the mark; durable. `disk` holds the source. Raises OSError,
         SegmentChangedError."""
         with self._used():
+            assert self._position == self._size
             now = unpack(stat_fd(self._source))
-            if self._position != self._size or (now.size, now.mtime_ns) != (self._size, self._before.mtime_ns):
+            if (now.size, now.mtime_ns) != (self._size, self._before.mtime_ns):
                 raise SegmentChangedError("was changed while it was copied")
+            self._sealed = now
             copy = os.fstat(self._target)
             if (copy.st_uid, copy.st_gid) != (now.uid, now.gid):
                 os.fchown(self._target, now.uid, now.gid)
@@ -95,10 +99,12 @@ class SegmentCopy:
             return count
 
     def publish(self, name: bytes) -> Published:
-        """Step 4. Raises OSError if the name certainly does not lie on the disk as this file, UncertainPublishError
-        if it may."""
+        """Step 4. Raises SegmentChangedError; OSError if the name certainly does not lie on the disk as this file;
+        UncertainPublishError if it may."""
         with self._used():
             assert self._read_back == self._size
+            if _moving_attributes(unpack(stat_fd(self._source))) != _moving_attributes(self._sealed):
+                raise SegmentChangedError(f"{name.decode()}: was changed while it was copied")
             published = allocate.publish(self._target_dirfd, self._target, name)
             try:
                 durable.sync_dir(self._target_dirfd)
@@ -129,6 +135,10 @@ class SegmentCopy:
         """The caller has the lock, and keeps it."""
         os.close(self._source)
         os.close(self._target)
+
+
+def _moving_attributes(attributes: FileAttributes) -> tuple[int, ...]:
+    return attributes.size, attributes.mtime_ns, attributes.mode, attributes.uid, attributes.gid
 
 
 class _Use:

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import faults
@@ -30,8 +31,8 @@ def stand(new_stand: Callable[..., Stand]) -> Stand:
     return stand
 
 
-def disk(pool: PoolMount, number: int) -> dict:
-    found: dict = pool.ask("status")["disks"][number - 1]
+def disk(pool: PoolMount, number: int) -> dict[str, Any]:
+    found: dict[str, Any] = pool.ask("status")["disks"][number - 1]
     return found
 
 

@@ -1,15 +1,28 @@
 """A disk loses power: everything that was not committed to it is gone. The log must stay without a gap."""
 
+import contextlib
 import os
+import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from support import faults
+from support.faults import FaultPlan
 from support.filling import used_percent
+from support.kept import KeptMount
 from support.loop_disks import DiskFarm
 from support.pools import MIB, PoolMount
+from support.processes import has_ended
 from support.waiting import eventually
 
+from commitlogfs.console.errors import UnreachableError
+
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+
+MOVED = 9
+MOVE_STEPS = 53
+"""System calls until the first segment has moved, and some more."""
 
 
 @pytest.mark.parametrize("fstype", ["ext4", "xfs"])
@@ -98,3 +111,51 @@ def test_a_change_of_the_disks_is_durable_when_its_command_ends(
     assert [disk["state"] for disk in status["disks"]] == states[verb]
     pool.make_segments([2, 3, 4])
     assert len({pool.disk_of(index) for index in (2, 3, 4)}) == len(states["add"]) - (verb != "add")
+
+
+@pytest.mark.skipif(bool(faults.why_not()), reason=faults.why_not() or "can be built")
+@pytest.mark.parametrize("first_step", [1, pytest.param(3, marks=pytest.mark.soak)])
+def test_the_power_goes_while_a_segment_moves(
+    disk_farm: DiskFarm, make_pool: Callable[..., PoolMount], workdir: Path, first_step: int
+) -> None:
+    """Just before each step of a move, together with everything that was not committed."""
+    plan = FaultPlan(workdir)
+    disks = [disk_farm.add(fstype) for fstype in ("ext4", "xfs", "ext4")]
+    directories = [disk.path / "commitlog" for disk in disks]
+    for directory in directories:
+        directory.mkdir()
+    pool = make_pool(disks=directories, variables=plan.variables)
+    kept = KeptMount(pool)
+    kept.start()
+    pool.make_segments(range(MOVED))
+    os.sync()
+    before = {path.name: path.read_bytes() for path in pool.mountpoint.iterdir()}
+    found_unfinished = 0
+    for step in range(first_step, MOVE_STEPS, 1 if first_step > 1 else 4):
+        assert pool.daemon is not None
+        os.kill(pool.daemon.pid, signal.SIGSTOP)  # no other daemon comes
+        plan.die_at(kept.newest_daemon(), step)
+        with contextlib.suppress(UnreachableError):
+            pool.ask("disk-drain", disk=str(step % 3 + 1))
+        with contextlib.suppress(AssertionError):  # a disk may have too few segments for so many steps
+            eventually(lambda: has_ended(kept.daemon), 3.0)
+        for disk in disks:
+            disk.vanish()
+        plan.disarm()
+        os.kill(pool.daemon.pid, signal.SIGKILL)
+        pool.kill()
+        pool.abandon()
+        for disk in disks:
+            disk.repair()
+        found_unfinished += "unfinished-move" in pool.cli("check", pool.config).out
+        kept.start()
+        assert {path.name: path.read_bytes() for path in pool.mountpoint.iterdir()} == before, step
+        for number in (1, 2, 3):
+            pool.ask("disk-cancel", disk=str(number))
+        eventually(lambda: is_on_one_disk(directories))
+    assert found_unfinished or first_step == 1
+
+
+def is_on_one_disk(directories: list[Path]) -> bool:
+    names = sorted(name for directory in directories for name in os.listdir(directory) if name.isdecimal())
+    return len(names) == len(set(names)) == MOVED

@@ -4,8 +4,10 @@ import json
 import mmap
 import os
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -172,6 +174,53 @@ def test_removing_a_moved_segment_frees_both_files(filled: KeptMount) -> None:
     finally:
         os.close(fd)
     eventually(lambda: set_aside(pool.disks[number]) == [])
+
+
+def test_readers_notice_nothing(filled: KeptMount) -> None:
+    """Whoever opens, reads or asks for attributes in the moment of a move."""
+    pool, has_ended = filled.pool, threading.Event()
+
+    def read_on() -> int:
+        rounds = 0
+        while not has_ended.is_set():
+            rounds += 1
+            for index in range(COUNT):
+                path = pool.path(index)
+                assert path.stat().st_size == MIB
+                assert os.getxattr(path, "user.commitlogfs.disk")
+                assert path.read_bytes() == segment_bytes(index, MIB)
+        return rounds
+
+    with ThreadPoolExecutor() as threads:
+        readers = [threads.submit(read_on) for _ in range(3)]
+        try:
+            for number in (1, 2, 3, 1):
+                assert drain(pool, number).status == 0
+                eventually(lambda number=number: is_drained(pool, number), 30.0)
+                assert pool.cli("disk", "cancel", number, pool.name).status == 0
+        finally:
+            has_ended.set()
+        assert min(reader.result() for reader in readers) > 1
+    assert pool.ask("status")["moves"]["failed"] == 0
+    eventually(lambda: [set_aside(disk) for disk in pool.disks] == [[]] * 3)
+    require_on_one_disk(pool)
+
+
+def test_a_segment_that_changes_while_it_is_copied_is_copied_again(filled: KeptMount) -> None:
+    pool = filled.pool
+    index = max(on_disk(pool.disks[1]) - set(range(COUNT - NEWEST, COUNT)))
+    assert drain(pool, 2, "--rate", "1MiB").status == 0
+    eventually(lambda: (pool.ask("status")["moves"]["current"] or {}).get("done_bytes", 0) > 0)
+    with pool.path(index).open("r+b") as file:
+        file.write(b"changed")
+    pool.path(index).chmod(0o604)
+    assert drain(pool, 2, "--rate", "1GiB").status == 0
+    eventually(lambda: "event=move_failed" in pool.log_path.read_text())
+    assert "was changed while it was copied" in pool.log_path.read_text()
+    assert drain(pool, 2).status == 0  # tries again at once
+    eventually(lambda: is_drained(pool, 2))
+    assert pool.path(index).read_bytes() == b"changed" + segment_bytes(index, MIB)[7:]
+    assert stat.S_IMODE(pool.path(index).stat().st_mode) == 0o604
 
 
 # --- cutting the log -------------------------------------------------------------------------------------
