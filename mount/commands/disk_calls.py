@@ -1,8 +1,11 @@
 """Common parts of the `disk` verbs: questions to the daemon, and its replacement by one that serves other disks."""
 
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -15,12 +18,15 @@ from commitlogfs.mount.config.model import Config, path_argument
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.replacement import replace_daemon
 from commitlogfs.mount.location.which_mount import Target
+from commitlogfs.mount.preflight import configured_pool
+from commitlogfs.mount.preflight.rehearsal import why_not_mountable
 
 _POLL_S: Final = 0.05
 
 DiskArgument = Annotated[
     str, typer.Argument(metavar="DISK", help="Number or path of a disk, as `disk list` shows them.")
 ]
+Timeout = Annotated[float, typer.Option(help="Seconds to wait for the next daemon.", min=0)]
 
 
 def number_or_path(text: str) -> str:
@@ -102,3 +108,23 @@ def plan_removal(present: Config, file: str, path: str) -> Edit | None:
     if all(disk.path != path for disk in present.disks):
         return None
     return config_edit.remove_disk(file, path)
+
+
+def take_back(planned: Edit | None) -> None:
+    """Undo an edit, unless the file has changed since."""
+    if planned is not None and planned.file.read_bytes() == planned.text.encode():
+        config_edit.take_back(planned)
+
+
+def rehearse(name: str, config: Config, planned: Edit | None, what: str) -> None:
+    """Raises RefusedError if a daemon with the new configuration, not written yet, would not mount."""
+    with tempfile.TemporaryDirectory() as directory:
+        if planned is not None:
+            copy = Path(directory) / f"{config.name}.toml"
+            copy.write_text(planned.text, encoding="utf-8")
+            config = replace(config, file=str(copy))
+        reasons = why_not_mountable(config, configured_pool.on_missing(config))
+    if reasons:
+        raise RefusedError(
+            f"{name}: the disk is not {what}: the next mount would be refused: {'; '.join(reasons)}; correct that"
+        )

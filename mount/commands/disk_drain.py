@@ -20,6 +20,14 @@ from commitlogfs.store.disks.membership import DrainMode
 
 _POLL_S: Final = 0.2
 
+RateOption = Annotated[
+    str,
+    typer.Option(
+        metavar="SIZE",
+        help="Bytes per second that may be read from, or written to, a disk; by default a quarter of its time.",
+    ),
+]
+
 
 def drain(
     disk: DiskArgument,
@@ -28,13 +36,7 @@ def drain(
         bool,
         typer.Option("--by-expiry", help="Copy nothing: wait until the segments are removed in the normal course."),
     ] = False,
-    rate: Annotated[
-        str,
-        typer.Option(
-            metavar="SIZE",
-            help="Bytes per second that may be read from, or written to, a disk; by default a quarter of its time.",
-        ),
-    ] = "",
+    rate: RateOption = "",
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until no segment of the log is on it any more.")
     ] = False,
@@ -54,7 +56,7 @@ def drain(
     target = find_target(which)
     mode = DrainMode.EXPIRY if by_expiry else DrainMode.COPY
     answer = ask(
-        target, "disk-drain", disk=number_or_path(disk), mode=mode.value, rate=_parse_rate(rate), dry_run=dry_run
+        target, "disk-drain", disk=number_or_path(disk), mode=mode.value, rate=parse_rate(rate), dry_run=dry_run
     )
     if wait and not dry_run:
         _wait(target, answer)
@@ -101,7 +103,8 @@ def wait_until_drained(target: Target, number: int) -> None:
     _wait(target, {"number": number})
 
 
-def _parse_rate(text: str) -> int:
+def parse_rate(text: str) -> int:
+    """Bytes per second; 0 for an empty text. Raises UsageError."""
     try:
         return parse_size(text) if text else 0
     except UnitError as error:

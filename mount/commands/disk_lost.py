@@ -56,6 +56,15 @@ def _running(which: str | None) -> Target | None:
 
 
 def _give_up_mounted(disk: str, target: Target, timeout: float, *, yes: bool, dry_run: bool, as_json: bool) -> None:
+    plan = ask(target, "disk-give-up", disk=disk, dry_run=True)
+    require_configuration(target.name, control_socket.ask(target.socket, "status"))
+    if confirm_loss(plan, yes=yes, dry_run=dry_run, as_json=as_json):
+        _report(give_up_served(disk, target, timeout), as_json=as_json, more="")
+
+
+def give_up_served(disk: str, target: Target, timeout: float) -> dict[str, Any]:
+    """Give up a disk of a mounted pool; what is lost. Raises RefusedError, ConfigError, UnreachableError;
+    AbsentError after `timeout` seconds."""
     with ExitStack() as stack:
         status = control_socket.ask(target.socket, "status")
         file = require_configuration(target.name, status)
@@ -63,8 +72,6 @@ def _give_up_mounted(disk: str, target: Target, timeout: float, *, yes: bool, dr
         plan = ask(target, "disk-give-up", disk=disk, dry_run=True)
         served = {d["number"]: d["path"] for d in status["disks"]}
         planned = plan_removal(load_config(file), file, served.get(plan["number"], plan["path"]))
-        if not _is_wanted(plan, yes=yes, dry_run=dry_run, as_json=as_json):
-            return
         undo = stack.enter_context(ExitStack())
         if planned is not None:
             config_edit.write(planned)
@@ -73,7 +80,7 @@ def _give_up_mounted(disk: str, target: Target, timeout: float, *, yes: bool, dr
         undo.pop_all()
         hand_over(target, timeout, ExitStack())
         wait_until_gone(target, plan["number"], timeout)
-    _report(given_up, as_json=as_json, more="")
+    return given_up
 
 
 def _give_up_unmounted(disk: str, file: Path, *, yes: bool, dry_run: bool, as_json: bool) -> None:
@@ -88,7 +95,7 @@ def _give_up_unmounted(disk: str, file: Path, *, yes: bool, dry_run: bool, as_js
         plan = _plan_unmounted(config.name, pool, disk)
         planned = plan_removal(config, str(file), plan.member.path)
         document = {"name": config.name, **plan.as_json()}
-        if not _is_wanted(document, yes=yes, dry_run=dry_run, as_json=as_json):
+        if not confirm_loss(document, yes=yes, dry_run=dry_run, as_json=as_json):
             return
         if planned is not None:
             config_edit.write(planned)
@@ -127,7 +134,7 @@ def _record(name: str, pool: Pool, plan: GivingUp) -> None:
         raise RefusedError(f"{name}: no disk could record the change; repair one, and repeat the command")
 
 
-def _is_wanted(plan: dict[str, Any], *, yes: bool, dry_run: bool, as_json: bool) -> bool:
+def confirm_loss(plan: dict[str, Any], *, yes: bool, dry_run: bool, as_json: bool) -> bool:
     """Shows what is lost, and asks. Raises UsageError if nobody can be asked, RefusedError after a no."""
     if dry_run and as_json:
         typer.echo(json.dumps(plan))

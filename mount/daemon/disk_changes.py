@@ -158,11 +158,13 @@ class DiskChanges:
         if not self._others_take_segments(disk):
             raise PoolError(f"{disk.path}: {_NO_OTHER}")
         plan, size = self._operations.drains.plan(disk), self._commitlog.segment_size
-        if mode is DrainMode.COPY and plan.needed > plan.room:
+        more = int(request.get("more_room_bytes", 0)) * disk.thresholds.force // 100 // size
+        room = plan.room + more
+        if mode is DrainMode.COPY and plan.needed > room:
             raise PoolError(
                 f"{disk.path}: {plan.needed:,} segments ({plan.needed * size:,} bytes) would have to go to the "
-                f"other disks, which have room for {plan.room:,} ({plan.room * size:,} bytes) below their `force` "
-                "threshold; add a disk, or use --by-expiry"
+                f"other disks, which have room for {room:,} ({room * size:,} bytes) below their `force` threshold; "
+                "add a disk, or use --by-expiry"
             )
         since_s = round(time.time()) if disk.drain is None else disk.drain.since_s
         wanted = Drain(since_s, mode, rate)
@@ -178,7 +180,7 @@ class DiskChanges:
             "mode": mode.value,
             "to_move": plan.to_move,
             "kept": plan.kept,
-            "room": plan.room,
+            "room": room,
             "segment_size": size,
             "changed": changed,
             "lagging": lagging,

@@ -177,7 +177,7 @@ def test_removing_a_moved_segment_frees_both_files(filled: KeptMount) -> None:
 
 
 def test_readers_notice_nothing(filled: KeptMount) -> None:
-    """Whoever opens, reads or asks for attributes in the moment of a move."""
+    """Programs that open, read or stat a segment in the moment of its move."""
     pool, has_ended = filled.pool, threading.Event()
 
     def read_on() -> int:

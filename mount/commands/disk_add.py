@@ -1,0 +1,133 @@
+"""`commitlogfs disk add`: a directory becomes a disk of a running mount."""
+
+import json
+from contextlib import ExitStack
+from typing import Annotated, Any
+
+import typer
+
+from commitlogfs.console import settings
+from commitlogfs.console.formatting import approximate_size
+from commitlogfs.mount.commands import options
+from commitlogfs.mount.commands.disk_calls import (
+    Timeout,
+    ask,
+    hand_over,
+    rehearse,
+    require_configuration,
+    served_disks,
+    take_back,
+    wait_until,
+)
+from commitlogfs.mount.config import edit as config_edit
+from commitlogfs.mount.config.edit import Edit
+from commitlogfs.mount.config.model import Config, load_config, path_argument
+from commitlogfs.mount.location import control_socket
+from commitlogfs.mount.location.which_mount import Target, find_target
+from commitlogfs.mount.preflight.successor_check import require_same_mount
+
+
+def add(
+    directory: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIRECTORY", help="An empty directory on a filesystem of its own; it is made if it is absent."
+        ),
+    ],
+    which: options.Mount = None,
+    timeout: Timeout = 30.0,
+    dry_run: options.DryRun = False,
+    as_json: options.Json = False,
+) -> None:
+    """Add a disk to the pool of a running mount. The next segments use it. Nothing is unmounted.
+
+    The configuration file gets an entry for it, and another daemon takes the mount over (as with `restart`).
+    Interrupted at any moment, the command can be repeated.
+
+    EXIT STATUS: 0 the disk is added; 1 it has not joined within the timeout; 2 the configuration file cannot be
+    edited; 3 no daemon answers; 4 refused, and nothing has changed: the directory cannot become a disk, or no
+    daemon could take the mount over.
+    """
+    target, path = find_target(which), path_argument(directory)
+    if dry_run:
+        _show_plan(plan_addition(target, path), as_json=as_json)
+        return
+    joined = join_pool(target, path, timeout)
+    if settings.wants_json(as_json):
+        typer.echo(json.dumps({"name": target.name, **joined}))
+    else:
+        settings.say(f"{target.name}: {path} is disk {joined['number']} of the pool; the next segments use it")
+
+
+def plan_addition(target: Target, path: str) -> dict[str, Any]:
+    """The disk that the directory would become, with the configuration file as `file`. Raises as `join_pool`."""
+    with ExitStack() as stack:
+        file, _, _ = _open_configuration(stack, target, path)
+        return {**_prepare(target, path, dry_run=True), "file": file}
+
+
+def join_pool(target: Target, path: str, timeout: float) -> dict[str, Any]:
+    """Make a directory a disk of a mounted pool. Its number and path, and the pid of the daemon that serves it.
+
+    Raises RefusedError, ConfigError, UnreachableError; AbsentError after `timeout` seconds.
+    """
+    with ExitStack() as stack:
+        _, present, planned = _open_configuration(stack, target, path)
+        _prepare(target, path, dry_run=True)
+        undo = stack.enter_context(ExitStack())
+        undo.callback(_forget, target, path, planned)
+        ask(target, "disk-prepare", directory=path)
+        rehearse(target.name, present if planned is None else planned.config, planned, "added")
+        if planned is not None:
+            config_edit.write(planned)
+        pid = hand_over(target, timeout, undo)
+        served = wait_until(
+            target,
+            lambda served: served.get(path, {"state": "joining"})["state"] != "joining",
+            f"{path} has not joined",
+            timeout,
+        )
+    return {"number": served[path]["number"], "path": path, "pid": pid}
+
+
+def _open_configuration(stack: ExitStack, target: Target, path: str) -> tuple[str, Config, Edit | None]:
+    """The configuration file, its content, and the edit that it needs. Locked as long as `stack`."""
+    status = control_socket.ask(target.socket, "status")
+    file = require_configuration(target.name, status)
+    stack.enter_context(config_edit.only_editor(file))
+    present = load_config(file)
+    require_same_mount(target.name, present, status, "the disk is not added")
+    return file, present, _plan_edit(present, file, path)
+
+
+def _prepare(target: Target, path: str, *, dry_run: bool) -> dict[str, Any]:
+    plan = ask(target, "disk-prepare", directory=path, dry_run=dry_run)
+    for warning in plan["warnings"]:
+        typer.echo(f"commitlogfs: warning: {warning}", err=True)
+    return plan
+
+
+def _forget(target: Target, path: str, planned: Edit | None) -> None:
+    """Undo an addition, unless a daemon that was started meanwhile serves the disk already."""
+    if path not in served_disks(target):
+        take_back(planned)
+        ask(target, "disk-forget", directory=path)
+
+
+def _plan_edit(present: Config, file: str, path: str) -> Edit | None:
+    """None if the file names the disk already: an earlier command was interrupted, or an operator has added it."""
+    if any(disk.path == path for disk in present.disks):
+        return None
+    return config_edit.add_disk(file, path)
+
+
+def _show_plan(plan: dict[str, Any], *, as_json: bool) -> None:
+    if settings.wants_json(as_json):
+        typer.echo(json.dumps(plan))
+        return
+    made = "would be made and " if plan["is_new"] else "would "
+    typer.echo(
+        f"{plan['name']}: {plan['path']} {made}become disk {plan['number']} of the pool ({plan['filesystem']}, "
+        f"{approximate_size(plan['available_bytes'])} available); {plan['file']} would name it, and another daemon would "
+        "take over. Nothing is unmounted."
+    )

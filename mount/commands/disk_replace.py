@@ -1,0 +1,124 @@
+"""`commitlogfs disk replace`: another disk takes the place of one, which may be dead."""
+
+import json
+from typing import Annotated, Any, Final
+
+import typer
+
+from commitlogfs.console import settings
+from commitlogfs.console.errors import RefusedError
+from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.console.formatting import approximate_size, count_of
+from commitlogfs.mount.commands import options
+from commitlogfs.mount.commands.disk_add import join_pool, plan_addition
+from commitlogfs.mount.commands.disk_calls import DiskArgument, Timeout, ask, number_or_path
+from commitlogfs.mount.commands.disk_drain import RateOption, parse_rate, wait_until_drained
+from commitlogfs.mount.commands.disk_lost import confirm_loss, give_up_served
+from commitlogfs.mount.commands.disk_remove import leave_pool
+from commitlogfs.mount.config.model import path_argument
+from commitlogfs.mount.location import control_socket
+from commitlogfs.mount.location.which_mount import Target, find_target
+
+_DEAD: Final = frozenset({"failed", "offline"})
+
+
+def replace(
+    old: DiskArgument,
+    new: Annotated[str, typer.Argument(metavar="DIRECTORY", help="As for `disk add`.")],
+    which: options.Mount = None,
+    rate: RateOption = "",
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until the old disk is empty, and take it out of the pool.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="For a dead disk: do not ask.")] = False,
+    timeout: Timeout = 30.0,
+    dry_run: options.DryRun = False,
+    as_json: options.Json = False,
+) -> None:
+    """Let another disk take the place of one. Nothing is unmounted.
+
+    A living disk: DIRECTORY joins the pool, and the old disk drains. With --wait it also leaves the pool once it is
+    empty; without, `disk remove` does that.
+
+    A dead or missing disk: it is given up, as by `disk remove --lost`, and DIRECTORY joins. What is lost is shown
+    and has to be confirmed.
+
+    EXIT STATUS: 0 done, or without --wait: begun; 1 with --wait: a process still has segments of the old disk open,
+    so it could not leave yet; 2 the configuration file cannot be edited; 3 no daemon answers; 4 refused.
+    """
+    target, path, wants_json = find_target(which), path_argument(new), settings.wants_json(as_json)
+    status = control_socket.ask(target.socket, "status")
+    old, number = _find(status, number_or_path(old)), parse_rate(rate)
+    if _state(status, old) in _DEAD:
+        _replace_dead(target, old, path, timeout, yes=yes, dry_run=dry_run, wants_json=wants_json)
+        return
+    plan = plan_addition(target, path)
+    drained = ask(
+        target, "disk-drain", disk=old, rate=number, dry_run=True, more_room_bytes=plan["available_bytes"]
+    )
+    if dry_run:
+        _show(
+            {**plan, "old": old, "to_move": drained["to_move"]},
+            f"{target.name}: {path} would become disk {plan['number']}, and {old} would drain: "
+            f"{count_of(drained['to_move'], 'segment')} "
+            f"({approximate_size(drained['to_move'] * drained['segment_size'])}) to move",
+            wants_json=wants_json,
+        )
+        return
+    joined = join_pool(target, path, timeout)
+    drained = ask(target, "disk-drain", disk=old, rate=number)
+    result = {"name": target.name, **joined, "old": old, "to_move": drained["to_move"], "left": False}
+    if not wait:
+        more = f"`commitlogfs disk remove {old}` when `disk safe-to-remove` says so"
+        _show(
+            result, f"{target.name}: {path} is disk {joined['number']}; {old} drains; {more}", wants_json=wants_json
+        )
+        return
+    wait_until_drained(target, drained["number"])
+    try:
+        leave_pool(target, old, timeout)
+    except RefusedError as held:
+        _show(result, f"{target.name}: {old} is drained, but cannot leave yet ({held})", wants_json=wants_json)
+        raise typer.Exit(ExitCode.FINDINGS) from None
+    _show(
+        {**result, "left": True},
+        f"{target.name}: {path} is disk {joined['number']}, and {old} has left the pool; unmount it",
+        wants_json=wants_json,
+    )
+
+
+def _replace_dead(
+    target: Target, old: str, path: str, timeout: float, *, yes: bool, dry_run: bool, wants_json: bool
+) -> None:
+    if path != old:  # the new disk may be mounted where the dead one was; that can be checked afterwards only
+        plan_addition(target, path)
+    if not confirm_loss(
+        ask(target, "disk-give-up", disk=old, dry_run=True), yes=yes, dry_run=dry_run, as_json=wants_json
+    ):
+        return
+    given_up = give_up_served(old, target, timeout)
+    joined = join_pool(target, path, timeout)
+    _show(
+        {"name": target.name, **joined, "old": old, "lost": given_up["lost"], "left": True},
+        f"{target.name}: {old} is given up, and {path} is disk {joined['number']} of the pool",
+        wants_json=wants_json,
+    )
+
+
+def _find(status: dict[str, Any], text: str) -> str:
+    """The path of the disk with this number or path; the text itself if that disk is missing."""
+    for disk in status["disks"]:
+        if text in (str(disk["number"]), disk["path"]):
+            return str(disk["path"])
+    return text
+
+
+def _state(status: dict[str, Any], path: str) -> str:
+    return next((str(disk["state"]) for disk in status["disks"] if disk["path"] == path), "offline")
+
+
+def _show(document: dict[str, Any], text: str, *, wants_json: bool) -> None:
+    if wants_json:
+        typer.echo(json.dumps(document))
+    else:
+        settings.say(text)

@@ -1,0 +1,129 @@
+"""`commitlogfs disk replace`: another disk takes the place of a living or a dead one, in a running mount."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.kept import KeptMount
+from support.pools import PoolMount
+from support.waiting import eventually
+
+pytestmark = [pytest.mark.mounted, pytest.mark.root]
+
+COUNT = 12
+
+
+@pytest.fixture
+def kept(keep: Callable[..., KeptMount]) -> KeptMount:
+    kept = keep(3)
+    kept.pool.make_segments(range(COUNT))
+    return kept
+
+
+def new_directory(pool: PoolMount) -> Path:
+    directory = pool.workdir / "new"
+    directory.mkdir()
+    return directory
+
+
+def content(pool: PoolMount) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in pool.mountpoint.iterdir()}
+
+
+def test_a_living_disk_is_emptied_into_the_others_and_leaves(kept: KeptMount) -> None:
+    pool = kept.pool
+    before, new = content(pool), new_directory(pool)
+    ran = pool.cli("disk", "replace", 2, new, pool.name)
+    assert ran.status == 0, ran.err
+    assert ran.out == (
+        f"test: {new} is disk 4; {pool.disks[1]} drains; `commitlogfs disk remove {pool.disks[1]}` when "
+        "`disk safe-to-remove` says so\n"
+    )
+    pool.make_segments(range(COUNT, COUNT + 4))  # so that the newest can go, too
+    ran = pool.cli("disk", "remove", 2, pool.name)
+    assert ran.status in (0, 4)
+    eventually(lambda: pool.cli("disk", "safe-to-remove", 2, pool.name).status == 0)
+    ran = pool.cli("disk", "remove", 2, pool.name)
+    assert ran.status == 0, ran.err
+    assert [disk["number"] for disk in pool.ask("status")["disks"]] == [1, 3, 4]
+    assert str(pool.disks[1]) not in pool.config.read_text()
+    assert os.listdir(pool.disks[1]) == os.listxattr(pool.disks[1]) == []
+    assert {name: data for name, data in content(pool).items() if name in before} == before
+    assert any(name.isdecimal() for name in os.listdir(new))
+
+
+def test_waiting_for_the_end(kept: KeptMount) -> None:
+    pool = kept.pool
+    new = new_directory(pool)
+    assert pool.cli("disk", "drain", 2, pool.name).status == 0
+    pool.make_segments(range(COUNT, COUNT + 4))
+    fd = os.open(pool.path(pool.ask("status")["segments"]["count"] - 1), os.O_RDONLY)
+    ran = pool.cli("disk", "replace", pool.disks[1], new, pool.name, "--wait", "--json")
+    os.close(fd)
+    assert ran.status == 0, ran.err
+    document = ran.json()
+    assert (document["number"], document["path"], document["left"]) == (4, str(new), True)
+    assert [disk["number"] for disk in pool.ask("status")["disks"]] == [1, 3, 4]
+
+
+def test_a_disk_that_is_held_cannot_leave_yet(kept: KeptMount) -> None:
+    pool = kept.pool
+    new = new_directory(pool)
+    index = next(index for index in range(COUNT) if pool.disk_of(index) == 1)
+    fd = os.open(pool.path(index), os.O_RDWR)
+    try:
+        assert pool.cli("disk", "drain", 2, pool.name).status == 0
+        pool.make_segments(range(COUNT, COUNT + 4))
+        ran = pool.cli("disk", "replace", 2, new, pool.name, "--wait")
+        assert ran.status == 1
+        assert f"{pool.disks[1]} is drained, but cannot leave yet (" in ran.out
+    finally:
+        os.close(fd)
+    eventually(lambda: pool.cli("disk", "remove", 2, pool.name).status == 0)
+
+
+def test_a_missing_disk_is_given_up(keep: Callable[..., KeptMount]) -> None:
+    kept = keep(3, settings={"on_missing": '"degraded"'})
+    pool = kept.pool
+    pool.make_segments(range(COUNT))
+    index = next(n for n in range(COUNT) if pool.disk_of(n) not in (pool.disk_of(COUNT - 1), pool.disk_of(0)))
+    number = pool.disk_of(index)
+    pool.stop()
+    pool.disks[number].rename(pool.workdir / "away")
+    kept.start()
+    assert pool.status()["degraded"]
+    new = new_directory(pool)
+    ran = pool.cli("disk", "replace", number + 1, new, pool.name, "--dry-run")
+    assert ran.status == 0, ran.err
+    assert "is lost" in ran.out or "lost" in ran.out
+    assert pool.status()["degraded"]
+    ran = pool.cli("disk", "replace", number + 1, new, pool.name)
+    assert (ran.status, "nobody can be asked here" in ran.err) == (2, True)
+    ran = pool.cli("disk", "replace", number + 1, new, pool.name, "--yes")
+    assert ran.status == 0, ran.err
+    assert ran.out.endswith(f"is given up, and {new} is disk 4 of the pool\n")
+    status = pool.status()
+    assert (status["degraded"], status["members"]["given_up"][0]["number"]) == (False, number + 1)
+    assert status["segments"]["accepted_gaps"] == len(status["segments"]["gaps"]) > 0
+    pool.disks = [disk for disk in pool.disks if disk != pool.disks[number]] + [new]
+    pool.make_segments(range(COUNT, COUNT + 3))
+    assert {pool.disk_of(n) for n in range(COUNT, COUNT + 3)} == {0, 1, 2}
+
+
+def test_refusals_change_nothing(kept: KeptMount) -> None:
+    pool = kept.pool
+    new = new_directory(pool)
+    before = (pool.config.read_text(), pool.ask("status")["members"])
+    ran = pool.cli("disk", "replace", 2, new, pool.name, "--dry-run")
+    assert ran.status == 0, ran.err
+    assert f"{new} would become disk 4, and {pool.disks[1]} would drain: " in ran.out
+    (new / "photo.jpg").touch()
+    ran = pool.cli("disk", "replace", 2, new, pool.name)
+    assert (ran.status, "photo.jpg" in ran.err) == (4, True)
+    ran = pool.cli("disk", "replace", 9, pool.workdir / "other", pool.name, "--yes")
+    assert (ran.status, "no disk of this number" in ran.err) == (4, True)
+    ran = pool.cli("disk", "replace", 2, pool.workdir / "other", pool.name, "--rate", "slow")
+    assert ran.status == 2
+    assert (pool.config.read_text(), pool.ask("status")["members"]) == before
+    assert not (pool.workdir / "other").exists()
