@@ -128,6 +128,6 @@ def _show_plan(plan: dict[str, Any], *, as_json: bool) -> None:
     made = "would be made and " if plan["is_new"] else "would "
     typer.echo(
         f"{plan['name']}: {plan['path']} {made}become disk {plan['number']} of the pool ({plan['filesystem']}, "
-        f"{approximate_size(plan['available_bytes'])} available); {plan['file']} would name it, and another daemon would "
-        "take over. Nothing is unmounted."
+        f"{approximate_size(plan['available_bytes'])} available); {plan['file']} would name it, and another "
+        "daemon would take over. Nothing is unmounted."
     )
