@@ -126,7 +126,7 @@ class Drains:
     def _next_of(self, disk: Disk) -> Segment | None:
         now_s = time.monotonic()
         for segment in self.waiting(disk):
-            if self._commitlog.names.uncertain(segment.name) is not None:
+            if not self._mover.may_move(segment):
                 continue
             if self._retry_at_s.get((segment.disk, segment.ino), 0.0) <= now_s:
                 return segment

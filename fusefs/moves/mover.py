@@ -99,6 +99,11 @@ class Mover:
         finally:
             self.progress = None
 
+    def may_move(self, file: Segment) -> bool:
+        """False for a segment to which a process appends, and while an earlier attempt is not undone."""
+        is_appended_to = (file.disk, file.ino) in self._sources.written_to
+        return not is_appended_to and self._commitlog.names.uncertain(file.name) is None
+
     async def remove_stray_copies(self) -> None:
         """Undo what a disk that failed has left half done, so that the segments concerned can be moved again."""
         for name, source in tuple(self._strays.items()):

@@ -52,6 +52,10 @@ class Sources:
         self._to_free = to_free
         self._invalidate_entry = invalidate_entry
         self._moved = Reminders(commitlog.disks)
+        self._changed_ns: dict[tuple[DiskNumber, int], int] = {}
+        """When sources that are open were last changed, as of their moves."""
+        self.written_to: set[tuple[DiskNumber, int]] = set()
+        """Segments that were put back, by disk and inode: a process appends to them, so they stay."""
 
     async def run(self) -> None:
         """Until cancelled. Each disk has its own task, so one that hangs delays only itself."""
@@ -85,7 +89,8 @@ class Sources:
             return
         before = self._commitlog.catalog.get(removal.file.base_offset - self._commitlog.segment_size)
         if before is not None:
-            await self._put_back_if_open(before)
+            for source in self._commitlog.others.sources(before.base_offset):
+                await self._put_back_if_open(source, "a process that has it open removes the segment after it")
 
     async def complete_removal(self, removal: Removal) -> None:
         """A source of the removed segment that is still open is an ordinary removed file from now on."""
@@ -103,6 +108,7 @@ class Sources:
     async def _run_for(self, number: DiskNumber) -> None:
         while True:
             await self._let_go_of_all(number)
+            await self._put_back_changed(number)
             await self._moved.wait(number, CHECK_INTERVAL_S)
 
     async def _let_go_of_all(self, number: DiskNumber) -> None:
@@ -140,34 +146,46 @@ class Sources:
 
     # --- putting back --------------------------------------------------------------------------------
 
-    async def _put_back_if_open(self, copy: Segment) -> None:
-        """Undo the move of a segment whose source a process has open. Raises DiskError, OSError; DiskFailedError if
-        that cannot be undone."""
-        for source in self._commitlog.others.sources(copy.base_offset):
-            if source.role is Role.MOVED:
-                await self._let_go(source)
-            if self._commitlog.others.get(source.disk, source.ino) is not source:
-                continue  # nobody had it open
-            disk, where = self._disks[source.disk], self._disks[copy.disk]
-            self._changes.require_at_rest(disk, copy.name)
-            mark = source_of(copy.disk, unpack(copy.attributes))
-            async with self._handles.first_opens_held(source), self._handles.first_opens_held(copy):
-                try:
-                    await where.remove_mark(copy.name, copy.ino)
-                    attributes = await disk.put_back(source, mark)
-                except (DiskError, OSError) as error:
-                    log_event(log, logging.ERROR, "not_put_back", segment=copy.name, reason=str(error))
-                    raise DiskFailedError(
-                        disk.path, f"{copy.name.decode()}: was moved, and cannot be put back ({error})"
-                    ) from error
-                self._commitlog.record_put_back(copy, source, attributes)
-            self._invalidate_entry(source.name, 0)
-            self._moved.remind(copy.disk)
-            log_event(
-                log,
-                logging.WARNING,
-                "put_back",
-                segment=source.name,
-                disk=disk.path,
-                reason="a process that has it open removes the segment after it",
-            )
+    async def _put_back_changed(self, number: DiskNumber) -> None:
+        """For a process that has written to a source since its segment was moved. Found by the time of the last
+        change, which a store to a mapping sets, too."""
+        for source in self._commitlog.others.moved(number):
+            copy = self._commitlog.catalog.get(source.base_offset)
+            if source.role is not Role.RETIRED or copy is None:
+                continue
+            known_ns = self._changed_ns.setdefault((number, source.ino), unpack(copy.attributes).mtime_ns)
+            seen = await self._disks[number].stat(source.path)
+            if seen is None or unpack(seen).mtime_ns == known_ns:
+                continue
+            try:
+                async with self._changes.lock:
+                    await self._put_back_if_open(source, "a process that has it open has written to it")
+            except (DiskError, OSError):
+                continue  # logged; the next round tries again
+
+    async def _put_back_if_open(self, source: Segment, reason: str) -> None:
+        """Undo a move if a process has its source open. The caller holds the lock of all names. Raises DiskError,
+        OSError; DiskFailedError if it cannot be undone."""
+        copy = self._commitlog.catalog.get(source.base_offset)
+        if source.role is Role.MOVED:
+            await self._let_go(source)
+        if copy is None or self._commitlog.others.get(source.disk, source.ino) is not source:
+            return  # nobody has it open
+        disk, where = self._disks[source.disk], self._disks[copy.disk]
+        self._changes.require_at_rest(disk, copy.name)
+        mark = source_of(copy.disk, unpack(copy.attributes))
+        async with self._handles.first_opens_held(source), self._handles.first_opens_held(copy):
+            try:
+                await where.remove_mark(copy.name, copy.ino)
+                attributes = await disk.put_back(source, mark)
+            except (DiskError, OSError) as error:
+                log_event(log, logging.ERROR, "not_put_back", segment=copy.name, reason=str(error))
+                raise DiskFailedError(
+                    disk.path, f"{copy.name.decode()}: was moved, and cannot be put back ({error})"
+                ) from error
+            self._commitlog.record_put_back(copy, source, attributes)
+        self._changed_ns.pop((source.disk, source.ino), None)
+        self.written_to.add((source.disk, source.ino))
+        self._invalidate_entry(source.name, 0)
+        self._moved.remind(copy.disk)
+        log_event(log, logging.WARNING, "put_back", segment=source.name, disk=disk.path, reason=reason)

@@ -257,6 +257,28 @@ def test_a_segment_to_which_a_cut_log_returns_is_put_back(filled: KeptMount, how
     require_on_one_disk(pool, index + 1)
 
 
+def test_a_segment_is_put_back_if_its_old_file_changes(filled: KeptMount) -> None:
+    """Found by its mtime, should a program write to a sealed segment that it has open."""
+    pool = filled.pool
+    index = 5
+    number = pool.disk_of(index)
+    fd = os.open(pool.path(index), os.O_RDWR)
+    mapping = mmap.mmap(fd, MIB)
+    try:
+        assert drain(pool, number + 1).status == 0
+        eventually(lambda: len(set_aside(pool.disks[number])) == 1)
+        mapping[2000:2005] = b"late!"
+        mapping.flush()
+        eventually(lambda: "event=put_back" in pool.log_path.read_text(), 20.0)
+        assert pool.path(index).read_bytes()[2000:2005] == b"late!"
+        assert pool.disk_of(index) == number
+    finally:
+        mapping.close()
+        os.close(fd)
+    eventually(lambda: [set_aside(disk) for disk in pool.disks] == [[]] * 3)
+    require_on_one_disk(pool)
+
+
 # --- deaths ----------------------------------------------------------------------------------------------
 
 
