@@ -591,7 +591,7 @@ class CommitLogOperations(pyfuse3.Operations):
             raise FUSEError(errno.ENOSPC)
 
     def _file(self, inode: InodeT) -> Segment:
-        """Raises StaleInodeError for a file that was removed, moved, or given up by a former daemon: with ESTALE, the
+        """Raises StaleInodeError for a file that was removed, moved, or given up by a former daemon. With ESTALE the
         kernel looks the name up again within the same call."""
         key = inodes.decode(inode)
         if key is None:
