@@ -591,8 +591,8 @@ class CommitLogOperations(pyfuse3.Operations):
             raise FUSEError(errno.ENOSPC)
 
     def _file(self, inode: InodeT) -> Segment:
-        """Raises StaleInodeError for a file that was removed, moved, or given up by a former daemon. With ESTALE the
-        kernel looks the name up again within the same call."""
+        """Raises StaleInodeError for a file that was removed, moved, or given up by a former daemon. The kernel
+        then looks the name up again, within the same call."""
         key = inodes.decode(inode)
         if key is None:
             raise inodes.StaleInodeError(f"inode {inode} is unknown")

@@ -24,7 +24,7 @@ RateOption = Annotated[
     str,
     typer.Option(
         metavar="SIZE",
-        help="Bytes per second that may be read from, or written to, a disk; by default a quarter of its time.",
+        help="Bytes per second that may be read from, or written to, a disk; by default an eighth of its time.",
     ),
 ]
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-SHARE: Final = 0.25
+SHARE: Final = 0.125
 """Part of the time for which a move without a rate keeps its disks busy. On a disk that is busy with a broker, each
 of its requests takes longer, so it makes fewer of them."""
 LONGEST_PAUSE_S: Final = 0.5
