@@ -146,6 +146,7 @@ def test_a_drained_disk_is_held_until_the_broker_starts_anew(stand: Stand, newes
         assert complaints(broker) == []
 
 
+@pytest.mark.soak
 def test_a_native_broker_in_the_middle_of_a_drain(stand: Stand, newest) -> None:
     """After a plain unmount its disks hold one whole log, some of it moved already."""
     pool = stand.pool
@@ -170,6 +171,7 @@ def test_a_native_broker_in_the_middle_of_a_drain(stand: Stand, newest) -> None:
         check_all(newest, stand.names, "Native", more)
 
 
+@pytest.mark.soak
 def test_a_slave_copies_what_its_master_has_mapped(stand: Stand, newest, workdir: Path) -> None:
     """It was away while the segments were moved; the master reads their old files, which it keeps mapped."""
     pool = stand.pool
