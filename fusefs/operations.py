@@ -167,7 +167,15 @@ class CommitLogOperations(pyfuse3.Operations):
         self.removals = Removals(
             commitlog, disks, self.changes, self.handles, self.backing, self._to_free, invalidate, self.sources
         )
-        self.freeing = Freeing(commitlog, disks, self.handles, self.backing, self._to_free, kernel_holds)
+        self.freeing = Freeing(
+            commitlog,
+            disks,
+            self.handles,
+            self.backing,
+            self._to_free,
+            kernel_holds,
+            self.sources.put_back_if_changed,
+        )
         self.retention = Retention(
             rules,
             commitlog,
@@ -566,6 +574,9 @@ class CommitLogOperations(pyfuse3.Operations):
         A broker opens all segments for writing. What it appended to one on a read-only disk would stay in memory,
         acknowledged, and be lost; refused the open, it does not start.
         """
+        for source in self.commitlog.others.sources(file.base_offset) if self.commitlog.others.has_retired else ():
+            if await self.sources.put_back_if_changed(source):
+                raise inodes.StaleInodeError(f"{file.name.decode()}: is on another disk again")
         await self._check_truncation(file, flags)
         to_write = flags & os.O_ACCMODE != os.O_RDONLY
         if to_write and not file.size:

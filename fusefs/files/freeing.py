@@ -6,7 +6,7 @@ it drops an inode (FORGET), but only once, so there is a check every second, too
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import trio
 
@@ -23,6 +23,7 @@ from commitlogfs.store.files.attributes import PackedAttributes
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.pool.other_files import was_moved
 
 log = logging.getLogger(__name__)
 
@@ -40,15 +41,17 @@ class Freeing:
         backing: Backing,
         to_free: Reminders,
         kernel_holds: Callable[[int], bool],
+        put_back_if_changed: Callable[[Segment], Awaitable[bool]],
     ) -> None:
         """`to_free` says when there may be something to free. `kernel_holds` returns whether the kernel still knows
-        an inode; it may block."""
+        an inode; it may block. `put_back_if_changed`: as of fusefs.moves.sources."""
         self._commitlog = commitlog
         self._disks = disks
         self._handles = handles
         self._backing = backing
         self._to_free = to_free
         self._kernel_holds = kernel_holds
+        self._put_back_if_changed = put_back_if_changed
 
     async def run(self) -> None:
         """Until cancelled. Each disk has its own task, so a disk that hangs delays its own files only."""
@@ -90,7 +93,12 @@ class Freeing:
                     await self._remove_leftover(file, disk)
 
     async def _free(self, file: Segment, disk: DiskFiles) -> None:
-        """Give a retired file's space back, unless it is still open."""
+        """Give a retired file's space back, unless it is still open, or holds what its segment does not."""
+        try:
+            if was_moved(file) and not await self._is_held(file) and await self._put_back_if_changed(file):
+                return
+        except (DiskError, OSError):
+            return  # logged; tried again
         async with self._handles.first_opens_held(file):  # a removal under way ends first
             if file not in self._commitlog.others.retired() or await self._is_held(file):
                 return

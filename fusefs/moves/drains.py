@@ -12,10 +12,10 @@ from typing import Final
 import trio
 
 from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
-from commitlogfs.fusefs.moves.mover import Mover, MoveStoppedError
-from commitlogfs.store.disks.disk import Disk
+from commitlogfs.fusefs.moves.mover import NEWEST_KEPT, Mover, MoveStoppedError
+from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.membership import DiskNumber, Drain, DrainMode
-from commitlogfs.store.errors import StoreError
+from commitlogfs.store.errors import DiskFailedError, DiskReadOnlyError, StoreError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.moves.targets import Target, choose_target, segments_below_force
 from commitlogfs.store.pool.catalog import Segment
@@ -27,8 +27,6 @@ CHECK_INTERVAL_S: Final = 1.0
 RETRY_S: Final = 30.0
 """Time until a segment is tried again after its move has failed."""
 USAGE_AGE_S: Final = 1.0
-NEWEST_KEPT: Final = 3
-"""The newest segments stay where they are: a broker writes to them, or cuts them."""
 RATE_WINDOW_S: Final = 60.0
 
 
@@ -111,6 +109,8 @@ class Drains:
             self.no_room.discard(disk.number)
             if disk.drain is None or disk.drain.mode is not DrainMode.COPY:
                 continue
+            if disk.state is not DiskState.RW or disk.is_troubled:
+                continue  # nothing could be removed there, and each segment would have two files
             segment = self._next_of(disk)
             if segment is None:
                 continue
@@ -164,6 +164,7 @@ class Drains:
         except (StoreError, OSError) as error:
             self._retry_at_s[segment.disk, segment.ino] = time.monotonic() + RETRY_S
             self.last_error = str(error)
+            self._record_trouble(error)
             where = self._commitlog.disks[target].path
             log_event(
                 log,
@@ -181,3 +182,10 @@ class Drains:
             self._moved.popleft()
         if not self.waiting(disk):
             log_event(log, logging.INFO, "drained", disk=disk.path)
+
+    def _record_trouble(self, error: Exception) -> None:
+        """A disk that fails under a move is suspected as after a failed create: it is probed."""
+        if isinstance(error, DiskFailedError | DiskReadOnlyError):
+            for disk in self._commitlog.disks.values():
+                if disk.path == error.disk:
+                    self._commitlog.admission.record_trouble(disk.number, error, time.monotonic())

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -18,7 +18,7 @@ from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError, DiskFailedError, StoreError, UncertainPublishError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.attributes import unpack
-from commitlogfs.store.moves.copy import CHUNK_BYTES, SegmentCopy, begin_copy
+from commitlogfs.store.moves.copy import CHUNK_BYTES, SegmentCopy, open_source
 from commitlogfs.store.moves.mark import Source, source_of
 from commitlogfs.store.moves.throttle import Throttle, chunk_bytes
 from commitlogfs.store.pool.catalog import Segment
@@ -31,6 +31,8 @@ T = TypeVar("T")
 PUBLISH_DEADLINE_S: Final = 3.0
 CHUNK_DEADLINE_S: Final = 30.0
 """A disk that takes longer for one step of a copy counts as hung; the move is given up."""
+NEWEST_KEPT: Final = 3
+"""The newest segments stay where they are: a broker writes to them, or cuts them."""
 
 
 class MoveStoppedError(StoreError):
@@ -84,10 +86,15 @@ class Mover:
         it is then.
         """
         self.progress = Progress(file, target)
+
+        def require_wanted() -> None:
+            if not is_wanted() or not self.may_move(file):
+                raise MoveStoppedError(f"{file.name.decode()}: its move was stopped")
+
         try:
-            copy = await self._begin(file, target)
+            copy = await self._open_source(file)
             try:
-                await self._copy(copy, file, target, rate, is_wanted)
+                await self._copy(copy, file, target, rate, require_wanted)
                 await self._publish(copy, file, target)
             finally:
                 copy.close()
@@ -100,7 +107,14 @@ class Mover:
             self.progress = None
 
     def may_move(self, file: Segment) -> bool:
-        """False for a segment to which a process appends, and while an earlier attempt is not undone."""
+        """Whether a segment is sealed, and nothing speaks against its move.
+
+        A broker may write to the newest ones, and to those that were put back.
+        """
+        if self._commitlog.catalog.by_ino(file.disk, file.ino) is not file:
+            return False
+        if file in self._commitlog.catalog.newest(NEWEST_KEPT) or file.size != self._commitlog.segment_size:
+            return False
         is_appended_to = (file.disk, file.ino) in self._sources.written_to
         return not is_appended_to and self._commitlog.names.uncertain(file.name) is None
 
@@ -117,15 +131,9 @@ class Mover:
             if is_free and target is not None:
                 self._commitlog.names.record_denied(name)
 
-    async def _begin(self, file: Segment, target: DiskNumber) -> SegmentCopy:
-        disks = self._commitlog.disks
-        work = partial(begin_copy, disks[file.disk].dirfd, file.name, file.ino, disks[target].dirfd)
-        try:
-            return await self._threads.run_within(target, CHUNK_DEADLINE_S, work, SegmentCopy.close)
-        except TimeoutError as error:
-            raise DiskFailedError(disks[target].path, f"move: {error}") from error
-        except OSError as error:
-            raise translate(disks[target].path, error) from error
+    async def _open_source(self, file: Segment) -> SegmentCopy:
+        dirfd = self._commitlog.disk_of(file).dirfd
+        return await self._step(partial(open_source, dirfd, file.name, file.ino), file.disk, SegmentCopy.close)
 
     async def _copy(
         self,
@@ -133,51 +141,59 @@ class Mover:
         file: Segment,
         target: DiskNumber,
         rate: Callable[[], int],
-        is_wanted: Callable[[], bool],
+        require_wanted: Callable[[], None],
     ) -> None:
-        await self._repeat(copy.copy_chunk, file.disk, file, rate, is_wanted)
+        """Each call runs in a thread of the disk that it is for: one that hangs blocks no other."""
+
+        async def copy_chunk(most: int) -> int:
+            count = await self._step(partial(copy.read_chunk, most), file.disk)
+            if count:
+                await self._step(copy.write_chunk, target)
+            return count
+
+        async def verify_chunk(most: int) -> int:
+            return await self._step(partial(copy.verify_chunk, most), target)
+
+        await self._step(partial(copy.reserve, self._commitlog.disks[target].dirfd), target)
+        await self._repeat(copy_chunk, rate, require_wanted)
+        await self._step(copy.require_unchanged, file.disk)
         await self._step(partial(copy.seal, file.disk), target)
         self.progress = Progress(file, target, "verifying")
-        await self._repeat(copy.verify_chunk, target, file, rate, is_wanted)
+        await self._repeat(verify_chunk, rate, require_wanted)
 
     async def _repeat(
         self,
-        step: Callable[[int], int],
-        disk: DiskNumber,
-        file: Segment,
+        step: Callable[[int], Awaitable[int]],
         rate: Callable[[], int],
-        is_wanted: Callable[[], bool],
+        require_wanted: Callable[[], None],
     ) -> None:
         while True:
+            require_wanted()
             allowed = rate()
             if allowed != self._rate:
                 self._rate = allowed
                 self._throttle.forget()
-            if not is_wanted() or not self._is_here(file):
-                raise MoveStoppedError(f"{file.name.decode()}: its move was stopped")
             pause_s = self._throttle.pause_s(time.monotonic())
             if pause_s:
                 await trio.sleep(pause_s)
                 continue
             began_s = time.monotonic()
-            count = await self._step(partial(step, chunk_bytes(allowed, CHUNK_BYTES)), disk)
+            count = await step(chunk_bytes(allowed, CHUNK_BYTES))
             if not count:
                 return
             self._throttle.record(allowed, count, began_s, time.monotonic())
             if self.progress is not None:
                 self.progress.done_bytes += count
 
-    async def _step(self, work: Callable[[], T], disk: DiskNumber) -> T:
+    async def _step(self, work: Callable[[], T], disk: DiskNumber, discard: Callable[[T], None] | None = None) -> T:
+        """The result of a call for one disk. Raises DiskError for that disk, and whatever `work` raises."""
         path = self._commitlog.disks[disk].path
         try:
-            return await self._threads.run_within(disk, CHUNK_DEADLINE_S, work)
+            return await self._threads.run_within(disk, CHUNK_DEADLINE_S, work, discard)
         except TimeoutError as error:
             raise DiskFailedError(path, f"move: {error}") from error
         except OSError as error:
             raise translate(path, error) from error
-
-    def _is_here(self, file: Segment) -> bool:
-        return self._commitlog.catalog.by_ino(file.disk, file.ino) is file
 
     async def _publish(self, copy: SegmentCopy, file: Segment, target: DiskNumber) -> None:
         name, disk = file.name, self._disks[target]
@@ -197,6 +213,6 @@ class Mover:
             log_event(log, logging.INFO, "moved", segment=name, disk=source, target=disk.path)
 
         async with self._changes.lock:
-            if not self._is_here(file) or self._changes.is_in_flight(name):
-                raise MoveStoppedError(f"{name.decode()}: is being removed")
+            if not self.may_move(file) or self._changes.is_in_flight(name):
+                raise MoveStoppedError(f"{name.decode()}: its move was stopped")
             await self._changes.finish(disk, "link", (name,), work, PUBLISH_DEADLINE_S)

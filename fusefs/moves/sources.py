@@ -5,8 +5,10 @@ removed segment, and freed when the broker has closed it. Until then it may be n
 (store/moves/putting_back.py).
 """
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 import trio
@@ -30,6 +32,9 @@ log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S: Final = 5.0
 """Time between two attempts to remove a source whose disk has refused."""
+PREPARE_DEADLINE_S: Final = 2.0
+"""How long a removal waits for what its segment's moves require; with the removal's own deadline, a broker's
+patience of 5 s is enough."""
 
 
 class Sources:
@@ -54,6 +59,7 @@ class Sources:
         self._moved = Reminders(commitlog.disks)
         self._changed_ns: dict[tuple[DiskNumber, int], int] = {}
         """When sources that are open were last changed, as of their moves."""
+        self._both_changed: set[tuple[DiskNumber, int]] = set()
         self.written_to: set[tuple[DiskNumber, int]] = set()
         """Segments that were put back, by disk and inode: a process appends to them, so they stay."""
 
@@ -84,24 +90,37 @@ class Sources:
             return
         for source in self._commitlog.others.sources(removal.file.base_offset):
             if source.role is Role.MOVED:
-                await self._let_go(source)
+                await self._finish(source, source.name, partial(self._let_go, source))
         if removal.is_forced:
             return
-        before = self._commitlog.catalog.get(removal.file.base_offset - self._commitlog.segment_size)
+        # Whether contiguous or not: a cut removes the oldest of the segments behind it first.
+        before = self._commitlog.catalog.predecessor(removal.file.base_offset)
         if before is not None:
             for source in self._commitlog.others.sources(before.base_offset):
-                await self._put_back_if_open(source, "a process that has it open removes the segment after it")
+                await self._finish(source, before.name, partial(self._put_back_if_only_writer, source))
+
+    async def _finish(self, source: Segment, name: bytes, work: Callable[[], Awaitable[None]]) -> None:
+        """For a removal, which holds the lock of all names: it waits for the source's disk for a bounded time."""
+        disk = self._disks[source.disk]
+        self._changes.require_at_rest(disk, name)
+        await self._changes.finish(disk, "unlink", (name,), work, PREPARE_DEADLINE_S)
 
     async def complete_removal(self, removal: Removal) -> None:
-        """A source of the removed segment that is still open is an ordinary removed file from now on."""
+        """A source of the removed segment that is still open is an ordinary removed file from now on. Nobody waits
+        for its disk."""
         if removal.file.role is Role.TEMPORARY:
             return
         reason = Reason.FORCED if removal.is_forced else Reason.REMOVED
         for source in self._commitlog.others.sources(removal.file.base_offset):
-            try:
-                source.placed_as = await self._disks[source.disk].change_reason(source.placed_as, reason)
-            except (DiskError, OSError) as error:
-                log_event(log, logging.WARNING, "source_not_renamed", segment=source.name, reason=str(error))
+            trio.lowlevel.spawn_system_task(self._change_reason, source, reason)
+
+    async def _change_reason(self, source: Segment, reason: Reason) -> None:
+        try:
+            async with self._handles.first_opens_held(source):  # it is not freed meanwhile
+                if self._commitlog.others.get(source.disk, source.ino) is source:
+                    source.placed_as = await self._disks[source.disk].change_reason(source.placed_as, reason)
+        except (DiskError, OSError) as error:
+            log_event(log, logging.WARNING, "source_not_renamed", segment=source.name, reason=str(error))
 
     # --- letting go ----------------------------------------------------------------------------------
 
@@ -146,33 +165,51 @@ class Sources:
 
     # --- putting back --------------------------------------------------------------------------------
 
-    async def _put_back_changed(self, number: DiskNumber) -> None:
-        """For a process that has written to a source since its segment was moved. Found by the time of the last
-        change, which a store to a mapping sets, too."""
-        for source in self._commitlog.others.moved(number):
-            copy = self._commitlog.catalog.get(source.base_offset)
-            if source.role is not Role.RETIRED or copy is None:
-                continue
-            known_ns = self._changed_ns.setdefault((number, source.ino), unpack(copy.attributes).mtime_ns)
-            seen = await self._disks[number].stat(source.path)
-            if seen is None or unpack(seen).mtime_ns == known_ns:
-                continue
-            try:
-                async with self._changes.lock:
-                    await self._put_back_if_open(source, "a process that has it open has written to it")
-            except (DiskError, OSError):
-                continue  # logged; the next round tries again
+    async def put_back_if_changed(self, source: Segment) -> bool:
+        """Undo a move if a process has written to the source since, and nobody to the copy. Returns whether it was
+        undone. A store to a mapping changes the mtime, too."""
+        copy = self._commitlog.catalog.get(source.base_offset)
+        if source.role is not Role.RETIRED or copy is None:
+            return False
+        key = (source.disk, source.ino)
+        known_ns = self._changed_ns.setdefault(key, unpack(copy.attributes).mtime_ns)
+        seen = await self._disks[source.disk].stat(source.path)
+        if seen is None or unpack(seen).mtime_ns == known_ns:
+            return False
+        of_copy = await self._disks[copy.disk].stat(copy.path)
+        if of_copy is None or unpack(of_copy).mtime_ns != known_ns:
+            if key not in self._both_changed:
+                self._both_changed.add(key)
+                log_event(log, logging.ERROR, "both_changed", segment=copy.name, disk=self._disks[copy.disk].path)
+            return False
+        async with self._changes.lock:
+            if self._commitlog.catalog.get(source.base_offset) is not copy or source.role is not Role.RETIRED:
+                return False
+            work = partial(self._put_back, source, copy, "a process that has it open has written to it")
+            await self._finish(source, copy.name, work)
+        return True
 
-    async def _put_back_if_open(self, source: Segment, reason: str) -> None:
-        """Undo a move if a process has its source open. The caller holds the lock of all names. Raises DiskError,
-        OSError; DiskFailedError if it cannot be undone."""
+    async def _put_back_changed(self, number: DiskNumber) -> None:
+        for source in self._commitlog.others.moved(number):
+            with contextlib.suppress(DiskError, OSError):  # logged; the next round tries again
+                await self.put_back_if_changed(source)
+
+    async def _put_back_if_only_writer(self, source: Segment) -> None:
+        """Undo a move if a process has the source open and nobody the copy, so that a cut log continues in the
+        source. If both are open, the first write decides (`put_back_if_changed`)."""
         copy = self._commitlog.catalog.get(source.base_offset)
         if source.role is Role.MOVED:
             await self._let_go(source)
         if copy is None or self._commitlog.others.get(source.disk, source.ino) is not source:
             return  # nobody has it open
+        async with self._handles.first_opens_held(copy):
+            if await self._handles.is_in_use(copy):
+                return
+        await self._put_back(source, copy, "a process that has it open removes a segment after it")
+
+    async def _put_back(self, source: Segment, copy: Segment, reason: str) -> None:
+        """Raises DiskFailedError if that is not possible."""
         disk, where = self._disks[source.disk], self._disks[copy.disk]
-        self._changes.require_at_rest(disk, copy.name)
         mark = source_of(copy.disk, unpack(copy.attributes))
         async with self._handles.first_opens_held(source), self._handles.first_opens_held(copy):
             try:

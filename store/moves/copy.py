@@ -38,15 +38,17 @@ class SegmentCopy:
     """A copy in progress. One thread at a time uses it; `close` may be called beside it, and takes effect when the
     other call ends, so that a disk that hangs does not lead to a closed descriptor in use."""
 
-    def __init__(self, source: int, target: int, before: FileAttributes, target_dirfd: int) -> None:
+    def __init__(self, source: int, before: FileAttributes) -> None:
         self._source = source
-        self._target = target
+        self._target = -1
+        self._target_dirfd = -1
         self._before = before
-        self._target_dirfd = target_dirfd
         self._sealed = before
         """The attributes of the source that the copy has."""
         self._size = before.size
         self._position = 0
+        self._filled = 0
+        """Bytes in the buffer that are not written yet."""
         self._read_back = 0
         self._of_source = xxhash.xxh3_128()
         self._of_copy = xxhash.xxh3_128()
@@ -54,36 +56,52 @@ class SegmentCopy:
         self._in_use = threading.Lock()
         self._is_closed = False
 
-    def copy_chunk(self, most: int = CHUNK_BYTES) -> int:
-        """Copy the next bytes, at most `most`. Returns their number, 0 at the end. Raises OSError,
+    def reserve(self, target_dirfd: int) -> None:
+        """Step 1. Raises OSError."""
+        with self._used():
+            owner = Owner(self._before.uid, self._before.gid, self._before.mode)
+            self._target = allocate.reserve(target_dirfd, self._size, owner)
+            self._target_dirfd = target_dirfd
+            os.ftruncate(self._target, self._size)
+            _set_direct(self._target, wanted=True)
+
+    def read_chunk(self, most: int = CHUNK_BYTES) -> int:
+        """Read the next bytes of the source, at most `most`. Returns their number, 0 at the end. Raises OSError,
         SegmentChangedError."""
         with self._used():
-            count = self._read(self._source, self._position, most)
-            chunk = memoryview(self._buffer)[:count]
-            self._of_source.update(chunk)
-            if count % _ALIGNMENT:
+            self._filled = self._read(self._source, self._position, most)
+            self._of_source.update(memoryview(self._buffer)[: self._filled])
+            return self._filled
+
+    def write_chunk(self) -> None:
+        """Write to the copy what was read. Raises OSError."""
+        with self._used():
+            chunk = memoryview(self._buffer)[: self._filled]
+            if self._filled % _ALIGNMENT:
                 _set_direct(self._target, wanted=False)
             written = 0
-            while written < count:
+            while written < self._filled:
                 written += os.pwritev(self._target, [chunk[written:]], self._position + written)
-            self._position += count
-            return count
+            self._position += self._filled
+            self._filled = 0
 
-    def seal(self, disk: DiskNumber) -> None:
-        """Give the copy what else the source has, and the mark; durable. `disk` holds the source. Raises OSError,
-        SegmentChangedError."""
+    def require_unchanged(self) -> None:
+        """The source is as it was when it was copied. Raises OSError, SegmentChangedError."""
         with self._used():
             assert self._position == self._size
-            now = unpack(stat_fd(self._source))
-            if (now.size, now.mtime_ns) != (self._size, self._before.mtime_ns):
+            self._sealed = unpack(stat_fd(self._source))
+            if (self._sealed.size, self._sealed.mtime_ns) != (self._size, self._before.mtime_ns):
                 raise SegmentChangedError("was changed while it was copied")
-            self._sealed = now
-            copy = os.fstat(self._target)
-            if (copy.st_uid, copy.st_gid) != (now.uid, now.gid):
-                os.fchown(self._target, now.uid, now.gid)
-            os.fchmod(self._target, now.mode & allocate.PERMISSION_BITS)
-            write_mark(self._target, source_of(disk, now))
-            os.utime(self._target, ns=(now.atime_ns, now.mtime_ns))
+
+    def seal(self, disk: DiskNumber) -> None:
+        """Give the copy attributes and mark, durably. `disk` holds the source. Raises OSError."""
+        with self._used():
+            sealed, copy = self._sealed, os.fstat(self._target)
+            if (copy.st_uid, copy.st_gid) != (sealed.uid, sealed.gid):
+                os.fchown(self._target, sealed.uid, sealed.gid)
+            os.fchmod(self._target, sealed.mode & allocate.PERMISSION_BITS)
+            write_mark(self._target, source_of(disk, sealed))
+            os.utime(self._target, ns=(sealed.atime_ns, sealed.mtime_ns))
             os.fsync(self._target)
             _set_direct(self._target, wanted=True)
 
@@ -134,7 +152,8 @@ class SegmentCopy:
     def _end(self) -> None:
         """The caller has the lock, and keeps it."""
         os.close(self._source)
-        os.close(self._target)
+        if self._target >= 0:
+            os.close(self._target)
 
 
 def _moving_attributes(attributes: FileAttributes) -> tuple[int, ...]:
@@ -174,23 +193,14 @@ def remove_stray_copy(dirfd: int, name: bytes, source: Source) -> bool:
     return True
 
 
-def begin_copy(source_dirfd: int, name: bytes, ino: int, target_dirfd: int) -> SegmentCopy:
-    """Step 1. Raises OSError."""
-    source = safe_open.open_file(source_dirfd, name, os.O_RDONLY, ino)
+def open_source(dirfd: int, name: bytes, ino: int) -> SegmentCopy:
+    """The copy of a segment, with nothing done yet. Raises OSError."""
+    source = safe_open.open_file(dirfd, name, os.O_RDONLY, ino)
     try:
         # Afterwards a store to a mapping of the file changes its mtime, which tells that the copy is worth nothing.
         os.fsync(source)
-        before = unpack(stat_fd(source))
-        owner = Owner(before.uid, before.gid, before.mode)
-        target = allocate.reserve(target_dirfd, before.size, owner)
-        try:
-            os.ftruncate(target, before.size)
-            _set_direct(source, wanted=True)
-            _set_direct(target, wanted=True)
-        except BaseException:
-            os.close(target)
-            raise
-        return SegmentCopy(source, target, before, target_dirfd)
+        _set_direct(source, wanted=True)
+        return SegmentCopy(source, unpack(stat_fd(source)))
     except BaseException:
         os.close(source)
         raise

@@ -21,10 +21,12 @@ class Source(NamedTuple):
     """Numbers are never reused in a pool."""
     ino: int
     btime_ns: int
+    mtime_ns: int
+    """A program that has written to it since, such as a native broker, has changed this."""
 
 
 def source_of(disk: DiskNumber, attributes: FileAttributes) -> Source:
-    return Source(disk, attributes.ino, attributes.btime_ns)
+    return Source(disk, attributes.ino, attributes.btime_ns, attributes.mtime_ns)
 
 
 def format_mark(source: Source) -> bytes:
@@ -43,8 +45,8 @@ def read_mark(dirfd: int, name: bytes, ino: int) -> Source | None:
     except OSError:
         return None
     try:
-        disk, ino, btime_ns = json.loads(os.getxattr(fd, layout.XATTR_MOVED_FROM))
-        return Source(DiskNumber(int(disk)), int(ino), int(btime_ns))
+        disk, ino, btime_ns, mtime_ns = json.loads(os.getxattr(fd, layout.XATTR_MOVED_FROM))
+        return Source(DiskNumber(int(disk)), int(ino), int(btime_ns), int(mtime_ns))
     except (OSError, ValueError, TypeError, RecursionError):
         return None
     finally:

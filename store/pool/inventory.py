@@ -20,8 +20,6 @@ from commitlogfs.store.pool.catalog import Catalog, Role, Segment
 from commitlogfs.store.pool.scan import DiskScan
 from commitlogfs.store.segment import BaseOffset, format_segment_name, show_name
 
-_SECOND_NS = 1_000_000_000
-
 
 @dataclass(slots=True)
 class Inventory:
@@ -232,13 +230,9 @@ def _moved_copy(
 ) -> Segment | None:
     """The one of two files of one segment that is a finished copy of the other; None if neither is.
 
-    Whoever has written to one of them since, such as a native broker, has changed its mtime. Then it is not clear
-    which one is right, and they are two.
+    The mark of a copy does not fit a source that was written to since. Then it is not clear which file is right.
     """
-    if len(copies) != 2:
-        return None
-    one, other = (unpack(copy.attributes) for copy in copies)
-    if not one.size == other.size == segment_size or not _is_same_time(one.mtime_ns, other.mtime_ns):
+    if len(copies) != 2 or any(copy.size != segment_size for copy in copies):
         return None
     marked = [
         copy
@@ -246,13 +240,6 @@ def _moved_copy(
         if mark_of(copy) == source_of(source.disk, unpack(source.attributes))
     ]
     return marked[0] if len(marked) == 1 else None
-
-
-def _is_same_time(one_ns: int, other_ns: int) -> bool:
-    """ext4 with inodes of 128 bytes keeps whole seconds."""
-    return one_ns == other_ns or (
-        one_ns // _SECOND_NS == other_ns // _SECOND_NS and 0 in (one_ns % _SECOND_NS, other_ns % _SECOND_NS)
-    )
 
 
 def _report_moved(inventory: Inventory, segment: Segment, paths: dict[DiskNumber, str], where: str) -> None:

@@ -19,7 +19,7 @@ from commitlogfs.store.disks.losses import Loss
 from commitlogfs.store.disks.membership import DiskNumber, Membership
 from commitlogfs.store.errors import DirectoryError, PoolError
 from commitlogfs.store.files import durable, remove, safe_open
-from commitlogfs.store.files.attributes import unpack
+from commitlogfs.store.files.attributes import PackedAttributes, unpack
 from commitlogfs.store.files.locks import take_lock
 from commitlogfs.store.files.write_lease import is_open_elsewhere
 from commitlogfs.store.findings import REPAIR_DISK, Finding, FindingCode, Severity
@@ -192,8 +192,9 @@ def sweep(pool: Pool) -> list[str]:
             continue
         with contextlib.suppress(OSError):
             durable.remove_xattr(disk.dirfd, layout.XATTR_BIRTH)
-            for name, base_offset, _ in remove.list_retired(disk.dirfd):
-                if _is_last_copy(pool, name, base_offset):
+            for name, base_offset, attributes in remove.list_retired(disk.dirfd):
+                if _is_needed(pool, name, base_offset, attributes):
+                    done.append(f"{disk.path}: kept {name.decode()}, which its segment may not replace")
                     continue
                 remove.drop_retired(disk.dirfd, name)
                 done.append(f"{disk.path}: freed removed segment {name.decode()}")
@@ -201,11 +202,14 @@ def sweep(pool: Pool) -> list[str]:
     return done + finish_renames(pool)
 
 
-def _is_last_copy(pool: Pool, retired_name: bytes, base_offset: BaseOffset) -> bool:
-    """Whether a file was set aside by a move, and the disk with its segment is missing."""
-    if remove.reason_of(retired_name) is not remove.Reason.MOVED or not pool.missing:
+def _is_needed(pool: Pool, retired_name: bytes, base_offset: BaseOffset, attributes: PackedAttributes) -> bool:
+    """Whether a file that a move has set aside is newer than its segment, or the disk of that is missing."""
+    if remove.reason_of(retired_name) is not remove.Reason.MOVED:
         return False
-    return pool.inventory.catalog.get(base_offset) is None
+    segment = pool.inventory.catalog.get(base_offset)
+    if segment is None:
+        return bool(pool.missing)
+    return unpack(attributes).mtime_ns > unpack(segment.attributes).mtime_ns
 
 
 def reserve_newest(pool: Pool) -> list[str]:

@@ -98,7 +98,13 @@ class Parts:
             self.sources,
         )
         self.freeing = Freeing(
-            commitlog, self.disks, self.handles, self.backing, self.to_free, lambda _inode: self.kernel.holds_all
+            commitlog,
+            self.disks,
+            self.handles,
+            self.backing,
+            self.to_free,
+            lambda _inode: self.kernel.holds_all,
+            self.sources.put_back_if_changed,
         )
         self.creation = Creation(
             commitlog, self.disks, self.changes, self.handles, self.usage, self.background, observer, reclaim

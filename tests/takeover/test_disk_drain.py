@@ -8,13 +8,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from support import faults
 from support.command_line import Ran
 from support.faults import FaultPlan
+from support.freezing import frozen
 from support.kept import KeptMount
+from support.loop_disks import DiskFarm
 from support.pools import MIB, PoolMount, segment_bytes
 from support.waiting import eventually
 
@@ -67,10 +70,10 @@ def is_drained(pool: PoolMount, number: int) -> bool:
     return bool(drained and not (on_disk(pool.disks[number - 1]) - set(range(COUNT - NEWEST, COUNT))))
 
 
-def require_whole(pool: PoolMount, count: int = COUNT) -> None:
+def require_whole(pool: PoolMount, count: int = COUNT, but: tuple[int, ...] = ()) -> None:
     """Each segment is listed once, and holds what was written to it."""
     assert sorted(os.listdir(pool.mountpoint)) == [pool.path(index).name for index in range(count)]
-    for index in range(count):
+    for index in set(range(count)) - set(but):
         assert pool.path(index).read_bytes() == segment_bytes(index, MIB), index
 
 
@@ -141,7 +144,7 @@ def test_an_open_segment_is_held_and_read_on_until_it_is_closed(filled: KeptMoun
             assert mapping[:] == segment_bytes(index, MIB)
             assert os.pread(fd, 100, 5000) == segment_bytes(index, MIB)[5000:5100]
         fill(pool, range(COUNT, COUNT + 6))
-        eventually(lambda: not on_disk(pool.disks[1]))
+        eventually(lambda: not on_disk(pool.disks[1]) and pool.ask("status")["disks"][1]["held_segments"] == 1)
         ran = pool.cli("disk", "safe-to-remove", 2, pool.name)
         assert ran.status == 1
         assert "(1 moved segment, until the broker is started anew or deletes them)" in ran.out
@@ -277,6 +280,114 @@ def test_a_segment_is_put_back_if_its_old_file_changes(filled: KeptMount) -> Non
         os.close(fd)
     eventually(lambda: [set_aside(disk) for disk in pool.disks] == [[]] * 3)
     require_on_one_disk(pool)
+
+
+@contextmanager
+def opened(pool: PoolMount, index: int) -> Iterator[mmap.mmap]:
+    """A writable mapping, as a broker has."""
+    fd = os.open(pool.path(index), os.O_RDWR)
+    mapping = mmap.mmap(fd, MIB)
+    try:
+        yield mapping
+    finally:
+        mapping.close()
+        os.close(fd)
+
+
+def is_verifying(pool: PoolMount) -> bool:
+    return (pool.ask("status")["moves"]["current"] or {}).get("phase") == "verifying"
+
+
+def store(mapping: mmap.mmap) -> None:
+    mapping[1000:1004] = b"cut!"
+    mapping.flush()
+
+
+def require_stored(filled: KeptMount, index: int) -> None:
+    """Also for a broker that is started anew, after everything has settled."""
+    pool = filled.pool
+    assert pool.path(index).read_bytes()[1000:1004] == b"cut!"
+    eventually(lambda: [set_aside(disk) for disk in pool.disks] == [[]] * 3)
+    filled.replace()
+    assert pool.path(index).read_bytes()[1000:1004] == b"cut!"
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["sealed", "cut"])
+def test_a_store_during_the_verification_is_not_lost(filled: KeptMount, cut: bool) -> None:
+    pool = filled.pool
+    number = 1
+    index = max(on_disk(pool.disks[number]) - set(range(COUNT - NEWEST, COUNT)))
+    with opened(pool, index) as mapping:
+        assert drain(pool, number + 1, "--rate", "1MiB").status == 0
+        eventually(lambda: is_verifying(pool))
+        for later in range(index + 1, COUNT if cut else index + 1):
+            pool.path(later).unlink()
+        store(mapping)
+        assert drain(pool, number + 1, "--rate", "1GiB").status == 0
+        eventually(lambda: pool.ask("status")["moves"]["current"] is None)
+        assert (pool.disk_of(index) == number) or not cut
+    require_stored(filled, index)
+
+
+def test_a_slow_cut_while_the_drain_continues(filled: KeptMount) -> None:
+    pool = filled.pool
+    index = 5
+    number = pool.disk_of(index)
+    with opened(pool, index) as mapping:
+        assert drain(pool, number + 1).status == 0
+        eventually(lambda: is_drained(pool, number + 1))
+        eventually(lambda: len(set_aside(pool.disks[number])) == 1)
+        for later in range(index + 1, COUNT):
+            pool.path(later).unlink()
+            time.sleep(0.2)
+            if later == index + 3:
+                filled.replace()
+        store(mapping)
+    require_stored(filled, index)
+
+
+def test_a_writer_of_the_copy_keeps_it(filled: KeptMount) -> None:
+    """A reader has the old file open, and a broker that was started since has the copy."""
+    pool = filled.pool
+    index = 5
+    number = pool.disk_of(index)
+    fd = os.open(pool.path(index), os.O_RDONLY)
+    try:
+        assert drain(pool, number + 1).status == 0
+        eventually(lambda: is_drained(pool, number + 1))
+        eventually(lambda: len(set_aside(pool.disks[number])) == 1)
+        with opened(pool, index) as mapping:
+            for later in range(index + 1, COUNT):
+                pool.path(later).unlink()
+            store(mapping)
+            assert os.pread(fd, 4, 1000) != b"cut!"
+    finally:
+        os.close(fd)
+    require_stored(filled, index)
+
+
+def test_a_hung_old_disk_delays_no_other_change(disk_farm: DiskFarm, keep: Callable[..., KeptMount]) -> None:
+    disks = [disk_farm.add("ext4") for _ in range(3)]
+    directories = [disk.path / "commitlog" for disk in disks]
+    for directory in directories:
+        directory.mkdir()
+    pool = keep(disks=directories).pool
+    fill(pool, range(COUNT))
+    index = 5
+    number = pool.disk_of(index)
+    with opened(pool, index):
+        assert drain(pool, number + 1).status == 0
+        eventually(lambda: len(set_aside(pool.disks[number])) == 1)
+        with frozen(disks[number]), ThreadPoolExecutor() as threads:
+            began = time.monotonic()
+            unlinking = threads.submit(pool.path(index + 1).unlink)
+            time.sleep(0.3)
+            threads.submit(pool.make_segments, [COUNT], fill=False).result()
+            assert time.monotonic() - began < 8
+            with pytest.raises(OSError, match="rror"):
+                unlinking.result()
+        eventually(lambda: "event=put_back" in pool.log_path.read_text())
+    require_whole(pool, COUNT + 1, but=(COUNT,))
 
 
 # --- deaths ----------------------------------------------------------------------------------------------
