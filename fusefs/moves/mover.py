@@ -17,9 +17,8 @@ from commitlogfs.store.disks.disk import translate
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError, DiskFailedError, StoreError, UncertainPublishError
 from commitlogfs.store.events import log_event
-from commitlogfs.store.files.attributes import unpack
 from commitlogfs.store.moves.copy import CHUNK_BYTES, SegmentCopy, open_source
-from commitlogfs.store.moves.mark import Source, source_of
+from commitlogfs.store.moves.mark import Source
 from commitlogfs.store.moves.throttle import Throttle, chunk_bytes
 from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.pool.commitlog import CommitLog
@@ -115,8 +114,7 @@ class Mover:
             return False
         if file in self._commitlog.catalog.newest(NEWEST_KEPT) or file.size != self._commitlog.segment_size:
             return False
-        is_appended_to = (file.disk, file.ino) in self._sources.written_to
-        return not is_appended_to and self._commitlog.names.uncertain(file.name) is None
+        return not self._sources.is_written_to(file) and self._commitlog.names.uncertain(file.name) is None
 
     async def remove_stray_copies(self) -> None:
         """Undo what a disk that failed has left half done, so that the segments concerned can be moved again."""
@@ -203,7 +201,7 @@ class Mover:
                 published = await disk.publish_copy(copy, name)
             except (UncertainPublishError, FileExistsError):
                 self._commitlog.names.record_uncertain(name, target)
-                self._strays[name] = source_of(file.disk, unpack(file.attributes))
+                self._strays[name] = copy.mark(file.disk)
                 raise
             self._commitlog.record_moved(file, target, published)
             self._changes.record(None)

@@ -60,7 +60,7 @@ class Sources:
         self._changed_ns: dict[tuple[DiskNumber, int], int] = {}
         """When sources that are open were last changed, as of their moves."""
         self._both_changed: set[tuple[DiskNumber, int]] = set()
-        self.written_to: set[tuple[DiskNumber, int]] = set()
+        self._written_to: dict[tuple[DiskNumber, int], Segment] = {}
         """Segments that were put back, by disk and inode: a process appends to them, so they stay."""
 
     async def run(self) -> None:
@@ -74,6 +74,10 @@ class Sources:
         for number in self._disks:
             await self._let_go_of_all(number)
 
+    def is_written_to(self, file: Segment) -> bool:
+        """Whether a process appends to a segment, as far as a move has found out."""
+        return self._written_to.get((file.disk, file.ino)) is file
+
     def remind(self, disk: DiskNumber) -> None:
         """A segment was moved from a disk."""
         self._moved.remind(disk)
@@ -83,8 +87,8 @@ class Sources:
     async def prepare_removal(self, removal: Removal) -> None:
         """A source that still has its segment's name would be the segment after the next start, so it goes first.
 
-        If a caller of the mount removes the segment after a moved one, it may be cutting the log: the moved one is
-        put back.
+        If a caller of the mount removes a segment after a moved one, it may be cutting the log: then the moved one
+        is put back.
         """
         if removal.file.role is not Role.SEGMENT:
             return
@@ -149,6 +153,7 @@ class Sources:
             if await self._handles.is_in_use(source):
                 retired = await disk.retire(name, source.ino, Reason.MOVED)
                 self._commitlog.record_source_retired(source, retired.name)
+                self._forget(source)
                 self._to_free.remind(source.disk)
             else:
                 self._backing.record_gone(source)  # before the unlink: a backing id keeps the space of its file
@@ -156,6 +161,11 @@ class Sources:
         copy = self._commitlog.catalog.get(source.base_offset)
         if copy is not None:
             await self._remove_mark(copy)
+
+    def _forget(self, source: Segment) -> None:
+        """A file that is gone may have had this inode number."""
+        self._changed_ns.pop((source.disk, source.ino), None)
+        self._both_changed.discard((source.disk, source.ino))
 
     async def _remove_mark(self, copy: Segment) -> None:
         try:
@@ -210,7 +220,10 @@ class Sources:
     async def _put_back(self, source: Segment, copy: Segment, reason: str) -> None:
         """Raises DiskFailedError if that is not possible."""
         disk, where = self._disks[source.disk], self._disks[copy.disk]
-        mark = source_of(copy.disk, unpack(copy.attributes))
+        attributes = await where.stat(copy.path)
+        if attributes is None:
+            raise DiskFailedError(where.path, f"{copy.name.decode()}: was moved here, and cannot be read")
+        mark = source_of(copy.disk, unpack(attributes))
         async with self._handles.first_opens_held(source), self._handles.first_opens_held(copy):
             try:
                 await where.remove_mark(copy.name, copy.ino)
@@ -221,8 +234,8 @@ class Sources:
                     disk.path, f"{copy.name.decode()}: was moved, and cannot be put back ({error})"
                 ) from error
             self._commitlog.record_put_back(copy, source, attributes)
-        self._changed_ns.pop((source.disk, source.ino), None)
-        self.written_to.add((source.disk, source.ino))
+        self._forget(source)
+        self._written_to[source.disk, source.ino] = source
         self._invalidate_entry(source.name, 0)
         self._moved.remind(copy.disk)
         log_event(log, logging.WARNING, "put_back", segment=source.name, disk=disk.path, reason=reason)

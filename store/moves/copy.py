@@ -100,10 +100,14 @@ class SegmentCopy:
             if (copy.st_uid, copy.st_gid) != (sealed.uid, sealed.gid):
                 os.fchown(self._target, sealed.uid, sealed.gid)
             os.fchmod(self._target, sealed.mode & allocate.PERMISSION_BITS)
-            write_mark(self._target, source_of(disk, sealed))
+            write_mark(self._target, self.mark(disk))
             os.utime(self._target, ns=(sealed.atime_ns, sealed.mtime_ns))
             os.fsync(self._target)
             _set_direct(self._target, wanted=True)
+
+    def mark(self, disk: DiskNumber) -> Source:
+        """The mark of the copy, once it is sealed. `disk` holds the source."""
+        return source_of(disk, self._sealed)
 
     def verify_chunk(self, most: int = CHUNK_BYTES) -> int:
         """Read the next bytes of the copy back from its device. Returns their number, 0 at the end. Raises

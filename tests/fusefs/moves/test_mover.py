@@ -1,0 +1,115 @@
+"""One move, without a kernel: what a disk that fails in the middle of it leaves."""
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from support.pooled import Parts, make, name_of, open_parts
+
+from commitlogfs.fusefs.moves.mover import NEWEST_KEPT, MoveStoppedError
+from commitlogfs.store.disks.membership import DiskNumber
+from commitlogfs.store.errors import StoreError, UncertainPublishError
+from commitlogfs.store.files import durable
+from commitlogfs.store.pool.catalog import Segment
+
+COUNT = 8
+
+
+@pytest.fixture
+def parts(workdir: Path) -> Iterator[Parts]:
+    with open_parts(workdir) as parts:
+        for index in range(COUNT):
+            trio.run(make, parts, index)
+            place(parts, index).write_bytes(bytes([index]) * 4096)
+            trio.run(parts.attributes.refresh, segment(parts, index))
+        yield parts
+
+
+def place(parts: Parts, index: int) -> Path:
+    (found,) = [d / name_of(index).decode() for d in parts.directories if (d / name_of(index).decode()).exists()]
+    return found
+
+
+def segment(parts: Parts, index: int) -> Segment:
+    found = parts.commitlog.find_name(name_of(index))
+    assert found is not None
+    return found
+
+
+def other(parts: Parts, index: int) -> DiskNumber:
+    return next(number for number in parts.commitlog.disks if number != segment(parts, index).disk)
+
+
+def move(parts: Parts, index: int) -> None:
+    trio.run(parts.mover.move, segment(parts, index), other(parts, index), lambda: 0, lambda: True)
+
+
+def let_go(parts: Parts) -> None:
+    trio.run(parts.sources.finish)
+
+
+def test_a_moved_segment_is_another_file_with_the_same_content(parts: Parts) -> None:
+    former, target = segment(parts, 1), other(parts, 1)
+    move(parts, 1)
+    assert segment(parts, 1).disk == target != former.disk
+    assert parts.kernel.invalidated == [name_of(1)]
+    let_go(parts)
+    assert place(parts, 1).read_bytes() == bytes([1]) * 4096
+    assert list(parts.commitlog.others) == []
+
+
+def test_the_newest_segments_stay(parts: Parts) -> None:
+    for index in range(COUNT - NEWEST_KEPT, COUNT):
+        with pytest.raises(MoveStoppedError):
+            move(parts, index)
+
+
+def test_a_copy_whose_name_may_be_lost_is_removed_before_the_next_attempt(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two copies of one segment beside it would not be one segment for the next daemon."""
+    former = segment(parts, 1)
+
+    def fail(_dirfd: int) -> None:
+        raise OSError(errno.EIO, "test")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(durable, "sync_dir", fail)
+        with pytest.raises(UncertainPublishError):
+            move(parts, 1)
+    assert segment(parts, 1) is former
+    assert sum((d / name_of(1).decode()).exists() for d in parts.directories) == 2
+    with pytest.raises(MoveStoppedError):
+        move(parts, 1)
+    trio.run(parts.mover.remove_stray_copies)
+    assert place(parts, 1).parent == parts.directories[former.disk - 1]
+    move(parts, 1)
+    let_go(parts)
+    assert place(parts, 1).read_bytes() == bytes([1]) * 4096
+
+
+def test_another_file_under_the_copys_name_is_left_alone(parts: Parts) -> None:
+    strange = parts.directories[other(parts, 1) - 1] / name_of(1).decode()
+    strange.write_bytes(b"strange")
+    with pytest.raises((FileExistsError, StoreError)):
+        move(parts, 1)
+    trio.run(parts.mover.remove_stray_copies)
+    assert strange.read_bytes() == b"strange"
+    assert (parts.directories[segment(parts, 1).disk - 1] / name_of(1).decode()).stat().st_size == 4096
+
+
+def test_what_the_device_returns_is_compared(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.pwritev
+
+    def damage(fd: int, buffers: list[memoryview], position: int) -> int:
+        buffers[0][100] ^= 1
+        return write(fd, buffers, position)
+
+    monkeypatch.setattr(os, "pwritev", damage)
+    with pytest.raises(StoreError, match="reads back from the device otherwise"):
+        move(parts, 1)
+    assert place(parts, 1).read_bytes() == bytes([1]) * 4096
+    assert parts.commitlog.counters.move_failures == 1
