@@ -396,16 +396,20 @@ def test_a_hung_old_disk_delays_no_other_change(disk_farm: DiskFarm, keep: Calla
 @with_faults
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("mode", "held"),
+    ("mode", "held", "every"),
     [
-        ("auto", True),
-        ("off", False),
-        pytest.param("auto", False, marks=pytest.mark.soak),
-        pytest.param("off", True, marks=pytest.mark.soak),
+        ("auto", True, 3),
+        ("off", False, 3),
+        *(
+            pytest.param(mode, held, 1, marks=pytest.mark.soak)
+            for mode in ("auto", "off")
+            for held in (False, True)
+        ),
     ],
-    ids=["passed-held", "plain-closed", "passed-closed", "plain-held"],
 )
-def test_the_daemon_dies_at_each_step(keep: Callable[..., KeptMount], workdir: Path, mode: str, held: bool) -> None:
+def test_the_daemon_dies_at_each_step(
+    keep: Callable[..., KeptMount], workdir: Path, mode: str, held: bool, every: int
+) -> None:
     """The next daemon completes or undoes the move without a question, and continues the drain."""
     plan = FaultPlan(workdir)
     kept = keep(3, settings={"passthrough": f'"{mode}"'}, variables=plan.variables)
@@ -415,7 +419,7 @@ def test_the_daemon_dies_at_each_step(keep: Callable[..., KeptMount], workdir: P
     source = 0
     deaths = 0
     try:
-        for step in deaths_of(kept, plan):
+        for step in deaths_of(kept, plan, every):
             deaths += 1
             source = step % 3
             drain_again(pool, source + 1)
@@ -449,9 +453,9 @@ def drain_again(pool: PoolMount, number: int) -> None:
     eventually(asked, 30.0)
 
 
-def deaths_of(kept: KeptMount, plan: FaultPlan) -> Iterator[int]:
+def deaths_of(kept: KeptMount, plan: FaultPlan, every: int) -> Iterator[int]:
     """The number of the step, from the beginning of the body, before which the daemon dies."""
-    for step in range(1, MOST_STEPS):
+    for step in range(1, MOST_STEPS, every):
         eventually(lambda: kept.newest_daemon() == kept.pool.status()["daemon"]["pid"])
         plan.die_at(kept.newest_daemon(), step)
         yield step
