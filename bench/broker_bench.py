@@ -73,7 +73,7 @@ def _asynchronous(store: _Store, settings: Settings, distribution: Distribution,
     count = settings.messages
     with NameServer(distribution, store.work) as names:
         broker = _broker(distribution, names, store, settings, "ASYNC_FLUSH")
-        with _killed_at_the_end(broker):
+        with killed_at_the_end(broker):
             broker.start()
             sent = _send(distribution, names, settings, count)
             series[SEND_ASYNC[0]].add(store.target, sent.messages_per_s, _latencies(sent))
@@ -90,7 +90,7 @@ def _asynchronous(store: _Store, settings: Settings, distribution: Distribution,
 def _synchronous(store: _Store, settings: Settings, distribution: Distribution, series: dict[str, Series]) -> None:
     with NameServer(distribution, store.work) as names:
         broker = _broker(distribution, names, store, settings, "SYNC_FLUSH")
-        with _killed_at_the_end(broker):
+        with killed_at_the_end(broker):
             broker.start()
             sent = _send(distribution, names, settings, settings.sync_messages)
             series[SEND_SYNC[0]].add(store.target, sent.messages_per_s, _latencies(sent))
@@ -136,7 +136,7 @@ def _latencies(sent: SendResult) -> dict[str, float]:
 
 
 @contextmanager
-def _killed_at_the_end(broker: Broker) -> Iterator[None]:
+def killed_at_the_end(broker: Broker) -> Iterator[None]:
     try:
         yield
     finally:

@@ -22,9 +22,12 @@ from commitlogfs.bench.datapath_settings import Part, Settings
 from commitlogfs.bench.disks import DisksUnavailableError, why_no_loop_disks
 from commitlogfs.bench.figures import environment
 from commitlogfs.bench.interrupts import InterruptedByUserError, Interrupts
+from commitlogfs.bench.moves.pace import measure_pace
+from commitlogfs.bench.moves.sending import RATE, measure_sending
+from commitlogfs.bench.moves.sizes import LEAST_DISKS, needed_by_moves
 from commitlogfs.bench.recovery import measure_recovery
 from commitlogfs.bench.report import Results, as_markdown, show
-from commitlogfs.bench.report_plot import draw, why_no_plot
+from commitlogfs.bench.report_plot import compared, draw, why_no_plot
 from commitlogfs.bench.rocketmq import RocketmqError
 from commitlogfs.bench.served import CommandFailedError
 from commitlogfs.bench.targets_disks import BenchDisks, directory_disks, loop_disks
@@ -70,6 +73,8 @@ def run(settings: Settings, output: Path | None, *, as_json: bool, quiet: bool =
 
 
 def _why_not(settings: Settings) -> str:
+    if Part.MOVES in settings.parts and settings.disks < LEAST_DISKS:
+        return f"the part moves needs {LEAST_DISKS} disks or more; give --disks 2, or --only another part"
     if os.geteuid() != 0:
         return "root is required to mount disks and to drop caches"
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
@@ -84,7 +89,7 @@ def _measure(settings: Settings, console: Console, results: Results) -> None:
         progress = stack.enter_context(_Steps(console, _count_steps(settings)))
         work = stack.enter_context(sweep.run("bench", progress.note, settings.directory))
         distribution = None
-        if Part.BROKER in settings.parts:
+        if {Part.BROKER, Part.MOVES} & set(settings.parts):
             progress.note(f"RocketMQ {rocketmq.VERSIONS[0]} is fetched from Maven Central at the first run")
             distribution = rocketmq.fetch()
         disks = stack.enter_context(_disks(work / "disks", settings, progress))
@@ -93,7 +98,7 @@ def _measure(settings: Settings, console: Console, results: Results) -> None:
             results.own_cost_us = own_cost_us(settings)
             with disks.part("data") as part:
                 measure_data_path(work, part, settings, progress.step, found)
-        if distribution is not None:
+        if distribution is not None and Part.BROKER in settings.parts:
             with disks.part("broker") as part:
                 measure_broker(work, part, settings, distribution, progress.step, found)
         if Part.RECOVERY in settings.parts:
@@ -101,6 +106,12 @@ def _measure(settings: Settings, console: Console, results: Results) -> None:
                 results.recovery += measure_recovery(
                     work / "recovery", part, settings, progress.step, results.environment["cpus"], results.left_out
                 )
+        if distribution is not None and Part.MOVES in settings.parts:
+            with disks.part("moves") as part:
+                moves = work / "moves"
+                moves.mkdir()
+                measure_pace(moves, part, settings, progress.step, results.moves)
+                measure_sending(moves, part, settings, distribution, progress.step, found)
         for name, reason in results.left_out.items():
             progress.note(f"left out: {name}: {reason}")
 
@@ -108,12 +119,15 @@ def _measure(settings: Settings, console: Console, results: Results) -> None:
 def _disks(directory: Path, settings: Settings, progress: "_Steps") -> AbstractContextManager[BenchDisks]:
     if settings.directory is not None:
         return directory_disks(directory, settings.disks)
-    return loop_disks(directory, settings.fstype, settings.disks, needed_bytes(settings), progress.note)
+    needed = needed_bytes(settings)
+    if Part.MOVES in settings.parts:
+        needed = max(needed, needed_by_moves(settings))
+    return loop_disks(directory, settings.fstype, settings.disks, needed, progress.note)
 
 
 def _tool_versions(settings: Settings) -> dict[str, str]:
     found = {"mergerfs": targets.mergerfs_version() or "none"}
-    if Part.BROKER in settings.parts:
+    if {Part.BROKER, Part.MOVES} & set(settings.parts):
         found["RocketMQ"] = rocketmq.VERSIONS[0]
     return found
 
@@ -125,7 +139,7 @@ def _write(results: Results, directory: Path, console: Console) -> None:
     lack = why_no_plot()
     if lack:
         console.print(lack)
-    elif results.series:
+    elif compared(results.series):
         draw(results.series, directory / _PLOT)
     console.print(f"results in {directory}")
 
@@ -137,6 +151,8 @@ def _count_steps(settings: Settings) -> int:
         rounds += 5 * (len(DATA_WORKLOADS) + 1)
     if Part.BROKER in settings.parts:
         rounds += 2
+    if Part.MOVES in settings.parts:
+        rounds += 3 * len(RATE)
     return rounds * settings.rounds + (
         settings.kills * len(settings.loads) if Part.RECOVERY in settings.parts else 0
     )

@@ -16,11 +16,13 @@ Tell = Callable[[str], None]
 
 @dataclass(slots=True)
 class Series:
-    """Results of one workload, by target and round; more is better."""
+    """Results of one workload, by target and round; more is better, unless the unit is one of time."""
 
     workload: str
     unit: str
     about: str
+    baseline: str = NATIVE
+    """The target that the others are compared with."""
     values: dict[str, list[float]] = field(default_factory=dict)
     details: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
@@ -29,12 +31,12 @@ class Series:
         if detail is not None:
             self.details.setdefault(target, []).append(detail)
 
-    def ratios(self, target: str, baseline: str = NATIVE) -> list[float]:
-        """One ratio per round; empty if one of the two was not measured."""
-        pairs = zip(self.values.get(target, []), self.values.get(baseline, []), strict=False)
+    def ratios(self, target: str, baseline: str | None = None) -> list[float]:
+        """One ratio per round, by default to the baseline; empty if one of the two was not measured."""
+        pairs = zip(self.values.get(target, []), self.values.get(baseline or self.baseline, []), strict=False)
         return [round(value / base, 4) for value, base in pairs if base]
 
-    def ratio(self, target: str, baseline: str = NATIVE) -> float | None:
+    def ratio(self, target: str, baseline: str | None = None) -> float | None:
         found = self.ratios(target, baseline)
         return median(found) if found else None
 
@@ -43,14 +45,15 @@ class Series:
             "workload": self.workload,
             "unit": self.unit,
             "about": self.about,
+            "baseline": self.baseline,
             "targets": {
                 target: {
                     "values": values,
                     "median": median(values),
                     "min": min(values),
                     "max": max(values),
-                    "ratios_to_native": self.ratios(target),
-                    "ratio_to_native": self.ratio(target),
+                    "ratios": self.ratios(target),
+                    "ratio": self.ratio(target),
                     **({"details": self.details[target]} if target in self.details else {}),
                 }
                 for target, values in self.values.items()

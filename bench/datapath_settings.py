@@ -12,6 +12,7 @@ class Part(Enum):
     DATA = "data"
     BROKER = "broker"
     RECOVERY = "recovery"
+    MOVES = "moves"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,13 @@ class Settings:
     """Number of kills of the daemon for each load."""
     loads: tuple[int, ...] = (0,)
     """Busy processes per processor while daemons are killed."""
+    cold_bytes: int = 3072 * MIB
+    """Messages that a broker has written before, which are moved while it takes others."""
+    move_rate: int = 20 * MIB
+    """Bytes per second of a move with a given rate."""
+    move_window_s: float = 10.0
+    move_windows: int = 3
+    move_changes: int = 4
 
     def as_json(self) -> dict[str, Any]:
         directory = str(self.directory) if self.directory is not None else None
@@ -64,10 +72,14 @@ QUICK: dict[str, Any] = {
     "listed": 50,
     "listings": 2,
     "messages": 600,
-    "sync_messages": 200,
+    "sync_messages": 1000,
     "warm_up_messages": 50,
     "body_bytes": KIB,
     "broker_segment_bytes": MIB,
     "kills": 2,
+    "cold_bytes": 64 * MIB,
+    "move_rate": 4 * MIB,
+    "move_window_s": 1.0,
+    "move_changes": 1,
 }
 """For tests: every step runs, but the figures are meaningless."""

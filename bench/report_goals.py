@@ -1,4 +1,4 @@
-"""The goals of design.md that this benchmark measures."""
+"""The goals of this benchmark that are ratios of two targets."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -6,9 +6,11 @@ from typing import Any
 
 from commitlogfs.bench import broker_bench
 from commitlogfs.bench.datapath_rounds import Series
+from commitlogfs.bench.moves import sending
 from commitlogfs.bench.targets import MERGERFS, MOUNT, NATIVE
 
 DATA_FLOOR, BROKER_FLOOR = 0.95, 0.97
+MOVE_FLOOR, MOVE_P99_CEILING = 0.95, 1.2
 _AGAINST_NATIVE = ("append-sync", "append", "read-cold", "read-warm", "random-cold")
 _AGAINST_MERGERFS = {"append-sync": 2.0, "append": 2.0, "read-cold": 1.0, "read-warm": 1.0, "random-cold": 1.0}
 _BROKER = (broker_bench.SEND_ASYNC, broker_bench.SEND_SYNC, broker_bench.CONSUME)
@@ -16,31 +18,50 @@ _BROKER = (broker_bench.SEND_ASYNC, broker_bench.SEND_SYNC, broker_bench.CONSUME
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A median ratio that must not be below `floor`. `ratio` is None if it was not measured."""
+    """A median ratio that must not be below `floor`, or not above `ceiling`. `ratio` is None if it was not
+    measured."""
 
     workload: str
     against: str
     ratio: float | None
-    floor: float
+    floor: float | None = None
+    ceiling: float | None = None
+    target: str = MOUNT
+
+    @property
+    def required(self) -> str:
+        return f">= {self.floor:g}" if self.floor is not None else f"<= {self.ceiling:g}"
 
     @property
     def verdict(self) -> str:
         if self.ratio is None:
             return "not measured"
-        return "met" if self.ratio >= self.floor else f"missed by {(self.floor - self.ratio) / self.floor:.1%}"
+        missed = 0.0
+        if self.floor is not None:
+            missed = (self.floor - self.ratio) / self.floor
+        elif self.ceiling is not None:
+            missed = (self.ratio - self.ceiling) / self.ceiling
+        return f"missed by {missed:.1%}" if missed > 0 else "met"
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "verdict": self.verdict}
 
 
 def goals(series: Sequence[Series]) -> list[Goal]:
-    """Goals of the workloads that ran, for the mount with passthrough."""
+    """Goals of the workloads that ran: for the mount with passthrough, and for moves."""
     ran = {one.workload: one for one in series}
     wanted = [(name, NATIVE, DATA_FLOOR) for name in _AGAINST_NATIVE]
     wanted += [(name, MERGERFS, floor) for name, floor in _AGAINST_MERGERFS.items()]
     wanted += [(name, NATIVE, BROKER_FLOOR) for name, _ in _BROKER]
-    return [
+    found = [
         Goal(name, against, ran[name].ratio(MOUNT, against), floor)
         for name, against, floor in wanted
         if name in ran
     ]
+    for name in (name for name in sending.RATE.values() if name in ran):
+        ratio = ran[name].ratio(sending.MOVING)
+        found.append(Goal(name, sending.STILL, ratio, MOVE_FLOOR, target=sending.MOVING))
+    for name in (name for name in sending.P99.values() if name in ran):
+        ratio = ran[name].ratio(sending.MOVING)
+        found.append(Goal(name, sending.STILL, ratio, ceiling=MOVE_P99_CEILING, target=sending.MOVING))
+    return found

@@ -19,12 +19,17 @@ def why_no_plot() -> str:
     return ""
 
 
+def compared(series: Sequence[Series]) -> list[Series]:
+    """The workloads that the plot shows: those with ratios to native."""
+    return [one for one in series if one.baseline == NATIVE and one.values.keys() - {NATIVE}]
+
+
 def draw(series: Sequence[Series], path: Path) -> None:
     """Bars of the median ratios with lines from the smallest to the largest; the format is that of the suffix."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    shown = [one for one in series if one.values.keys() - {NATIVE}]
+    shown = compared(series)
     figure = Figure(figsize=(10, 0.62 * len(shown) + 1.4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

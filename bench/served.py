@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from commitlogfs.bench import sweep
+from commitlogfs.console.errors import UserError
 from commitlogfs.mount.location import control_socket, runtime_directory
 
 READY_TIMEOUT_S = 60.0
@@ -140,11 +141,19 @@ class ServedPool:
         lines = [line for line in self.log_text().splitlines() if f"event={event} " in line]
         return {key: value.strip('"') for key, value in _FIELD.findall(lines[-1])} if lines else {}
 
+    def ask(self, verb: str, **arguments: object) -> dict[str, Any]:
+        """The daemon's answer to a request of a command, without the time that a command takes to start. Raises
+        CommandFailedError."""
+        try:
+            path = self._runtime / f"{self.config.stem}.sock"
+            return control_socket.ask(path, verb, control_socket.PEER_TIMEOUT_S, **arguments)
+        except UserError as error:
+            raise CommandFailedError(f"{verb}: {error}") from None
+
     def daemon_pid(self) -> int:
         """Process id of the daemon, read without another process: on a busy machine a process takes seconds to
         start."""
-        path = self._runtime / f"{self.config.stem}.sock"
-        pid: int = control_socket.ask(path, "status")["daemon"]["pid"]
+        pid: int = self.ask("status")["daemon"]["pid"]
         return pid
 
     def status(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ class Part(StrEnum):
     DATA = "data"
     BROKER = "broker"
     RECOVERY = "recovery"
+    MOVES = "moves"
 
 
 class Filesystem(StrEnum):
@@ -55,6 +56,18 @@ def bench(
             min=0, help="Busy processes per processor while daemons are killed; may be repeated.", show_default="0"
         ),
     ] = None,
+    cold: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Size of the messages that are moved while a broker takes others.",
+            show_default="3GiB",
+        ),
+    ] = None,
+    move_rate: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Bytes per second of a move with --rate.", show_default="20MiB"),
+    ] = None,
     body: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Size of a message body.", show_default="4KiB")
     ] = None,
@@ -65,7 +78,8 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as one JSON document.")] = False,
 ) -> None:
     """Measure the mount, with and without passthrough, beside the bare disks and mergerfs, then a RocketMQ
-    broker, then the time until the mount answers again when its daemon is killed.
+    broker, then the time until the mount answers again when its daemon is killed, then what moves of segments
+    between disks cost a broker.
 
     Needs root. Makes its own disks and pool and removes them again; no existing mount is touched, but caches
     are dropped on the whole machine.
@@ -84,6 +98,8 @@ def bench(
         "sync_messages": None if messages is None else max(1, messages // 3),
         "body_bytes": _size("--body", body, 1),
         "kills": kills,
+        "cold_bytes": _size("--cold", cold, _MIB),
+        "move_rate": _size("--move-rate", move_rate, _MIB),
         "loads": tuple(load) if load else None,
     }
     parts = tuple(datapath_settings.Part) if only is None else (datapath_settings.Part(only.value),)

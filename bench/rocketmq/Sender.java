@@ -1,7 +1,9 @@
 package commitlogfs;
 
+import java.io.BufferedReader;
 import java.io.FileOutputStream;
 import java.io.IOException;
+import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.util.Locale;
 import java.util.concurrent.atomic.AtomicLong;
@@ -13,7 +15,9 @@ import org.apache.rocketmq.common.message.Message;
 /**
  * Sends numbered messages synchronously from several threads.
  *
- * <p>Ends after --count messages, after --duration seconds, or with --until-eof when stdin closes. A message counts as
+ * <p>Ends after --count messages, after --duration seconds, or with --until-eof when stdin closes. With --batches, each
+ * line on stdin is a number of messages that are sent then, with a result for them alone; nothing is sent between two
+ * batches, and the end of stdin ends the run. A message counts as
  * acknowledged only with SEND_OK; then one line "sequence offsetMsgId queueId queueOffset" is written to --acked with a
  * single write(2), so that killing this process loses none. With --retry a failed message is sent again until it is
  * acknowledged or the run ends; it may then be stored twice, as with any producer.
@@ -41,19 +45,24 @@ final class Sender {
     private DefaultMQProducer producer;
 
     Sender(Options options) {
+        this(options, options.number("start", 0), options.number("count", Long.MAX_VALUE));
+    }
+
+    private Sender(Options options, long start, long count) {
         this.options = options;
+        this.start = start;
+        this.count = count;
         sizeBytes = (int) options.number("size", 1024);
         if (sizeBytes < Bodies.MIN_BYTES) {
             throw new IllegalArgumentException("--size must be at least " + Bodies.MIN_BYTES);
         }
-        start = options.number("start", 0);
-        count = options.number("count", Long.MAX_VALUE);
         rate = options.real("rate", 0);
         retry = options.flag("retry");
         tags = options.flag("tags") ? options.text("tags").split(",") : new String[0];
         endNs = options.flag("duration") ? startedNs + (long) (options.real("duration", 0) * 1e9) : Long.MAX_VALUE;
-        if (count == Long.MAX_VALUE && endNs == Long.MAX_VALUE && !options.flag("until-eof")) {
-            throw new IllegalArgumentException("one of --count, --duration, --until-eof is required");
+        boolean ends = count != Long.MAX_VALUE || endNs != Long.MAX_VALUE || options.flag("until-eof");
+        if (!ends && !options.flag("batches")) {
+            throw new IllegalArgumentException("one of --count, --duration, --until-eof, --batches is required");
         }
     }
 
@@ -70,12 +79,38 @@ final class Sender {
         producer.setPollNameServerInterval(1000);
         producer.setHeartbeatBrokerInterval(5000);
         producer.start();
+        if (options.flag("batches")) {
+            boolean good = sendBatches();
+            producer.shutdown();
+            return good;
+        }
         if (options.flag("until-eof")) {
             endAtEof();
         }
         if (options.flag("progress")) {
             reportEverySecond();
         }
+        sendInThreads();
+        producer.shutdown();
+        return count == Long.MAX_VALUE || endNs != Long.MAX_VALUE || options.flag("until-eof") || acked.get() == count;
+    }
+
+    private boolean sendBatches() throws Exception {
+        boolean good = true;
+        long first = start;
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            Sender batch = new Sender(options, first, Long.parseLong(line));
+            batch.producer = producer;
+            batch.ackedFile = ackedFile;
+            batch.sendInThreads();
+            good &= batch.acked.get() == batch.count;
+            first += batch.count;
+        }
+        return good;
+    }
+
+    private void sendInThreads() throws InterruptedException {
         Thread[] threads = new Thread[(int) options.number("threads", 4)];
         for (int i = 0; i < threads.length; i++) {
             threads[i] = new Thread(this::sendAll, "sender-" + i);
@@ -86,8 +121,6 @@ final class Sender {
         }
         ended = true;
         print("result");
-        producer.shutdown();
-        return count == Long.MAX_VALUE || endNs != Long.MAX_VALUE || options.flag("until-eof") || acked.get() == count;
     }
 
     private void sendAll() {

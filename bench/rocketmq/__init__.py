@@ -26,6 +26,7 @@ from commitlogfs.bench.rocketmq.nameserver import NameServer
 from commitlogfs.bench.rocketmq.store_writer import Settings, StoreRun, write_stores
 from commitlogfs.bench.rocketmq.workload import (
     AckedMessage,
+    BatchSender,
     ConsumeResult,
     FirstMessage,
     ReceivedMessage,
@@ -44,6 +45,7 @@ __all__ = [
     "VERSIONS",
     "AckedMessage",
     "ArtifactsUnavailableError",
+    "BatchSender",
     "Broker",
     "ConsumeResult",
     "Distribution",

@@ -1,8 +1,11 @@
 """Producers and consumers: typed wrappers around the Java helper."""
 
 import json
+import os
+import select
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -149,6 +152,70 @@ class Sender:
         err = self._stderr.read().decode(errors="replace")
         self._stderr.close()
         return _send_result(_last_result("send", out, err, self._process.returncode), self.acked)
+
+
+class BatchSender:
+    """A producer that sends a batch of messages whenever it is asked to, and stays warm between two; killed at the
+    end of the block."""
+
+    def __init__(
+        self, distribution: Distribution, name_server: str, topic: str, *, size_bytes: int, threads: int
+    ) -> None:
+        command = _helper(distribution, "send", name_server, topic)
+        command += ["--size", str(size_bytes), "--threads", str(threads), "--batches"]
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the sender
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            start_new_session=True,
+            bufsize=0,
+        )
+        self._unread = b""
+
+    def send(self, count: int, timeout_s: float = 300.0) -> SendResult:
+        """Send `count` messages. WorkloadFailedError unless all were acknowledged in time."""
+        assert self._process.stdin is not None
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._process.stdin.write(f"{count}\n".encode())
+        except BrokenPipeError:
+            raise WorkloadFailedError(f"the sender has ended:\n{self._errors()}") from None
+        while not (line := self._next_line(deadline)).startswith(b'{"event":"result"'):
+            pass
+        result = _send_result(json.loads(line), None)
+        if result.sent != count:
+            raise WorkloadFailedError(f"{result.sent} of {count} messages were acknowledged: {result.last_error}")
+        return result
+
+    def _next_line(self, deadline: float) -> bytes:
+        assert self._process.stdout is not None
+        while b"\n" not in self._unread:
+            if not select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise WorkloadFailedError("the sender has not sent a batch in time")
+            part = os.read(self._process.stdout.fileno(), 65536)
+            if not part:
+                raise WorkloadFailedError(f"the sender has ended:\n{self._errors()}")
+            self._unread += part
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+    def _errors(self) -> str:
+        self._stderr.seek(0)
+        return self._stderr.read().decode(errors="replace")[-2000:]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 def send(

@@ -7,16 +7,16 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support.bench_runs import assert_nothing_left, bench_command, environment, run_bench, series
 from support.waiting import eventually
 
 from commitlogfs.bench import datapath, targets
 from commitlogfs.bench import datapath_content as content
 from commitlogfs.bench.catalog_figures import WrongResultError
-from commitlogfs.bench.datapath_rounds import Series, in_turn
+from commitlogfs.bench.datapath_rounds import in_turn
 from commitlogfs.bench.datapath_settings import QUICK, Part, Settings
 from commitlogfs.bench.datapath_workloads import append, fill_for_readers, read_cold
 from commitlogfs.bench.report import Results, as_markdown
@@ -30,41 +30,15 @@ DATA = ("append-sync", "append", "read-cold", "read-warm", "random-cold", "reade
 BROKER = ("send-async", "send-sync", "consume", "catch-up-cold")
 
 
-def bench_command(*arguments: str) -> list[str]:
-    return [str(Path(sys.executable).with_name("commitlogfs")), "bench", *arguments]
-
-
-def environment(workdir: Path) -> dict[str, str]:
-    return {**os.environ, "TMPDIR": str(workdir), "NO_COLOR": "1", "COLUMNS": "160"}
-
-
-def run_bench(workdir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        bench_command(*arguments),
-        env=environment(workdir),
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-
-
-def assert_nothing_left(workdir: Path) -> None:
-    assert mountinfo.mounts_below(workdir) == ()
-    assert list(workdir.iterdir()) == []
-    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
-        assert str(workdir) not in backing.read_text()
-
-
 def assert_measured(document: dict[str, Any], names: tuple[str, ...], measured: set[str], rounds: int) -> None:
     found = {workload["workload"]: workload for workload in document["workloads"]}
     assert tuple(found) == names
     for workload in found.values():
         assert set(workload["targets"]) == measured, workload["workload"]
         for figures in workload["targets"].values():
-            assert len(figures["values"]) == len(figures["ratios_to_native"]) == rounds
+            assert len(figures["values"]) == len(figures["ratios"]) == rounds
             assert 0 < figures["min"] <= figures["median"] <= figures["max"]
-        assert workload["targets"]["native"]["ratio_to_native"] == 1
+        assert workload["targets"]["native"]["ratio"] == 1
 
 
 @pytest.mark.mounted
@@ -233,14 +207,6 @@ def test_each_target_comes_after_each_other_equally_often(count):
     assert len(pairs) == count * (count - 1)
     assert len(set(pairs.values())) == 1
     assert {order[0] for order in rounds} == set(items)
-
-
-def series(**values: list[float]) -> Series:
-    found = Series("append", "MB/s", "")
-    for target, figures in values.items():
-        for figure in figures:
-            found.add(target, figure)
-    return found
 
 
 def test_ratios_compare_within_a_round():
