@@ -126,6 +126,21 @@ static PyObject *py_fstatfs_type(PyObject *Py_UNUSED(module), PyObject *args)
     return PyLong_FromUnsignedLong((uint32_t)found.f_type); /* a magic number of 32 bits, signed on some machines */
 }
 
+static PyObject *py_sync_file_range(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int fd, result;
+    long long offset, length;
+    unsigned int flags;
+    if (!PyArg_ParseTuple(args, "iLLI:sync_file_range", &fd, &offset, &length, &flags))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    result = sync_file_range(fd, offset, length, flags);
+    Py_END_ALLOW_THREADS
+    if (result < 0)
+        return PyErr_SetFromErrno(PyExc_OSError);
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_stat_fd(PyObject *Py_UNUSED(module), PyObject *args)
 {
     int fd, result;
@@ -270,6 +285,7 @@ static PyMethodDef methods[] = {
     {"mlockall", py_mlockall, METH_VARARGS, "mlockall(flags)"},
     {"umount2", py_umount2, METH_VARARGS, "umount2(path, flags)"},
     {"fstatfs_type", py_fstatfs_type, METH_VARARGS, "fstatfs_type(fd) -> magic number of the filesystem"},
+    {"sync_file_range", py_sync_file_range, METH_VARARGS, "sync_file_range(fd, offset, length, flags)"},
     {"stat_fd", py_stat_fd, METH_VARARGS, "stat_fd(fd) -> packed attributes"},
     {"stat_names", py_stat_names, METH_VARARGS, "stat_names(dirfd, names) -> list of packed attributes or errno"},
     {"stat_changes", py_stat_changes, METH_VARARGS,
@@ -290,6 +306,7 @@ static int add_constants(PyObject *module)
         {"MCL_FUTURE", MCL_FUTURE},
         {"MCL_ONFAULT", MCL_ONFAULT},
         {"MNT_DETACH", MNT_DETACH},
+        {"SYNC_FILE_RANGE_WAIT_BEFORE", SYNC_FILE_RANGE_WAIT_BEFORE},
         {"UMOUNT_NOFOLLOW", UMOUNT_NOFOLLOW},
         {"PACKED_SIZE", sizeof(struct packed_attributes)},
     };

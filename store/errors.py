@@ -80,8 +80,16 @@ class SegmentChangedError(StoreError):
     """A segment was written while it was copied, so the copy is worth nothing."""
 
 
+class SegmentUnreadableError(StoreError):
+    """No block of a segment can be read, so nothing of it can be salvaged."""
+
+
 class VerificationError(StoreError):
-    """A copy does not hold what was written to it."""
+    """A copy does not hold what was written to it, or what was checked before."""
+
+
+class RottenSegmentError(VerificationError):
+    """The content of a segment differs from its checksum: its disk has changed it."""
 
 
 class ForeignFileError(DiskError):

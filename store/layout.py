@@ -23,6 +23,22 @@ XATTR_JOINING = "user.commitlogfs.joining"
 XATTR_MOVED_FROM = "user.commitlogfs.moved-from"
 """Mark of a segment's copy on another disk, until the file that it was copied from is gone."""
 
+XATTR_UNREADABLE = "user.commitlogfs.unreadable"
+"""Ranges of a segment that could not be read when it was moved away from a failing disk."""
+
+XATTR_RESTORED = "user.commitlogfs.restored"
+"""Mark of a restored segment until a process opens it for writing, as a broker does: a broker that was running does
+not know the segment."""
+
+XATTR_CHECKSUM = "user.commitlogfs.xxh3"
+"""Checksum of a sealed segment (store/checksum.py)."""
+
+XATTR_VERDICT = "user.commitlogfs.verdict"
+"""Verdict of a scrub on a damaged segment, until it is cleared (store/scrub/verdict.py)."""
+
+XATTR_SCRUB = "user.commitlogfs.scrub"
+"""How far the scrub of a disk is (store/scrub/progress.py)."""
+
 RETIRED_DIRECTORY = b".commitlogfs"
 
 IGNORED_NAMES = frozenset({b"lost+found", RETIRED_DIRECTORY})

@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass, field
 from enum import Enum
 
+from commitlogfs.store.disks.lost_writes import LostWrite
 from commitlogfs.store.disks.membership import Cordon, DiskNumber, Drain
 from commitlogfs.store.errors import (
     DirectoryError,
@@ -33,6 +34,11 @@ class DiskState(Enum):
     """To become empty: it gets no new segments, and its segments are moved to other disks, or expire."""
     OFFLINE = "offline"
     FAILED = "failed"
+    UNREADABLE = "unreadable"
+    """Checks can read none of its segments: it gets no new ones, whether it can be written or not."""
+    UNRESPONSIVE = "unresponsive"
+    """A check has no answer, and its device ends no requests. Only reported: the rules see RW until it is
+    FAILED."""
 
 
 @dataclass(slots=True)
@@ -68,18 +74,45 @@ class Disk:
     """Whether the last probe of this disk found its filesystem read-only."""
     unreadable_since_s: float | None = None
     """Monotonic time since which no probe could read a segment of it."""
+    lost_writes: tuple[LostWrite, ...] = ()
+    """Writes to segments that are still in the log, which memory shows and the disk does not have."""
+    is_unresponsive: bool = False
+    """Whether a check of it has no answer (store/disks/check_policy.py)."""
+    unreadable_reason: str = ""
+    """Why the latest checks could read no segment of it; "" if they could."""
 
     @property
     def last_error(self) -> str:
+        if self.last_failure is None and self.is_unreadable:
+            return f"{self.path}: none of the blocks that were tried can be read ({self.unreadable_reason})"
         return "" if self.last_failure is None else str(self.last_failure)
 
     @property
+    def is_unreadable(self) -> bool:
+        return bool(self.unreadable_reason)
+
+    @property
     def present_state(self) -> DiskState:
-        """State that also shows failure: FAILED while no segment can be made there.
+        """State that also shows failure: FAILED while no segment can be made there, UNREADABLE while none can be
+        read.
 
         statvfs may show such a disk as writable and empty. One create that fails is not enough.
         """
-        return DiskState.FAILED if self.is_failing and self.state is DiskState.RW else self.intended_state
+        if self.state is DiskState.RW and self.is_failing:
+            return DiskState.FAILED
+        if self.state is DiskState.RW and self.is_unreadable:
+            return DiskState.UNREADABLE
+        return self.intended_state
+
+    @property
+    def reported_state(self) -> DiskState:
+        """State for people, which also shows a disk that has not answered for seconds, and a read-only one that
+        cannot be read."""
+        if self.is_unresponsive:
+            return DiskState.UNRESPONSIVE
+        if self.is_unreadable and self.present_state is not DiskState.FAILED:
+            return DiskState.UNREADABLE
+        return self.present_state
 
     @property
     def intended_state(self) -> DiskState:
@@ -99,6 +132,11 @@ class Disk:
     def is_troubled(self) -> bool:
         """Whether removing a segment there is likely to fail."""
         return self.is_failing or self.is_read_only or self.suspected_since_s is not None
+
+    @property
+    def forbids_writes(self) -> bool:
+        """Whether nothing can change there: the filesystem is read-only, or the configuration says so."""
+        return self.is_read_only or self.state is DiskState.RO
 
     def close(self) -> None:
         if self.dirfd >= 0:

@@ -1,7 +1,11 @@
-"""Growth rate of the log, and the time when a disk reaches its next threshold. Pure."""
+"""Growth rate of the log, and the times when a disk reaches its next threshold or is empty. Pure."""
 
+import bisect
+import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.thresholds import Thresholds
@@ -10,6 +14,9 @@ WINDOW_S = 120.0
 """Length of the latest period over which the rate is measured."""
 IDLE_S = 30.0
 """Time after which a log that does not grow is idle. It is longer than the time between two measurements."""
+DAY_S = 86_400
+_APART_S = 300.0
+"""About one of the removed segments that were changed in this time is kept: fewer than 300 of a day."""
 _SHORTEST_S = 0.5
 """Shortest time between two measurements that give a rate."""
 
@@ -72,19 +79,142 @@ class Growth:
         return (last - first) / (ended_s - began_s)
 
 
-def seconds_until_expired(
-    room_bytes: int, written_since_bytes: int, bytes_per_second: float, lifetime_left_s: float | None
-) -> float | None:
-    """Seconds until a disk that gets no new segments is empty, if nothing is copied; None if that is not known.
+EndOf = Callable[[int], tuple[float, int]]
+"""Returns when a segment, by its number from the oldest on, was changed last (wall time), and the log offset at its
+end."""
 
-    `room_bytes` is what the other disks can hold of the log before old segments are deleted for lack of space: when
-    they hold that much that is newer, the disk's segments are gone. `written_since_bytes` of it were written after
-    the disk's newest segment. `lifetime_left_s` is the time until that segment is as old as those that were deleted
-    lately; None if none was.
+
+class _Removed(NamedTuple):
+    changed_s: float
+    age_s: float
+    end_offset: int
+
+
+class Removals:
+    """Segments that were removed from the beginning of a log, over about a day.
+
+    A broker removes expired segments in certain hours, and a log that fills its disks loses more at noon than at
+    night. So the age at which a segment is removed depends on the time of the day at which it was written.
     """
-    known = [] if lifetime_left_s is None else [max(0.0, lifetime_left_s)]
-    if bytes_per_second > 0:
-        known.append(max(0.0, (room_bytes - written_since_bytes) / bytes_per_second))
+
+    def __init__(self) -> None:
+        self._removed: deque[_Removed] = deque()
+        """In the order of `changed_s`; not each of those close together."""
+
+    def record(self, changed_s: float, now_s: float, end_offset: int) -> None:
+        """A segment was removed that was changed last at `changed_s`, in wall time."""
+        if self._removed and changed_s < self._removed[-1].changed_s:
+            self._removed.clear()
+        if len(self._removed) > 1 and changed_s - self._removed[-2].changed_s < _APART_S:
+            self._removed.pop()
+        self._removed.append(_Removed(changed_s, now_s - changed_s, end_offset))
+        while self._removed[0].changed_s < changed_s - DAY_S - _APART_S:
+            self._removed.popleft()
+
+    def lifetime(self, changed_s: float) -> float | None:
+        """Age at which a segment that was changed last at `changed_s` is removed if the days are alike.
+
+        It is the age of one from the same time of an earlier day, else of the latest one. None if none was removed.
+        """
+        if not self._removed:
+            return None
+        days = math.ceil((changed_s - self._removed[-1].changed_s) / DAY_S)
+        same_time_s = changed_s - days * DAY_S
+        if same_time_s < self._removed[0].changed_s:
+            return self._removed[-1].age_s
+        index = bisect.bisect_left(self._removed, same_time_s, key=lambda removed: removed.changed_s)
+        return self._removed[min(index, len(self._removed) - 1)].age_s
+
+    def shortest_lifetime(self) -> float | None:
+        """None if no segment was removed."""
+        return min((removed.age_s for removed in self._removed), default=None)
+
+    def history(self, count: int, end_of: EndOf) -> "WriteHistory":
+        """History of a log with `count` sealed segments, and of those that were removed."""
+        removed = tuple(self._removed)
+
+        def end_of_all(index: int) -> tuple[float, int]:
+            if index < len(removed):
+                return removed[index].changed_s, removed[index].end_offset
+            return end_of(index - len(removed))
+
+        return WriteHistory(len(removed) + count, end_of_all)
+
+
+class WriteHistory:
+    """How much of a log was written when, by the changes of its sealed segments."""
+
+    def __init__(self, count: int, end_of: EndOf) -> None:
+        self._count = count
+        self._end_of = end_of
+
+    def seconds_to_write(self, count: int, now_s: float) -> float | None:
+        """Seconds until `count` more bytes are written if the latest whole days, at most a week, repeat.
+
+        None if less than a day is known, or nothing was written in these days.
+        """
+        days = min(int((now_s - self._end_of(0)[0]) / DAY_S), 7) if self._count else 0
+        if not days:
+            return None
+        period_s = days * DAY_S
+        begin_s = now_s - period_s
+        begin = self._written_at(begin_s)
+        in_period = self._written_at(now_s) - begin
+        if in_period <= 0:
+            return None
+        periods, left = divmod(count, in_period)
+        seconds = range(period_s + 1)
+        within_s = bisect.bisect_left(seconds, left, key=lambda s: self._written_at(begin_s + s) - begin)
+        return periods * period_s + within_s
+
+    def _written_at(self, time_s: float) -> float:
+        """Log offset, in proportion to the time between the ends of two segments."""
+        after = bisect.bisect_right(range(self._count), time_s, key=lambda index: self._end_of(index)[0])
+        if after == 0:
+            return self._end_of(0)[1]
+        from_s, low = self._end_of(after - 1)
+        if after == self._count:
+            return low
+        to_s, high = self._end_of(after)
+        return low + (high - low) * (time_s - from_s) / (to_s - from_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """Facts about a disk that gets no new segments, from which follows when its segments are gone."""
+
+    now_s: float
+    """Wall time."""
+    changed_s: float
+    """When its newest segment was changed last."""
+    bytes_to_clean: int
+    """Bytes that have to be written until the other disks are at `clean` with segments that are newer than the
+    disk's: from then on, expired segments are removed at any hour."""
+    bytes_to_force: int
+    """The same for `force`: from then on, segments are removed for lack of space."""
+    bytes_per_second: float
+    """Present rate of the log. It counts while less than a day of the log is known."""
+
+
+def seconds_until_expired(facts: Expiry, history: WriteHistory, removals: Removals) -> float | None:
+    """Seconds until the disk is empty, if nothing is copied and the next days are as the last ones; None if that is
+    not known."""
+
+    def seconds_to_write(count: int) -> float:
+        seconds = history.seconds_to_write(max(0, count), facts.now_s)
+        return max(0.0, count / facts.bytes_per_second) if seconds is None else seconds
+
+    def seconds_left(lifetime_s: float) -> float:
+        return max(0.0, facts.changed_s + lifetime_s - facts.now_s)
+
+    known = []
+    lifetime_s, shortest_s = removals.lifetime(facts.changed_s), removals.shortest_lifetime()
+    if lifetime_s is not None:
+        known.append(seconds_left(lifetime_s))
+    if facts.bytes_per_second > 0:
+        known.append(seconds_to_write(facts.bytes_to_force))
+        if shortest_s is not None:
+            known.append(max(seconds_left(shortest_s), seconds_to_write(facts.bytes_to_clean)))
     return min(known, default=None)
 
 

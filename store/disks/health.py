@@ -1,14 +1,18 @@
 """States of a disk in trouble, from its errors.
 
-    in backoff  a create has failed: the disk is tried last for some seconds
-    suspected   a create, or a sync, has failed for another reason than space; the fault may pass. The disk's fill
-                level still counts, but no segment is removed from it, nor any segment after its oldest one
-    failing     an attempt to make a segment has failed again, or had no answer for SUSPECT_S. The fill level does
-                not count
-    lost        no probe could read a segment of it for LOST_AFTER_S. Its segments count as absent
+    in backoff    a create has failed: the disk is tried last for some seconds
+    suspected     a create, a sync or a check has failed for another reason than space; the fault may pass. The
+                  disk's fill level still counts, but no segment is removed from it, nor any after its oldest
+    unresponsive  a check has no answer: the disk is suspected, and tried last until it answers
+    failing       an attempt to make a segment has failed again, or had no answer for SUSPECT_S. The fill level
+                  does not count
+    lost          no probe could read a segment of it for LOST_AFTER_S. Its segments count as absent
+    unreadable    checks can read none of its segments. It is tried last, and its fill level does not count;
+                  segments are removed from it as from any disk, as long as that works
 
-A create or a probe that succeeds, or that fails only for lack of space, ends the last three. A successful create
-also ends the backoff.
+A create or a probe that succeeds, or that fails only for lack of space, ends suspected, failing and lost. A
+successful create also ends the backoff, the answer to a check ends unresponsive and what began with it, and only
+checks that can read again end unreadable.
 """
 
 from commitlogfs.store.disks.disk import Disk, DiskState
@@ -46,6 +50,7 @@ def record_success(disk: Disk) -> None:
     """Record a successful create, which ends all trouble."""
     disk.last_failure = None
     disk.retry_at_s = 0.0
+    disk.is_unresponsive = False
     _end_suspicion(disk)
 
 
@@ -64,9 +69,12 @@ def record_attempt(disk: Disk, error: DiskError | None, now_s: float) -> None:
     disk.is_failing = True
 
 
-def restore_trouble(disk: Disk, *, is_failing: bool, is_read_only: bool, since_s: float, now_s: float) -> None:
+def restore_trouble(
+    disk: Disk, *, is_failing: bool, is_read_only: bool, is_unresponsive: bool, since_s: float, now_s: float
+) -> None:
     """Restore the trouble that a former daemon had recorded. The disk is in backoff."""
     disk.is_failing = is_failing
+    disk.is_unresponsive = is_unresponsive
     disk.is_read_only = is_read_only
     disk.suspected_since_s = since_s
     disk.retry_at_s = now_s + BACKOFF_FAILED_S
@@ -78,6 +86,25 @@ def record_no_answer(disk: Disk, now_s: float) -> None:
     disk.unreadable_since_s = None
     if disk.suspected_since_s is not None and now_s - disk.suspected_since_s >= SUSPECT_S:
         disk.is_failing = True
+
+
+def record_silence(disk: Disk, since_s: float, now_s: float) -> None:
+    """Record a check that has no answer since `since_s`, and is proven to hang. Repeat it as long as that lasts."""
+    disk.is_unresponsive = True
+    disk.last_failure = DiskFailedError(disk.path, f"it has not answered for {now_s - since_s:.0f} s")
+    if disk.suspected_since_s is None:
+        disk.suspected_since_s = since_s
+    record_no_answer(disk, now_s)
+
+
+def record_answer(disk: Disk) -> None:
+    """Record the answer to a check of a disk that was unresponsive."""
+    record_success(disk)
+
+
+def record_unreadable(disk: Disk, reason: str) -> None:
+    """Record why checks can read no segment of a disk, or with "" that they can again."""
+    disk.unreadable_reason = reason
 
 
 def record_readability(disk: Disk, *, is_readable: bool, now_s: float) -> None:
@@ -100,5 +127,6 @@ def _end_suspicion(disk: Disk) -> None:
 
 
 def is_in_backoff(disk: Disk, now_s: float) -> bool:
-    """Whether the disk is in backoff: it failed a create a moment ago and is tried last."""
-    return disk.state is DiskState.RW and now_s < disk.retry_at_s
+    """Whether the disk is tried last: it failed a create a moment ago, does not answer, or cannot be read."""
+    is_bad = disk.is_unresponsive or disk.is_unreadable
+    return disk.state is DiskState.RW and (is_bad or now_s < disk.retry_at_s)

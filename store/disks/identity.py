@@ -6,8 +6,10 @@ user.commitlogfs.newest     decimal base offset of the newest segment of the who
                             a degraded mount knows whether the newest segment is absent
 user.commitlogfs.root       "MODE UID GID" of the mounted root directory (mode octal)
 user.commitlogfs.birth      mark of an unfinished `init` or `adopt`, which can be repeated
+user.commitlogfs.scrub      how far the scrub of the disk is (store/scrub/progress.py)
 """
 
+import errno
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +24,8 @@ from commitlogfs.store.disks.membership import (
     DrainMode,
     Member,
     Membership,
+    Rebalance,
+    RebalanceMode,
 )
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.files import durable
@@ -46,7 +50,11 @@ class Joining:
 
 
 LARGEST_IDENTITY_BYTES = 3600
-"""ext4 stores all attributes of a directory in one block of 4 KiB."""
+_OTHER_ATTRIBUTES_BYTES = 176
+"""Space for header, names and the values of all other attributes in a block of ext4 (fs/ext4/xattr.h)."""
+
+JOINING_BYTES = 136
+"""Space for the mark of a directory that joins, which it still has when it gets its identity."""
 
 NEW_ROOT_MODE = 0o750
 """Mode of the mounted directory of a new pool. It keeps other users out, as every file in it holds messages."""
@@ -90,17 +98,38 @@ def format_identity(identity: DiskIdentity) -> bytes:
                 for loss in identity.membership.losses
             ],
         }
+        rebalance = identity.membership.rebalance
+        if rebalance is not None:
+            document["rebalance"] = [rebalance.since_s, rebalance.mode.value, rebalance.rate]
+        if identity.membership.removed_before:
+            document["removed_before"] = identity.membership.removed_before
     return _compact(document)
 
 
-def require_recordable(identity: DiskIdentity) -> None:
-    """Raises PoolError if the identity does not fit the attributes of a directory on ext4."""
-    size = len(format_identity(identity))
-    if size > LARGEST_IDENTITY_BYTES:
+def require_recordable(identity: DiskIdentity, attribute_bytes: int) -> None:
+    """`attribute_bytes` is the smallest space for the attributes of a directory among the disks (FilesystemKind).
+    Raises PoolError if the identity does not fit."""
+    size, most = len(format_identity(identity)), _most_bytes(attribute_bytes)
+    if size > most:
+        larger = "" if most == LARGEST_IDENTITY_BYTES else ", or ext4 with blocks of 4 KiB (`mkfs.ext4 -b 4096`)"
         raise PoolError(
-            f"the list of members would have {size:,} bytes, and a disk can record {LARGEST_IDENTITY_BYTES:,}; "
-            "use shorter paths, or give shorter reasons to cordons"
+            f"the list of members would have {size:,} bytes, and a disk can record {most:,}; "
+            f"use shorter paths, or give shorter reasons to cordons{larger}"
         )
+
+
+def is_recordable(identity: DiskIdentity, attribute_bytes: int) -> bool:
+    """Whether `require_recordable` accepts it."""
+    return len(format_identity(identity)) <= _most_bytes(attribute_bytes)
+
+
+def has_room_beside(identity: DiskIdentity, attribute_bytes: int, further_bytes: int) -> bool:
+    """Whether a directory that records this identity has room for another attribute, which is less important."""
+    return len(format_identity(identity)) + _OTHER_ATTRIBUTES_BYTES + further_bytes <= attribute_bytes
+
+
+def _most_bytes(attribute_bytes: int) -> int:
+    return min(LARGEST_IDENTITY_BYTES, attribute_bytes - _OTHER_ATTRIBUTES_BYTES)
 
 
 def _compact(document: dict[str, Any]) -> bytes:
@@ -162,9 +191,16 @@ def _parse_membership(document: dict[str, Any]) -> Membership:
         Loss(int(number), str(path), int(since_s), tuple(Run(*map(int, run)) for run in runs))
         for number, path, since_s, runs in document.get("losses", ())
     )
+    rebalance = None
+    if document.get("rebalance") is not None:
+        since_s, mode, rate = document["rebalance"]
+        rebalance = Rebalance(int(since_s), RebalanceMode(mode), int(rate))
     highest = max((member.number for member in members), default=0)
     last = max(highest, int(document.get("last_number", 0)))
-    return Membership(members, int(document.get("generation", 0)), DiskNumber(last), losses)
+    removed_before = int(document.get("removed_before", 0))
+    return Membership(
+        members, int(document.get("generation", 0)), DiskNumber(last), losses, rebalance, removed_before
+    )
 
 
 def _require_sense(found: DiskIdentity) -> None:
@@ -193,8 +229,15 @@ def read_identity(dirfd: int, where: str) -> DiskIdentity | None:
 
 
 def write_identity(dirfd: int, identity: DiskIdentity) -> None:
-    """Raises OSError."""
-    durable.write_xattr(dirfd, layout.XATTR_IDENTITY, format_identity(identity))
+    """It takes the room of the scrub's progress if it needs that. Raises OSError."""
+    value = format_identity(identity)
+    try:
+        durable.write_xattr(dirfd, layout.XATTR_IDENTITY, value)
+    except OSError as error:
+        if error.errno != errno.ENOSPC or durable.read_xattr(dirfd, layout.XATTR_SCRUB) is None:
+            raise
+        durable.remove_xattr(dirfd, layout.XATTR_SCRUB)
+        durable.write_xattr(dirfd, layout.XATTR_IDENTITY, value)
 
 
 def format_joining(joining: Joining) -> bytes:

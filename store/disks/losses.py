@@ -4,8 +4,8 @@ Their gaps refuse no mount any more. They are recorded with the list of members,
 segments of a lost disk lie at nearly regular distances, because round-robin had put them there.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 from commitlogfs.store.segment import BaseOffset
@@ -33,6 +33,12 @@ class Run:
         number, rest = divmod(index - self.first, self.stride)
         return 0 <= number < self.count and rest < self.length
 
+    def indexes(self) -> Iterator[int]:
+        """The segments, in ascending order."""
+        for number in range(self.count):
+            begin = self.first + number * self.stride
+            yield from range(begin, begin + self.length)
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:
@@ -52,12 +58,58 @@ class Loss:
     def covers(self, index: int) -> bool:
         return any(run.covers(index) for run in self.runs)
 
+    def as_span(self) -> "Loss":
+        """The shortest record: everything from its first segment to its last one."""
+        length = self.end - min((run.first for run in self.runs), default=0)
+        return replace(self, runs=(Run(self.end - length, length, length, 1),) if self.runs else ())
+
+
+def still_lost(losses: Iterable[Loss], is_present: Callable[[int], bool]) -> tuple[Loss, ...]:
+    """The losses without the segments that are there again, whether restored or written anew: such a segment is no
+    accepted loss if it is lost once more. A loss stays as it is if what is left of it is too irregular: a single
+    run would cover segments that were never lost. Thousands of segments take some milliseconds."""
+    found = []
+    for loss in losses:
+        indexes = [index for run in loss.runs for index in run.indexes()]
+        left = [index for index in indexes if not is_present(index)]
+        runs = _runs(_ranges(left))
+        is_changed = len(left) < len(indexes) and len(runs) <= MOST_RUNS
+        found.append(replace(loss, runs=runs) if is_changed else loss)
+    return tuple(found)
+
+
+def _ranges(indexes: Iterable[int]) -> list[tuple[int, int]]:
+    """(first segment, number of segments) of segments in ascending order."""
+    found: list[tuple[int, int]] = []
+    for index in indexes:
+        if found and index == sum(found[-1]):
+            found[-1] = found[-1][0], found[-1][1] + 1
+        else:
+            found.append((index, 1))
+    return found
+
+
+def lost_before(first: int, losses: Iterable[Loss]) -> int:
+    """Number of accepted losses directly before segment `first`, with which the log begins."""
+    known, index = tuple(losses), first
+    while index and any(loss.covers(index - 1) for loss in known):
+        index -= 1
+    return first - index
+
 
 def runs_of(ranges: Iterable[tuple[int, int]]) -> tuple[Run, ...]:
     """Runs that cover these ranges (first segment, number of segments), which are in ascending order.
 
     Of ranges that are too irregular, one run covers everything from the first to the last.
     """
+    runs = _runs(ranges)
+    if len(runs) <= MOST_RUNS:
+        return runs
+    length = runs[-1].end - runs[0].first
+    return (Run(runs[0].first, length, length, 1),)
+
+
+def _runs(ranges: Iterable[tuple[int, int]]) -> tuple[Run, ...]:
     runs: list[Run] = []
     for first, length in ranges:
         last = runs[-1] if runs else None
@@ -67,10 +119,7 @@ def runs_of(ranges: Iterable[tuple[int, int]]) -> tuple[Run, ...]:
             runs[-1] = Run(last.first, length, last.stride, last.count + 1)
         else:
             runs.append(Run(first, length, length, 1))
-    if len(runs) <= MOST_RUNS:
-        return tuple(runs)
-    length = runs[-1].end - runs[0].first
-    return (Run(runs[0].first, length, length, 1),)
+    return tuple(runs)
 
 
 def count_accepted(losses: tuple[Loss, ...], gaps: list[tuple[BaseOffset, BaseOffset]], segment_size: int) -> int:

@@ -7,7 +7,7 @@ absent meanwhile records an older generation, and learns the newer one when it i
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import NewType
+from typing import Final, NewType
 
 from commitlogfs.store.disks.losses import Loss
 
@@ -18,6 +18,10 @@ number."""
 LARGEST_DISK_NUMBER = 2**12 - 1
 """A disk number has 12 bits of an inode number (fusefs.kernel.inodes). Numbers are never reused, so this is also
 the number of disks that a pool can have in its whole life."""
+
+
+LONGEST_REASON: Final = 80
+"""Characters of the reason of a cordon, which must be printable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,12 @@ class DrainMode(Enum):
     """Its segments are moved to the other disks."""
     EXPIRY = "expiry"
     """Its segments stay until they are removed in the normal course."""
+    FAILING = "failing"
+    """As COPY, from a disk that fails: what cannot be read becomes zeros, and is recorded."""
+
+    @property
+    def copies(self) -> bool:
+        return self is not DrainMode.EXPIRY
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +53,24 @@ class Drain:
     since_s: int
     """Seconds since 1970."""
     mode: DrainMode = DrainMode.COPY
+    rate: int = 0
+    """Bytes per second that a move may read from, or write to, a disk; 0 if none was given."""
+
+
+class RebalanceMode(Enum):
+    PLACEMENT = "placement"
+    """New segments favour emptier disks; nothing is copied."""
+    COPY = "copy"
+    """Segments are moved from fuller disks to emptier ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    """An operator's decision that the disks are to become equally full. It ends by itself when they are."""
+
+    since_s: int
+    """Seconds since 1970."""
+    mode: RebalanceMode = RebalanceMode.PLACEMENT
     rate: int = 0
     """Bytes per second that a move may read from, or write to, a disk; 0 if none was given."""
 
@@ -71,6 +99,10 @@ class Membership:
     """The highest number that any disk of the pool has had."""
     losses: tuple[Loss, ...] = ()
     """Accepted losses: what disks held that were given up."""
+    rebalance: Rebalance | None = None
+    removed_before: int = 0
+    """Base offset before which every segment was removed while a disk was away; 0 if none was, or if no disk holds
+    such a segment any more."""
 
     def member(self, number: DiskNumber) -> Member | None:
         return next((member for member in self.members if member.number == number), None)
@@ -93,6 +125,14 @@ class Membership:
     def draining(self, number: DiskNumber, drain: Drain | None) -> "Membership":
         """A member is to become empty; with None, that ends. A cordon is not touched."""
         return self._changed(number, lambda member: replace(member, drain=drain))
+
+    def rebalancing(self, rebalance: Rebalance | None) -> "Membership":
+        """The disks are to become equally full; with None, that ends."""
+        return replace(self, rebalance=rebalance, generation=self.generation + 1)
+
+    def following(self, losses: tuple[Loss, ...], removed_before: int) -> "Membership":
+        """The log has changed meanwhile, and with it these two fields."""
+        return replace(self, losses=losses, removed_before=removed_before, generation=self.generation + 1)
 
     def leaving(self, number: DiskNumber) -> "Membership":
         """A member is about to leave. From now on it gets no segments."""

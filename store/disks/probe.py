@@ -1,17 +1,13 @@
 """Probe of a disk in trouble: can it still read and make segments? Everything here blocks; call it in a thread."""
 
-import errno
-import mmap
 import os
 from dataclasses import dataclass
-from typing import Final
 
+from commitlogfs.store.disks.check import read_block
 from commitlogfs.store.disks.disk import is_read_only, translate
 from commitlogfs.store.errors import DiskError, DiskFailedError, DiskReadOnlyError
-from commitlogfs.store.files import allocate, safe_open
+from commitlogfs.store.files import allocate
 from commitlogfs.store.files.allocate import Owner
-
-_BLOCK: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +44,9 @@ def _why_not_made(disk_path: str, dirfd: int, segment_size: int) -> DiskError | 
 
 
 def _is_readable(disk_path: str, dirfd: int, name: bytes) -> bool:
-    """Whether the disk can read a segment. Bypasses the page cache if the filesystem supports O_DIRECT."""
+    """Whether the disk can read a segment."""
     try:
-        try:
-            fd = safe_open.open_file(dirfd, name, os.O_RDONLY | os.O_DIRECT)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            fd = safe_open.open_file(dirfd, name, os.O_RDONLY)
-        try:
-            with mmap.mmap(-1, _BLOCK) as aligned:
-                os.preadv(fd, [aligned], 0)
-        finally:
-            os.close(fd)
+        read_block(dirfd, name)
     except OSError as error:
         return not isinstance(translate(disk_path, error), DiskFailedError)
     return True

@@ -15,6 +15,7 @@ _INO_FIELD = struct.Struct("=q")
 _MODE_FIELD = struct.Struct("=8xq")
 _NLINK_FIELD = struct.Struct("=16xq")
 _SIZE_FIELD = struct.Struct("=40xq")
+_MTIME_FIELD = struct.Struct("=64xq")
 
 
 BLOCK_BYTES = 512
@@ -67,6 +68,11 @@ def mode_of(packed: PackedAttributes) -> int:
 def nlink_of(packed: PackedAttributes) -> int:
     nlink: int = _NLINK_FIELD.unpack_from(packed)[0]
     return nlink
+
+
+def mtime_of(packed: PackedAttributes) -> int:
+    mtime_ns: int = _MTIME_FIELD.unpack_from(packed)[0]
+    return mtime_ns
 
 
 def ino_of(packed: PackedAttributes) -> int:

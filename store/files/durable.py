@@ -3,6 +3,8 @@
 import errno
 import os
 
+from commitlogfs.store.files import safe_open
+
 
 def sync_dir(dirfd: int) -> None:
     """Commit a directory's names and extended attributes. Raises OSError.
@@ -27,6 +29,20 @@ def remove_xattr(dirfd: int, name: str) -> None:
     if read_xattr(dirfd, name) is not None:
         os.removexattr(dirfd, name)
         sync_dir(dirfd)
+
+
+def remove_file_xattr(dirfd: int, file: bytes, ino: int, name: str) -> bool:
+    """Remove one extended attribute of a file in a directory, and commit that. Returns whether it had one. Raises
+    OSError."""
+    fd = safe_open.open_file(dirfd, file, os.O_RDONLY, ino)
+    try:
+        if name not in os.listxattr(fd):
+            return False
+        os.removexattr(fd, name)
+        os.fsync(fd)
+        return True
+    finally:
+        os.close(fd)
 
 
 def read_xattr(dirfd: int, name: str) -> bytes | None:

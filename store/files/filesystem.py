@@ -38,6 +38,8 @@ class FilesystemKind:
     name: str
     suitability: Suitability
     reason: str
+    attribute_bytes: int = 4096
+    """Space for all extended attributes of a directory: one block on ext4. Others have more than is ever used."""
 
 
 _REASONS = {
@@ -51,7 +53,9 @@ def identify(dirfd: int) -> FilesystemKind:
     """The kind of filesystem behind a descriptor. Raises OSError."""
     magic = _syscalls.fstatfs_type(dirfd)
     name = _KNOWN.get(magic, f"type 0x{magic:x}")
-    if name in ("ext4", "xfs"):
+    if name == "ext4":
+        return FilesystemKind(name, Suitability.FULL, "", os.fstatvfs(dirfd).f_bsize)
+    if name == "xfs":
         return FilesystemKind(name, Suitability.FULL, "")
     if name in ("tmpfs", "overlayfs"):
         return FilesystemKind(name, Suitability.FOR_TESTS, _REASONS[name])

@@ -1,0 +1,176 @@
+"""Checksums of segments on one disk: reading the content, and keeping the result with the file.
+
+The content is read through the page cache with RWF_DONTCACHE: pages that are in memory are read there and stay, and
+others leave it again. All functions block and belong in a worker thread.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+import time
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import xxhash
+
+from commitlogfs.store import layout
+from commitlogfs.store.checksum import Checksum, Key, format_checksum, parse_checksum
+from commitlogfs.store.errors import SegmentChangedError
+from commitlogfs.store.files import durable, safe_open
+from commitlogfs.store.files.attributes import FileAttributes, PackedAttributes, stat_fd, stat_name, unpack
+
+CHUNK_BYTES: Final = 1 << 20
+AT_REST_S: Final = 2.0
+"""A file that was changed within this time is not hashed: a second change could leave the same mtime."""
+RWF_DONTCACHE: Final = 0x80
+"""preadv2(2), since Linux 6.14."""
+_ALIGNMENT: Final = 4096
+_ABSENT: Final = frozenset({errno.ENODATA, errno.ENOTSUP})
+
+
+class Found(NamedTuple):
+    """State of a segment's file, read from its disk."""
+
+    name: bytes
+    attributes: PackedAttributes
+    is_valid: bool
+    """Whether it has a checksum of its present content."""
+
+
+def key_of(attributes: FileAttributes) -> Key:
+    return Key(attributes.ino, attributes.size, attributes.mtime_ns)
+
+
+def read_checksum(fd: int, state: FileAttributes) -> bytes | None:
+    """The digest that an open file has for this state of it. Raises OSError."""
+    recorded = _recorded(fd)
+    return recorded.digest if recorded is not None and recorded.key == key_of(state) else None
+
+
+def write_checksum(fd: int, digest: bytes) -> None:
+    """Bind the digest to the present state of an open file, whose mtime stays. Not durable before the file is; lost
+    in a power cut, it is computed again. Raises OSError."""
+    checksum = Checksum(digest, key_of(unpack(stat_fd(fd))))
+    os.setxattr(fd, layout.XATTR_CHECKSUM, format_checksum(checksum))
+
+
+def read_checksum_of(dirfd: int, name: bytes, ino: int) -> bytes | None:
+    """The digest of the file `name` in a disk's directory, if it has one of its present content. Raises
+    OSError."""
+    fd = safe_open.open_file(dirfd, name, os.O_RDONLY, ino)
+    try:
+        return read_checksum(fd, unpack(stat_fd(fd)))
+    finally:
+        os.close(fd)
+
+
+def find_checksums(dirfd: int, names: Iterable[bytes]) -> list[Found]:
+    """The state of these files, as far as it can be read. Two system calls for each file."""
+    found = []
+    for name in names:
+        try:
+            recorded = _recorded(f"/proc/self/fd/{dirfd}/{os.fsdecode(name)}")
+            attributes = stat_name(dirfd, name)
+        except OSError:
+            continue
+        is_valid = recorded is not None and recorded.key == key_of(unpack(attributes))
+        found.append(Found(name, attributes, is_valid))
+    return found
+
+
+def drop_checksum(dirfd: int, name: bytes, ino: int) -> bool:
+    """Remove the checksum of a file, durably. Returns whether it had one. Raises OSError."""
+    return durable.remove_file_xattr(dirfd, name, ino, layout.XATTR_CHECKSUM)
+
+
+class SegmentHash:
+    """The computation of one checksum. For one thread; close it afterwards."""
+
+    def __init__(self, dirfd: int, name: bytes, ino: int) -> None:
+        """Raises OSError."""
+        self._name = name
+        self._fd = safe_open.open_file(dirfd, name, os.O_RDONLY, ino)
+        try:
+            self._before = unpack(stat_fd(self._fd))
+            self.is_at_rest = abs(time.time_ns() - self._before.mtime_ns) >= AT_REST_S * 1e9
+            self.has_checksum = read_checksum(self._fd, self._before) is not None
+            self.is_incomplete = layout.XATTR_UNREADABLE in os.listxattr(self._fd)
+            """Whether a part of it could not be read when it was moved: such a segment gets no checksum."""
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self._position = 0
+        self._digest = xxhash.xxh3_128()
+        self._flags = RWF_DONTCACHE
+        self._buffer = mmap.mmap(-1, CHUNK_BYTES)
+
+    @property
+    def size(self) -> int:
+        return self._before.size
+
+    def sync(self) -> None:
+        """Before the first chunk. Raises OSError; PermissionError if the result could not be recorded.
+
+        Afterwards a store to a mapping changes the mtime again. The attributes were read before it: a store in
+        between is either in the content that is hashed, or changes them.
+        """
+        if not os.access(f"/proc/self/fd/{self._fd}", os.W_OK):
+            raise PermissionError(errno.EACCES, "its checksum cannot be recorded", os.fsdecode(self._name))
+        os.fsync(self._fd)
+
+    def read_chunk(self) -> int:
+        """Hash the next bytes. Returns their number, 0 at the end. Raises OSError, SegmentChangedError."""
+        required = min(CHUNK_BYTES, self.size - self._position)
+        filled = 0
+        while filled < required:
+            count = self._read(memoryview(self._buffer)[filled:], self._position + filled)
+            if not count:
+                raise SegmentChangedError(f"{self._name.decode()}: ends at {self._position + filled}")
+            filled = min(required, filled + count)
+            if not self._flags and filled < required and filled % _ALIGNMENT:
+                raise OSError(errno.EIO, "cannot be read completely", os.fsdecode(self._name))
+        self._digest.update(memoryview(self._buffer)[:required])
+        self._position += required
+        return required
+
+    def record(self) -> bytes:
+        """Give the file its checksum, once all of it is hashed; the digest. Raises OSError, SegmentChangedError."""
+        assert self._position == self.size
+        after = unpack(stat_fd(self._fd))
+        if (key_of(after), after.ctime_ns) != (key_of(self._before), self._before.ctime_ns):
+            raise SegmentChangedError(f"{self._name.decode()}: was changed while it was read")
+        digest = self._digest.digest()
+        os.setxattr(self._fd, layout.XATTR_CHECKSUM, format_checksum(Checksum(digest, key_of(self._before))))
+        return digest
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _read(self, into: memoryview, position: int) -> int:
+        try:
+            return os.preadv(self._fd, [into], position, self._flags)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP or not self._flags:
+                raise
+        self._flags = 0  # an older kernel, or another filesystem: past the page cache
+        set_direct(self._fd)
+        return os.preadv(self._fd, [into], position)
+
+
+def _recorded(file: int | str) -> Checksum | None:
+    try:
+        return parse_checksum(os.getxattr(file, layout.XATTR_CHECKSUM, follow_symlinks=isinstance(file, int)))
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return None
+        raise
+
+
+def set_direct(fd: int) -> None:
+    """Let reads of an open file go past the page cache. Does nothing on a filesystem without direct I/O."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_DIRECT)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise

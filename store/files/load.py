@@ -1,0 +1,87 @@
+"""How busy the processors and some disks are: the kernel's own counters, which leave no work out."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+PERIOD_S: Final = 1.0
+"""The kernel counts the processors' time in ticks of some milliseconds, so a shorter period tells little."""
+_READS, _WRITES, _BUSY_MS = 0, 4, 9
+"""Fields of a block device's stat file: requests that have ended, and ms with at least one under way
+(Documentation/block/stat.rst)."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRequests:
+    """Requests that a block device has ended since boot. Those that failed count, too."""
+
+    reads: int
+    writes: int
+
+
+def ended_requests(device: int) -> EndedRequests | None:
+    """Counters of a device (st_dev); None for one without counters. Touches no disk."""
+    counters = _counters(device)
+    return None if counters is None else EndedRequests(counters[_READS], counters[_WRITES])
+
+
+class MachineLoad:
+    """Compares the counters with those of the last call. Not for several threads at once."""
+
+    def __init__(self) -> None:
+        self._processors = _processor_times()
+        self._devices: dict[int, tuple[float, int]] = {}
+        """Time of the last call and busy ms by then, by device number."""
+        self._measured_s = 0.0
+        self.latest = 0.0
+        """Result of the last call of `busy`; 0 before the first."""
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether the last call of `busy` is long enough ago for another one."""
+        return now_s - self._measured_s >= PERIOD_S
+
+    def busy(self, devices: Iterable[int], now_s: float) -> float:
+        """Part of the time since the last call, from 0 to 1, for which the busiest of the processors together and
+        the given devices (st_dev) has worked. `now_s` is of a steady clock.
+
+        A device that is new to this object counts from the next call on; one without counters, such as a network
+        filesystem's, counts as idle.
+        """
+        before, self._processors = self._processors, _processor_times()
+        busiest = _part(self._processors[0] - before[0], self._processors[1] - before[1])
+        known = {device: (now_s, ms) for device in devices if (ms := _busy_ms(device)) is not None}
+        for device, (_, ms) in known.items():
+            since_s, ms_before = self._devices.get(device, (now_s, ms))
+            busiest = max(busiest, _part((ms - ms_before) / 1000, now_s - since_s))
+        self._devices.update(known)
+        self._measured_s, self.latest = now_s, busiest
+        return busiest
+
+
+def _part(busy: float, whole: float) -> float:
+    return min(1.0, max(0.0, busy / whole)) if whole > 0 else 0.0
+
+
+def _processor_times() -> tuple[int, int]:
+    """Ticks for which the processors were busy, and all ticks (proc_stat(5)). Waiting for a disk is idle time."""
+    with open("/proc/stat", "rb") as file:
+        times = [int(field) for field in file.readline().split()[1:9]]
+    user, nice, system, idle, iowait, irq, softirq, steal = times
+    busy = user + nice + system + irq + softirq + steal
+    return busy, busy + idle + iowait
+
+
+def _busy_ms(device: int) -> int | None:
+    counters = _counters(device)
+    return None if counters is None else counters[_BUSY_MS]
+
+
+def _counters(device: int) -> list[int] | None:
+    try:
+        text = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat").read_text()
+        counters = [int(field) for field in text.split()]
+    except (OSError, ValueError):
+        return None
+    return counters if len(counters) > _BUSY_MS else None

@@ -1,0 +1,297 @@
+"""The chain of records in a segment that may be damaged: where it breaks, where it continues, and which messages
+are concerned. Pure.
+
+Unlike store/sealed_segment.py, which accepts whole segments only, the check continues after a damage at the next
+record that carries its own log offset.
+"""
+
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from commitlogfs.store.record import (
+    BlankRecordError,
+    Record,
+    RecordError,
+    TruncatedRecordError,
+    WrongOffsetError,
+    decode,
+    peek,
+)
+from commitlogfs.store.record_layout import (
+    BODY_AT,
+    BODY_CRC_AT,
+    BODY_LENGTH_AT,
+    BORN_HOST_V6_BIT,
+    IPV6_EXTRA,
+    MAGIC_AT,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    PHYSICAL_OFFSET_AT,
+    PROPERTIES_LENGTH_BYTES,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    SIZE_AND_MAGIC_BYTES,
+    SMALLEST_RECORD_BYTES,
+    STORE_HOST_V6_BIT,
+    SYS_FLAG_AT,
+)
+from commitlogfs.store.scrub.verdict import Damage, Message, Range
+from commitlogfs.store.segment import BaseOffset
+
+_HEAD_BYTES: Final = 4 << 20
+"""Bytes of a damaged record that are kept to name its message."""
+_SEARCHED_BYTES: Final = 1 << 16
+"""Bytes of its body that are searched for the end of the body."""
+_LARGEST_RECORD_BYTES: Final = 64 << 20
+"""A record that claims to be larger is damaged: brokers accept requests of at most 16 MiB."""
+_MOST_DAMAGES: Final = 10_000
+"""If there are more, the last one reaches to the end: the segment holds something else than a log."""
+_INT, _LONG, _SHORT = struct.Struct(">i"), struct.Struct(">q"), struct.Struct(">h")
+_MAGICS: Final = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
+_MASK: Final = 0x7FFFFFFF
+
+Load = Callable[[], bytes]
+"""The next bytes of the segment; empty at its end. Raises OSError."""
+
+
+class Chain:
+    """Result of a check."""
+
+    def __init__(self) -> None:
+        self.damages: list[Damage] = []
+        self.has_end = False
+        """Whether it ends with the blank record."""
+        self.end = 0
+        """Position after the last record."""
+
+
+def check_chain(load: Load, base_offset: BaseOffset, size: int, lost: Sequence[Range] = ()) -> Chain:
+    """Follow the chain through the segment that `load` returns from its beginning on; all of it is loaded. Damages
+    that touch ranges which are known to be `lost` are left out. Raises OSError."""
+    check = _Check(load, base_offset, size)
+    check.run()
+    chain = check.chain
+    chain.damages = [
+        damage
+        for damage in chain.damages
+        if not any(damage.range.begin < end and begin < damage.range.end for begin, end in lost)
+    ]
+    return chain
+
+
+class _Check:
+    def __init__(self, load: Load, base_offset: BaseOffset, size: int) -> None:
+        self._load_more = load
+        self._base_offset = base_offset
+        self._size = size
+        self._data = bytearray()
+        """A window of the segment: what is loaded, from the record at hand on."""
+        self._begin = 0
+        """Position of the window's first byte."""
+        self.chain = Chain()
+
+    def run(self) -> None:
+        position = 0
+        while position < self._size:
+            self._drop_before(position)
+            try:
+                record = decode(self._record(position), self._base_offset + position)
+            except BlankRecordError as blank:
+                if blank.size == self._size - position:
+                    self.chain.has_end, self.chain.end = True, position
+                    self._load_rest()
+                    return
+                reason = f"a blank record of {blank.size} bytes ends elsewhere"
+            except RecordError as error:
+                reason = str(error)
+            else:
+                end = position + record.total_size
+                if not record.body_crc_ok or record.property_crc_ok is False:
+                    self._add(position, end, "the checksum of the message is wrong", _message(position, record))
+                position = end
+                continue
+            following = self._skip_damage(position, reason)
+            if following is None:
+                self.chain.end = position
+                return
+            position = following
+        self.chain.end = self._size
+
+    def _skip_damage(self, position: int, reason: str) -> int | None:
+        """Record a break of the chain. Returns where the chain continues; None if nothing was ever written there,
+        nor after it."""
+        head = bytes(self._loaded(position, _HEAD_BYTES))
+        written = self._next_written(position)
+        if written is None:  # a segment that was sealed early, or never written to
+            return None
+        if len(self.chain.damages) >= _MOST_DAMAGES:
+            self._load_rest()
+            self._add(position, self._size, reason, None)
+            return self._size
+        end = self._next_record(max(position + 1, written - SIZE_AND_MAGIC_BYTES))
+        message = name_message(head[: end - position], end - position, self._base_offset, position)
+        self._add(position, end, reason, message)
+        return end
+
+    def _add(self, begin: int, end: int, reason: str, message: Message | None) -> None:
+        self.chain.damages.append(Damage(Range(begin, end), reason, message))
+
+    def _next_record(self, start: int) -> int:
+        """Position of the first sound record, or blank record, at or after `start`; the segment's size if there is
+        none."""
+        search = start + MAGIC_AT
+        while True:
+            found = [at for magic in _MAGICS if (at := self._data.find(magic, search - self._begin)) >= 0]
+            if not found:
+                search = max(search, self._begin + len(self._data) - MAGIC_AT)
+                self._drop_before(search - MAGIC_AT)
+                if not self._load():
+                    return self._size
+                continue
+            candidate = self._begin + min(found) - MAGIC_AT
+            if self._is_record(candidate):
+                return candidate
+            search = candidate + MAGIC_AT + 1
+
+    def _is_record(self, position: int) -> bool:
+        try:
+            decode(self._record(position), self._base_offset + position)
+        except BlankRecordError as blank:
+            return blank.size == self._size - position
+        except RecordError:
+            return False
+        return True
+
+    def _next_written(self, position: int) -> int | None:
+        """Position of the first byte at or after `position` that is not zero; None if the rest is zeros."""
+        at = position
+        while True:
+            part = bytes(self._data[at - self._begin :])
+            zeros = len(part) - len(part.lstrip(b"\0"))
+            at += zeros
+            if zeros < len(part):
+                return at
+            self._drop_before(at - SIZE_AND_MAGIC_BYTES)
+            if not self._load():
+                return None
+
+    # --- the window ----------------------------------------------------------------------------------
+
+    def _record(self, position: int) -> bytes:
+        """The bytes of the record that begins there. Raises RecordError."""
+        length = peek(bytes(self._loaded(position, SIZE_AND_MAGIC_BYTES)))
+        if position + length > self._size or length > _LARGEST_RECORD_BYTES:
+            raise TruncatedRecordError(length, self._size - position)
+        (own_offset,) = _LONG.unpack_from(self._loaded(position, SYS_FLAG_AT), PHYSICAL_OFFSET_AT)
+        if own_offset != self._base_offset + position:
+            raise WrongOffsetError(own_offset)
+        return bytes(self._loaded(position, length))
+
+    def _loaded(self, position: int, length: int) -> bytearray:
+        """The bytes there, fewer at the end of the segment."""
+        while position + length > self._begin + len(self._data) and self._load():
+            pass
+        at = position - self._begin
+        return self._data[at : at + length]
+
+    def _drop_before(self, position: int) -> None:
+        """In large steps: each one moves the rest of the window."""
+        at = position - self._begin
+        if at > len(self._data) // 2:
+            del self._data[:at]
+            self._begin = position
+
+    def _load(self) -> bool:
+        data = self._load_more()
+        self._data += data
+        return bool(data)
+
+    def _load_rest(self) -> None:
+        while self._load():
+            self._begin += len(self._data)
+            self._data.clear()
+
+
+def _message(position: int, record: Record) -> Message:
+    return Message(position, record.topic, record.queue_id, record.queue_offset)
+
+
+def name_message(data: bytes, length: int, base_offset: BaseOffset, position: int) -> Message | None:
+    """The message whose damaged record has `length` bytes and begins with `data`; None if nothing of it is left.
+
+    A record in which only size, magic or log offset is damaged is decoded with the right ones. Of others, queue and
+    queue offset are read from their places, and the topic where the lengths leave only one place for it.
+    """
+    if len(data) < BODY_AT or not any(data[QUEUE_ID_AT:BODY_AT]):
+        return None
+    for magic in (MAGIC_V1, MAGIC_V2):
+        patched = bytearray(data)
+        patched[:MAGIC_AT] = length.to_bytes(4, "big")
+        patched[MAGIC_AT : MAGIC_AT + 4] = magic.to_bytes(4, "big")
+        _LONG.pack_into(patched, PHYSICAL_OFFSET_AT, base_offset + position)
+        try:
+            record = decode(bytes(patched), base_offset + position)
+        except RecordError:
+            continue
+        if record.body_crc_ok or record.topic.isprintable():
+            return _message(position, record)
+    if not _is_header(data, base_offset, position):
+        return None
+    (queue_id,) = _INT.unpack_from(data, QUEUE_ID_AT)
+    (queue_offset,) = _LONG.unpack_from(data, QUEUE_OFFSET_AT)
+    return Message(position, _topic(data, length), queue_id, queue_offset)
+
+
+def _is_header(data: bytes, base_offset: BaseOffset, position: int) -> bool:
+    """Whether two of size, magic and log offset say that a record begins here."""
+    magic = int.from_bytes(data[MAGIC_AT : MAGIC_AT + 4], "big")
+    (own_offset,) = _LONG.unpack_from(data, PHYSICAL_OFFSET_AT)
+    is_large_enough = int.from_bytes(data[:MAGIC_AT], "big") >= SMALLEST_RECORD_BYTES
+    signs = (magic in (MAGIC_V1, MAGIC_V2), own_offset == base_offset + position, is_large_enough)
+    return signs.count(True) >= 2
+
+
+def _topic(data: bytes, length: int) -> str:
+    """The topic of a record with a damaged length of body, topic or properties; empty if it cannot be found."""
+    sys_flag = int.from_bytes(data[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big")
+    extra = IPV6_EXTRA * ((sys_flag >> BORN_HOST_V6_BIT & 1) + (sys_flag >> STORE_HOST_V6_BIT & 1))
+    width = 2 if int.from_bytes(data[MAGIC_AT : MAGIC_AT + 4], "big") == MAGIC_V2 else 1
+    body_at = BODY_AT + extra
+    body_length = int.from_bytes(data[BODY_LENGTH_AT + extra : body_at], "big")
+    for topic_at in (*_body_ends(data, body_at), body_at + body_length):
+        topic = _topic_at(data, length, topic_at, width)
+        if topic:
+            return topic
+    return ""
+
+
+def _body_ends(data: bytes, body_at: int) -> list[int]:
+    """Where a body with the record's CRC ends. Checked byte by byte, as its length is not known."""
+    required = int.from_bytes(data[BODY_CRC_AT : BODY_CRC_AT + 4], "big")
+    crc, found = 0, []
+    for at in range(body_at, min(len(data), body_at + _SEARCHED_BYTES)):
+        if crc & _MASK == required:
+            found.append(at)
+        crc = zlib.crc32(data[at : at + 1], crc)
+    return found
+
+
+def _topic_at(data: bytes, length: int, at: int, width: int) -> str:
+    """The topic whose length field is there, if its end or the length of the properties fits."""
+    begin = at + width
+    if len(data) < length or begin > length - PROPERTIES_LENGTH_BYTES:
+        return ""
+    own_length = int.from_bytes(data[at:begin], "big")
+    lengths = [own_length] if begin + own_length + PROPERTIES_LENGTH_BYTES <= length else []
+    for topic_length in range(min(256, length - begin - PROPERTIES_LENGTH_BYTES + 1)):
+        (properties,) = _SHORT.unpack_from(data, begin + topic_length)
+        if begin + topic_length + PROPERTIES_LENGTH_BYTES + properties == length:
+            lengths.insert(0, topic_length)
+    for topic_length in lengths:
+        topic = data[begin : begin + topic_length].decode(errors="replace")
+        if topic and topic.isprintable() and topic.isascii():
+            return topic
+    return ""

@@ -1,0 +1,140 @@
+"""How far the scrub is on one disk, and its form in an extended attribute of the disk's directory.
+
+A scrub is one run over all disks. Each disk records the run and its own position, so that the next daemon continues
+it. Of several runs, or several orders to one run, the latest counts (`Run.order`).
+
+The attribute has 57 bytes, in little-endian order:
+
+    position   bytes
+    0          1       version of this format: 1
+    1          1       number of the command
+    2          1       flags: 1 begun by the schedule, 2 all chains are followed
+    3          2       sequence of the orders to this run
+    5          4 x 4   seconds since 1970: begun, ended here, last complete run ended here; seconds at work
+    21         4 x 8   rate, end, position, bytes read
+    53         4       CRC-32 of the 53 bytes before it
+"""
+
+import os
+import struct
+import zlib
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from commitlogfs.store import layout
+from commitlogfs.store.files import durable
+from commitlogfs.store.segment import BaseOffset
+
+FORMAT_VERSION: Final = 1
+_BODY: Final = struct.Struct("<BBBH4I4Q")
+_CRC: Final = struct.Struct("<I")
+ATTRIBUTE_BYTES: Final = 96
+"""Room that the attribute takes in a block of ext4, with its name."""
+_SCHEDULED, _CHAINS = 1, 2
+FROM_THE_BEGINNING: Final = BaseOffset(0)
+
+
+class Command(Enum):
+    """The operator's last order to a run."""
+
+    RUN = 0
+    PAUSE = 1
+    CANCEL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One scrub of the pool."""
+
+    begun_s: int
+    """Seconds since 1970; identifies the run. 0 before the first one."""
+    end: BaseOffset
+    """Segments from this log offset on do not belong to it."""
+    sequence: int = 0
+    """Number of orders to this run before this one."""
+    command: Command = Command.RUN
+    rate: int = 0
+    """Bytes per second on each disk; 0 if none was given."""
+    is_scheduled: bool = False
+    follows_chains: bool = False
+    """Whether the chains of segments with a right checksum are checked, too."""
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The greater one is the later one."""
+        return self.begun_s, self.sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """State of one disk."""
+
+    run: Run
+    position: BaseOffset = FROM_THE_BEGINNING
+    """Segments before this log offset are done."""
+    read_bytes: int = 0
+    active_s: int = 0
+    """Seconds in which the disk was read, pauses of the rate included."""
+    ended_s: int = 0
+    """When the run has ended here, complete or cancelled; 0 while it has not. Before the first run, the time from
+    which the schedule counts."""
+    completed_s: int = 0
+    """When the latest complete run has ended here; 0 if there was none."""
+
+
+NOTHING: Final = Progress(Run(0, BaseOffset(0)))
+"""State of a disk that records none."""
+
+
+def format_progress(progress: Progress) -> bytes:
+    run = progress.run
+    body = _BODY.pack(
+        FORMAT_VERSION,
+        run.command.value,
+        _SCHEDULED * run.is_scheduled | _CHAINS * run.follows_chains,
+        run.sequence,
+        run.begun_s,
+        progress.ended_s,
+        progress.completed_s,
+        progress.active_s,
+        run.rate,
+        run.end,
+        progress.position,
+        progress.read_bytes,
+    )
+    return body + _CRC.pack(zlib.crc32(body))
+
+
+def parse_progress(raw: bytes) -> Progress | None:
+    """None for a damaged value, and for one of another version."""
+    if len(raw) != _BODY.size + _CRC.size:
+        return None
+    body, crc = raw[: _BODY.size], raw[_BODY.size :]
+    version, command, flags, sequence, begun, ended, completed, active, rate, end, position, read = _BODY.unpack(
+        body
+    )
+    if version != FORMAT_VERSION or crc != _CRC.pack(zlib.crc32(body)) or command > Command.CANCEL.value:
+        return None
+    run = Run(
+        begun,
+        BaseOffset(end),
+        sequence,
+        Command(command),
+        rate,
+        is_scheduled=bool(flags & _SCHEDULED),
+        follows_chains=bool(flags & _CHAINS),
+    )
+    return Progress(run, BaseOffset(position), read, active, ended, completed)
+
+
+def read_progress(dirfd: int) -> Progress:
+    """NOTHING if the directory records none. Blocks. Raises OSError."""
+    raw = durable.read_xattr(dirfd, layout.XATTR_SCRUB)
+    return (None if raw is None else parse_progress(raw)) or NOTHING
+
+
+def write_progress(dirfd: int, progress: Progress) -> None:
+    """Not durable at once: a power cut may lose the last seconds, and some segments are read again. Blocks. Raises
+    OSError."""
+    os.setxattr(dirfd, layout.XATTR_SCRUB, format_progress(progress))

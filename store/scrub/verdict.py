@@ -1,0 +1,239 @@
+"""Verdict on a damaged segment, and its form in an extended attribute of the segment's file. Pure.
+
+There are two witnesses. The checksum of the whole file shows that anything has changed since the segment was
+sealed. RocketMQ's chain of records with their body CRCs shows whether the messages are whole.
+
+    checksum differs   a message is damaged   verdict
+    yes                yes                    rotted
+    yes                no                     header-or-padding: only bytes for which RocketMQ has no checksum
+    no, or no checksum yes                    written-broken
+    cannot be read                            unreadable
+    (a write has failed, no scrub)            write-lost
+
+The attribute is, in little-endian order: the version of this format (1 byte), the CRC-32 of the rest (4 bytes), and
+compact JSON of at most MOST_BYTES, with positions in the segment.
+"""
+
+import json
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+FORMAT_VERSION: Final = 1
+MOST_BYTES: Final = 1200
+"""Size of the JSON: unreadable ranges of the same file may take half of the 4 KiB that ext4 has for attributes."""
+MOST_RANGES: Final = 16
+MOST_MESSAGES: Final = 8
+_MOST_TOPIC_CHARACTERS: Final = 127
+_HEAD: Final = struct.Struct("<BI")
+
+
+class Kind(Enum):
+    """Kinds of damage. The values are stable: they are in attributes, metrics and `--json`."""
+
+    ROTTED = "rotted"
+    """The content was right when the segment was sealed, and a message is damaged now."""
+    WRITTEN_BROKEN = "written-broken"
+    """A message was damaged already when the segment was sealed, or nothing tells since when it is."""
+    HEADER_OR_PADDING = "header-or-padding"
+    """The content has changed since the segment was sealed, but no byte for which RocketMQ has a checksum."""
+    UNREADABLE = "unreadable"
+    """The disk cannot read a part of it."""
+    WRITE_LOST = "write-lost"
+    """The disk has refused what was written to it (store/disks/lost_writes.py): memory may show what it lacks."""
+
+
+_SEVERITY: Final = (Kind.WRITE_LOST, Kind.ROTTED, Kind.UNREADABLE, Kind.WRITTEN_BROKEN, Kind.HEADER_OR_PADDING)
+
+
+class Range(NamedTuple):
+    """Positions [begin, end) in a segment."""
+
+    begin: int
+    end: int
+
+
+class Message(NamedTuple):
+    """A damaged message, as far as its record tells."""
+
+    position: int
+    """Where its record begins in the segment."""
+    topic: str
+    """Empty if it cannot be read."""
+    queue_id: int
+    queue_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A part of the chain of records that is not right."""
+
+    range: Range
+    reason: str
+    message: Message | None = None
+    """The message that begins there, if its record still tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Result of a complete read of a segment."""
+
+    differs: bool
+    """Whether the segment has a valid checksum, and its content another one."""
+    unreadable: tuple[Range, ...]
+    damages: tuple[Damage, ...]
+    """Damaged parts of the chain, without ranges that are known to be lost."""
+    has_end: bool
+    """Whether the chain ends with its blank record. Without one, the rest of the segment is zeros."""
+    chain_end: int
+    """Position after the last record."""
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    kind: Kind
+    since_s: int
+    """When the damage was found: seconds since 1970."""
+    ranges: tuple[Range, ...]
+    """Where the damage is, in ascending order; at most MOST_RANGES."""
+    messages: tuple[Message, ...] = ()
+    """At most MOST_MESSAGES of the damaged messages."""
+    message_count: int = 0
+    """Number of damaged messages that could be named."""
+    is_located: bool = True
+    """False if the damage may be anywhere in the ranges."""
+
+    @property
+    def is_mismatch(self) -> bool:
+        """Whether the content is known to differ from the segment's checksum."""
+        return self.kind in (Kind.ROTTED, Kind.HEADER_OR_PADDING)
+
+
+def decide(evidence: Evidence, now_s: int) -> Verdict | None:
+    """The verdict; None if the segment is right, as far as its witnesses tell."""
+    kind = _kind(evidence)
+    if kind is None:
+        return None
+    damages, whole = evidence.damages, Range(0, evidence.size)
+    ranges = [*evidence.unreadable, *(damage.range for damage in damages)]
+    if kind is Kind.ROTTED and not ranges:
+        ranges = [Range(evidence.chain_end, evidence.size)]
+    named = tuple(damage.message for damage in damages if damage.message is not None)
+    return Verdict(
+        kind,
+        now_s,
+        limit_ranges(ranges or [whole], MOST_RANGES),
+        named[:MOST_MESSAGES],
+        len(named),
+        is_located=bool(ranges),
+    )
+
+
+def whole_verdict(kind: Kind, size: int, now_s: int) -> Verdict:
+    """The verdict if it is not known where the damage is."""
+    return Verdict(kind, now_s, (Range(0, size),), is_located=False)
+
+
+def _kind(evidence: Evidence) -> Kind | None:
+    if evidence.unreadable:
+        return Kind.UNREADABLE
+    if not evidence.differs:
+        return Kind.WRITTEN_BROKEN if evidence.damages else None
+    # A changed segment that ends in zeros has lost its blank record, and perhaps messages before it.
+    return Kind.ROTTED if evidence.damages or not evidence.has_end else Kind.HEADER_OR_PADDING
+
+
+def limit_ranges(ranges: Sequence[Range], most: int) -> tuple[Range, ...]:
+    """The ranges in ascending order; those that touch become one, and of more than `most` the nearest."""
+    merged: list[Range] = []
+    for found in sorted(ranges):
+        if merged and found.begin <= merged[-1].end:
+            merged[-1] = Range(merged[-1].begin, max(merged[-1].end, found.end))
+        else:
+            merged.append(found)
+    while len(merged) > most:
+        gaps = [after.begin - before.end for before, after in pairwise(merged)]
+        at = gaps.index(min(gaps))
+        merged[at : at + 2] = [Range(merged[at].begin, merged[at + 1].end)]
+    return tuple(merged)
+
+
+def combine(former: Verdict | None, found: Verdict) -> Verdict:
+    """The verdict on a segment that has `former` already: nothing that was found before is lost, but a verdict that
+    names no place gives way to one that does, or that comes from a closer examination."""
+    if former is None:
+        return found
+    if not former.is_located and found.is_mismatch:
+        return replace(found, since_s=former.since_s)
+    located = [verdict for verdict in (former, found) if verdict.is_located] or [found]
+    messages = tuple(sorted({message for verdict in located for message in verdict.messages}))
+    return Verdict(
+        min(former.kind, found.kind, key=_SEVERITY.index),
+        former.since_s,
+        limit_ranges([one for verdict in located for one in verdict.ranges], MOST_RANGES),
+        messages[:MOST_MESSAGES],
+        max(len(messages), *(verdict.message_count for verdict in located)),
+        is_located=located[0].is_located,
+    )
+
+
+# --- the attribute ---------------------------------------------------------------------------------------
+
+
+def format_verdict(verdict: Verdict) -> bytes:
+    """Messages that do not fit are left out, the last first; `message_count` still counts them."""
+    messages, most = list(verdict.messages), MOST_RANGES
+    while True:
+        body = _body(replace(verdict, messages=tuple(messages), ranges=limit_ranges(verdict.ranges, most)))
+        if len(body) <= MOST_BYTES or (not messages and most == 1):
+            return _HEAD.pack(FORMAT_VERSION, zlib.crc32(body)) + body
+        if messages:
+            messages.pop()
+        else:
+            most //= 2
+
+
+def shortest(verdict: Verdict) -> Verdict:
+    """The verdict with one range and without messages, for a disk that has no room for more."""
+    return replace(verdict, ranges=limit_ranges(verdict.ranges, 1), messages=())
+
+
+def parse_verdict(raw: bytes) -> Verdict | None:
+    """None for a damaged value, and for one of another version."""
+    if len(raw) < _HEAD.size:
+        return None
+    version, crc = _HEAD.unpack_from(raw)
+    body = raw[_HEAD.size :]
+    if version != FORMAT_VERSION or crc != zlib.crc32(body):
+        return None
+    try:
+        document = json.loads(body)
+        return Verdict(
+            Kind(document["kind"]),
+            int(document["since"]),
+            tuple(Range(int(begin), int(end)) for begin, end in document["ranges"]),
+            tuple(Message(int(at), str(topic), int(q), int(o)) for at, topic, q, o in document["messages"]),
+            int(document["count"]),
+            is_located=bool(document["located"]),
+        )
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _body(verdict: Verdict) -> bytes:
+    document: dict[str, Any] = {
+        "kind": verdict.kind.value,
+        "since": verdict.since_s,
+        "ranges": verdict.ranges,
+        "messages": [
+            (at, topic[:_MOST_TOPIC_CHARACTERS], queue, offset) for at, topic, queue, offset in verdict.messages
+        ],
+        "count": verdict.message_count,
+        "located": verdict.is_located,
+    }
+    return json.dumps(document, separators=(",", ":")).encode()

@@ -1,0 +1,102 @@
+"""Check of a disk: blocks with data are read, a little is written, and nothing stays."""
+
+import errno
+import mmap
+import os
+from pathlib import Path
+
+import pytest
+
+from commitlogfs.store.disks.check import BLOCK, DiskCheck, Stage, check_disk, read_block
+from commitlogfs.store.files import safe_open
+
+NAME = b"00000000000000000000"
+
+
+@pytest.fixture
+def dirfd(workdir):
+    fd = os.open(workdir, os.O_RDONLY)
+    yield fd
+    os.close(fd)
+
+
+def nothing(_: Stage) -> None:
+    pass
+
+
+@pytest.fixture
+def positions(monkeypatch):
+    """Where blocks are read."""
+    found: list[int] = []
+    original = os.preadv
+
+    def preadv(fd: int, buffers: list[mmap.mmap], position: int) -> int:
+        found.append(position)
+        return original(fd, buffers, position)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    return found
+
+
+def make(workdir: Path, content: bytes, size: int = 0) -> None:
+    path = workdir / NAME.decode()
+    path.write_bytes(content)
+    os.truncate(path, max(size, len(content)))
+
+
+def test_a_check_reads_and_writes_and_leaves_nothing(workdir, dirfd):
+    make(workdir, bytes(4 * BLOCK))
+    stages: list[Stage] = []
+    assert check_disk(dirfd, [NAME], may_write=True, announce=stages.append) == DiskCheck(3, 0, 0, 0)
+    assert stages == [Stage.READING, Stage.WRITING]
+    assert os.listdir(workdir) == [NAME.decode()]
+
+
+def test_a_check_without_writing(workdir, dirfd):
+    stages: list[Stage] = []
+    assert check_disk(dirfd, [], may_write=False, announce=stages.append) == DiskCheck(0, 0, 0, 0)
+    assert stages == [Stage.READING]
+
+
+def test_a_segment_that_is_removed_meanwhile_proves_nothing(dirfd):
+    assert check_disk(dirfd, [NAME], may_write=False, announce=nothing) == DiskCheck(0, 0, 0, 0)
+
+
+def test_only_blocks_with_data_are_read(workdir, dirfd, positions):
+    """The kernel answers for a hole by itself."""
+    make(workdir, b"x" * BLOCK, 256 * BLOCK)
+    assert all(read_block(dirfd, NAME) for _ in range(20))
+    assert positions == [0] * 20
+
+
+def test_a_segment_without_data_is_not_read(workdir, dirfd):
+    make(workdir, b"", 16 * BLOCK)
+    assert not read_block(dirfd, NAME)
+    assert not read_block(dirfd, NAME)
+
+
+def test_other_blocks_are_read_each_time(workdir, dirfd, positions):
+    make(workdir, b"x" * 1024 * BLOCK)
+    for _ in range(20):
+        read_block(dirfd, NAME)
+    assert len(set(positions)) > 10
+    assert all(position % BLOCK == 0 for position in positions)
+
+
+@pytest.mark.parametrize(("code", "counts"), [(errno.EIO, 3), (errno.EACCES, 0)])
+def test_errors_of_the_disk_count(workdir, dirfd, monkeypatch, code, counts):
+    def fail(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    make(workdir, b"x" * BLOCK)
+    monkeypatch.setattr(os, "preadv", fail)
+    found = check_disk(dirfd, [NAME], may_write=False, announce=nothing)
+    assert found == DiskCheck(0, counts, code if counts else 0, 0)
+
+
+def test_a_failed_write_is_reported(dirfd, monkeypatch):
+    def fail(*_: object) -> int:
+        raise OSError(errno.EROFS, "read-only")
+
+    monkeypatch.setattr(safe_open, "open_unnamed", fail)
+    assert check_disk(dirfd, [], may_write=True, announce=nothing) == DiskCheck(0, 0, 0, errno.EROFS)

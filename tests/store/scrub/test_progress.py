@@ -1,0 +1,79 @@
+"""The record of a scrub on a disk's directory, and the schedule."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commitlogfs.store.scrub.progress import (
+    NOTHING,
+    Command,
+    Progress,
+    Run,
+    format_progress,
+    parse_progress,
+    read_progress,
+    write_progress,
+)
+from commitlogfs.store.scrub.schedule import ScrubRules
+from commitlogfs.store.segment import BaseOffset
+
+seconds, sizes = st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1)
+runs = st.builds(
+    Run,
+    seconds,
+    sizes.map(BaseOffset),
+    st.integers(0, 2**16 - 1),
+    st.sampled_from(Command),
+    sizes,
+    st.booleans(),
+    st.booleans(),
+)
+progresses = st.builds(Progress, runs, sizes.map(BaseOffset), sizes, seconds, seconds, seconds)
+
+
+@given(progresses)
+def test_the_record_says_the_same_again(progress: Progress) -> None:
+    raw = format_progress(progress)
+    assert parse_progress(raw) == progress
+    assert len(raw) == 57, "as the limit in store/disks/identity.py assumes"
+
+
+@given(progresses, st.integers(0, 56), st.integers(0, 7))
+def test_a_damaged_record_counts_as_absent(progress: Progress, at: int, bit: int) -> None:
+    raw = bytearray(format_progress(progress))
+    raw[at] ^= 1 << bit
+    assert parse_progress(bytes(raw)) is None
+    assert parse_progress(bytes(raw[:-1])) is None
+
+
+def test_a_directory_records_it(workdir: Path) -> None:
+    dirfd = os.open(workdir, os.O_RDONLY)
+    try:
+        assert read_progress(dirfd) == NOTHING
+        progress = Progress(Run(5, BaseOffset(7)), BaseOffset(3))
+        write_progress(dirfd, progress)
+        assert read_progress(dirfd) == progress
+    finally:
+        os.close(dirfd)
+
+
+def test_the_later_order_counts() -> None:
+    first = Run(5, BaseOffset(0), 9)
+    assert first.order < Run(6, BaseOffset(0)).order
+    assert Run(5, BaseOffset(0), 10).order > first.order
+
+
+@pytest.mark.parametrize(("hour", "is_open"), [(21, False), (22, True), (0, True), (5, True), (6, False)])
+def test_the_window_is_in_local_hours(hour: int, is_open: bool) -> None:
+    rules = ScrubRules(window=frozenset({22, 23, 0, 1, 2, 3, 4, 5}))
+    assert rules.is_open(time.mktime((2030, 5, 5, hour, 30, 0, 0, 0, -1))) is is_open
+    assert ScrubRules().is_open(time.time())
+
+
+def test_the_next_one_is_due_after_the_last() -> None:
+    assert ScrubRules(3600.0).next_s(100.0) == 3700.0
+    assert ScrubRules(0.0).next_s(100.0) is None

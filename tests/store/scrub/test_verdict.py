@@ -1,0 +1,128 @@
+"""Verdicts: what the two witnesses mean, and the form in the attribute."""
+
+import os
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commitlogfs.store.scrub import verdict as verdicts
+from commitlogfs.store.scrub.verdict import (
+    Damage,
+    Evidence,
+    Kind,
+    Message,
+    Range,
+    Verdict,
+    combine,
+    decide,
+    format_verdict,
+    limit_ranges,
+    parse_verdict,
+    whole_verdict,
+)
+
+SIZE, NOW_S = 1 << 20, 1_800_000_000
+MESSAGE = Message(4096, "TopicTest", 3, 42)
+DAMAGE = Damage(Range(4096, 5000), "the checksum of the message is wrong", MESSAGE)
+
+
+def evidence(
+    *,
+    differs: bool = False,
+    unreadable: tuple[Range, ...] = (),
+    damages: tuple[Damage, ...] = (),
+    has_end: bool = True,
+) -> Evidence:
+    return Evidence(differs, unreadable, damages, has_end, 900_000, SIZE)
+
+
+def test_two_witnesses_make_one_verdict() -> None:
+    assert decide(evidence(), NOW_S) is None
+    assert decide(evidence(has_end=False), NOW_S) is None
+    rotted = decide(evidence(differs=True, damages=(DAMAGE,)), NOW_S)
+    assert rotted == Verdict(Kind.ROTTED, NOW_S, (Range(4096, 5000),), (MESSAGE,), 1)
+    broken = decide(evidence(damages=(DAMAGE,)), NOW_S)
+    assert broken is not None
+    assert (broken.kind, broken.is_mismatch) == (Kind.WRITTEN_BROKEN, False)
+    header = decide(evidence(differs=True), NOW_S)
+    assert header == Verdict(Kind.HEADER_OR_PADDING, NOW_S, (Range(0, SIZE),), is_located=False)
+    unreadable = decide(evidence(differs=True, unreadable=(Range(8192, 12288),)), NOW_S)
+    assert unreadable == Verdict(Kind.UNREADABLE, NOW_S, (Range(8192, 12288),))
+
+
+def test_a_changed_segment_without_its_end_has_lost_messages() -> None:
+    assert decide(evidence(differs=True, has_end=False), NOW_S) == Verdict(
+        Kind.ROTTED, NOW_S, (Range(900_000, SIZE),)
+    )
+
+
+def test_what_was_found_before_stays() -> None:
+    first = Verdict(Kind.ROTTED, 1, (Range(0, 10),), (Message(0, "a", 0, 1),), 1)
+    second = Verdict(Kind.HEADER_OR_PADDING, 2, (Range(0, SIZE),), is_located=False)
+    assert combine(None, first) == first
+    assert combine(first, second) == first
+    assert combine(second, first) == Verdict(Kind.ROTTED, 2, first.ranges, first.messages, 1)
+    third = Verdict(Kind.UNREADABLE, 3, (Range(90, 99),), (Message(90, "b", 0, 1),), 1)
+    both = combine(first, third)
+    assert (both.kind, both.since_s, both.ranges) == (Kind.ROTTED, 1, (Range(0, 10), Range(90, 99)))
+    assert (both.messages, both.message_count) == ((*first.messages, *third.messages), 2)
+    assert combine(both, third) == both
+    assert combine(whole_verdict(Kind.ROTTED, SIZE, 1), first) == first
+    closer = combine(whole_verdict(Kind.ROTTED, SIZE, 1), second)
+    assert (closer.kind, closer.since_s) == (Kind.HEADER_OR_PADDING, 1)
+
+
+def test_the_nearest_ranges_become_one() -> None:
+    assert limit_ranges([Range(50, 60), Range(0, 10), Range(12, 20)], 2) == ((0, 20), (50, 60))
+    assert limit_ranges([Range(0, 10), Range(5, 20), Range(20, 30)], 9) == ((0, 30),)
+
+
+def make_verdict(numbers: list[int], topic: str) -> Verdict:
+    ranges = tuple(Range(2 * n, 2 * n + 1) for n in sorted(set(numbers)))[: verdicts.MOST_RANGES] or (Range(0, 1),)
+    messages = tuple(Message(n, topic, n % 8, 2**62 + n) for n in numbers)[: verdicts.MOST_MESSAGES]
+    return Verdict(Kind.ROTTED, NOW_S, ranges, messages, len(numbers))
+
+
+@given(st.lists(st.integers(0, 2**31), max_size=30), st.text(max_size=127))
+def test_the_attribute_has_a_bounded_size(numbers: list[int], topic: str) -> None:
+    verdict = make_verdict(numbers, topic)
+    raw = format_verdict(verdict)
+    assert len(raw) <= verdicts.MOST_BYTES + 5
+    parsed = parse_verdict(raw)
+    assert parsed is not None
+    assert (parsed.kind, parsed.since_s, parsed.message_count) == (verdict.kind, verdict.since_s, len(numbers))
+    assert parsed.messages == verdict.messages[: len(parsed.messages)]
+    assert parsed.ranges[0].begin == verdict.ranges[0].begin
+    assert parsed.ranges[-1].end == verdict.ranges[-1].end
+
+
+def test_a_short_verdict_is_kept_as_it_is() -> None:
+    verdict = make_verdict([1, 2, 3], "TopicTest")
+    assert parse_verdict(format_verdict(verdict)) == verdict
+
+
+@given(st.binary(max_size=200))
+def test_a_damaged_value_counts_as_absent(raw: bytes) -> None:
+    assert parse_verdict(raw) is None
+    good = bytearray(format_verdict(make_verdict([1], "t")))
+    good[len(raw) % len(good)] ^= 1
+    assert parse_verdict(bytes(good)) is None
+
+
+def test_verdicts_of_a_disk_are_found(workdir: os.PathLike[str]) -> None:
+    from commitlogfs.store.scrub.recorded import find_verdicts, remove_verdict, write_verdict
+
+    names = [b"one", b"two"]
+    dirfd = os.open(workdir, os.O_RDONLY)
+    try:
+        for name in names:
+            os.close(os.open(name, os.O_CREAT | os.O_WRONLY, 0o600, dir_fd=dirfd))
+        verdict = make_verdict([1, 2], "TopicTest")
+        ino = os.stat(b"two", dir_fd=dirfd).st_ino
+        write_verdict(dirfd, b"two", ino, verdict)
+        assert find_verdicts(dirfd, [*names, b"absent"]) == [(b"two", verdict)]
+        remove_verdict(dirfd, b"two", ino)
+        remove_verdict(dirfd, b"two", ino)
+        assert find_verdicts(dirfd, names) == []
+    finally:
+        os.close(dirfd)
