@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyfuse3
 import trio
 
+from commitlogfs.fusefs.disks.disk_checks import SUCCESSOR_DELAY_S
 from commitlogfs.fusefs.kernel import extension, session
 from commitlogfs.fusefs.kernel.inherited_session import InheritedSession
 from commitlogfs.fusefs.kernel.session import Passthrough, Session
@@ -109,11 +110,19 @@ async def serve(operations: CommitLogOperations) -> None:
         nursery.start_soon(operations.disk_memory.run)
         nursery.start_soon(operations.member_records.run)
         nursery.start_soon(operations.sources.run)
-        nursery.start_soon(operations.drains.run)
+        nursery.start_soon(operations.drains.run, operations.rebalancing.step)
+        nursery.start_soon(operations.restores.run)
+        nursery.start_soon(operations.salvaged.find)
+        nursery.start_soon(operations.checksums.run)
+        nursery.start_soon(operations.lost_writes.run, operations.handles.may_be_open)
+        nursery.start_soon(operations.verdicts.run)
+        nursery.start_soon(operations.scrub.run)
+        nursery.start_soon(operations.disk_checks.run, SUCCESSOR_DELAY_S if operations.backing.takeovers else 0.0)
         nursery.start_soon(_give_back_unknown, operations)
         if operations.backing.takeovers:
             for disk in _writable_disks(operations):
-                nursery.start_soon(_try_disk, operations, disk)
+                if not disk.is_unresponsive:  # the thread would hold this daemon as long as the disk hangs
+                    nursery.start_soon(_try_disk, operations, disk)
         await pyfuse3.main(max_tasks=MAX_TASKS)
         await operations.background.drain()
         nursery.cancel_scope.cancel()

@@ -27,7 +27,9 @@ _ERRNO_OF: dict[type[store.StoreError], int] = {
     store.HoldsDataError: errno.EIO,
     store.UncertainPublishError: errno.EIO,
     store.SegmentChangedError: errno.EIO,
+    store.SegmentUnreadableError: errno.EIO,
     store.VerificationError: errno.EIO,
+    store.RottenSegmentError: errno.EIO,
 }
 
 _FROM_BACKING_FILE = frozenset(

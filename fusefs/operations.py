@@ -32,6 +32,7 @@ from pyfuse3 import (
 )
 
 from commitlogfs.fusefs.disks.background import BackgroundSync
+from commitlogfs.fusefs.disks.disk_checks import DiskChecks
 from commitlogfs.fusefs.disks.disk_memory import DiskMemory
 from commitlogfs.fusefs.disks.disk_probes import DiskProbes
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
@@ -52,12 +53,19 @@ from commitlogfs.fusefs.files.name_changes import NameChanges
 from commitlogfs.fusefs.files.removal import Removals
 from commitlogfs.fusefs.files.resizing import Resizing
 from commitlogfs.fusefs.files.retention import Retention
+from commitlogfs.fusefs.integrity.checksums import Checksums
+from commitlogfs.fusefs.integrity.lost_writes import LostWrites
+from commitlogfs.fusefs.integrity.scrub import Scrub
+from commitlogfs.fusefs.integrity.verdicts import Verdicts
 from commitlogfs.fusefs.kernel import extension, inodes
 from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.fusefs.kernel.invalidation import Invalidation
 from commitlogfs.fusefs.kernel.observer import Observer
 from commitlogfs.fusefs.moves.drains import Drains
 from commitlogfs.fusefs.moves.mover import Mover
+from commitlogfs.fusefs.moves.rebalancing import Rebalancing
+from commitlogfs.fusefs.moves.restores import Restores
+from commitlogfs.fusefs.moves.salvaged import Salvaged
 from commitlogfs.fusefs.moves.sources import Sources
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.identity import RootAttributes
@@ -66,6 +74,7 @@ from commitlogfs.store.errors import (
     NotPermittedError,
     SegmentExistsError,
     SegmentNotFoundError,
+    StoreError,
 )
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.allocate import PERMISSION_BITS, Owner
@@ -75,6 +84,7 @@ from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.retention import RetentionRules
 from commitlogfs.store.retention.statfs import BLOCK_BYTES, DiskShare, StatfsFigures, compose
+from commitlogfs.store.scrub.schedule import ScrubRules
 from commitlogfs.store.segment import SegmentState, format_segment_name
 
 log = logging.getLogger(__name__)
@@ -139,6 +149,7 @@ class CommitLogOperations(pyfuse3.Operations):
         rules: RetentionRules,
         contents: ControlContents,
         observer: Observer,
+        scrub_rules: ScrubRules = ScrubRules(),  # noqa: B008 - it is frozen
         *,
         refuse_reads_when_full: bool = False,
     ) -> None:
@@ -155,15 +166,41 @@ class CommitLogOperations(pyfuse3.Operations):
         self.disk_files = files_of_disks(commitlog.disks.values(), self.threads, observer)
         disks, invalidate = self.disk_files, self.invalidation.invalidate
         self._to_free = Reminders(commitlog.disks)
-        self.handles = Handles(commitlog, disks, self.backing, self._to_free)
+        self.verdicts = Verdicts(commitlog, self.threads)
+        self.lost_writes = LostWrites(commitlog, self.threads, observer, self.member_records, self.verdicts)
+        self.handles = Handles(commitlog, disks, self.backing, self._to_free, self.lost_writes.release)
         self.attributes = BackingAttributes(commitlog, disks, self.handles)
         self.listing = Listing(commitlog, disks, self.attributes)
         self.changes = NameChanges(commitlog, disks, self.background)
         self.sources = Sources(
             commitlog, disks, self.changes, self.handles, self.backing, self._to_free, invalidate
         )
-        self.mover = Mover(commitlog, disks, self.threads, self.changes, self.sources, invalidate)
+        self.salvaged = Salvaged(commitlog, self.threads)
+        self.mover = Mover(
+            commitlog,
+            disks,
+            self.threads,
+            self.changes,
+            self.sources,
+            self.salvaged,
+            self.verdicts,
+            invalidate,
+        )
+        self.checksums = Checksums(
+            commitlog, self.threads, observer, self.mover.is_working_on, self.sources.is_written_to
+        )
+        self.scrub = Scrub(
+            commitlog,
+            self.threads,
+            observer,
+            self.verdicts,
+            self.mover.is_working_on,
+            self.sources.is_written_to,
+            scrub_rules,
+        )
         self.drains = Drains(commitlog, self.mover, self.usage)
+        self.rebalancing = Rebalancing(commitlog, self.drains, self.member_records)
+        self.restores = Restores(commitlog, self.mover, self.drains)
         self.removals = Removals(
             commitlog, disks, self.changes, self.handles, self.backing, self._to_free, invalidate, self.sources
         )
@@ -176,6 +213,8 @@ class CommitLogOperations(pyfuse3.Operations):
             kernel_holds,
             self.sources.put_back_if_changed,
         )
+        probes = DiskProbes(commitlog, self.threads, observer, self.disk_memory.save)
+        self.disk_checks = DiskChecks(commitlog, probes, observer, self.disk_memory.save)
         self.retention = Retention(
             rules,
             commitlog,
@@ -185,7 +224,7 @@ class CommitLogOperations(pyfuse3.Operations):
             self.attributes,
             self.usage,
             self.listing.refresh,
-            DiskProbes(commitlog, self.threads, observer),
+            probes,
             self.backing,
         )
         self.creation = Creation(
@@ -529,6 +568,11 @@ class CommitLogOperations(pyfuse3.Operations):
         if name == xattrs.STATE:
             return (await self.segment_state(file)).value.encode()
         await self.attributes.refresh(file)
+        if name == xattrs.CHECKSUM:
+            digest = await self._checksum(file)
+            if digest is None:
+                raise FUSEError(pyfuse3.ENOATTR)
+            return digest.hex().encode()
         value = xattrs.value(name, self.commitlog.disk_of(file), file)
         if value is None:
             raise FUSEError(pyfuse3.ENOATTR)
@@ -536,7 +580,13 @@ class CommitLogOperations(pyfuse3.Operations):
 
     @handler
     async def listxattr(self, inode: InodeT, ctx: RequestContext) -> Sequence[XAttrNameT]:
-        return [XAttrNameT(name) for name in xattrs.names()] if inodes.decode(inode) else []
+        if inodes.decode(inode) is None:
+            return []
+        names = [XAttrNameT(name) for name in xattrs.names()]
+        with contextlib.suppress(StoreError, OSError):
+            if await self._checksum(self._file(inode)) is not None:
+                names.append(XAttrNameT(xattrs.CHECKSUM))
+        return names
 
     @handler
     async def setxattr(self, inode: InodeT, name: XAttrNameT, value: bytes, ctx: RequestContext) -> None:
@@ -564,6 +614,16 @@ class CommitLogOperations(pyfuse3.Operations):
         for segment in xattrs.successors(self.commitlog, file):
             successor = successor or await has_data(segment)
         return xattrs.state_of(file, own, successor)
+
+    async def _checksum(self, file: Segment) -> bytes | None:
+        """The digest of a settled segment, if it has one of its content on the disk. Raises DiskError, OSError."""
+        catalog = self.commitlog.catalog
+        if not catalog.is_settled(file):
+            return None
+        digest = await self.disk_files[file.disk].read_checksum(file.name, file.ino)
+        if digest is None:
+            catalog.record_checksum(file, is_valid=False)
+        return digest if catalog.is_settled(file) else None
 
     # --- helpers -------------------------------------------------------------------------------------
 

@@ -20,9 +20,12 @@ from commitlogfs.mount.commands import (
     mount,
     read,
     ready,
+    rebalance,
     reopen_logs,
     restart,
+    restore,
     retention,
+    scrub,
     status,
     umount,
 )
@@ -39,11 +42,13 @@ app = typer.Typer(
     epilog="EXIT STATUS: 0 ok, 1 findings, 2 usage, 3 daemon unreachable, 4 refused.",
 )
 _SERVICE = (init, adopt, mount, umount, restart, ready, reopen_logs)
-for module in (*_SERVICE, status, map_command, locate, read, check, doctor):
+for module in (*_SERVICE, restore, status, map_command, locate, read, check, doctor):
     module.register(app)
 app.add_typer(config.app)
 app.add_typer(disk.app)
+app.add_typer(rebalance.app)
 app.add_typer(retention.app)
+app.add_typer(scrub.app)
 for plugin in entry_points(group="commitlogfs.verbs"):
     plugin.load()(app)
 

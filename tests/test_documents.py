@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
+
+from commitlogfs.mount.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -15,6 +18,7 @@ _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(PROJECT)})(?:/[\w.@-]+)+/?")
 _MODULE = re.compile(r"(?<![\w./-])\w+\.(?:py|c)\b")
+_COMMAND = re.compile(r"(?:`|^\$ )commitlogfs ([a-z-][^`\n]*)", re.MULTILINE)
 _NAMED_DOCUMENT = re.compile(r"\bdocs/[\w./-]*\.md\b|\bREADME\.md\b")
 
 
@@ -50,6 +54,24 @@ def test_links_lead_to_files_and_headings(document: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_named_paths_of_the_project_exist(document: Path) -> None:
     assert not list(missing_paths(document))
+
+
+def unknown_commands(document: Path) -> Iterator[str]:
+    """Commands, in code, whose verb does not exist, or whose group of verbs is given no verb."""
+    top = get_command(app)
+    for line in _COMMAND.findall(document.read_text()):
+        words = line.split()
+        if words[0].startswith("-") or words[0].isupper():
+            continue
+        verb = getattr(top, "commands", {}).get(words[0])
+        verbs = getattr(verb, "commands", None)
+        if verb is None or (verbs is not None and len(words) > 1 and words[1] not in verbs):
+            yield line
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_named_commands_exist(document: Path) -> None:
+    assert not list(unknown_commands(document))
 
 
 def test_the_readme_leads_to_every_document() -> None:

@@ -1,5 +1,5 @@
-"""Blocking work on disks, outside of the event loop: threads for each disk, measurements, probes, background
-commits.
+"""Blocking work on disks, outside of the event loop: threads for each disk, measurements, probes, checks, and
+background commits.
 
 Nothing here answers a request.
 """

@@ -109,6 +109,8 @@ class BackgroundSync:
         self._to_sync.discard(number)
         if not sync and self._recorded.get(number) == record:
             return  # the change was on another disk and did not change the record
+        if not sync and disk.is_unresponsive:
+            return  # it lags until the next change after the disk has answered; a thread would hold the daemon
 
         def work() -> None:
             try:

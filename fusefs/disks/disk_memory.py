@@ -1,8 +1,8 @@
 """Health of the disks, stored beside the backing table so that it outlives the daemon, as long as the mount lasts.
 
-It stores facts that a successor cannot find out at once: whether a disk is suspected or failing, since when, and
-how many removals in a row have freed no space there. It does not store since when no segment of a disk could be
-read: nobody probed the disk while there was no daemon, so this evidence starts again.
+It stores facts that a successor cannot find out at once: whether a disk is suspected, failing, unresponsive or
+unreadable, since when, and how many removals in a row have freed no space there. It does not store since when no
+segment of a disk could be read: nobody probed the disk while there was no daemon, so this evidence starts again.
 """
 
 import time
@@ -20,7 +20,7 @@ from commitlogfs.store.pool.commitlog import CommitLog
 INTERVAL_S: Final = 1.0
 _FREE_UNIT: Final = 1 << 16
 """Unit, in bytes, in which free space is stored: 32 bits are enough for 256 TiB."""
-_FAILING, _READ_ONLY = 1, 2
+_FAILING, _READ_ONLY, _UNRESPONSIVE = 1, 2, 4
 _RECLAIMED_NOTHING = 1 << 31
 
 
@@ -32,6 +32,7 @@ class Kind(IntEnum):
     FRUITLESS_REMOVALS = 3
     LOWEST_FREE = 4
     FRUITLESS_SINCE_S = 5
+    UNREADABLE = 6
 
 
 class DiskMemory:
@@ -51,9 +52,12 @@ class DiskMemory:
         for disk in self._commitlog.disks.values():
             values: dict[Kind, int] = {}
             if disk.is_troubled:
-                values[Kind.TROUBLE] = _FAILING * disk.is_failing | _READ_ONLY * disk.is_read_only
+                flags = _FAILING * disk.is_failing | _READ_ONLY * disk.is_read_only
+                values[Kind.TROUBLE] = flags | _UNRESPONSIVE * disk.is_unresponsive
                 since_s = disk.suspected_since_s
                 values[Kind.SUSPECTED_SINCE_S] = round(time.monotonic() if since_s is None else since_s)
+            if disk.is_unreadable:
+                values[Kind.UNREADABLE] = 1
             if disk.number in fruitless:
                 record = fruitless[disk.number]
                 values[Kind.FRUITLESS_REMOVALS] = record.in_a_row | _RECLAIMED_NOTHING * record.reclaimed_nothing
@@ -75,9 +79,12 @@ class DiskMemory:
                     disk,
                     is_failing=bool(flags & _FAILING),
                     is_read_only=bool(flags & _READ_ONLY),
+                    is_unresponsive=bool(flags & _UNRESPONSIVE),
                     since_s=min(since_s, now_s),
                     now_s=now_s,
                 )
+            if Kind.UNREADABLE in of_disk:
+                health.record_unreadable(disk, "as a former daemon has found")
             if {Kind.FRUITLESS_REMOVALS, Kind.LOWEST_FREE, Kind.FRUITLESS_SINCE_S} <= of_disk.keys():
                 count = of_disk[Kind.FRUITLESS_REMOVALS]
                 record = FruitlessRemovals(

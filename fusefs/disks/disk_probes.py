@@ -1,6 +1,8 @@
 """Probes of disks in trouble: they end a suspicion without waiting for the next create, and confirm a loss."""
 
+import math
 import time
+from collections.abc import Callable
 
 import trio
 
@@ -20,10 +22,17 @@ disk."""
 
 
 class DiskProbes:
-    def __init__(self, commitlog: CommitLog, threads: DiskThreads, observer: Observer) -> None:
+    def __init__(
+        self, commitlog: CommitLog, threads: DiskThreads, observer: Observer, save: Callable[[], None]
+    ) -> None:
+        """`save` keeps what is known of the disks for the next daemon."""
         self._commitlog = commitlog
+        self._save = save
         self._calls = SingleCalls(threads)
         self._observer = observer
+        self._locks = {number: trio.Lock() for number in commitlog.disks}
+        self._probed_at_s: dict[DiskNumber, float] = {}
+        """Monotonic times of the latest probes."""
 
     async def run(self, also: frozenset[DiskNumber] = frozenset()) -> None:
         """Probe every disk that is in trouble or not rw, and those in `also`."""
@@ -31,13 +40,22 @@ class DiskProbes:
             for disk in self._commitlog.disks.values():
                 is_suspected = disk.is_troubled or disk.unreadable_since_s is not None
                 if is_suspected or disk.state is not DiskState.RW or disk.number in also:
-                    nursery.start_soon(self._probe, disk)
+                    nursery.start_soon(self.probe, disk)
+
+    async def probe(self, disk: Disk, max_age_s: float = 0.0) -> None:
+        """Probe a disk, unless its latest probe is younger than `max_age_s`."""
+        async with self._locks[disk.number]:
+            now_s = time.monotonic()
+            if now_s - self._probed_at_s.get(disk.number, -math.inf) >= max_age_s:
+                self._probed_at_s[disk.number] = now_s
+                await self._probe(disk)
+                self._save()
 
     async def _probe(self, disk: Disk) -> None:
         number, path, dirfd = disk.number, disk.path, disk.dirfd
         size, names = self._commitlog.segment_size, self._samples(number)
         may_write = disk.state is DiskState.RW  # a cordoned disk is not written, not even by a probe
-        if self._calls.is_under_way(number):
+        if disk.is_unresponsive or self._calls.is_under_way(number):  # a thread that hangs would hold the daemon
             health.record_no_answer(disk, time.monotonic())
             return
 

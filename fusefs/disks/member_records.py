@@ -14,20 +14,27 @@ import trio
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.store.disks import identity
 from commitlogfs.store.disks.disk import Disk, DiskState
-from commitlogfs.store.disks.membership import Membership
+from commitlogfs.store.disks.membership import Cordon, Membership
+from commitlogfs.store.errors import PoolError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.pool import joining
 from commitlogfs.store.pool.commitlog import CommitLog
 
 log = logging.getLogger(__name__)
 
+RECORD_PATIENCE_S: Final = 2.0
+"""How long a change waits for one step on a disk. Two of them fit into the patience of a command."""
 RETRY_S: Final = 30.0
+LOG_INTERVAL_S: Final = 1.0
+"""Time between two comparisons of the list with the log."""
 
 
 class MemberRecords:
     def __init__(self, commitlog: CommitLog, threads: DiskThreads) -> None:
         self._commitlog = commitlog
         self._threads = threads
+        self.changing = trio.Lock()
+        """Held from the decision about a change of the list until that has taken effect."""
         self._changed = trio.Event()
         """Set, and replaced, when the list or a disk's record of it has changed."""
 
@@ -41,11 +48,46 @@ class MemberRecords:
                 await self._changed.wait()
         return self._commitlog.lagging()
 
+    async def cordon(self, disk: Disk, cordon: Cordon) -> bool:
+        """Keep new segments away from a disk until an operator lifts that. False, and nothing has changed, if it is
+        kept away from already, or if no other disk takes segments."""
+        async with self.changing:
+            if disk.intended_state is not DiskState.RW or not self._commitlog.others_take_segments(disk):
+                return False
+            membership = self._commitlog.membership.cordoned(disk.number, cordon)
+            if not self._is_recordable(membership):
+                return False
+            await self.change(membership, 0.0)
+        return True
+
     async def run(self) -> None:
         """Until cancelled. Each disk has its own task, so one that hangs delays only itself."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._follow_log)
             for disk in self._commitlog.disks.values():
                 nursery.start_soon(self._serve, disk)
+
+    async def _follow_log(self) -> None:
+        """Record what the log itself changes: lost segments that are there again, and what was removed while a disk
+        is away."""
+        while True:
+            pause_s = LOG_INTERVAL_S
+            async with self.changing:
+                membership = self._commitlog.follow_log()
+                if membership is not self._commitlog.membership:
+                    if self._is_recordable(membership):
+                        await self.change(membership, 0.0)
+                    else:
+                        pause_s = RETRY_S
+            await trio.sleep(pause_s)
+
+    def _is_recordable(self, membership: Membership) -> bool:
+        try:
+            self._commitlog.require_recordable(membership)
+        except PoolError as error:
+            log_event(log, logging.WARNING, "log_not_recorded", reason=str(error))
+            return False
+        return True
 
     async def _serve(self, disk: Disk) -> None:
         while True:

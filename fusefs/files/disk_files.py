@@ -26,9 +26,10 @@ from commitlogfs.store.files import allocate, changes, durable, remove, rename, 
 from commitlogfs.store.files.allocate import Owner, Published
 from commitlogfs.store.files.attributes import PackedAttributes, stat_changes, stat_fd
 from commitlogfs.store.files.changes import Changes
+from commitlogfs.store.files.hashing import read_checksum_of
 from commitlogfs.store.files.remove import Reason, Retired
 from commitlogfs.store.files.usage import DiskUsage
-from commitlogfs.store.moves import mark, putting_back
+from commitlogfs.store.moves import mark, putting_back, restored, unreadable
 from commitlogfs.store.moves.copy import SegmentCopy, remove_stray_copy
 from commitlogfs.store.moves.mark import Source
 from commitlogfs.store.pool import leftovers
@@ -55,6 +56,8 @@ class Opened(NamedTuple):
     fd: int
     writable: bool
     """False on a read-only disk."""
+    is_restored: bool
+    """Whether it has the mark of a restored segment that no process has opened for writing."""
 
 
 class DiskFiles:
@@ -159,6 +162,15 @@ class DiskFiles:
         dirfd = self._disk.dirfd
         await self._run("open", lambda: os.close(safe_open.open_file(dirfd, path, os.O_RDWR, ino)), deadline_s)
 
+    async def is_restored(self, name: bytes, ino: int) -> bool:
+        """Whether a segment was restored, and no process has opened it for writing since. Raises DiskError,
+        OSError."""
+        return await self._run("open", partial(restored.is_marked, self._disk.dirfd, name, ino), STAT_DEADLINE_S)
+
+    async def remove_restored_mark(self, fd: int) -> None:
+        """A process has opened a restored segment for writing. Raises DiskError, OSError."""
+        await self._run("setattr", partial(restored.remove_restored_mark, fd))
+
     async def close(self, fd: int) -> None:
         """Close a descriptor, which may write something to the disk first. Raises OSError."""
         await self._threads.run(self.number, partial(os.close, fd))
@@ -201,6 +213,11 @@ class DiskFiles:
         if deadline_s is None:
             return await self._threads.run(self.number, read)
         return await self._threads.run_within(self.number, deadline_s, read)
+
+    async def read_checksum(self, name: bytes, ino: int) -> bytes | None:
+        """The digest of a segment, if it has one of its present content. Raises DiskError, OSError."""
+        read = partial(read_checksum_of, self._disk.dirfd, name, ino)
+        return await self._run("getxattr", read, STAT_DEADLINE_S)
 
     # --- creating and renaming -----------------------------------------------------------------------
 
@@ -278,13 +295,20 @@ class DiskFiles:
         remove_it = partial(remove_stray_copy, self._disk.dirfd, name, source)
         return await self._run("unlink", remove_it, LEFTOVER_DEADLINE_S)
 
+    async def unreadable_ranges(self, name: bytes) -> list[tuple[int, int]]:
+        """The positions that a file lacks, because they could not be read. Raises DiskError, OSError."""
+        find = partial(unreadable.find_unreadable, self._disk.dirfd, [name])
+        return [
+            places for _, found in await self._run("getxattr", find, STAT_DEADLINE_S) for places in found.ranges
+        ]
+
     async def remove_mark(self, name: bytes, ino: int) -> None:
         """A copy's source is gone. Raises DiskError, OSError."""
         await self._run("setxattr", partial(mark.remove_mark, self._disk.dirfd, name, ino), STAT_DEADLINE_S)
 
-    async def put_back(self, source: Segment, copy: Source) -> PackedAttributes:
+    async def put_back(self, source: Segment, copy: Source | None) -> PackedAttributes:
         """Give a retired file its segment's name back, durably, with the mark that the segment was moved from
-        `copy`; its attributes. Raises DiskError, OSError."""
+        `copy`, if there is one; its attributes. Raises DiskError, OSError."""
         name = format_segment_name(source.base_offset)
         work = partial(putting_back.put_back, self._disk.dirfd, source.placed_as, source.ino, name, copy)
         return await self._run("rename", work)
@@ -342,11 +366,12 @@ def files_of_disks(disks: Iterable[Disk], threads: DiskThreads, observer: Observ
 def _open(dirfd: int, path: bytes, ino: int) -> Opened:
     """Read-write where the disk allows it: the broker opens every segment read-write."""
     try:
-        return Opened(safe_open.open_file(dirfd, path, os.O_RDWR, ino), writable=True)
+        fd = safe_open.open_file(dirfd, path, os.O_RDWR, ino)
+        return Opened(fd, writable=True, is_restored=restored.has_mark(fd))
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
-    return Opened(safe_open.open_file(dirfd, path, os.O_RDONLY, ino), writable=False)
+    return Opened(safe_open.open_file(dirfd, path, os.O_RDONLY, ino), writable=False, is_restored=False)
 
 
 def _write_all(fd: int, data: memoryview, offset: int, grows: bool) -> PackedAttributes | None:

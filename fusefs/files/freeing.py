@@ -81,9 +81,11 @@ class Freeing:
 
     async def _run_for(self, disk: DiskFiles) -> None:
         member = self._commitlog.disks[disk.number]
-        if member.state is DiskState.RW:
-            await disk.drop_empty_directory()  # a former daemon may have left it
+        may_have_directory = member.state is DiskState.RW  # which a former daemon has left
         while True:
+            if may_have_directory and not member.is_unresponsive:  # a thread would hold this daemon while it hangs
+                may_have_directory = False
+                await disk.drop_empty_directory()
             await self._to_free.wait(disk.number, CHECK_INTERVAL_S)
             for file in self._commitlog.others.retired():
                 if file.disk == disk.number:

@@ -4,8 +4,9 @@ A handle is found by inode number, so a request that carries the handle of a for
 again. A descriptor is closed when the last open is released and no request uses it.
 """
 
+import contextlib
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.store.disks.membership import DiskNumber
-from commitlogfs.store.errors import SegmentNotFoundError
+from commitlogfs.store.errors import DiskError, SegmentNotFoundError
 from commitlogfs.store.pool import leftovers
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
@@ -30,6 +31,8 @@ class Handle:
     file: Segment
     fd: int
     writable: bool
+    is_restored: bool = False
+    """As for Opened."""
     opens: int = 0
     users: int = 0
     """Number of requests that use the descriptor at the moment."""
@@ -48,12 +51,15 @@ class Handles:
         disks: Mapping[DiskNumber, DiskFiles],
         backing: Backing,
         to_free: Reminders,
+        release: Callable[[Segment], Awaitable[None]],
     ) -> None:
-        """`to_free` is reminded of the last close of a file that is no part of the log any longer."""
+        """`to_free` is reminded of the last close of a file that is no part of the log any longer. `release` closes
+        what else the daemon has of a file open."""
         self._commitlog = commitlog
         self._disks = disks
         self._backing = backing
         self._to_free = to_free
+        self._release = release
         self._handles: dict[int, Handle] = {}
         self._opening: dict[int, trio.Lock] = {}
         self._closed_empty: set[int] = set()
@@ -70,6 +76,10 @@ class Handles:
                 file, handle.fd, writable=handle.writable, first=not handle.opens, to_write=to_write
             )
             handle.opens += 1
+            if to_write and handle.is_restored:
+                handle.is_restored = False
+                with contextlib.suppress(DiskError, OSError):  # the open succeeds; a mark that stays does no harm
+                    await self._disks[file.disk].remove_restored_mark(handle.fd)
             return handle
 
     def add(self, file: Segment, fd: int) -> Handle:
@@ -112,11 +122,16 @@ class Handles:
         handle = self._handles.get(inodes.encode(file))
         return handle is not None and handle.file is file
 
+    def may_be_open(self, file: Segment) -> bool:
+        """Whether a process has a file open, or may have: it was opened under a former daemon."""
+        return self.is_open(file) or self._backing.is_inherited(file)
+
     async def is_in_use(self, file: Segment) -> bool:
         """Whether any process has a file open or mapped. If none has, its backing id is given back. The caller is
         within `first_opens_held`."""
-        if self.is_open(file) or self._backing.is_inherited(file):
+        if self.may_be_open(file):
             return True
+        await self._release(file)
         was_passed_through = self._backing.is_passed_through(file)
         self._backing.record_gone(file)
         is_open = await self._disks[file.disk].is_open_elsewhere(file.path)
@@ -170,7 +185,7 @@ class Handles:
                     raise SegmentNotFoundError(f"{file.name.decode()}: removed")
                 if inode not in self._handles:
                     opened = await self._disks[file.disk].open(file.path, file.ino)
-                    self._handles[inode] = Handle(file, opened.fd, opened.writable)
+                    self._handles[inode] = Handle(file, opened.fd, opened.writable, opened.is_restored)
 
     async def _close_if_idle(self, handle: Handle) -> None:
         if handle.opens or handle.users:
@@ -183,6 +198,7 @@ class Handles:
         if not handle.file.size and not leftovers.size_in_memory(handle.fd):
             self._closed_empty.add(inode)
         self._backing.record_last_close(handle.file)
+        await self._release(handle.file)
         await self._disks[handle.file.disk].close(handle.fd)
         if handle.file.role is not Role.SEGMENT:
             self._to_free.remind(handle.file.disk)

@@ -3,6 +3,7 @@
 A file that is in use is retired instead of unlinked, so that its users can read it until their last close.
 """
 
+import itertools
 import logging
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -14,11 +15,12 @@ from commitlogfs.fusefs.files.name_changes import NameChanges
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.store.disks.membership import DiskNumber
+from commitlogfs.store.errors import DiskError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.attributes import nlink_of
 from commitlogfs.store.files.remove import Reason
-from commitlogfs.store.pool.catalog import Segment
-from commitlogfs.store.pool.commitlog import CommitLog, Removal
+from commitlogfs.store.pool.catalog import Role, Segment
+from commitlogfs.store.pool.commitlog import LEFT_OVER, CommitLog, Removal
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +68,30 @@ class Removals:
         """Remove a segment or temporary for a caller of the mount. Raises SegmentNotFoundError, and as
         `carry_out`."""
         async with self._changes.lock:
-            await self.carry_out(self._commitlog.plan_remove(name))
+            removal = self._commitlog.plan_remove(name)
+            for left_over in await self._find_left_over(removal):
+                await self.carry_out(left_over)
+            await self.carry_out(removal)
+
+    async def _find_left_over(self, removal: Removal) -> list[Removal]:
+        """Removals of the segments before this one, if all of them were restored and never opened for writing: the
+        broker that removes this segment as its oldest does not know them, and they would begin the log before a
+        gap. They are removed first, so that a crash leaves none of them behind."""
+        found: list[Removal] = []
+        if removal.file.role is not Role.SEGMENT:
+            return found
+        why = f"restored, unknown to the broker, and before {removal.file.name.decode()}, which it removes"
+        for index in itertools.count():
+            file = self._commitlog.catalog.at(index)
+            if file.base_offset >= removal.file.base_offset:
+                break
+            try:
+                if not await self._disks[file.disk].is_restored(file.name, file.ino):
+                    return []
+            except (DiskError, OSError):  # a removal does not depend on another disk
+                return []
+            found.append(Removal(file, LEFT_OVER, why))
+        return found
 
     async def carry_out(self, removal: Removal) -> None:
         """Remove a file; durable when it returns. The caller holds the lock of all names, and has decided under it.

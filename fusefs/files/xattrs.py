@@ -11,6 +11,7 @@ from commitlogfs.store.segment import SegmentState
 
 PREFIX = b"user.commitlogfs."
 STATE = PREFIX + b"state"
+CHECKSUM = PREFIX + b"xxh3"
 ACL_PREFIX = b"system.posix_acl_"
 """Access control lists: there are none, only mode bits."""
 
@@ -29,11 +30,13 @@ _ATTRIBUTES: dict[bytes, Callable[[Disk, Segment], bytes]] = {
 
 
 def names() -> list[bytes]:
+    """Names of the attributes that every file has."""
     return [*_ATTRIBUTES, STATE]
 
 
 def value(name: bytes, disk: Disk, file: Segment) -> bytes | None:
-    """Value of any attribute but STATE, which has to be read from the disk. None for an unknown name."""
+    """Value of any attribute but STATE and CHECKSUM, which have to be read from the disk. None for an unknown
+    name."""
     read = _ATTRIBUTES.get(name)
     return None if read is None else read(disk, file)
 

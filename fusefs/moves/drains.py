@@ -6,26 +6,36 @@ A drain is recorded in the list of members on all disks, so the next daemon cont
 import logging
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 import trio
 
 from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
-from commitlogfs.fusefs.moves.mover import NEWEST_KEPT, Mover, MoveStoppedError
+from commitlogfs.fusefs.moves.mover import Mover, MoveStoppedError
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.membership import DiskNumber, Drain, DrainMode
-from commitlogfs.store.errors import DiskFailedError, DiskReadOnlyError, StoreError
+from commitlogfs.store.errors import (
+    DiskFailedError,
+    DiskReadOnlyError,
+    RottenSegmentError,
+    SegmentUnreadableError,
+    StoreError,
+)
 from commitlogfs.store.events import log_event
 from commitlogfs.store.moves.targets import Target, choose_target, segments_below_force
-from commitlogfs.store.pool.catalog import Segment
+from commitlogfs.store.pool.catalog import NEWEST_KEPT, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.segment import BaseOffset
 
 log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S: Final = 1.0
 RETRY_S: Final = 30.0
 """Time until a segment is tried again after its move has failed."""
+UNREADABLE_RETRY_S: Final = 600.0
+"""The same, if nothing of it could be read, or if it differs from its checksum."""
 USAGE_AGE_S: Final = 1.0
 RATE_WINDOW_S: Final = 60.0
 
@@ -38,7 +48,7 @@ class DrainPlan:
     kept: int
     """Among the newest of the log: they are moved when newer ones have been made."""
     needed: int
-    """To move from all draining disks."""
+    """To move from this disk and all disks that drain by copying, sooner or later."""
     room: int
     """The most that the other disks can take."""
 
@@ -52,6 +62,8 @@ class Drains:
         self._usage = usage
         self._changed = trio.Event()
         self._retry_at_s: dict[tuple[DiskNumber, int], float] = {}
+        self._unreadable: set[tuple[DiskNumber, int]] = set()
+        """Segments, by disk and inode, of which nothing could be read."""
         self._moved: deque[tuple[float, float, int]] = deque()
         """The latest moves: (begin, end, bytes), in steady time."""
         self.no_room: set[DiskNumber] = set()
@@ -61,15 +73,17 @@ class Drains:
     def announce(self) -> None:
         """A drain has begun, ended or changed."""
         self._retry_at_s.clear()
+        self._unreadable.clear()
         self._changed.set()
         self._changed = trio.Event()
 
-    async def run(self) -> None:
-        """Until cancelled."""
+    async def run(self, otherwise: Callable[[], Awaitable[bool]]) -> None:
+        """Until cancelled. `otherwise` is called when no drain has a segment to move now; it returns whether it has
+        moved one."""
         while True:
             changed = self._changed
             await self._mover.remove_stray_copies()
-            if not await self._move_next():
+            if not await self._move_next() and not await otherwise():
                 with trio.move_on_after(CHECK_INTERVAL_S):
                     await changed.wait()
 
@@ -79,11 +93,14 @@ class Drains:
     def plan(self, disk: Disk) -> "DrainPlan":
         """The extent of a drain by copying, as of now."""
         size = self._commitlog.segment_size
-        waiting = len(self.waiting(disk))
-        needed = waiting + sum(len(self.waiting(other)) for other in self.draining() if other is not disk)
+        others = [other for other in self.draining() if other is not disk]
+        count_on_disk = self._commitlog.catalog.count_on_disk
+        waiting, count = len(self.waiting(disk)), count_on_disk(disk.number)
+        needed = count + sum(
+            count_on_disk(other.number) for other in others if other.drain and other.drain.mode.copies
+        )
         room = sum(segments_below_force(t, size) for t in self.targets() if t.number != disk.number)
-        kept = self._commitlog.catalog.count_on_disk(disk.number) - waiting
-        return DrainPlan(waiting, kept, needed, room)
+        return DrainPlan(waiting, count - waiting, needed, room)
 
     def waiting(self, disk: Disk) -> list[Segment]:
         """The segments of a disk that can be moved now, or when their time for another attempt has come: newest
@@ -97,6 +114,11 @@ class Drains:
         ]
         return sorted(found, key=lambda segment: -segment.base_offset)
 
+    def unreadable_count(self, disk: Disk) -> int:
+        """Number of segments on a disk of which nothing could be read."""
+        on_disk = self._commitlog.catalog.on_disk(disk.number) if self._unreadable else []
+        return sum((segment.disk, segment.ino) in self._unreadable for segment in on_disk)
+
     def bytes_per_second(self) -> float:
         """Rate at which segments were moved lately, pauses and checks included; 0.0 if none was."""
         if not self._moved:
@@ -107,15 +129,16 @@ class Drains:
         """Move one segment; False if there is none to move now."""
         for disk in self.draining():
             self.no_room.discard(disk.number)
-            if disk.drain is None or disk.drain.mode is not DrainMode.COPY:
+            if disk.drain is None or not disk.drain.mode.copies:
                 continue
-            if disk.state is not DiskState.RW or disk.is_troubled:
+            is_well = disk.state is DiskState.RW and not disk.is_troubled
+            if not is_well and disk.drain.mode is DrainMode.COPY:
                 continue  # nothing could be removed there, and each segment would have two files
-            segment = self._next_of(disk)
+            segment = self.first_movable(self.waiting(disk))
             if segment is None:
                 continue
-            await self._usage.refresh(USAGE_AGE_S)
-            target = self._choose_target(segment)
+            await self.measure_targets()
+            target = self.choose_target(segment.base_offset)
             if target is None:
                 self.no_room.add(disk.number)
                 continue
@@ -123,14 +146,19 @@ class Drains:
             return True
         return False
 
-    def _next_of(self, disk: Disk) -> Segment | None:
+    def first_movable(self, segments: Iterable[Segment]) -> Segment | None:
+        """The first one that may be moved now, and has not failed a moment ago."""
         now_s = time.monotonic()
-        for segment in self.waiting(disk):
+        for segment in segments:
             if not self._mover.may_move(segment):
                 continue
             if self._retry_at_s.get((segment.disk, segment.ino), 0.0) <= now_s:
                 return segment
         return None
+
+    async def measure_targets(self) -> None:
+        """Before a target is chosen: how full the disks are."""
+        await self._usage.refresh(USAGE_AGE_S)
 
     def targets(self) -> list[Target]:
         """The disks that take segments now, whatever else is planned."""
@@ -142,29 +170,51 @@ class Drains:
                 found.append(Target(number, usage, self._commitlog.disks[number].thresholds))
         return found
 
-    def _choose_target(self, segment: Segment) -> DiskNumber | None:
+    def choose_target(self, base_offset: BaseOffset) -> DiskNumber | None:
+        """The disk for a segment that leaves its disk, or comes back; None if it fits on none."""
         size, catalog = self._commitlog.segment_size, self._commitlog.catalog
-        around = (catalog.get(segment.base_offset - size), catalog.get(segment.base_offset + size))
+        around = (catalog.get(base_offset - size), catalog.get(base_offset + size))
         return choose_target(self.targets(), size, {other.disk for other in around if other is not None})
 
     async def _move(self, disk: Disk, drain: Drain, segment: Segment, target: DiskNumber) -> None:
-        since_s, began_s = drain.since_s, time.monotonic()
-
         def is_wanted() -> bool:
-            return disk.drain is not None and disk.drain.since_s == since_s
+            present = disk.drain
+            return present is not None and (present.since_s, present.mode) == (drain.since_s, drain.mode)
 
         def rate() -> int:
             return 0 if disk.drain is None else disk.drain.rate
 
+        salvages = drain.mode is DrainMode.FAILING
+        if await self.attempt(segment, target, rate, is_wanted, salvages=salvages) and not self.waiting(disk):
+            log_event(log, logging.INFO, "drained", disk=disk.path)
+
+    async def attempt(
+        self,
+        segment: Segment,
+        target: DiskNumber,
+        rate: Callable[[], int],
+        is_wanted: Callable[[], bool],
+        *,
+        salvages: bool = False,
+    ) -> bool:
+        """Move one segment; `rate`, `is_wanted` and `salvages` as for Mover.move. Returns whether it was moved: a
+        failure is logged, and the segment is tried again after a while."""
+        disk, began_s = self._commitlog.disk_of(segment), time.monotonic()
         try:
-            await self._mover.move(segment, target, rate, is_wanted)
+            await self._mover.move(segment, target, rate, is_wanted, salvages=salvages)
         except MoveStoppedError as stopped:
             log_event(log, logging.INFO, "move_stopped", segment=segment.name, reason=str(stopped))
-            return
+            return False
         except (StoreError, OSError) as error:
-            self._retry_at_s[segment.disk, segment.ino] = time.monotonic() + RETRY_S
+            is_unreadable = isinstance(error, SegmentUnreadableError)
+            is_rotten = isinstance(error, RottenSegmentError)
+            pause_s = UNREADABLE_RETRY_S if is_unreadable or is_rotten else RETRY_S
+            self._retry_at_s[segment.disk, segment.ino] = time.monotonic() + pause_s
+            if is_unreadable:
+                self._unreadable.add((segment.disk, segment.ino))
             self.last_error = str(error)
-            self._record_trouble(error)
+            if not (salvages and isinstance(error, DiskFailedError) and error.disk == disk.path):
+                self._record_trouble(error)
             where = self._commitlog.disks[target].path
             log_event(
                 log,
@@ -175,13 +225,12 @@ class Drains:
                 target=where,
                 reason=str(error),
             )
-            return
+            return False
         now_s = time.monotonic()
         self._moved.append((began_s, now_s, segment.size))
         while self._moved[0][1] < now_s - RATE_WINDOW_S:
             self._moved.popleft()
-        if not self.waiting(disk):
-            log_event(log, logging.INFO, "drained", disk=disk.path)
+        return True
 
     def _record_trouble(self, error: Exception) -> None:
         """A disk that fails under a move is suspected as after a failed create: it is probed."""

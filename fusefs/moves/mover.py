@@ -1,8 +1,11 @@
-"""One move: a segment gets a copy on another disk, and the copy becomes the segment (store/moves/copy.py)."""
+"""One move: a segment gets a copy on another disk, and the copy becomes the segment (store/moves/copy.py). A
+segment that is restored comes from outside the pool in the same way."""
 
+import contextlib
 import logging
+import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -12,16 +15,27 @@ import trio
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.files.name_changes import NameChanges
+from commitlogfs.fusefs.integrity.verdicts import Verdicts
+from commitlogfs.fusefs.moves.salvaged import Salvaged
 from commitlogfs.fusefs.moves.sources import Sources
-from commitlogfs.store.disks.disk import translate
+from commitlogfs.store.disks.disk import DiskState, translate
 from commitlogfs.store.disks.membership import DiskNumber
-from commitlogfs.store.errors import DiskError, DiskFailedError, StoreError, UncertainPublishError
+from commitlogfs.store.errors import (
+    DiskError,
+    DiskFailedError,
+    RottenSegmentError,
+    StoreError,
+    UncertainPublishError,
+)
 from commitlogfs.store.events import log_event
-from commitlogfs.store.moves.copy import CHUNK_BYTES, SegmentCopy, open_source
-from commitlogfs.store.moves.mark import Source
+from commitlogfs.store.files.load import MachineLoad
+from commitlogfs.store.moves.copy import CHUNK_BYTES, Restored, SegmentCopy, open_restored, open_source
+from commitlogfs.store.moves.mark import Source, read_mark
 from commitlogfs.store.moves.throttle import Throttle, chunk_bytes
-from commitlogfs.store.pool.catalog import Segment
+from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.scrub.verdict import Kind, whole_verdict
+from commitlogfs.store.segment import BaseOffset, format_segment_name
 
 log = logging.getLogger(__name__)
 
@@ -30,19 +44,28 @@ T = TypeVar("T")
 PUBLISH_DEADLINE_S: Final = 3.0
 CHUNK_DEADLINE_S: Final = 30.0
 """A disk that takes longer for one step of a copy counts as hung; the move is given up."""
-NEWEST_KEPT: Final = 3
-"""The newest segments stay where they are: a broker writes to them, or cuts them."""
+CLOSE_DEADLINE_S: Final = 3.0
+"""How long the next move waits for the files of this one to be closed."""
+OUTSIDE: Final = DiskNumber(0)
+"""In place of a disk: where a restored segment comes from. Numbers of disks begin with 1."""
 
 
 class MoveStoppedError(StoreError):
     """The drain has ended, or the segment has left the log. Nothing is left of the copy."""
 
 
+class FormerFileError(StoreError):
+    """A missing disk may have the file that this one was copied from."""
+
+
 @dataclass(slots=True)
 class Progress:
     """A move under way."""
 
-    file: Segment
+    name: bytes
+    size: int
+    source: DiskNumber
+    """OUTSIDE for a restored segment."""
     target: DiskNumber
     phase: str = "copying"
     """Or "verifying"."""
@@ -51,7 +74,7 @@ class Progress:
 
 
 class Mover:
-    """Carries out one move at a time."""
+    """Carries out one move at a time; another one waits."""
 
     def __init__(
         self,
@@ -60,6 +83,8 @@ class Mover:
         threads: DiskThreads,
         changes: NameChanges,
         sources: Sources,
+        salvaged: Salvaged,
+        verdicts: Verdicts,
         invalidate_entry: Callable[[bytes, int], None],
     ) -> None:
         """`invalidate_entry`: as for fusefs.files.removal."""
@@ -68,35 +93,106 @@ class Mover:
         self._threads = threads
         self._changes = changes
         self._sources = sources
+        self._salvaged = salvaged
+        self._verdicts = verdicts
         self._invalidate_entry = invalidate_entry
+        self._one_at_a_time = trio.Lock()
+        self._outside = DiskThreads([OUTSIDE])
         self._throttle = Throttle()
         self._rate = 0
+        self._load = MachineLoad()
         self._strays: dict[bytes, Source] = {}
         """Sources of copies that may have got their names on disks that failed then, by name."""
         self.progress: Progress | None = None
 
     async def move(
-        self, file: Segment, target: DiskNumber, rate: Callable[[], int], is_wanted: Callable[[], bool]
+        self,
+        file: Segment,
+        target: DiskNumber,
+        rate: Callable[[], int],
+        is_wanted: Callable[[], bool],
+        *,
+        salvages: bool = False,
     ) -> None:
         """Move a sealed segment. `rate` returns the bytes per second that are allowed now, 0 for the default; once
-        `is_wanted` returns False, the move ends within a second.
+        `is_wanted` returns False, the move ends within a second. `salvages`: as for SegmentCopy.
 
-        Raises MoveStoppedError, SegmentChangedError, VerificationError, DiskError, OSError; the segment stays where
-        it is then.
+        Raises MoveStoppedError, FormerFileError, SegmentChangedError, SegmentUnreadableError, RottenSegmentError,
+        VerificationError, DiskError, OSError; the segment stays where it is then.
         """
-        self.progress = Progress(file, target)
 
         def require_wanted() -> None:
-            if not is_wanted() or not self.may_move(file):
+            if not is_wanted() or not self.may_move(file) or not self._takes_segments(target):
                 raise MoveStoppedError(f"{file.name.decode()}: its move was stopped")
 
+        async with self._one_at_a_time:
+            require_wanted()
+            self.progress = Progress(file.name, file.size, file.disk, target)
+            with self._counted():
+                await self._require_only_file(file)
+                copy = await self._open_source(file, salvages=salvages)
+                try:
+                    await self._copy(copy, self.progress, rate, require_wanted)
+                    await self._publish(copy, file, target)
+                finally:
+                    await self._close(copy.close, target)
+
+    async def restore(
+        self,
+        base_offset: BaseOffset,
+        source: int,
+        restored: Restored,
+        target: DiskNumber,
+        rate: Callable[[], int],
+        require_wanted: Callable[[], None],
+        turn: trio.CancelScope,
+    ) -> None:
+        """Make a segment that is missing in the log from an open file, whose descriptor stays the caller's. `rate`
+        as for `move`. `require_wanted` raises if the segment is not to be restored any more: it is called before
+        each step, and under the lock of all names before the segment gets its name. Cancelling `turn` ends the wait
+        for another move.
+
+        Raises MoveStoppedError, SegmentChangedError, VerificationError, SegmentExistsError, DiskError, OSError, and
+        as `require_wanted`; nothing has changed then.
+        """
+        name, size = format_segment_name(base_offset), self._commitlog.segment_size
+
+        def require_possible() -> None:
+            require_wanted()
+            if not self._takes_segments(target):
+                raise MoveStoppedError(f"{name.decode()}: the disk that it was copied to takes no more segments")
+
+        with turn:
+            await self._one_at_a_time.acquire()
+        if turn.cancelled_caught:
+            raise MoveStoppedError(f"{name.decode()}: its restore was stopped")
         try:
-            copy = await self._open_source(file)
-            try:
-                await self._copy(copy, file, target, rate, require_wanted)
-                await self._publish(copy, file, target)
-            finally:
-                copy.close()
+            require_possible()
+            self.progress = Progress(name, size, OUTSIDE, target)
+            with self._counted():
+                copy = await self._step(partial(open_restored, source, size, restored), OUTSIDE, SegmentCopy.close)
+                try:
+                    await self._copy(copy, self.progress, rate, require_possible)
+                    await self._publish_restored(copy, base_offset, target, require_possible)
+                finally:
+                    await self._close(copy.close, target)
+        finally:
+            self._one_at_a_time.release()
+
+    async def close_outside(self, source: int) -> None:
+        """Close a file from outside the pool. A filesystem that hangs does not stop the caller for good."""
+        await self._close(partial(os.close, source), OUTSIDE)
+
+    async def _close(self, close: Callable[[], None], disk: DiskNumber) -> None:
+        """In a thread: a close may write something, or free the blocks of an unfinished copy."""
+        threads = self._outside if disk == OUTSIDE else self._threads
+        with trio.CancelScope(shield=True), contextlib.suppress(TimeoutError, OSError):
+            await threads.run_within(disk, CLOSE_DEADLINE_S, close)
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        try:
+            yield
         except MoveStoppedError:
             raise
         except Exception:
@@ -110,11 +206,22 @@ class Mover:
 
         A broker may write to the newest ones, and to those that were put back.
         """
-        if self._commitlog.catalog.by_ino(file.disk, file.ino) is not file:
+        if not self._commitlog.catalog.is_settled(file):
             return False
-        if file in self._commitlog.catalog.newest(NEWEST_KEPT) or file.size != self._commitlog.segment_size:
-            return False
+        if any(source.role is Role.MOVED for source in self._commitlog.others.sources(file.base_offset)):
+            return False  # only the mark of this file tells that the two are one segment
+        if self._verdicts.kind_of(file) is Kind.WRITE_LOST:
+            return False  # the copy would have what the disk has, and memory may have more
         return not self._sources.is_written_to(file) and self._commitlog.names.uncertain(file.name) is None
+
+    def _takes_segments(self, target: DiskNumber) -> bool:
+        """Whether a disk still may get segments: it may have been cordoned, or be about to leave the pool. No copy
+        gets its name there then."""
+        return self._commitlog.disks[target].intended_state is DiskState.RW
+
+    def is_working_on(self, disk: DiskNumber) -> bool:
+        """Whether a move reads from or writes to a disk now."""
+        return self.progress is not None and disk in (self.progress.source, self.progress.target)
 
     async def remove_stray_copies(self) -> None:
         """Undo what a disk that failed has left half done, so that the segments concerned can be moved again."""
@@ -129,22 +236,33 @@ class Mover:
             if is_free and target is not None:
                 self._commitlog.names.record_denied(name)
 
-    async def _open_source(self, file: Segment) -> SegmentCopy:
+    async def _require_only_file(self, file: Segment) -> None:
+        """A daemon that died may have left the file from which this one was copied on a disk that is missing now.
+        When that is back, only the mark of this file tells that the two are one segment."""
         dirfd = self._commitlog.disk_of(file).dirfd
-        return await self._step(partial(open_source, dirfd, file.name, file.ino), file.disk, SegmentCopy.close)
+        mark = await self._step(partial(read_mark, dirfd, file.name, file.ino), file.disk)
+        if mark is None or mark.disk in self._commitlog.disks:
+            return
+        member = self._commitlog.membership.member(mark.disk)
+        if member is not None:
+            raise FormerFileError(
+                f"{file.name.decode()}: {member.path} is missing, and may have a former file of this segment; "
+                "bring the disk back, or give it up"
+            )
+
+    async def _open_source(self, file: Segment, *, salvages: bool) -> SegmentCopy:
+        dirfd = self._commitlog.disk_of(file).dirfd
+        work = partial(open_source, dirfd, file.name, file.ino, salvages=salvages)
+        return await self._step(work, file.disk, SegmentCopy.close)
 
     async def _copy(
-        self,
-        copy: SegmentCopy,
-        file: Segment,
-        target: DiskNumber,
-        rate: Callable[[], int],
-        require_wanted: Callable[[], None],
+        self, copy: SegmentCopy, progress: Progress, rate: Callable[[], int], require_wanted: Callable[[], None]
     ) -> None:
         """Each call runs in a thread of the disk that it is for: one that hangs blocks no other."""
+        source, target = progress.source, progress.target
 
         async def copy_chunk(most: int) -> int:
-            count = await self._step(partial(copy.read_chunk, most), file.disk)
+            count = await self._step(partial(copy.read_chunk, most), source)
             if count:
                 await self._step(copy.write_chunk, target)
             return count
@@ -153,18 +271,27 @@ class Mover:
             return await self._step(partial(copy.verify_chunk, most), target)
 
         await self._step(partial(copy.reserve, self._commitlog.disks[target].dirfd), target)
-        await self._repeat(copy_chunk, rate, require_wanted)
-        await self._step(copy.require_unchanged, file.disk)
-        await self._step(partial(copy.seal, file.disk), target)
-        self.progress = Progress(file, target, "verifying")
-        await self._repeat(verify_chunk, rate, require_wanted)
+        devices = [self._device(disk) for disk in (source, target) if disk != OUTSIDE]
+        await self._repeat(copy_chunk, rate, require_wanted, devices)
+        try:
+            await self._step(copy.require_unchanged, source)
+        except RottenSegmentError as error:
+            path = self._commitlog.disks[source].path
+            log_event(log, logging.ERROR, "checksum_mismatch", segment=progress.name, disk=path)
+            self._record_rotten(progress.name)
+            raise RottenSegmentError(f"{progress.name.decode()}: {error}") from error
+        await self._step(partial(copy.seal, None if source == OUTSIDE else source), target)
+        progress.phase, progress.done_bytes = "verifying", 0
+        await self._repeat(verify_chunk, rate, require_wanted, devices)
 
     async def _repeat(
         self,
         step: Callable[[int], Awaitable[int]],
         rate: Callable[[], int],
         require_wanted: Callable[[], None],
+        devices: list[int],
     ) -> None:
+        """`step` until it returns 0. `devices` are those that it keeps busy."""
         while True:
             require_wanted()
             allowed = rate()
@@ -175,19 +302,31 @@ class Mover:
             if pause_s:
                 await trio.sleep(pause_s)
                 continue
+            if not allowed:
+                await self._measure_load(devices)
             began_s = time.monotonic()
             count = await step(chunk_bytes(allowed, CHUNK_BYTES))
             if not count:
                 return
-            self._throttle.record(allowed, count, began_s, time.monotonic())
+            self._throttle.record(allowed, count, began_s, time.monotonic(), self._load.latest)
             if self.progress is not None:
                 self.progress.done_bytes += count
 
+    async def _measure_load(self, devices: list[int]) -> None:
+        now_s = time.monotonic()
+        if self._load.is_due(now_s):
+            await trio.to_thread.run_sync(self._load.busy, devices, now_s)
+
+    def _device(self, disk: DiskNumber) -> int:
+        return os.fstat(self._commitlog.disks[disk].dirfd).st_dev
+
     async def _step(self, work: Callable[[], T], disk: DiskNumber, discard: Callable[[T], None] | None = None) -> T:
         """The result of a call for one disk. Raises DiskError for that disk, and whatever `work` raises."""
-        path = self._commitlog.disks[disk].path
+        is_outside = disk == OUTSIDE
+        path = "source of the restore" if is_outside else self._commitlog.disks[disk].path
+        threads = self._outside if is_outside else self._threads
         try:
-            return await self._threads.run_within(disk, CHUNK_DEADLINE_S, work, discard)
+            return await threads.run_within(disk, CHUNK_DEADLINE_S, work, discard)
         except TimeoutError as error:
             raise DiskFailedError(path, f"move: {error}") from error
         except OSError as error:
@@ -203,14 +342,50 @@ class Mover:
                 self._commitlog.names.record_uncertain(name, target)
                 self._strays[name] = copy.mark(file.disk)
                 raise
-            self._commitlog.record_moved(file, target, published)
+            moved = self._commitlog.record_moved(file, target, published, has_checksum=copy.has_checksum)
             self._changes.record(None)
             self._invalidate_entry(name, 0)
             self._sources.remind(file.disk)
             source = self._commitlog.disk_of(file).path
             log_event(log, logging.INFO, "moved", segment=name, disk=source, target=disk.path)
+            self._verdicts.record_moved(file, moved)
+            if copy.unreadable.ranges:
+                self._salvaged.record(moved, copy.unreadable)
+            if copy.is_rotten:
+                log_event(log, logging.ERROR, "rotten_segment_copied", segment=name, disk=source, target=disk.path)
+                self._record_rotten(name)
 
         async with self._changes.lock:
-            if not self.may_move(file) or self._changes.is_in_flight(name):
+            if not self.may_move(file) or not self._takes_segments(target) or self._changes.is_in_flight(name):
                 raise MoveStoppedError(f"{name.decode()}: its move was stopped")
+            await self._changes.finish(disk, "link", (name,), work, PUBLISH_DEADLINE_S)
+
+    def _record_rotten(self, name: bytes) -> None:
+        self._commitlog.counters.checksum_mismatches += 1
+        segment = self._commitlog.catalog.get(int(name))
+        if segment is not None:
+            self._verdicts.record(segment, whole_verdict(Kind.ROTTED, segment.size, round(time.time())))
+
+    async def _publish_restored(
+        self, copy: SegmentCopy, base_offset: BaseOffset, target: DiskNumber, require_possible: Callable[[], None]
+    ) -> None:
+        name, disk = format_segment_name(base_offset), self._disks[target]
+
+        async def work() -> None:
+            try:
+                published = await disk.publish_copy(copy, name)
+            except (UncertainPublishError, FileExistsError):
+                # The disk is asked before the name is used (NameChanges.settle), or by the next daemon.
+                self._commitlog.names.record_uncertain(name, target)
+                raise
+            self._commitlog.record_restored(base_offset, target, published)
+            self._changes.record(None)
+            self._invalidate_entry(name, 0)
+            log_event(log, logging.INFO, "restored", segment=name, disk=disk.path)
+
+        async with self._changes.lock:
+            await self._changes.settle(name)
+            require_possible()
+            self._commitlog.names.require_free(name, base_offset)
+            self._changes.require_at_rest(disk, name)
             await self._changes.finish(disk, "link", (name,), work, PUBLISH_DEADLINE_S)

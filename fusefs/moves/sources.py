@@ -20,13 +20,14 @@ from commitlogfs.fusefs.files.name_changes import NameChanges
 from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.membership import DiskNumber
-from commitlogfs.store.errors import DiskError, DiskFailedError
+from commitlogfs.store.errors import DiskError, DiskFailedError, DiskReadOnlyError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.attributes import unpack
 from commitlogfs.store.files.remove import Reason
 from commitlogfs.store.moves.mark import source_of
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog, Removal
+from commitlogfs.store.segment import format_segment_name
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,8 @@ class Sources:
         self._moved = Reminders(commitlog.disks)
         self._changed_ns: dict[tuple[DiskNumber, int], int] = {}
         """When sources that are open were last changed, as of their moves."""
+        self._kept: dict[tuple[DiskNumber, int], bool] = {}
+        """Whether sources that still have their names are worth keeping."""
         self._both_changed: set[tuple[DiskNumber, int]] = set()
         self._written_to: dict[tuple[DiskNumber, int], Segment] = {}
         """Segments that were put back, by disk and inode: a process appends to them, so they stay."""
@@ -92,16 +95,33 @@ class Sources:
         """
         if removal.file.role is not Role.SEGMENT:
             return
+        is_first = removal.file is self._commitlog.catalog.first
         for source in self._commitlog.others.sources(removal.file.base_offset):
             if source.role is Role.MOVED:
-                await self._finish(source, source.name, partial(self._let_go, source))
+                await self._finish_if_writable(source, partial(self._let_go, source), may_stay=is_first)
         if removal.is_forced:
             return
         # Whether contiguous or not: a cut removes the oldest of the segments behind it first.
         before = self._commitlog.catalog.predecessor(removal.file.base_offset)
         if before is not None:
             for source in self._commitlog.others.sources(before.base_offset):
-                await self._finish(source, before.name, partial(self._put_back_if_only_writer, source))
+                work = partial(self._put_back_if_only_writer, source)
+                await self._finish_if_writable(source, work, may_stay=True)
+
+    async def _finish_if_writable(
+        self, source: Segment, work: Callable[[], Awaitable[None]], *, may_stay: bool
+    ) -> None:
+        """On a read-only disk a source may stay: no process can write to it. If its segment was the first of the
+        log, it is set aside at the next start (`CommitLog.follow_log`)."""
+        disk = self._commitlog.disk_of(source)
+        if may_stay and disk.forbids_writes:
+            return
+        try:
+            await self._finish(source, format_segment_name(source.base_offset), work)
+        except DiskReadOnlyError:
+            disk.is_read_only = True  # the next probe finds out whether it still is
+            if not may_stay:
+                raise
 
     async def _finish(self, source: Segment, name: bytes, work: Callable[[], Awaitable[None]]) -> None:
         """For a removal, which holds the lock of all names: it waits for the source's disk for a bounded time."""
@@ -116,6 +136,8 @@ class Sources:
             return
         reason = Reason.FORCED if removal.is_forced else Reason.REMOVED
         for source in self._commitlog.others.sources(removal.file.base_offset):
+            if source.role is Role.MOVED:
+                continue  # it still has its name
             trio.lowlevel.spawn_system_task(self._change_reason, source, reason)
 
     async def _change_reason(self, source: Segment, reason: Reason) -> None:
@@ -140,9 +162,21 @@ class Sources:
             if source.role is not Role.MOVED or disk.state is not DiskState.RW or disk.is_troubled:
                 continue
             try:
-                await self._let_go(source)
+                if not await self._is_worth_keeping(source):
+                    await self._let_go(source)
             except (DiskError, OSError) as error:
                 log_event(log, logging.WARNING, "source_not_removed", segment=source.name, reason=str(error))
+
+    async def _is_worth_keeping(self, source: Segment) -> bool:
+        """Whether the copy lacks what could not be read here: another attempt, with other tools, may read it. What
+        the source lacked already is not to be had from it."""
+        copy = self._commitlog.catalog.get(source.base_offset)
+        key = source.disk, source.ino
+        if key not in self._kept and copy is not None:
+            of_copy = await self._disks[copy.disk].unreadable_ranges(copy.name)
+            of_source = await self._disks[source.disk].unreadable_ranges(source.name) if of_copy else []
+            self._kept[key] = of_copy != of_source
+        return self._kept.get(key, False)
 
     async def _let_go(self, source: Segment) -> None:
         """Remove a source, or set it aside while it is open; durable. Raises DiskError, OSError."""
@@ -158,6 +192,7 @@ class Sources:
             else:
                 self._backing.record_gone(source)  # before the unlink: a backing id keeps the space of its file
                 self._commitlog.record_freed(source, await disk.unlink(name, source.ino))
+                self._forget(source)
         copy = self._commitlog.catalog.get(source.base_offset)
         if copy is not None:
             await self._remove_mark(copy)
@@ -165,6 +200,7 @@ class Sources:
     def _forget(self, source: Segment) -> None:
         """A file that is gone may have had this inode number."""
         self._changed_ns.pop((source.disk, source.ino), None)
+        self._kept.pop((source.disk, source.ino), None)
         self._both_changed.discard((source.disk, source.ino))
 
     async def _remove_mark(self, copy: Segment) -> None:
@@ -176,11 +212,13 @@ class Sources:
     # --- putting back --------------------------------------------------------------------------------
 
     async def put_back_if_changed(self, source: Segment) -> bool:
-        """Undo a move if a process has written to the source since, and nobody to the copy. Returns whether it was
-        undone. A store to a mapping changes the mtime, too."""
+        """Undo a move if a process has written to the source since, and nobody to the copy, or if the copy is lost.
+        Returns whether the source is still needed. A store to a mapping changes the mtime, too."""
         copy = self._commitlog.catalog.get(source.base_offset)
-        if source.role is not Role.RETIRED or copy is None:
+        if source.role is not Role.RETIRED:
             return False
+        if copy is None:
+            return await self._return_if_lost(source)
         key = (source.disk, source.ino)
         known_ns = self._changed_ns.setdefault(key, unpack(copy.attributes).mtime_ns)
         seen = await self._disks[source.disk].stat(source.path)
@@ -198,6 +236,25 @@ class Sources:
             work = partial(self._put_back, source, copy, "a process that has it open has written to it")
             await self._finish(source, copy.name, work)
         return True
+
+    async def _return_if_lost(self, source: Segment) -> bool:
+        """If the disk of the copy was given up, the source is the segment again; while that disk is missing, it may
+        become that. Returns whether the source is still needed."""
+        async with self._changes.lock:
+            if source.role is not Role.RETIRED or not self._commitlog.is_lost(source.base_offset):
+                return False
+            disk, name = self._disks[source.disk], format_segment_name(source.base_offset)
+            if not self._commitlog.missing and not self._changes.is_in_flight(name):
+                await self._finish(source, name, partial(self._return, source, disk))
+        return True
+
+    async def _return(self, source: Segment, disk: DiskFiles) -> None:
+        async with self._handles.first_opens_held(source):
+            self._commitlog.record_returned(source, await disk.put_back(source, None))
+        self._forget(source)
+        self._invalidate_entry(source.name, 0)
+        reason = "the disk of its copy was given up"
+        log_event(log, logging.WARNING, "put_back", segment=source.name, disk=disk.path, reason=reason)
 
     async def _put_back_changed(self, number: DiskNumber) -> None:
         for source in self._commitlog.others.moved(number):

@@ -60,12 +60,13 @@ def check(
         if which is not None:
             raise UsageError("check: give either a configuration (NAME|FILE) or --disks DISK,DISK,...")
         name, policy = "check", OnMissing.REFUSE
-        inspection = inspect_pool(specs_from_list(disks), None, policy, name)
+        inspection = inspect_pool(specs_from_list(disks), None, policy, name, is_thorough=True)
     else:
         which = settings.or_default(which)
         config = load_config(configuration_file(which))
         name, policy = config.name, on_missing(config)
-        inspection = inspect_pool(disk_specs(config), configured_segment_size(config), policy, name)
+        size = configured_segment_size(config)
+        inspection = inspect_pool(disk_specs(config), size, policy, name, is_thorough=True)
     mountpoint = None if disks is not None else config.mountpoint
     if inspection.daemon is not None:
         for document in _running(mountpoint):

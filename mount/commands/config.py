@@ -15,8 +15,10 @@ from commitlogfs.console.units import format_duration_ms, format_size
 from commitlogfs.mount.config.errors import ConfigError
 from commitlogfs.mount.config.model import Config, config_path, default_config_path, load_config, parse_config
 from commitlogfs.mount.config.retention import format_hours
+from commitlogfs.mount.config.scrub import format_window
 from commitlogfs.mount.config.whole_file import write_whole
 from commitlogfs.store.retention import RetentionRules
+from commitlogfs.store.scrub.schedule import ScrubRules
 from commitlogfs.store.thresholds import RESUME_MARGIN, Thresholds
 
 app = typer.Typer(name="config", help="Check, show and import configuration files.", no_args_is_help=True)
@@ -149,6 +151,11 @@ def _retention_values(rules: RetentionRules) -> dict[str, str | int | float | bo
     }
 
 
+def _scrub_values(rules: ScrubRules) -> dict[str, str | float]:
+    """Values of [scrub], `every` in seconds."""
+    return {"every": rules.every_s, "rate": rules.rate, "window": format_window(rules.window)}
+
+
 def _as_json(config: Config, path: Path) -> dict[str, Any]:
     """Stable schema: the keys of the file, plus `name`, `file` and `defaults` (key paths that the file does not
     set)."""
@@ -165,6 +172,7 @@ def _as_json(config: Config, path: Path) -> dict[str, Any]:
         *_top_values(config),
         *(f"thresholds.{key}" for key in _threshold_values(config.thresholds)),
         *(f"retention.{key}" for key, value in _retention_values(config.retention).items() if value is not None),
+        *(f"scrub.{key}" for key in _scrub_values(config.scrub)),
         *(f"disks[{index}].{key}" for index in range(len(disks)) for key in ("readonly", "weight")),
     ]
     return {
@@ -173,6 +181,7 @@ def _as_json(config: Config, path: Path) -> dict[str, Any]:
         **_top_values(config),
         "thresholds": _threshold_values(config.thresholds),
         "retention": _retention_values(config.retention),
+        "scrub": _scrub_values(config.scrub),
         "disks": disks,
         "defaults": [key for key in key_paths if key not in config.given],
     }
@@ -185,6 +194,7 @@ def _as_toml(config: Config, path: Path) -> str:
         lines.append(_line(key, value, "" if key in config.given else "default"))
     lines += ["", "[thresholds]", *_threshold_lines(config, "thresholds", config.thresholds, ())]
     lines += ["", "[retention]", *_retention_lines(config)]
+    lines += ["", "[scrub]", *_scrub_lines(config)]
     for index, disk in enumerate(config.disks):
         prefix = f"disks[{index}]"
         lines += ["", "[[disks]]", _line("path", disk.path, "")]
@@ -227,6 +237,16 @@ def _retention_lines(config: Config) -> list[str]:
     return [
         _line(key, value, "" if f"retention.{key}" in config.given else "default") for key, value in values.items()
     ]
+
+
+def _scrub_lines(config: Config) -> list[str]:
+    rules = config.scrub
+    values = {
+        "every": _duration(rules.every_s) if rules.every_s else "",
+        "rate": format_size(rules.rate) if rules.rate else "",
+        "window": format_window(rules.window),
+    }
+    return [_line(key, value, "" if f"scrub.{key}" in config.given else "default") for key, value in values.items()]
 
 
 def _duration(duration_s: float) -> str:

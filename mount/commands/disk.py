@@ -7,22 +7,23 @@ from typing import Annotated, Any
 import typer
 
 from commitlogfs.console import settings
-from commitlogfs.console.errors import RefusedError
+from commitlogfs.console.errors import RefusedError, UsageError
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.console.formatting import approximate_size, count_of
 from commitlogfs.console.output import Output
 from commitlogfs.fusefs.kernel.inodes import is_on_disk
 from commitlogfs.mount.commands import options
 from commitlogfs.mount.commands.disk_add import add
-from commitlogfs.mount.commands.disk_calls import DiskArgument, ask, number_or_path
+from commitlogfs.mount.commands.disk_calls import DiskArgument, ask, number_or_path, served_disks, show_lagging
 from commitlogfs.mount.commands.disk_drain import cancel, drain
 from commitlogfs.mount.commands.disk_remove import remove
 from commitlogfs.mount.commands.disk_replace import replace
 from commitlogfs.mount.config.model import load_config
-from commitlogfs.mount.linux.holders import describe_file_users, find_file_users
+from commitlogfs.mount.linux.holders import FileUser, describe_file_users, find_file_users
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.which_mount import Target, find_target
 from commitlogfs.mount.views.status_text import describe_disk
+from commitlogfs.store.disks.membership import LONGEST_REASON
 
 app = typer.Typer(name="disk", help="Show and change the disks of a running mount.", no_args_is_help=True)
 
@@ -31,7 +32,7 @@ app = typer.Typer(name="disk", help="Show and change the disks of a running moun
 def list_(which: options.Mount = None, as_json: options.Json = False) -> None:
     """Show the disks of the pool: number, state, segments, fill level, and what happens next.
 
-    EXIT STATUS: 0 shown; 2 no such mount; 3 no daemon answers.
+    EXIT STATUS: 0 shown; 2 no such mount; 3 no daemon answers; 4 refused: the mount is another user's.
     """
     target = find_target(which)
     document = control_socket.ask(target.socket, "status")
@@ -58,7 +59,15 @@ def list_(which: options.Mount = None, as_json: options.Json = False) -> None:
 def cordon(
     disk: DiskArgument,
     which: options.Mount = None,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Shown by `status` and `disk list`.")] = "",
+    reason: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Shown by `status` and `disk list`. Repeated without it, the command keeps the reason; "
+            "an empty text removes it.",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
 ) -> None:
@@ -66,9 +75,15 @@ def cordon(
 
     The disks record it, so it also holds after a restart.
 
-    EXIT STATUS: 0 cordoned; 3 no daemon answers; 4 refused: no such disk, or no other disk takes new segments.
+    EXIT STATUS: 0 cordoned; 2 no such mount, or the reason is too long; 3 no daemon answers; 4 refused, and nothing
+    has changed: no such disk, or no other disk takes new segments.
     """
-    answer = ask(find_target(which), "disk-cordon", disk=number_or_path(disk), reason=reason, dry_run=dry_run)
+    target, disk = find_target(which), number_or_path(disk)
+    if reason is None:
+        reason = _recorded_reason(target, disk)
+    elif len(reason) > LONGEST_REASON or not reason.isprintable():
+        raise UsageError(f"--reason: give at most {LONGEST_REASON} printable characters")
+    answer = ask(target, "disk-cordon", disk=disk, reason=reason, dry_run=dry_run)
     _show_change(answer, "cordoned", dry_run=dry_run, as_json=as_json)
 
 
@@ -78,12 +93,21 @@ def uncordon(
 ) -> None:
     """Let a disk take new segments again.
 
-    EXIT STATUS: 0 it is not cordoned any longer; 3 no daemon answers; 4 refused: no such disk.
+    EXIT STATUS: 0 it is not cordoned any longer; 2 no such mount, or the configuration file cannot be used; 3 no
+    daemon answers; 4 refused, and nothing has changed: no such disk, it drains, or the file does not name it.
     """
     target, disk = find_target(which), number_or_path(disk)
     _require_configured(target, disk)
     answer = ask(target, "disk-uncordon", disk=disk, dry_run=dry_run)
     _show_change(answer, "uncordoned", dry_run=dry_run, as_json=as_json)
+
+
+def _recorded_reason(target: Target, disk: str) -> str:
+    """The reason of the present cordon; empty without one."""
+    for served in served_disks(target).values():
+        if disk in (str(served["number"]), served["path"]) and served["cordon"] is not None:
+            return str(served["cordon"]["reason"])
+    return ""
 
 
 def _require_configured(target: Target, disk: str) -> None:
@@ -111,8 +135,7 @@ def _show_change(answer: dict[str, Any], word: str, *, dry_run: bool, as_json: b
         typer.echo(f"{answer['name']}: {disk} would be {word}; segments there: {answer['segments']:,}")
     else:
         settings.say(f"{answer['name']}: {disk} is {word}; segments there: {answer['segments']:,}")
-    for path in answer["lagging"]:
-        typer.echo(f"{path}: has not recorded the change yet; it will when it can be written", err=True)
+    show_lagging(answer)
 
 
 app.command()(add)
@@ -124,25 +147,36 @@ app.command()(replace)
 
 @app.command(name="safe-to-remove")
 def safe_to_remove(disk: DiskArgument, which: options.Mount = None, as_json: options.Json = False) -> None:
-    """Tell whether a disk holds nothing of the pool any more; if it does, what, and which processes use the mount.
+    """Report whether a disk can be unplugged. If it cannot, list what it holds and which processes have files there
+    open.
 
-    EXIT STATUS: 0 it holds nothing: `disk remove` takes it out of the pool; 1 it holds segments or open files; 3 no
-    daemon answers; 4 the pool has no such disk.
+    EXIT STATUS: 0 it holds nothing: `disk remove` takes it out of the pool; 1 it holds segments or open files; 2 no
+    such mount; 3 no daemon answers; 4 refused: the pool has no such disk.
     """
     target = find_target(which)
     content = ask(target, "disk-content", disk=number_or_path(disk))
-    is_safe = not content["segments"] and not content["other_files"]
+    behind = content["left_behind"]
+    is_empty = not content["segments"] and content["other_files"] == behind
     users = []
-    if is_safe:
+    if is_empty and behind:
+        users = _users(target, content)
+    is_safe = is_empty and not users
+    if is_safe and behind:
+        text = (
+            f"{content['path']}: holds no segment of the log, but {count_of(behind, 'former file')} that could "
+            "not be read or removed completely; `commitlogfs disk remove --lost` takes it out of the pool with them"
+        )
+    elif is_safe:
         text = f"{content['path']}: holds nothing of the pool; `commitlogfs disk remove` takes it out of the pool"
     else:
-        mountpoint = control_socket.ask(target.socket, "status")["mountpoint"]
-        users = find_file_users(mountpoint, partial(is_on_disk, disk=content["number"]))
+        users = users or _users(target, content)
         text = (
             f"{content['path']}: holds {count_of(content['segments'], 'segment')} and "
             f"{count_of(content['other_files'], 'other file')}{_describe_held(content)}; "
             f"open there: {describe_file_users(users)}"
         )
+        if content["segments"] and not _drains(target, content["number"]):
+            text += "; run `disk drain`"
     if settings.wants_json(as_json):
         opened = [{"pid": user.pid, "command": user.comm, "files": user.files} for user in users]
         typer.echo(json.dumps({**content, "users": opened, "safe": is_safe}))
@@ -152,8 +186,17 @@ def safe_to_remove(disk: DiskArgument, which: options.Mount = None, as_json: opt
         raise typer.Exit(ExitCode.FINDINGS)
 
 
+def _drains(target: Target, number: int) -> bool:
+    return any(disk["number"] == number and disk["drain"] is not None for disk in served_disks(target).values())
+
+
+def _users(target: Target, content: dict[str, Any]) -> list[FileUser]:
+    mountpoint = control_socket.ask(target.socket, "status")["mountpoint"]
+    return find_file_users(mountpoint, partial(is_on_disk, disk=content["number"]))
+
+
 def _describe_held(content: dict[str, Any]) -> str:
     held = content["held"]
     if not held:
         return ""
-    return f" ({count_of(held, 'moved segment')}, until the broker is started anew or deletes them)"
+    return f" ({count_of(held, 'moved segment')}, until the broker restarts or deletes them)"

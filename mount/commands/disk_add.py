@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from commitlogfs.console import settings
+from commitlogfs.console.errors import RefusedError
 from commitlogfs.console.formatting import approximate_size
 from commitlogfs.mount.commands import options
 from commitlogfs.mount.commands.disk_calls import (
@@ -21,7 +22,7 @@ from commitlogfs.mount.commands.disk_calls import (
 )
 from commitlogfs.mount.config import edit as config_edit
 from commitlogfs.mount.config.edit import Edit
-from commitlogfs.mount.config.model import Config, load_config, path_argument
+from commitlogfs.mount.config.model import Config, is_within, load_config, path_argument
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.which_mount import Target, find_target
 from commitlogfs.mount.preflight.successor_check import require_same_mount
@@ -44,9 +45,9 @@ def add(
     The configuration file gets an entry for it, and another daemon takes the mount over (as with `restart`).
     Interrupted at any moment, the command can be repeated.
 
-    EXIT STATUS: 0 the disk is added; 1 it has not joined within the timeout; 2 the configuration file cannot be
-    edited; 3 no daemon answers; 4 refused, and nothing has changed: the directory cannot become a disk, or no
-    daemon could take the mount over.
+    EXIT STATUS: 0 the disk is added; 1 it has not joined within the timeout; 2 no such mount, or the configuration
+    file cannot be edited; 3 no daemon answers; 4 refused, and nothing has changed: the directory cannot become a
+    disk, or no daemon could take the mount over.
     """
     target, path = find_target(which), path_argument(directory)
     if dry_run:
@@ -59,11 +60,15 @@ def add(
         settings.say(f"{target.name}: {path} is disk {joined['number']} of the pool; the next segments use it")
 
 
-def plan_addition(target: Target, path: str) -> dict[str, Any]:
-    """The disk that the directory would become, with the configuration file as `file`. Raises as `join_pool`."""
+def plan_addition(target: Target, path: str, *, checks_pool: bool = True) -> dict[str, Any]:
+    """The disk that the directory would become, with the configuration file as `file`. With `checks_pool`, also
+    whether the next daemon would mount the pool as it is. Raises as `join_pool`."""
     with ExitStack() as stack:
-        file, _, _ = _open_configuration(stack, target, path)
-        return {**_prepare(target, path, dry_run=True), "file": file}
+        file, present, planned = _open_configuration(stack, target, path)
+        plan = _prepare(target, path, dry_run=True)
+        if checks_pool and planned is not None:  # a file that names the directory unprepared is refused anyway
+            rehearse(target.name, present, None, "added")
+        return {**plan, "file": file}
 
 
 def join_pool(target: Target, path: str, timeout: float) -> dict[str, Any]:
@@ -118,6 +123,12 @@ def _plan_edit(present: Config, file: str, path: str) -> Edit | None:
     """None if the file names the disk already: an earlier command was interrupted, or an operator has added it."""
     if any(disk.path == path for disk in present.disks):
         return None
+    for disk in present.disks:
+        remedy = "give a directory outside the disks of the pool"
+        if is_within(path, disk.path):
+            raise RefusedError(f"{path}: is inside the disk {disk.path}; {remedy}")
+        if is_within(disk.path, path):
+            raise RefusedError(f"{path}: contains the disk {disk.path}; {remedy}")
     return config_edit.add_disk(file, path)
 
 

@@ -46,12 +46,18 @@ def hand_over(target: Target, timeout: float, undo: ExitStack) -> int:
     return pid
 
 
+def show_lagging(answer: dict[str, Any]) -> None:
+    """Name the disks that have not recorded a change."""
+    for path in answer["lagging"]:
+        typer.echo(f"{path}: has not recorded the change yet; it will when it can be written", err=True)
+
+
 def served_disks(target: Target) -> dict[str, dict[str, Any]]:
     """The disks that the daemon serves, by path."""
     return {disk["path"]: disk for disk in control_socket.ask(target.socket, "status")["disks"]}
 
 
-def ask(target: Target, verb: str, **arguments: str | bool | int) -> dict[str, Any]:
+def ask(target: Target, verb: str, **arguments: str | bool | int | list[int]) -> dict[str, Any]:
     """The daemon's answer, with the mount's name. Raises RefusedError, UnreachableError, ControlError."""
     answer = control_socket.ask(target.socket, verb, control_socket.PEER_TIMEOUT_S, **arguments)
     if "refused" in answer:

@@ -12,12 +12,13 @@ import typer
 
 from commitlogfs.console import settings
 from commitlogfs.console.errors import RefusedError, UnreachableError, UsageError
-from commitlogfs.console.formatting import approximate_size
+from commitlogfs.console.formatting import approximate_size, count_of
 from commitlogfs.mount.commands.disk_calls import (
     ask,
     hand_over,
     plan_removal,
     require_configuration,
+    take_back,
     wait_until_gone,
 )
 from commitlogfs.mount.config import edit as config_edit
@@ -26,8 +27,9 @@ from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.which_mount import Target, configuration_file, find_target
 from commitlogfs.mount.preflight.configured_pool import configured_segment_size, disk_specs
 from commitlogfs.store.disks import identity
-from commitlogfs.store.disks.disk import DiskState
+from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.identity import DiskIdentity
+from commitlogfs.store.disks.membership import Membership
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.findings import FindingCode
 from commitlogfs.store.pool.giving_up import GivingUp, find_member, plan_giving_up
@@ -72,12 +74,13 @@ def give_up_served(disk: str, target: Target, timeout: float) -> dict[str, Any]:
         plan = ask(target, "disk-give-up", disk=disk, dry_run=True)
         served = {d["number"]: d["path"] for d in status["disks"]}
         planned = plan_removal(load_config(file), file, served.get(plan["number"], plan["path"]))
-        undo = stack.enter_context(ExitStack())
         if planned is not None:
             config_edit.write(planned)
-            undo.callback(config_edit.take_back, planned)
-        given_up = ask(target, "disk-give-up", disk=disk)
-        undo.pop_all()
+        try:
+            given_up = ask(target, "disk-give-up", disk=disk)
+        except RefusedError:  # a daemon that dies may have recorded the change: then the entry must not come back
+            take_back(planned)
+            raise
         hand_over(target, timeout, ExitStack())
         wait_until_gone(target, plan["number"], timeout)
     return given_up
@@ -115,14 +118,31 @@ def _plan_unmounted(name: str, pool: Pool, text: str) -> GivingUp:
         raise RefusedError(f"{name}: {member.path}: is there and can be read, so it is not lost; mount the pool")
     newest = max((n for d in pool.disks if (n := identity.read_newest(d.dirfd)) is not None), default=None)
     bases = [segment.base_offset for segment in pool.inventory.catalog if segment.size]
-    return plan_giving_up(pool.membership, member, bases, newest, pool.segment_size, round(time.time()))
+    spaces = min(disk.filesystem.attribute_bytes for disk in pool.disks)
+
+    def is_recordable(membership: Membership) -> bool:
+        return identity.is_recordable(_identity_of(pool, pool.disks[0], membership), spaces)
+
+    return plan_giving_up(
+        pool.membership,
+        member,
+        bases,
+        newest,
+        pool.segment_size,
+        round(time.time()),
+        is_recordable=is_recordable,
+    )
+
+
+def _identity_of(pool: Pool, disk: Disk, membership: Membership) -> DiskIdentity:
+    return DiskIdentity(pool.pool_id, disk.disk_id, disk.number, pool.segment_size, membership)
 
 
 def _record(name: str, pool: Pool, plan: GivingUp) -> None:
     """On every disk that can be written. Raises RefusedError if there is none."""
     recorded = 0
     for disk in pool.disks:
-        own = DiskIdentity(pool.pool_id, disk.disk_id, disk.number, pool.segment_size, plan.membership)
+        own = _identity_of(pool, disk, plan.membership)
         if disk.state is DiskState.RW and not disk.is_joining:
             try:
                 identity.write_identity(disk.dirfd, own)
@@ -145,20 +165,35 @@ def confirm_loss(plan: dict[str, Any], *, yes: bool, dry_run: bool, as_json: boo
         return False
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageError("--lost: nobody can be asked here; read what is lost (--dry-run), and add --yes")
+            raise UsageError(
+                "standard input is not a terminal, so the loss cannot be confirmed; read what is lost with "
+                "--dry-run, then add --yes"
+            )
         if not typer.confirm("Give it up?", err=True):
             raise RefusedError(f"{plan['name']}: nothing has changed")
     return True
 
 
 def _describe(plan: dict[str, Any]) -> list[str]:
-    """The loss, in sentences."""
-    disk = f"{plan['name']}: disk {plan['number']} ({plan['path']})"
+    """The loss, in sentences, and the disk that would take the place of the lost one."""
+    return [*_describe_loss(plan), *_describe_joining(plan)]
+
+
+def _describe_joining(plan: dict[str, Any]) -> list[str]:
+    joins = plan.get("joins")
+    if joins is None:
+        return []
+    number = "a disk" if joins["number"] is None else f"disk {joins['number']}"
+    return [f"{joins['path']} would become {number} of the pool."]
+
+
+def _describe_loss(plan: dict[str, Any]) -> list[str]:
+    giving_up = f"{plan['name']}: Giving up disk {plan['number']} ({plan['path']}) loses"
     size = sum(end - start for start, end in plan["lost"])
     if not plan["lost"]:
-        return [f"{disk} is given up. No gap of the log is known to be its; older segments that it held are lost."]
+        return [f"{giving_up} nothing that is known, but segments before the log's first one may be lost."]
     lines = [
-        f"{disk} is given up, with {approximate_size(size)} of the log, in {len(plan['lost']):,} ranges of offsets:"
+        f"{giving_up} {approximate_size(size)} of the log, in {count_of(len(plan['lost']), 'range')} of offsets:"
     ]
     lines += [f"  {start:,} to {end:,}" for start, end in plan["lost"][:_RANGES_SHOWN]]
     if len(plan["lost"]) > _RANGES_SHOWN:
@@ -166,7 +201,7 @@ def _describe(plan: dict[str, Any]) -> list[str]:
     lines.append("Messages there are lost, unless a slave or a copy has them. Consumers skip them silently.")
     if plan["used_again_from"] is not None:
         lines.append(
-            "The newest segment is among them: a broker that is started anew gives log offsets from "
+            "The newest segment is among them: a broker that restarts gives log offsets from "
             f"{plan['used_again_from']:,} on to other messages; a slave that has the old ones differs from then on."
         )
     return lines

@@ -51,9 +51,9 @@ def remove(
     With --lost, a disk that will not come back is given up, also while nothing is mounted. What is lost is shown
     and has to be confirmed. The gaps of its segments are accepted losses from then on: they refuse no mount.
 
-    EXIT STATUS: 0 removed; 1 it is still served after the timeout; 2 the configuration file cannot be edited; 3 no
-    daemon answers; 4 refused, and nothing has changed: the disk holds something, is not lost, or no daemon could
-    take over.
+    EXIT STATUS: 0 removed; 1 it is still served after the timeout; 2 no such mount, the configuration file cannot
+    be edited, or a loss could not be confirmed; 3 no daemon answers; 4 refused, and nothing has changed: the disk
+    holds something, is not lost, or no daemon could take over.
     """
     disk = number_or_path(disk)
     if lost:
@@ -75,11 +75,13 @@ def remove(
 def plan_removal_of(target: Target, disk: str) -> dict[str, Any]:
     """The disk that would leave, with the configuration file as `file`. Raises as `leave_pool`."""
     with ExitStack() as stack:
-        file, _, status = _open_configuration(stack, target)
+        file, present, status = _open_configuration(stack, target)
         if _is_left(disk, status):
             ask(target, "disk-forget", directory=disk, dry_run=True)
             return {"name": target.name, "number": None, "path": disk, "pid": None}
-        return {**ask(target, "disk-leave", disk=disk, dry_run=True), "file": file}
+        plan = ask(target, "disk-leave", disk=disk, dry_run=True)
+        rehearse(target.name, present, None, "removed")
+        return {**plan, "file": file}
 
 
 def leave_pool(target: Target, disk: str, timeout: float) -> dict[str, Any]:

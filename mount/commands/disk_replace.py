@@ -19,7 +19,7 @@ from commitlogfs.mount.config.model import path_argument
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.which_mount import Target, find_target
 
-_DEAD: Final = frozenset({"failed", "offline"})
+_DEAD: Final = frozenset({"failed", "offline", "unresponsive"})
 
 
 def replace(
@@ -43,8 +43,10 @@ def replace(
     A dead or missing disk: it is given up, as by `disk remove --lost`, and DIRECTORY joins. What is lost is shown
     and has to be confirmed.
 
-    EXIT STATUS: 0 done, or without --wait: begun; 1 with --wait: a process still has segments of the old disk open,
-    so it could not leave yet; 2 the configuration file cannot be edited; 3 no daemon answers; 4 refused.
+    EXIT STATUS: 0 done, or without --wait: begun; 1 it has not joined within the timeout, or with --wait: the drain
+    was cancelled, or a process still has segments of the old disk open, so it could not leave yet; 2 no such mount,
+    a wrong option, the configuration file cannot be edited, or a loss could not be confirmed; 3 no daemon answers;
+    4 refused.
     """
     target, path, wants_json = find_target(which), path_argument(new), settings.wants_json(as_json)
     status = control_socket.ask(target.socket, "status")
@@ -52,21 +54,59 @@ def replace(
     if _state(status, old) in _DEAD:
         _replace_dead(target, old, path, timeout, yes=yes, dry_run=dry_run, wants_json=wants_json)
         return
-    plan = plan_addition(target, path)
-    drained = ask(
-        target, "disk-drain", disk=old, rate=number, dry_run=True, more_room_bytes=plan["available_bytes"]
-    )
-    if dry_run:
+    joined = _joined_before(target.name, status, old, path)
+    if joined is None:
+        plan = plan_addition(target, path)
+        drained = ask(
+            target, "disk-drain", disk=old, rate=number, dry_run=True, more_room_bytes=plan["available_bytes"]
+        )
+        if dry_run:
+            _show(
+                {**plan, "old": old, "to_move": drained["to_move"]},
+                f"{target.name}: {path} would become disk {plan['number']}, and {old} would drain: "
+                f"{count_of(drained['to_move'], 'segment')} "
+                f"({approximate_size(drained['to_move'] * drained['segment_size'])}) to move",
+                wants_json=wants_json,
+            )
+            return
+        joined = join_pool(target, path, timeout)
+    elif dry_run:
         _show(
-            {**plan, "old": old, "to_move": drained["to_move"]},
-            f"{target.name}: {path} would become disk {plan['number']}, and {old} would drain: "
-            f"{count_of(drained['to_move'], 'segment')} "
-            f"({approximate_size(drained['to_move'] * drained['segment_size'])}) to move",
+            {"name": target.name, **joined, "old": old},
+            f"{target.name}: {path} is disk {joined['number']} already, and {old} drains",
             wants_json=wants_json,
         )
         return
-    joined = join_pool(target, path, timeout)
-    drained = ask(target, "disk-drain", disk=old, rate=number)
+    _drain(target, joined, old, number, timeout, wait=wait, wants_json=wants_json)
+
+
+def _joined_before(name: str, status: dict[str, Any], old: str, path: str) -> dict[str, Any] | None:
+    """The new disk, if the command was interrupted after that had joined. Raises RefusedError if the directory is a
+    disk of the pool, and the old one does not drain."""
+    disk = next((disk for disk in status["disks"] if disk["path"] == path), None)
+    if disk is None:
+        return None
+    if _state(status, old) != "draining" or path == old:
+        raise RefusedError(
+            f"{name}: {path}: is disk {disk['number']} of this pool already; to empty {old} into the others, use "
+            "`disk drain`, and then `disk remove`"
+        )
+    return {"number": disk["number"], "path": path, "pid": status["daemon"]["pid"]}
+
+
+def _drain(
+    target: Target,
+    joined: dict[str, Any],
+    old: str,
+    rate: int,
+    timeout: float,
+    *,
+    wait: bool,
+    wants_json: bool,
+) -> None:
+    """The new disk is one of the pool; the old one drains, and leaves."""
+    path = joined["path"]
+    drained = ask(target, "disk-drain", disk=old, rate=rate)
     result = {"name": target.name, **joined, "old": old, "to_move": drained["to_move"], "left": False}
     if not wait:
         more = f"`commitlogfs disk remove {old}` when `disk safe-to-remove` says so"
@@ -90,11 +130,11 @@ def replace(
 def _replace_dead(
     target: Target, old: str, path: str, timeout: float, *, yes: bool, dry_run: bool, wants_json: bool
 ) -> None:
+    joins: dict[str, Any] = {"number": None, "path": path}
     if path != old:  # the new disk may be mounted where the dead one was; that can be checked afterwards only
-        plan_addition(target, path)
-    if not confirm_loss(
-        ask(target, "disk-give-up", disk=old, dry_run=True), yes=yes, dry_run=dry_run, as_json=wants_json
-    ):
+        joins["number"] = plan_addition(target, path, checks_pool=False)["number"]
+    plan = {**ask(target, "disk-give-up", disk=old, dry_run=True), "joins": joins}
+    if not confirm_loss(plan, yes=yes, dry_run=dry_run, as_json=wants_json):
         return
     given_up = give_up_served(old, target, timeout)
     joined = join_pool(target, path, timeout)

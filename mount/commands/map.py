@@ -41,11 +41,13 @@ def map_(
     answer = control_socket.ask(find_target(which).socket, "segments")
     size = answer["segment_size"]
     gaps = gaps_between([base for base, _ in answer["segments"]], size)
+    # a daemon of a former version does not report them
+    accepted = {(start, end) for start, end in answer.get("accepted_gaps", ())}
     if settings.wants_json(as_json):
         typer.echo(json.dumps({**answer, "gaps": gaps}))
         return
     output = Output()
-    output.paragraph(_heading(answer, len(gaps)), "bold")
+    output.paragraph(_heading(answer, len(gaps) - len(accepted), len(accepted)), "bold")
     if answer["missing_disks"]:
         output.paragraph(f"DEGRADED: served without {', '.join(answer['missing_disks'])}.", "bold red")
     if not answer["segments"]:
@@ -55,22 +57,23 @@ def map_(
     width = shutil.get_terminal_size().columns
     _print(draw(disks, answer["segments"], size, width, symbols_for(sys.stdout.encoding)), output)
     for start, end in gaps[:_GAPS_SHOWN]:
-        count = count_of((end - start) // size, "segment")
-        output.paragraph(
-            f"gap: {count} missing from {start:020d} on, which consumers skip silently; bring back the files",
-            "red",
-        )
+        text = f"gap: {count_of((end - start) // size, 'segment')} missing from {start:020d} on, "
+        if (start, end) in accepted:
+            output.paragraph(f"{text}lost with a disk that was given up; consumers skip it silently", "yellow")
+        else:
+            output.paragraph(f"{text}which consumers skip silently; bring back the files", "red")
     if len(gaps) > _GAPS_SHOWN:
         output.paragraph(f"and {len(gaps) - _GAPS_SHOWN} more gaps; --json shows all", "red")
 
 
-def _heading(answer: dict[str, Any], gaps: int) -> str:
+def _heading(answer: dict[str, Any], gaps: int, accepted: int) -> str:
     segments = answer["segments"]
     text = f"{answer['name']}: {count_of(len(segments), 'segment')} of {format_size(answer['segment_size'])} "
     text += f"on {count_of(len(answer['disks']), 'disk')}"
     if segments:
         text += f", log offsets {segments[0][0]:,} to {segments[-1][0] + answer['segment_size']:,}"
-    return f"{text}, {count_of(gaps, 'gap').upper()}" if gaps else text
+    text += f", {count_of(gaps, 'gap').upper()}" if gaps else ""
+    return text + (f", {count_of(accepted, 'gap')} of disks that were given up" if accepted else "")
 
 
 def _print(picture: Picture, output: Output) -> None:

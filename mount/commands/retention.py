@@ -24,7 +24,14 @@ from commitlogfs.mount.config.model import (
     config_path,
     load_config,
 )
-from commitlogfs.mount.config.planned_disks import change_thresholds, disks_of_config, disks_of_sizes, with_foreign
+from commitlogfs.mount.config.planned_disks import (
+    change_thresholds,
+    disks_of_config,
+    disks_of_sizes,
+    with_added,
+    with_drains,
+    with_foreign,
+)
 from commitlogfs.mount.config.retention import SHORTEST_RESERVED_MS, parse_hours
 from commitlogfs.mount.views import simulation_text
 from commitlogfs.store.retention import Mode, RetentionRules, Trigger
@@ -72,6 +79,7 @@ def retention(
 SHORTEST_DAYS: Final = 7
 """Smallest default of --days. A week contains a broker's three days and its daily hour more than once."""
 MOST_DAYS: Final = 36_500
+MOST_WAVE: Final = 99
 MOST_SEGMENTS: Final = 5_000_000
 """Most segments that one run creates; that takes some minutes."""
 
@@ -126,6 +134,28 @@ def simulate_(
         list[str] | None,
         typer.Option(metavar="DISK:SIZE", help="Other data on a disk (its number or path). May be repeated."),
     ] = None,
+    add_disk_at: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TIME[:SIZE]",
+            help="A disk is added after this time, by default as large as the first. May be repeated.",
+        ),
+    ] = None,
+    drain_at: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TIME:DISK",
+            help="A disk (its number or path) gets no new segments after this time, and drains by expiry. May be "
+            "repeated.",
+        ),
+    ] = None,
+    daily_wave: Annotated[
+        str,
+        typer.Option(
+            metavar="PERCENT",
+            help=f"By how much the rate is lower at midnight, and higher at noon, than --ingest; 0 to {MOST_WAVE}.",
+        ),
+    ] = "0",
     segment: Annotated[
         str | None,
         typer.Option("--segment", "--segment-size", metavar="SIZE", help="Size of a segment.", show_default="1GiB"),
@@ -136,7 +166,7 @@ def simulate_(
             min=1,
             max=MOST_DAYS,
             help="Time to simulate.",
-            show_default=f"twice what it takes to fill the disks, at least {SHORTEST_DAYS}",
+            show_default=f"twice what it takes to fill the disks after the last change, at least {SHORTEST_DAYS}",
         ),
     ] = None,
     mode: Annotated[
@@ -172,7 +202,8 @@ def simulate_(
     """Simulate how long a log will last on given disks, when each threshold is reached, and who deletes segments.
 
     It runs the daemon's own rules with a simulated clock, and a model of a RocketMQ broker's cleaning. The
-    simulation begins with an empty log at midnight; other data on the disks does not change. No disk is changed.
+    simulation begins with an empty log at midnight; other data on the disks does not change. Disks can be added and
+    drained by expiry meanwhile. No disk is changed.
 
     EXIT STATUS: 0 simulated; 1 simulated, with a warning: messages are refused or are removed before their time, or
     a disk takes no segments; 2 bad options or configuration.
@@ -182,14 +213,20 @@ def simulate_(
     given["min_free"] = None if min_free is None else _size("--min-free", min_free)
     changed = {key: value for key, value in given.items() if value is not None}
     common = change_thresholds(Thresholds() if base is None else base.thresholds, changed)
-    scenario = Scenario(
-        disks=with_foreign(_disks(disks, base, common, changed), foreign or ()),
-        ingest_bytes_per_s=_rate(ingest),
-        segment_size=_segment_size(segment, base),
-        placement=_placement(placement, base),
-        rules=_rules(base, mode, trigger, reserved, delete_when),
-        broker=_broker(common, reserved, delete_when),
-    )
+    planned = with_foreign(_disks(disks, base, common, changed), foreign or ())
+    planned = _with_changes(planned, add_disk_at, drain_at, common)
+    try:
+        scenario = Scenario(
+            disks=planned,
+            ingest_bytes_per_s=_rate(ingest),
+            segment_size=_segment_size(segment, base),
+            placement=_placement(placement, base),
+            rules=_rules(base, mode, trigger, reserved, delete_when),
+            broker=_broker(common, reserved, delete_when),
+            daily_wave=_wave_percent(daily_wave) / 100,
+        )
+    except ValueError as error:
+        raise UsageError(f"retention simulate: {error}") from None
     duration_s = _duration_s(scenario, days)
     quiet = quiet or settings.current().quiet
     as_json = settings.wants_json(as_json)
@@ -229,6 +266,12 @@ def _disks(
     return tuple(
         replace(disk, thresholds=change_thresholds(disk.thresholds, given)) for disk in disks_of_config(base)
     )
+
+
+def _with_changes(
+    disks: tuple[PlannedDisk, ...], added: list[str] | None, drained: list[str] | None, common: Thresholds
+) -> tuple[PlannedDisk, ...]:
+    return with_drains(with_added(disks, added or (), common), drained or ())
 
 
 def _rules(
@@ -282,6 +325,14 @@ def _rate(text: str) -> int:
     return rate
 
 
+def _wave_percent(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) <= MOST_WAVE):
+        raise UsageError(
+            f"--daily-wave: {text!r} is not a percentage; write a number from 0 to {MOST_WAVE}, such as 30"
+        )
+    return int(text)
+
+
 def _size(option: str, text: str) -> int:
     try:
         return parse_size(text)
@@ -309,8 +360,14 @@ def _hours(text: str) -> frozenset[int]:
 def _duration_s(scenario: Scenario, days: int | None) -> int:
     if days is None:
         fill_s = simulation_text.fill_time_s(scenario.disks, scenario.ingest_bytes_per_s)
-        days = min(max(SHORTEST_DAYS, math.ceil(2 * fill_s / simulation_text.DAY_S)), MOST_DAYS)
+        needed_s = scenario.last_change_s + 2 * fill_s
+        days = min(max(SHORTEST_DAYS, math.ceil(needed_s / simulation_text.DAY_S)), MOST_DAYS)
     duration_s = days * simulation_text.DAY_S
+    if scenario.last_change_s >= duration_s:
+        problem = f"{days} days end before the disks change for the last time"
+        if days == MOST_DAYS:
+            raise UsageError(f"{problem}, and more cannot be simulated; give times below {MOST_DAYS}d")
+        raise UsageError(f"{problem}; give more --days")
     segments = duration_s * scenario.ingest_bytes_per_s // scenario.segment_size
     if segments > MOST_SEGMENTS:
         raise UsageError(
@@ -339,6 +396,8 @@ def _show(
     output.paragraph(simulation_text.describe_scenario(scenario, report.duration_s), "bold")
     output.paragraph(simulation_text.describe_retention(report))
     output.paragraph(simulation_text.describe_pool(report, scenario))
+    for line in simulation_text.describe_changes(report):
+        output.paragraph(line)
     for line in simulation_text.describe_removals(report, scenario):
         output.paragraph(line)
     output.line("")

@@ -14,8 +14,11 @@ from commitlogfs.console.formatting import approximate_size
 from commitlogfs.console.output import Output
 from commitlogfs.mount.location import runtime_directory
 from commitlogfs.mount.location.which_mount import Target, find_target, running_targets
+from commitlogfs.mount.views.rebalance_text import describe_rebalance
+from commitlogfs.mount.views.scrub_text import describe_summary
 from commitlogfs.mount.views.status_text import (
     describe_alert,
+    describe_checksums,
     describe_degraded,
     describe_disk,
     describe_log,
@@ -101,6 +104,14 @@ def _show(document: dict[str, Any], output: Output) -> None:
     output.line("")
     _show_disks(document, output)
     output.line("")
+    if document.get("rebalance") is not None:  # a daemon of a former version does not report it
+        output.paragraph(describe_rebalance(document["rebalance"]))
+    checksums = describe_checksums(document)
+    if checksums:
+        output.paragraph(checksums)
+    scrub = describe_summary(document)
+    if scrub:
+        output.paragraph(scrub)
     output.paragraph(describe_pressure(document))
     output.paragraph(describe_retention(document["retention"]))
     for alert in document["retention"]["alerts"]:

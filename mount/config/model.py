@@ -18,6 +18,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
+from commitlogfs.console.errors import UsageError
 from commitlogfs.console.units import format_size, parse_size
 from commitlogfs.console.user_directories import user_directory
 from commitlogfs.mount.config.errors import (
@@ -30,8 +31,10 @@ from commitlogfs.mount.config.errors import (
     one_line,
 )
 from commitlogfs.mount.config.retention import RetentionTable, retention_rules
+from commitlogfs.mount.config.scrub import ScrubTable, scrub_rules
 from commitlogfs.mount.config.table import StrictTable
 from commitlogfs.store.retention import RetentionRules, Trigger
+from commitlogfs.store.scrub.schedule import ScrubRules
 from commitlogfs.store.thresholds import ThresholdError, Thresholds
 
 Placement = Literal["round-robin", "modulo", "weighted"]
@@ -76,6 +79,7 @@ class Config:
     thresholds: Thresholds = field(default_factory=Thresholds)
     retention: RetentionRules = field(default_factory=RetentionRules)
     """`[retention]`, and the file's `trigger`."""
+    scrub: ScrubRules = field(default_factory=ScrubRules)
     file: str | None = None
     """Absolute path of the configuration file, which a successor reads again."""
     given: frozenset[str] = frozenset()
@@ -220,7 +224,7 @@ def disks_from_list(text: str) -> tuple[DiskConfig, ...]:
         raise ConfigError(repr(text), Problem("", "an item of the disk list is empty; write DISK1,DISK2"))
     try:
         disks = tuple(DiskConfig(path_argument(item)) for item in items)
-    except ValueError as error:
+    except UsageError as error:
         raise ConfigError(repr(text), Problem("", str(error))) from None
     problems = tuple(_overlaps(disks))
     if problems:
@@ -231,15 +235,16 @@ def disks_from_list(text: str) -> tuple[DiskConfig, ...]:
 def quick_config(name: str, mountpoint: str, disk_list: str, segment_size: int = DEFAULT_SEGMENT_SIZE) -> Config:
     """A configuration without a file, for `mount --init`, checked as one from a file. Raises ConfigError."""
     source = "mount --init"
+    disks = disks_from_list(disk_list)
     try:
         config = Config(
             name=name,
             mountpoint=path_argument(mountpoint),
-            disks=disks_from_list(disk_list),
+            disks=disks,
             segment_size=checked_segment_size(segment_size),
             allow_other=os.geteuid() == 0,
         )
-    except ValueError as error:
+    except (UsageError, ValueError) as error:
         raise ConfigError(source, Problem("", str(error))) from None
     problems = _layout_problems(config)
     if problems:
@@ -265,9 +270,14 @@ def normal_path(value: str) -> str:
 
 
 def path_argument(value: str) -> str:
-    """A normal path from one of the command line, which may be relative and may have '..'."""
+    """A normal path from one of the command line, which may be relative and may have '..'. Raises UsageError."""
+    if not value:
+        raise UsageError("a path is empty; write the path, or . for the current directory")
     path = Path.cwd() / value
-    return normal_path(str(path.resolve() if ".." in path.parts else path))
+    try:
+        return normal_path(str(path.resolve() if ".." in path.parts else path))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def checked_segment_size(value: int) -> int:
@@ -329,6 +339,7 @@ class _File(StrictTable):
     refuse_reads_when_full: bool = False
     thresholds: _Thresholds = _Thresholds()
     retention: RetentionTable = RetentionTable()
+    scrub: ScrubTable = ScrubTable()
     disks: Annotated[tuple[_Disk, ...], Field(strict=False), AfterValidator(_some_disks)]
 
 
@@ -336,6 +347,7 @@ _KEYS: Final[dict[str, tuple[str, ...]]] = {
     "": tuple(_File.model_fields),
     "thresholds": tuple(_Thresholds.model_fields),
     "retention": tuple(RetentionTable.model_fields),
+    "scrub": tuple(ScrubTable.model_fields),
     "disks": tuple(_Disk.model_fields),
 }
 
@@ -374,6 +386,7 @@ def _effective(file: _File, name: str, given: frozenset[str], problems: list[Pro
         refuse_reads_when_full=file.refuse_reads_when_full,
         thresholds=thresholds,
         retention=retention_rules(file.retention, Trigger(file.trigger), problems),
+        scrub=scrub_rules(file.scrub),
         given=given,
     )
 

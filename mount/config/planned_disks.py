@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from commitlogfs.console.errors import UsageError
-from commitlogfs.console.units import UnitError, parse_size
+from commitlogfs.console.units import UnitError, parse_duration_ms, parse_size
 from commitlogfs.mount.config.model import Config
 from commitlogfs.store.files.attributes import BLOCK_BYTES
 from commitlogfs.store.files.usage import measure_usage
@@ -69,22 +69,68 @@ def with_foreign(disks: tuple[PlannedDisk, ...], items: Iterable[str]) -> tuple[
     changed = list(disks)
     for item in items:
         name, _, size = item.rpartition(":")
-        found = [i for i, disk in enumerate(disks) if name in (str(i + 1), disk.path)]
-        if not found:
-            raise UsageError(
-                f"--foreign: {item!r} names no disk; write DISK:SIZE, DISK being 1 to {len(disks)} or a path"
-            )
+        index = _find("--foreign", "DISK:SIZE", item, name, disks)
         try:
             foreign = parse_size(size)
         except UnitError as error:
             raise UsageError(f"--foreign: {error}") from None
-        disk = disks[found[0]]
+        disk = disks[index]
         if foreign > disk.size_bytes:
             raise UsageError(
                 f"--foreign: {item!r} does not fit on {disk.path}; give at most {disk.size_bytes:,} bytes"
             )
-        changed[found[0]] = replace(disk, foreign_bytes=foreign)
+        changed[index] = replace(disk, foreign_bytes=foreign)
     return tuple(changed)
+
+
+def with_added(
+    disks: tuple[PlannedDisk, ...], items: Iterable[str], thresholds: Thresholds
+) -> tuple[PlannedDisk, ...]:
+    """The disks and those that are added later, with the next numbers. `items` are TIME:SIZE, or TIME for a disk as
+    large as the first one. Raises UsageError."""
+    found = list(disks)
+    for item in items:
+        time, _, size = item.partition(":")
+        try:
+            size_bytes = parse_size(size) if size else disks[0].size_bytes
+        except UnitError as error:
+            raise UsageError(f"--add-disk-at: {error}") from None
+        if not size_bytes or len(found) == MOST_DISKS:
+            raise UsageError(f"--add-disk-at: {item!r} is out of range; give a size above 0, of {MOST_DISKS} disks")
+        path = f"/data{len(found) + 1}"
+        found.append(PlannedDisk(path, size_bytes, 0, thresholds, added_s=_time_s("--add-disk-at", time)))
+    return tuple(found)
+
+
+def with_drains(disks: tuple[PlannedDisk, ...], items: Iterable[str]) -> tuple[PlannedDisk, ...]:
+    """The disks, some of which drain by expiry. `items` are TIME:DISK, by number or path. Raises UsageError."""
+    changed = list(disks)
+    for item in items:
+        time, _, name = item.partition(":")
+        index = _find("--drain-at", "TIME:DISK", item, name, disks)
+        if changed[index].drains_s is not None:
+            raise UsageError(f"--drain-at: {item!r}: this disk drains already; give each disk once")
+        changed[index] = replace(disks[index], drains_s=_time_s("--drain-at", time))
+    return tuple(changed)
+
+
+def _find(option: str, form: str, item: str, name: str, disks: tuple[PlannedDisk, ...]) -> int:
+    """Index of the disk with this number or path. Raises UsageError."""
+    for index, disk in enumerate(disks):
+        if name in (str(index + 1), disk.path):
+            return index
+    raise UsageError(f"{option}: {item!r} names no disk; write {form}, DISK being 1 to {len(disks)} or a path")
+
+
+def _time_s(option: str, text: str) -> int:
+    """Seconds after the beginning. Raises UsageError."""
+    try:
+        time_s = parse_duration_ms(text) // 1000
+    except UnitError as error:
+        raise UsageError(f"{option}: {error}") from None
+    if not time_s:
+        raise UsageError(f'{option}: {text!r} is the beginning; give a later time, such as "10d"')
+    return time_s
 
 
 def change_thresholds(thresholds: Thresholds, given: dict[str, int]) -> Thresholds:

@@ -7,40 +7,34 @@ A disk joins, or leaves, by a hand-over: the daemon that starts next opens the d
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import trio
 
+from commitlogfs.fusefs.disks.member_records import RECORD_PATIENCE_S
 from commitlogfs.fusefs.operations import CommitLogOperations
+from commitlogfs.mount.daemon.member_changes import answer, record
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.preflight.fstab import unmounted_above
 from commitlogfs.store.disks.directories import first_entry
 from commitlogfs.store.disks.disk import Disk, DiskState
-from commitlogfs.store.disks.identity import require_recordable
-from commitlogfs.store.disks.membership import Cordon, Drain, DrainMode, Member, Membership
+from commitlogfs.store.disks.membership import LONGEST_REASON, Cordon, Drain, DrainMode, Member, Membership
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.pool import joining
+from commitlogfs.store.pool.catalog import Role
 from commitlogfs.store.pool.giving_up import find_member, plan_giving_up
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-RECORD_PATIENCE_S: Final = 2.0
-"""How long a verb waits for one step on a disk. Two of them fit into the patience of a command."""
-LONGEST_REASON: Final = 80
-"""Characters."""
 _NO_OTHER: Final = (
     "no other disk takes new segments now, so the broker could not write; "
     "uncordon or repair another disk, free space there, or add one"
 )
-
-
-Change = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 class DiskChanges:
@@ -49,10 +43,9 @@ class DiskChanges:
     def __init__(self, operations: CommitLogOperations) -> None:
         self._operations = operations
         self._commitlog = operations.commitlog
-        self._changing = trio.Lock()
 
     def verbs(self) -> dict[str, control_socket.Answer]:
-        changes: dict[str, Change] = {
+        changes: dict[str, control_socket.Request] = {
             "disk-cordon": self._cordon,
             "disk-uncordon": self._uncordon,
             "disk-drain": self._drain,
@@ -66,12 +59,8 @@ class DiskChanges:
         }
         return {verb: partial(self._answer, change) for verb, change in changes.items()}
 
-    async def _answer(self, change: Change, request: dict[str, Any]) -> dict[str, Any]:
-        try:
-            async with self._changing:
-                return await change(request)
-        except PoolError as error:
-            return {"refused": str(error)}
+    async def _answer(self, change: control_socket.Request, request: dict[str, Any]) -> dict[str, Any]:
+        return await answer(self._operations, change, request)
 
     # --- cordons -------------------------------------------------------------------------------------
 
@@ -80,7 +69,7 @@ class DiskChanges:
         if len(reason) > LONGEST_REASON or not reason.isprintable():
             raise PoolError(f"the reason: give at most {LONGEST_REASON} printable characters")
         disk = self._find(str(request["disk"]))
-        if not self._others_take_segments(disk):
+        if not self._commitlog.others_take_segments(disk):
             raise PoolError(f"{disk.path}: {_NO_OTHER}")
         if disk.cordon is not None and disk.cordon.reason == reason:
             return self._unchanged(disk)
@@ -91,6 +80,8 @@ class DiskChanges:
         disk = self._find(str(request["disk"]))
         if disk.drain is not None:
             raise PoolError(f"{disk.path}: is draining; `disk cancel` ends that")
+        if not request.get("dry_run"):
+            disk.lost_writes = ()  # an operator who takes the disk back knows of them
         if disk.cordon is None and not disk.is_leaving:
             return self._unchanged(disk)
         return await self._set(disk, None, dry_run=bool(request.get("dry_run")))
@@ -105,22 +96,7 @@ class DiskChanges:
         return {**self._describe(disk), "changed": True, "lagging": lagging}
 
     async def _record(self, membership: Membership, *, dry_run: bool) -> list[str]:
-        """Let the list take effect. Returns the paths of writable disks that lag. Raises PoolError, with the former
-        list back, if no disk can record it."""
-        disk, former = next(iter(self._commitlog.disks.values())), self._commitlog.membership
-        require_recordable(replace(self._commitlog.identity_of(disk), membership=membership))
-        if dry_run:
-            return []
-        lagging = await self._operations.member_records.change(membership, RECORD_PATIENCE_S)
-        if membership.generation in self._commitlog.recorded.values():
-            return [disk.path for disk in lagging if disk.state is DiskState.RW]
-        again = replace(former, generation=membership.generation + 1)
-        await self._operations.member_records.change(again, 0.0)
-        raise PoolError("no disk could record the change within 2 s; see `dmesg`, and repeat the command")
-
-    def _others_take_segments(self, disk: Disk) -> bool:
-        eligibility = self._commitlog.evaluate(time.monotonic())
-        return bool({*eligibility.eligible, *eligibility.above_force} - {disk.number})
+        return await record(self._operations, membership, dry_run=dry_run)
 
     def _unchanged(self, disk: Disk) -> dict[str, Any]:
         return {**self._describe(disk), "changed": False, "lagging": []}
@@ -153,18 +129,19 @@ class DiskChanges:
         mode, rate = DrainMode(request.get("mode", DrainMode.COPY.value)), int(request.get("rate", 0))
         if disk.is_leaving or disk.is_joining:
             raise PoolError(f"{disk.path}: is {disk.present_state.value}; wait until that is done")
-        if disk.state is not DiskState.RW or disk.is_troubled:
-            raise PoolError(f"{disk.path}: cannot be written, so nothing can be moved away from it; repair it")
-        if not self._others_take_segments(disk):
+        if mode is not DrainMode.FAILING:
+            _require_well(disk)
+        if not self._commitlog.others_take_segments(disk):
             raise PoolError(f"{disk.path}: {_NO_OTHER}")
         plan, size = self._operations.drains.plan(disk), self._commitlog.segment_size
         more = int(request.get("more_room_bytes", 0)) * disk.thresholds.force // 100 // size
         room = plan.room + more
-        if mode is DrainMode.COPY and plan.needed > room:
+        if mode.copies and plan.needed > room:
+            remedy = "give a larger disk" if more else "add a disk, or use --by-expiry"
             raise PoolError(
                 f"{disk.path}: {plan.needed:,} segments ({plan.needed * size:,} bytes) would have to go to the "
                 f"other disks, which have room for {room:,} ({room * size:,} bytes) below their `force` threshold; "
-                "add a disk, or use --by-expiry"
+                f"{remedy}"
             )
         since_s = round(time.time()) if disk.drain is None else disk.drain.since_s
         wanted = Drain(since_s, mode, rate)
@@ -229,28 +206,57 @@ class DiskChanges:
         disk = self._find(str(request["disk"]))
         return {
             **self._describe(disk),
-            "held": len(self._commitlog.others.moved(disk.number)),
+            "held": len(self._commitlog.others.moved(disk.number)) - self._left_behind(disk),
+            "left_behind": self._left_behind(disk),
             "other_files": sum(file.disk == disk.number for file in self._commitlog.others),
         }
+
+    def _left_behind(self, disk: Disk) -> int:
+        """Number of files that the drain of a failing disk leaves there: their copies lack what could not be read,
+        or they cannot be removed."""
+        if disk.drain is None or disk.drain.mode is not DrainMode.FAILING:
+            return 0
+        return sum(source.role is Role.MOVED for source in self._commitlog.others.moved(disk.number))
+
+    def _is_salvaged(self, disk: Disk) -> bool:
+        """Whether the drain of a failing disk has left no segment of the log there."""
+        is_salvaged = disk.drain is not None and disk.drain.mode is DrainMode.FAILING
+        return is_salvaged and not self._commitlog.catalog.count_on_disk(disk.number)
 
     def _require_no_files(self, disk: Disk) -> None:
         """Raises PoolError if a disk cannot leave, as far as the ledgers know."""
         count = self._commitlog.catalog.count_on_disk(disk.number)
         others = [file for file in self._commitlog.others if file.disk == disk.number]
         if count:
+            is_well = disk.state is DiskState.RW and not disk.is_troubled
+            remedy = (
+                "`disk drain` it"
+                if is_well
+                else "give it up with `disk remove --lost`, or `disk drain --failing` it"
+            )
             raise PoolError(
-                f"{disk.path}: holds segments ({count:,}); `disk drain` it, and remove it when it is empty "
-                "(`disk safe-to-remove` tells when)"
+                f"{disk.path}: holds segments ({count:,}); {remedy}, and remove it when it is empty "
+                "(`disk safe-to-remove` reports that)"
             )
         if others:
             raise PoolError(
                 f"{disk.path}: holds files outside of the log ({len(others):,}), such as moved or removed segments "
                 "that are still open; `disk safe-to-remove` names the processes"
             )
+        progress = self._operations.mover.progress
+        if progress is not None and progress.target == disk.number:
+            raise PoolError(
+                f"{disk.path}: {progress.name.decode()} is being copied to it; cordon it, and repeat the command"
+            )
         if disk.is_troubled or disk.is_joining or disk.state is not DiskState.RW:
             raise PoolError(f"{disk.path}: cannot be written, so it is not certain that it is empty; repair it")
-        if not self._others_take_segments(disk):
+        if not self._commitlog.others_take_segments(disk):
             raise PoolError(f"{disk.path}: {_NO_OTHER}")
+        if self._commitlog.missing:  # the next daemon drops a disk only if it can read all others
+            raise PoolError(
+                f"{disk.path}: cannot leave while another disk is missing ({', '.join(self._commitlog.missing)}); "
+                "bring that back, or give it up"
+            )
 
     async def _hangs(self, disk: Disk) -> bool:
         try:
@@ -279,10 +285,15 @@ class DiskChanges:
         dry_run = bool(request.get("dry_run"))
         member = self._find_member(str(request["disk"]))
         disk = self._commitlog.disks.get(member.number)
-        if disk is not None and not disk.is_failing and self._commitlog.usage(disk.number) is not None:
+        is_lost = disk is None or disk.is_failing or self._commitlog.usage(disk.number) is None
+        if disk is not None and not is_lost and not self._is_salvaged(disk):
+            remedy = (
+                "cordon it, and remove it when it is empty"
+                if disk.drain is None
+                else ("wait until it is empty and use `disk remove`")
+            )
             raise PoolError(
-                f"{disk.path}: is {disk.present_state.value}, not lost; cordon it, and remove it "
-                "when it is empty, or detach it if it is dead"
+                f"{disk.path}: is {disk.present_state.value}, not lost; {remedy}, or detach it if it is dead"
             )
         plan = plan_giving_up(
             self._commitlog.membership,
@@ -291,6 +302,8 @@ class DiskChanges:
             self._commitlog.names.newest,
             self._commitlog.segment_size,
             round(time.time()),
+            [s.base_offset for s in self._commitlog.catalog.on_disk(member.number) if s.size],
+            self._commitlog.is_recordable,
         )
         if disk is not None and await self._hangs(disk):
             raise PoolError(
@@ -339,6 +352,16 @@ class DiskChanges:
         log_ = self._commitlog
         await _in_thread(partial(joining.forget, path, log_.pool_id, log_.membership, dry_run=dry_run))
         return {"path": path}
+
+
+def _require_well(disk: Disk) -> None:
+    """Raises PoolError if an ordinary drain of a disk would stop."""
+    if disk.state is not DiskState.RW or disk.is_troubled:
+        raise PoolError(
+            f"{disk.path}: cannot be written, so nothing can be removed from it; repair it, or use --failing"
+        )
+    if disk.is_unreadable:
+        raise PoolError(f"{disk.path}: cannot be read; repair it, or use --failing")
 
 
 async def _in_thread(function: Callable[[], T]) -> T:

@@ -25,7 +25,10 @@ from commitlogfs.mount.daemon import successor
 from commitlogfs.mount.daemon.disk_changes import DiskChanges
 from commitlogfs.mount.daemon.hand_over import HandOver
 from commitlogfs.mount.daemon.keeper_watch import KeeperWatch
-from commitlogfs.mount.daemon.start_cleanup import clean_up_after_takeover
+from commitlogfs.mount.daemon.rebalance_changes import RebalanceChanges
+from commitlogfs.mount.daemon.restore_requests import restore_verbs
+from commitlogfs.mount.daemon.scrub_requests import scrub_verbs
+from commitlogfs.mount.daemon.start_cleanup import clean_up_after_takeover, clean_up_after_unmount
 from commitlogfs.mount.daemon.takeover import InheritedMount, not_taken_over
 from commitlogfs.mount.linux import descriptor_store, logs, mountinfo, notify, read_ahead, stop_signals
 from commitlogfs.mount.linux.probe import probe_mount
@@ -34,8 +37,16 @@ from commitlogfs.mount.location import control_socket, runtime_directory
 from commitlogfs.mount.location.name_lock import hold_name
 from commitlogfs.mount.status.composed import Composed
 from commitlogfs.mount.status.control_api import ControlApi
-from commitlogfs.mount.status.document import StatusReport, one_line, to_json
-from commitlogfs.mount.status.metrics import LogCollector, Metrics, MountCollector
+from commitlogfs.mount.status.document import StatusReport, count_accepted_gaps, one_line, to_json
+from commitlogfs.mount.status.metrics import (
+    ChecksumCollector,
+    LogCollector,
+    MembersCollector,
+    Metrics,
+    MountCollector,
+    RebalanceCollector,
+    ScrubCollector,
+)
 from commitlogfs.store.events import log_event
 from commitlogfs.store.placement import POLICIES
 from commitlogfs.store.pool.commitlog import CommitLog
@@ -60,10 +71,11 @@ class ServedMount:
         self._session: Session | None = None
         self._metrics = Metrics(None if inherited is None else successor.report_serving)
         self._commitlog = CommitLog(pool, POLICIES[config.placement])
-        if inherited is not None:
-            for file in find_retired(pool):
-                self._commitlog.record_found_retired(file)
-        self._metrics.registry.register(LogCollector(self._commitlog, config.name))
+        for file in find_retired(pool):  # after a clean-up, only those that are still needed
+            self._commitlog.record_found_retired(file)
+        self._members_metrics = MembersCollector(self._commitlog, config.name)
+        for collector in (LogCollector(self._commitlog, config.name), self._members_metrics):
+            self._metrics.registry.register(collector)
         self._status = Composed(lambda: self._report.compose())
         self._metrics_text = Composed(self._render_metrics)
         contents = ControlContents(
@@ -74,14 +86,21 @@ class ServedMount:
             config.retention,
             contents,
             self._metrics,
+            config.scrub,
             refuse_reads_when_full=config.refuse_reads_when_full,
         )
         self._metrics.registry.register(MountCollector(self._operations.backing, config.name))
+        self._metrics.registry.register(
+            RebalanceCollector(self._operations.rebalancing, self._commitlog, config.name)
+        )
+        self._metrics.registry.register(ChecksumCollector(self._operations.checksums, config.name))
+        self._metrics.registry.register(ScrubCollector(self._operations, config.name))
         self._report = StatusReport(config, self._operations, self._why_no_takeover)
         self._control_api = ControlApi(
             config.name, self._commitlog, self._operations, self._report, self._status, self._metrics_text
         )
         self._disk_changes = DiskChanges(self._operations)
+        self._rebalance_changes = RebalanceChanges(self._operations, self._report)
         self._hand_over = HandOver(
             config.mountpoint, self._why_no_takeover, self._operations.retention.reset_clock_baseline
         )
@@ -146,7 +165,14 @@ class ServedMount:
     async def serve(self, listener: socket.socket, on_ready: Callable[[], None]) -> ExitCode:
         """OK once unmounted, HANDED_OVER after `restart`, FINDINGS if the connection was aborted. Raises
         RefusedError if the mount does not answer."""
-        verbs = {**self._control_api.verbs(), **self._disk_changes.verbs(), "restart": self._hand_over.answer}
+        verbs = {
+            **self._control_api.verbs(),
+            **self._disk_changes.verbs(),
+            **self._rebalance_changes.verbs(),
+            **restore_verbs(self._operations),
+            **scrub_verbs(self._operations),
+            "restart": self._hand_over.answer,
+        }
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch_signals)
@@ -164,6 +190,8 @@ class ServedMount:
             log_event(log, logging.INFO, "handed_over", path=self._config.mountpoint)
             return ExitCode.HANDED_OVER
         aborted = self._is_attached()
+        if not aborted:
+            await trio.to_thread.run_sync(clean_up_after_unmount, self._pool)
         level, event = (logging.ERROR, "connection_aborted") if aborted else (logging.INFO, "unmounted")
         log_event(log, level, event, path=self._config.mountpoint)
         with contextlib.suppress(OSError):
@@ -183,11 +211,13 @@ class ServedMount:
             log_event(log, logging.WARNING, "name_not_held", reason=str(error))
 
     def _is_attached(self) -> bool:
-        """Whether the mount is still visible somewhere, according to /proc. Its device number alone is not enough:
-        the kernel gives such numbers out again at once."""
+        """Whether the mount is still at its mountpoint, perhaps below another one, according to /proc. Its device
+        number alone is not enough: the kernel gives such numbers out again at once, also to another mount of this
+        name, which only its mountpoint distinguishes."""
         return any(
             entry.device == self._device and mountinfo.is_commitlogfs(entry) and entry.source == self._config.name
             for entry in mountinfo.read_mounts()
+            if entry.mountpoint == self._config.mountpoint
         )
 
     async def _announce(self, on_ready: Callable[[], None]) -> None:
@@ -294,6 +324,7 @@ class ServedMount:
 
     async def _render_metrics(self) -> bytes:
         await self._operations.statfs_figures()
+        self._members_metrics.accepted_gaps = await count_accepted_gaps(self._commitlog)
         return self._metrics.render()
 
 

@@ -1,9 +1,9 @@
-"""Clean-up of the disks at a start, logged: at once for a fresh mount, in the background after a takeover."""
+"""Clean-up of the disks, logged: at once for a fresh mount, in the background after a takeover, and at the end."""
 
 import logging
 
 from commitlogfs.store.events import log_event
-from commitlogfs.store.pool.open import Pool, finish_renames, reserve_newest, sweep
+from commitlogfs.store.pool.open import Pool, finish_renames, free_retired, reserve_newest, sweep
 
 log = logging.getLogger(__name__)
 
@@ -16,6 +16,11 @@ def clean_up(pool: Pool) -> None:
 def clean_up_after_takeover(pool: Pool) -> None:
     """Does later what a fresh mount does first: here requests wait, and a disk may hang."""
     _report(finish_renames(pool), reserve_newest(pool))
+
+
+def clean_up_after_unmount(pool: Pool) -> None:
+    """Called when nobody has a file open any more: a native broker may be the next to use the disks."""
+    _report(free_retired(pool), [])
 
 
 def _report(swept: list[str], reserved: list[str]) -> None:

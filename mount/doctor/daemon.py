@@ -7,7 +7,12 @@ from commitlogfs.mount.doctor.diagnosis import Check, Level, ok
 from commitlogfs.mount.doctor.disk_probe import DiskProbe
 from commitlogfs.store.findings import REPAIR_DISK
 
-_PROBLEMS: Final = frozenset({"all-full", "no-writable-disk", "disk-failed", "stuck"})
+_PROBLEMS: Final = frozenset(
+    {
+        *("all-full", "no-writable-disk", "disk-failed", "disk-unreadable", "disk-unresponsive", "writeback-lost"),
+        "stuck",
+    }
+)
 """Alerts because of which the log cannot be written, read or cleaned."""
 _MORE: Final = "`commitlogfs status` shows every disk and alert; docs/troubleshooting.md explains them"
 _FINDING_LEVELS: Final = {"note": Level.NOTE, "warning": Level.WARNING}
@@ -85,6 +90,8 @@ def _check_disk(disk: dict[str, Any], alerted: set[str]) -> Check | None:
     cause = f" ({disk['last_error']})" if disk["last_error"] else ""
     if disk["state"] == "offline":
         return Check("disk-silent", Level.PROBLEM, f"{path}: does not answer the daemon", REPAIR_DISK)
+    if disk["state"] in ("unreadable", "unresponsive") and path in alerted:
+        return None
     if disk["state"] == "failed":
         message = f"{path}: has failed{cause}"
         return None if path in alerted else Check("disk-failed", Level.PROBLEM, message, "repair or replace it")

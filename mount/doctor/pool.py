@@ -32,6 +32,8 @@ from commitlogfs.store.thresholds import Thresholds
 
 _PROBE_TIMEOUT_S: Final = 3.0
 _SPARE_INODES: Final = 64
+_SERVED: Final = ("rw", "failed", "unreadable", "unresponsive")
+"""States of disks on which the daemon makes segments, or would."""
 
 
 def examine_pool(config: Config) -> list[Check]:
@@ -97,7 +99,7 @@ def _to_be_probed(directory: OpenDirectory, usage: DiskUsage, document: dict[str
     assert directory.identity is not None
     path, size = directory.spec.path, directory.identity.segment_size
     known = {} if document is None else {disk["path"]: disk["state"] for disk in document["disks"]}
-    is_served = known.get(path, "rw") in ("rw", "failed") and not directory.spec.readonly
+    is_served = known.get(path, "rw") in _SERVED and not directory.spec.readonly
     return Probed(path, directory.dirfd, size, may_write=is_served and usage.available_bytes >= 2 * size)
 
 

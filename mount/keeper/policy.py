@@ -60,9 +60,10 @@ def extension_s(fields: Mapping[str, str]) -> float:
 def end_event(status: int | None, *, mounted: bool, in_use: bool, kept: bool, has_served: bool) -> Event:
     """The event that the end of a daemon is.
 
-    `status` as of os.waitstatus_to_exitcode, None if unknown; `kept`: there are descriptors for a successor.
+    `status` as of os.waitstatus_to_exitcode, None if unknown; `kept`: there are descriptors for a successor. A
+    successor that ends with status 0 before it has served a mount that is there has not ended that mount.
     """
-    if status == 0 or not mounted:
+    if not mounted or (status == 0 and (has_served or not in_use)):
         return Event.MOUNT_ENDED
     if status == ExitCode.HANDED_OVER and kept:
         return Event.HANDED_OVER

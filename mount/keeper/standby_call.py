@@ -75,9 +75,13 @@ def receive(sock: socket.socket) -> Call | None:
     """Waits for the call. None if the keeper has closed its end or has ended. Raises BrokenCallError, and closes
     all descriptors that came, if a part of the call is missing."""
     room = socket.CMSG_SPACE(_MAX_FDS * array.array("i").itemsize)
-    try:
-        text, ancillary, flags, _ = sock.recvmsg(_MAX_BYTES, room, socket.MSG_CMSG_CLOEXEC)
-    except ConnectionError:
+    # A keeper that calls before it has read that this daemon is loaded, and closes its end, leaves an error in
+    # front of the call: unix_release_sock() of the kernel reports the unread message as a reset connection, once.
+    for _ in range(2):
+        with contextlib.suppress(ConnectionError):
+            text, ancillary, flags, _ = sock.recvmsg(_MAX_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+            break
+    else:
         return None
     fds = array.array("i")
     for level, kind, data in ancillary:

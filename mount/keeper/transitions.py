@@ -52,7 +52,7 @@ class Event(Enum):
     UNREPLACEABLE = "no successor could take over"
     EXPIRED = "none of the above"
     # the end of the present daemon, or a start that failed
-    MOUNT_ENDED = "it ended with status 0, or its mount is gone"
+    MOUNT_ENDED = "its mount is gone, or it has served and ended with status 0"
     FIRST_FAILED = "it ended before any daemon was ready"
     HANDED_OVER = "it ended to hand over"
     DIED = "it ended after it had served"

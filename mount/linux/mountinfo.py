@@ -16,6 +16,9 @@ FSTYPE = "fuse.commitlogfs"
 
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 _MAX_SYMLINKS = 40
+_LOCAL = frozenset(
+    {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "tmpfs", "ramfs", "overlay", "vfat", "exfat", "rootfs"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,16 @@ def is_fuse(entry: MountEntry) -> bool:
 def is_commitlogfs(entry: MountEntry) -> bool:
     """Whether this is a mount of ours, alive or dead."""
     return entry.fstype == FSTYPE
+
+
+def local_filesystem(fd: int) -> str | None:
+    """The type of the filesystem that an open file lies on, if reads of it wait for no other machine or process;
+    None for any other, and if it cannot be known, such as in another mount namespace. Asks only the kernel: fstatfs
+    waits for the filesystem itself. Raises OSError for a descriptor that is not open."""
+    lines = Path(f"/proc/self/fdinfo/{fd}").read_text().splitlines()
+    mount_id = next(int(line.removeprefix("mnt_id:")) for line in lines if line.startswith("mnt_id:"))
+    types = (entry.fstype for entry in read_mounts() if entry.mount_id == mount_id)
+    return next((fstype for fstype in types if fstype in _LOCAL), None)
 
 
 def find_mount(path: str | os.PathLike[str], entries: Sequence[MountEntry] | None = None) -> MountEntry | None:

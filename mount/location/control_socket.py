@@ -1,17 +1,19 @@
 """The control socket: a command sends one request to the daemon and gets one answer.
 
-It is a SOCK_SEQPACKET socket in the runtime directory. A request is one packet of JSON, `{"verb": ...}`; the answer
-is JSON in packets that begin with `+` (more follows) or `.` (the last). The daemon checks the peer's credentials
-and answers root and its own user only.
+It is a SOCK_SEQPACKET socket in the runtime directory. A request is one packet of JSON, `{"verb": ...}`, which may
+bring one descriptor; the answer is JSON in packets that begin with `+` (more follows) or `.` (the last). The daemon
+checks the peer's credentials and answers root and its own user only.
 """
 
+import array
+import contextlib
 import json
 import logging
 import os
 import socket
 import struct
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from commitlogfs.mount.location.runtime_directory import (
     lock_path,
     recorded_trouble,
 )
+from commitlogfs.store.errors import PoolError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.locks import lock_holder
 
@@ -43,12 +46,27 @@ class Reply:
 
 Answer = Callable[[dict[str, Any]], Awaitable[dict[str, Any] | Reply]]
 
+Request = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+
+
+async def answer_or_refuse(request: Request, document: dict[str, Any]) -> dict[str, Any]:
+    """The answer to a request. A PoolError refuses it: {"refused": why}, and nothing has changed."""
+    try:
+        return await request(document)
+    except PoolError as error:
+        return {"refused": str(error)}
+
+
+DESCRIPTOR = "descriptor"
+"""Key, in the document that a verb gets, of the descriptor that came with the request; absent without one. It is
+closed when the verb has answered."""
 MAX_REQUEST_BYTES = 4096
 PACKET_BYTES = 32768
 MAX_PEERS = 16
 BACKLOG = 256
 """Connections that the kernel queues; beyond them, connect(2) fails with EAGAIN."""
 PEER_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 3.0
 CHECK_INTERVAL_S = 5.0
 """Time between two checks that the path still leads to this socket."""
 _UCRED = struct.Struct("=iII")
@@ -156,23 +174,47 @@ async def _serve_request(connection: trio.socket.SocketType, verbs: dict[str, An
         await connection.recv(MAX_REQUEST_BYTES + 1)
         await _send(connection, {"error": f"user {uid} may not control this daemon; run as root or its user"})
         return
-    request = await connection.recv(MAX_REQUEST_BYTES + 1)
+    request, descriptors = await _receive_request(connection)
     peer.asked = True
-    if request:
-        answer = await _answer(request, verbs)
-        reply = answer if isinstance(answer, Reply) else Reply(answer)
-        try:
-            await _send(connection, reply.document)
-        finally:
-            reply.after()
+    try:
+        if request:
+            answer = await _answer(request, descriptors, verbs)
+            reply = answer if isinstance(answer, Reply) else Reply(answer)
+            try:
+                await _send(connection, reply.document)
+            finally:
+                reply.after()
+    finally:
+        for descriptor in descriptors:
+            await _close(descriptor)
 
 
-async def _answer(request: bytes, verbs: dict[str, Answer]) -> dict[str, Any] | Reply:
+async def _close(descriptor: int) -> None:
+    """Close a descriptor of a peer. Its filesystem may be a remote one that hangs, and keeps only a thread then."""
+    with trio.move_on_after(CLOSE_TIMEOUT_S, shield=True), contextlib.suppress(OSError):
+        await trio.to_thread.run_sync(os.close, descriptor, abandon_on_cancel=True)
+
+
+async def _receive_request(connection: trio.socket.SocketType) -> tuple[bytes, list[int]]:
+    """The caller closes the descriptors."""
+    descriptors = array.array("i")
+    room = socket.CMSG_SPACE(descriptors.itemsize)
+    request, ancillary, _, _ = await connection.recvmsg(MAX_REQUEST_BYTES + 1, room, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    return request, list(descriptors)
+
+
+async def _answer(request: bytes, descriptors: list[int], verbs: dict[str, Answer]) -> dict[str, Any] | Reply:
     if len(request) > MAX_REQUEST_BYTES:
         return {"error": f"a request has at most {MAX_REQUEST_BYTES} bytes"}
     try:
         document = json.loads(request)
         verb = verbs[document["verb"]]
+        document.pop(DESCRIPTOR, None)
+        if descriptors:
+            document[DESCRIPTOR] = descriptors[0]
     except (ValueError, TypeError, KeyError, RecursionError):
         return {"error": f"this daemon does not know the request; it knows {', '.join(sorted(verbs))}"}
     try:
@@ -200,13 +242,20 @@ def _encode(document: dict[str, Any]) -> bytes:
 
 def ask(path: Path, verb: str, timeout_s: float = PEER_TIMEOUT_S, **arguments: object) -> dict[str, Any]:
     """The daemon's answer to one request. Raises UnreachableError, RefusedError, ControlError."""
+    return ask_with(path, verb, (), timeout_s, **arguments)
+
+
+def ask_with(
+    path: Path, verb: str, descriptors: Sequence[int], timeout_s: float = PEER_TIMEOUT_S, **arguments: object
+) -> dict[str, Any]:
+    """`ask`; the request brings copies of `descriptors`, at most one."""
     name = path.stem
     log_event(log, logging.DEBUG, "asking", socket=path, verb=verb)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
         connection.settimeout(timeout_s)
         try:
             _connect(connection, os.fspath(path), time.monotonic() + timeout_s)
-            connection.send(json.dumps({"verb": verb, **arguments}).encode())
+            socket.send_fds(connection, [json.dumps({"verb": verb, **arguments}).encode()], descriptors)
             text = _receive(connection)
         except (FileNotFoundError, ConnectionRefusedError):
             raise UnreachableError(f"{name}: {_why_no_answer(name)}") from None

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from commitlogfs.console.errors import RefusedError
 from commitlogfs.mount.linux import mountinfo
@@ -12,6 +12,7 @@ from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.files.locks import lock_holder
 from commitlogfs.store.findings import Finding, FindingCode, Severity
+from commitlogfs.store.moves.unreadable import find_unreadable
 from commitlogfs.store.pool.open import OnMissing, Pool, open_pool
 
 
@@ -56,21 +57,52 @@ class Inspection:
     @property
     def is_in_trouble(self) -> bool:
         """Whether the running daemon reports trouble, which the directories themselves do not show."""
-        bad = (DiskState.FAILED.value, DiskState.OFFLINE.value)
+        failed = (DiskState.FAILED, DiskState.OFFLINE, DiskState.UNREADABLE, DiskState.UNRESPONSIVE)
+        bad = {state.value for state in failed}
         return bool(self.alerts) or any(disk.state in bad or disk.last_error for disk in self.disks)
 
 
+_RANGES_SHOWN: Final = 5
+
+
 def inspect_pool(
-    specs: tuple[DiskSpec, ...], segment_size: int | None, on_missing: OnMissing, name: str
+    specs: tuple[DiskSpec, ...],
+    segment_size: int | None,
+    on_missing: OnMissing,
+    name: str,
+    *,
+    is_thorough: bool = False,
 ) -> Inspection:
-    """Check a pool. Raises RefusedError if it cannot even be scanned."""
+    """Check a pool; if thorough, also for what is worth a finding, but does not concern a mount. Raises
+    RefusedError if it cannot even be scanned."""
     daemon = next((pid for spec in specs if (pid := lock_holder(spec.path)) is not None), None)
     with _opened(specs, segment_size, name, alone=daemon is None) as pool:
         if daemon is not None and any(finding.severity >= Severity.WARNING for finding in pool.findings):
             # The daemon makes and removes segments during the scan, so only findings of two scans count.
             with _opened(specs, segment_size, name, alone=False) as again:
                 pool.findings[:] = [finding for finding in pool.findings if finding in again.findings]
+        if is_thorough:
+            pool.findings.extend(_unreadable_findings(pool))
         return _describe(pool, daemon, on_missing)
+
+
+def _unreadable_findings(pool: Pool) -> Iterator[Finding]:
+    """Segments that were moved away from a failing disk, and lack what could not be read there."""
+    for disk in pool.disks:
+        segments = {segment.name: segment for segment in pool.inventory.catalog.on_disk(disk.number)}
+        for name, unreadable in find_unreadable(disk.dirfd, segments):
+            base = segments[name].base_offset
+            ranges = [f"{base + begin} to {base + end}" for begin, end in unreadable.ranges]
+            more = f" and {len(ranges) - _RANGES_SHOWN} more ranges" if len(ranges) > _RANGES_SHOWN else ""
+            yield Finding(
+                FindingCode.UNREADABLE_RANGE,
+                Severity.WARNING,
+                disk.path,
+                name.decode(),
+                f"log offsets {', '.join(ranges[:_RANGES_SHOWN])}{more} could not be read on its former disk, and "
+                "are zeros",
+                "consumers skip the messages there; a slave or a backup may have them",
+            )
 
 
 def with_status(inspection: Inspection, document: dict[str, Any]) -> Inspection:

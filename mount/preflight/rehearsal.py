@@ -17,7 +17,6 @@ from commitlogfs.mount.config.model import Config, load_config
 from commitlogfs.mount.linux.process_activity import read_activity
 from commitlogfs.mount.preflight import configured_pool
 from commitlogfs.mount.preflight.inspection import inspect_pool
-from commitlogfs.store.findings import Severity
 from commitlogfs.store.pool.open import OnMissing
 
 SILENCE_S = 30.0
@@ -89,7 +88,7 @@ def _find_reasons(config: Config, on_missing: OnMissing) -> list[str]:
         return [str(error)]
     if inspection.mountable:
         return []
-    blocking = [str(finding) for finding in inspection.findings if finding.severity >= Severity.REFUSES]
+    blocking = [str(finding) for finding in inspection.findings if finding.severity >= on_missing.limit]
     if len(blocking) > _SHOWN:
         more = f"and {len(blocking) - _SHOWN} more: `commitlogfs check {config.name}` shows them all"
         return [*blocking[:_SHOWN], more]

@@ -13,6 +13,9 @@ from commitlogfs.mount.status.composed import Composed
 from commitlogfs.mount.status.document import StatusReport
 from commitlogfs.mount.status.locate import locate, parse_target
 from commitlogfs.mount.status.retention import foresee
+from commitlogfs.store.disks.losses import Loss, is_accepted
+from commitlogfs.store.disks.membership import RebalanceMode
+from commitlogfs.store.gaps import gaps_between
 from commitlogfs.store.pool.commitlog import CommitLog
 
 STATE_TIMEOUT_S: Final = 1.0
@@ -45,18 +48,22 @@ class ControlApi:
             "locate": self._locate,
             "metrics": self._metrics,
             "retention": self._retention,
+            "rebalance-plan": self._rebalance_plan,
         }
 
     async def _status(self, request: dict[str, Any]) -> dict[str, Any]:
         return await self._status_document.current()
 
     async def _segments(self, request: dict[str, Any]) -> dict[str, Any]:
+        size, losses = self._commitlog.segment_size, self._commitlog.membership.losses
+        segments = await self._list_segments()
         return {
             "name": self._name,
-            "segment_size": self._commitlog.segment_size,
+            "segment_size": size,
             "missing_disks": list(self._commitlog.missing),
             "disks": [{"number": disk.number, "path": disk.path} for disk in self._commitlog.disks.values()],
-            "segments": await self._list_segments(),
+            "segments": segments,
+            "accepted_gaps": await trio.to_thread.run_sync(_accepted_gaps, segments, losses, size),
         }
 
     async def _list_segments(self) -> list[tuple[int, int]]:
@@ -86,3 +93,11 @@ class ControlApi:
         retention = await self._report.retention()
         foreseen = foresee(self._operations.retention, self._commitlog)
         return {"name": self._name, "retention": retention, "would_remove": foreseen}
+
+    async def _rebalance_plan(self, request: dict[str, Any]) -> dict[str, Any]:
+        return await self._report.rebalance_plan(RebalanceMode(request["mode"]), int(request.get("rate", 0)))
+
+
+def _accepted_gaps(segments: list[tuple[int, int]], losses: tuple[Loss, ...], size: int) -> list[tuple[int, int]]:
+    """The gaps [start, end) of disks that were given up. Thousands of gaps take tens of milliseconds."""
+    return [gap for gap in gaps_between([base for base, _ in segments], size) if is_accepted(losses, *gap, size)]

@@ -17,15 +17,21 @@ import trio
 from commitlogfs.console.version import VERSION
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.mount.config.model import Config
+from commitlogfs.mount.status.findings import StartupFindings
 from commitlogfs.mount.status.growth import GrowthMeter
 from commitlogfs.mount.status.moves import drain_report, moves_report
+from commitlogfs.mount.status.rebalance import plan_report, rebalance_report
 from commitlogfs.mount.status.retention import retention_report
+from commitlogfs.mount.status.scrub import damage_findings, scrub_report
 from commitlogfs.store.disks import forecast
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.eligibility import Eligibility, RefusalReason
 from commitlogfs.store.disks.losses import count_accepted
+from commitlogfs.store.disks.membership import RebalanceMode
 from commitlogfs.store.files.usage import DiskUsage, measure_usage
+from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.retention.statfs import StatfsFigures
+from commitlogfs.store.segment import format_segment_name
 
 SCHEMA_VERSION = 2
 _STORE_ROOT_TIMEOUT_S = 1.0
@@ -34,6 +40,14 @@ _STORE_ROOT_TIMEOUT_S = 1.0
 def _share(rate: float, eligibility: Eligibility) -> float:
     """Bytes per second of this ingest that each eligible disk gets."""
     return rate / len(eligibility.eligible) if eligibility.eligible else 0.0
+
+
+async def count_accepted_gaps(log: CommitLog) -> int:
+    """Number of the gaps of the log that are accepted losses."""
+    gaps, losses = log.catalog.gaps(), log.membership.losses
+    if not gaps or not losses:
+        return 0
+    return await trio.to_thread.run_sync(count_accepted, losses, gaps, log.segment_size)
 
 
 class StatusReport:
@@ -50,14 +64,19 @@ class StatusReport:
         self._growth = GrowthMeter(self._log, operations.threads)
         self._since = time.time()
         self._store_root_limiter = trio.CapacityLimiter(1)
-        self._findings = [finding.as_json() for finding in self._log.findings]
-        """Findings of the start-up check; no later ones are added."""
+        self._findings = StartupFindings(self._log)
 
     async def retention(self) -> dict[str, Any]:
         """The part `retention` of the document."""
         await self._operations.statfs_figures()  # measures the disks
         await self._growth.measure()
         return self._retention(_share(self._ingest_rate(), self._log.evaluate(time.monotonic())))
+
+    async def rebalance_plan(self, mode: RebalanceMode, rate: int) -> dict[str, Any]:
+        """The plan of a rebalance; `rate` in bytes per second, 0 for the default."""
+        await self._operations.statfs_figures()  # measures the disks
+        await self._growth.measure()
+        return plan_report(self._operations, mode, rate, self._ingest_rate())
 
     async def compose(self) -> dict[str, Any]:
         composed_at = time.time()
@@ -69,9 +88,7 @@ class StatusReport:
         share = _share(rate, eligibility)
         catalog = log.catalog
         first, last = catalog.first_whole, catalog.last_whole
-        gaps, losses, accepted_gaps = catalog.gaps(), log.membership.losses, 0
-        if losses:
-            accepted_gaps = await trio.to_thread.run_sync(count_accepted, losses, gaps, log.segment_size)
+        gaps = catalog.gaps()
         return {
             "schema": SCHEMA_VERSION,
             "composed_at": composed_at,
@@ -96,7 +113,7 @@ class StatusReport:
                 "last_offset": None if last is None else last.base_offset,
                 "size": log.segment_size,
                 "gaps": gaps,
-                "accepted_gaps": accepted_gaps,
+                "accepted_gaps": await count_accepted_gaps(log),
                 "retired": len(log.retired()),
             },
             "placement": {
@@ -120,6 +137,10 @@ class StatusReport:
                 self._disk(disk, eligibility.refusals.get(disk.number), share) for disk in log.disks.values()
             ],
             "moves": moves_report(self._operations),
+            "rebalance": rebalance_report(self._operations, rate),
+            "checksums": self._checksums(),
+            "scrub": scrub_report(self._operations),
+            "unreadable": self._operations.salvaged.present(),
             "missing_disks": list(log.missing),
             "members": {
                 "generation": log.membership.generation,
@@ -129,7 +150,21 @@ class StatusReport:
                     for loss in log.membership.losses
                 ],
             },
-            "findings": self._findings,
+            "findings": [*self._findings.present(gaps), *damage_findings(self._operations)],
+        }
+
+    def _checksums(self) -> dict[str, Any]:
+        counts = self._operations.checksums.counts()
+        return {
+            "with": counts.present,
+            "without": counts.absent,
+            "unread": counts.unread,
+            "computing": counts.computing,
+            "mismatches": [
+                segment.name.decode()
+                for segment, verdict in self._operations.verdicts.present()
+                if verdict.is_mismatch
+            ],
         }
 
     def _retention(self, share: float) -> dict[str, Any]:
@@ -161,7 +196,7 @@ class StatusReport:
             "number": disk.number,
             "path": disk.path,
             "filesystem": disk.filesystem.name,
-            "state": disk.present_state.value if usage is not None else DiskState.OFFLINE.value,
+            "state": disk.reported_state.value if usage is not None else DiskState.OFFLINE.value,
             "eligible": refusal is None,
             "refusal": None if refusal is None else refusal.name.lower().replace("_", "-"),
             "total_bytes": None if usage is None else usage.total_bytes,
@@ -172,6 +207,14 @@ class StatusReport:
             "next_threshold": None if following is None else following.name,
             "eta_seconds": None if following is None else following.eta_seconds,
             "last_error": disk.last_error,
+            "lost_writes": [
+                {
+                    "segment": format_segment_name(lost.base_offset).decode(),
+                    "since": lost.since_s,
+                    "ranges": [[lost.base_offset + begin, lost.base_offset + end] for begin, end in lost.ranges],
+                }
+                for lost in disk.lost_writes
+            ],
             "drain": drain_report(disk, self._operations, self._ingest_rate()),
             "held_segments": len(self._log.others.moved(disk.number)),
             "cordon": None if disk.cordon is None else {"since": disk.cordon.since_s, "reason": disk.cordon.reason},

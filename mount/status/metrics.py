@@ -1,6 +1,7 @@
 """Prometheus metrics of one daemon (names in docs/reference/metrics.md)."""
 
 import os
+from collections import Counter as Counts
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -10,10 +11,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from commitlogfs.console.version import VERSION
+from commitlogfs.fusefs.integrity.checksums import Checksums
 from commitlogfs.fusefs.kernel.backing import Backing
+from commitlogfs.fusefs.moves.rebalancing import Rebalancing
+from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.store.disks.disk import DiskState
-from commitlogfs.store.pool.commitlog import UNLINK, CommitLog
+from commitlogfs.store.disks.membership import RebalanceMode
+from commitlogfs.store.pool.commitlog import LEFT_OVER, UNLINK, CommitLog
 from commitlogfs.store.retention import Rule
+from commitlogfs.store.scrub.verdict import Kind
 
 _CREATE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0)
 _OP_BUCKETS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 1.0, 10.0)
@@ -127,7 +133,7 @@ class LogCollector(Collector):
                 available.add_metric([self._pool, disk.path], usage.available_bytes)
                 ratio.add_metric([self._pool, disk.path], float(usage.used_ratio))
             for possible in DiskState:
-                state.add_metric([self._pool, disk.path, possible.value], float(disk.present_state is possible))
+                state.add_metric([self._pool, disk.path, possible.value], float(disk.reported_state is possible))
             segments.add_metric([self._pool, disk.path], log.catalog.count_on_disk(disk.number))
             held.add_metric([self._pool, disk.path], len(log.others.moved(disk.number)))
             counters = devices.get(self._devices[disk.number])
@@ -143,7 +149,7 @@ class LogCollector(Collector):
         removed = _counter(
             "segments_removed", "Segments removed: through the mount (unlink), or by which rule", "reason"
         )
-        for reason in (UNLINK, *(rule.value for rule in Rule)):
+        for reason in (UNLINK, LEFT_OVER, *(rule.value for rule in Rule)):
             removed.add_metric([self._pool, reason], log.counters.removed[reason])
         yield removed
         retries = _counter("segment_create_retries", "Creates that a disk refused, so that the next disk was tried")
@@ -152,7 +158,16 @@ class LogCollector(Collector):
         for name, text, value in (
             ("segments_moved", "Segments moved to another disk", log.counters.moved),
             ("segments_moved_bytes", "Bytes of segments moved to another disk", log.counters.moved_bytes),
+            ("segments_restored", "Missing segments that have come back from elsewhere", log.counters.restored),
             ("segment_move_failures", "Moves that failed; they are tried again", log.counters.move_failures),
+            ("checksums_computed", "Checksums computed for sealed segments", log.counters.checksums),
+            ("checksum_bytes", "Bytes read to compute checksums", log.counters.checksum_bytes),
+            (
+                "checksum_mismatches",
+                "Segments that differ from their checksums",
+                log.counters.checksum_mismatches,
+            ),
+            ("lost_writes", "Writes that a disk has refused after they were done", log.counters.lost_writes),
         ):
             counter = _counter(name, text)
             counter.add_metric([self._pool], value)
@@ -174,6 +189,95 @@ class MountCollector(Collector):
         yield _single("passthrough_handles", "Files that the kernel serves by itself", self._pool, passed)
         lost = float(self._backing.state_lost)
         yield _single("state_lost", "1 if files opened before a restart are stale since", self._pool, lost)
+
+
+class MembersCollector(Collector):
+    """The list of members and what it records, read at the moment of a scrape."""
+
+    def __init__(self, commitlog: CommitLog, pool: str) -> None:
+        self._commitlog = commitlog
+        self._pool = pool
+        self.accepted_gaps = 0
+        """To be counted before a scrape: with many gaps, that takes longer than a create may."""
+
+    def collect(self) -> Iterable[Metric]:
+        log, pool = self._commitlog, self._pool
+        yield _single("log_accepted_gaps", "Gaps in the log that are accepted losses", pool, self.accepted_gaps)
+        yield _single("members_generation", "Generation of the list of members", pool, log.membership.generation)
+        yield _single("members_lagging", "Disks that do not record this list yet", pool, len(log.lagging()))
+        yield _single("members_missing", "Disks that this mount is without", pool, len(log.missing))
+        yield _single("members_given_up", "Disks that were given up", pool, len(log.membership.losses))
+
+
+class RebalanceCollector(Collector):
+    """How equally full the disks are, read at the moment of a scrape."""
+
+    def __init__(self, rebalancing: Rebalancing, commitlog: CommitLog, pool: str) -> None:
+        self._rebalancing = rebalancing
+        self._commitlog = commitlog
+        self._pool = pool
+
+    def collect(self) -> Iterable[Metric]:
+        spread = self._rebalancing.levels().spread
+        yield _single(
+            "disk_spread_ratio", "Difference between the fullest and the emptiest disk", self._pool, spread
+        )
+        running = _gauge("rebalance_running", "1 while a rebalance of this mode runs", "mode")
+        present = self._commitlog.membership.rebalance
+        for mode in RebalanceMode:
+            running.add_metric([self._pool, mode.value], float(present is not None and present.mode is mode))
+        yield running
+
+
+class ChecksumCollector(Collector):
+    """How many segments have a checksum, read at the moment of a scrape."""
+
+    def __init__(self, checksums: Checksums, pool: str) -> None:
+        self._checksums = checksums
+        self._pool = pool
+
+    def collect(self) -> Iterable[Metric]:
+        counts = self._checksums.counts()
+        family = _gauge("checksum_segments", "Sealed segments, by what is known of their checksums", "state")
+        for state, value in (("with", counts.present), ("without", counts.absent), ("unread", counts.unread)):
+            family.add_metric([self._pool, state], value)
+        yield family
+
+
+class ScrubCollector(Collector):
+    """The scrub and what it has found, read at the moment of a scrape."""
+
+    def __init__(self, operations: CommitLogOperations, pool: str) -> None:
+        self._scrub = operations.scrub
+        self._verdicts = operations.verdicts
+        self._commitlog = operations.commitlog
+        self._pool = pool
+
+    def collect(self) -> Iterable[Metric]:
+        scrub, pool = self._scrub, self._pool
+        read = _counter("scrub_bytes", "Bytes that scrubs have read")
+        read.add_metric([pool], scrub.read_bytes)
+        yield read
+        errors = _counter("scrub_errors", "Segments that were found to be damaged", "kind")
+        damaged = _gauge("damaged_segments", "Segments with a verdict that was not cleared", "disk", "kind")
+        present = Counts((segment.disk, verdict.kind) for segment, verdict in self._verdicts.present())
+        for kind in Kind:
+            errors.add_metric([pool, kind.value], self._commitlog.counters.damaged[kind.value])
+            for disk in self._commitlog.disks.values():
+                damaged.add_metric([pool, disk.path, kind.value], present[disk.number, kind])
+        yield errors
+        yield damaged
+        remaining = _gauge("scrub_remaining_bytes", "Bytes that the scrub under way has still to read", "disk")
+        for number, figures in scrub.figures().items():
+            remaining.add_metric([pool, self._commitlog.disks[number].path], figures.left_bytes)
+        yield remaining
+        yield _single("scrub_running", "1 while a scrub is under way, or paused", pool, float(scrub.is_active))
+        yield _single(
+            "scrub_completed_timestamp_seconds",
+            "When the last complete scrub has ended; 0 if there was none",
+            pool,
+            scrub.completed_s(),
+        )
 
 
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:

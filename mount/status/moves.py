@@ -3,15 +3,16 @@
 import time
 from typing import Any
 
+from commitlogfs.fusefs.moves.mover import OUTSIDE
 from commitlogfs.fusefs.operations import CommitLogOperations
-from commitlogfs.store.disks.disk import Disk
-from commitlogfs.store.disks.forecast import seconds_until_expired
+from commitlogfs.store.disks.disk import Disk, DiskState
+from commitlogfs.store.disks.forecast import Expiry, seconds_until_expired
 from commitlogfs.store.disks.membership import Drain, DrainMode
 from commitlogfs.store.files.attributes import unpack
-from commitlogfs.store.moves.targets import segments_below_force
-from commitlogfs.store.pool.catalog import Segment
+from commitlogfs.store.moves.targets import Target, segments_below_clean, segments_below_force
+from commitlogfs.store.pool.catalog import NEWEST_KEPT, Segment
 
-_PHASES = 2
+PHASES = 2
 """Every byte is copied once, and read back once."""
 
 
@@ -22,16 +23,17 @@ def moves_report(operations: CommitLogOperations) -> dict[str, Any]:
     current = None
     if progress is not None:
         current = {
-            "segment": progress.file.name.decode(),
-            "from": disks[progress.file.disk].path,
+            "segment": progress.name.decode(),
+            "from": None if progress.source == OUTSIDE else disks[progress.source].path,
             "to": disks[progress.target].path,
             "phase": progress.phase,
             "done_bytes": progress.done_bytes,
-            "size": progress.file.size,
+            "size": progress.size,
         }
     return {
         "current": current,
         "segments": counters.moved,
+        "restored": counters.restored,
         "bytes": counters.moved_bytes,
         "failed": counters.move_failures,
         "last_error": operations.drains.last_error,
@@ -52,6 +54,11 @@ def drain_report(disk: Disk, operations: CommitLogOperations, ingest: float) -> 
         "rate": drain.rate or None,
         "segments_left": len(on_disk),
         "segments_kept": len(on_disk) - to_move,
+        "unreadable_segments": operations.drains.unreadable_count(disk),
+        "rotten_segments": sum(
+            segment.disk == disk.number and verdict.is_mismatch
+            for segment, verdict in operations.verdicts.present()
+        ),
         "no_room": disk.number in operations.drains.no_room,
         "eta_seconds": _eta_s(disk, drain, on_disk, to_move, operations, ingest),
     }
@@ -66,7 +73,7 @@ def _eta_s(
     size = operations.commitlog.segment_size
     if drain.mode is DrainMode.EXPIRY:
         return seconds_until_expiry(disk, on_disk, operations, ingest)
-    rate = drain.rate / _PHASES if drain.rate else operations.drains.bytes_per_second()
+    rate = drain.rate / PHASES if drain.rate else operations.drains.bytes_per_second()
     return to_move * size / rate if rate else None
 
 
@@ -75,15 +82,28 @@ def seconds_until_expiry(
 ) -> float | None:
     log = operations.commitlog
     newest = max(on_disk, key=lambda segment: segment.base_offset)
-    room = sum(
-        (segments_below_force(target, log.segment_size) + log.catalog.count_on_disk(target.number))
-        * log.segment_size
-        for target in operations.drains.targets()
-        if target.number != disk.number
+    # Disks above `force` count, too: they get segments again when old ones are removed there.
+    others = [
+        Target(other.number, usage, other.thresholds)
+        for other in log.disks.values()
+        if other is not disk
+        and other.present_state is DiskState.RW
+        and (usage := log.space.measured(other.number)) is not None
+    ]
+    size, last = log.segment_size, log.catalog.last_whole
+    newer = 0 if last is None else max(0, last.base_offset - newest.base_offset) // size
+    held = sum(log.catalog.count_on_disk(other.number) for other in others) - newer
+    facts = Expiry(
+        time.time(),
+        unpack(newest.attributes).mtime_ns / 1e9,
+        (held + sum(segments_below_clean(other, size) for other in others)) * size,
+        (held + sum(segments_below_force(other, size) for other in others)) * size,
+        ingest,
     )
-    last = log.catalog.last_whole
-    written_since = 0 if last is None else max(0, last.base_offset - newest.base_offset)
-    lifetime_left_s = None
-    if log.lifetime_s is not None:
-        lifetime_left_s = unpack(newest.attributes).mtime_ns / 1e9 + log.lifetime_s - time.time()
-    return seconds_until_expired(room, written_since, ingest, lifetime_left_s)
+
+    def end_of(index: int) -> tuple[float, int]:
+        segment = log.catalog.at(index)
+        return unpack(segment.attributes).mtime_ns / 1e9, segment.base_offset + size
+
+    history = log.removals.history(max(0, len(log.catalog) - NEWEST_KEPT), end_of)
+    return seconds_until_expired(facts, history, log.removals)

@@ -9,7 +9,14 @@ from commitlogfs.console.units import format_size
 from commitlogfs.store.retention import Mode, Rule, Trigger
 from commitlogfs.store.retention.simulate import Scenario
 from commitlogfs.store.retention.simulated_pool import PlannedDisk
-from commitlogfs.store.retention.simulated_report import LEVELS, Actor, DiskReport, SimulationReport
+from commitlogfs.store.retention.simulated_report import (
+    LEVELS,
+    Actor,
+    DiskChange,
+    DiskReport,
+    Retention,
+    SimulationReport,
+)
 
 DAY_S: Final = 86_400
 HEADINGS: Final = ("disk", "size", "other data", *LEVELS, "at the end")
@@ -43,11 +50,12 @@ def duration_in_words(seconds: float) -> str:
 
 def describe_scenario(scenario: Scenario, duration_s: float) -> str:
     rules = scenario.rules
-    total = size_in_words(sum(disk.size_bytes for disk in scenario.disks))
-    text = f"{count_of(len(scenario.disks), 'disk')}, {total} in all, "
-    text += (
-        f"{size_in_words(scenario.ingest_bytes_per_s)}/s in segments of {size_in_words(scenario.segment_size)}, "
-    )
+    disks = [disk for disk in scenario.disks if not disk.added_s]
+    text = f"{count_of(len(disks), 'disk')}, {size_in_words(sum(disk.size_bytes for disk in disks))} in all, "
+    text += f"{size_in_words(scenario.ingest_bytes_per_s)}/s "
+    if scenario.daily_wave:
+        text += f"with daily waves of {scenario.daily_wave:.0%} "
+    text += f"in segments of {size_in_words(scenario.segment_size)}, "
     text += f"placement {scenario.placement}, trigger {rules.trigger.value}, mode {rules.mode.value}, "
     return f"{text}from empty, for {duration_in_words(duration_s)}:"
 
@@ -57,13 +65,40 @@ def describe_retention(report: SimulationReport) -> str:
     if retention is None:
         if report.first_removal_s is None:
             return "Nothing is removed in this time: the log keeps everything."
+        if any(change.drains and change.empty_s is None for change in report.changes):
+            return "The log has not reached a steady state: a disk still drains at the end."
         return "The log has not reached a steady state: it still grows at the end."
-    shortest, longest = duration_in_words(retention.shortest_s), duration_in_words(retention.longest_s)
-    text = f"The log reaches back {shortest}"
-    if shortest != longest:
-        text += f" to {longest} (median {duration_in_words(retention.median_s)})"
     assert report.steady_s is not None
+    text = f"The log reaches back {_range_in_words(retention)}"
     return f"{text}, from {duration_in_words(report.steady_s)} after the beginning on."
+
+
+def _range_in_words(retention: Retention) -> str:
+    shortest, longest = duration_in_words(retention.shortest_s), duration_in_words(retention.longest_s)
+    if shortest == longest:
+        return shortest
+    return f"{shortest} to {longest} (median {duration_in_words(retention.median_s)})"
+
+
+def describe_changes(report: SimulationReport) -> list[str]:
+    """One line for each disk that is added or drains."""
+    return [_change_in_words(change, report.disks[change.number - 1]) for change in report.changes]
+
+
+def _change_in_words(change: DiskChange, disk: DiskReport) -> str:
+    at, path = duration_in_words(change.at_s), disk.planned.path
+    if not change.drains:
+        text = f"{path} ({size_in_words(disk.planned.size_bytes)}) is added after {at}"
+    elif change.empty_s is None:
+        text = f"{path} drains from {at} on, and is not empty at the end: {count_of(disk.segments, 'segment')} left"
+    else:
+        took = duration_in_words(change.empty_s - change.at_s)
+        text = f"{path} drains from {at} on, and is empty after {duration_in_words(change.empty_s)}: {took} later"
+        if change.forecast_s is not None:
+            text += f" (forecast at the beginning: {duration_in_words(change.forecast_s)})"
+    if change.before is None:
+        return f"{text}."
+    return f"{text}. In the day before the change, the log reached back {_range_in_words(change.before)}."
 
 
 def describe_pool(report: SimulationReport, scenario: Scenario) -> str:
@@ -127,6 +162,7 @@ def as_document(report: SimulationReport, scenario: Scenario, found: list[Remark
         "scenario": {
             "duration_seconds": report.duration_s,
             "ingest_bytes_per_second": scenario.ingest_bytes_per_s,
+            "daily_wave_percent": round(scenario.daily_wave * 100),
             "segment_size": scenario.segment_size,
             "placement": scenario.placement,
             "mode": rules.mode.value,
@@ -137,9 +173,18 @@ def as_document(report: SimulationReport, scenario: Scenario, found: list[Remark
         "reached_seconds": {level: report.reached_s.get(level) for level in LEVELS},
         "first_removal_seconds": report.first_removal_s,
         "steady_seconds": report.steady_s,
-        "retention_seconds": None
-        if retention is None
-        else {"shortest": retention.shortest_s, "median": retention.median_s, "longest": retention.longest_s},
+        "retention_seconds": _retention_as_document(retention),
+        "changes": [
+            {
+                "disk": change.number,
+                "change": "drain" if change.drains else "add",
+                "at_seconds": change.at_s,
+                "empty_seconds": change.empty_s,
+                "forecast_seconds": change.forecast_s,
+                "retention_before_seconds": _retention_as_document(change.before),
+            }
+            for change in report.changes
+        ],
         "removed": [
             {"by": actor.value, "rule": rule.value, "segments": count}
             for (actor, rule), count in sorted(report.removed.items(), key=str)
@@ -169,6 +214,12 @@ def as_document(report: SimulationReport, scenario: Scenario, found: list[Remark
         ],
         "remarks": [{"code": r.code, "level": r.level, "text": r.text, "remedy": r.remedy} for r in found],
     }
+
+
+def _retention_as_document(retention: Retention | None) -> dict[str, float] | None:
+    if retention is None:
+        return None
+    return {"shortest": retention.shortest_s, "median": retention.median_s, "longest": retention.longest_s}
 
 
 def fill_time_s(disks: tuple[PlannedDisk, ...], bytes_per_s: int) -> float:
@@ -226,13 +277,14 @@ def _foreign_data(report: SimulationReport) -> list[Remark]:
 
 def _small_disks(report: SimulationReport, scenario: Scenario) -> list[Remark]:
     """A remark on disks that reach `force` long before the others."""
-    last_s = max((d.reached_s.get("force", report.duration_s) for d in report.disks), default=0.0)
-    small = [d for d in report.disks if 0 < d.reached_s.get("force", math.inf) < _EARLIER * last_s]
+    lasting = _lasting(report)
+    last_s = max((d.reached_s.get("force", report.duration_s) for d in lasting), default=0.0)
+    small = [d for d in lasting if 0 < d.reached_s.get("force", math.inf) < _EARLIER * last_s]
     if not small:
         return []
     names = _listed([d.planned.path for d in small])
     when = duration_in_words(min(d.reached_s["force"] for d in small))
-    idle = [d for d in report.disks if d not in small and d.segments and _is_below_clean(d)]
+    idle = [d for d in lasting if d not in small and _is_below_clean(d)]
     if scenario.rules.trigger is Trigger.ANY and report.removed and idle:
         text = f"{names}: at force after {when}, and with trigger any that decides for the whole log: "
         text += f"{idle[0].planned.path} is {idle[0].used_percent:.0f} % used at the end"
@@ -242,13 +294,19 @@ def _small_disks(report: SimulationReport, scenario: Scenario) -> list[Remark]:
     return [Remark("small-disk", "note", text, remedy if scenario.placement != "weighted" else "")]
 
 
+def _lasting(report: SimulationReport) -> list[DiskReport]:
+    """All disks but those that are added or drain, which have their own times."""
+    return [disk for disk in report.disks if not disk.planned.added_s and disk.planned.drains_s is None]
+
+
 def _listed(paths: list[str]) -> str:
     more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
     return ", ".join(paths[:3]) + more
 
 
 def _is_below_clean(disk: DiskReport) -> bool:
-    return disk.used_percent < disk.planned.thresholds.clean
+    """Whether a disk that takes segments has room for more."""
+    return bool(disk.segments) and disk.used_percent < disk.planned.thresholds.clean
 
 
 def _slow_expiry(report: SimulationReport, scenario: Scenario) -> list[Remark]:

@@ -1,10 +1,12 @@
 """The status document as sentences. Pure."""
 
 import time
-from typing import Any
+from typing import Any, Final
 
 from commitlogfs.console.formatting import approximate_duration, approximate_size, count_of
 from commitlogfs.console.units import format_size
+
+_FAILURES: Final = frozenset({"failed", "offline", "unreadable", "unresponsive"})
 
 
 def describe_degraded(document: dict[str, Any]) -> str:
@@ -34,6 +36,17 @@ def describe_log(document: dict[str, Any]) -> str:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(document["idle_since"]))
         return f"{text}, idle since {since}."
     return f"{text}."
+
+
+def describe_checksums(document: dict[str, Any]) -> str:
+    """How many sealed segments have a checksum; empty if there is nothing to say."""
+    checksums = document.get("checksums")  # a daemon of a former version does not report it
+    if checksums is None:
+        return ""
+    lacking = checksums["without"] + checksums["unread"]
+    if not lacking:
+        return ""
+    return f"{count_of(checksums['with'], 'sealed segment')} with a checksum, {lacking:,} still without."
 
 
 def describe_mount(document: dict[str, Any]) -> tuple[str, str, str, str, str]:
@@ -76,21 +89,18 @@ def describe_disk(disk: dict[str, Any], document: dict[str, Any]) -> str:
     if disk["state"] == "leaving":
         return "leaves the pool: repeat `disk remove`, or `disk uncordon` it"
     if disk.get("drain") is not None:  # a daemon of a former version does not report it
-        return describe_drain(disk)
+        return f"{describe_drain(disk)}{_describe_failure(disk)}"
     refusal = disk["refusal"]
     if refusal == "above-force":
         return f"skipped for new segments until below {disk['thresholds']['resume']} %"
     if refusal == "no-room":
         return "full: no new segments until space is free"
     if refusal == "in-backoff":
-        return f"in backoff for a moment: {disk['last_error']}"
+        return _describe_backoff(disk)
     if refusal == "not-writable":
-        return "read-only: its segments are served, new ones are made on other disks"
+        return f"read-only: its segments are served, new ones are made on other disks{_describe_failure(disk)}"
     if refusal == "cordoned":
-        cordon = disk["cordon"]
-        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(cordon["since"]))
-        reason = f" ({cordon['reason']})" if cordon["reason"] else ""
-        return f"cordoned since {since}{reason}: its segments are served, new ones are made on other disks"
+        return _describe_cordon(disk)
     if refusal == "unknown-usage":
         return "does not answer: skipped for new segments"
     parts = []
@@ -106,11 +116,37 @@ def describe_disk(disk: dict[str, Any], document: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def _describe_backoff(disk: dict[str, Any]) -> str:
+    """Why this disk is tried last, and how that ends."""
+    if disk["state"] == "unresponsive":
+        return f"does not answer: gets no new segments until it does; {disk['last_error']}"
+    if disk["state"] == "unreadable":
+        return f"cannot be read: gets no new segments until two checks can read again; {disk['last_error']}"
+    return f"in backoff for a moment: {disk['last_error']}"
+
+
+def _describe_cordon(disk: dict[str, Any]) -> str:
+    cordon = disk["cordon"]
+    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(cordon["since"]))
+    reason = f" ({cordon['reason']})" if cordon["reason"] else ""
+    effect = _describe_failure(disk) or ": its segments are served, new ones are made on other disks"
+    return f"cordoned since {since}{reason}{effect}"
+
+
+def _describe_failure(disk: dict[str, Any]) -> str:
+    """State and error of a disk that fails, to be added to its cordon or drain; empty for one that works."""
+    if disk["state"] not in _FAILURES:
+        return ""
+    return f"; {disk['state']}: {disk['last_error']}" if disk["last_error"] else f"; {disk['state']}"
+
+
 def describe_drain(disk: dict[str, Any]) -> str:
     """How far a disk that drains is, and what it waits for."""
     drain, held = disk["drain"], disk["held_segments"]
     left, kept, eta = drain["segments_left"], drain["segments_kept"], drain["eta_seconds"]
     if not left and held:
+        if drain["mode"] == "failing":
+            return f"drained: {count_of(held, 'former file')} there; `disk safe-to-remove` reports more"
         return f"drained, held: {count_of(held, 'moved segment')} still open; the broker's next start closes them"
     if not left:
         return "drained: `disk remove` takes it out of the pool"
@@ -118,13 +154,26 @@ def describe_drain(disk: dict[str, Any]) -> str:
     text = f"draining{way}: {count_of(left, 'segment')} left"
     if way:
         return text if eta is None else f"{text}, gone in about {approximate_duration(eta)}"
+    if left > kept and (stuck := _describe_stuck(drain)):
+        return f"{text}, of which {stuck}"
     if drain["no_room"]:
         return f"{text}, WITHOUT ROOM on the other disks; add one, or wait for segments to expire"
     if left == kept:
-        return f"{text}, which the broker may still write to; they are moved when newer ones have been made"
+        them, are = ("it", "it is") if left == 1 else ("them", "they are")
+        return f"{text}: the broker may still write to {them}; {are} moved when the broker has made newer segments"
     if kept:
         text += f", {kept:,} of them among the newest of the log"
     return text if eta is None else f"{text}, about {approximate_duration(eta)} to go"
+
+
+def _describe_stuck(drain: dict[str, Any]) -> str:
+    """The reason why the last segments of a drain stay on their disk; empty without one."""
+    count = drain["segments_left"] - drain["segments_kept"]
+    if count == drain["unreadable_segments"]:
+        return f"nothing can be read ({count:,}); they are tried every 10 min"
+    if count == drain.get("rotten_segments", 0):  # a daemon of a former version does not report it
+        return f"{count:,} differ from their checksums; `disk drain --failing` moves them"
+    return ""
 
 
 def describe_pressure(document: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from commitlogfs.pipeline.log.mount_status import MOUNT_STATUS, NotServed, find_
 from commitlogfs.store.broker_store import COMMITLOG
 from commitlogfs.store.gaps import uncovered
 from commitlogfs.store.layout import XATTR_IDENTITY
+from commitlogfs.store.moves.mark import is_moved_copy
 from commitlogfs.store.segment import LARGEST_OFFSET, format_segment_name, looks_like_segment
 
 _ABOVE_LOG = (COMMITLOG, f"store/{COMMITLOG}")
@@ -116,7 +117,8 @@ def list_segments(path: str, segment_size: int | None = None) -> LogListing:
 def list_with_twins(
     path: str, segment_size: int | None = None
 ) -> tuple[LogListing, list[tuple[SegmentFile, SegmentFile]]]:
-    """As `list_segments`, and the segments that exist twice, as pairs: the listing has the first of each pair.
+    """As `list_segments`, and the segments that exist twice, as pairs: the listing has the first of each pair. The
+    two files of a segment that is moved from disk to disk are no pair: the listing has the copy, which stays.
     Raises LocationError."""
     places = split_places(path)
     if not places:
@@ -126,20 +128,28 @@ def list_with_twins(
     empty: list[str] = []
     not_served: list[NotServed] = []
     for place in map(absolute_place, places):
-        before = len(found) + len(twins)
         not_served += find_not_served(place)
         listed = _list_uri(place) if is_uri(place) else _list_directory(place)
         for segment in listed.segments:
             other = found.setdefault(segment.base_offset, segment)
-            if other is not segment:
+            if other is segment:
+                continue
+            if _is_moved_copy(segment, other):
+                found[segment.base_offset] = segment
+            elif not _is_moved_copy(other, segment):
                 twins.append((other, segment))
-        if len(found) + len(twins) == before and not (listed.has_unsized or _is_known_log(place)):
+        if not listed.segments and not (listed.has_unsized or _is_known_log(place)):
             _require_no_log_below(place, listed.directories)
             empty.append(place)
     segments = tuple(found[offset] for offset in sorted(found))
     size = segment_size or max((one.size for one in segments), default=0)
     listing = LogListing(size, segments, tuple(empty), tuple(not_served))
     return _checked(listing, path), twins
+
+
+def _is_moved_copy(copy: SegmentFile, source: SegmentFile) -> bool:
+    paths = local_path(copy.uri), local_path(source.uri)
+    return paths[0] is not None and paths[1] is not None and is_moved_copy(paths[0], paths[1])
 
 
 def _is_known_log(place: str) -> bool:

@@ -2,44 +2,90 @@
 
     step                                        a crash here leaves
     1 unnamed file on the target, all blocks    nothing (the kernel frees an unnamed file)
-    2 copy, owner, mode, times, mark, sync      nothing
+    2 copy, owner, mode, times, mark,           nothing
+      checksum, sync
     3 read the copy back from its device        nothing
     4 link the name, sync the directory         both files, and the copy is marked: they are one segment, and the
                                                 next daemon continues with the copy
     5 remove the source, or set it aside        the copy, perhaps with its mark, which no longer has an effect
       while somebody has it open
 
+A segment that is restored from outside the pool has no mark and no step 5: its source is not a file of the pool.
+
 Source and copy are read and written past the page cache (O_DIRECT), so that the pages of a broker stay in memory,
 and so that step 3 sees what the device has. All functions block and belong in a worker thread.
 """
 
+import contextlib
 import errno
 import fcntl
 import mmap
 import os
 import threading
-from typing import Final
+from collections.abc import Collection
+from typing import Final, NamedTuple
 
 import xxhash
 
+from commitlogfs.store import layout
 from commitlogfs.store.disks.membership import DiskNumber
-from commitlogfs.store.errors import SegmentChangedError, UncertainPublishError, VerificationError
+from commitlogfs.store.errors import (
+    RottenSegmentError,
+    SegmentChangedError,
+    SegmentUnreadableError,
+    UncertainPublishError,
+    VerificationError,
+)
 from commitlogfs.store.files import allocate, durable, safe_open
 from commitlogfs.store.files.allocate import Owner, Published
 from commitlogfs.store.files.attributes import FileAttributes, stat_fd, stat_name, unpack
+from commitlogfs.store.files.hashing import read_checksum, write_checksum
 from commitlogfs.store.moves.mark import Source, read_mark, source_of, write_mark
+from commitlogfs.store.moves.restored import has_mark, mark_restored
+from commitlogfs.store.moves.unreadable import MEDIUM_ERRORS, UnreadableRanges, read_unreadable, write_unreadable
 
 CHUNK_BYTES: Final = 1 << 20
 _ALIGNMENT: Final = 4096
 """Multiple of every offset and length for O_DIRECT: the largest logical block of any drive."""
+_SALVAGED_AT_ONCE: Final = 8 * _ALIGNMENT
+"""Bytes of a failing range that one call reads: a disk may take seconds for each bad block, and a step of a copy
+has a deadline."""
+_PROBES: Final = 16
+"""Blocks, spread over a segment, of which one must be readable for the segment to be worth a copy."""
+
+
+class Restored(NamedTuple):
+    """A segment from outside the pool, and what its copy gets."""
+
+    owner: Owner
+    mtime_ns: int
+    digest: bytes
+    """xxh3_128 of the content that was checked."""
 
 
 class SegmentCopy:
     """A copy in progress. One thread at a time uses it; `close` may be called beside it, and takes effect when the
     other call ends, so that a disk that hangs does not lead to a closed descriptor in use."""
 
-    def __init__(self, source: int, before: FileAttributes) -> None:
+    def __init__(
+        self,
+        source: int,
+        before: FileAttributes,
+        restored: Restored | None = None,
+        *,
+        salvages: bool = False,
+        checksum: bytes | None = None,
+    ) -> None:
+        """`salvages`: blocks that cannot be read become zeros, and are recorded with the copy; and content that
+        differs from `checksum`, the digest that the source has, is copied."""
         self._source = source
+        self._restored = restored
+        self._salvages = salvages
+        self.unreadable = UnreadableRanges()
+        """Positions of what could not be read."""
+        self._checksum = checksum
+        self.is_rotten = False
+        """Whether everything could be read, and differs from the source's checksum."""
         self._target = -1
         self._target_dirfd = -1
         self._before = before
@@ -59,17 +105,21 @@ class SegmentCopy:
     def reserve(self, target_dirfd: int) -> None:
         """Step 1. Raises OSError."""
         with self._used():
-            owner = Owner(self._before.uid, self._before.gid, self._before.mode)
-            self._target = allocate.reserve(target_dirfd, self._size, owner)
+            self._target = allocate.reserve(target_dirfd, self._size, self._owner())
             self._target_dirfd = target_dirfd
             os.ftruncate(self._target, self._size)
             _set_direct(self._target, wanted=True)
 
     def read_chunk(self, most: int = CHUNK_BYTES) -> int:
         """Read the next bytes of the source, at most `most`. Returns their number, 0 at the end. Raises OSError,
-        SegmentChangedError."""
+        SegmentChangedError; SegmentUnreadableError if nothing of it can be salvaged."""
         with self._used():
-            self._filled = self._read(self._source, self._position, most)
+            try:
+                self._filled = self._read(self._source, self._position, most)
+            except OSError as error:
+                if not self._salvages or error.errno not in MEDIUM_ERRORS:
+                    raise
+                self._filled = self._salvage(min(most, _SALVAGED_AT_ONCE, self._size - self._position))
             self._of_source.update(memoryview(self._buffer)[: self._filled])
             return self._filled
 
@@ -86,24 +136,53 @@ class SegmentCopy:
             self._filled = 0
 
     def require_unchanged(self) -> None:
-        """The source is as it was when it was copied. Raises OSError, SegmentChangedError."""
+        """The source is as it was when it was copied, and as it was when its checksum was made. Raises OSError,
+        SegmentChangedError, RottenSegmentError."""
         with self._used():
             assert self._position == self._size
             self._sealed = unpack(stat_fd(self._source))
             if (self._sealed.size, self._sealed.mtime_ns) != (self._size, self._before.mtime_ns):
                 raise SegmentChangedError("was changed while it was copied")
+            if self._checksum in (None, self._of_source.digest()) or self.unreadable.ranges:
+                return
+            self.is_rotten = True
+            if not self._salvages:
+                raise RottenSegmentError(
+                    "its content differs from its checksum, and is not copied; to copy it as it is, drain its disk "
+                    "with --failing"
+                )
 
-    def seal(self, disk: DiskNumber) -> None:
-        """Give the copy attributes and mark, durably. `disk` holds the source. Raises OSError."""
+    def seal(self, disk: DiskNumber | None) -> None:
+        """Give the copy attributes, mark and checksum, durably. `disk` holds the source; None for a restored
+        segment. Raises OSError, and VerificationError if that is not what was checked."""
         with self._used():
-            sealed, copy = self._sealed, os.fstat(self._target)
-            if (copy.st_uid, copy.st_gid) != (sealed.uid, sealed.gid):
-                os.fchown(self._target, sealed.uid, sealed.gid)
-            os.fchmod(self._target, sealed.mode & allocate.PERMISSION_BITS)
-            write_mark(self._target, self.mark(disk))
-            os.utime(self._target, ns=(sealed.atime_ns, sealed.mtime_ns))
+            if self._restored is not None and self._of_source.digest() != self._restored.digest:
+                raise VerificationError("is not what was checked: it has changed since")
+            owner, copy = self._owner(), os.fstat(self._target)
+            if (copy.st_uid, copy.st_gid) != (owner.uid, owner.gid):
+                os.fchown(self._target, owner.uid, owner.gid)
+            os.fchmod(self._target, owner.mode & allocate.PERMISSION_BITS)
+            if disk is not None:
+                write_mark(self._target, self.mark(disk))
+            if self._restored is None:  # also what an earlier move could not read
+                known = read_unreadable(self._source)
+                self.unreadable = UnreadableRanges([*known.ranges, *self.unreadable.ranges])
+                write_unreadable(self._target, self.unreadable)
+                _carry_verdict(self._source, self._target)
+            if self._restored is not None or has_mark(self._source):
+                mark_restored(self._target)
+            mtime_ns = self._sealed.mtime_ns if self._restored is None else self._restored.mtime_ns
+            os.utime(self._target, ns=(self._sealed.atime_ns, mtime_ns))
+            if self.has_checksum:
+                write_checksum(self._target, self._checksum or self._of_source.digest())
             os.fsync(self._target)
             _set_direct(self._target, wanted=True)
+
+    @property
+    def has_checksum(self) -> bool:
+        """Whether the copy gets a checksum, once it is sealed. A rotten segment keeps the one it had, so that the
+        difference is found again."""
+        return not self.unreadable.ranges
 
     def mark(self, disk: DiskNumber) -> Source:
         """The mark of the copy, once it is sealed. `disk` holds the source."""
@@ -142,16 +221,53 @@ class SegmentCopy:
     def _used(self) -> "_Use":
         return _Use(self)
 
+    def _owner(self) -> Owner:
+        if self._restored is not None:
+            return self._restored.owner
+        return Owner(self._sealed.uid, self._sealed.gid, self._sealed.mode)
+
     def _read(self, fd: int, position: int, most: int) -> int:
         wanted = min(most, CHUNK_BYTES, self._size - position)
-        if not wanted:
-            return 0
-        # O_DIRECT reads whole blocks; at the end of the file fewer bytes come back.
-        length = -(-wanted // _ALIGNMENT) * _ALIGNMENT
-        count = min(os.preadv(fd, [memoryview(self._buffer)[:length]], position), wanted)
-        if count < wanted:
-            raise SegmentChangedError(f"ends at {position + count} instead of {self._size}")
-        return count
+        filled = 0
+        while filled < wanted:
+            # O_DIRECT reads whole blocks; at the end of the file fewer bytes come back.
+            length = -(-(wanted - filled) // _ALIGNMENT) * _ALIGNMENT
+            count = os.preadv(fd, [memoryview(self._buffer)[filled : filled + length]], position + filled)
+            if not count:
+                raise SegmentChangedError(f"ends at {position + filled} instead of {self._size}")
+            if filled + count >= wanted:
+                break
+            # A read ends before a bad block; the next one fails.
+            if count < _ALIGNMENT:
+                raise OSError(errno.EIO, "cannot be read completely")
+            filled += count // _ALIGNMENT * _ALIGNMENT
+        return wanted
+
+    def _salvage(self, wanted: int) -> int:
+        """Fill the buffer with what can be read of the next bytes, and zeros."""
+        if not self._position:
+            self._require_any_readable()
+        buffer = memoryview(self._buffer)
+        for at in range(0, wanted, _ALIGNMENT):
+            block = buffer[at : at + _ALIGNMENT]
+            if not self._read_block(self._position + at, block):
+                block[:] = bytes(_ALIGNMENT)
+                self.unreadable.add(self._position + at, min(self._position + at + _ALIGNMENT, self._size))
+        return wanted
+
+    def _require_any_readable(self) -> None:
+        blocks = self._size // _ALIGNMENT
+        places = {blocks * number // _PROBES * _ALIGNMENT for number in range(_PROBES)}
+        if not any(self._read_block(place, memoryview(self._buffer)[:_ALIGNMENT]) for place in sorted(places)):
+            raise SegmentUnreadableError("cannot be read at all")
+
+    def _read_block(self, position: int, block: memoryview) -> bool:
+        try:
+            return os.preadv(self._source, [block], position) == min(_ALIGNMENT, self._size - position)
+        except OSError as error:
+            if error.errno not in MEDIUM_ERRORS:
+                raise
+            return False
 
     def _end(self) -> None:
         """The caller has the lock, and keeps it."""
@@ -197,17 +313,59 @@ def remove_stray_copy(dirfd: int, name: bytes, source: Source) -> bool:
     return True
 
 
-def open_source(dirfd: int, name: bytes, ino: int) -> SegmentCopy:
-    """The copy of a segment, with nothing done yet. Raises OSError."""
+def open_source(dirfd: int, name: bytes, ino: int, *, salvages: bool = False) -> SegmentCopy:
+    """The copy of a segment, with nothing done yet. `salvages`: as for SegmentCopy. Raises OSError."""
     source = safe_open.open_file(dirfd, name, os.O_RDONLY, ino)
     try:
         # Afterwards a store to a mapping of the file changes its mtime, which tells that the copy is worth nothing.
-        os.fsync(source)
+        _sync(source, {*MEDIUM_ERRORS, errno.EROFS} if salvages else ())
         _set_direct(source, wanted=True)
-        return SegmentCopy(source, unpack(stat_fd(source)))
+        before = unpack(stat_fd(source))
+        checksum = _checksum_of(source, before, salvages=salvages)
+        return SegmentCopy(source, before, salvages=salvages, checksum=checksum)
     except BaseException:
         os.close(source)
         raise
+
+
+def _checksum_of(source: int, before: FileAttributes, *, salvages: bool) -> bytes | None:
+    """`salvages`: whether a copy is made even if the disk cannot read this."""
+    try:
+        return read_checksum(source, before)
+    except OSError as error:
+        if not salvages or error.errno not in MEDIUM_ERRORS:
+            raise
+        return None
+
+
+def open_restored(source: int, size: int, restored: Restored) -> SegmentCopy:
+    """The copy of an open file from outside the pool, with nothing done yet. The descriptor stays the caller's.
+    Raises OSError; SegmentChangedError if the file does not have `size` bytes."""
+    source = fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, 0)
+    try:
+        before = unpack(stat_fd(source))
+        if before.size != size:
+            raise SegmentChangedError(f"has {before.size} bytes instead of {size}")
+        _set_direct(source, wanted=True)
+        return SegmentCopy(source, before, restored)
+    except BaseException:
+        os.close(source)
+        raise
+
+
+def _carry_verdict(source: int, target: int) -> None:
+    """The copy gets the verdict of a scrub on the source. Without room for it there, the daemon still knows it."""
+    with contextlib.suppress(OSError):
+        verdict = os.getxattr(source, layout.XATTR_VERDICT)
+        os.setxattr(target, layout.XATTR_VERDICT, verdict)
+
+
+def _sync(fd: int, tolerated: Collection[int]) -> None:
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in tolerated:
+            raise
 
 
 def _set_direct(fd: int, *, wanted: bool) -> None:

@@ -6,12 +6,16 @@ copy is complete. Inode numbers are given out again, so the birth time belongs t
 
 import json
 import os
+from pathlib import Path
 from typing import NamedTuple
 
 from commitlogfs.store import layout
+from commitlogfs.store.disks.disk import open_directory
+from commitlogfs.store.disks.identity import read_identity
 from commitlogfs.store.disks.membership import DiskNumber
-from commitlogfs.store.files import safe_open
-from commitlogfs.store.files.attributes import FileAttributes
+from commitlogfs.store.errors import StoreError
+from commitlogfs.store.files import durable, safe_open
+from commitlogfs.store.files.attributes import FileAttributes, stat_name, unpack
 
 
 class Source(NamedTuple):
@@ -53,12 +57,29 @@ def read_mark(dirfd: int, name: bytes, ino: int) -> Source | None:
         os.close(fd)
 
 
+def is_moved_copy(copy: Path, source: Path) -> bool:
+    """Whether two files in directories of disks are one segment in the middle of a move, as its copy and its
+    source. False in doubt."""
+    try:
+        into = open_directory(str(copy.parent))
+    except OSError:
+        return False
+    try:
+        out_of = open_directory(str(source.parent))
+        try:
+            name = os.fsencode(copy.name)
+            mark = read_mark(into, name, unpack(stat_name(into, name)).ino)
+            disk = read_identity(out_of, str(source.parent))
+            attributes = unpack(stat_name(out_of, os.fsencode(source.name)))
+            return mark is not None and disk is not None and mark == source_of(disk.number, attributes)
+        finally:
+            os.close(out_of)
+    except (OSError, StoreError):
+        return False
+    finally:
+        os.close(into)
+
+
 def remove_mark(dirfd: int, name: bytes, ino: int) -> None:
     """Durable. Raises OSError."""
-    fd = safe_open.open_file(dirfd, name, os.O_RDONLY, ino)
-    try:
-        if layout.XATTR_MOVED_FROM in os.listxattr(fd):
-            os.removexattr(fd, layout.XATTR_MOVED_FROM)
-            os.fsync(fd)
-    finally:
-        os.close(fd)
+    durable.remove_file_xattr(dirfd, name, ino, layout.XATTR_MOVED_FROM)

@@ -21,16 +21,18 @@ from commitlogfs.store.files.attributes import PackedAttributes, stat_fd
 from commitlogfs.store.moves.mark import Source, write_mark
 
 
-def put_back(dirfd: int, retired_name: bytes, ino: int, name: bytes, copy: Source) -> PackedAttributes:
-    """Steps 2 and 3, for a file in the directory of retired files. Its attributes afterwards. Blocks.
+def put_back(dirfd: int, retired_name: bytes, ino: int, name: bytes, copy: Source | None) -> PackedAttributes:
+    """Steps 2 and 3, for a file in the directory of retired files. Without `copy`, which is lost then, only step 3.
+    Its attributes afterwards. Blocks.
 
     Raises OSError; FileExistsError if the name is, or may be, taken."""
     directory = safe_open.open_directory(dirfd, layout.RETIRED_DIRECTORY)
     try:
         fd = safe_open.open_file(directory, retired_name, os.O_RDONLY, ino)
         try:
-            write_mark(fd, copy)
-            os.fsync(fd)
+            if copy is not None:
+                write_mark(fd, copy)
+                os.fsync(fd)
             if not allocate.is_certainly_absent(dirfd, name):
                 raise FileExistsError(errno.EEXIST, "is taken", os.fsdecode(name))
             os.rename(retired_name, name, src_dir_fd=directory, dst_dir_fd=dirfd)

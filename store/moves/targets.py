@@ -20,10 +20,19 @@ class Target:
 
 def segments_below_force(target: Target, segment_size: int) -> int:
     """Number of segments that fit on a disk below its `force` threshold, and leave its `min_free`."""
-    usage, thresholds = target.usage, target.thresholds
-    below_force = -(-thresholds.force * usage.entire_bytes // 100) - 1 - usage.used_bytes
-    available = usage.available_bytes - thresholds.min_free_bytes
-    return max(0, min(below_force, available) // segment_size)
+    return _segments_below(target, target.thresholds.force, segment_size)
+
+
+def segments_below_clean(target: Target, segment_size: int) -> int:
+    """The same for `clean`."""
+    return _segments_below(target, target.thresholds.clean, segment_size)
+
+
+def _segments_below(target: Target, percent: int, segment_size: int) -> int:
+    usage = target.usage
+    below = -(-percent * usage.entire_bytes // 100) - 1 - usage.used_bytes
+    available = usage.available_bytes - target.thresholds.min_free_bytes
+    return max(0, min(below, available) // segment_size)
 
 
 def choose_target(

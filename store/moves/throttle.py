@@ -1,10 +1,11 @@
-"""How fast a move may be: at a given rate, or by default as a part of the disks' time. Pure."""
+"""How fast a move may be: at a given rate, or by default for a part of the time that is left idle. Pure."""
 
 from typing import Final
 
-SHARE: Final = 0.125
-"""Part of the time for which a move without a rate keeps its disks busy. On a disk that is busy with a broker, each
-of its requests takes longer, so it makes fewer of them."""
+IDLE_SHARE: Final = 0.25
+"""Part of the idle time for which a move without a rate keeps its disks busy."""
+SMALLEST_SHARE: Final = 0.04
+"""Part of the time, on a machine without idle time: a drain that never ends helps nobody."""
 LONGEST_PAUSE_S: Final = 0.5
 """After this a new rate, or the end of the move, takes effect."""
 _LONGEST_CREDIT_S: Final = 0.1
@@ -19,13 +20,14 @@ class Throttle:
         self._due_s = 0.0
         """When the next bytes may be moved."""
 
-    def record(self, rate: int, count: int, began_s: float, ended_s: float) -> None:
+    def record(self, rate: int, count: int, began_s: float, ended_s: float, busy: float) -> None:
         """`count` bytes were read or written, from `began_s` to `ended_s`. `rate` is in bytes per second, 0 for
-        none given."""
+        none given: then `busy` counts, from 0 to 1, the part of the time for which the machine works."""
         if rate:
             self._due_s = max(self._due_s, began_s - _LONGEST_CREDIT_S) + count / rate
         else:
-            self._due_s = ended_s + (ended_s - began_s) * (1 / SHARE - 1)
+            share = max(SMALLEST_SHARE, IDLE_SHARE * (1 - busy))
+            self._due_s = ended_s + (ended_s - began_s) * (1 / share - 1)
 
     def pause_s(self, now_s: float) -> float:
         """How long to wait now; ask again afterwards."""

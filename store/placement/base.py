@@ -1,6 +1,7 @@
 """Input and output of a placement policy."""
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Protocol
 
 from commitlogfs.store.disks.membership import DiskNumber
@@ -16,6 +17,13 @@ class Candidate:
     path: str
     weight: float
     available_bytes: int
+    used_bytes: int = 0
+    """Used for good: files that are only open no longer count."""
+
+    @property
+    def used_ratio(self) -> Fraction:
+        entire = self.used_bytes + self.available_bytes
+        return Fraction(self.used_bytes, entire) if entire else Fraction(1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.disks.eligibility import DiskView, Eligibility, RefusalReason, evaluate
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError, DiskFailedError, DiskFullError, NoDiskAvailableError
-from commitlogfs.store.placement import Candidate, PlacementPolicy, PlacementRequest
+from commitlogfs.store.files.usage import DiskUsage
+from commitlogfs.store.placement import Candidate, EmptierFirst, PlacementPolicy, PlacementRequest
 from commitlogfs.store.pool.catalog import Catalog, Role, Segment
 from commitlogfs.store.pool.other_files import OtherFiles
 from commitlogfs.store.pool.space import Space
@@ -52,6 +53,9 @@ class Admission:
     ) -> None:
         self._disks = disks
         self._policy = policy
+        self._emptier_first = EmptierFirst(policy)
+        self.favours_emptier = False
+        """Whether new segments go to emptier disks first, instead of by the configured policy."""
         self._catalog = catalog
         self._others = others
         self._space = space
@@ -155,16 +159,21 @@ class Admission:
             tuple(self._disks),
         )
 
+        if self.favours_emptier:
+            policy: PlacementPolicy = self._emptier_first
+            usages = self._space.usages_when_closed()
+        else:
+            policy, usages = self._policy, {disk: self._space.usage(disk) for disk in self._disks}
+
         def ranked(numbers: tuple[DiskNumber, ...]) -> tuple[DiskNumber, ...]:
             candidates = tuple(
-                Candidate(disk.number, disk.disk_id, disk.path, disk.weight, self._available(disk.number))
-                for disk in self._disks.values()
-                if disk.number in numbers
+                _candidate(disk, usages[disk.number]) for disk in self._disks.values() if disk.number in numbers
             )
-            return tuple(self._policy.rank(request, candidates)) if candidates else ()
+            return tuple(policy.rank(request, candidates)) if candidates else ()
 
         return ranked(eligibility.eligible) + ranked(eligibility.above_force) + ranked(eligibility.in_backoff)
 
-    def _available(self, disk: DiskNumber) -> int:
-        usage = self._space.usage(disk)
-        return 0 if usage is None else usage.available_bytes
+
+def _candidate(disk: Disk, usage: DiskUsage | None) -> Candidate:
+    available, used = (0, 0) if usage is None else (usage.available_bytes, usage.used_bytes)
+    return Candidate(disk.number, disk.disk_id, disk.path, disk.weight, available, used)

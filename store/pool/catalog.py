@@ -1,10 +1,10 @@
 """Base offset -> segment: the index that resolves log offsets and names. In memory, rebuilt by scanning."""
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from enum import IntEnum
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from commitlogfs.store import layout
 from commitlogfs.store.disks.membership import DiskNumber
@@ -12,6 +12,10 @@ from commitlogfs.store.errors import LogGapError
 from commitlogfs.store.files.attributes import PackedAttributes, ino_of, size_of
 from commitlogfs.store.gaps import gaps_between
 from commitlogfs.store.segment import BaseOffset, LogOffset, format_segment_name
+
+NEWEST_KEPT: Final = 3
+"""Number of the newest segments to which a broker writes, or which it cuts: they are not moved, and have no
+checksum."""
 
 
 class Role(IntEnum):
@@ -77,6 +81,9 @@ class LogRange(NamedTuple):
     length: int
 
 
+_NONE: Final[frozenset[BaseOffset]] = frozenset()
+
+
 class Catalog:
     """Segments in order of base offset.
 
@@ -91,6 +98,7 @@ class Catalog:
         self._segments: list[Segment] = list(segments)
         self._bases: list[BaseOffset] = [segment.base_offset for segment in self._segments]
         self._by_ino: dict[DiskNumber, dict[int, Segment]] = {}
+        self._without_checksum: dict[DiskNumber, set[BaseOffset]] = {}
         for before, after in pairwise(self._bases):
             if before >= after:
                 raise ValueError(f"base offset {after} is taken or out of order")
@@ -105,6 +113,10 @@ class Catalog:
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._segments)
 
+    def at(self, index: int) -> Segment:
+        """The segment with this number, from the oldest on. Raises IndexError."""
+        return self._segments[index]
+
     @property
     def first(self) -> Segment | None:
         return self._segments[0] if self._segments else None
@@ -116,6 +128,12 @@ class Catalog:
     def newest(self, count: int) -> list[Segment]:
         """The last `count` segments, or all there are, in order."""
         return self._segments[-count:]
+
+    def is_settled(self, segment: Segment) -> bool:
+        """Whether a segment of the log is whole, and not among the newest, to which a broker writes."""
+        if self.by_ino(segment.disk, segment.ino) is not segment or segment.size != self.segment_size:
+            return False
+        return segment not in self.newest(NEWEST_KEPT)
 
     def oldest(self, count: int) -> list[Segment]:
         """The first `count` segments, or all there are, in order."""
@@ -185,6 +203,27 @@ class Catalog:
         for index in range(bisect_right(self._bases, base_offset), len(self._segments)):
             yield self._segments[index]
 
+    # --- checksums -----------------------------------------------------------------------------------
+
+    def without_checksum(self, disk: DiskNumber) -> Set[BaseOffset]:
+        """Base offsets of the segments on a disk that are not known to have a checksum of their content. The set
+        changes with the catalog."""
+        return self._without_checksum.get(disk, _NONE)
+
+    @property
+    def checksum_count(self) -> int:
+        """Number of segments that are known to have a checksum of their content."""
+        return len(self._segments) - sum(map(len, self._without_checksum.values()))
+
+    def record_checksum(self, segment: Segment, *, is_valid: bool) -> None:
+        """Whether a segment has a checksum of its content. Nothing for a file that is not in the catalog."""
+        if self.by_ino(segment.disk, segment.ino) is not segment:
+            return
+        if is_valid:
+            self._without_checksum[segment.disk].discard(segment.base_offset)
+        else:
+            self._without_checksum[segment.disk].add(segment.base_offset)
+
     # --- the log as one file -------------------------------------------------------------------------
 
     @property
@@ -239,6 +278,7 @@ class Catalog:
         self._drop_gap(segment.base_offset, after)
         self._keep_gap(before, after)
         self._partial.pop(segment.base_offset, None)
+        self._without_checksum[segment.disk].discard(segment.base_offset)
         del self._by_ino[segment.disk][segment.ino]
         del self._bases[index], self._segments[index]
 
@@ -248,6 +288,8 @@ class Catalog:
         if self.by_ino(segment.disk, segment.ino) is not segment:
             raise KeyError(segment.base_offset)
         self._record_ino(copy)
+        if copy.disk != segment.disk:
+            self._without_checksum[segment.disk].discard(segment.base_offset)
         del self._by_ino[segment.disk][segment.ino]
         self._segments[bisect_left(self._bases, segment.base_offset)] = copy
         self._partial.pop(segment.base_offset, None)
@@ -280,6 +322,7 @@ class Catalog:
         inos = self._by_ino.setdefault(segment.disk, {})
         if inos.setdefault(segment.ino, segment) is not segment:
             raise ValueError(f"disk {segment.disk} inode {segment.ino} is taken")
+        self._without_checksum.setdefault(segment.disk, set()).add(segment.base_offset)
 
     def _index_at_or_before(self, offset: int) -> int:
         """Index of the last segment with base offset <= `offset`, -1 if there is none."""

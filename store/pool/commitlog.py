@@ -7,7 +7,7 @@ Blocking work is in `store.files`; callers run it in worker threads between a `p
                                                                                | names.record_uncertain
     plan_remove -> remove.retire_file | remove.remove_file                   -> record_retired | record_removed
     plan_publish_copy -> rename.rename_copy                                  -> record_copy_published
-    moves.copy.SegmentCopy                                                   -> record_moved
+    moves.copy.SegmentCopy                                                   -> record_moved | record_restored
 
 What concerns one ledger only is asked and recorded there.
 """
@@ -15,12 +15,14 @@ What concerns one ledger only is asked and recorded there.
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.disks.eligibility import Eligibility
-from commitlogfs.store.disks.identity import DiskIdentity, RootAttributes
-from commitlogfs.store.disks.membership import DiskNumber, Membership
+from commitlogfs.store.disks.forecast import Removals
+from commitlogfs.store.disks.identity import DiskIdentity, RootAttributes, is_recordable, require_recordable
+from commitlogfs.store.disks.losses import is_accepted, still_lost
+from commitlogfs.store.disks.membership import DiskNumber, Membership, RebalanceMode
 from commitlogfs.store.errors import (
     BeyondSegmentError,
     DiskError,
@@ -30,9 +32,9 @@ from commitlogfs.store.errors import (
     SegmentNotFoundError,
 )
 from commitlogfs.store.files.allocate import Published
-from commitlogfs.store.files.attributes import PackedAttributes, ino_of, size_of, unpack
+from commitlogfs.store.files.attributes import PackedAttributes, ino_of, mtime_of, size_of, unpack
 from commitlogfs.store.files.usage import DiskUsage
-from commitlogfs.store.findings import Finding
+from commitlogfs.store.findings import Finding, FindingCode
 from commitlogfs.store.placement import PlacementPolicy
 from commitlogfs.store.pool.admission import Admission
 from commitlogfs.store.pool.catalog import Catalog, Role, Segment
@@ -43,6 +45,8 @@ from commitlogfs.store.pool.space import Space
 from commitlogfs.store.segment import BaseOffset
 
 UNLINK = "unlink"
+LEFT_OVER = "left-over"
+"""A restored segment that a broker does not know, and that lies before one which the broker removes."""
 """Why a segment is removed, where a caller of the mount asked for it."""
 
 
@@ -64,7 +68,7 @@ class Removal:
 
     file: Segment
     reason: str = UNLINK
-    """UNLINK, or the rule of forced deletion."""
+    """UNLINK, LEFT_OVER, or the rule of forced deletion."""
     why: str | None = None
     """Explanation of the rule, for the operator."""
 
@@ -80,11 +84,25 @@ class Counters:
     created: int = 0
     create_retries: int = 0
     removed: Counter[str] = field(default_factory=Counter)
-    """By reason: "unlink", or the rule of forced deletion."""
+    """By reason: "unlink", "left-over", or the rule of forced deletion."""
     moved: int = 0
     """Segments that were moved to another disk."""
     moved_bytes: int = 0
     move_failures: int = 0
+    restored: int = 0
+    """Segments that were missing and have come back from outside the pool."""
+    checksums: int = 0
+    """Checksums that were computed, without those of moved and restored segments."""
+    checksum_bytes: int = 0
+    """Bytes that were read for them."""
+    checksum_mismatches: int = 0
+    """Times that a move read something else than a segment's checksum was made of."""
+    lost_writes: int = 0
+    """Times that a disk was found to lack what was written to a segment."""
+    scrub_bytes: int = 0
+    """Bytes that scrubs have read of segments that they have finished."""
+    damaged: Counter[str] = field(default_factory=Counter)
+    """Segments that were found to be damaged, by kind (store/scrub/verdict.py)."""
 
 
 class CommitLog:
@@ -112,9 +130,13 @@ class CommitLog:
         """Generation of the list of members that each disk records; None for a disk that joins."""
         self.policy = policy
         self.counters = Counters()
-        self.lifetime_s: float | None = None
-        """Age, since its last change, of the latest segment that was removed from the beginning of the log; None
-        while this daemon has seen none."""
+        self.removals = Removals()
+        """Since the start of this daemon."""
+        self._removed_end = 0
+        """End of the newest segment that was removed from the beginning of the log by this daemon."""
+        self._removed_found = any(finding.code is FindingCode.REMOVED_SEGMENTS for finding in pool.findings)
+        self._are_losses_checked = False
+        """Whether no segment has appeared since the losses were compared with the log."""
         self.catalog: Catalog = inventory.catalog
         self.others = OtherFiles((*inventory.temporaries.values(), *inventory.leftovers, *inventory.moved))
         self.names = Names(
@@ -124,9 +146,11 @@ class CommitLog:
             inventory.quarantined,
             self.missing,
             pool.newest_missing,
+            pool.membership.removed_before if self._removed_found else 0,
         )
         self.space = Space(self.disks, self.catalog, self.others)
         self.admission = Admission(self.disks, policy, self.catalog, self.others, self.space)
+        self.admission.favours_emptier = self._favours_emptier()
 
     # --- looking up ----------------------------------------------------------------------------------
 
@@ -179,9 +203,20 @@ class CommitLog:
         """Which disks may take a segment now."""
         return self.admission.evaluate(now_s)
 
+    def others_take_segments(self, disk: Disk) -> bool:
+        """Whether a disk other than this one may take a segment now."""
+        eligibility = self.evaluate(time.monotonic())
+        return bool({*eligibility.eligible, *eligibility.above_force} - {disk.number})
+
     def preview_next(self) -> tuple[DiskNumber, ...]:
         """Where the segment after the newest would go now, best first; empty if nowhere."""
         return self.admission.preview_next()
+
+    def expires_within(self, segment: Segment, seconds: float) -> bool:
+        """Whether a segment is expected to leave the log within this time, by the age of those removed before."""
+        changed_s = mtime_of(segment.attributes) / 1e9
+        lifetime_s = self.removals.lifetime(changed_s)
+        return lifetime_s is not None and changed_s + lifetime_s < time.time() + seconds
 
     # --- creating ------------------------------------------------------------------------------------
 
@@ -204,10 +239,14 @@ class CommitLog:
         self.counters.created += 1
         placed_as = plan.name if plan.role is Role.TEMPORARY else b""
         file = Segment(plan.base_offset, number, published.attributes, plan.role, placed_as)
-        self.names.enter(file)
+        self._enter(file)
         if plan.role is Role.TEMPORARY:
             self.others.add(file)
         return file
+
+    def _enter(self, file: Segment) -> None:
+        self.names.enter(file)
+        self._are_losses_checked = False
 
     def record_disk_error(self, number: DiskNumber, error: DiskError, now_s: float) -> None:
         """A create has failed there, and continues on the next disk."""
@@ -253,9 +292,13 @@ class CommitLog:
     def record_attributes(self, file: Segment, attributes: PackedAttributes) -> None:
         """Attributes after a change made through us: nothing newer is known."""
         size_changes = size_of(attributes) != file.size
+        is_written = size_changes or mtime_of(attributes) != mtime_of(file.attributes)
         file.attributes = attributes
         if size_changes and self.catalog.by_ino(file.disk, file.ino) is file:
             self.catalog.record_size(file)
+            self._are_losses_checked = False
+        if is_written:
+            self.catalog.record_checksum(file, is_valid=False)
 
     def record_stat(self, file: Segment, known: PackedAttributes, seen: PackedAttributes) -> bool:
         """Record what a stat saw. `known` are the attributes known when it began: if something newer has been
@@ -325,7 +368,9 @@ class CommitLog:
 
     def _drop_name(self, removal: Removal) -> None:
         if removal.file is self.catalog.first:
-            self.lifetime_s = time.time() - unpack(removal.file.attributes).mtime_ns / 1e9
+            changed_s = unpack(removal.file.attributes).mtime_ns / 1e9
+            self._removed_end = removal.file.base_offset + self.segment_size
+            self.removals.record(changed_s, time.time(), self._removed_end)
         if self.names.drop(removal.file) and removal.file.role is Role.SEGMENT:
             self.counters.removed[removal.reason] += 1
 
@@ -334,6 +379,43 @@ class CommitLog:
     def identity_of(self, disk: Disk) -> DiskIdentity:
         """The identity that a disk is to record."""
         return DiskIdentity(self.pool_id, disk.disk_id, disk.number, self.segment_size, self.membership)
+
+    def follow_log(self) -> Membership:
+        """The list of members as it is to be, with what it says of the log; the present one if that is right."""
+        present, losses, size = self.membership, self.membership.losses, self.segment_size
+        if losses and not self._are_losses_checked:
+            losses = still_lost(losses, lambda index: self._is_safe(BaseOffset(index * size)))
+        self._are_losses_checked = True
+        removed_before = self._removed_before()
+        if (losses, removed_before) == (present.losses, present.removed_before):
+            return present
+        return present.following(losses, removed_before)
+
+    def _is_safe(self, base_offset: BaseOffset) -> bool:
+        """Whether the next daemon has this segment, too: it does not serve a disk that is given up."""
+        segment = self.catalog.get(base_offset)
+        return segment is not None and self.is_listed(segment) and not self.is_given_up(self.disk_of(segment))
+
+    def _removed_before(self) -> int:
+        recorded, first = self.membership.removed_before, self.catalog.first
+        if not self.missing and not self.others.has_unremovable(self.disks):
+            return recorded if self._removed_found else 0
+        if first is None or self.is_removing:
+            return recorded
+        return max(recorded, min(self._removed_end, first.base_offset))
+
+    def require_recordable(self, membership: Membership) -> None:
+        """Raises PoolError if a list of members does not fit the attributes of some disk's directory."""
+        require_recordable(*self._to_record(membership))
+
+    def is_recordable(self, membership: Membership) -> bool:
+        """Whether `require_recordable` accepts it."""
+        return is_recordable(*self._to_record(membership))
+
+    def _to_record(self, membership: Membership) -> tuple[DiskIdentity, int]:
+        disk = next(iter(self.disks.values()))
+        spaces = (one.filesystem.attribute_bytes for one in self.disks.values())
+        return replace(self.identity_of(disk), membership=membership), min(spaces)
 
     def lagging(self) -> list[Disk]:
         """Disks that do not record the present list of members yet."""
@@ -355,7 +437,12 @@ class CommitLog:
             disk.cordon = None if member is None else member.cordon
             disk.drain = None if member is None else member.drain
             disk.is_leaving = member is None or member.leaves
+        self.admission.favours_emptier = self._favours_emptier()
         self.admission.forget_refusal()
+
+    def _favours_emptier(self) -> bool:
+        rebalance = self.membership.rebalance
+        return rebalance is not None and rebalance.mode is RebalanceMode.PLACEMENT
 
     def record_members_recorded(self, number: DiskNumber, generation: int) -> None:
         """A disk records this generation of the list durably. One that was joining is a disk of the pool now."""
@@ -365,10 +452,13 @@ class CommitLog:
 
     # --- moves between disks -------------------------------------------------------------------------
 
-    def record_moved(self, file: Segment, disk: DiskNumber, published: Published) -> Segment:
+    def record_moved(
+        self, file: Segment, disk: DiskNumber, published: Published, *, has_checksum: bool = False
+    ) -> Segment:
         """The copy on `disk` is the segment from now on; `file` is no part of the log. Returns the copy's entry."""
         copy = Segment(file.base_offset, disk, published.attributes)
         self.catalog.replace(file, copy)
+        self.catalog.record_checksum(copy, is_valid=has_checksum)
         self.counters.moved += 1
         self.counters.moved_bytes += copy.size
         self.space.record_usage(disk, published.usage)
@@ -376,6 +466,16 @@ class CommitLog:
         self.others.add(file)
         self.admission.forget_refusal()
         return copy
+
+    def record_restored(self, base_offset: BaseOffset, disk: DiskNumber, published: Published) -> Segment:
+        """A segment that was missing has come back from outside the pool. Returns its entry."""
+        segment = Segment(base_offset, disk, published.attributes)
+        self._enter(segment)
+        self.catalog.record_checksum(segment, is_valid=True)
+        self.counters.restored += 1
+        self.space.record_usage(disk, published.usage)
+        self.admission.forget_refusal()
+        return segment
 
     def record_source_retired(self, file: Segment, retired_name: bytes) -> None:
         """The file from which a segment was moved is still open, and was set aside."""
@@ -391,6 +491,21 @@ class CommitLog:
         self.catalog.replace(copy, file)
         copy.role = Role.MOVED
         self.others.add(copy)
+
+    def is_lost(self, base_offset: BaseOffset) -> bool:
+        """Whether a segment is not in the log because its disk was given up, or may be on one that is missing."""
+        if self.catalog.get(base_offset) is not None:
+            return False
+        end = base_offset + self.segment_size
+        return bool(self.missing) or is_accepted(self.membership.losses, base_offset, end, self.segment_size)
+
+    def record_returned(self, file: Segment, attributes: PackedAttributes) -> None:
+        """The retired source of a segment that was lost is the segment again."""
+        file.role = Role.SEGMENT
+        file.placed_as = b""
+        file.attributes = attributes
+        self.others.remove(file)
+        self._enter(file)
 
     # --- copies --------------------------------------------------------------------------------------
 

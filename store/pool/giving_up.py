@@ -1,7 +1,7 @@
 """Giving a lost disk up: which segments go with it, and the list of members without it. Pure."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from commitlogfs.store.disks.losses import Loss, runs_of
@@ -18,7 +18,7 @@ class GivingUp:
     member: Member
     lost: tuple[tuple[BaseOffset, BaseOffset], ...]
     """Log offset ranges [start, end) that no other disk holds. Segments before the first one of the other disks are
-    not among them: nobody records which there were."""
+    among them only if a daemon has served them: no disk records which there are."""
     used_again_from: BaseOffset | None
     """The log offset from which on a broker that is started anew gives lost offsets to other messages; None if the
     newest segment is not lost."""
@@ -41,11 +41,15 @@ def plan_giving_up(
     newest: BaseOffset | None,
     segment_size: int,
     now_s: int,
+    held: Iterable[BaseOffset] = (),
+    is_recordable: Callable[[Membership], bool] = lambda _: True,
 ) -> GivingUp:
     """`others` are the segments with content on all other disks, in ascending order; `newest` is the newest segment
-    on record."""
+    on record; `held` are those that the disk is known to hold. Accepted losses become spans if the disks could not
+    record the list otherwise: a dead disk must not stay because others have died before."""
     bases = list(others)
-    lost = gaps_between(bases, segment_size)
+    oldest = sorted(base for base in held if bases and base < bases[0])
+    lost = [(base, BaseOffset(base + segment_size)) for base in oldest] + gaps_between(bases, segment_size)
     end = bases[-1] + segment_size if bases else 0
     used_again_from = None
     if newest is not None and newest >= end:
@@ -53,8 +57,11 @@ def plan_giving_up(
         lost += [(BaseOffset(a), BaseOffset(b)) for a, b in uncovered(end, newest + segment_size, [])]
     runs = runs_of((start // segment_size, (stop - start) // segment_size) for start, stop in lost)
     loss = Loss(member.number, member.path, now_s, runs)
-    first = bases[0] // segment_size if bases else 0
-    return GivingUp(member, tuple(lost), used_again_from, membership.giving_up(member.number, loss, first))
+    first = min([*oldest, *bases[:1]], default=0) // segment_size
+    following = membership.giving_up(member.number, loss, first)
+    if not is_recordable(following):
+        following = replace(following, losses=tuple(one.as_span() for one in following.losses))
+    return GivingUp(member, tuple(lost), used_again_from, following)
 
 
 def find_member(membership: Membership, number_or_path: str) -> Member:

@@ -2,7 +2,7 @@
 Pure."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import attrgetter
@@ -51,6 +51,7 @@ def take_inventory(
     *,
     is_served: bool = False,
     losses: Sequence[Loss] = (),
+    removed_before: int = 0,
 ) -> Inventory:
     """Inventory of the pool whose disks have these scans.
 
@@ -60,15 +61,26 @@ def take_inventory(
     was moved here, or None. A missing disk may hold any segment up to
     `newest_missing`, which is None if no disk is missing. `is_served`: a running daemon serves the pool. It cuts
     off what is written past a segment's end, at the latest when the file is closed: a longer file counts as whole.
-    Gaps of accepted `losses` are noted only.
+    Gaps of accepted `losses` are noted only. Segments before `removed_before` were removed while the disk that has
+    them was away; they are set aside.
     """
     inventory = Inventory(Catalog(segment_size))
-    sorting = _SegmentSorting(inventory, scans, segment_size, opened, holds_nothing, mark_of, is_served=is_served)
+    sorting = _SegmentSorting(
+        inventory,
+        scans,
+        segment_size,
+        opened,
+        holds_nothing,
+        mark_of,
+        removed_before,
+        is_served=is_served,
+    )
     sorting.run(newest_missing)
     for disk, scan in scans:
         _place_temporaries(inventory, disk, scan)
         _report_strangers(inventory, disk, scan)
-    _report_gaps(inventory, losses)
+    sized = (segment.base_offset for segment in inventory.catalog if segment.size)
+    inventory.findings += gap_findings(gaps_between(sized, segment_size), segment_size, losses)
     return inventory
 
 
@@ -86,6 +98,7 @@ class _SegmentSorting:
         opened: Set[tuple[DiskNumber, int]],
         holds_nothing: Callable[[Segment], bool],
         mark_of: Callable[[Segment], Source | None],
+        removed_before: int,
         *,
         is_served: bool,
     ) -> None:
@@ -98,6 +111,10 @@ class _SegmentSorting:
             Segment(base, disk.number, attributes) for disk, scan in scans for base, attributes in scan.segments
         ]
         self._found.sort(key=attrgetter("base_offset"))
+        if removed_before:
+            removed = [one for one in self._found if one.size and one.base_offset < removed_before]
+            _quarantine_removed(inventory, removed, self._paths)
+            self._found = [one for one in self._found if not (one.size and one.base_offset < removed_before)]
         self._copies = _same_base_offset(self._found)
         self._moved = {
             base: copy
@@ -292,6 +309,28 @@ def _quarantine_linked(
     )
 
 
+def _quarantine_removed(inventory: Inventory, removed: list[Segment], paths: dict[DiskNumber, str]) -> None:
+    """One finding for each disk."""
+    by_disk: dict[DiskNumber, list[Segment]] = defaultdict(list)
+    for segment in removed:
+        inventory.quarantined[segment.name] = f"the log removed it while {paths[segment.disk]} was away"
+        by_disk[segment.disk].append(segment)
+    for disk, segments in by_disk.items():
+        first, last = segments[0].name.decode(), segments[-1].name.decode()
+        names, verb = (first, "was") if len(segments) == 1 else (f"{first} to {last}", "were")
+        count = "a segment" if len(segments) == 1 else f"{len(segments):,} segments"
+        inventory.findings.append(
+            Finding(
+                FindingCode.REMOVED_SEGMENTS,
+                Severity.WARNING,
+                paths[disk],
+                names,
+                f"{count} of the log that {verb} removed while this disk was away; kept, and not served",
+                "delete the files of these names on this disk: the log begins after them",
+            )
+        )
+
+
 def _remedy_for_wrong_sizes(wrong: list[Segment], *, all_of_them: bool) -> str | None:
     """Remedy if all segments have the same other size, as the pool's size is then probably wrong; else None."""
     if all_of_them and len(wrong) > 1 and len({segment.size for segment in wrong}) == 1:
@@ -404,15 +443,15 @@ def _report_strangers(inventory: Inventory, disk: Disk, scan: DiskScan) -> None:
         )
 
 
-def _report_gaps(inventory: Inventory, losses: Sequence[Loss]) -> None:
-    size = inventory.catalog.segment_size
-    sized = (segment.base_offset for segment in inventory.catalog if segment.size)
-    for start, end in gaps_between(sized, size):
+def gap_findings(gaps: Iterable[tuple[BaseOffset, BaseOffset]], size: int, losses: Sequence[Loss]) -> list[Finding]:
+    """The findings for gaps [start, end) of a log with this segment size. Those of accepted losses are notes."""
+    findings = []
+    for start, end in gaps:
         count = (end - start) // size
         last = format_segment_name(end - size).decode()
         names = format_segment_name(start).decode() + (f" to {last}" if count > 1 else "")
         accepted = is_accepted(losses, start, end, size)
-        inventory.findings.append(
+        findings.append(
             Finding(
                 FindingCode.ACCEPTED_LOSS if accepted else FindingCode.GAP,
                 Severity.NOTE if accepted else Severity.REFUSES,
@@ -424,3 +463,4 @@ def _report_gaps(inventory: Inventory, losses: Sequence[Loss]) -> None:
                 else "bring back the disk or the files (an empty file counts as missing)",
             )
         )
+    return findings

@@ -61,7 +61,6 @@ def plan_joining(
         raise PoolError(f"{path}: the pool has used all {LARGEST_DISK_NUMBER} disk numbers; make a new pool")
     following = membership.joined_by(str(uuid.uuid4()), path)
     own = following.members[-1]
-    identity.require_recordable(DiskIdentity(pool_id, own.disk_id, own.number, segment_size, following))
     is_new = not os.path.lexists(path)
     looked_at = os.path.dirname(path) if is_new else path
     if is_new and not os.path.isdir(looked_at):
@@ -72,6 +71,10 @@ def plan_joining(
         if not is_new:
             _require_unused(directory, pool_id, membership)
         _require_filesystem_of_its_own(path, directory.device, disks)
+        spaces = [disk.filesystem.attribute_bytes for disk in disks]
+        spaces.append(directory.filesystem.attribute_bytes - identity.JOINING_BYTES)
+        own_identity = DiskIdentity(pool_id, own.disk_id, own.number, segment_size, following)
+        identity.require_recordable(own_identity, min(spaces))
         require_writable(directory)
         usage = measure_usage(directory.dirfd)
         if usage.total_bytes < segment_size:
@@ -112,6 +115,12 @@ def forget(path: str, pool_id: str, membership: Membership, *, dry_run: bool = F
                 raise PoolError(f"{path}: records nothing of this pool; see `commitlogfs disk list` for its disks")
             if any(membership.with_id(disk_id) is not None for disk_id in ids):
                 raise PoolError(f"{path}: is a disk of this pool, which the daemon does not serve at present")
+            entry = None if known is None else first_entry(directory.dirfd)
+            if entry is not None:
+                raise PoolError(
+                    f"{path}: records this pool and is not empty (it holds {entry!r}); `restore --from` takes "
+                    "segments from it; move its content away, and repeat the command"
+                )
             names = (layout.XATTR_IDENTITY, layout.XATTR_NEWEST, layout.XATTR_ROOT, layout.XATTR_JOINING)
             for name in () if dry_run else names:
                 durable.remove_xattr(directory.dirfd, name)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from commitlogfs.store.disks.directories import DiskSpec, OpenDirectory, first_entry
 from commitlogfs.store.disks.identity import DiskIdentity
@@ -163,9 +163,12 @@ def _compare_lists(found: Found, directories: list[OpenDirectory]) -> None:
 
 
 def _contradict(own: Membership, newest: Membership) -> bool:
-    """Whether one of two lists is not a later generation of the other. Numbers are never given out twice."""
+    """Whether one of two lists is not a later generation of the other. Numbers are never given out twice.
+
+    A daemon of a former version does not know a rebalance: it lets a disk that lagged record the list without it.
+    """
     if own.generation == newest.generation:
-        return own != newest
+        return replace(own, rebalance=None) != replace(newest, rebalance=None)
     ids = {member.number: member.disk_id for member in newest.members}
     reused = any(ids.get(member.number, member.disk_id) != member.disk_id for member in own.members)
     return reused or own.last_number > newest.last_number

@@ -19,8 +19,9 @@ class Names:
 
     - no segment and no temporary has it, and no disk is still removing it,
     - it is not quarantined,
-    - no disk holds, or may hold, it outside of the log (until the disk denies that), and
-    - no missing disk may hold it.
+    - no disk holds, or may hold, it outside of the log (until the disk denies that),
+    - no missing disk may hold it, and
+    - it is not before the segments that were removed while a disk was away.
     """
 
     def __init__(
@@ -31,14 +32,17 @@ class Names:
         quarantined: dict[bytes, str],
         missing: Sequence[str],
         newest_missing: BaseOffset | None,
+        removed_before: int = 0,
     ) -> None:
-        """`missing` are the paths of missing disks, `newest_missing` the newest segment that they may hold."""
+        """`missing` are the paths of missing disks, `newest_missing` the newest segment that they may hold.
+        `removed_before`: as for take_inventory."""
         self._catalog = catalog
         self._disks = disks
         self._temporaries = temporaries
         self._quarantined = quarantined
         self._missing = missing
         self._newest_missing = newest_missing
+        self._removed_before = removed_before
         self._leaving: dict[bytes, Segment] = {}
         self._uncertain: dict[bytes, DiskNumber] = {}
         self._create_floor = self._find_create_floor()
@@ -116,6 +120,11 @@ class Names:
         if self._create_floor is not None and base < self._create_floor:
             raise SegmentExistsError(
                 f"{format_segment_name(base).decode()}: may lie on a missing disk ({', '.join(self._missing)})"
+            )
+        if base < self._removed_before:
+            raise SegmentExistsError(
+                f"{format_segment_name(base).decode()}: was removed while a disk was away that still holds such "
+                "segments; delete their files, and run `commitlogfs restart`"
             )
 
     def record_leaving(self, file: Segment) -> None:

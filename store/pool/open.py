@@ -5,7 +5,7 @@ import dataclasses
 import errno
 import os
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,7 +15,7 @@ from commitlogfs.store.disks import identity
 from commitlogfs.store.disks.directories import DiskSpec, OpenDirectory, compare_directories, open_spec
 from commitlogfs.store.disks.disk import Disk, DiskState, is_read_only
 from commitlogfs.store.disks.identity import NEW_ROOT_MODE, RootAttributes
-from commitlogfs.store.disks.losses import Loss
+from commitlogfs.store.disks.losses import is_accepted
 from commitlogfs.store.disks.membership import DiskNumber, Membership
 from commitlogfs.store.errors import DirectoryError, PoolError
 from commitlogfs.store.files import durable, remove, safe_open
@@ -136,7 +136,7 @@ def open_pool(
         findings += more
         newest = max((content.newest for content in contents if content.newest is not None), default=None)
         newest_missing = newest if missing and opened is not None else None
-        inventory = _inventory_of(contents, found.segment_size, opened, newest_missing, found.membership.losses)
+        inventory = _inventory_of(contents, found.segment_size, opened, newest_missing, found.membership)
         inventory.findings[:0] = findings
         recorded = {disk.member.number: disk.recorded for disk in found.disks}
         root = next((content.root for content in contents if content.root is not None), DEFAULT_ROOT)
@@ -186,29 +186,40 @@ def sweep(pool: Pool) -> list[str]:
     It frees removed segments that were open when the former mount ended, removes second names that an interrupted
     rename has left, and removes the marks of an unfinished `init` or `adopt`.
     """
+    for disk in pool.disks:
+        if disk.state is DiskState.RW:
+            with contextlib.suppress(OSError):
+                durable.remove_xattr(disk.dirfd, layout.XATTR_BIRTH)
+    return free_retired(pool) + finish_renames(pool)
+
+
+def free_retired(pool: Pool) -> list[str]:
+    """Free removed segments, which were open, of a pool that is not mounted; returns one line for each file. Disks
+    in trouble are left out, disk errors ignored."""
     done = []
     for disk in pool.disks:
-        if disk.state is not DiskState.RW:
+        if disk.state is not DiskState.RW or disk.is_troubled:
             continue
         with contextlib.suppress(OSError):
-            durable.remove_xattr(disk.dirfd, layout.XATTR_BIRTH)
             for name, base_offset, attributes in remove.list_retired(disk.dirfd):
                 if _is_needed(pool, name, base_offset, attributes):
-                    done.append(f"{disk.path}: kept {name.decode()}, which its segment may not replace")
+                    done.append(f"{disk.path}: kept {name.decode()}, which is needed")
                     continue
                 remove.drop_retired(disk.dirfd, name)
                 done.append(f"{disk.path}: freed removed segment {name.decode()}")
             remove.drop_empty_directory(disk.dirfd)
-    return done + finish_renames(pool)
+    return done
 
 
 def _is_needed(pool: Pool, retired_name: bytes, base_offset: BaseOffset, attributes: PackedAttributes) -> bool:
-    """Whether a file that a move has set aside is newer than its segment, or the disk of that is missing."""
+    """Whether a file that a move has set aside is newer than its segment, or the disk of that is missing or was
+    given up: the daemon gives it the segment's name then (fusefs/moves/sources.py)."""
     if remove.reason_of(retired_name) is not remove.Reason.MOVED:
         return False
     segment = pool.inventory.catalog.get(base_offset)
     if segment is None:
-        return bool(pool.missing)
+        end = base_offset + pool.segment_size
+        return bool(pool.missing) or is_accepted(pool.membership.losses, base_offset, end, pool.segment_size)
     return unpack(attributes).mtime_ns > unpack(segment.attributes).mtime_ns
 
 
@@ -403,7 +414,7 @@ def _inventory_of(
     segment_size: int,
     opened: Set[tuple[DiskNumber, int]] | None,
     newest_missing: BaseOffset | None,
-    losses: Sequence[Loss],
+    membership: Membership,
 ) -> Inventory:
     dirfds = {content.disk.number: content.disk.dirfd for content in contents}
     return take_inventory(
@@ -414,7 +425,8 @@ def _inventory_of(
         lambda copy: read_mark(dirfds[copy.disk], copy.name, copy.ino),
         newest_missing,
         is_served=opened is None,
-        losses=losses,
+        losses=membership.losses,
+        removed_before=membership.removed_before,
     )
 
 

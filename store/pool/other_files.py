@@ -1,7 +1,9 @@
 """Files of the pool that are not in the catalog: copies in progress, and what has left the log and may be open."""
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
+from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.attributes import nlink_of, unpack
 from commitlogfs.store.files.remove import Reason, reason_of
@@ -80,9 +82,21 @@ class OtherFiles:
         """Files of a disk whose segments are on other disks now: under their names still, or open and retired."""
         return [file for file in self._files.values() if file.disk == disk and was_moved(file)]
 
+    def held_bytes(self) -> Counter[DiskNumber]:
+        """Bytes of the same of each disk, which are not free before the broker closes the files."""
+        held: Counter[DiskNumber] = Counter()
+        for file in self._files.values():
+            if was_moved(file):
+                held[file.disk] += unpack(file.attributes).allocated_bytes
+        return held
+
     def sources(self, base_offset: BaseOffset) -> list[Segment]:
         """The same by segment: what it was copied from."""
         return [file for file in self._files.values() if file.base_offset == base_offset and was_moved(file)]
+
+    def has_unremovable(self, disks: Mapping[DiskNumber, Disk]) -> bool:
+        """Whether a source of a move still has its segment's name because its disk is read-only."""
+        return any(file.role is Role.MOVED and disks[file.disk].forbids_writes for file in self._files.values())
 
     # --- leftovers -----------------------------------------------------------------------------------
 

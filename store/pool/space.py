@@ -50,6 +50,13 @@ class Space:
         usage = self._measured[disk]
         return None if usage is None else usage.with_pending_free(self._others.pending_bytes(disk))
 
+    def usages_when_closed(self) -> dict[DiskNumber, DiskUsage | None]:
+        """The latest measurements, with all files counted as free that have left a disk's part of the log: also the
+        sources of moves."""
+        held = self._others.held_bytes()
+        usages = {disk: self.usage(disk) for disk in self._measured}
+        return {disk: usage and usage.with_pending_free(held[disk]) for disk, usage in usages.items()}
+
     def freeable_bytes(self, disk: DiskNumber) -> int:
         """Bytes that removing all segments of a disk would give back, as far as is known."""
         if self.reclaims_nothing(disk):

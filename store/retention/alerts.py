@@ -1,12 +1,17 @@
 """Alerts: conditions that deleting does not cure and an operator has to know. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from commitlogfs.store.disks.disk import DiskState
+from commitlogfs.store.disks.lost_writes import LostWrite
 from commitlogfs.store.retention.facts import DiskFacts, Snapshot
 from commitlogfs.store.retention.plan import obstacle
 from commitlogfs.store.segment import BaseOffset, format_segment_name
+
+_LOSSES_SHOWN: Final = 3
 
 
 class AlertCode(Enum):
@@ -16,6 +21,10 @@ class AlertCode(Enum):
     NO_WRITABLE_DISK = "no-writable-disk"
     DISK_FAILED = "disk-failed"
     """No segment can be made on a disk, so its fill level does not count; or its segments count as absent."""
+    WRITEBACK_LOST = "writeback-lost"
+    """A disk lacks what was written to a segment, although reads show it."""
+    DISK_UNREADABLE = "disk-unreadable"
+    DISK_UNRESPONSIVE = "disk-unresponsive"
     HELD_OPEN = "held-open"
     """Removed segments keep a disk at `full`, because processes have them open."""
     NOT_RECLAIMING = "not-reclaiming"
@@ -92,9 +101,23 @@ def disk_alerts(snapshot: Snapshot, incurable: frozenset[int]) -> list[Alert]:
                 "none of its segments can be read: they count as absent, and later ones may be removed; repair it"
             )
             alerts.append(Alert(AlertCode.DISK_FAILED, disk.path, text))
+        elif disk.is_unresponsive:
+            text = (
+                "a check of it has no answer, and its device ends no requests: other disks take the new segments "
+                "until it answers; see `dmesg`, and detach it if it does not recover"
+            )
+            alerts.append(Alert(AlertCode.DISK_UNRESPONSIVE, disk.path, text))
+        elif disk.state is DiskState.UNREADABLE:
+            text = (
+                "checks can read none of its segments: other disks take the new segments until they can; "
+                "see `dmesg`, and save what can be read (`disk drain --failing`)"
+            )
+            alerts.append(Alert(AlertCode.DISK_UNREADABLE, disk.path, text))
         elif disk.state is DiskState.FAILED:
             text = "segments cannot be made there; see its last error, and repair the disk"
             alerts.append(Alert(AlertCode.DISK_FAILED, disk.path, text))
+        if disk.lost_writes:
+            alerts.append(Alert(AlertCode.WRITEBACK_LOST, disk.path, _describe_lost(disk.lost_writes)))
     for disk in writable:
         assert disk.measured is not None
         if disk.reclaims_nothing:
@@ -115,3 +138,23 @@ def disk_alerts(snapshot: Snapshot, incurable: frozenset[int]) -> list[Alert]:
     if all_full(snapshot):
         alerts.append(Alert(AlertCode.ALL_FULL, "", "every disk is full, so new segments are refused; free space"))
     return alerts
+
+
+def _describe_lost(losses: Sequence[LostWrite]) -> str:
+    where = "; ".join(_where(lost) for lost in losses[:_LOSSES_SHOWN])
+    more = f" and {len(losses) - _LOSSES_SHOWN:,} other segments" if len(losses) > _LOSSES_SHOWN else ""
+    return (
+        f"the disk lacks what was written to segment {where}{more}: reads show it only as long as it is in memory; "
+        "copy it from the mount, replace the disk, and accept it again with `disk uncordon` if it is well"
+    )
+
+
+def _where(lost: LostWrite) -> str:
+    name = format_segment_name(lost.base_offset).decode()
+    if not lost.ranges:
+        return f"{name} (the disk cannot be asked where)"
+    begin, end = lost.ranges[0]
+    size = sum(stop - start for start, stop in lost.ranges)
+    first = f"log offset {lost.base_offset + begin:,} to {lost.base_offset + end:,}"
+    more = f", and in {len(lost.ranges) - 1:,} more ranges" if len(lost.ranges) > 1 else ""
+    return f"{name} ({size:,} bytes: {first}{more})"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from commitlogfs.store.disks.disk import DiskState
+from commitlogfs.store.disks.lost_writes import LostWrite
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.segment import BaseOffset
@@ -39,6 +40,9 @@ class DiskFacts:
     """Whether removing a segment there is likely to fail."""
     is_lost: bool = False
     """Whether its segments could not be read for so long that they count as absent."""
+    lost_writes: tuple[LostWrite, ...] = ()
+    is_unresponsive: bool = False
+    """Whether a check of it has no answer."""
 
     @property
     def takes_segments(self) -> bool:

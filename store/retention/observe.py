@@ -55,6 +55,8 @@ def observe(
             reclaims_nothing=log.space.reclaims_nothing(disk.number),
             is_troubled=disk.is_troubled,
             is_lost=health.is_lost(disk, now_s),
+            lost_writes=disk.lost_writes,
+            is_unresponsive=disk.is_unresponsive,
         )
         for disk in log.disks.values()
     )

@@ -1,10 +1,11 @@
 """Simulation of forced deletion and of a broker's cleaning: how long will a log last on given disks? Pure.
 
 Placement, eligibility, the rules and the figures of statfs are the daemon's own code, with a simulated clock that
-begins at midnight, 1 January 1970, with an empty log. Bytes come in at a constant rate. Two segments are made
-before the first byte, and one more whenever one is full, as a broker does. There are three kinds of events; at
-equal times they happen in this order: a segment is full; the broker cleans; the filesystem cleans. The pauses
-between two removals, and readers that keep removed segments open, are not simulated: they change no decision.
+begins at midnight, 1 January 1970, with an empty log. Bytes come in at a constant rate, or at one that swings over
+the day. Two segments are made before the first byte, and one more whenever one is full, as a broker does. There are
+four kinds of events; at equal times they happen in this order: a disk is added or begins to drain; a segment is
+full; the broker cleans; the filesystem cleans. The pauses between two removals, and readers that keep removed
+segments open, are not simulated: they change no decision.
 
 Evaluations whose result is known already are left out (SimulatedPool explains bands):
 
@@ -17,13 +18,18 @@ With `stepped`, nothing is left out: the rules are evaluated in every cycle and 
 daemon. The result is the same.
 """
 
+import bisect
 import itertools
+import math
+from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
+from commitlogfs.store.disks.forecast import Expiry, Removals, seconds_until_expired
 from commitlogfs.store.disks.membership import DiskNumber
+from commitlogfs.store.moves.targets import Target, segments_below_clean, segments_below_force
 from commitlogfs.store.placement import POLICIES
 from commitlogfs.store.retention.engine import Decision, EngineState, Rule, decide
 from commitlogfs.store.retention.facts import Moment
@@ -42,6 +48,7 @@ from commitlogfs.store.retention.statfs import compose
 _NS: Final = 10**9
 _HOUR_NS: Final = 3600 * _NS
 _DAY_NS: Final = 24 * _HOUR_NS
+_RADIAN_NS: Final = _DAY_NS / (2 * math.pi)
 _MADE_BEFORE: Final = 2
 """The segment written and the one made ahead."""
 
@@ -58,18 +65,40 @@ class Scenario:
     rules: RetentionRules = field(default_factory=RetentionRules)
     broker: BrokerRules = field(default_factory=BrokerRules)
     """The broker's settings. It cleans in the modes COOPERATIVE and OFF only."""
+    daily_wave: float = 0.0
+    """Part by which the rate is lower at midnight and higher at noon than `ingest_bytes_per_s`, its mean."""
 
     def __post_init__(self) -> None:
         if not self.disks:
             raise ValueError("no disk is given; at least one is required")
         if self.ingest_bytes_per_s <= 0 or self.segment_size <= 0:
             raise ValueError("rate and segment size must be above 0")
+        if not 0 <= self.daily_wave < 1:
+            raise ValueError("the daily wave must be at least 0 and below 1")
+        self._require_writable_disks()
         for disk in self.disks:
             if not 0 <= disk.foreign_bytes <= disk.size_bytes or disk.size_bytes <= 0:
                 raise ValueError(
                     f"{disk.path}: {disk.foreign_bytes:,} bytes of other data do not fit on "
                     f"{disk.size_bytes:,} bytes"
                 )
+
+    def _require_writable_disks(self) -> None:
+        times = {0, *(disk.drains_s for disk in self.disks if disk.drains_s is not None)}
+        for disk in self.disks:
+            if disk.added_s < 0 or (disk.drains_s is not None and disk.drains_s < disk.added_s):
+                raise ValueError(f"{disk.path}: drains before it is added")
+        for time_s in sorted(times):
+            if not any(d.added_s <= time_s and (d.drains_s is None or d.drains_s > time_s) for d in self.disks):
+                days = time_s / (24 * 3600)
+                raise ValueError(
+                    f"after {days:.1f} d every disk drains; leave at least one disk that takes new segments"
+                )
+
+    @property
+    def last_change_s(self) -> int:
+        """Time of the last change of the disks; 0 without one."""
+        return max(max(disk.added_s, disk.drains_s or 0) for disk in self.disks)
 
 
 def simulate(
@@ -109,6 +138,25 @@ class _Cycles:
         return self._first_ns + points * self._interval_ns
 
 
+class _DiskChange(NamedTuple):
+    """A disk is added or, with `drains`, begins to drain."""
+
+    at_ns: int
+    drains: bool
+    number: DiskNumber
+
+
+def _changes(disks: tuple[PlannedDisk, ...]) -> deque[_DiskChange]:
+    """In the order in which they happen; of those at one time, additions first."""
+    found = []
+    for number, disk in enumerate(disks, start=1):
+        if disk.added_s:
+            found.append(_DiskChange(disk.added_s * _NS, False, DiskNumber(number)))
+        if disk.drains_s is not None:
+            found.append(_DiskChange(disk.drains_s * _NS, True, DiskNumber(number)))
+    return deque(sorted(found))
+
+
 class _Simulation:
     def __init__(self, scenario: Scenario, *, stepped: bool) -> None:
         self._scenario = scenario
@@ -126,6 +174,7 @@ class _Simulation:
         self._pressure: Callable[[Bands], Pressure] = (
             self._broker_pressure if stepped else lru_cache(REMEMBERED)(self._broker_pressure)
         )
+        self._removals = Removals()
         self._now_ns = 0
         self._state = EngineState()
         self._at_rest: set[Hashable] = set()
@@ -135,10 +184,11 @@ class _Simulation:
         self._refused = -1
         """Index of the last segment that was refused."""
         self._broker_is_full = False
+        self._changes = _changes(scenario.disks)
         self._full_at_ns: int | None = None
         """Time when the active segment is full; None while messages are refused."""
         self._left_ns = 0
-        """Time that filling it still takes once messages are accepted again."""
+        """Time that filling it still takes once messages are accepted again, at the mean rate."""
         self._refused_since_ns = 0
 
     # --- the course of events ------------------------------------------------------------------------------
@@ -154,13 +204,16 @@ class _Simulation:
         day = 1
         while True:
             full_at_ns = never if self._full_at_ns is None else self._full_at_ns
-            self._now_ns = min(full_at_ns, brokers.next_ns, ours.next_ns, end_ns)
+            changes_ns = self._changes[0].at_ns if self._changes else never
+            self._now_ns = min(changes_ns, full_at_ns, brokers.next_ns, ours.next_ns, end_ns)
             while day * _DAY_NS <= self._now_ns:
                 on_day(day)
                 day += 1
             if self._now_ns == end_ns:
                 break
-            if full_at_ns == self._now_ns:
+            if changes_ns == self._now_ns:
+                changed, wake = self._change_disks(), ((brokers, 0), (ours, 0))
+            elif full_at_ns == self._now_ns:
                 changed, wake = self._seal(), ((brokers, 0), (ours, 0))
             elif brokers.next_ns == self._now_ns:
                 changed, wake = self._step_broker(brokers), ((brokers, 1), (ours, 0))
@@ -198,6 +251,46 @@ class _Simulation:
                 times.append(expires_ns)
         return min(times)
 
+    # --- the disks -----------------------------------------------------------------------------------------
+
+    def _change_disks(self) -> bool:
+        change, forecast_s = self._changes.popleft(), None
+        if change.drains:
+            forecast_s = self._forecast_s(change.number)
+            self._pool.drain(change.number)
+        else:
+            self._pool.join(change.number)
+        self._tally.record_change(change.number, self._pool, self._now_ns, forecast_s)
+        self._tally.record_levels(self._pool, self._now_ns)
+        self._underway = 0  # planned for other disks
+        self._create_missing()
+        self._start_or_stop()
+        return True
+
+    def _forecast_s(self, number: DiskNumber) -> float | None:
+        """Seconds until a disk that drains from now on is empty, as the daemon forecasts it."""
+        pool, log, now_s = self._pool, self._pool.log, self._now_ns / _NS
+        newest = log.newest_on(number)
+        if newest is None:
+            return 0.0
+        others = [other for other in pool.writable() if other != number]
+        targets = [Target(other, pool.usage(other), pool.disks[other - 1].thresholds) for other in others]
+        newer = log.created - 1 - newest.base_offset // log.segment_size
+        held = sum(log.count_on(other) for other in others) - newer
+        sealed = list(log.sealed)
+        history = self._removals.history(
+            len(sealed), lambda index: (sealed[index].mtime_ns / _NS, sealed[index].base_offset + log.segment_size)
+        )
+        wave = 1 - self._scenario.daily_wave * math.cos(self._now_ns % _DAY_NS / _RADIAN_NS)
+        facts = Expiry(
+            now_s,
+            newest.mtime_ns / _NS,
+            (held + sum(segments_below_clean(t, log.segment_size) for t in targets)) * log.segment_size,
+            (held + sum(segments_below_force(t, log.segment_size) for t in targets)) * log.segment_size,
+            self._scenario.ingest_bytes_per_s * wave,
+        )
+        return seconds_until_expired(facts, history, self._removals)
+
     # --- the writer ----------------------------------------------------------------------------------------
 
     def _seal(self) -> bool:
@@ -216,13 +309,25 @@ class _Simulation:
         index = self._pool.log.created - len(self._pool.log.unsealed)
         return (index + 1) * size * _NS // rate - index * size * _NS // rate
 
+    def _nominal_ns(self, time_ns: int) -> int:
+        """Time in which the mean rate brings as many bytes as the rate brings until `time_ns`."""
+        wave = self._scenario.daily_wave
+        return time_ns - round(wave * _RADIAN_NS * math.sin(time_ns % _DAY_NS / _RADIAN_NS)) if wave else time_ns
+
+    def _real_ns(self, nominal_ns: int) -> int:
+        """The inverse of `_nominal_ns`."""
+        if not self._scenario.daily_wave:
+            return nominal_ns
+        around = range(nominal_ns - round(_RADIAN_NS), nominal_ns + round(_RADIAN_NS))
+        return around[bisect.bisect_left(around, nominal_ns, key=self._nominal_ns)]
+
     def _start_or_stop(self) -> None:
         takes_messages = bool(self._pool.log.unsealed) and not self._broker_is_full
         if takes_messages and self._full_at_ns is None:
-            self._full_at_ns = self._now_ns + self._left_ns
+            self._full_at_ns = self._real_ns(self._nominal_ns(self._now_ns) + self._left_ns)
             self._tally.refused_ns += self._now_ns - self._refused_since_ns
         elif not takes_messages and self._full_at_ns is not None:
-            self._left_ns = self._full_at_ns - self._now_ns
+            self._left_ns = self._nominal_ns(self._full_at_ns) - self._nominal_ns(self._now_ns)
             self._full_at_ns = None
             self._refused_since_ns = self._now_ns
 
@@ -335,6 +440,10 @@ class _Simulation:
     def _remove(self, count: int, actor: Actor, rule: Rule) -> None:
         removed = [self._pool.remove_oldest() for _ in range(count)]
         self._tally.record_removals(removed, actor, rule, self._pool, self._now_ns)
+        if self._changes:
+            for segment in removed:
+                end_offset = segment.base_offset + self._scenario.segment_size
+                self._removals.record(segment.mtime_ns / _NS, self._now_ns / _NS, end_offset)
         self._underway = max(0, self._underway - count)
 
     # --- what the rules are asked --------------------------------------------------------------------------

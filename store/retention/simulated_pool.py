@@ -34,7 +34,7 @@ Question = Callable[[DiskUsage], bool]
 
 @dataclass(frozen=True, slots=True)
 class PlannedDisk:
-    """A disk before the log begins."""
+    """A disk before the log begins, and what is planned for it."""
 
     path: str
     size_bytes: int
@@ -43,6 +43,10 @@ class PlannedDisk:
     """Bytes used by other data during the whole simulation."""
     thresholds: Thresholds = field(default_factory=Thresholds)
     weight: float = 1.0
+    added_s: int = 0
+    """Time at which it joins the pool, empty; 0 for a disk of the first hour."""
+    drains_s: int | None = None
+    """Time from which on it gets no new segments, so that it becomes empty by expiry; None if it never drains."""
 
 
 class SimulatedLog:
@@ -73,6 +77,10 @@ class SimulatedLog:
     def count_on(self, disk: DiskNumber) -> int:
         return self.counts[disk]
 
+    def newest_on(self, disk: DiskNumber) -> SegmentFacts | None:
+        newest_first = chain(reversed(self.unsealed), reversed(self.sealed))
+        return next((segment for segment in newest_first if segment.disk == disk), None)
+
     def append(self, disk: DiskNumber, wall_ns: int) -> None:
         base = BaseOffset(self.created * self._segment_size)
         self.unsealed.append(SegmentFacts(base, disk, self._segment_size, wall_ns))
@@ -91,7 +99,7 @@ class SimulatedLog:
 
 
 class SimulatedPool:
-    """Simulated disks, all writable, and their log.
+    """Simulated disks and their log. A disk is writable from the time on at which it joins, until it drains.
 
     `percents` are the percentages with which a broker compares the fill level. `remember`: cache results by bands.
     """
@@ -111,11 +119,13 @@ class SimulatedPool:
         self.was_skipped: set[DiskNumber] = set()
         self._policy = policy
         self._numbers = tuple(DiskNumber(number) for number in range(1, len(disks) + 1))
+        self._states = [DiskState.RW if disk.added_s == 0 else None for disk in disks]
+        """None for a disk that has not joined yet."""
         self._edges = [self._find_edges(number, percents) for number in self._numbers]
         self._levels = {
             name: [self._first_at(number, name) for number in self._numbers] for name in ("clean", "force", "full")
         }
-        self.bands: Bands = tuple(bisect.bisect_right(edges, 0) for edges in self._edges)
+        self.bands: Bands = tuple(self._band(number) for number in self._numbers)
         self.is_shallow = any(0 < self._first_at(number, "resume") <= KEPT_SEGMENTS for number in self._numbers)
         """Whether the newest segments, which always stay, can keep a disk at or above `resume`."""
         self._facts: list[DiskFacts | None] = [None] * len(disks)
@@ -128,23 +138,43 @@ class SimulatedPool:
         return self._usage_with(number, self.log.counts[number])
 
     def snapshot(self, moment: Moment) -> Snapshot:
-        return Snapshot(moment, tuple(self._fact(number) for number in self._numbers), self.log)
+        return Snapshot(moment, tuple(self._fact(number) for number in self.members()), self.log)
 
     def shares(self) -> tuple[DiskShare, ...]:
         size = self.log.segment_size
         return tuple(
             DiskShare(
-                DiskState.RW, self.usage(number), self.log.counts[number] * size, self.disks[number - 1].thresholds
+                self._state(number),
+                self.usage(number),
+                self.log.counts[number] * size,
+                self.disks[number - 1].thresholds,
             )
-            for number in self._numbers
+            for number in self.members()
         )
 
+    def members(self) -> tuple[DiskNumber, ...]:
+        """The disks that have joined, in order."""
+        return tuple(number for number in self._numbers if self._states[number - 1] is not None)
+
+    def writable(self) -> tuple[DiskNumber, ...]:
+        """The disks that may get new segments, full or not."""
+        return tuple(number for number in self._numbers if self._states[number - 1] is DiskState.RW)
+
     def disks_at(self, level: str) -> tuple[DiskNumber, ...]:
-        """Disks at or above `level`, which is clean, force or full."""
+        """Writable disks at or above `level`, which is clean, force or full."""
         firsts = self._levels[level]
-        return tuple(number for number in self._numbers if self.log.counts[number] >= firsts[number - 1])
+        return tuple(number for number in self.writable() if self.log.counts[number] >= firsts[number - 1])
 
     # --- what happens --------------------------------------------------------------------------------------
+
+    def join(self, number: DiskNumber) -> None:
+        self._states[number - 1] = DiskState.RW
+        self._record_change(number)
+
+    def drain(self, number: DiskNumber) -> None:
+        """It gets no new segments from now on."""
+        self._states[number - 1] = DiskState.DRAINING
+        self._record_change(number)
 
     def create(self, wall_ns: int) -> bool:
         """Create the next segment. Returns False if no disk takes it."""
@@ -159,7 +189,7 @@ class SimulatedPool:
             BaseOffset(self.log.created * self.log.segment_size),
             self.log.segment_size,
             newest[0].disk if newest else None,
-            self._numbers,
+            self.members(),
         )
         candidates = tuple([self._candidates[number - 1] for number in eligibility.eligible])
         chosen = self._policy.rank(request, candidates)[0]
@@ -178,14 +208,27 @@ class SimulatedPool:
         index = number - 1
         self._facts[index] = None
         self._candidates[index] = self._candidate(number)
-        band = bisect.bisect_right(self._edges[index], self.log.counts[number])
+        band = self._band(number)
         if band != self.bands[index]:
             self.bands = (*self.bands[:index], band, *self.bands[index + 1 :])
 
+    def _state(self, number: DiskNumber) -> DiskState:
+        state = self._states[number - 1]
+        assert state is not None
+        return state
+
+    def _band(self, number: DiskNumber) -> int:
+        """Negative for a disk that is not writable: its state belongs to what decides."""
+        state = self._states[number - 1]
+        if state is None:
+            return -1
+        band = bisect.bisect_right(self._edges[number - 1], self.log.counts[number])
+        return band if state is DiskState.RW else -2 - band
+
     def _evaluate(self, bands: Bands, skipped: frozenset[DiskNumber]) -> Eligibility:
         views = tuple(
-            DiskView(number, DiskState.RW, self.usage(number), self.disks[number - 1].thresholds)
-            for number in self._numbers
+            DiskView(number, self._state(number), self.usage(number), self.disks[number - 1].thresholds)
+            for number in self.members()
         )
         return evaluate(views, self.log.segment_size, skipped)
 
@@ -193,7 +236,7 @@ class SimulatedPool:
         known = self._facts[number - 1]
         if known is None:
             disk = self.disks[number - 1]
-            known = DiskFacts(number, disk.path, DiskState.RW, self.usage(number), 0, disk.thresholds)
+            known = DiskFacts(number, disk.path, self._state(number), self.usage(number), 0, disk.thresholds)
             self._facts[number - 1] = known
         return known
 

@@ -4,7 +4,7 @@ import bisect
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -18,6 +18,7 @@ LEVELS = ("clean", "force", "full")
 STEADY_SHARE: Final = 0.99
 STEADY_TAIL: Final = 0.1
 _NS: Final = 10**9
+_DAY_NS: Final = 24 * 3600 * _NS
 
 
 class Actor(Enum):
@@ -40,11 +41,26 @@ class DiskReport:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Age of the oldest segment in the steady state."""
+    """Age of the oldest segment over a period."""
 
     shortest_s: float
     median_s: float
     longest_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DiskChange:
+    """A disk was added, or began to drain by expiry."""
+
+    number: int
+    at_s: float
+    drains: bool
+    empty_s: float | None
+    """Time at which a disk that drains was empty; None if it never was, or was added."""
+    forecast_s: float | None
+    """How long the daemon would have said, at the beginning of the drain, that it takes; None if it was added."""
+    before: Retention | None
+    """In the last day before; None if the log was empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +73,13 @@ class SimulationReport:
     """Time at which all disks (trigger ALL), or the first one (ANY), were at a level."""
     first_removal_s: float | None
     steady_s: float | None
-    """Time from which on as many segments are removed as are created: at least one was removed, and the log had
-    grown to STEADY_SHARE of its largest size. None if that was within the last STEADY_TAIL of the time, or
-    never."""
+    """Time from which on as many segments are removed as are created: at least one was removed, the log had grown
+    to STEADY_SHARE of its largest size, the last change of the disks was over, and disks that drain were empty.
+    None if that was within the last STEADY_TAIL of the time, or never."""
     retention: Retention | None
-    """None without a steady state."""
+    """In the steady state; None without one."""
+    changes: tuple[DiskChange, ...]
+    """In the order in which they happened."""
     removed: dict[tuple[Actor, Rule], int]
     youngest_removed_s: float | None
     """Age of the youngest segment that was removed for lack of space."""
@@ -109,17 +127,34 @@ class Tally:
     _spans: list[_Span] = field(default_factory=list)
     _oldest_since_ns: int = 0
     _oldest_mtime_ns: int = 0
+    _changes: list[DiskChange] = field(default_factory=list)
+    """Without the times at which disks were empty."""
+    _empty_ns: dict[int, int] = field(default_factory=dict)
+    """When disks that drain were empty."""
 
     def record_levels(self, pool: SimulatedPool, now_ns: int) -> None:
         """Record the levels that the disks have reached. Call it whenever a disk has left its band."""
         for level in LEVELS:
-            if level in self._reached_ns and self.trigger is Trigger.ALL:
-                continue  # all disks have reached it already
+            if all((number, level) in self._disk_reached_ns for number in pool.writable()):
+                continue
             at = pool.disks_at(level)
             for number in at:
                 self._disk_reached_ns.setdefault((number, level), now_ns)
-            if at and (self.trigger is Trigger.ANY or len(at) == len(pool.disks)):
+            if at and (self.trigger is Trigger.ANY or len(at) == len(pool.writable())):
                 self._reached_ns.setdefault(level, now_ns)
+
+    def record_change(self, number: DiskNumber, pool: SimulatedPool, now_ns: int, forecast_s: float | None) -> None:
+        """Record that a disk was added, or drains from now on. `pool` knows it already."""
+        drains = number not in pool.writable()
+        before = self._retention_in(now_ns - _DAY_NS, now_ns)
+        self._changes.append(DiskChange(number, now_ns / _NS, drains, None, forecast_s, before))
+        if drains:
+            self._record_empty(pool, now_ns)
+
+    def _record_empty(self, pool: SimulatedPool, now_ns: int) -> None:
+        for change in self._changes:
+            if change.drains and not pool.log.count_on(DiskNumber(change.number)):
+                self._empty_ns.setdefault(change.number, now_ns)
 
     def record_created(self, segments: int, now_ns: int) -> None:
         """Record a create. `segments` is the number of segments with the new one."""
@@ -139,6 +174,7 @@ class Tally:
             youngest_ns = now_ns - removed[-1].mtime_ns
             known_ns = self._youngest_removed_ns
             self._youngest_removed_ns = youngest_ns if known_ns is None else min(known_ns, youngest_ns)
+        self._record_empty(pool, now_ns)
         self._oldest_since_ns = now_ns
         self._oldest_mtime_ns = pool.log.sealed[0].mtime_ns if pool.log.sealed else now_ns
 
@@ -155,6 +191,10 @@ class Tally:
             first_removal_s=_seconds(self._first_removal_ns),
             steady_s=_seconds(steady_ns),
             retention=None if steady_ns is None else self._retention(steady_ns),
+            changes=tuple(
+                replace(change, empty_s=_seconds(self._empty_ns.get(change.number))) if change.drains else change
+                for change in self._changes
+            ),
             removed=dict(self._removed),
             youngest_removed_s=_seconds(self._youngest_removed_ns),
             segments=len(pool.log),
@@ -187,15 +227,33 @@ class Tally:
             return None
         grown_ns = self._grown_ns[math.ceil(len(self._grown_ns) * STEADY_SHARE) - 1]
         steady_ns = max(grown_ns, self._first_removal_ns)
+        for change in self._changes:
+            over_ns = self._empty_ns.get(change.number) if change.drains else round(change.at_s * _NS)
+            if over_ns is None:
+                return None
+            steady_ns = max(steady_ns, over_ns)
         return steady_ns if steady_ns <= end_ns * (1 - STEADY_TAIL) else None
 
     def _retention(self, since_ns: int) -> Retention:
         spans = [span for span in self._spans if span.since_ns >= since_ns] or self._spans[-1:]
-        return Retention(
-            shortest_s=min(span.youngest_ns for span in spans) / _NS,
-            median_s=_median(spans) / _NS,
-            longest_s=max(span.eldest_ns for span in spans) / _NS,
-        )
+        return _age_range(spans)
+
+    def _retention_in(self, since_ns: int, until_ns: int) -> Retention | None:
+        """Retention until now, `until_ns`; None if nothing was written."""
+        spans = [*self._spans]
+        if until_ns > self._oldest_since_ns:
+            spans.append(_Span(self._oldest_since_ns, until_ns, self._oldest_mtime_ns))
+        late = [_Span(max(span.since_ns, since_ns), span.until_ns, span.mtime_ns) for span in spans]
+        late = [span for span in late if span.since_ns < span.until_ns]
+        return _age_range(late) if late else None
+
+
+def _age_range(spans: list[_Span]) -> Retention:
+    return Retention(
+        shortest_s=min(span.youngest_ns for span in spans) / _NS,
+        median_s=_median(spans) / _NS,
+        longest_s=max(span.eldest_ns for span in spans) / _NS,
+    )
 
 
 def _median(spans: list[_Span]) -> int:

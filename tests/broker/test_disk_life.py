@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.brokers import appending, check_all, line_count, roll, send_all, wait_until
+from support.brokers import appending, check_all, line_count, roll, send_all, slave_of, wait_until
 from support.flaky_disks import FlakyDisk, flaky_available
 from support.loop_disks import DiskFarm
 from support.pools import MIB
@@ -73,6 +73,50 @@ def test_a_dead_disk_is_given_up_while_the_broker_runs(new_stand, newest, workdi
         broker.kill()
         broker.start()
         check_all(newest, stand.names, "After", send_all(newest, stand.names, "After", 100))
+
+
+def test_a_dead_disk_is_replaced_and_a_slave_fills_its_gaps(disk_farm: DiskFarm, new_stand, newest, workdir: Path):
+    lack = flaky_available()
+    if lack:
+        pytest.skip(lack)
+    stand = new_stand(("ext4", "ext4", "ext4"), segment_size=2 * MIB, disk_bytes=512 * MIB, flaky=[0])
+    pool, flaky = stand.pool, stand.disks[0]
+    assert isinstance(flaky, FlakyDisk)
+    pool.init()
+    pool.start("--watchdog", "0")
+    new, acked = disk_farm.add("ext4", 512 * MIB, "new").path / "commitlog", workdir / "acked"
+    with stand.broker(newest) as master, slave_of(stand, newest, master, workdir / "slave") as slave:
+        copies = slave.commitlog_dirs[0]
+        send_all(newest, stand.names, "Replicated", 100)
+        wait_until(lambda: (copies / f"{0:020d}").exists(), "the slave to replicate from the beginning", 60)
+        with rocketmq.start_sender(
+            newest, stand.names.address, "Replaced", size_bytes=4096, rate=1500, acked=acked
+        ) as sender:
+            wait_until(lambda: line_count(acked) >= 4000, "some segments on each disk", 60)
+            flaky.fail_writes()
+            flaky.fail_reads()
+            wait_until(lambda: pool.status()["disks"][0]["state"] == "failed", "the failure to be noticed", 120)
+            ran = pool.cli("disk", "replace", "--yes", 1, new, pool.name)
+            assert ran.status == 0, ran.err
+            before = line_count(acked)
+            wait_until(lambda: line_count(acked) > before + 4000, "the broker to go on", 60)
+            sent = sender.stop()
+        pool.disks = [*pool.disks[1:], new]
+        status = pool.status()
+        assert (status["degraded"], len(status["disks"])) == (False, 3)
+        assert status["segments"]["accepted_gaps"] == len(status["segments"]["gaps"]) > 0, status["segments"]
+        assert any((new / name).exists() for name in os.listdir(pool.mountpoint))
+        end = max(os.listdir(pool.mountpoint))
+        wait_until(lambda: (copies / end).exists(), "the slave to have the end", 60)
+        ran = pool.cli("restore", pool.name, "--from", copies)
+        assert ran.status == 0, ran.out + ran.err
+        assert pool.status()["segments"]["gaps"] == []
+        sealed = sorted(os.listdir(pool.mountpoint))[:-3]
+        for name in sealed:
+            assert (pool.mountpoint / name).read_bytes() == (copies / name).read_bytes(), name
+        master.kill()
+        master.start()
+        check_all(newest, stand.names, "Replaced", sent)
 
 
 def test_a_machine_starts_without_the_disk_of_the_newest_segment(new_stand, newest):

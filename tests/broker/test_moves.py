@@ -10,23 +10,27 @@ from typing import Any
 
 import pytest
 from support import faults
-from support.brokers import Stand, appending, check_all, complaints, roll, send_all, wait_until
+from support.brokers import Stand, appending, check_all, complaints, roll, send_all, slave_of, wait_until
 from support.faults import FaultPlan
 from support.kept import KeptMount
 from support.pools import MIB, PoolMount
 
-from commitlogfs.bench import rocketmq
 from commitlogfs.console.errors import UnreachableError
 
 pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 
+FAST = 200 * MIB
 STEPS = 24
 """System calls of a daemon that moves one segment, and some more."""
 
 
 @pytest.fixture
 def stand(new_stand: Callable[..., Stand]) -> Stand:
-    stand = new_stand(("ext4", "xfs", "ext4", "xfs"), segment_size=2 * MIB, disk_bytes=1024 * MIB)
+    return born(new_stand, 1024 * MIB)
+
+
+def born(new_stand: Callable[..., Stand], disk_bytes: int) -> Stand:
+    stand = new_stand(("ext4", "xfs", "ext4", "xfs"), segment_size=2 * MIB, disk_bytes=disk_bytes)
     stand.pool.init()
     return stand
 
@@ -46,12 +50,12 @@ def left(pool: PoolMount, number: int) -> int:
     return int(drain["segments_left"] - drain["segments_kept"])
 
 
-def ask(pool: PoolMount, verb: str, number: int) -> None:
+def ask(pool: PoolMount, verb: str, number: int, **arguments: int) -> None:
     """Until a daemon has answered."""
 
     def asked() -> bool:
         try:
-            return "refused" not in pool.ask(verb, disk=str(number))
+            return "refused" not in pool.ask(verb, disk=str(number), **arguments)
         except UnreachableError:
             return False
 
@@ -82,6 +86,7 @@ def move_round_and_round(stand: Stand, kept: KeptMount, plan: FaultPlan, deaths:
             number = number % 4 + 1
             ask(pool, "disk-drain", number)
         wait_until(lambda: is_served(pool), "the next daemon", 30)
+    ask(pool, "disk-drain", number, rate=FAST)  # without a rate, it would give way to the broker
     wait_until(lambda: not left(pool, number), "the drain to end", 60)
     ask(pool, "disk-cancel", number)
     assert hash_of(pool, sealed) == before
@@ -96,7 +101,10 @@ def is_served(pool: PoolMount) -> bool:
 
 @pytest.mark.skipif(bool(faults.why_not()), reason=faults.why_not() or "can be built")
 @pytest.mark.parametrize("deaths", [12, pytest.param(200, marks=pytest.mark.soak)])
-def test_daemons_die_while_segments_move(stand: Stand, newest, workdir: Path, deaths: int) -> None:
+def test_daemons_die_while_segments_move(
+    new_stand: Callable[..., Stand], newest, workdir: Path, deaths: int
+) -> None:
+    stand = born(new_stand, (1024 + 20 * deaths) * MIB)  # the broker keeps the space of what was moved, too
     pool, plan = stand.pool, FaultPlan(workdir)
     pool.variables.update(plan.variables)
     kept = KeptMount(pool)
@@ -177,19 +185,7 @@ def test_a_slave_copies_what_its_master_has_mapped(stand: Stand, newest, workdir
     pool = stand.pool
     pool.start("--watchdog", "0")
     with stand.broker(newest) as master:
-        (workdir / "slave").mkdir()
-        slave = rocketmq.Broker(
-            newest,
-            stand.names,
-            workdir / "slave",
-            {
-                "brokerId": 1,
-                "brokerRole": "SLAVE",
-                "brokerName": master.config["brokerName"],
-                "mappedFileSizeCommitLog": pool.segment_size,
-            },
-            name="slave",
-        )
+        slave = slave_of(stand, newest, master, workdir / "slave")
         copies = slave.commitlog_dirs[0]
 
         def has(names: list[str]) -> bool:

@@ -24,7 +24,9 @@ EXPECTED = {
     store.HoldsDataError: errno.EIO,
     store.UncertainPublishError: errno.EIO,
     store.SegmentChangedError: errno.EIO,
+    store.SegmentUnreadableError: errno.EIO,
     store.VerificationError: errno.EIO,
+    store.RottenSegmentError: errno.EIO,
 }
 BIRTH = {kind for kind in vars(store).values() if inspect.isclass(kind) and issubclass(kind, store.PoolError)}
 """Raised while a pool is made or opened: before there is a mount that could answer anybody."""

@@ -47,7 +47,7 @@ def test_every_key_has_a_row(table):
         parse_config(f'mountpoint = "/m"\n{table}xyzzy = 1\n{DISK}', "demo", "demo.toml")
     known = str(caught.value).split("known here: ")[1].split(", ")
     assert len(known) >= 5
-    assert set(known) - {"thresholds", "retention", "disks"} <= set(documented_defaults())
+    assert set(known) - {"thresholds", "retention", "scrub", "disks"} <= set(documented_defaults())
 
 
 def test_documented_defaults_of_retention():

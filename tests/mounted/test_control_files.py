@@ -36,6 +36,7 @@ DOCUMENT_KEYS = {
     "thresholds": dict,
     "statfs": dict,
     "disks": list,
+    "rebalance": dict | None,
     "missing_disks": list,
     "members": dict,
     "findings": list,

@@ -3,8 +3,10 @@
 import json
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from support.command_line import run_process
 from support.loop_disks import DiskFarm
 from support.pools import PoolMount
 
@@ -89,6 +91,16 @@ def test_a_dry_run_and_a_repetition_change_nothing(mounted: PoolMount):
     assert cordon_of(pool, 0) == {**(since or {}), "reason": "known now"}
 
 
+def test_a_repeated_cordon_keeps_its_reason(mounted: PoolMount):
+    pool = mounted
+    assert pool.cli("disk", "cordon", 1, pool.name, "--reason", "noisy").status == 0
+    for disk in (1, pool.disks[0]):
+        assert pool.cli("disk", "cordon", disk, pool.name, "--json").json()["changed"] is False
+    assert (cordon_of(pool, 0) or {})["reason"] == "noisy"
+    assert pool.cli("disk", "cordon", 1, pool.name, "--reason", "").status == 0
+    assert (cordon_of(pool, 0) or {})["reason"] == ""
+
+
 @pytest.mark.parametrize("verb", ["cordon", "uncordon"])
 @pytest.mark.parametrize("disk", ["4", "0", "/nowhere"])
 def test_no_such_disk(mounted: PoolMount, verb: str, disk: str):
@@ -111,18 +123,46 @@ def test_the_last_disk_that_takes_segments_is_not_cordoned(mounted: PoolMount):
     assert [pool.disk_of(index) for index in range(2)] == [2, 2]
 
 
+def test_two_processes_race_for_the_last_disks(mounted: PoolMount):
+    pool = mounted
+    assert pool.cli("disk", "cordon", 3, pool.name).status == 0
+    with ThreadPoolExecutor() as threads:
+        ran = list(threads.map(lambda n: run_process("disk", "cordon", n, pool.name, env=pool.env), (1, 2)))
+    assert sorted(one.status for one in ran) == [0, 4]
+    (refused,) = (one.err for one in ran if one.status == 4)
+    assert "no other disk takes new segments now, so the broker could not write" in refused
+    assert refused.count("\n") == 1
+    assert [disk["state"] for disk in pool.status()["disks"]].count("rw") == 1
+    pool.make_segments(range(2))
+
+
 def test_a_reason_has_a_length(mounted: PoolMount):
     ran = mounted.cli("disk", "cordon", 1, mounted.name, "--reason", "x" * 81)
-    assert ran.status == 4
-    assert "the reason: give at most 80 printable characters" in ran.err
-    assert mounted.cli("disk", "cordon", 1, mounted.name, "--reason", "two\nlines").status == 4
+    assert ran.status == 2
+    assert ran.err == "commitlogfs: --reason: give at most 80 printable characters\n"
+    assert mounted.cli("disk", "cordon", 1, mounted.name, "--reason", "two\nlines").status == 2
     assert cordon_of(mounted, 0) is None
 
 
 def test_without_a_daemon_nothing_is_changed(make_pool):
     pool = make_pool(3, name="not-mounted")
-    for arguments in (("cordon", 1), ("uncordon", 1), ("list",), ("add", pool.workdir / "new")):
-        ran = pool.cli("disk", *arguments, pool.config)
+    for arguments in (
+        ("disk", "cordon", 1),
+        ("disk", "uncordon", 1),
+        ("disk", "list"),
+        ("disk", "add", pool.workdir / "new"),
+        ("disk", "drain", 1),
+        ("disk", "cancel", 1),
+        ("disk", "safe-to-remove", 1),
+        ("disk", "remove", 1),
+        ("disk", "replace", 1, pool.workdir / "new"),
+        ("rebalance", "plan"),
+        ("rebalance", "start"),
+        ("rebalance", "status"),
+        ("rebalance", "cancel"),
+        ("restore", "--from", pool.workdir),
+    ):
+        ran = pool.cli(*arguments, pool.config)
         assert ran.status == 3, arguments
         assert ran.err == "commitlogfs: not-mounted: no daemon is running; start it with `commitlogfs mount`\n"
     assert not (pool.workdir / "new").exists()

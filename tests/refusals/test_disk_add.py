@@ -68,8 +68,28 @@ def test_a_file_and_a_directory_whose_parent_is_absent(pool: PoolMount, workdir:
 
 
 def test_a_directory_inside_a_disk_or_the_mount(pool: PoolMount):
-    assert "overlap" in refused(pool, pool.disks[0] / "below", 2)
+    remedy = "give a directory outside the disks of the pool"
+    below = pool.disks[0] / "below"
+    assert refused(pool, below) == f"{below}: is inside the disk {pool.disks[0]}; {remedy}"
     assert "mountpoint" in refused(pool, pool.mountpoint / "below", 2)
+
+
+def test_a_directory_that_contains_a_disk(make_pool: Callable[..., PoolMount], workdir: Path):
+    disks = [workdir / "data1" / "commitlog", workdir / "data2"]
+    for disk in disks:
+        disk.mkdir(parents=True)
+    pool = make_pool(disks=disks)
+    pool.start("--watchdog", "0")
+    assert refused(pool, workdir / "data1") == (
+        f"{workdir}/data1: contains the disk {pool.disks[0]}; give a directory outside the disks of the pool"
+    )
+
+
+def test_an_empty_path(pool: PoolMount):
+    for arguments in (("add", ""), ("replace", 1, ""), ("remove", ""), ("drain", "")):
+        ran = pool.cli("disk", *arguments, pool.name)
+        assert (ran.status, ran.out) == (2, "")
+        assert ran.err == "commitlogfs: a path is empty; write the path, or . for the current directory\n"
 
 
 def test_a_mount_without_keeper(make_pool: Callable[..., PoolMount], workdir: Path):
@@ -127,13 +147,39 @@ def test_what_the_next_mount_would_refuse(pool: PoolMount, workdir: Path):
     os.rename(pool.disks[1] / name, workdir / "away")
     before = pool.config.read_bytes()
     (workdir / "new").mkdir()
-    ran: Ran = pool.cli("disk", "add", workdir / "new", pool.name)
+    both: list[Ran] = [pool.cli("disk", "add", workdir / "new", pool.name, *dry) for dry in ([], ["--dry-run"])]
     os.rename(workdir / "away", pool.disks[1] / name)
-    assert ran.status == 4
-    assert ran.err.startswith("commitlogfs: test: the disk is not added: the next mount would be refused: ")
-    assert "[gap]" in ran.err
+    for ran in both:
+        assert ran.status == 4
+        assert ran.err.startswith("commitlogfs: test: the disk is not added: the next mount would be refused: ")
+        assert "[gap]" in ran.err
     assert pool.config.read_bytes() == before
     assert os.listxattr(workdir / "new") == []
+
+
+def test_the_bare_directory_of_a_disk_that_fstab_names(make_pool: Callable[..., PoolMount], workdir: Path):
+    """Each file would lie on the filesystem below, which is not the disk that the operator means."""
+    fstab, bare = workdir / "fstab", workdir / "data9"
+    fstab.write_text(f"UUID=0 {bare} ext4 defaults 0 2\n")
+    bare.mkdir()
+    pool = make_pool(2)
+    pool.launcher = (
+        *("unshare", "--mount", "--propagation", "private", "sh", "-c"),
+        f'mount --bind "{fstab}" /etc/fstab && exec "$@"',
+        "sh",
+    )
+    pool.start("--watchdog", "0")
+    assert pool.daemon is not None
+    try:
+        for path in (bare, bare / "commitlog"):
+            assert refused(pool, path) == (
+                f"test: {path}: /etc/fstab names {bare}, but nothing is mounted there; mount it first"
+            )
+        assert os.listdir(bare) == []
+    finally:
+        pool.daemon.terminate()  # its mount is not visible from here
+    assert pool.daemon.wait(20) == 0
+    pool.daemon = None
 
 
 def test_a_pool_that_cannot_record_a_new_member(make_pool: Callable[..., PoolMount], workdir: Path):

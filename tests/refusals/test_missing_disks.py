@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.disk_life import recorded_identity
 from support.loop_disks import DiskFarm, LoopDisk
 from support.pools import MIB, PoolMount, segment_bytes, segment_name
 from support.refusals import degrade, refused_mount
 from support.snapshots import snapshot
+from support.waiting import eventually
 
 from commitlogfs.mount.preflight.configured_pool import refusal
 from commitlogfs.store.findings import Finding, FindingCode, Severity
@@ -360,3 +362,27 @@ def test_an_empty_file_does_not_stand_for_a_missing_newest_segment(striped: Pool
     striped.start()
     assert len(os.listdir(striped.mountpoint)) == 7
     assert striped.path(6).read_bytes().startswith(segment_bytes(6, 4096))
+
+
+def test_segments_that_were_removed_meanwhile_stay_away_when_the_disk_is_back(degraded: PoolMount) -> None:
+    """As by a broker that expires them: with them, the log would have gaps, and the mount would be refused."""
+    gone = Path(degraded.disks[1])
+    for index in (0, 2, 3):
+        degraded.path(index).unlink()
+    eventually(lambda: recorded_identity(degraded.disks[0]).get("removed_before") == 4 * MIB)
+    degraded.stop()
+    bring_back(gone, gone.with_name(f"{gone.name}.unmounted"))
+    del degraded.settings["on_missing"]
+    degraded.start()
+    assert sorted(os.listdir(degraded.mountpoint)) == [degraded.path(index).name for index in (4, 5, 6)]
+    (finding,) = [f for f in degraded.status()["findings"] if f["code"] == "removed-segments"]
+    assert (finding["disk"], finding["file"], finding["severity"]) == (str(gone), degraded.path(1).name, "warning")
+    with pytest.raises(FileExistsError):
+        os.open(degraded.path(1), os.O_RDWR | os.O_CREAT)
+    with pytest.raises(FileExistsError):
+        os.open(degraded.path(0), os.O_RDWR | os.O_CREAT)
+    degraded.stop()
+    (gone / degraded.path(1).name).unlink()
+    degraded.start()
+    assert [f["code"] for f in degraded.status()["findings"] if f["code"] == "removed-segments"] == []
+    eventually(lambda: [recorded_identity(disk).get("removed_before", 0) for disk in degraded.disks] == [0, 0, 0])

@@ -35,6 +35,7 @@ spark.stop()
 SHIPPED = {
     "": ["LICENSE", "README.md", "CHANGELOG.md", "SECURITY.md"],
     "docs": [path.name for path in (SOURCE / "docs").glob("*.md")],
+    "docs/runbooks": [path.name for path in (SOURCE / "docs/runbooks").glob("*.md")],
     "docs/reference": [path.name for path in (SOURCE / "docs/reference").glob("*.md")],
     "systemd": [path.name for path in (SOURCE / "systemd").iterdir() if path.is_file()],
     "systemd/broker.service.d": ["commitlogfs.conf"],
@@ -44,6 +45,7 @@ SHIPPED = {
 INSTALLED_IN = {
     "": "doc/commitlogfs",
     "docs": "doc/commitlogfs/docs",
+    "docs/runbooks": "doc/commitlogfs/docs/runbooks",
     "docs/reference": "doc/commitlogfs/docs/reference",
     "systemd": "commitlogfs/systemd",
     "systemd/broker.service.d": "commitlogfs/systemd/broker.service.d",

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from support.flaky_disks import FlakyDisk
+from support.flaky_disks import BadBlocksDisk, FlakyDisk
 from support.loop_disks import DiskFarm, LoopDisk
 from support.pools import MIB, PoolMount
 
@@ -63,14 +63,17 @@ def make_stand(
     disk_bytes: int | None = None,
     sizes: Sequence[int] | None = None,
     flaky: Sequence[int] = (),
+    bad_blocks: Sequence[int] = (),
     **options: Any,
 ) -> Iterator[Stand]:
-    """Disks made, pool described but not yet born. Those whose number (0, 1, ...) is in `flaky` are FlakyDisks."""
+    """Disks made, pool described but not yet born. Those whose number (0, 1, ...) is in `flaky` are FlakyDisks, in
+    `bad_blocks` BadBlocksDisks."""
+    kinds = {**dict.fromkeys(flaky, FlakyDisk), **dict.fromkeys(bad_blocks, BadBlocksDisk)}
     workdir.mkdir(exist_ok=True)
     with DiskFarm(workdir / "disks") as farm:
         wanted = sizes or [disk_bytes] * len(fstypes)
         disks = [
-            farm.add_of(FlakyDisk if number in flaky else LoopDisk, fstype, size)
+            farm.add_of(kinds.get(number, LoopDisk), fstype, size)
             for number, (fstype, size) in enumerate(zip(fstypes, wanted, strict=True))
         ]
         pool = PoolMount(workdir, [disk.path / "commitlog" for disk in disks], segment_size, **options)
@@ -181,6 +184,18 @@ def appending(
     assert (seen.distinct, seen.duplicates, seen.corrupted, seen.skipped) == (totals.sent, 0, 0, 0)
     found = complaints(broker)
     assert not found, "\n".join(found)
+
+
+def slave_of(stand: Stand, distribution: Distribution, master: Broker, directory: Path) -> Broker:
+    """A broker on plain files that replicates the master's log; not started."""
+    directory.mkdir()
+    settings: dict[str, str | int | float | bool] = {
+        "brokerId": 1,
+        "brokerRole": "SLAVE",
+        "brokerName": master.config["brokerName"],
+        "mappedFileSizeCommitLog": stand.pool.segment_size,
+    }
+    return Broker(distribution, stand.names, directory, settings, name="slave")
 
 
 def roll(stand: Stand, count: int = 12) -> list[int]:

@@ -52,6 +52,10 @@ class FlakyDisk(LoopDisk):
         """From now on every read from the device is answered with EIO; what is in memory can still be read."""
         self._reads_fail.touch()
 
+    def bypass_cache(self) -> None:
+        """Reads get what the device has: else the kernel may return a refused write from its cache of the image."""
+        subprocess.run(["losetup", "--direct-io=on", self.device], check=True)
+
     def drop_caches(self) -> None:
         """The kernel has nothing of the disk in memory but what is in use, so that reads go to the device."""
         for device in (self.path.stat().st_dev, self.image.stat().st_dev):
@@ -89,9 +93,8 @@ class FlakyDisk(LoopDisk):
         socket, served = self.directory / "socket", self._serving / "disk"
         self._start(
             *("nbdkit", "--foreground", "--exit-with-parent", "-U", str(socket)),
-            *("--filter=error", "--filter=delay", "file"),
-            *(str(self._store), "error-pwrite=EIO", "error-pwrite-rate=100%"),
-            f"error-pwrite-file={self._writes_fail}",
+            *("--filter=error", "--filter=delay", *self._plugin()),
+            *("error-pwrite=EIO", "error-pwrite-rate=100%", f"error-pwrite-file={self._writes_fail}"),
             *("error-pread=EIO", "error-pread-rate=100%", f"error-pread-file={self._reads_fail}"),
             f"delay-read={self.read_delay_ms}ms",
         )
@@ -99,6 +102,10 @@ class FlakyDisk(LoopDisk):
         self._start("nbdfuse", str(served), f"nbd+unix:///?socket={socket}")
         _await(lambda: served.is_file() and served.stat().st_size == self.size_bytes, "nbdfuse to serve the disk")
         self.image.symlink_to(served)
+
+    def _plugin(self) -> tuple[str, ...]:
+        """nbdkit's plugin, and its arguments."""
+        return "file", str(self._store)
 
     def _start(self, *command: str) -> None:
         log = (self.directory / f"{command[0]}.log").open("wb")
@@ -123,6 +130,46 @@ class SlowDisk(FlakyDisk):
     """Each read of the device takes a while."""
 
     read_delay_ms = 600
+
+
+class BadBlocksDisk(FlakyDisk):
+    """Single blocks of the device cannot be read; writes do not make them well."""
+
+    def __init__(self, directory: Path, fstype: str, size_bytes: int) -> None:
+        super().__init__(directory, fstype, size_bytes)
+        self._bad = directory / "bad"
+
+    def damage(self, name: str, begin: int, end: int) -> None:
+        """These positions of a file, which has one extent, cannot be read any more."""
+        path = self.path / name
+        os.sync()
+        shown = subprocess.run(["filefrag", "-b1", "-v", str(path)], capture_output=True, text=True, check=True)
+        extents = [line.split(":") for line in shown.stdout.splitlines() if line.strip()[:1].isdigit()]
+        assert len(extents) == 1, shown.stdout
+        first = int(extents[0][2].split("..")[0])
+        with self._bad.open("a") as bad:
+            bad.write(f"{first + begin} {first + end}\n")
+        self.drop_caches()
+
+    def mend(self) -> None:
+        """All of them can be read again."""
+        self._bad.write_text("")
+
+    def _plugin(self) -> tuple[str, ...]:
+        self._bad.touch()
+        is_bad = (
+            f"while read -r b e; do [ $4 -lt $e ] && [ $(($4 + $3)) -gt $b ] && "
+            f"{{ echo EIO bad block >&2; exit 1; }}; done <{self._bad}"
+        )
+        return (
+            "eval",
+            f"get_size=echo {self.size_bytes}",
+            f"pread={is_bad}; dd iflag=skip_bytes,count_bytes if={self._store} skip=$4 count=$3 status=none",
+            f"pwrite=dd oflag=seek_bytes conv=notrunc of={self._store} seek=$4 status=none",
+            "can_write=exit 0",
+            "can_flush=exit 0",
+            "flush=exit 0",
+        )
 
 
 def _await(condition: Callable[[], bool], what: str) -> None:

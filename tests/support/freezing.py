@@ -12,12 +12,12 @@ FROZEN_AT_MOST_S = 20
 
 
 @contextmanager
-def frozen(disk: LoopDisk) -> Iterator[Callable[[], None]]:
+def frozen(disk: LoopDisk, at_most_s: float = FROZEN_AT_MOST_S) -> Iterator[Callable[[], None]]:
     """Freeze a disk; the value thaws it early. Never leaves it frozen: a watchman of its own process thaws it
     even when this process hangs in it, beyond the reach of any signal."""
     thaw_command = ["fsfreeze", "-u", str(disk.path)]
     watchman = subprocess.Popen(
-        ["sh", "-c", f'sleep {FROZEN_AT_MOST_S}; exec "$@"', "watchman", *thaw_command], start_new_session=True
+        ["sh", "-c", f'sleep {at_most_s}; exec "$@"', "watchman", *thaw_command], start_new_session=True
     )
     try:
         subprocess.run(["fsfreeze", "-f", str(disk.path)], check=True)

@@ -61,6 +61,8 @@ def mkfs_available(fstype: str) -> bool:
 class LoopDisk:
     """One disk. `path` is the directory it is mounted at (on ext4 with a `lost+found` in it)."""
 
+    MKFS_OPTIONS: tuple[str, ...] = ()
+
     def __init__(self, directory: Path, fstype: str, size_bytes: int) -> None:
         self.directory = directory
         self.fstype = fstype
@@ -81,7 +83,7 @@ class LoopDisk:
             disk.path.mkdir()
             with disk.image.open("wb") as image:
                 image.truncate(size_bytes)
-            _run(*_MKFS[fstype], label[:_MAX_LABEL], str(disk.image))
+            _run(*_MKFS[fstype], label[:_MAX_LABEL], *cls.MKFS_OPTIONS, str(disk.image))
             disk.mount()
         except BaseException:
             disk.destroy()
@@ -158,6 +160,13 @@ class LoopDisk:
         """Unmount it and delete its directory, image included."""
         self.unmount()
         shutil.rmtree(self.directory)
+
+
+class LargeBlockDisk(LoopDisk):
+    """An ext4 disk with blocks as on a large one, so that a directory can have the identity of a pool of many
+    disks."""
+
+    MKFS_OPTIONS = ("-b", "4096")
 
 
 Kind = TypeVar("Kind", bound=LoopDisk)

@@ -10,6 +10,7 @@ import trio
 
 from commitlogfs.fusefs.disks.background import BackgroundSync
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.disks.member_records import MemberRecords
 from commitlogfs.fusefs.disks.reminders import Reminders
 from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
 from commitlogfs.fusefs.files.backing_attributes import BackingAttributes
@@ -21,10 +22,13 @@ from commitlogfs.fusefs.files.handles import Handles
 from commitlogfs.fusefs.files.name_changes import NameChanges
 from commitlogfs.fusefs.files.removal import Removals
 from commitlogfs.fusefs.files.resizing import Resizing
+from commitlogfs.fusefs.integrity.lost_writes import LostWrites
+from commitlogfs.fusefs.integrity.verdicts import Verdicts
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.fusefs.kernel.observer import SilentObserver
 from commitlogfs.fusefs.moves.mover import Mover
+from commitlogfs.fusefs.moves.salvaged import Salvaged
 from commitlogfs.fusefs.moves.sources import Sources
 from commitlogfs.store.disks.directories import DiskSpec
 from commitlogfs.store.disks.identity import RootAttributes
@@ -32,6 +36,7 @@ from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.allocate import Owner
 from commitlogfs.store.placement import POLICIES
 from commitlogfs.store.pool import birth
+from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.pool.open import open_pool
 from commitlogfs.store.thresholds import Thresholds
@@ -39,6 +44,17 @@ from commitlogfs.store.thresholds import Thresholds
 SIZE = 4096
 """Size of a segment."""
 OURS = Owner(os.geteuid(), os.getegid(), 0o644)
+
+
+def segment(parts: "Parts", index: int) -> Segment:
+    found = parts.commitlog.find_name(name_of(index))
+    assert found is not None
+    return found
+
+
+def place(parts: "Parts", index: int) -> Path:
+    """The file of a segment on its disk."""
+    return parts.directories[segment(parts, index).disk - 1] / name_of(index).decode()
 
 
 def name_of(index: int) -> bytes:
@@ -80,13 +96,27 @@ class Parts:
         self.backing = Backing(observer)
         self.disks: dict[DiskNumber, DiskFiles] = files_of_disks(commitlog.disks.values(), self.threads, observer)
         self.to_free = Reminders(commitlog.disks)
-        self.handles = Handles(commitlog, self.disks, self.backing, self.to_free)
+        members = MemberRecords(commitlog, self.threads)
+        self.verdicts = Verdicts(commitlog, self.threads)
+        self.lost_writes = LostWrites(commitlog, self.threads, observer, members, self.verdicts)
+        self.handles = Handles(commitlog, self.disks, self.backing, self.to_free, self.lost_writes.release)
         self.attributes = BackingAttributes(commitlog, self.disks, self.handles)
         self.changes = NameChanges(commitlog, self.disks, self.background)
         self.sources = Sources(
             commitlog, self.disks, self.changes, self.handles, self.backing, self.to_free, self.kernel.invalidate
         )
-        self.mover = Mover(commitlog, self.disks, self.threads, self.changes, self.sources, self.kernel.invalidate)
+        salvaged = Salvaged(commitlog, self.threads)
+        invalidate = self.kernel.invalidate
+        self.mover = Mover(
+            commitlog,
+            self.disks,
+            self.threads,
+            self.changes,
+            self.sources,
+            salvaged,
+            self.verdicts,
+            invalidate,
+        )
         self.removals = Removals(
             commitlog,
             self.disks,

@@ -34,8 +34,11 @@ class PoolMount:
     disk_settings: dict[int, dict[str, str]] = field(default_factory=dict)
     thresholds: dict[str, str] = field(default_factory=dict)
     retention: dict[str, str] = field(default_factory=dict)
+    scrub: dict[str, str] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
     """Further environment of the daemon."""
+    launcher: Sequence[str] = ()
+    """A command that starts the daemon, in whose place it runs."""
     daemon: subprocess.Popen[bytes] | None = None
     _log_start: int = 0
 
@@ -70,7 +73,8 @@ class PoolMount:
     def write_config(self) -> None:
         lines = [f'mountpoint = "{self.mountpoint}"', f"segment_size = {self.segment_size}"]
         lines += [f"{key} = {value}" for key, value in self.settings.items()]
-        for table, values in (("thresholds", self.thresholds), ("retention", self.retention)):
+        tables = {"thresholds": self.thresholds, "retention": self.retention, "scrub": self.scrub}
+        for table, values in tables.items():
             if values:
                 lines += [f"[{table}]", *(f"{key} = {value}" for key, value in values.items())]
         for index, disk in enumerate(self.disks):
@@ -103,7 +107,7 @@ class PoolMount:
         with self.log_path.open("ab") as log:
             self._log_start = log.tell()
             self.daemon = subprocess.Popen(
-                [*COMMAND, "mount", "-v", *(options or ("--no-keeper",)), str(self.config)],
+                [*self.launcher, *COMMAND, "mount", "-v", *(options or ("--no-keeper",)), str(self.config)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -199,8 +203,9 @@ class PoolMount:
     def disk_of(self, index: int) -> int:
         """Position (0 ...) of the disk that holds segment `index`; exactly one must."""
         name = segment_name(index, self.segment_size)
-        (found,) = [number for number, disk in enumerate(self.disks) if (Path(disk) / name).exists()]
-        return found
+        holders = [number for number, disk in enumerate(self.disks) if (Path(disk) / name).exists()]
+        assert len(holders) == 1, holders
+        return holders[0]
 
 
 def segment_bytes(index: int, length: int) -> bytes:

@@ -1,8 +1,10 @@
 """RocketMQ records built by hand, field by field, from the documented layout: nothing of ours is used."""
 
+import itertools
 import socket
 import struct
 import zlib
+from typing import Any
 
 V1 = 0xDAA320A7
 V2 = 0xDAA320AB
@@ -53,6 +55,18 @@ def make_record(
 def make_blank(size: int) -> bytes:
     """The blank record, which fills the rest of a segment: only its first 8 bytes are defined."""
     return struct.pack(">II", size, BLANK)
+
+
+def make_sealed(base_offset: int, size: int, **fields: Any) -> bytes:
+    """The content of a whole sealed segment, with bodies of different lengths. `fields`: as for make_record."""
+    content = bytearray()
+    for number in itertools.count():
+        body = bytes([number % 251]) * (100 + 37 * (number % 100))
+        record = make_record(base_offset + len(content), body=body, queue_offset=number, **fields)
+        if len(content) + len(record) + 8 > size:
+            break
+        content += record
+    return bytes(content + make_blank(size - len(content))).ljust(size, b"\0")
 
 
 def _host(host: tuple[str, int]) -> bytes:

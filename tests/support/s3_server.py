@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from support.waiting import eventually
 
@@ -46,6 +47,20 @@ def s3_server(directory: Path) -> Iterator[str]:
     finally:
         server.terminate()
         server.wait()
+
+
+def bucket_of(endpoint: str) -> Any:
+    """pyarrow's filesystem of the server."""
+    from pyarrow import fs
+
+    return fs.S3FileSystem(
+        access_key="key",
+        secret_key="secret",  # noqa: S106 - moto's
+        region="us-east-1",
+        scheme="http",
+        endpoint_override=endpoint,
+        allow_bucket_creation=True,
+    )
 
 
 def uri(endpoint: str, bucket: str, path: str = "") -> str:

@@ -107,8 +107,10 @@ class VersionedMount(KeptMount):
         return events(self.pool, name, **fields)
 
     def wait_ready(self, count: int) -> None:
-        """Until the keeper has seen `count` daemons get ready."""
+        """Until the keeper has seen `count` daemons get ready. Keeper and daemon write to one log: the line of a
+        daemon may appear after that of the keeper about it."""
         eventually(lambda: len(self.events("daemon_ready")) >= count, 40)
+        eventually(lambda: len(self.events("ready")) >= count)
         self.daemon = self._daemon_pid()
 
     def let_go_on(self, event: str) -> str:

@@ -23,7 +23,8 @@ def mode(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def keep(make_pool: Callable[..., PoolMount]) -> Iterator[Callable[..., KeptMount]]:
-    """Makes a kept mount of a new pool; the arguments are make_pool's. Started."""
+    """Makes a kept mount of a new pool; the arguments are make_pool's, and `prepare`, which is called before the
+    first daemon starts. Started."""
     yield from _started(make_pool, KeptMount)
 
 
@@ -44,9 +45,12 @@ def _started(
 ) -> Iterator[Callable[..., Kind]]:
     mounts: list[Kind] = []
 
-    def make(*arguments: object, **options: object) -> Kind:
+    def make(
+        *arguments: object, prepare: Callable[[PoolMount], None] = lambda _pool: None, **options: object
+    ) -> Kind:
         mount = kind(make_pool(*arguments, **options))
         mounts.append(mount)
+        prepare(mount.pool)
         mount.start()
         return mount
 

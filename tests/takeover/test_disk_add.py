@@ -16,6 +16,7 @@ from support.kept import KeptMount
 from support.pools import PoolMount, segment_bytes
 from support.waiting import eventually
 
+from commitlogfs.mount.location import control_socket
 from commitlogfs.store import layout
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
@@ -86,6 +87,7 @@ def test_the_next_segments_use_the_new_disk(kept: KeptMount) -> None:
     assert ran.status == 0, ran.err
     assert ran.out == f"{pool.name}: {directory} is disk 4 of the pool; the next segments use it\n"
     require_complete(pool, directory)
+    assert "disk-joins" not in [finding["code"] for finding in pool.ask("status")["findings"]]
     assert os.pread(open_before, 4096, 0) == segment_bytes(0, 4096)
     os.close(open_before)
     pool.make_segments(range(3, 11))
@@ -135,6 +137,32 @@ def test_a_disk_that_the_configuration_names_already_is_added(kept: KeptMount) -
     assert pool.cli("restart", pool.name).status == 4
     ran = add(pool, directory)
     assert ran.status == 0, ran.err
+    require_complete(pool, directory)
+
+
+def test_the_configuration_is_edited_by_hand_meanwhile(kept: KeptMount, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = kept.pool
+    directory = new_directory(pool)
+    edited = pool.config.read_text() + "# by hand\n"
+    answer = control_socket.ask
+
+    def ask(path: Path, verb: str, *arguments: Any, **request: Any) -> dict[str, Any]:
+        answered = answer(path, verb, *arguments, **request)
+        if verb == "disk-prepare" and not request.get("dry_run"):
+            assert layout.XATTR_JOINING in os.listxattr(directory)
+            pool.config.write_text(edited)
+        return answered
+
+    with monkeypatch.context() as patch:
+        patch.setattr(control_socket, "ask", ask)
+        ran = add(pool, directory)
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err == (
+        f"commitlogfs: {pool.config}: another program has changed it meanwhile; repeat the command\n"
+    )
+    require_untouched(pool, directory, edited)
+    assert kept.newest_daemon() == kept.daemon
+    assert add(pool, directory).status == 0
     require_complete(pool, directory)
 
 

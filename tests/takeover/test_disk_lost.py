@@ -1,13 +1,19 @@
 """`commitlogfs disk remove --lost`: a dead disk is given up, and the log goes on without it."""
 
+import contextlib
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.kept import KeptMount
 from support.pools import MIB, PoolMount
 from support.waiting import eventually
+
+from commitlogfs.console.errors import UnreachableError
+from commitlogfs.mount.location import control_socket
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
@@ -41,6 +47,14 @@ def without(pool: PoolMount, index: int) -> None:
     pool.disks = [disk for number, disk in enumerate(pool.disks) if number != index]
 
 
+def member_metrics(pool: PoolMount) -> dict[str, int]:
+    """The metrics of disks that are not there, and of accepted losses."""
+    found = re.findall(
+        r"commitlogfs_(?:members|log)_(missing|lagging|given_up|accepted_gaps)\{.*\} (\d+)", pool.metrics()
+    )
+    return {name: int(value) for name, value in found}
+
+
 def indexes(pool: PoolMount) -> list[int]:
     return sorted(int(name) // MIB for name in os.listdir(pool.mountpoint))
 
@@ -62,9 +76,9 @@ def test_the_newest_segment_is_lost_while_nothing_is_mounted(kept: KeptMount) ->
     assert refused.status == 4
     assert "[newest-segment-missing]" in refused.err
     shown = give_up(pool, 3, "--dry-run")
-    assert f"disk 3 ({pool.disks[2]}) is given up, with 3.0 MiB of the log, in 3 ranges of offsets:\n" in shown
+    assert f"test: Giving up disk 3 ({pool.disks[2]}) loses 3.0 MiB of the log, in 3 ranges of offsets:\n" in shown
     assert "  2,097,152 to 3,145,728\n" in shown
-    assert "a broker that is started anew gives log offsets from 8,388,608 on to other messages" in shown
+    assert "a broker that restarts gives log offsets from 8,388,608 on to other messages" in shown
     assert pool.cli("mount", pool.config).status == 4
     out = give_up(pool, pool.disks[2], "--yes")
     assert out == f"test: disk 3 ({pool.disks[2]}) is given up, and its gaps are accepted losses; mount it\n"
@@ -80,6 +94,11 @@ def test_the_newest_segment_is_lost_while_nothing_is_mounted(kept: KeptMount) ->
     )
     assert [given["path"] for given in status["members"]["given_up"]] == [str(lost)]
     assert "with 2 gaps of disks that were given up" in pool.cli("status", pool.name).out
+    shown = pool.cli("map", pool.name).out
+    assert ", 2 gaps of disks that were given up\n" in shown
+    assert f"gap: 1 segment missing from {2 * MIB:020d} on, lost with a disk that was given up" in shown
+    assert "bring back" not in shown
+    assert pool.cli("map", pool.name, "--json").json()["accepted_gaps"] == [[2 * MIB, 3 * MIB], [5 * MIB, 6 * MIB]]
     checked = pool.cli("check", pool.name).out
     assert "[accepted-loss]" in checked
     assert "[gap]" not in checked
@@ -102,6 +121,7 @@ def test_a_missing_disk_of_a_degraded_mount(kept: KeptMount) -> None:
     pool.settings["on_missing"] = '"degraded"'
     pool.start("--watchdog", "0")
     assert pool.status()["degraded"]
+    assert member_metrics(pool) == {"missing": 1, "lagging": 0, "given_up": 0, "accepted_gaps": 0}
     held = os.open(pool.path(0), os.O_RDONLY)
     out = give_up(pool, 3, "--yes", "--json")
     assert '"lost": [[2097152, 3145728], [5242880, 6291456], [8388608, 9437184]], "used_again_from": null' in out
@@ -109,6 +129,10 @@ def test_a_missing_disk_of_a_degraded_mount(kept: KeptMount) -> None:
     without(pool, 2)
     status = pool.status()
     assert (status["degraded"], status["missing_disks"], status["segments"]["accepted_gaps"]) == (False, [], 3)
+    eventually(
+        lambda: member_metrics(pool) == {"missing": 0, "lagging": 0, "given_up": 1, "accepted_gaps": 3},
+        shown=pool.metrics,
+    )
     pool.make_segments([11, 12])
     del pool.settings["on_missing"]
     pool.cli("umount", pool.mountpoint)
@@ -116,6 +140,92 @@ def test_a_missing_disk_of_a_degraded_mount(kept: KeptMount) -> None:
     pool.daemon.wait(30)
     pool.start("--watchdog", "0")
     assert indexes(pool) == [0, 1, 3, 4, 6, 7, 9, 10, 11, 12]
+
+
+def test_a_refused_restart_names_only_what_refuses_it(kept: KeptMount) -> None:
+    """A degraded mount tolerates the missing disk and its gaps, but not that the newest segment is lost."""
+    pool = kept.pool
+    pool.settings["on_missing"] = '"degraded"'
+    pool.write_config()
+    hide(pool, 2)
+    ran = pool.cli("restart", pool.name)
+    assert ran.status == 4
+    assert "[newest-segment-missing]" in ran.err
+    assert "[gap]" not in ran.err
+    assert "[disk-missing]" not in ran.err
+
+
+def test_the_daemon_dies_before_it_answers(kept: KeptMount, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has recorded the change, so the configuration must not name the disk again."""
+    pool = kept.pool
+    pool.make_segments([9, 10])
+    pool.settings["on_missing"] = '"degraded"'
+    pool.write_config()
+    hide(pool, 2)
+    assert pool.cli("restart", pool.name).status == 0
+    answer = control_socket.ask
+
+    def ask(path: Path, verb: str, *arguments: Any, **request: Any) -> dict[str, Any]:
+        answered = answer(path, verb, *arguments, **request)
+        if verb == "disk-give-up" and not request.get("dry_run"):
+            kept.newest_daemon()
+            kept.replace()
+            raise UnreachableError("the connection was closed")
+        return answered
+
+    with monkeypatch.context() as patch:
+        patch.setattr(control_socket, "ask", ask)
+        assert pool.cli("disk", "remove", 3, pool.name, "--lost", "--yes").status == 3
+    without(pool, 2)
+    del pool.settings["on_missing"]
+    pool.write_config()
+    assert pool.cli("restart", pool.name).status == 0
+    assert not pool.status()["degraded"]
+
+
+@pytest.mark.parametrize("is_mounted", [True, False], ids=["mounted", "unmounted"])
+def test_the_source_of_a_lost_copy_is_the_segment_again(kept: KeptMount, is_mounted: bool) -> None:
+    """A broker has it open, so it is still on the disk that it was moved from when the disk of the copy dies."""
+    pool = kept.pool
+    pool.make_segments(range(9, 12))
+    index = 4
+    source = pool.disks[pool.disk_of(index)]
+    with pool.path(index).open("r+b") as file:
+        file.write(b"a message")
+    held = os.open(pool.path(index), os.O_RDWR)
+    assert pool.cli("disk", "drain", "--rate", "1GiB", source, pool.name).status == 0
+    eventually(lambda: pool.disks[pool.disk_of(index)] != source, 20)
+    number = pool.disk_of(index)
+    pool.make_segments(range(12, 15))
+    eventually(lambda: pool.ask("status")["moves"]["current"] is None, 20)
+    assert pool.cli("disk", "cancel", source, pool.name).status == 0
+    # The newest segments stay, so that a mount without that disk is possible.
+    assert pool.cli("disk", "cordon", number + 1, pool.name).status == 0
+    pool.make_segments(range(15, 18))
+    pool.settings["on_missing"] = '"degraded"'
+    pool.write_config()
+    kept.kill()
+    if not is_mounted:
+        pool.kill()
+        with contextlib.suppress(OSError):  # the mount is dead
+            os.close(held)
+        assert pool.cli("umount", pool.mountpoint).status == 0
+    hide(pool, number)
+    if is_mounted:
+        kept.go_on()
+        eventually(lambda: pool.ask("status")["missing_disks"] == [str(pool.disks[number])])
+        assert index not in indexes(pool)
+    give_up(pool, number + 1, "--yes")
+    without(pool, number)
+    if not is_mounted:
+        pool.start("--watchdog", "0")
+    eventually(lambda: index in indexes(pool), 30)
+    assert pool.path(index).read_bytes().startswith(b"a message")
+    assert (source / pool.path(index).name).exists()
+    eventually(lambda: not [gap for gap in pool.status()["segments"]["gaps"] if gap[0] == index * MIB])
+    if is_mounted:
+        os.close(held)
+    assert "event=put_back" in pool.log_path.read_text()
 
 
 def test_another_gap_still_refuses_a_mount(kept: KeptMount) -> None:
@@ -136,6 +246,13 @@ def test_a_disk_that_works_is_not_given_up(kept: KeptMount) -> None:
     assert ran.status == 4
     assert f"{pool.disks[0]}: is rw, not lost; cordon it" in ran.err
     assert (pool.config.read_text(), pool.status()["members"]) == before
+    assert pool.cli("disk", "drain", 1, pool.name, "--by-expiry").status == 0
+    ran = pool.cli("disk", "remove", 1, pool.name, "--lost", "--yes")
+    assert ran.status == 4
+    assert (
+        "is draining, not lost; wait until it is empty and use `disk remove`, or detach it if it is dead" in ran.err
+    )
+    assert pool.cli("disk", "cancel", 1, pool.name).status == 0
     end(kept)
     ran = pool.cli("disk", "remove", 1, pool.config, "--lost", "--yes")
     assert ran.status == 4
@@ -149,7 +266,10 @@ def test_nobody_is_asked_without_a_terminal(kept: KeptMount) -> None:
     hide(pool, 2)
     ran = pool.cli("disk", "remove", 3, pool.config, "--lost")
     assert ran.status == 2
-    assert "add --yes" in ran.err
+    assert ran.err.endswith(
+        "commitlogfs: standard input is not a terminal, so the loss cannot be confirmed; read what is lost with "
+        "--dry-run, then add --yes\n"
+    )
     assert pool.cli("mount", pool.config).status == 4
 
 

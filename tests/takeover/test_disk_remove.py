@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.freezing import frozen
@@ -12,6 +13,7 @@ from support.loop_disks import DiskFarm
 from support.pools import PoolMount
 from support.waiting import eventually
 
+from commitlogfs.mount.location import control_socket
 from commitlogfs.store import layout
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
@@ -44,6 +46,32 @@ def require_removed(pool: PoolMount, directory: Path) -> None:
     assert str(directory) not in pool.config.read_text()
     assert not pool.status()["degraded"]
     pool.disks = rest
+
+
+def test_the_configuration_is_edited_by_hand_meanwhile(kept: KeptMount, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = kept.pool
+    edited = pool.config.read_text() + "# by hand\n"
+    answer = control_socket.ask
+
+    def ask(path: Path, verb: str, *arguments: Any, **request: Any) -> dict[str, Any]:
+        answered = answer(path, verb, *arguments, **request)
+        if verb == "disk-leave" and not request.get("dry_run"):
+            pool.config.write_text(edited)
+        return answered
+
+    with monkeypatch.context() as patch:
+        patch.setattr(control_socket, "ask", ask)
+        ran = pool.cli("disk", "remove", 4, pool.name)
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err == (
+        f"commitlogfs: {pool.config}: another program has changed it meanwhile; repeat the command\n"
+    )
+    assert pool.config.read_text() == edited
+    assert pool.status()["disks"][3]["state"] == "cordoned"
+    assert kept.newest_daemon() == kept.daemon
+    ran = pool.cli("disk", "remove", 4, pool.name)
+    assert ran.status == 0, ran.err
+    require_removed(pool, pool.disks[3])
 
 
 def test_an_empty_disk_leaves_and_can_come_back(kept: KeptMount) -> None:
@@ -91,6 +119,29 @@ def test_a_disk_that_holds_segments_stays(kept: KeptMount) -> None:
     assert ran.status == 1
     assert ran.out.startswith(f"test: {pool.disks[0]}: holds 2 segments and 0 other files; open there: ")
     assert f" (pid {os.getpid()}): 1 file" in ran.out
+    assert ran.out.endswith("; run `disk drain`\n")
+    assert pool.cli("disk", "drain", "--by-expiry", 1, pool.name).status == 0
+    assert "run `disk drain`" not in pool.cli("disk", "safe-to-remove", 1, pool.name).out
+
+
+def test_a_failed_disk_that_holds_segments_is_given_up_or_saved(
+    disk_farm: DiskFarm, keep: Callable[..., KeptMount]
+) -> None:
+    disks = [disk_farm.add() for _ in range(3)]
+    for disk in disks:
+        (disk.path / "commitlog").mkdir(mode=0o700)
+    kept = keep(disks=[disk.path / "commitlog" for disk in disks], retention={"interval": '"1s"'})
+    pool = kept.pool
+    pool.make_segments(range(6))
+    disks[0].turn_read_only()
+    pool.make_segments(range(6, 9))
+    eventually(lambda: pool.status()["disks"][0]["state"] == "failed", 20)
+    ran = pool.cli("disk", "remove", 1, pool.name)
+    assert ran.status == 4
+    assert ran.err.startswith(
+        f"commitlogfs: test: {pool.disks[0]}: holds segments (2); give it up with `disk remove --lost`, or "
+        "`disk drain --failing` it, and remove it when it is empty"
+    )
 
 
 def test_a_removed_segment_that_is_still_open_holds_its_disk(kept: KeptMount) -> None:
@@ -108,6 +159,7 @@ def test_a_removed_segment_that_is_still_open_holds_its_disk(kept: KeptMount) ->
         "path": str(pool.disks[0]),
         "segments": 0,
         "held": 0,
+        "left_behind": 0,
         "other_files": 1,
         "users": [{"pid": os.getpid(), "command": "python", "files": 1}],
         "safe": False,
@@ -137,6 +189,25 @@ def test_the_last_disk_that_takes_segments_stays(keep: Callable[..., KeptMount])
     assert pool.cli("disk", "remove", 2, pool.name).status == 0
     ran = pool.cli("disk", "remove", 1, pool.name)
     assert ran.status == 4
+
+
+def test_no_disk_leaves_while_another_one_is_missing(kept: KeptMount) -> None:
+    """The next daemon would not drop it, and miss it, too."""
+    pool = kept.pool
+    pool.settings["on_missing"] = '"degraded"'
+    pool.write_config()
+    away = pool.disks[pool.disk_of(1)]  # not the newest segment
+    away.rename(away.with_name("away"))
+    assert pool.cli("restart", pool.name).status == 0
+    before = (pool.config.read_text(), pool.status()["members"], pool.status()["disks"])
+    ran = pool.cli("disk", "remove", 4, pool.name)
+    assert ran.status == 4
+    assert f"{pool.disks[3]}: cannot leave while another disk is missing ({away})" in ran.err
+    assert (pool.config.read_text(), pool.status()["members"], pool.status()["disks"]) == before
+    away.with_name("away").rename(away)
+    assert pool.cli("restart", pool.name).status == 0
+    assert pool.cli("disk", "remove", 4, pool.name).status == 0
+    require_removed(pool, pool.disks[3])
 
 
 def test_told_to_leave_but_still_configured_it_is_served_and_can_stay(kept: KeptMount) -> None:

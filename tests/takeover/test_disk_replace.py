@@ -5,8 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.filling import fill_to
 from support.kept import KeptMount
-from support.pools import PoolMount
+from support.loop_disks import DiskFarm
+from support.pools import MIB, PoolMount
 from support.waiting import eventually
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
@@ -96,10 +98,13 @@ def test_a_missing_disk_is_given_up(keep: Callable[..., KeptMount]) -> None:
     new = new_directory(pool)
     ran = pool.cli("disk", "replace", number + 1, new, pool.name, "--dry-run")
     assert ran.status == 0, ran.err
-    assert "is lost" in ran.out or "lost" in ran.out
+    assert f"Giving up disk {number + 1} (" in ran.out
+    assert ran.out.endswith(f"{new} would become disk 4 of the pool.\n")
+    planned = pool.cli("disk", "replace", number + 1, new, pool.name, "--dry-run", "--json").json()
+    assert planned["joins"] == {"number": 4, "path": str(new)}
     assert pool.status()["degraded"]
     ran = pool.cli("disk", "replace", number + 1, new, pool.name)
-    assert (ran.status, "nobody can be asked here" in ran.err) == (2, True)
+    assert (ran.status, "the loss cannot be confirmed" in ran.err) == (2, True)
     ran = pool.cli("disk", "replace", number + 1, new, pool.name, "--yes")
     assert ran.status == 0, ran.err
     assert ran.out.endswith(f"is given up, and {new} is disk 4 of the pool\n")
@@ -121,9 +126,57 @@ def test_refusals_change_nothing(kept: KeptMount) -> None:
     (new / "photo.jpg").touch()
     ran = pool.cli("disk", "replace", 2, new, pool.name)
     assert (ran.status, "photo.jpg" in ran.err) == (4, True)
+    other = pool.workdir / "of-another-pool"
+    assert pool.cli("init", "--disks", other).status == 0
+    ran = pool.cli("disk", "replace", 2, other, pool.name)
+    assert (ran.status, f"{other}: is a disk of pool " in ran.err, ran.err.count("\n")) == (4, True, 1)
     ran = pool.cli("disk", "replace", 9, pool.workdir / "other", pool.name, "--yes")
     assert (ran.status, "no disk of this number" in ran.err) == (4, True)
     ran = pool.cli("disk", "replace", 2, pool.workdir / "other", pool.name, "--rate", "slow")
     assert ran.status == 2
     assert (pool.config.read_text(), pool.ask("status")["members"]) == before
     assert not (pool.workdir / "other").exists()
+
+
+def test_repeated_after_an_interruption_it_continues(kept: KeptMount) -> None:
+    """The new disk has joined, and the old one drains; the command that was to wait for the end was interrupted."""
+    pool = kept.pool
+    new = new_directory(pool)
+    assert pool.cli("disk", "replace", 2, new, pool.name).status == 0
+    before = pool.ask("status")["members"]["generation"]
+    ran = pool.cli("disk", "replace", 2, new, pool.name, "--dry-run")
+    assert (ran.status, f"{new} is disk 4 already, and {pool.disks[1]} drains" in ran.out) == (0, True)
+    assert pool.ask("status")["members"]["generation"] == before
+    pool.make_segments(range(COUNT, COUNT + 4))
+    ran = pool.cli("disk", "replace", 2, new, pool.name, "--wait")
+    assert ran.status == 0, ran.err
+    assert [disk["number"] for disk in pool.ask("status")["disks"]] == [1, 3, 4]
+    ran = pool.cli("disk", "replace", 1, new, pool.name)
+    assert (ran.status, "is disk 4 of this pool already; to empty" in ran.err) == (4, True)
+
+
+def test_a_smaller_disk_that_cannot_take_what_it_must_is_refused(
+    disk_farm: DiskFarm, keep: Callable[..., KeptMount]
+) -> None:
+    """Said with figures, before anything changes: what is to move, and the room for it on all disks together."""
+    disks = [disk_farm.add("ext4", 64 * MIB) for _ in range(2)]
+    small = disk_farm.add("ext4", 8 * MIB).path / "commitlog"
+    directories = [disk.path / "commitlog" for disk in disks]
+    for directory in directories:
+        directory.mkdir()
+    kept = keep(disks=directories)
+    pool = kept.pool
+    pool.make_segments(range(40))
+    fill_to(disks[0].path, 84)
+    eventually(lambda: pool.ask("status")["disks"][0]["used_percent"] > 83)
+    count = pool.ask("status")["disks"][1]["segments"]
+    before = (pool.config.read_text(), pool.ask("status")["members"])
+    for options in ((), ("--dry-run",)):
+        ran = pool.cli("disk", "replace", 2, small, pool.name, *options)
+        assert ran.status == 4
+        assert ran.err.count("\n") == 1
+        assert f"{directories[1]}: {count} segments ({count * MIB:,} bytes) would have to go to the " in ran.err
+        assert "bytes) below their `force` threshold; give a larger disk" in ran.err
+    assert (pool.config.read_text(), pool.ask("status")["members"]) == before
+    assert not small.exists() or not os.listxattr(small)
+    assert pool.ask("status")["moves"]["bytes"] == 0

@@ -86,6 +86,26 @@ def test_trouble_of_a_disk_is_kept_and_forgotten(daemons, is_failing):
     assert not third.disk.is_troubled
 
 
+def test_findings_of_checks_are_kept_and_forgotten(daemons):
+    first = daemons()
+    since_s = time.monotonic() - 20
+    health.record_silence(first.disk, since_s, time.monotonic())
+    health.record_unreadable(first.commitlog.disks[DiskNumber(2)], "Input/output error")
+    first.memory.save()
+    second = daemons()
+    second.memory.restore()
+    assert (second.disk.is_unresponsive, second.disk.is_unreadable) == (True, False)
+    assert second.disk.suspected_since_s == pytest.approx(since_s, abs=1)
+    other = second.commitlog.disks[DiskNumber(2)]
+    assert (other.is_unresponsive, other.is_unreadable, other.is_troubled) == (False, True, False)
+    health.record_answer(second.disk)
+    health.record_unreadable(other, "")
+    second.memory.save()
+    third = daemons()
+    third.memory.restore()
+    assert not any(disk.is_unresponsive or disk.is_unreadable for disk in third.commitlog.disks.values())
+
+
 def test_a_successor_counts_on_after_removals_in_vain(daemons):
     first = daemons()
     now_s = time.monotonic()

@@ -36,7 +36,7 @@ def daemon(parts: Parts, memory: Backing, jump_s: float) -> Retention:
     """Another one of the same mount."""
     observer = SilentObserver()
     usage = UsageMonitor(parts.commitlog, parts.threads, observer)
-    probes = DiskProbes(parts.commitlog, parts.threads, observer)
+    probes = DiskProbes(parts.commitlog, parts.threads, observer, nothing_to_save)
     return Retention(
         BY_AGE,
         parts.commitlog,
@@ -53,6 +53,10 @@ def daemon(parts: Parts, memory: Backing, jump_s: float) -> Retention:
 
 
 async def no_look() -> None:
+    pass
+
+
+def nothing_to_save() -> None:
     pass
 
 

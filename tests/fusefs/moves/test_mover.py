@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import trio
-from support.pooled import Parts, make, name_of, open_parts
+from support.pooled import Parts, make, name_of, open_parts, segment
 
-from commitlogfs.fusefs.moves.mover import NEWEST_KEPT, MoveStoppedError
+from commitlogfs.fusefs.moves.mover import MoveStoppedError
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import StoreError, UncertainPublishError
 from commitlogfs.store.files import durable
-from commitlogfs.store.pool.catalog import Segment
+from commitlogfs.store.pool.catalog import NEWEST_KEPT
 
 COUNT = 8
 
@@ -30,12 +30,6 @@ def parts(workdir: Path) -> Iterator[Parts]:
 
 def place(parts: Parts, index: int) -> Path:
     (found,) = [d / name_of(index).decode() for d in parts.directories if (d / name_of(index).decode()).exists()]
-    return found
-
-
-def segment(parts: Parts, index: int) -> Segment:
-    found = parts.commitlog.find_name(name_of(index))
-    assert found is not None
     return found
 
 

@@ -16,7 +16,7 @@ from commitlogfs.mount.cli import app
 from commitlogfs.mount.config import model as config_module
 
 VERBS = ["init", "adopt", "mount", "umount", "restart", "ready", "status", "map", "locate", "read", "check"]
-VERBS += ["doctor", "bench", "reopen-logs"]
+VERBS += ["doctor", "bench", "reopen-logs", "restore"]
 USAGE, UNREACHABLE = 2, 3
 
 
@@ -119,6 +119,10 @@ def cli(monkeypatch, tmp_path):
         ("bench --size 5", USAGE, "--size: 5 is not a multiple"),
         ("bench --body many", USAGE, "--body: 'many' is not a size"),
         ("bench --rounds 0", USAGE, "--rounds"),
+        ("rebalance plan", UNREACHABLE, "no mount is running"),
+        ("rebalance start nobody", USAGE, "nobody: no such mount or configuration"),
+        ("rebalance cancel good.toml", UNREACHABLE, "good: no daemon is running"),
+        ("rebalance status --rate 5", USAGE, "No such option"),
         ("config check absent.toml", USAGE, "no such file"),
     ],
 )

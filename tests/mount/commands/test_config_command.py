@@ -132,6 +132,17 @@ def test_show_retention_as_it_loads_again(invoke, file, retention, lines):
     assert as_json["reserved"] == (36 * 3600 if "reserved" in retention else None)
 
 
+def test_show_scrub_as_it_loads_again(invoke, file):
+    assert '[scrub]\nevery = "7d"  # default\nrate = ""  # default\nwindow = ""  # default\n' in (
+        invoke("show", file).stdout
+    )
+    table = '[scrub]\nevery = "36h"\nrate = "10MiB"\nwindow = "22-06"\n'
+    file.write_text(TEXT.replace("[[disks]]", f"{table}[[disks]]", 1))
+    assert table in invoke("show", file).stdout
+    as_json = json.loads(invoke("show", file, "--json").stdout)["scrub"]
+    assert as_json == {"every": 36 * 3600, "rate": 10 * 2**20, "window": "22-06"}
+
+
 def test_show_tells_what_a_disk_inherits(invoke, file):
     file.write_text(TEXT.replace("force = 80", "force = 80\nfull = 88"))
     assert "full = 88  # from [thresholds]" in invoke("show", file).stdout
@@ -152,6 +163,7 @@ def test_show_json(invoke, file):
         "refuse_reads_when_full",
         "thresholds",
         "retention",
+        "scrub",
         "disks",
         "defaults",
     ]

@@ -75,6 +75,7 @@ def test_the_document(document):
         "first_removal_seconds",
         "steady_seconds",
         "retention_seconds",
+        "changes",
         "removed",
         "youngest_removed_seconds",
         "segments",
@@ -85,6 +86,7 @@ def test_the_document(document):
     assert found["scenario"] == {
         "duration_seconds": 3 * DAY,
         "ingest_bytes_per_second": 10_000_000,
+        "daily_wave_percent": 0,
         "segment_size": 2**30,
         "placement": "round-robin",
         "mode": "cooperative",
@@ -144,6 +146,39 @@ def test_other_data_on_a_disk(document, disk):
     assert "foreign-data" in codes(found)
     assert found["disks"][1]["segments"] == 0
     assert found["retention_seconds"]["median"] == pytest.approx(0.85 * 200e9 / 10e6, rel=0.05)
+
+
+CHANGES = ("--add-disk-at", "1d:150GB", "--drain-at", "60h:/data2", "--daily-wave", "30")
+
+
+def test_disks_that_change_are_reported(simulate, document):
+    found = document(*SMALL, *KEEP, *CHANGES)
+    added, drained = found["changes"]
+    assert (added["disk"], added["change"], added["at_seconds"]) == (4, "add", DAY)
+    assert (added["empty_seconds"], added["forecast_seconds"]) == (None, None)
+    assert added["retention_before_seconds"]["median"] == pytest.approx(0.85 * 300e9 / 10e6, rel=0.15)
+    assert (drained["disk"], drained["change"], drained["at_seconds"]) == (2, "drain", 2.5 * DAY)
+    took = drained["empty_seconds"] - drained["at_seconds"]
+    assert drained["forecast_seconds"] == pytest.approx(took, rel=0.1)
+    assert found["retention_seconds"]["median"] == pytest.approx(0.85 * 350e9 / 10e6, rel=0.15)
+    assert found["scenario"]["daily_wave_percent"] == 30
+    assert [disk["total_bytes"] for disk in found["disks"]] == [100 * 10**9] * 3 + [150 * 10**9]
+    _, out, _ = simulate(*SMALL, *KEEP, *CHANGES)
+    assert out.startswith("3 disks, 300GB in all, 10MB/s with daily waves of 30% in segments of 1GiB, ")
+    assert "\n/data4 (150GB) is added after 24.0 h. In the day before the change, the log reached back " in out
+    assert "\n/data2 drains from 2.5 d on, and is empty after 2." in out
+
+
+def test_a_disk_that_is_added_is_as_large_as_the_first(document):
+    found = document(*SMALL, *KEEP, "--add-disk-at", "36h", "--drain-at", "2d:4")
+    assert found["disks"][3]["total_bytes"] == 100 * 10**9
+    assert found["disks"][3]["segments"] == 0
+
+
+def test_a_drain_that_does_not_end_is_reported(simulate):
+    _, out, _ = simulate(*SMALL, *KEEP, "--drain-at", "47h:1", "--days", "2")
+    assert "a disk still drains at the end" in out
+    assert "/data1 drains from 47.0 h on, and is not empty at the end: " in out
 
 
 def test_no_room_at_all(document):
@@ -224,6 +259,22 @@ def test_disks_of_a_configuration_are_measured(document, disk_farm, workdir):
         ((*SMALL, "--foreign", "4:1GB"), "DISK being 1 to 3"),
         ((*SMALL, "--foreign", "1GB"), "write DISK:SIZE"),
         ((*SMALL, "--foreign", "1:1TB"), "does not fit on /data1"),
+        ((*SMALL, "--add-disk-at", "5TB"), "--add-disk-at: '5TB' is not a duration"),
+        ((*SMALL, "--add-disk-at", "2d:5XB"), "--add-disk-at: '5XB' is not a size"),
+        ((*SMALL, "--add-disk-at", "2d:0GB"), "size above 0"),
+        ((*SMALL, "--add-disk-at", "0d"), "give a later time"),
+        ((*SMALL, "--add-disk-at", "9d", "--days", "9"), "give more --days"),
+        ((*SMALL, "--add-disk-at", "1000000d"), "and more cannot be simulated; give times below 36500d"),
+        ((*SMALL, "--daily-wave", "30%"), "--daily-wave: '30%' is not a percentage; write a number from 0 to 99"),
+        ((*SMALL, "--drain-at", "2d:4"), "DISK being 1 to 3"),
+        ((*SMALL, "--drain-at", "2:1"), "--drain-at: '2' is not a duration"),
+        ((*SMALL, "--drain-at", "2d:1", "--drain-at", "3d:/data1"), "give each disk once"),
+        (
+            (*SMALL, "--drain-at", "2d:1", "--drain-at", "2d:2", "--drain-at", "2d:3"),
+            "after 2.0 d every disk drains",
+        ),
+        ((*SMALL, "--add-disk-at", "3d", "--drain-at", "2d:4"), "/data4: drains before it is added"),
+        ((*SMALL, "--daily-wave", "100"), "--daily-wave"),
         ((*SMALL, "--mode", "filesystem"), "needs --reserved and --delete-when"),
         ((*SMALL, "--mode", "lazy"), "lazy"),
         ((*SMALL, "--reserved", "72"), "--reserved: '72' is not a duration"),

@@ -67,6 +67,21 @@ def test_a_keeper_that_has_ended_makes_no_call(ends: tuple[socket.socket, socket
     assert standby_call.receive(daemons) is None
 
 
+def test_a_keeper_may_call_before_it_reads_that_the_standby_is_loaded(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    """The kernel then reports a reset connection before it gives out the call: once in some hundreds of deaths, the
+    standby took that for the end of its keeper, and ended, and the keeper took that for the end of the mount."""
+    keepers, daemons = ends
+    standby_call.report_loaded(daemons)
+    standby_call.send(keepers, Call({"A": "b"}, []))
+    keepers.close()
+    call = standby_call.receive(daemons)
+    assert call is not None
+    assert call.variables == {"A": "b"}
+    assert standby_call.receive(daemons) is None
+
+
 def test_half_a_call_is_an_error(ends: tuple[socket.socket, socket.socket]) -> None:
     """Fewer descriptors than names: one of them would be taken for another."""
     keepers, daemons = ends

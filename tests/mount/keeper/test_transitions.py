@@ -187,6 +187,9 @@ def test_a_time_that_is_not_a_number_is_not_granted(text: str, seconds: float) -
     ("status", "differing", "event"),
     [
         (0, {}, Event.MOUNT_ENDED),
+        (0, {"has_served": False}, Event.FAILED),
+        (0, {"has_served": False, "in_use": False}, Event.MOUNT_ENDED),
+        (0, {"has_served": False, "mounted": False}, Event.MOUNT_ENDED),
         (-9, {"mounted": False}, Event.MOUNT_ENDED),
         (1, {"in_use": False, "has_served": False}, Event.FIRST_FAILED),
         (75, {"in_use": False, "has_served": False, "kept": False}, Event.FIRST_FAILED),

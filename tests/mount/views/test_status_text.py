@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from commitlogfs.mount.views.status_text import (
+    describe_checksums,
     describe_degraded,
     describe_disk,
+    describe_drain,
     describe_log,
     describe_pressure,
     describe_store_root,
@@ -30,6 +32,18 @@ def a_disk(**changes: object) -> dict[str, Any]:
     }
 
 
+def a_drain(**changes: object) -> dict[str, Any]:
+    return {
+        "mode": "copy",
+        "segments_left": 0,
+        "segments_kept": 0,
+        "unreadable_segments": 0,
+        "no_room": False,
+        "eta_seconds": None,
+        **changes,
+    }
+
+
 def a_log(**changes: object) -> dict[str, Any]:
     empty = {"count": 0, "unsized": 0, "first_offset": 0, "last_offset": None, "size": 1 << 30, "gaps": []}
     return {**empty, **changes}
@@ -46,6 +60,18 @@ def a_document(**changes: object) -> dict[str, Any]:
         "missing_disks": ["/data3", "/data4"],
         **changes,
     }
+
+
+def a_checksums(**changes: object) -> dict[str, Any]:
+    known = {"with": 57, "without": 0, "unread": 0, "computing": 0, "mismatches": []}
+    return a_document(checksums={**known, **changes})
+
+
+def test_checksums():
+    assert describe_checksums(a_document()) == ""  # of a former daemon
+    assert describe_checksums(a_checksums()) == ""
+    lacking = "57 sealed segments with a checksum, 1,203 still without."
+    assert describe_checksums(a_checksums(without=1200, unread=3, computing=2)) == lacking
 
 
 def test_log():
@@ -98,10 +124,57 @@ def test_degraded():
             f"cordoned since {time.strftime('%Y-%m-%d %H:%M', time.localtime(0))} (noisy): "
             "its segments are served, new ones are made on other disks",
         ),
+        (
+            {
+                "state": "failed",
+                "refusal": "cordoned",
+                "cordon": {"since": 0, "reason": "noisy"},
+                "last_error": "Input/output error",
+            },
+            f"cordoned since {time.strftime('%Y-%m-%d %H:%M', time.localtime(0))} (noisy); "
+            "failed: Input/output error",
+        ),
+        (
+            {
+                "state": "offline",
+                "refusal": "cordoned",
+                "cordon": {"since": 0, "reason": ""},
+            },
+            f"cordoned since {time.strftime('%Y-%m-%d %H:%M', time.localtime(0))}; offline",
+        ),
+        (
+            {
+                "state": "failed",
+                "refusal": "cordoned",
+                "drain": a_drain(segments_left=5, segments_kept=1),
+                "held_segments": 0,
+                "last_error": "Input/output error",
+            },
+            "draining: 5 segments left, 1 of them among the newest of the log; failed: Input/output error",
+        ),
     ],
 )
 def test_disk(changes, text):
     assert describe_disk(a_disk(**changes), a_document()) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (
+            1,
+            "1 segment left: the broker may still write to it; it is moved when the broker has made newer segments",
+        ),
+        (
+            3,
+            "3 segments left: the broker may still write to them; they are moved when the broker has made newer "
+            "segments",
+        ),
+    ],
+)
+def test_a_drain_that_waits_for_the_broker(count, text):
+    drain = a_drain(segments_left=count, segments_kept=count, eta_seconds=0.0)
+    assert describe_drain({"drain": drain, "held_segments": 0}) == f"draining: {text}"
 
 
 def test_a_disk_in_fall_back():

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyarrow import fs
 from pyspark.sql import SparkSession
 from support import s3_server
 from support.messages import messages
@@ -37,21 +36,10 @@ def endpoint(base_directory: Path) -> Iterator[str]:
         yield address
 
 
-def bucket_of(endpoint: str) -> fs.S3FileSystem:
-    return fs.S3FileSystem(
-        access_key="key",
-        secret_key="secret",  # noqa: S106 - moto's
-        region="us-east-1",
-        scheme="http",
-        endpoint_override=endpoint,
-        allow_bucket_creation=True,
-    )
-
-
 @pytest.fixture(scope="module")
 def stored(endpoint: str, log: WrittenLog) -> str:
     """The URI of a copy of the log."""
-    bucket = bucket_of(endpoint)
+    bucket = s3_server.bucket_of(endpoint)
     bucket.create_dir("archive")
     for path in log.directory.iterdir():
         with bucket.open_output_stream(f"archive/log/{path.name}") as file:
@@ -90,7 +78,7 @@ def test_what_is_not_there(endpoint: str, stored: str) -> None:
 
 
 def test_a_prefix_above_the_log_is_an_error_that_names_it(endpoint: str, log: WrittenLog) -> None:
-    bucket = bucket_of(endpoint)
+    bucket = s3_server.bucket_of(endpoint)
     bucket.create_dir("backup")
     with bucket.open_output_stream(f"backup/store/commitlog/{0:020d}") as file:
         file.write(log.segment_at(0).read_bytes())
@@ -103,7 +91,7 @@ def test_a_prefix_above_the_log_is_an_error_that_names_it(endpoint: str, log: Wr
 
 
 def test_an_empty_prefix_is_an_error(endpoint: str) -> None:
-    bucket_of(endpoint).create_dir("bare")
+    s3_server.bucket_of(endpoint).create_dir("bare")
     for fail in ("true", "false"):
         options = parse_options({"path": s3_server.uri(endpoint, "bare", ""), "failOnDataLoss": fail})
         if fail == "false":
@@ -114,7 +102,7 @@ def test_an_empty_prefix_is_an_error(endpoint: str) -> None:
 
 
 def test_a_segment_that_is_deleted_meanwhile(endpoint: str, log: WrittenLog) -> None:
-    bucket = bucket_of(endpoint)
+    bucket = s3_server.bucket_of(endpoint)
     with bucket.open_output_stream(f"archive/other/{0:020d}") as file:
         file.write(log.segment_at(0).read_bytes())
     listing, end = survey(s3_server.uri(endpoint, "archive", "other"), None)

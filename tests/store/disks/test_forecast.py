@@ -2,11 +2,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlogfs.store.disks.forecast import WINDOW_S, Growth, next_threshold
+from commitlogfs.store.disks.forecast import (
+    WINDOW_S,
+    Expiry,
+    Growth,
+    Removals,
+    WriteHistory,
+    next_threshold,
+    seconds_until_expired,
+)
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.thresholds import Thresholds
 
 SIZE = 1 << 30
+HOUR_S = 3600
 DEFAULTS = Thresholds()
 BEGAN = 1_700_000_000.0
 """Wall time at steady time 0."""
@@ -124,3 +133,106 @@ def test_writing_what_is_missing_reaches_the_threshold_and_one_byte_less_does_no
     assert found.missing_bytes > 0
     assert usage(used + found.missing_bytes, entire).is_at_or_above(found.percent)
     assert not usage(used + found.missing_bytes - 1, entire).is_at_or_above(found.percent)
+
+
+def history(*ends: tuple[float, int]) -> WriteHistory:
+    """`ends`: hours, and log offsets."""
+    return WriteHistory(len(ends), lambda index: (ends[index][0] * HOUR_S, ends[index][1]))
+
+
+def test_the_latest_whole_days_repeat():
+    """A day with one byte in its first half and 9 in its second, after one that does not count."""
+    written = history((0, 0), (20, 100), (24, 100), (36, 101), (48, 110), (50, 112))
+    assert written.seconds_to_write(0, 50 * HOUR_S) == 0
+    # The latest two days begin at hour 2.
+    assert written.seconds_to_write(90, 50 * HOUR_S) == pytest.approx(18 * HOUR_S, rel=0.01)
+    assert written.seconds_to_write(102 + 90, 50 * HOUR_S) == pytest.approx((48 + 18) * HOUR_S, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "written", [history(), history((1, 10)), history((2, 10), (24, 20)), history((0, 10), (40, 10))]
+)
+def test_without_a_day_of_writes_nothing_repeats(written):
+    assert written.seconds_to_write(5, 25 * HOUR_S) is None
+
+
+def removed(*ages: tuple[float, float]) -> Removals:
+    """Pairs of hours: when a segment was changed last, and its age at its removal."""
+    found = Removals()
+    for index, (changed_h, age_h) in enumerate(ages):
+        found.record(changed_h * HOUR_S, (changed_h + age_h) * HOUR_S, index)
+    return found
+
+
+def test_a_segment_lives_as_long_as_one_of_the_same_time_of_the_day():
+    lifetimes = removed((1, 80), (9, 72), (17, 88), (25, 80))
+    for changed_h, age_h in ((73, 80), (33, 72), (81, 72), (88, 88)):
+        assert lifetimes.lifetime(changed_h * HOUR_S) == age_h * HOUR_S
+    assert lifetimes.shortest_lifetime() == 72 * HOUR_S
+
+
+def test_before_a_whole_day_of_removals_the_latest_counts():
+    assert removed().lifetime(0) is None
+    assert removed().shortest_lifetime() is None
+    assert removed((1, 80), (2, 79)).lifetime(9 * HOUR_S) == 79 * HOUR_S
+
+
+def test_removed_segments_belong_to_the_history():
+    found = removed((0, 10), (24, 10)).history(2, lambda index: ((30 + index * 10) * HOUR_S, 2 + index * 100))
+    assert found.seconds_to_write(1, 40 * HOUR_S) is not None
+
+
+def test_removals_of_more_than_a_day_are_not_kept():
+    found = Removals()
+    for second in range(0, 3 * 24 * HOUR_S, 10):
+        found.record(second, second + 100.0 + second, second)
+    # The ages grow, so that the shortest one is that of the first segment that is kept.
+    shortest_s = found.shortest_lifetime()
+    assert shortest_s is not None
+    assert 47 * HOUR_S < shortest_s < 49 * HOUR_S
+
+
+def test_a_log_that_was_cut_begins_anew():
+    found = removed((5, 10), (3, 12))
+    assert found.lifetime(4 * HOUR_S) == 12 * HOUR_S
+
+
+def expiry(**changed: float) -> Expiry:
+    facts = {
+        "now_s": 100.0,
+        "changed_s": 90.0,
+        "bytes_to_clean": 500,
+        "bytes_to_force": 1000,
+        "bytes_per_second": 0,
+    }
+    return Expiry(**{**facts, **changed})  # type: ignore[arg-type]
+
+
+def test_an_end_that_nothing_tells_is_not_known():
+    assert seconds_until_expired(expiry(), history(), removed()) is None
+
+
+def test_the_other_disks_fill_up():
+    assert seconds_until_expired(expiry(bytes_per_second=10), history(), removed()) == 100
+    assert seconds_until_expired(expiry(bytes_per_second=10, bytes_to_force=-5), history(), removed()) == 0
+
+
+def test_the_newest_segment_expires():
+    lifetimes = removed((0, 1))
+    assert seconds_until_expired(expiry(), history(), lifetimes) == HOUR_S - 10
+    assert seconds_until_expired(expiry(now_s=90_000.0), history(), lifetimes) == 0
+
+
+def test_above_clean_expired_segments_leave_at_any_hour():
+    """The segment is as old as the youngest removed one after an hour, and at 23 hours in the broker's hour."""
+    lifetimes = removed((0, 10), (1, 1), (2, 23))
+    facts = expiry(now_s=26 * HOUR_S, changed_s=26 * HOUR_S, bytes_to_force=10**9, bytes_per_second=1)
+    assert seconds_until_expired(facts, history(), lifetimes) == HOUR_S
+    later = expiry(
+        now_s=26 * HOUR_S,
+        changed_s=26 * HOUR_S,
+        bytes_to_clean=2 * HOUR_S,
+        bytes_to_force=10**9,
+        bytes_per_second=1,
+    )
+    assert seconds_until_expired(later, history(), lifetimes) == 2 * HOUR_S

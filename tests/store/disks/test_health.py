@@ -93,3 +93,34 @@ def test_lost_is_what_cannot_be_read_at_any_look_for_long(disk):
     health.record_readability(disk, is_readable=True, now_s=2000.0)
     health.record_readability(disk, is_readable=False, now_s=2001.0)
     assert not health.is_lost(disk, 2002.0)
+
+
+def test_silence_is_a_suspicion_then_a_failure_and_an_answer_ends_it(disk):
+    health.record_silence(disk, 1000.0, 1013.0)
+    assert (disk.present_state, disk.reported_state) == (DiskState.RW, DiskState.UNRESPONSIVE)
+    assert disk.is_troubled
+    assert "13 s" in disk.last_error
+    assert health.is_in_backoff(disk, 1e9), "no create tries it first"
+    health.record_silence(disk, 1000.0, 1000.0 + health.SUSPECT_S)
+    assert (disk.present_state, disk.reported_state) == (DiskState.FAILED, DiskState.UNRESPONSIVE)
+    health.record_answer(disk)
+    assert (disk.reported_state, disk.is_troubled, disk.last_error) == (DiskState.RW, False, "")
+    assert not health.is_in_backoff(disk, 1013.0)
+
+
+def test_a_disk_that_cannot_be_read_is_tried_last_whatever_can_be_made_there(disk):
+    health.record_unreadable(disk, "Input/output error")
+    health.record_success(disk)
+    health.record_attempt(disk, None, 1000.0)
+    assert disk.present_state is disk.reported_state is DiskState.UNREADABLE
+    assert health.is_in_backoff(disk, 1000.0)
+    assert not disk.is_troubled, "its segments can be removed"
+    assert "Input/output error" in disk.last_error
+    health.record_unreadable(disk, "")
+    assert (disk.reported_state, disk.last_error) == (DiskState.RW, "")
+
+
+def test_a_read_only_disk_that_cannot_be_read_is_reported(disk):
+    disk.state = DiskState.RO
+    health.record_unreadable(disk, "Input/output error")
+    assert (disk.present_state, disk.reported_state) == (DiskState.RO, DiskState.UNREADABLE)

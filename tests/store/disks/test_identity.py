@@ -21,7 +21,15 @@ from commitlogfs.store.disks.identity import (
     read_root,
     require_recordable,
 )
-from commitlogfs.store.disks.membership import LARGEST_DISK_NUMBER, Cordon, DiskNumber, Member, Membership
+from commitlogfs.store.disks.membership import (
+    LARGEST_DISK_NUMBER,
+    Cordon,
+    DiskNumber,
+    Member,
+    Membership,
+    Rebalance,
+    RebalanceMode,
+)
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.segment import BaseOffset
 
@@ -40,7 +48,12 @@ def identities(draw):
     )
     last = draw(st.integers(max(numbers), LARGEST_DISK_NUMBER)) if generation else max(numbers)
     own = draw(st.sampled_from(members))
-    membership = Membership(members, generation, DiskNumber(last))
+    rebalances = st.none() | st.builds(
+        Rebalance, st.integers(0, 2**40), st.sampled_from(RebalanceMode), st.integers(0, 2**40)
+    )
+    rebalance = draw(rebalances) if generation else None
+    removed_before = draw(st.integers(0, 2**62)) if generation else 0
+    membership = Membership(members, generation, DiskNumber(last), (), rebalance, removed_before)
     return DiskIdentity(draw(texts), own.disk_id, own.number, draw(st.integers(1, 2**31)), membership)
 
 
@@ -74,7 +87,12 @@ json_values = st.recursive(
 
 
 @given(
-    st.sampled_from(["number", "segment_size", "members", "version", "generation", "last_number", "cordons"]),
+    st.sampled_from(
+        [
+            *("number", "segment_size", "members", "version", "generation"),
+            *("last_number", "cordons", "rebalance", "removed_before"),
+        ]
+    ),
     json_values,
 )
 def test_a_field_of_another_kind_is_refused_in_one_line(key, value):
@@ -147,16 +165,35 @@ def test_former_versions_find_the_members_of_any_generation():
     assert document["members"] == [[1, "a", "/data1"], [2, "b", "/data2"], [3, "c", "/data3"]]
 
 
+def test_a_list_of_a_former_version_has_no_rebalance():
+    rebalancing = example().membership.rebalancing(Rebalance(1, RebalanceMode.COPY, 5))
+    document = json.loads(format_identity(replace(example(), membership=rebalancing)))
+    assert document.pop("rebalance") == [1, "copy", 5]
+    assert parse_identity(json.dumps(document).encode(), "/data1").membership == replace(
+        rebalancing, rebalance=None
+    )
+    ended = rebalancing.rebalancing(None)
+    assert "rebalance" not in json.loads(format_identity(replace(example(), membership=ended)))
+
+
 def test_too_many_members_for_the_attributes_of_a_directory_are_refused():
     membership = example().membership
     while True:
         identity = replace(example(), membership=membership)
         if len(format_identity(identity)) > LARGEST_IDENTITY_BYTES:
             break
-        require_recordable(identity)
+        require_recordable(identity, 4096)
         membership = membership.joined_by("c" * 36, "/a/directory")
     with pytest.raises(PoolError, match=r"^the list of members would have 3,[67]\d\d bytes, and .* shorter paths"):
-        require_recordable(identity)
+        require_recordable(identity, 4096)
+
+
+def test_small_blocks_of_ext4_have_room_for_few_members():
+    membership = example().membership
+    for _ in range(12):
+        membership = membership.joined_by("c" * 36, "/a/directory")
+    with pytest.raises(PoolError, match=r"and a disk can record 848; .*`mkfs.ext4 -b 4096`"):
+        require_recordable(replace(example(), membership=membership), 1024)
 
 
 def test_a_later_version_asks_for_the_newer_program():

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlogfs.store.disks.losses import MOST_RUNS, Loss, Run, is_accepted, runs_of
+from commitlogfs.store.disks.losses import MOST_RUNS, Loss, Run, is_accepted, runs_of, still_lost
 
 SIZE = 4096
 
@@ -44,3 +44,26 @@ def test_a_gap_is_accepted_only_as_a_whole():
     assert not is_accepted(losses, 4 * SIZE, 8 * SIZE, SIZE)
     assert not is_accepted(losses, 11 * SIZE, 12 * SIZE, SIZE)
     assert not is_accepted([], 4 * SIZE, 5 * SIZE, SIZE)
+
+
+@given(ranges(), st.sets(st.integers(0, 400)))
+def test_what_is_there_again_is_no_loss_any_more(lost, present):
+    loss = Loss(2, "/data2", 5, runs_of(lost))
+    covered = {index for run in loss.runs for index in run.indexes()}
+    (left,) = still_lost([loss], present.__contains__)
+    assert (left.number, left.path, left.since_s) == (2, "/data2", 5)
+    remaining = {index for run in left.runs for index in run.indexes()}
+    assert remaining == covered - present or left is loss
+    assert still_lost([left], present.__contains__) == (left,)
+
+
+def test_nothing_else_is_accepted_when_the_rest_of_a_loss_is_irregular():
+    loss = Loss(2, "/data2", 5, (Run(1, 1, 3, 1000),))
+    restored = {index for index in range(1, 3000, 3) if index * index % 7 < 3}
+    (left,) = still_lost([loss], lambda index: index % 3 != 1 or index in restored)
+    assert not is_accepted([left], 5 * SIZE, 6 * SIZE, SIZE)
+
+
+def test_a_loss_without_returned_segments_is_the_same_object():
+    loss = Loss(2, "/data2", 5, runs_of([(4, 2), (10, 1)]))
+    assert still_lost([loss], {3, 6, 9}.__contains__)[0] is loss

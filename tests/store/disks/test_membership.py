@@ -2,7 +2,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlogfs.store.disks.membership import LARGEST_DISK_NUMBER, Cordon, DiskNumber, Member, Membership
+from commitlogfs.store.disks.membership import (
+    LARGEST_DISK_NUMBER,
+    Cordon,
+    DiskNumber,
+    Member,
+    Membership,
+    Rebalance,
+    RebalanceMode,
+)
 
 FIRST = Membership((Member(DiskNumber(1), "a", "/data1"), Member(DiskNumber(2), "b", "/data2")), 0, DiskNumber(2))
 
@@ -39,6 +47,17 @@ def test_a_leaving_disk_keeps_its_cordon_and_can_stay():
     leaving = cordoned.leaving(DiskNumber(2))
     assert leaving.member(DiskNumber(2)) == Member(DiskNumber(2), "b", "/data2", Cordon(1), leaves=True)
     assert leaving.cordoned(DiskNumber(2), Cordon(1)).members == cordoned.members
+
+
+def test_a_rebalance_comes_and_goes():
+    rebalancing = FIRST.rebalancing(Rebalance(1_700_000_000))
+    assert (rebalancing.generation, rebalancing.rebalance) == (
+        1,
+        Rebalance(1_700_000_000, RebalanceMode.PLACEMENT, 0),
+    )
+    assert rebalancing.joined_by("c", "/data3").rebalance == rebalancing.rebalance
+    ended = rebalancing.rebalancing(None)
+    assert (ended.generation, ended.rebalance, ended.members) == (2, None, FIRST.members)
 
 
 def test_a_disk_that_has_left_leaves_its_number():

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commitlogfs.store.disks.membership import DiskNumber
-from commitlogfs.store.placement import POLICIES, Candidate, PlacementRequest
+from commitlogfs.store.placement import POLICIES, Candidate, EmptierFirst, PlacementRequest
 from commitlogfs.store.segment import BaseOffset
 
 GIB = 1 << 30
@@ -187,3 +187,39 @@ def _runs(values):
             run = []
         run.append(value)
     yield run
+
+
+# --- while a rebalance by placement runs -------------------------------------------------------------
+
+
+def filled(number: int, used: int, entire: int = 100) -> Candidate:
+    return Candidate(DiskNumber(number), f"id-{number}", f"/data{number}", 1.0, entire - used, used)
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=list(POLICIES))
+@given(st.lists(st.integers(0, 99), min_size=1, max_size=12), st.integers(0, 100), st.data())
+def test_disks_below_the_common_share_come_first(policy, used, index, data):
+    candidates = tuple(filled(number, share) for number, share in enumerate(used, start=1))
+    predecessor = data.draw(st.sampled_from(range(1, len(used) + 1)))
+    asked = request(index, predecessor, tuple(range(1, len(used) + 1)))
+    ranked = EmptierFirst(policy).rank(asked, candidates)
+    below = [number for number in ranked if used[number - 1] * len(used) < sum(used)]
+    assert sorted(ranked) == [candidate.number for candidate in candidates]
+    assert ranked[: len(below)] == below
+    others = tuple(candidate for candidate in candidates if candidate.number not in below)
+    assert ranked[len(below) :] == policy.rank(asked, others)
+    emptiest_first = sorted(below, key=lambda number: (number == predecessor, used[number - 1], number))
+    assert below == emptiest_first
+
+
+def test_the_disk_of_the_segment_before_comes_last_of_the_emptier_ones():
+    candidates = (filled(1, 90), filled(2, 10), filled(3, 30))
+    ranks = EmptierFirst(POLICIES["round-robin"]).rank
+    assert ranks(request(5, 2), candidates) == [3, 2, 1]
+    assert ranks(request(5, 3), candidates) == [2, 3, 1]
+    assert ranks(request(5, 1), (filled(1, 90), filled(2, 10))) == [2, 1]
+
+
+def test_the_share_counts_and_not_the_bytes():
+    candidates = (filled(1, 50, 100), filled(2, 60, 1000))
+    assert EmptierFirst(POLICIES["round-robin"]).rank(request(5, 2), candidates) == [2, 1]

@@ -7,7 +7,7 @@ from support.files import packed_attributes
 
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.attributes import PackedAttributes
-from commitlogfs.store.pool.catalog import Catalog, Role, Segment
+from commitlogfs.store.pool.catalog import NEWEST_KEPT, Catalog, Role, Segment
 from commitlogfs.store.segment import BaseOffset
 
 SIZE = 4096
@@ -170,3 +170,31 @@ def test_lookup_in_a_contiguous_log_does_not_grow_with_it():
         return best
 
     assert seconds(20_000) < 20 * seconds(20)
+
+
+def test_the_newest_and_partial_segments_are_not_settled() -> None:
+    segments = [make(index, size=SIZE if index != 1 else 0) for index in range(6)]
+    catalog = Catalog(SIZE, segments)
+    assert [catalog.is_settled(segment) for segment in segments] == [True, False, True] + [False] * NEWEST_KEPT
+    assert not catalog.is_settled(make(0))  # another file with the same numbers
+    catalog.remove(segments[5])
+    assert not catalog.is_settled(segments[2])
+
+
+def test_the_ledger_of_checksums_follows_the_segments() -> None:
+    segments = [make(index, disk=1 + index % 2) for index in range(4)]
+    catalog = Catalog(SIZE, segments)
+    assert catalog.checksum_count == 0
+    for segment in segments:
+        catalog.record_checksum(segment, is_valid=True)
+    catalog.record_checksum(make(2), is_valid=False)  # another file
+    assert (catalog.checksum_count, catalog.without_checksum(DiskNumber(1))) == (4, set())
+    catalog.record_checksum(segments[0], is_valid=False)
+    assert (catalog.checksum_count, catalog.without_checksum(DiskNumber(1))) == (3, {0})
+    copy = make(1, disk=1, ino=500)
+    catalog.replace(segments[1], copy)
+    assert (catalog.checksum_count, catalog.without_checksum(DiskNumber(1))) == (2, {0, SIZE})
+    catalog.remove(segments[0])
+    catalog.remove(copy)
+    assert (catalog.checksum_count, catalog.without_checksum(DiskNumber(1))) == (2, set())
+    assert catalog.without_checksum(DiskNumber(3)) == set()

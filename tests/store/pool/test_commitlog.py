@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from support.files import packed_attributes, pool_of
 
 from commitlogfs.store.disks.disk import Disk, DiskState
+from commitlogfs.store.disks.losses import Loss, Run
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import (
     BeyondSegmentError,
@@ -363,3 +364,22 @@ def test_an_inode_number_given_away_keeps_no_mark_of_its_former_file():
     file = log.record_created(plan, leftover.disk, Published(attributes, ROOMY))
     log.record_retired(Removal(file), name(3) + b".01234567")
     assert log.others.pending_bytes(leftover.disk) == SIZE
+
+
+def test_the_segments_of_a_disk_that_was_just_given_up_stay_lost():
+    """Until another daemon takes the mount over, this one serves the disk and has its segments in the catalog."""
+    log = make_log(dict.fromkeys(range(6), SIZE))
+    loss = Loss(1, "/data1", 7, (Run(0, 1, 3, 2),))
+    log.record_membership(log.membership.giving_up(DiskNumber(1), loss, 0))
+    created(log, name(6), 900, SIZE)
+    assert log.follow_log() is log.membership
+
+
+def test_a_loss_ends_when_its_segment_is_whole_again():
+    log = make_log({0: SIZE, 2: SIZE, 3: SIZE, 5: SIZE})
+    loss = Loss(4, "/data4", 7, (Run(1, 1, 3, 2),))
+    log.record_membership(log.membership.following((loss,), 0))
+    file = created(log, name(4), 900)
+    assert log.follow_log() is log.membership
+    log.record_attributes(file, packed_attributes(900, SIZE))
+    assert log.follow_log().losses == (Loss(4, "/data4", 7, (Run(1, 1, 1, 1),)),)

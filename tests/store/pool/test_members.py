@@ -1,6 +1,7 @@
 """Which directories are the pool's disks: by the newest list, whatever some of them still record."""
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from support.member_directories import NAME, SIZE, Directories
 
 from commitlogfs.store.disks.directories import DiskSpec
 from commitlogfs.store.disks.disk import DiskState
-from commitlogfs.store.disks.membership import Cordon, DiskNumber, Membership
+from commitlogfs.store.disks.membership import Cordon, DiskNumber, Membership, Rebalance
 from commitlogfs.store.findings import FindingCode, Severity
 from commitlogfs.store.pool.open import OnMissing, Pool, PoolRefusedError, require_mountable
 from commitlogfs.store.thresholds import Thresholds
@@ -45,6 +46,16 @@ def test_the_newest_list_counts_and_the_others_lag(directories):
         assert pool.recorded == {1: 0, 2: 0, 3: 1}
         assert [disk.intended_state for disk in pool.disks] == [DiskState.RW, DiskState.CORDONED, DiskState.RW]
         assert pool.disks[1].cordon == Cordon(1_700_000_000, "noisy")
+
+
+def test_a_daemon_that_knows_no_rebalance_records_no_other_list(directories):
+    """A daemon of a former version lets a disk that lagged record the same generation without it."""
+    rebalancing = directories.first.rebalancing(Rebalance(1_700_000_000))
+    directories.record(directories.specs[0], 1, rebalancing)
+    directories.record(directories.specs[1], 2, replace(rebalancing, rebalance=None))
+    with closing(directories.open(*directories.specs)) as pool:
+        require_mountable(pool, OnMissing.REFUSE)
+        assert pool.membership == rebalancing
 
 
 def test_a_marked_directory_joins(directories):

@@ -188,6 +188,103 @@ def test_every_policy_fills_every_disk(placement):
         assert report.disks[2].reached_s["clean"] == pytest.approx((3 * 850 + 2250 - 850) * 100, rel=0.01)
 
 
+# --- disks that come and go ---------------------------------------------------------------------------------
+
+
+def changing(*changes: tuple[int, int | None], size: int = 1000) -> tuple[PlannedDisk, ...]:
+    """Disks that are added, and drain, at these times."""
+    return tuple(
+        PlannedDisk(f"/data{n}", size * SIZE + SIZE // 2, added_s=added_s, drains_s=drains_s)
+        for n, (added_s, drains_s) in enumerate(changes, start=1)
+    )
+
+
+def test_an_added_disk_lengthens_the_retention():
+    report = simulate(scenario(planned=changing((0, None), (0, None), (10 * DAY, None))), 20 * DAY)
+    (change,) = report.changes
+    assert (change.number, change.at_s, change.drains, change.empty_s) == (3, 10 * DAY, False, None)
+    assert change.before is not None
+    assert change.before.median_s == pytest.approx(0.85 * 2000 * 100, rel=0.02)
+    assert report.retention is not None
+    assert report.retention.median_s == pytest.approx(0.85 * 3000 * 100, rel=0.05)
+    assert "force" not in report.disks[0].reached_s or report.disks[2].reached_s["force"] > 10 * DAY
+
+
+def test_an_added_disk_ends_that_messages_are_refused():
+    planned = (PlannedDisk("/data1", 1000 * SIZE, 950 * SIZE), PlannedDisk("/data2", 1000 * SIZE, added_s=HOUR))
+    report = simulate(scenario(planned=planned), DAY)
+    assert report.refused_s == HOUR
+    assert report.disks[1].segments == report.created > 800
+
+
+def test_a_draining_disk_gets_nothing_and_is_empty_when_its_last_segment_is_gone():
+    report = simulate(scenario(planned=changing((0, None), (0, None), (0, 10 * DAY))), 20 * DAY)
+    (change,) = report.changes
+    assert (change.number, change.at_s, change.drains) == (3, 10 * DAY, True)
+    assert change.before is not None
+    assert change.before.median_s == pytest.approx(0.85 * 3000 * 100, rel=0.02)
+    # The other two hold nothing but newer segments then.
+    assert change.empty_s is not None
+    assert change.empty_s - change.at_s == pytest.approx(0.85 * 2000 * 100, rel=0.03)
+    assert report.steady_s == change.empty_s
+    assert report.retention is not None
+    assert report.retention.median_s == pytest.approx(0.85 * 2000 * 100, rel=0.03)
+    assert (report.disks[2].segments, report.disks[2].used_percent) == (0, 0)
+
+
+def test_an_empty_disk_is_drained_at_once():
+    report = simulate(scenario(planned=changing((0, None), (2 * DAY, 2 * DAY))), 3 * DAY)
+    assert [(c.drains, c.empty_s, c.forecast_s) for c in report.changes] == [
+        (False, None, None),
+        (True, 2 * DAY, 0.0),
+    ]
+    assert report.disks[1].segments == 0
+
+
+def test_a_disk_that_still_drains_at_the_end_leaves_no_steady_state():
+    report = simulate(scenario(planned=changing((0, None), (0, 3 * DAY))), 3 * DAY + HOUR)
+    assert report.changes[0].empty_s is None
+    assert report.retention is None
+    assert report.disks[1].segments > 0
+
+
+def test_a_wave_brings_as_many_bytes_in_a_day():
+    flat, wave = (simulate(scenario(4000, daily_wave=part), 2 * DAY) for part in (0.0, 0.5))
+    assert wave.created == flat.created
+    at_noon = simulate(scenario(4000, daily_wave=0.5), DAY // 4).created
+    assert at_noon == pytest.approx((0.25 - 0.5 / 6.2832) * 864, abs=3)
+
+
+PATTERNS = [
+    # mean seconds per segment, daily wave, hours that the broker keeps, hours that fit below force, deleteWhen
+    pytest.param(120, 0.0, 500, 100, {4}, id="space"),
+    pytest.param(120, 0.3, 500, 100, {4}, id="space-wave"),
+    pytest.param(60, 0.3, 500, 33, {4}, id="space-wave-33-hours"),
+    pytest.param(20, 0.3, 500, 9, {4}, id="space-wave-9-hours"),
+    pytest.param(120, 0.0, 72, 400, {4}, id="age"),
+    pytest.param(120, 0.3, 72, 400, {4}, id="age-wave"),
+    pytest.param(120, 0.3, 24, 200, {4, 16}, id="age-wave-one-day"),
+    pytest.param(120, 0.3, 168, 800, set(range(24)), id="age-wave-one-week"),
+    pytest.param(120, 0.0, 72, 110, {4}, id="age-above-clean"),
+    pytest.param(120, 0.3, 72, 110, {4}, id="age-above-clean-wave"),
+]
+
+
+@pytest.mark.parametrize(("seconds", "wave", "reserved", "fits", "hours"), PATTERNS)
+@pytest.mark.parametrize("hour", [3, 13, 20])
+def test_the_end_of_a_drain_by_expiry_is_forecast(seconds, wave, reserved, fits, hours, hour):
+    """The daemon's forecast at the beginning of the drain, against the time at which the disk is empty."""
+    count = 4
+    size = round(fits * HOUR / seconds / 0.85 / count)
+    began_s = max(3 * min(reserved, fits) // 24, 5) * DAY + hour * HOUR
+    planned = changing(*[(0, None)] * (count - 1), (0, began_s), size=size)
+    broker = BrokerRules(reserved_s=reserved * HOUR, delete_when=frozenset(hours))
+    given_scenario = scenario(planned=planned, seconds_per_segment=seconds, broker=broker, daily_wave=wave)
+    (change,) = simulate(given_scenario, began_s + 3 * min(reserved, fits) * HOUR + 2 * DAY).changes
+    assert change.empty_s is not None
+    assert change.forecast_s == pytest.approx(change.empty_s - change.at_s, rel=0.1)
+
+
 # --- the run itself -----------------------------------------------------------------------------------------
 
 POLICY_NAMES = st.sampled_from(["round-robin", "modulo", "weighted"])
@@ -212,6 +309,10 @@ def scenarios(draw):
         own = draw(st.one_of(st.just(common), st.just(common), thresholds()))
         weight = draw(st.sampled_from([1.0, 3.0]))
         planned.append(PlannedDisk(f"/data{number}", size * SIZE + number, foreign * SIZE, own, weight))
+    for index in range(1, len(planned)):  # the first stays, so that there is always one
+        added_s = draw(st.sampled_from([0, 0, 1000, 3000]))
+        drains_s = draw(st.sampled_from([None, None, 3000, 5000]))
+        planned[index] = replace(planned[index], added_s=added_s, drains_s=drains_s)
     mode, trigger = draw(st.sampled_from(list(Mode))), draw(st.sampled_from(list(Trigger)))
     hours = frozenset(draw(st.sets(st.integers(0, 23), min_size=1, max_size=3)))
     reserved_s = draw(st.sampled_from([600, HOUR, 5 * HOUR, 30 * HOUR]))
@@ -226,7 +327,8 @@ def scenarios(draw):
     )
     broker = BrokerRules(common, reserved_s, hours)
     seconds = draw(st.sampled_from([2, 7, 30, 100]))
-    return Scenario(tuple(planned), SIZE // seconds, SIZE, draw(POLICY_NAMES), rules, broker)
+    wave = draw(st.sampled_from([0.0, 0.0, 0.4]))
+    return Scenario(tuple(planned), SIZE // seconds, SIZE, draw(POLICY_NAMES), rules, broker, wave)
 
 
 @settings(max_examples=25)
@@ -261,8 +363,16 @@ def test_each_day_is_told_once():
         {"segment_size": 0},
         {"disks": disks(10, foreign={1: 11})},
         {"disks": (PlannedDisk("/data1", 0),)},
+        {"disks": changing((HOUR, None))},
+        {"disks": changing((0, HOUR))},
+        {"disks": changing((0, HOUR), (2 * HOUR, None))},
+        {"disks": changing((0, None), (HOUR, 0))},
+        {"daily_wave": 1.0},
     ],
-    ids=["no-disk", "no-rate", "no-size", "more-foreign-than-disk", "empty-disk"],
+    ids=[
+        *("no-disk", "no-rate", "no-size", "more-foreign-than-disk", "empty-disk"),
+        *("no-disk-at-first", "last-disk-drains", "none-for-an-hour", "drains-before-added", "whole-wave"),
+    ],
 )
 def test_what_cannot_be_is_refused(change):
     with pytest.raises(ValueError, match=r"."):

@@ -1,0 +1,168 @@
+"""The child process that checks disks (store/disks/check_process.py).
+
+A thread that hangs in the kernel cannot be killed, nor can its process, and no daemon starts beside one that a disk
+still holds. The child has nothing of the daemon but a descriptor of each directory that locks nothing.
+"""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from commitlogfs.store.disks.check import DiskCheck, Stage
+from commitlogfs.store.disks.disk import Disk
+from commitlogfs.store.disks.membership import DiskNumber
+from commitlogfs.store.events import log_event
+
+log = logging.getLogger(__name__)
+
+END_S: Final = 0.2
+START_S: Final = 5.0
+"""How long a check waits for the first child to start."""
+RESTART_S: Final = 60.0
+"""Time until another child is started for one that has ended."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """A check that a child was asked for."""
+
+    process: int
+    """Process id of the child."""
+    has_ended: trio.Event = field(default_factory=trio.Event)
+    answer: DiskCheck | None = None
+    """None if the child has ended without one."""
+    stage: Stage | None = None
+    """None until the child has begun."""
+    thread: int = 0
+
+
+class CheckChild:
+    def __init__(self, disks: Iterable[Disk]) -> None:
+        self._disks = list(disks)
+        self._process: trio.Process | None = None
+        self._has_started = trio.Event()
+        self._sending = trio.Lock()
+        self._descriptors: dict[DiskNumber, int] = {}
+        """By which the child knows the disks."""
+        self._asked: dict[int, Asked] = {}
+        """Checks under way, by descriptor."""
+
+    async def run(self) -> None:
+        """Keep a child until cancelled. One that a disk holds is left to itself then: it ends when the disk
+        answers."""
+        while True:
+            reason = "its process has ended"
+            try:
+                self._process = await self._start()
+                self._has_started.set()
+                await self._read_answers(self._process)
+            except OSError as error:
+                reason = str(error)
+            finally:
+                await self._end()
+            log_event(log, logging.WARNING, "disk_checks_interrupted", reason=reason)
+            await trio.sleep(RESTART_S)
+
+    async def ask(self, disk: DiskNumber, names: Sequence[bytes], *, may_write: bool) -> Asked | None:
+        """Ask for a check of a disk, one at a time; None if there is no child."""
+        with trio.move_on_after(START_S):
+            await self._has_started.wait()
+        process = self._process
+        if process is None or process.stdin is None:
+            return None
+        descriptor = self._descriptors[disk]
+        request = {"disk": descriptor, "names": [name.decode() for name in names], "write": may_write}
+        asked = self._asked[descriptor] = Asked(process.pid)
+        try:
+            async with self._sending:
+                await process.stdin.send_all(json.dumps(request).encode() + b"\n")
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return None  # its end is reported where its answers are read
+        return asked
+
+    async def is_blocked(self, asked: Asked) -> bool:
+        """Whether the thread that checks waits in the kernel, beyond the reach of signals."""
+        path = Path(f"/proc/{asked.process}/task/{asked.thread}/stat")
+
+        def work() -> bool:
+            try:
+                return path.read_text().rpartition(")")[2].split()[0] == "D"
+            except OSError:
+                return False
+
+        return await trio.to_thread.run_sync(work)
+
+    async def _start(self) -> trio.Process:
+        """Raises OSError."""
+        self._descriptors = await trio.to_thread.run_sync(self._open_directories)
+        descriptors = list(self._descriptors.values())
+        command = [sys.executable, "-P", "-m", "commitlogfs.store.disks.check_process", *map(str, descriptors)]
+        try:
+            return await trio.lowlevel.open_process(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                pass_fds=descriptors,
+                cwd="/",
+                start_new_session=True,
+            )
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(_close_all, descriptors)
+
+    def _open_directories(self) -> dict[DiskNumber, int]:
+        """The open directory of the daemon has its lock, which would last as long as the child."""
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+        opened: dict[DiskNumber, int] = {}
+        try:
+            for disk in self._disks:
+                opened[disk.number] = os.open(".", flags, dir_fd=disk.dirfd)
+        except OSError:
+            _close_all(opened.values())
+            raise
+        return opened
+
+    async def _read_answers(self, process: trio.Process) -> None:
+        """Until the child ends."""
+        assert process.stdout is not None
+        buffer = b""
+        async with process.stdout:
+            async for received in process.stdout:
+                *lines, buffer = (buffer + received).split(b"\n")
+                for line in lines:
+                    self._record(json.loads(line))
+        await process.wait()
+
+    def _record(self, message: dict[str, Any]) -> None:
+        descriptor = message.pop("disk")
+        asked = self._asked[descriptor]
+        if "stage" in message:
+            asked.stage, asked.thread = Stage(message["stage"]), message["thread"]
+        else:
+            asked.answer = DiskCheck(**message)
+            asked.has_ended.set()
+
+    async def _end(self) -> None:
+        """End the child, so that its disks can be unmounted as soon as the daemon has ended, and its checks."""
+        process, self._process = self._process, None
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + END_S):
+            if process is not None:
+                process.kill()
+                await process.wait()
+        for asked in self._asked.values():
+            asked.has_ended.set()
+        self._asked.clear()
+
+
+def _close_all(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

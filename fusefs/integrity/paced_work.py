@@ -1,0 +1,83 @@
+"""Reading much of a disk in the background: at a rate or in idle time, with pauses, and until it is to stop."""
+
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import trio
+
+from commitlogfs.store.disks.disk import Disk
+from commitlogfs.store.files.load import MachineLoad
+from commitlogfs.store.moves.throttle import Throttle
+
+T = TypeVar("T")
+
+_WATCH_INTERVAL_S: Final = 0.2
+_STATE_INTERVAL_S: Final = 0.1
+
+
+@dataclass(slots=True)
+class PacedJob:
+    """One piece of work. The event loop sets the flags, the thread of the disk follows them."""
+
+    stopped: threading.Event = field(default_factory=threading.Event)
+    is_paused: bool = False
+    sharing: int = 1
+    """Number of disks on which such work is done: they share the processors."""
+
+
+class Pace:
+    """How fast a disk is read. For one thread; only `rate` may be changed by another one."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._throttle = Throttle()
+        self._load = MachineLoad()
+        self._rate = 0
+        self.rate = 0
+        """Bytes per second; 0 if none is given."""
+
+    def may_continue(self, job: PacedJob) -> bool:
+        """Wait until the next bytes may be read. False if the work is to end."""
+        while not job.stopped.is_set():
+            if self._rate != self.rate:
+                self._rate = self.rate
+                self._throttle.forget()
+            pause_s = _STATE_INTERVAL_S if job.is_paused else self._throttle.pause_s(time.monotonic())
+            if not pause_s:
+                return True
+            job.stopped.wait(pause_s)
+        return False
+
+    def record(self, job: PacedJob, count: int, began_s: float, processor_s: float) -> None:
+        """`count` bytes were read since `began_s`, for which a processor has worked `processor_s`."""
+        ended_s = time.monotonic()
+        # The disks work side by side, but they share the processors.
+        cost_s = max(ended_s - began_s, processor_s * job.sharing)
+        if self._load.is_due(ended_s):
+            self._load.busy([os.fstat(self._disk.dirfd).st_dev], ended_s)
+        self._throttle.record(self._rate, count, ended_s - cost_s, ended_s, self._load.latest)
+
+
+async def run_watched(work: Callable[[], Awaitable[T]], watch: Callable[[], None]) -> T:
+    """Result of `work`, with `watch` called at intervals meanwhile. Raises what `work` raises."""
+
+    async def keep_watching() -> None:
+        while True:
+            watch()
+            await trio.sleep(_WATCH_INTERVAL_S)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep_watching)
+        failure: Exception | None = None
+        try:
+            result = await work()
+        except Exception as error:
+            failure = error  # a nursery would wrap it
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return result

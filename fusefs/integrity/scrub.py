@@ -1,0 +1,575 @@
+"""The scrub: reads the sealed segments of each disk from the device, and finds the damaged ones (store/scrub).
+
+One run goes over all disks side by side, on each from the oldest segment to the newest that was sealed when the run
+began. Each disk records the run and its position after every segment, so a daemon that starts continues it, and
+reads at most one segment of each disk again. Segments that are moved meanwhile may be left out: a move reads and
+compares them itself.
+"""
+
+import errno
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from functools import partial
+from typing import Final
+
+import trio
+
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.integrity.paced_work import Pace, PacedJob, run_watched
+from commitlogfs.fusefs.integrity.verdicts import Verdicts
+from commitlogfs.fusefs.kernel.observer import Observer
+from commitlogfs.store.disks.disk import Disk, translate
+from commitlogfs.store.disks.identity import has_room_beside
+from commitlogfs.store.disks.membership import DiskNumber
+from commitlogfs.store.errors import DiskError, PoolError, SegmentChangedError, SegmentUnreadableError, StoreError
+from commitlogfs.store.events import log_event
+from commitlogfs.store.moves.throttle import chunk_bytes
+from commitlogfs.store.moves.unreadable import MEDIUM_ERRORS
+from commitlogfs.store.pool.catalog import NEWEST_KEPT, Segment
+from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.scrub.progress import (
+    ATTRIBUTE_BYTES,
+    NOTHING,
+    Command,
+    Progress,
+    Run,
+    read_progress,
+    write_progress,
+)
+from commitlogfs.store.scrub.reading import CHUNK_BYTES, SegmentReader, is_any_readable
+from commitlogfs.store.scrub.schedule import ScrubRules
+from commitlogfs.store.scrub.verdict import Evidence, Kind, Verdict, decide, whole_verdict
+from commitlogfs.store.segment import BaseOffset
+
+log = logging.getLogger(__name__)
+
+START_DELAY_S: Final = 2.0
+"""A daemon that has just started has more urgent work."""
+CHECK_INTERVAL_S: Final = 1.0
+SCHEDULE_INTERVAL_S: Final = 10.0
+RETRY_S: Final = 60.0
+"""Time until a disk that could not be read is tried again."""
+RECORD_PATIENCE_S: Final = 2.0
+"""How long an order waits until the disks have recorded it."""
+RATE_WINDOW_S: Final = 600.0
+"""The rate is that of this time: it changes with the load of the machine."""
+_SAMPLE_INTERVAL_S: Final = 5.0
+_ATTEMPTS: Final = 3
+"""Reads of a segment that is changed meanwhile, such as by the record of its checksum."""
+_COMPARED: Final = 8
+"""Segments that are tried to find out whether a disk can read anything."""
+
+
+class _StoppedError(StoreError):
+    """The read of a segment was to end."""
+
+
+@dataclass(slots=True)
+class _Job(PacedJob):
+    """The check of one segment."""
+
+    segment: Segment = field(kw_only=True)
+    done_bytes: int = 0
+    """In the first read of the segment."""
+    read_bytes: int = 0
+    """In all reads of it."""
+    is_unstable: bool = False
+    """Whether two reads have returned different contents, of which the later one is right."""
+
+
+class _Outcome(Enum):
+    DONE = auto()
+    STOPPED = auto()
+    """It is read again from the beginning."""
+    UNREADABLE_DISK = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFigures:
+    """How far the present or latest run is on one disk."""
+
+    progress: Progress
+    left_bytes: int
+    bytes_per_second: float
+    """0 if it is not known yet."""
+    segment: Segment | None
+    """The one that is read now."""
+    waits_for: str
+    """Why it does not continue at this moment; empty if it does, or has ended."""
+
+    @property
+    def eta_s(self) -> float | None:
+        if not self.left_bytes:
+            return 0.0
+        return self.left_bytes / self.bytes_per_second if self.bytes_per_second else None
+
+
+class _Worker:
+    """State of one disk. A thread of the disk runs `check`; all else belongs to the event loop."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self.pace = Pace(disk)
+        self.progress = NOTHING
+        """As recorded, or to be recorded."""
+        self.recorded: Progress | None = None
+        """The progress that the disk has recorded."""
+        self.loaded = trio.Event()
+        self.to_read: list[BaseOffset] = []
+        """The segments that are left, in descending order."""
+        self.job: _Job | None = None
+        self.waits_for = ""
+        self.samples: deque[tuple[float, int]] = deque([(0.0, 0)])
+        """(active_s, read bytes), the oldest first."""
+        self.changed = trio.Event()
+        self.saving = trio.Lock()
+        self.working_since_s: float | None = None
+        self.active_s = 0.0
+        """Time at work in this run, without the segment at hand."""
+        self.reported = ""
+        """The last reason for which the progress could not be recorded."""
+
+    def check(self, job: _Job) -> Evidence | None:
+        """Read a segment; the evidence if it is damaged. Blocks. Raises OSError, SegmentChangedError,
+        SegmentUnreadableError, _StoppedError."""
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return self._check(job)
+            except SegmentChangedError:
+                job.done_bytes = 0
+        return self._check(job)
+
+    def _check(self, job: _Job) -> Evidence | None:
+        segment = job.segment
+        reader = SegmentReader(self.disk.dirfd, segment.name, segment.ino, segment.base_offset)
+        try:
+            processor_s = time.thread_time()
+            is_first = True
+
+            def next_chunk(done: int, seconds: float) -> int:
+                nonlocal processor_s
+                if done:
+                    job.read_bytes += done
+                    job.done_bytes += done if is_first else 0
+                    self.pace.record(job, done, time.monotonic() - seconds, time.thread_time() - processor_s)
+                if not self.pace.may_continue(job):
+                    raise _StoppedError
+                processor_s = time.thread_time()
+                return chunk_bytes(self.pace.rate, CHUNK_BYTES)
+
+            follows_chain = self.progress.run.follows_chains or not reader.has_checksum
+            try:
+                if not follows_chain and reader.matches_checksum(next_chunk):
+                    return None
+            except OSError as error:
+                if error.errno not in MEDIUM_ERRORS:
+                    raise
+            is_first = follows_chain
+            evidence = reader.examine(next_chunk)
+            is_damaged = decide(evidence, 0) is not None
+            if follows_chain and is_damaged:  # a second read excludes that one went wrong
+                is_first = False
+                evidence = reader.examine(next_chunk)
+                job.is_unstable = decide(evidence, 0) is None
+            else:
+                job.is_unstable = not follows_chain and not is_damaged
+            return evidence if decide(evidence, 0) is not None else None
+        finally:
+            reader.close()
+
+    def restart(self, progress: Progress) -> None:
+        """From now on, the rate is that of this progress."""
+        self.progress, self.active_s = progress, float(progress.active_s)
+        self.samples.clear()
+        self.samples.append((self.active_s, progress.read_bytes))
+
+    def advance(self, progress: Progress, elapsed_s: float) -> None:
+        """A segment is done."""
+        self.active_s += elapsed_s
+        self.progress = replace(progress, active_s=round(self.active_s))
+        if self.samples[-1][0] + _SAMPLE_INTERVAL_S <= self.active_s:
+            self.samples.append((self.active_s, progress.read_bytes))
+        while len(self.samples) > 1 and self.samples[1][0] < self.active_s - RATE_WINDOW_S:
+            self.samples.popleft()
+
+    def read_bytes(self) -> int:
+        """Bytes of the run that are done, those of the segment at hand included."""
+        return self.progress.read_bytes + (0 if self.job is None else self.job.done_bytes)
+
+    def bytes_per_second(self) -> float:
+        active_s, (first_s, first_bytes) = self.active_s, self.samples[0]
+        if self.working_since_s is not None:
+            active_s += time.monotonic() - self.working_since_s
+        if active_s - first_s < CHECK_INTERVAL_S:  # not long enough since this daemon has started
+            first_s, first_bytes = 0.0, 0
+        measured = (self.read_bytes() - first_bytes) / (active_s - first_s) if active_s > first_s else 0.0
+        rate = self.progress.run.rate
+        return min(measured, float(rate)) if rate else measured
+
+
+class Scrub:
+    def __init__(
+        self,
+        commitlog: CommitLog,
+        threads: DiskThreads,
+        observer: Observer,
+        verdicts: Verdicts,
+        gives_way: Callable[[DiskNumber], bool],
+        is_written_to: Callable[[Segment], bool],
+        rules: ScrubRules,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`gives_way` and `is_written_to`: as for Checksums. `clock` returns the seconds since 1970."""
+        self._commitlog = commitlog
+        self._threads = threads
+        self._observer = observer
+        self._verdicts = verdicts
+        self._gives_way = gives_way
+        self._is_written_to = is_written_to
+        self.rules = rules
+        self._clock = clock
+        self._workers = {number: _Worker(disk) for number, disk in commitlog.disks.items()}
+        self.latest = NOTHING.run
+        """The present run, or the latest one."""
+
+    async def run(self) -> None:
+        """Until cancelled. Each disk has its own task, so one that hangs delays only itself."""
+        async with trio.open_nursery() as nursery:
+            for worker in self._workers.values():
+                nursery.start_soon(self._run_for, worker)
+            nursery.start_soon(self._follow_schedule)
+
+    # --- state ---------------------------------------------------------------------------------------
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a run is under way, be it paused or not."""
+        if not self.latest.begun_s or self.latest.command is Command.CANCEL:
+            return False
+        return any(worker.loaded.is_set() and not worker.progress.ended_s for worker in self._workers.values())
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether all disks have answered what they record. Before, a run may be under way that is not known."""
+        return not self.not_loaded()
+
+    async def await_loaded(self) -> None:
+        """Wait until it is known, but not for long, whether a run is under way."""
+        with trio.move_on_after(RECORD_PATIENCE_S):
+            for worker in self._workers.values():
+                await worker.loaded.wait()
+
+    def not_loaded(self) -> list[DiskNumber]:
+        """The disks that have not answered yet."""
+        return [number for number, worker in self._workers.items() if not worker.loaded.is_set()]
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes that this daemon has read."""
+        jobs = (worker.job for worker in self._workers.values())
+        return self._commitlog.counters.scrub_bytes + sum(job.read_bytes for job in jobs if job is not None)
+
+    def completed_s(self) -> int:
+        """Since when every disk has been read by a complete run: seconds since 1970; 0 if there was none."""
+        return min((worker.progress.completed_s for worker in self._workers.values()), default=0)
+
+    def next_s(self) -> float | None:
+        """When the next run is due by the schedule, apart from the window; None if none is."""
+        return self.rules.next_s(max(worker.progress.ended_s for worker in self._workers.values()))
+
+    def figures(self) -> dict[DiskNumber, DiskFigures]:
+        return {number: self._figures(worker) for number, worker in self._workers.items()}
+
+    def _figures(self, worker: _Worker) -> DiskFigures:
+        job, size = worker.job, self._commitlog.segment_size
+        left = len(worker.to_read) * size
+        if job is not None:
+            left += max(0, job.segment.size - job.done_bytes)
+        is_ended = not self.is_active or worker.progress.ended_s > 0
+        return DiskFigures(
+            replace(worker.progress, read_bytes=worker.read_bytes()),
+            0 if is_ended else left,
+            worker.bytes_per_second(),
+            None if job is None else job.segment,
+            "" if is_ended else worker.waits_for,
+        )
+
+    def settled_bytes(self) -> int:
+        """Bytes that a run that begins now would read."""
+        catalog = self._commitlog.catalog
+        newest = sum(segment.size == catalog.segment_size for segment in catalog.newest(NEWEST_KEPT))
+        return (len(catalog) - catalog.partial_count - newest) * catalog.segment_size
+
+    # --- orders --------------------------------------------------------------------------------------
+
+    async def begin(self, rate: int, *, follows_chains: bool, is_scheduled: bool = False) -> list[str]:
+        """Begin a run. Returns the paths of the disks that have not recorded it yet. Raises PoolError while another
+        one is under way."""
+        if self.is_active:
+            raise PoolError("a scrub is under way already")
+        begun_s = max(round(self._clock()), self.latest.begun_s + 1)
+        run = Run(begun_s, self._end(), 0, Command.RUN, rate, is_scheduled, follows_chains)
+        log_event(log, logging.INFO, "scrub_began", rate=rate or None, scheduled=is_scheduled)
+        return await self._order(run)
+
+    async def change(self, command: Command, rate: int) -> list[str]:
+        """Give an order to the run that is under way, with its rate from now on; as `begin`. Raises PoolError if
+        there is none."""
+        if not self.is_active:
+            raise PoolError("no scrub is under way")
+        run = replace(self.latest, sequence=self.latest.sequence + 1, command=command, rate=rate)
+        events = {Command.RUN: "resumed", Command.PAUSE: "paused", Command.CANCEL: "cancelled"}
+        log_event(log, logging.INFO, "scrub_ordered", command=events[command], rate=rate or None)
+        return await self._order(run)
+
+    async def _order(self, run: Run) -> list[str]:
+        self._take_over(run)
+        lagging = {worker.disk.path for worker in self._workers.values() if not worker.disk.forbids_writes}
+
+        async def save(worker: _Worker) -> None:
+            if worker.loaded.is_set() and await self._save(worker):
+                lagging.discard(worker.disk.path)
+
+        with trio.move_on_after(RECORD_PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                for worker in self._workers.values():
+                    nursery.start_soon(save, worker)
+        return sorted(lagging)
+
+    def _take_over(self, run: Run) -> None:
+        """Let the later of two orders count, on all disks that have answered."""
+        if run.order > self.latest.order:
+            self.latest = run
+        for worker in self._workers.values():
+            if worker.loaded.is_set():
+                self._adopt(worker)
+
+    def _adopt(self, worker: _Worker) -> None:
+        """Let the present run be that of a disk."""
+        run, former = self.latest, worker.progress
+        worker.pace.rate = run.rate
+        if run == former.run:
+            return
+        if run.begun_s != former.run.begun_s:
+            ended_s = 0 if former.run.begun_s else self._ended_s(run)  # a disk that has joined since takes no part
+            worker.restart(Progress(run, ended_s=ended_s, completed_s=former.completed_s or ended_s))
+            self._list_segments(worker)
+        else:
+            worker.progress = replace(former, run=run)
+        if run.command is Command.CANCEL and not worker.progress.ended_s:
+            worker.progress = replace(worker.progress, ended_s=round(self._clock()))
+        worker.changed.set()
+
+    def _ended_s(self, run: Run) -> int:
+        """When a run has ended, on all disks that have taken part in it; 0 while it has not, and for a new one."""
+        known = [worker.progress for worker in self._workers.values() if worker.loaded.is_set()]
+        ended = [progress.ended_s for progress in known if progress.run.begun_s == run.begun_s]
+        return max(ended) if ended and all(ended) else 0
+
+    def _end(self) -> BaseOffset:
+        """The first log offset that does not belong to a run that begins now."""
+        newest = self._commitlog.catalog.newest(NEWEST_KEPT)
+        return newest[0].base_offset if newest else BaseOffset(0)
+
+    def _list_segments(self, worker: _Worker) -> None:
+        progress = worker.progress
+        on_disk = self._commitlog.catalog.on_disk(worker.disk.number)
+        bases = (segment.base_offset for segment in on_disk)
+        run = progress.run
+        worker.to_read = sorted((base for base in bases if progress.position <= base < run.end), reverse=True)
+
+    # --- the schedule --------------------------------------------------------------------------------
+
+    async def _follow_schedule(self) -> None:
+        while True:
+            await trio.sleep(SCHEDULE_INTERVAL_S)
+            if self.is_loaded and self.is_due():
+                await self.begin(self.rules.rate, follows_chains=False, is_scheduled=True)
+
+    def is_due(self) -> bool:
+        """Whether the schedule begins a run now."""
+        now_s, next_s = self._clock(), self.next_s()
+        if self.is_active or next_s is None or now_s < next_s or not self.rules.is_open(now_s):
+            return False
+        return self._end() > 0
+
+    # --- one disk ------------------------------------------------------------------------------------
+
+    async def _run_for(self, worker: _Worker) -> None:
+        await self._load(worker)
+        await trio.sleep(START_DELAY_S)
+        while True:
+            worker.waits_for = self._obstacle(worker)
+            pause_s = CHECK_INTERVAL_S
+            if not worker.waits_for and self.is_active and not worker.progress.ended_s:
+                pause_s = await self._step(worker)
+            if worker.recorded != worker.progress:
+                await self._save(worker)
+            with trio.move_on_after(pause_s):
+                await worker.changed.wait()
+            worker.changed = trio.Event()
+
+    async def _load(self, worker: _Worker) -> None:
+        """Find out what the disk records."""
+        try:
+            found = await self._threads.run_within(
+                worker.disk.number, math.inf, partial(read_progress, worker.disk.dirfd)
+            )
+        except OSError as error:
+            log_event(log, logging.WARNING, "scrub_failed", disk=worker.disk.path, reason=str(error))
+            found = NOTHING
+        if found == NOTHING and self.rules.every_s:
+            found = replace(NOTHING, ended_s=round(self._clock()))
+        else:
+            worker.recorded = found
+        worker.restart(found)
+        worker.loaded.set()
+        self._list_segments(worker)
+        self._take_over(found.run)
+
+    def _obstacle(self, worker: _Worker) -> str:
+        """Why a disk is not read now; empty if it is."""
+        disk = worker.disk
+        if self.latest.command is Command.PAUSE:
+            return "paused"
+        if self.latest.is_scheduled and not self.rules.is_open(self._clock()):
+            return "outside of its window"
+        is_unread = disk.is_unreadable or disk.unreadable_since_s is not None
+        if disk.is_unresponsive or is_unread or (disk.is_failing and not disk.is_read_only):
+            return disk.last_error or "does not answer, or cannot be read"
+        return "a move" if self._gives_way(disk.number) else ""
+
+    async def _step(self, worker: _Worker) -> float:
+        """Check one segment, or end the run on a disk. Returns the seconds until the next step."""
+        segment = self._next_segment(worker)
+        if segment is None:
+            await self._end_on(worker)
+            return CHECK_INTERVAL_S
+        worker.working_since_s = time.monotonic()
+        begun_s = self.latest.begun_s
+        try:
+            outcome = await self._check(worker, segment)
+        finally:
+            elapsed_s = time.monotonic() - worker.working_since_s
+            worker.working_since_s = None
+            worker.job = None
+        if begun_s != self.latest.begun_s:
+            return 0.0  # it was cancelled, and another run has begun
+        if outcome is not _Outcome.DONE:
+            worker.to_read.append(segment.base_offset)
+            return RETRY_S if outcome is _Outcome.UNREADABLE_DISK else 0.0
+        progress = replace(
+            worker.progress,
+            position=BaseOffset(segment.base_offset + self._commitlog.segment_size),
+            read_bytes=worker.progress.read_bytes + segment.size,
+        )
+        worker.advance(progress, elapsed_s)
+        return 0.0
+
+    def _next_segment(self, worker: _Worker) -> Segment | None:
+        """The next one on the disk that may be read; the others before it are passed over."""
+        catalog = self._commitlog.catalog
+        while worker.to_read:
+            segment = catalog.get(worker.to_read.pop())
+            if segment is not None and segment.disk == worker.disk.number and self._may_read(segment):
+                return segment
+        return None
+
+    def _may_read(self, segment: Segment) -> bool:
+        return self._commitlog.catalog.is_settled(segment) and not self._is_written_to(segment)
+
+    async def _end_on(self, worker: _Worker) -> None:
+        now_s = round(self._clock())
+        worker.progress = replace(worker.progress, ended_s=now_s, completed_s=now_s)
+        if not self.is_active:
+            damaged = len(self._verdicts.present())
+            read = sum(one.progress.read_bytes for one in self._workers.values())
+            log_event(log, logging.INFO, "scrubbed", bytes=read, damaged=damaged)
+
+    async def _check(self, worker: _Worker, segment: Segment) -> _Outcome:
+        worker.job = job = _Job(segment=segment)
+        begun_s = self.latest.begun_s
+
+        def watch() -> None:
+            job.is_paused = self._gives_way(worker.disk.number)
+            job.sharing = sum(other.job is not None for other in self._workers.values())
+            is_wanted = self.is_active and self.latest.begun_s == begun_s
+            if not is_wanted or not self._may_read(segment) or (not job.is_paused and self._obstacle(worker)):
+                job.stopped.set()
+
+        try:
+            check = partial(worker.check, job)
+            call = partial(self._threads.run_within, worker.disk.number, math.inf, check)
+            evidence = await run_watched(call, watch)
+        except _StoppedError:
+            return _Outcome.STOPPED
+        except SegmentChangedError as error:
+            log_event(log, logging.DEBUG, "scrub_skipped", segment=segment.name, reason=str(error))
+            return _Outcome.DONE
+        except (SegmentUnreadableError, OSError) as error:
+            return await self._record_failure(worker, segment, error)
+        finally:
+            job.stopped.set()  # for a thread that is left behind
+            self._commitlog.counters.scrub_bytes += job.read_bytes
+        if job.is_unstable:
+            log_event(log, logging.WARNING, "unstable_read", segment=segment.name, disk=worker.disk.path)
+        if evidence is not None:
+            self._record(segment, decide(evidence, round(self._clock())))
+        return _Outcome.DONE
+
+    def _record(self, segment: Segment, verdict: Verdict | None) -> None:
+        if verdict is not None and self._may_read(segment):
+            self._verdicts.record(segment, verdict)
+
+    async def _record_failure(
+        self, worker: _Worker, segment: Segment, error: SegmentUnreadableError | OSError
+    ) -> _Outcome:
+        """A segment cannot be read. That is a verdict if others on the disk can."""
+        disk = worker.disk
+        if not self._may_read(segment):
+            return _Outcome.DONE  # it was removed meanwhile
+        log_event(log, logging.WARNING, "scrub_failed", segment=segment.name, disk=disk.path, reason=str(error))
+        if isinstance(error, OSError):
+            if isinstance(translate(disk.path, error), DiskError):
+                self._observer.disk_error(disk.path, "scrub", errno.errorcode.get(error.errno or 0, "EIO"))
+            if error.errno in (errno.ENOENT, errno.ELOOP):
+                return _Outcome.DONE  # it is not the segment's file any more
+            if error.errno not in MEDIUM_ERRORS:
+                return _Outcome.UNREADABLE_DISK
+        others = [other.name for other in self._commitlog.catalog.on_disk(disk.number) if other is not segment]
+        compared = others[:: max(1, len(others) // _COMPARED)]
+        readable = partial(is_any_readable, disk.dirfd, compared)
+        if not await self._threads.run_within(disk.number, math.inf, readable):
+            return _Outcome.UNREADABLE_DISK
+        self._record(segment, whole_verdict(Kind.UNREADABLE, segment.size, round(self._clock())))
+        return _Outcome.DONE
+
+    async def _save(self, worker: _Worker) -> bool:
+        """Let the disk record its progress. Returns whether it has."""
+        async with worker.saving:
+            progress, disk = worker.progress, worker.disk
+            if disk.forbids_writes or disk.is_unresponsive:  # a thread would hold this daemon while it hangs
+                return False
+            identity, room = self._commitlog.identity_of(disk), disk.filesystem.attribute_bytes
+            if not has_room_beside(identity, room, ATTRIBUTE_BYTES):
+                self._report_unrecorded(worker, "its directory has no room for another attribute")
+                return False
+            write = partial(write_progress, disk.dirfd, progress)
+            try:
+                await self._threads.run_within(disk.number, math.inf, write)
+            except OSError as error:
+                self._report_unrecorded(worker, str(error))
+                return False
+            worker.recorded = progress
+            return True
+
+    @staticmethod
+    def _report_unrecorded(worker: _Worker, reason: str) -> None:
+        if reason != worker.reported:
+            worker.reported = reason
+            log_event(log, logging.WARNING, "scrub_not_recorded", disk=worker.disk.path, reason=reason)

@@ -1,0 +1,176 @@
+"""Verdicts on damaged segments: the files record them (store/scrub/recorded.py), here they are known.
+
+A verdict stays until it is cleared, or its file has left the log. It is known at once, and recorded in the
+background: on a disk that cannot be written, only this daemon knows it.
+"""
+
+import logging
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import trio
+
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.store.disks.membership import DiskNumber
+from commitlogfs.store.events import log_event
+from commitlogfs.store.pool.catalog import Segment
+from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.scrub.recorded import find_verdicts, remove_verdict, write_verdict
+from commitlogfs.store.scrub.verdict import Kind, Verdict, combine
+from commitlogfs.store.segment import BaseOffset
+
+log = logging.getLogger(__name__)
+
+START_DELAY_S: Final = 1.0
+"""A daemon that has just started has more urgent work."""
+RETRY_S: Final = 30.0
+_DEADLINE_S: Final = 10.0
+_NAMES_AT_ONCE: Final = 256
+
+
+@dataclass(slots=True)
+class _Known:
+    verdict: Verdict
+    files: tuple[Segment, ...]
+    """The file, or all that the segment had since, because it was moved: a move can be undone."""
+    is_recorded: bool = False
+
+
+class Verdicts:
+    """All calls come from the event loop."""
+
+    def __init__(self, commitlog: CommitLog, threads: DiskThreads) -> None:
+        self._commitlog = commitlog
+        self._threads = threads
+        self._known: dict[BaseOffset, _Known] = {}
+        self._changed = trio.Event()
+        self._lock = trio.Lock()
+        """Held while a verdict is written or removed."""
+
+    async def run(self) -> None:
+        """Find what former daemons have recorded, then record what is new, until cancelled."""
+        await trio.sleep(START_DELAY_S)
+        async with trio.open_nursery() as nursery:
+            for number in self._commitlog.disks:  # each by itself, in case one hangs
+                nursery.start_soon(self._find_on, number)
+            nursery.start_soon(self._record_new)
+
+    def present(self) -> list[tuple[Segment, Verdict]]:
+        """The damaged segments of the log, in ascending order."""
+        found = []
+        for base_offset, known in sorted(self._known.items()):
+            segment = self._commitlog.catalog.get(base_offset)
+            if segment is None or segment not in known.files:
+                del self._known[base_offset]
+            else:
+                found.append((segment, known.verdict))
+        return found
+
+    def kind_of(self, segment: Segment) -> Kind | None:
+        """How a segment of the log is damaged; None if it is not, as far as is known."""
+        known = self._known.get(segment.base_offset)
+        return known.verdict.kind if known is not None and segment in known.files else None
+
+    def record(self, segment: Segment, verdict: Verdict) -> None:
+        """A segment of the log is damaged."""
+        before = self._known.get(segment.base_offset)
+        if before is not None and segment not in before.files:
+            before = None
+        combined = combine(None if before is None else before.verdict, verdict)
+        if before is not None and combined == before.verdict:
+            return
+        self._known[segment.base_offset] = _Known(combined, (segment,))
+        self._changed.set()
+        if before is None or before.verdict.kind is not combined.kind:
+            self._commitlog.counters.damaged[combined.kind.value] += 1
+        log_event(
+            log,
+            logging.ERROR,
+            "segment_damaged",
+            segment=segment.name,
+            disk=self._commitlog.disk_of(segment).path,
+            kind=combined.kind.value,
+            begin=segment.base_offset + combined.ranges[0].begin,
+            end=segment.base_offset + combined.ranges[-1].end,
+            messages=combined.message_count or None,
+        )
+
+    def record_moved(self, file: Segment, copy: Segment) -> None:
+        """The copy is the segment from now on."""
+        known = self._known.get(file.base_offset)
+        if known is not None and file in known.files:
+            known.files, known.is_recorded = (*known.files, copy), False
+            self._changed.set()
+
+    async def clear(self, segments: Iterable[Segment]) -> list[Segment]:
+        """Remove the verdicts on these segments. Returns those of which it could not be removed."""
+        kept = []
+        for segment in segments:
+            async with self._lock:
+                disk = self._commitlog.disk_of(segment)
+                remove = partial(remove_verdict, disk.dirfd, segment.name, segment.ino)
+                try:
+                    await self._threads.run_within(disk.number, _DEADLINE_S, remove)
+                except (OSError, TimeoutError) as error:
+                    log_event(
+                        log,
+                        logging.WARNING,
+                        "verdict_kept",
+                        segment=segment.name,
+                        disk=disk.path,
+                        reason=str(error),
+                    )
+                    kept.append(segment)
+                    continue
+                self._known.pop(segment.base_offset, None)
+                log_event(log, logging.WARNING, "verdict_cleared", segment=segment.name, disk=disk.path)
+        return kept
+
+    async def _find_on(self, number: DiskNumber) -> None:
+        segments = {segment.name: segment for segment in self._commitlog.catalog.on_disk(number)}
+        disk = self._commitlog.disks[number]
+        names, dirfd = list(segments), disk.dirfd
+        for first in range(0, len(names), _NAMES_AT_ONCE):
+            find = partial(find_verdicts, dirfd, names[first : first + _NAMES_AT_ONCE])
+            while disk.is_unresponsive:  # noqa: ASYNC110  # a thread would hold this daemon while it hangs
+                await trio.sleep(RETRY_S)
+            for name, verdict in await self._threads.run_within(number, math.inf, find):
+                known = self._known.get(segments[name].base_offset)
+                if known is None:
+                    self._known[segments[name].base_offset] = _Known(verdict, (segments[name],), is_recorded=True)
+                else:  # this daemon has found the damage again
+                    known.verdict = combine(verdict, known.verdict)
+
+    async def _record_new(self) -> None:
+        while True:
+            with trio.move_on_after(RETRY_S):
+                await self._changed.wait()
+            self._changed = trio.Event()
+            for segment, _ in self.present():
+                await self._record_file(segment)
+
+    async def _record_file(self, segment: Segment) -> None:
+        """Tried again later if it fails."""
+        disk = self._commitlog.disk_of(segment)
+        async with self._lock:
+            known = self._known.get(segment.base_offset)
+            if known is None or known.is_recorded or disk.forbids_writes or disk.is_unresponsive:
+                return
+            verdict = known.verdict
+            write = partial(write_verdict, disk.dirfd, segment.name, segment.ino, verdict)
+            try:
+                await self._threads.run_within(disk.number, _DEADLINE_S, write)
+            except (OSError, TimeoutError) as error:
+                log_event(
+                    log,
+                    logging.WARNING,
+                    "verdict_not_recorded",
+                    segment=segment.name,
+                    disk=disk.path,
+                    reason=str(error),
+                )
+                return
+            known.is_recorded = known.verdict is verdict and known.files[-1] is segment

@@ -1,0 +1,231 @@
+"""`commitlogfs scrub`: read the sealed segments of a mount from their disks, and report the damaged ones."""
+
+import json
+import time
+from typing import Annotated, Any, Final
+
+import typer
+
+from commitlogfs.console import settings
+from commitlogfs.console.errors import AbsentError, RefusedError, UsageError
+from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.console.formatting import count_of
+from commitlogfs.console.output import Output
+from commitlogfs.mount.commands import options
+from commitlogfs.mount.commands.disk_calls import ask, show_lagging
+from commitlogfs.mount.commands.disk_drain import parse_rate
+from commitlogfs.mount.commands.work_progress import describe_bytes, explained_interrupt, work_bar
+from commitlogfs.mount.location import control_socket
+from commitlogfs.mount.location.which_mount import Target, find_target
+from commitlogfs.mount.views.scrub_text import describe_damaged, describe_disks, describe_scrub, describe_start
+
+_POLL_S: Final = 0.2
+_ACTIVE: Final = ("running", "paused")
+
+app = typer.Typer(name="scrub", help="Find damaged segments: read them all from the disks.", no_args_is_help=True)
+
+RateOption = Annotated[
+    str,
+    typer.Option(
+        metavar="SIZE",
+        help="Bytes per second that may be read from each disk; by default a quarter of the time for which disks "
+        "and processors are idle, at least 4 %.",
+    ),
+]
+WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")]
+
+
+@app.command()
+def start(
+    which: options.Mount = None,
+    rate: RateOption = "",
+    messages: Annotated[
+        bool,
+        typer.Option(
+            "--messages",
+            help="Check the messages of every segment, also where its checksum is right: finds what was written "
+            "broken. Takes much more processor time.",
+        ),
+    ] = False,
+    wait: WaitOption = False,
+    dry_run: options.DryRun = False,
+    as_json: options.Json = False,
+) -> None:
+    """Read all sealed segments from the disks, each disk by itself, and compare them with their checksums.
+
+    It gives way to moves, and reads past the page cache. It is recorded on the disks and continues after a kill or
+    a restart. A damaged segment is examined message by message; `scrub status` shows what was found, until `scrub
+    clear`. The newest three segments of the log are not read. Repeated, the command changes the rate.
+
+    EXIT STATUS: 0 begun; with --wait: ended, and no segment is damaged; 1 with --wait: some are damaged, or it was
+    cancelled; 2 no such mount, or a wrong --rate; 3 no daemon answers; 4 refused: one is paused, or a disk has not
+    answered yet.
+    """
+    target, allowed = find_target(which), parse_rate(rate)
+    answer = ask(target, "scrub-start", rate=allowed, messages=messages, dry_run=dry_run)
+    if settings.wants_json(as_json):
+        typer.echo(json.dumps(answer))
+    else:
+        text = f"{target.name}: {describe_start(answer, dry_run=dry_run)}"
+        if dry_run:
+            typer.echo(text)
+        else:
+            settings.say(text)
+    show_lagging(answer)
+    if wait and not dry_run:
+        _wait(target)
+        _report_end(target, is_quiet=settings.wants_json(as_json))
+
+
+@app.command()
+def status(which: options.Mount = None, wait: WaitOption = False, as_json: options.Json = False) -> None:
+    """Show how far the scrub is, and the damaged segments with their messages.
+
+    EXIT STATUS: 0 no segment is damaged; 1 some are; 2 no such mount; 3 no daemon answers.
+    """
+    target = find_target(which)
+    if wait:
+        _wait(target)
+    scrub = _scrub_of(target)
+    if settings.wants_json(as_json):
+        typer.echo(json.dumps({"name": target.name, "scrub": scrub}))
+    else:
+        output = Output()
+        output.paragraph(f"{target.name}: {describe_scrub(scrub)}")
+        for line in describe_disks(scrub) if scrub["state"] in _ACTIVE else ():
+            output.paragraph(line)
+        for damaged in scrub["damaged"]:
+            for line in describe_damaged(damaged):
+                output.paragraph(line)
+    if scrub["damaged"]:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+@app.command()
+def pause(which: options.Mount = None, dry_run: options.DryRun = False, as_json: options.Json = False) -> None:
+    """Pause the scrub. It stays paused, also over a restart, until `scrub resume` or `scrub cancel`.
+
+    The segments at hand are read again from their beginning when it continues.
+
+    EXIT STATUS: 0 paused, or none is under way; 2 no such mount; 3 no daemon answers; 4 refused: a disk has not
+    answered yet.
+    """
+    _order(which, "scrub-pause", "is paused", dry_run=dry_run, as_json=as_json)
+
+
+@app.command()
+def resume(
+    which: options.Mount = None,
+    rate: RateOption = "",
+    wait: WaitOption = False,
+    dry_run: options.DryRun = False,
+    as_json: options.Json = False,
+) -> None:
+    """Continue a paused scrub, with another rate if one is given.
+
+    EXIT STATUS: 0 it continues; with --wait, as `scrub start`; 2 no such mount, or a wrong --rate; 3 no daemon
+    answers; 4 refused: no scrub is under way, or a disk has not answered yet.
+    """
+    arguments = {"rate": parse_rate(rate)} if rate else {}
+    target = _order(which, "scrub-resume", "continues", dry_run=dry_run, as_json=as_json, **arguments)
+    if wait and not dry_run:
+        _wait(target)
+        _report_end(target, is_quiet=settings.wants_json(as_json))
+
+
+@app.command()
+def cancel(which: options.Mount = None, dry_run: options.DryRun = False, as_json: options.Json = False) -> None:
+    """End the scrub. What it has found stays; the next one begins with the oldest segment.
+
+    EXIT STATUS: 0 none is under way any longer; 2 no such mount; 3 no daemon answers; 4 refused: a disk has not
+    answered yet.
+    """
+    _order(which, "scrub-cancel", "has ended", dry_run=dry_run, as_json=as_json)
+
+
+@app.command()
+def clear(
+    which: options.Mount = None,
+    segments: Annotated[
+        list[str] | None,
+        typer.Option("--segment", metavar="NAME", help="Only this segment; may be repeated. Default: all."),
+    ] = None,
+    dry_run: options.DryRun = False,
+    as_json: options.Json = False,
+) -> None:
+    """Remove the verdicts on damaged segments. The segments stay as they are.
+
+    A verdict stays until this command, also if a later scrub finds the segment right. If the segment is still
+    damaged, the next scrub finds it again.
+
+    EXIT STATUS: 0 removed, or there was none; 1 a disk could not remove one; 2 no such mount, or not a segment's
+    name; 3 no daemon answers; 4 refused: a segment has no verdict.
+    """
+    target = find_target(which)
+    arguments = {"segments": [_base_offset(name) for name in segments]} if segments else {}
+    answer = ask(target, "scrub-clear", dry_run=dry_run, **arguments)
+    if settings.wants_json(as_json):
+        typer.echo(json.dumps(answer))
+    else:
+        verb = "would be removed" if dry_run else "removed"
+        count = len(answer["cleared"])
+        settings.say(
+            f"{target.name}: {count_of(count, 'verdict')} {verb}" if count else f"{target.name}: no verdict"
+        )
+    for name in answer["kept"]:
+        typer.echo(f"{name}: its disk could not remove the verdict; see `dmesg`, and repeat the command", err=True)
+    if answer["kept"]:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _order(which: str | None, verb: str, result: str, *, dry_run: bool, as_json: bool, **arguments: int) -> Target:
+    target = find_target(which)
+    answer = ask(target, verb, dry_run=dry_run, **arguments)
+    if settings.wants_json(as_json):
+        typer.echo(json.dumps(answer))
+    elif not answer["active"]:
+        settings.say(f"{target.name}: no scrub is under way")
+    elif dry_run:
+        typer.echo(f"{target.name}: afterwards, the scrub {result}")
+    else:
+        settings.say(f"{target.name}: the scrub {result}")
+    show_lagging(answer)
+    return target
+
+
+def _base_offset(name: str) -> int:
+    if not name.isdecimal():
+        raise UsageError(f"--segment {name}: not the name of a segment; `scrub status` shows the damaged ones")
+    return int(name)
+
+
+def _scrub_of(target: Target) -> dict[str, Any]:
+    """The part `scrub` of the status document. Raises RefusedError."""
+    scrub: dict[str, Any] | None = control_socket.ask(target.socket, "status").get("scrub")
+    if scrub is None:
+        raise RefusedError(f"{target.name}: its daemon is of a former version; `commitlogfs restart {target.name}`")
+    return scrub
+
+
+def _wait(target: Target) -> None:
+    """Returns once no scrub is under way; shows the progress meanwhile."""
+    hint = f"{target.name}: the scrub continues; `commitlogfs scrub cancel {target.name}` ends it"
+    with explained_interrupt(hint), work_bar("scrubbing") as show:
+        while (scrub := _scrub_of(target))["state"] in _ACTIVE:
+            done, left = scrub["done_bytes"], scrub["left_bytes"]
+            text = describe_bytes(done, left, scrub["bytes_per_second"], scrub["eta_seconds"])
+            show(done, left, "paused" if scrub["state"] == "paused" else text)
+            time.sleep(_POLL_S)
+
+
+def _report_end(target: Target, *, is_quiet: bool) -> None:
+    """Raises Exit if segments are damaged, AbsentError if the scrub was cancelled."""
+    scrub = _scrub_of(target)
+    if scrub["state"] == "cancelled":
+        raise AbsentError(f"{target.name}: the scrub was cancelled; `scrub start` begins another one")
+    if not is_quiet:
+        count = len(scrub["damaged"])
+        found = f"{count_of(count, 'segment')} damaged; see `scrub status`" if count else "no segment is damaged"
+        settings.say(f"{target.name}: the scrub has ended: {found}")
+    if scrub["damaged"]:
+        raise typer.Exit(ExitCode.FINDINGS)

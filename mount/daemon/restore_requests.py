@@ -1,0 +1,76 @@
+"""The control verbs of `commitlogfs restore`. The command finds and checks files; the daemon takes them in."""
+
+from functools import partial
+from typing import Any
+
+import trio
+
+from commitlogfs.fusefs.moves.restores import Restores
+from commitlogfs.fusefs.operations import CommitLogOperations
+from commitlogfs.mount.linux.mountinfo import local_filesystem
+from commitlogfs.mount.location import control_socket
+from commitlogfs.store.errors import PoolError
+from commitlogfs.store.segment import BaseOffset, format_segment_name
+
+
+def restore_verbs(operations: CommitLogOperations) -> dict[str, control_socket.Answer]:
+    """A PoolError refuses a request: {"refused": why}, and nothing has changed."""
+    requests = _Requests(operations)
+    verbs: dict[str, control_socket.Request] = {
+        "restore-plan": requests.plan,
+        "restore-segment": requests.begin,
+        "restore-state": requests.state,
+        "restore-cancel": requests.cancel,
+    }
+    return {verb: partial(control_socket.answer_or_refuse, method) for verb, method in verbs.items()}
+
+
+class _Requests:
+    def __init__(self, operations: CommitLogOperations) -> None:
+        self._operations = operations
+        self._restores: Restores = operations.restores
+
+    async def plan(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The missing ranges of log offsets, the log's first offset, and the number of segments that there is room
+        for. Ranges before the first offset have to be restored newest first, without a gap."""
+        await self._operations.drains.measure_targets()
+        first = self._operations.commitlog.catalog.first
+        return {
+            "first_offset": 0 if first is None else first.base_offset,
+            "segment_size": self._operations.commitlog.segment_size,
+            "missing": self._restores.missing(),
+            "room": self._restores.room(),
+        }
+
+    async def begin(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Begin with one segment; the file comes as a descriptor."""
+        descriptor: int = request[control_socket.DESCRIPTOR]
+        base_offset, mtime_ns = BaseOffset(int(request["base_offset"])), int(request["mtime_ns"])
+        digest, token = bytes.fromhex(request["xxh3"]), str(request.get("token", ""))
+        if await trio.to_thread.run_sync(local_filesystem, descriptor) is None:
+            name = format_segment_name(base_offset).decode()
+            raise PoolError(
+                f"{name}: its file is not on a local filesystem, and the daemon reads no other; copy it to a local "
+                "disk first"
+            )
+        self._restores.begin(base_offset, descriptor, mtime_ns, digest, int(request.get("rate", 0)), token)
+        return {}
+
+    async def state(self, request: dict[str, Any]) -> dict[str, Any]:
+        """How far the restore of one segment is. Its state is "absent" if this daemon has not begun it, or has
+        begun another one since."""
+        latest, base_offset = self._restores.latest, int(request["base_offset"])
+        if self._operations.commitlog.catalog.get(base_offset) is not None:
+            return {"state": "done", "reason": "", "done_bytes": 0}
+        if latest is None or latest.base_offset != base_offset:
+            return {"state": "absent", "reason": "", "done_bytes": 0}
+        progress, size = self._operations.mover.progress, self._operations.commitlog.segment_size
+        done = 0
+        if progress is not None and progress.name == format_segment_name(latest.base_offset):
+            done = progress.done_bytes + (size if progress.phase == "verifying" else 0)
+        return {"state": latest.state.value, "reason": latest.reason, "done_bytes": done}
+
+    async def cancel(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Cancel a restore, if it is the one under way and `token` is that of its begin."""
+        base_offset, token = BaseOffset(int(request["base_offset"])), str(request["token"])
+        return {"cancelled": self._restores.cancel(base_offset, token)}

@@ -1,0 +1,99 @@
+"""The control verbs of `commitlogfs scrub`."""
+
+import logging
+from functools import partial
+from typing import Any
+
+from commitlogfs.fusefs.operations import CommitLogOperations
+from commitlogfs.mount.location import control_socket
+from commitlogfs.mount.status.scrub import damage_report, scrub_report
+from commitlogfs.store.errors import PoolError
+from commitlogfs.store.pool.catalog import Segment
+from commitlogfs.store.scrub.progress import Command
+
+log = logging.getLogger(__name__)
+
+
+def scrub_verbs(operations: CommitLogOperations) -> dict[str, control_socket.Answer]:
+    """A PoolError refuses a request: {"refused": why}, and nothing has changed."""
+    requests = _Requests(operations)
+    verbs: dict[str, control_socket.Request] = {
+        "scrub-start": requests.start,
+        "scrub-pause": partial(requests.order, Command.PAUSE),
+        "scrub-resume": partial(requests.order, Command.RUN),
+        "scrub-cancel": partial(requests.order, Command.CANCEL),
+        "scrub-clear": requests.clear,
+    }
+    return {verb: partial(control_socket.answer_or_refuse, method) for verb, method in verbs.items()}
+
+
+class _Requests:
+    def __init__(self, operations: CommitLogOperations) -> None:
+        self._operations = operations
+        self._scrub = operations.scrub
+
+    async def start(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Repeated for a scrub under way, it changes the rate."""
+        scrub, follows_chains = self._scrub, bool(request.get("messages"))
+        await self._require_known()
+        was_active, dry_run = scrub.is_active, bool(request.get("dry_run"))
+        rate = int(request.get("rate", 0)) or (scrub.latest.rate if was_active else 0)
+        if was_active and follows_chains and not scrub.latest.follows_chains:
+            raise PoolError("a scrub without --messages is under way; wait for its end, or `scrub cancel` it")
+        if was_active and scrub.latest.command is Command.PAUSE:
+            raise PoolError("the scrub is paused; `scrub resume` continues it")
+        changed = not was_active or scrub.latest.rate != rate
+        whole, lagging = scrub.settled_bytes(), list[str]()
+        if changed and not dry_run:
+            if was_active:
+                lagging = await scrub.change(Command.RUN, rate)
+            else:
+                lagging = await scrub.begin(rate, follows_chains=follows_chains)
+        return {
+            "running": was_active,
+            "changed": changed,
+            "rate": rate or None,
+            "bytes": whole,
+            "segments": whole // self._operations.commitlog.segment_size,
+            "lagging": lagging,
+            "scrub": scrub_report(self._operations),
+        }
+
+    async def order(self, command: Command, request: dict[str, Any]) -> dict[str, Any]:
+        """Pause, resume or cancel the scrub under way; `rate`, if given, is that from now on."""
+        scrub = self._scrub
+        await self._require_known()
+        if not scrub.is_active:
+            if command is Command.RUN:
+                raise PoolError("no scrub is under way; `scrub start` begins one")
+            return {"changed": False, "active": False, "lagging": []}
+        rate = int(request.get("rate", scrub.latest.rate))
+        changed = (scrub.latest.command, scrub.latest.rate) != (command, rate)
+        lagging = []
+        if changed and not request.get("dry_run"):
+            lagging = await scrub.change(command, rate)
+        return {"changed": changed, "active": True, "lagging": lagging}
+
+    async def clear(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Remove the verdicts on the segments with these base offsets, or on all."""
+        wanted = request.get("segments")
+        present = self._operations.verdicts.present()
+        chosen = [found for found in present if wanted is None or found[0].base_offset in wanted]
+        unknown = set(wanted or ()) - {segment.base_offset for segment, _ in present}
+        if unknown:
+            raise PoolError(f"{min(unknown):020d}: has no verdict; see `commitlogfs scrub status`")
+        reports = [damage_report(self._operations, *found) for found in chosen]
+        kept: list[Segment] = []
+        if not request.get("dry_run"):
+            kept = await self._operations.verdicts.clear([segment for segment, _ in chosen])
+        names = [segment.name.decode() for segment in kept]
+        return {"cleared": [one for one in reports if one["segment"] not in names], "kept": names}
+
+    async def _require_known(self) -> None:
+        """Raises PoolError if a disk hangs since the daemon has started."""
+        await self._scrub.await_loaded()
+        if not self._scrub.is_loaded:
+            waiting = [self._operations.commitlog.disks[number].path for number in self._scrub.not_loaded()]
+            raise PoolError(
+                f"{', '.join(waiting)}: has not answered yet whether a scrub is under way; repeat the command"
+            )

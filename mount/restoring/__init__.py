@@ -1,0 +1,4 @@
+"""Filling the gaps of a log with copies of segments from outside the pool: a slave, a backup, an object store.
+
+Only commands use this. The daemon takes in what was checked here.
+"""

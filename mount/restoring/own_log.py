@@ -1,0 +1,148 @@
+"""The log of a mount, as a restore sees it: what a segment from elsewhere is compared with.
+
+The checks of a segment by itself do not show whose it is: the segments of another broker are as sound.
+"""
+
+import heapq
+import os
+import time
+from bisect import bisect
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from commitlogfs.console.errors import RefusedError
+from commitlogfs.mount.restoring.places import Place, UnreadablePlaceError
+from commitlogfs.store.record import RecordError, TruncatedRecordError, decode
+from commitlogfs.store.segment import BaseOffset, parse_segment_name
+
+_HEAD_BYTES: Final = 64 << 10
+"""Enough for most first records."""
+_COMPARED: Final = 4
+"""Segments of a place that are compared with the log's own."""
+_TRIED: Final = 16
+"""Segments that are read for that: of some, the first message cannot be read."""
+
+Head = Callable[[int], bytes]
+"""length -> the first bytes of a segment. Raises OSError, UnreadablePlaceError."""
+
+
+class FirstRecord(NamedTuple):
+    """The record with which a segment begins."""
+
+    data: bytes
+    store_host: str
+    """Address of the broker that has stored it; a slave's copy has that of its master."""
+
+
+def first_record(head: Head, base_offset: BaseOffset, segment_size: int) -> FirstRecord | None:
+    """None if the segment does not begin with a sound record, or cannot be read."""
+    try:
+        data = head(_HEAD_BYTES)
+        try:
+            record = decode(data, base_offset)
+        except TruncatedRecordError as error:
+            if not len(data) < error.needed <= segment_size:
+                return None
+            data = head(error.needed)
+            record = decode(data, base_offset)
+    except (RecordError, OSError, UnreadablePlaceError):
+        return None
+    return FirstRecord(data[: record.total_size], str(record.store_host))
+
+
+class OwnLog:
+    """The segments of a mounted log, when the restore begins."""
+
+    def __init__(self, mountpoint: Path, segment_size: int) -> None:
+        """Raises RefusedError."""
+        self._mountpoint = mountpoint
+        self._size = segment_size
+        try:
+            names = [path.name for path in mountpoint.iterdir()]
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise RefusedError(f"{mountpoint}: {reason}; run the command as root or the daemon's user") from error
+        parsed = (parse_segment_name(os.fsencode(name), segment_size) for name in names)
+        self._bases = sorted(base for base in parsed if base is not None)
+
+    def require_same(self, place: Place, held: Collection[BaseOffset], missing: Iterable[BaseOffset]) -> bool:
+        """Compare segments that both the log and a place have, the nearest to the missing ones. `held` are the
+        whole segments of the place. Returns False if there is none to compare. Raises RefusedError if a segment of
+        the place is not the log's own."""
+        filled = sorted(base for base in missing if base in held)
+        if not filled:
+            return False
+        common = [base for base in self._bases if base in held]
+        compared = 0
+        for base in heapq.nsmallest(_TRIED, common, key=lambda base: _distance(base, filled)):
+            own = self.first_record(base)
+            theirs = None if own is None else first_record(partial(place.head, base), base, self._size)
+            if own is None or theirs is None:
+                continue
+            if own.data != theirs.data:
+                raise RefusedError(
+                    f"--from {place.name}: {base:020d} begins with another message than in the log, so it is not a "
+                    "copy of this log; name a slave or a backup of this broker"
+                )
+            compared += 1
+            if compared == _COMPARED:
+                break
+        return compared > 0
+
+    def first_record(self, base_offset: BaseOffset) -> FirstRecord | None:
+        """The first record of a segment of the log."""
+
+        def head(length: int) -> bytes:
+            with self._path(base_offset).open("rb", buffering=0) as file:
+                return file.read(length)
+
+        return first_record(head, base_offset, self._size)
+
+    def foreign_host(self, base_offset: BaseOffset, head: Head) -> str:
+        """Why a missing segment, which `head` reads, is not of the broker that has stored its neighbours in the
+        log; empty if it is, or if nothing can be compared."""
+        record = first_record(head, base_offset, self._size)
+        hosts: dict[str, BaseOffset] = {}
+        for side in self._sides(base_offset):
+            for base in side[:_TRIED]:
+                own = self.first_record(base)
+                if own is not None:
+                    hosts.setdefault(own.store_host, base)
+                    break
+        if record is None or not hosts or record.store_host in hosts:
+            return ""
+        known = " and ".join(f"of {base:020d} by {host}" for host, base in hosts.items())
+        return (
+            f"its first message was stored by {record.store_host}, that {known}; if they are of one broker, put a "
+            "segment beside it that the log has"
+        )
+
+    def bound_mtime_ns(self, base_offset: BaseOffset, mtime_ns: int) -> int:
+        """A time for a restored segment that is not in the future, and lies between those of its neighbours: a
+        broker's expiry ends at the first segment that seems too young."""
+        before, after = ([self._mtime_ns(base) for base in side[:1]] for side in self._sides(base_offset))
+        earliest = max((found for found in before if found is not None), default=0)
+        latest = min([time.time_ns(), *(found for found in after if found is not None)])
+        return min(max(mtime_ns, earliest), latest)
+
+    def _sides(self, base_offset: BaseOffset) -> tuple[list[BaseOffset], list[BaseOffset]]:
+        """The segments of the log before and after an offset, the nearest first."""
+        before = [base for base in reversed(self._bases) if base < base_offset]
+        return before, [base for base in self._bases if base > base_offset]
+
+    def _mtime_ns(self, base_offset: BaseOffset) -> int | None:
+        try:
+            return self._path(base_offset).stat().st_mtime_ns
+        except OSError:
+            return None
+
+    def _path(self, base_offset: BaseOffset) -> Path:
+        return self._mountpoint / f"{base_offset:020d}"
+
+
+def _distance(base: BaseOffset, ordered: Sequence[BaseOffset]) -> int:
+    """From a base offset to the nearest of others."""
+    index = bisect(ordered, base)
+    return min(abs(base - other) for other in ordered[max(0, index - 1) : index + 1])

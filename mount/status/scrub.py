@@ -1,0 +1,139 @@
+"""The scrub and the damaged segments as parts of the status document."""
+
+from typing import Any, Final
+
+from commitlogfs.fusefs.integrity.scrub import DiskFigures
+from commitlogfs.fusefs.operations import CommitLogOperations
+from commitlogfs.store.disks.disk import Disk
+from commitlogfs.store.findings import Finding, FindingCode, Severity
+from commitlogfs.store.pool.catalog import Segment
+from commitlogfs.store.scrub.progress import Command
+from commitlogfs.store.scrub.verdict import Kind, Message, Verdict
+
+_WORDS: Final = {
+    Kind.ROTTED: "has changed since it was sealed, and damaged messages",
+    Kind.WRITTEN_BROKEN: "was written broken, or has been damaged before it had a checksum",
+    Kind.HEADER_OR_PADDING: "has changed since it was sealed, where RocketMQ has no checksum (properties, hosts, "
+    "flags, times, or padding); all message bodies are right",
+    Kind.UNREADABLE: "cannot be read completely",
+    Kind.WRITE_LOST: "lacks what the broker has written, which reads show only as long as it is in memory",
+}
+_REMEDY: Final = (
+    "keep the copy of it on a slave or in a backup, and read these messages from there; a read of this segment "
+    "returns what its disk has; `commitlogfs scrub clear` removes the verdict (docs/runbooks/damaged-segment.md)"
+)
+_RANGES_SHOWN: Final = 4
+_MESSAGES_SHOWN: Final = 4
+
+
+def scrub_report(operations: CommitLogOperations) -> dict[str, Any]:
+    """The part `scrub` of the document. The cost depends on the number of disks and of damaged segments."""
+    scrub, disks = operations.scrub, operations.commitlog.disks
+    run, figures = scrub.latest, scrub.figures()
+    return {
+        "state": _state(operations),
+        "since": run.begun_s or None,
+        "rate": run.rate or None,
+        "scheduled": run.is_scheduled,
+        "messages": run.follows_chains,
+        "done_bytes": sum(one.progress.read_bytes for one in figures.values()) if run.begun_s else 0,
+        "left_bytes": sum(one.left_bytes for one in figures.values()),
+        "bytes_per_second": sum(one.bytes_per_second for one in figures.values() if one.left_bytes),
+        "eta_seconds": _longest([one.eta_s for one in figures.values()]),
+        "completed": scrub.completed_s() or None,
+        "next": scrub.next_s(),
+        "every_seconds": scrub.rules.every_s or None,
+        "window": sorted(scrub.rules.window),
+        "disks": [_disk_report(disks[number], one) for number, one in figures.items()],
+        "damaged": [damage_report(operations, *found) for found in operations.verdicts.present()],
+    }
+
+
+def _disk_report(disk: Disk, figures: DiskFigures) -> dict[str, Any]:
+    return {
+        "number": disk.number,
+        "path": disk.path,
+        "segment": None if figures.segment is None else figures.segment.name.decode(),
+        "done_bytes": figures.progress.read_bytes,
+        "left_bytes": figures.left_bytes,
+        "bytes_per_second": figures.bytes_per_second,
+        "eta_seconds": figures.eta_s,
+        "waits_for": figures.waits_for or None,
+        "ended": figures.progress.ended_s > 0,
+        "completed": figures.progress.completed_s or None,
+    }
+
+
+def _longest(times_s: list[float | None]) -> float | None:
+    """None if one of them is not known."""
+    known = [time_s for time_s in times_s if time_s is not None]
+    return max(known, default=0.0) if len(known) == len(times_s) else None
+
+
+def _state(operations: CommitLogOperations) -> str:
+    scrub = operations.scrub
+    if scrub.is_active:
+        return "paused" if scrub.latest.command is Command.PAUSE else "running"
+    if not scrub.latest.begun_s:
+        return "none"
+    return "cancelled" if scrub.latest.command is Command.CANCEL else "done"
+
+
+def damage_report(operations: CommitLogOperations, segment: Segment, verdict: Verdict) -> dict[str, Any]:
+    base = segment.base_offset
+    return {
+        "segment": segment.name.decode(),
+        "base_offset": base,
+        "disk": operations.commitlog.disk_of(segment).path,
+        "kind": verdict.kind.value,
+        "since": verdict.since_s,
+        "located": verdict.is_located,
+        "ranges": [(base + begin, base + end) for begin, end in verdict.ranges],
+        "message_count": verdict.message_count,
+        "messages": [
+            {
+                "log_offset": base + message.position,
+                "topic": message.topic or None,
+                "queue_id": message.queue_id,
+                "queue_offset": message.queue_offset,
+            }
+            for message in verdict.messages
+        ],
+    }
+
+
+def damage_findings(operations: CommitLogOperations) -> list[dict[str, str]]:
+    """One finding for each damaged segment."""
+    return [
+        Finding(
+            FindingCode.DAMAGED_SEGMENT,
+            Severity.WARNING,
+            operations.commitlog.disk_of(segment).path,
+            segment.name.decode(),
+            _describe(segment.base_offset, verdict),
+            _REMEDY,
+        ).as_json()
+        for segment, verdict in operations.verdicts.present()
+    ]
+
+
+def _describe(base: int, verdict: Verdict) -> str:
+    text = _WORDS[verdict.kind]
+    if not verdict.is_located:
+        return f"{text}; where in the segment is not known"
+    ranges = [f"{base + begin} to {base + end}" for begin, end in verdict.ranges[:_RANGES_SHOWN]]
+    text += f"; log offsets {', '.join(ranges)}" + _more(len(verdict.ranges) - _RANGES_SHOWN)
+    shown = verdict.messages[:_MESSAGES_SHOWN]
+    if shown:
+        text += f"; messages: {', '.join(map(_describe_message, shown))}" + _more(
+            verdict.message_count - len(shown)
+        )
+    return text
+
+
+def _describe_message(message: Message) -> str:
+    return f"{message.topic or 'unknown topic'} queue {message.queue_id} offset {message.queue_offset}"
+
+
+def _more(count: int) -> str:
+    return f" and {count:,} more" if count > 0 else ""

@@ -1,0 +1,102 @@
+"""A scrub, and the damaged segments, as sentences. Pure."""
+
+import time
+from typing import Any
+
+from commitlogfs.console.formatting import approximate_duration, approximate_size, count_of
+from commitlogfs.console.units import format_size
+
+
+def describe_scrub(scrub: dict[str, Any]) -> str:
+    """State of the scrub, and its next step."""
+    return f"Scrub: {_describe_state(scrub)}. {_describe_next(scrub)}"
+
+
+def describe_summary(document: dict[str, Any]) -> str:
+    """The scrub as one sentence of `status`; empty if there is nothing to say."""
+    scrub = document.get("scrub")  # a daemon of a former version does not report it
+    if scrub is None or (scrub["state"] == "none" and not scrub["damaged"]):
+        return ""
+    return describe_scrub(scrub)
+
+
+def describe_disks(scrub: dict[str, Any]) -> list[str]:
+    """One line for each disk, of a scrub under way."""
+    return [_describe_disk(disk) for disk in scrub["disks"]]
+
+
+def describe_start(answer: dict[str, Any], *, dry_run: bool) -> str:
+    """Result of a start, or of its dry run."""
+    limit = _limit(answer["rate"])
+    if answer["running"]:
+        verb = "would read" if dry_run else "now reads"
+        return f"the scrub {verb} {limit}" if answer["changed"] else "the scrub is under way already"
+    size = f"{count_of(answer['segments'], 'segment')} ({approximate_size(answer['bytes'])})"
+    verb = "would read" if dry_run else "reads"
+    return f"the scrub {verb} {size}, {limit}"
+
+
+def describe_damaged(damaged: dict[str, Any]) -> list[str]:
+    """A damaged segment: what it is, and its messages."""
+    since = _moment(damaged["since"])
+    head = f"{damaged['disk']}/{damaged['segment']}: {damaged['kind']}, found {since}"
+    ranges = ", ".join(f"{begin:,} to {end:,}" for begin, end in damaged["ranges"])
+    where = "log offsets" if damaged["located"] else "somewhere in log offsets"
+    lines = [f"{head}; {where} {ranges}"]
+    for message in damaged["messages"]:
+        topic = message["topic"] or "unknown topic"
+        queue = f"queue {message['queue_id']} offset {message['queue_offset']:,}"
+        lines.append(f"    {topic} {queue}, at log offset {message['log_offset']:,}")
+    left = damaged["message_count"] - len(damaged["messages"])
+    if left > 0:
+        lines.append(f"    and {count_of(left, 'more damaged message')}")
+    return lines
+
+
+def _describe_state(scrub: dict[str, Any]) -> str:
+    state = scrub["state"]
+    if state == "none":
+        return "none has run yet"
+    since = _moment(scrub["since"])
+    if state in ("done", "cancelled"):
+        return f"the one of {since} has ended" if state == "done" else f"the one of {since} was cancelled"
+    done, left = approximate_size(scrub["done_bytes"]), approximate_size(scrub["left_bytes"])
+    text = f"since {since}, {done} done, {left} left, {_limit(scrub['rate'])}"
+    if state == "paused":
+        return f"{text}; paused: `commitlogfs scrub resume` continues it"
+    if scrub["eta_seconds"] is not None:
+        text += f", {approximate_duration(scrub['eta_seconds'])} to go"
+    waiting = [f"{disk['path']} ({disk['waits_for']})" for disk in scrub["disks"] if disk["waits_for"]]
+    return f"{text}; waits: {', '.join(waiting)}" if waiting else text
+
+
+def _describe_next(scrub: dict[str, Any]) -> str:
+    completed = scrub["completed"]
+    text = "No complete scrub yet" if completed is None else f"Last complete one: {_moment(completed)}"
+    if scrub["state"] in ("running", "paused"):
+        return f"{text}."
+    if scrub["next"] is None:
+        return f"{text}; `commitlogfs scrub start` begins the next one."
+    return f"{text}; the next one begins {_moment(scrub['next'])} or later."
+
+
+def _describe_disk(disk: dict[str, Any]) -> str:
+    text = f"{disk['number']}  {disk['path']}  {approximate_size(disk['done_bytes'])} done"
+    if disk["ended"]:
+        return f"{text}, ended"
+    text += f", {approximate_size(disk['left_bytes'])} left"
+    if disk["waits_for"]:
+        return f"{text}, waits: {disk['waits_for']}"
+    if disk["bytes_per_second"]:
+        text += f", {approximate_size(disk['bytes_per_second'])}/s"
+    if disk["eta_seconds"] is not None:
+        text += f", {approximate_duration(disk['eta_seconds'])} to go"
+    return text
+
+
+def _limit(rate: int | None) -> str:
+    return "at the default rate" if rate is None else f"at most {format_size(rate)}/s on each disk"
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

@@ -1,0 +1,161 @@
+"""Which segments get a checksum in the background, without a kernel."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+import xxhash
+from support.checksums import LONG_AGO_NS, is_valid, recorded
+from support.pooled import Parts, make, name_of, open_parts, place, segment
+
+from commitlogfs.fusefs.integrity import checksums
+from commitlogfs.fusefs.integrity.checksums import Checksums
+from commitlogfs.fusefs.kernel.observer import SilentObserver
+from commitlogfs.store import layout
+from commitlogfs.store.disks.disk import DiskState
+from commitlogfs.store.disks.membership import DiskNumber
+from commitlogfs.store.errors import DiskFailedError
+from commitlogfs.store.pool.catalog import NEWEST_KEPT
+
+COUNT = 9
+SEALED = COUNT - NEWEST_KEPT
+PATIENCE_S = 5.0
+FIRST, SECOND = DiskNumber(1), DiskNumber(2)
+
+
+@pytest.fixture
+def parts(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parts]:
+    """Nine segments in turn on three disks."""
+    monkeypatch.setattr(checksums, "START_DELAY_S", 0.0)
+    monkeypatch.setattr(checksums, "CHECK_INTERVAL_S", 0.02)
+    with open_parts(workdir) as parts:
+        for index in range(COUNT):
+            trio.run(make, parts, index)
+            place(parts, index).write_bytes(bytes([index]) * 4096)
+            os.utime(place(parts, index), ns=(LONG_AGO_NS, LONG_AGO_NS + index))
+            trio.run(parts.attributes.refresh, segment(parts, index))
+        yield parts
+
+
+class Background:
+    """The computation, as while a daemon serves."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.busy: set[DiskNumber] = set()
+        self.written_to: set[bytes] = set()
+        self.checksums = Checksums(
+            parts.commitlog,
+            parts.threads,
+            SilentObserver(),
+            lambda number: number in self.busy,
+            lambda file: file.name in self.written_to,
+        )
+
+    def require(self, expected: set[int]) -> None:
+        """Serve until exactly these segments have a checksum of their content, and a little longer."""
+
+        async def serve() -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.checksums.run)
+                with trio.move_on_after(PATIENCE_S):
+                    while self._having() != expected or self.checksums.counts().unread:  # noqa: ASYNC110
+                        await trio.sleep(0.02)
+                await trio.sleep(0.1)
+                nursery.cancel_scope.cancel()
+
+        trio.run(serve)
+        assert self._having() == expected
+        for index in expected:
+            found = recorded(place(self.parts, index))
+            assert found is not None
+            assert found.digest == xxhash.xxh3_128(bytes([index]) * 4096).digest()
+        assert self.checksums.counts().present == len(expected)
+
+    def _having(self) -> set[int]:
+        return {index for index in range(COUNT) if is_valid(place(self.parts, index))}
+
+
+def on_disk(parts: Parts, number: DiskNumber) -> set[int]:
+    return {index for index in range(SEALED) if segment(parts, index).disk == number}
+
+
+def test_all_but_the_newest(parts: Parts) -> None:
+    background = Background(parts)
+    assert background.checksums.counts() == checksums.ChecksumCounts(0, 0, SEALED, 0)
+    background.require(set(range(SEALED)))
+    assert background.checksums.counts() == checksums.ChecksumCounts(SEALED, 0, 0, 0)
+    assert parts.commitlog.counters.checksums == SEALED
+
+
+def test_those_of_a_former_daemon_are_found(parts: Parts) -> None:
+    Background(parts).require(set(range(SEALED)))
+    for index in range(SEALED):
+        parts.commitlog.catalog.record_checksum(segment(parts, index), is_valid=False)
+    Background(parts).require(set(range(SEALED)))
+    assert parts.commitlog.counters.checksums == SEALED
+
+
+def test_a_move_comes_first(parts: Parts) -> None:
+    background = Background(parts)
+    background.busy = {FIRST}
+    background.require(set(range(SEALED)) - on_disk(parts, FIRST))
+    assert background.checksums.counts().absent == len(on_disk(parts, FIRST))
+    background.busy = set()
+    background.require(set(range(SEALED)))
+
+
+def test_a_segment_that_is_appended_to_gets_none(parts: Parts) -> None:
+    background = Background(parts)
+    background.written_to = {name_of(2)}
+    background.require(set(range(SEALED)) - {2})
+
+
+def test_read_only_suspected_and_failing_disks_are_left_alone(parts: Parts) -> None:
+    disks = parts.commitlog.disks
+    disks[FIRST].state = DiskState.RO
+    parts.commitlog.admission.record_trouble(SECOND, DiskFailedError("disk2", "test"), time.monotonic())
+    assert disks[SECOND].is_troubled
+    Background(parts).require(on_disk(parts, DiskNumber(3)))
+
+
+def test_a_segment_with_an_unreadable_part_gets_none(parts: Parts) -> None:
+    os.setxattr(place(parts, 3), layout.XATTR_UNREADABLE, b"[[0,4096]]")
+    Background(parts).require(set(range(SEALED)) - {3})
+
+
+def test_a_segment_that_is_about_to_expire_gets_none(parts: Parts) -> None:
+    removed_s = LONG_AGO_NS / 1e9 - 1000
+    parts.commitlog.removals.record(removed_s, time.time() - 1000, 0)
+    Background(parts).require(set())
+
+
+def test_a_recently_changed_segment_waits(parts: Parts) -> None:
+    place(parts, 4).touch()
+    Background(parts).require(set(range(SEALED)) - {4})
+
+
+def test_a_refused_attribute_is_not_tried_all_the_time(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = 0
+
+    def refuse(*_: object) -> None:
+        nonlocal attempts
+        attempts += 1
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "setxattr", refuse)
+        Background(parts).require(set())
+    assert 0 < attempts <= SEALED
+
+
+def test_a_sweep_finds_changed_segments(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    background = Background(parts)
+    background.require(set(range(SEALED)))
+    os.utime(place(parts, 1), ns=(LONG_AGO_NS, LONG_AGO_NS - 5))
+    assert not is_valid(place(parts, 1))
+    monkeypatch.setattr(checksums, "SWEEP_INTERVAL_S", 0.2)
+    background.require(set(range(SEALED)))

@@ -1,0 +1,186 @@
+"""A disk refuses what a broker has stored in a mapped segment, and the broker's second msync succeeds."""
+
+import contextlib
+import mmap
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import scrubs
+from support.flaky_disks import FlakyDisk, flaky_available
+from support.loop_disks import XFS_MIN_BYTES, DiskFarm, mkfs_available
+from support.pools import MIB, PoolMount
+from support.waiting import eventually
+
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+
+PAGE = mmap.PAGESIZE
+NOTICED_S = 30.0
+
+
+class Broker:
+    """Stores to one segment, a page at a time, and flushes as a broker does."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR)
+        self._mapped = mmap.mmap(self._fd, MIB)
+        self.pages: list[int] = []
+
+    def store(self) -> bool:
+        """Whether the flush has succeeded."""
+        page = 2 * len(self.pages) * PAGE
+        self.pages.append(page)
+        self._mapped[page : page + PAGE] = bytes([len(self.pages)]) * PAGE
+        try:
+            self._mapped.flush()
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        self._mapped.close()
+        with contextlib.suppress(OSError):
+            os.close(self._fd)
+
+
+@pytest.fixture(params=["ext4", "xfs"])
+def flaky(disk_farm: DiskFarm, request: pytest.FixtureRequest) -> FlakyDisk:
+    lack = flaky_available() or ("" if mkfs_available(request.param) else f"no mkfs.{request.param}")
+    if lack:
+        pytest.skip(lack)
+    disk = disk_farm.add_of(FlakyDisk, request.param, XFS_MIN_BYTES if request.param == "xfs" else 64 * MIB)
+    disk.bypass_cache()
+    return disk
+
+
+@pytest.fixture(params=["passed", "plain"])
+def pool(
+    flaky: FlakyDisk, disk_farm: DiskFarm, make_pool: Callable[..., PoolMount], request: pytest.FixtureRequest
+) -> PoolMount:
+    """Segment 0 is on the flaky disk, and the newest one."""
+    directories = [disk.path / "commitlog" for disk in (flaky, disk_farm.add())]
+    for directory in directories:
+        directory.mkdir(mode=0o700)
+    pool = make_pool(
+        disks=directories,
+        retention={"interval": '"1s"'},
+        settings={"passthrough": '"auto"' if request.param == "passed" else '"off"'},
+    )
+    pool.start("--watchdog", "0")
+    pool.make_segments([0])
+    assert (directories[0] / pool.path(0).name).exists()
+    return pool
+
+
+@pytest.fixture
+def broker(pool: PoolMount) -> Iterator[Broker]:
+    broker = Broker(pool.path(0))
+    yield broker
+    broker.close()
+
+
+def lost(pool: PoolMount) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pool.status()["disks"][0]["lost_writes"]
+    return found
+
+
+def alerts(pool: PoolMount) -> list[str]:
+    return [alert["text"] for alert in pool.status()["retention"]["alerts"] if alert["code"] == "writeback-lost"]
+
+
+def lose_writes(pool: PoolMount, flaky: FlakyDisk, broker: Broker) -> None:
+    """The disk fails, and is well again when that is noticed."""
+    for _ in range(5):  # a segment is watched some seconds after it was opened
+        assert broker.store()
+        time.sleep(1.0)
+    flaky.fail_writes()
+    broker.store()
+    began_s = time.monotonic()
+    eventually(lambda: lost(pool), NOTICED_S, pool.log_since_start)
+    assert time.monotonic() - began_s < NOTICED_S
+    flaky.heal()
+
+
+def test_it_is_reported_with_segment_and_range(pool: PoolMount, flaky: FlakyDisk, broker: Broker) -> None:
+    lose_writes(pool, flaky, broker)
+    (found,) = lost(pool)
+    assert found["segment"] == pool.path(0).name
+    if flaky.fstype == "ext4" or found["ranges"]:  # an xfs that has shut down cannot be read
+        assert found["ranges"] == [[broker.pages[-1], broker.pages[-1] + PAGE]]
+    eventually(lambda: alerts(pool), 5)
+    (text,) = alerts(pool)
+    assert f"segment {pool.path(0).name} (" in text
+    assert 'commitlogfs_lost_writes_total{pool="test"} 1.0' in pool.metrics()
+    assert f"event=write_lost segment={pool.path(0).name} disk={pool.disks[0]} " in pool.log_since_start()
+
+
+def test_no_later_segment_goes_there_until_the_disk_is_taken_back(
+    pool: PoolMount, flaky: FlakyDisk, broker: Broker
+) -> None:
+    lose_writes(pool, flaky, broker)
+    eventually(lambda: pool.status()["disks"][0]["cordon"], 5)
+    assert pool.status()["disks"][0]["cordon"]["reason"] == f"lost writes of {pool.path(0).name}"
+    pool.make_segments(range(1, 5))
+    assert {disk_of(pool, index) for index in range(1, 5)} == {pool.disks[1]}
+    eventually(lambda: alerts(pool), 5)
+    ran = pool.cli("disk", "uncordon", 1, pool.name)
+    assert ran.status == 0, ran.err
+    eventually(lambda: lost(pool) == alerts(pool) == [], 5)
+    time.sleep(3.0)
+    assert lost(pool) == []
+    assert scrubs.damaged(pool)[pool.path(0).name]["kind"] == "write-lost"
+
+
+def test_the_only_disk_that_takes_segments_gets_no_cordon(
+    pool: PoolMount, flaky: FlakyDisk, broker: Broker
+) -> None:
+    assert pool.cli("disk", "cordon", 2, pool.name).status == 0
+    lose_writes(pool, flaky, broker)
+    eventually(lambda: alerts(pool), 5)
+    assert pool.status()["disks"][0]["cordon"] is None
+
+
+def test_the_descriptor_keeps_no_space_of_a_removed_segment(pool: PoolMount, broker: Broker) -> None:
+    ino = (pool.disks[0] / pool.path(0).name).stat().st_ino
+    eventually(lambda: daemon_descriptors(pool, ino) == 2)
+    broker.close()
+    eventually(lambda: daemon_descriptors(pool, ino) == 0)
+    second = Broker(pool.path(0))
+    eventually(lambda: daemon_descriptors(pool, ino) == 2)
+    second.close()
+    pool.path(0).unlink()
+    assert daemon_descriptors(pool, ino) == 0
+
+
+def daemon_descriptors(pool: PoolMount, ino: int) -> int:
+    """How many descriptors the daemon has of a file: one for its opens, and one that hears of failures."""
+    device, found = pool.disks[0].stat().st_dev, 0
+    for link in Path(f"/proc/{pool.status()['daemon']['pid']}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            status = link.stat()
+            found += (status.st_dev, status.st_ino) == (device, ino)
+    return found
+
+
+@pytest.mark.parametrize("flaky", ["ext4"], indirect=True)
+def test_its_segment_is_not_moved_before_the_verdict_is_cleared(
+    pool: PoolMount, flaky: FlakyDisk, broker: Broker
+) -> None:
+    pool.make_segments([1, 2])
+    os.sync()  # segment 2 loses nothing
+    assert [disk_of(pool, index) for index in (0, 2)] == [pool.disks[0]] * 2
+    lose_writes(pool, flaky, broker)
+    broker.close()
+    pool.make_segments(range(3, 7))
+    ran = pool.cli("disk", "drain", "--failing", "--rate", "1GiB", 1, pool.name)
+    assert ran.status == 0, ran.err
+    eventually(lambda: disk_of(pool, 2) == pool.disks[1], 20, pool.log_since_start)
+    time.sleep(2.0)
+    assert disk_of(pool, 0) == pool.disks[0]
+
+
+def disk_of(pool: PoolMount, index: int) -> Path:
+    return Path(os.fsdecode(os.getxattr(pool.path(index), "user.commitlogfs.disk")))

@@ -1,0 +1,248 @@
+"""Scrubs of a mounted pool: every damage is found and named, and nothing that is right is reported."""
+
+import mmap
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import checksums, scrubs
+from support.checksums import NEWEST, await_checksums, backing
+from support.pools import MIB, PoolMount
+from support.records import make_record, make_sealed
+from support.scrubs import damaged, records_of, scrub
+from support.waiting import eventually
+
+from commitlogfs.bench.moves.page_cache import cached_pages_of
+from commitlogfs.store import layout
+
+pytestmark = [pytest.mark.mounted, pytest.mark.root]
+
+COUNT = 9
+SEALED = range(COUNT - NEWEST)
+
+
+@pytest.fixture
+def filled(make_pool: Callable[..., PoolMount]) -> PoolMount:
+    """Nine segments of records on three disks; all sealed ones have a checksum."""
+    pool = make_pool(3)
+    pool.start()
+    scrubs.fill(pool, range(COUNT))
+    await_checksums(pool, len(SEALED))
+    return pool
+
+
+def content_of(pool: PoolMount, index: int) -> bytes:
+    return make_sealed(index * pool.segment_size, pool.segment_size)
+
+
+def test_a_sound_log_has_no_verdict(filled: PoolMount) -> None:
+    before = [cached_pages_of([backing(filled, index)]) for index in range(COUNT)]
+    assert scrub(filled) == {}
+    assert scrub(filled, "--messages") == {}
+    report = scrubs.report(filled)
+    assert (report["state"], report["left_bytes"], report["done_bytes"]) == ("done", 0, len(SEALED) * MIB)
+    assert report["completed"] >= report["since"]
+    metrics = filled.metrics()
+    assert 'commitlogfs_scrub_bytes_total{pool="test"} 1.2582912e+07' in metrics
+    assert 'commitlogfs_scrub_errors_total{kind="rotted",pool="test"} 0.0' in metrics
+    assert 'commitlogfs_scrub_running{pool="test"} 0.0' in metrics
+    assert [cached_pages_of([backing(filled, index)]) for index in range(COUNT)] == before
+    assert "event=scrubbed" in filled.log_since_start()
+
+
+def test_each_kind_of_damage_is_named(filled: PoolMount) -> None:
+    size = filled.segment_size
+    records = [records_of(content_of(filled, index), index * size) for index in SEALED]
+    body, header, padding, zeroed, size_field, properties = SEALED
+    scrubs.flip(backing(filled, body), records[body][7].position + 100)
+    scrubs.flip(backing(filled, header), records[header][7].position + 45)  # the born timestamp
+    scrubs.flip(backing(filled, padding), size - 1)
+    scrubs.damage(backing(filled, zeroed), 40 * 4096, bytes(4096))
+    scrubs.flip(backing(filled, size_field), records[size_field][7].position + 3)
+    scrubs.flip(backing(filled, properties), records[properties][7].end - 3)
+    scrubs.flip(backing(filled, COUNT - 1), 200)  # among the newest: it is not read
+
+    found = scrub(filled)
+    names = [filled.path(index).name for index in SEALED]
+    assert {name: one["kind"] for name, one in found.items()} == {
+        names[body]: "rotted",
+        names[header]: "header-or-padding",
+        names[padding]: "header-or-padding",
+        names[zeroed]: "rotted",
+        names[size_field]: "rotted",
+        names[properties]: "header-or-padding",
+    }
+    for index in (body, size_field):
+        seventh = records[index][7]
+        one = found[names[index]]
+        assert one["ranges"] == [[index * size + seventh.position, index * size + seventh.end]]
+        assert one["messages"] == [
+            {
+                "log_offset": index * size + seventh.position,
+                "topic": "TopicTest",
+                "queue_id": 3,
+                "queue_offset": seventh.record.queue_offset,
+            }
+        ]
+        assert one["disk"] == str(filled.disks[filled.disk_of(index)])
+    hit = [p for p in records[zeroed] if p.position < 41 * 4096 and p.end > 40 * 4096]
+    (begin, _) = found[names[zeroed]]["ranges"][0]
+    assert begin == zeroed * size + hit[0].position
+    assert found[names[zeroed]]["ranges"][-1][1] == zeroed * size + hit[-1].end
+    assert found[names[zeroed]]["messages"][0]["queue_offset"] == hit[0].record.queue_offset
+    assert not found[names[header]]["located"]
+
+    shown = filled.cli("scrub", "status", filled.name)
+    assert shown.status == 1
+    assert f"{names[body]}: rotted" in shown.out
+    assert "TopicTest queue 3 offset 7" in shown.out
+    findings = [one for one in filled.ask("status")["findings"] if one["code"] == "damaged-segment"]
+    assert [one["file"] for one in findings] == names
+    assert 'commitlogfs_scrub_errors_total{kind="rotted",pool="test"} 3.0' in filled.metrics()
+    assert filled.log_since_start().count("event=segment_damaged") == len(SEALED)
+
+
+def test_a_verdict_stays_until_it_is_cleared(filled: PoolMount) -> None:
+    right = content_of(filled, 1)
+    scrubs.flip(backing(filled, 1), 100)
+    name = filled.path(1).name
+    assert list(scrub(filled)) == [name]
+    eventually(lambda: scrubs.has_verdict(filled, 1))
+    scrubs.damage(backing(filled, 1), 100, right[100:101])  # well again: a disk that cannot be trusted
+    first = damaged(filled)
+    assert scrub(filled) == first
+    filled.restart()
+    eventually(lambda: damaged(filled) == first)
+    assert filled.cli("scrub", "clear", filled.name, "--dry-run").status == 0
+    assert damaged(filled) == first
+    assert filled.cli("scrub", "clear", filled.name, "--segment", filled.path(2).name).status == 4
+    assert filled.cli("scrub", "clear", filled.name, "--segment", name).status == 0
+    assert damaged(filled) == {}
+    assert not scrubs.has_verdict(filled, 1)
+    assert scrub(filled) == {}
+
+
+def test_segments_without_checksum_are_judged_by_their_records(make_pool: Callable[..., PoolMount]) -> None:
+    """On a disk that is read-only, none gets a checksum, and the verdict is known to the daemon only."""
+    pool = make_pool(2, disk_settings={1: {"readonly": "true"}})
+    contents = {index: bytearray(content_of(pool, index)) for index in range(COUNT)}
+    on_it = [1, 3, 5]
+    contents[1][records_of(bytes(contents[1]), MIB)[3].position + 100] ^= 1
+    middle = records_of(bytes(contents[3]), 3 * MIB)[50]
+    contents[3][middle.position :] = bytes(MIB - middle.position)  # sealed early
+    contents[5][:] = bytes(MIB)  # never written to
+    for index, content in contents.items():
+        path = pool.disks[index % 2] / pool.path(index).name
+        path.write_bytes(content)
+        os.utime(path, ns=(checksums.LONG_AGO_NS, checksums.LONG_AGO_NS))
+    pool.start()
+    await_checksums(pool, len(SEALED) - len(on_it))
+    found = scrub(pool)
+    assert {name: one["kind"] for name, one in found.items()} == {pool.path(1).name: "written-broken"}
+    assert [one["queue_offset"] for one in found[pool.path(1).name]["messages"]] == [3]
+    assert not scrubs.has_verdict(pool, 1)
+
+
+def test_messages_finds_what_was_written_broken(make_pool: Callable[..., PoolMount]) -> None:
+    pool = make_pool(2)
+    pool.start()
+    scrubs.fill(pool, range(6))
+    broken = bytearray(content_of(pool, 2))
+    broken[records_of(bytes(broken), 2 * MIB)[3].position + 100] ^= 1
+    checksums.write(pool.path(2), bytes(broken), checksums.LONG_AGO_NS)
+    await_checksums(pool, 3)
+    assert scrub(pool) == {}
+    assert [one["kind"] for one in scrub(pool, "--messages").values()] == ["written-broken"]
+
+
+def test_ranges_that_are_known_to_be_lost_are_no_damage(make_pool: Callable[..., PoolMount]) -> None:
+    pool = make_pool(2)
+    pool.start()
+    scrubs.fill(pool, range(6))
+    pool.stop()
+    path = backing(pool, 1)
+    os.removexattr(path, layout.XATTR_CHECKSUM) if layout.XATTR_CHECKSUM in os.listxattr(path) else None
+    scrubs.damage(path, 8 * 4096, bytes(4096))
+    os.setxattr(path, layout.XATTR_UNREADABLE, b"[[32768,36864]]")
+    pool.start()
+    assert scrub(pool, "--messages") == {}
+    scrubs.damage(path, 20 * 4096, bytes(4096))
+    found = scrub(pool)
+    assert [one["kind"] for one in found.values()] == ["written-broken"]
+    assert found[pool.path(1).name]["ranges"][0][0] > MIB + 9 * 4096
+
+
+def test_a_segment_that_is_written_meanwhile_is_not_judged(filled: PoolMount) -> None:
+    """A broker that cuts the log stores to an old segment."""
+    with filled.path(1).open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapping:
+        assert filled.cli("scrub", "start", filled.name, "--rate", "1MiB").status == 0
+        for number in range(40):
+            record = make_record(MIB, body=b"%d" % number)
+            mapping[: len(record)] = record
+            mapping.flush()
+        assert filled.cli("scrub", "start", filled.name, "--rate", scrubs.FAST).status == 0
+        scrubs.await_state(filled, "done")
+    assert {one["kind"] for one in damaged(filled).values()} <= {"written-broken"}
+
+
+def test_pause_resume_cancel(filled: PoolMount) -> None:
+    filled.cli("scrub", "start", filled.name, "--rate", "64KiB")
+    assert scrubs.report(filled)["state"] == "running"
+    ran = filled.cli("scrub", "pause", filled.name)
+    assert (ran.status, "the scrub is paused" in ran.err + ran.out) == (0, True)
+    assert filled.cli("scrub", "start", filled.name).status == 4
+    filled.restart()
+    scrubs.await_state(filled, "paused")
+    assert scrubs.report(filled)["rate"] == 65536
+    assert filled.cli("scrub", "resume", filled.name, "--rate", scrubs.FAST, "--wait").status == 0
+    assert scrubs.report(filled)["state"] == "done"
+    assert filled.cli("scrub", "resume", filled.name).status == 4
+    filled.cli("scrub", "start", filled.name, "--rate", "64KiB")
+    assert filled.cli("scrub", "cancel", filled.name, "--dry-run").status == 0
+    assert scrubs.report(filled)["state"] == "running"
+    assert filled.cli("scrub", "cancel", filled.name).status == 0
+    filled.restart()
+    scrubs.await_state(filled, "cancelled")
+    assert filled.cli("scrub", "cancel", filled.name).status == 0
+
+
+def test_the_time_left_is_right_from_a_tenth_on(make_pool: Callable[..., PoolMount]) -> None:
+    pool = make_pool(2, segment_size=4 * MIB)
+    pool.start()
+    scrubs.fill(pool, range(13))
+    await_checksums(pool, 10)
+    pool.cli("scrub", "start", pool.name, "--rate", "2MiB")
+    seen: list[tuple[float, float, float]] = []
+
+    def ended() -> bool:
+        document = pool.ask("status")
+        report = document["scrub"]
+        done = report["done_bytes"] / (report["done_bytes"] + report["left_bytes"])
+        seen.append((document["composed_at"], done, report["eta_seconds"] or 0.0))
+        return bool(report["state"] == "done")
+
+    eventually(ended, scrubs.PATIENCE_S)
+    end_s, whole_s = seen[-1][0], seen[-1][0] - seen[0][0]
+    wrong = [
+        (done, eta, end_s - at)
+        for at, done, eta in seen
+        if 0.1 <= done < 1 and abs(at + eta - end_s) > whole_s / 10
+    ]
+    assert not wrong, (whole_s, wrong[:5])
+
+
+def test_dry_run_and_json(filled: PoolMount) -> None:
+    ran = filled.cli("scrub", "start", filled.name, "--dry-run", "--json")
+    answer = ran.json()
+    assert (ran.status, answer["segments"], answer["bytes"]) == (0, len(SEALED), len(SEALED) * MIB)
+    assert answer["scrub"]["state"] == "none"
+    assert filled.cli("scrub", "status", filled.name, "--json").json()["scrub"]["damaged"] == []
+    assert "6 segments" in filled.cli("scrub", "start", filled.name, "--dry-run").out
+
+
+def test_a_removed_segment_takes_its_verdict_along(filled: PoolMount, workdir: Path) -> None:
+    scrubs.flip(backing(filled, 0), 100)
+    assert list(scrub(filled)) == [filled.path(0).name]
+    filled.path(0).unlink()
+    assert damaged(filled) == {}

@@ -1,0 +1,70 @@
+"""How busy the machine is, beside work that makes it so."""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.loop_disks import DiskFarm
+
+from commitlogfs.store.files.load import MachineLoad
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def test_busy_processors() -> None:
+    load = MachineLoad()
+    processes = [multiprocessing.Process(target=spin, daemon=True) for _ in range(os.cpu_count() or 1)]
+    for process in processes:
+        process.start()
+    try:
+        time.sleep(1.0)
+        busy = load.busy([], time.monotonic())
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+    assert 0.7 < busy <= 1.0
+
+
+@pytest.mark.root
+def test_a_busy_disk(disk_farm: DiskFarm) -> None:
+    """Reads of one byte after the other keep a disk busy, and other disks do not count."""
+    busy_disk, idle_disk = (disk_farm.add("ext4").path for _ in range(2))
+    file = busy_disk / "file"
+    file.write_bytes(bytes(1 << 20))
+    devices = [os.stat(disk).st_dev for disk in (busy_disk, idle_disk)]
+    read_on(file, 0.1)
+    busy_ms = MachineLoad()
+    now = time.monotonic()
+    busy_ms.busy(devices, now)
+    of_busy = counted(lambda: read_on(file, 0.5), devices[:1])
+    of_idle = counted(lambda: time.sleep(0.5), devices[1:])
+    assert of_busy > of_idle
+    assert of_busy > 0.2
+
+
+def counted(work: Callable[[], None], devices: list[int]) -> float:
+    load = MachineLoad()
+    load.busy(devices, time.monotonic())
+    work()
+    return load.busy(devices, time.monotonic())
+
+
+def read_on(file: Path, seconds: float) -> None:
+    fd = os.open(file, os.O_RDWR | os.O_DSYNC)
+    try:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            os.pwrite(fd, b"x", 0)
+    finally:
+        os.close(fd)
+
+
+def test_a_device_without_counters_is_idle(tmp_path: Path) -> None:
+    assert 0.0 <= MachineLoad().busy([os.makedev(0, 12345)], time.monotonic()) <= 1.0
