@@ -100,7 +100,7 @@ def _send_beside_move(pool: DrainedPool, sender: BatchSender, count: int) -> tup
             "--messages"
         )
     if not read:
-        raise WrongResultError("nothing was moved while the broker took messages")
+        raise WrongResultError("nothing was moved while the broker took messages; give more --messages")
     return sent, {"move_read_mb_per_s": round(read / seconds / 1e6, 2)}
 
 

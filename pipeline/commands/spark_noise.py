@@ -21,24 +21,39 @@ _NOISE: Final = re.compile(
 )
 _END_S: Final = 5.0
 _TRACE: Final = "Traceback (most recent call last):"
-_IDLE_WORKER: Final = re.compile(r"(Traceback .*\n(  .*\n)+)BrokenPipeError: .*")
 
 
 def without_noise(lines: Iterable[str]) -> Iterator[str]:
-    """`lines`, each with its end, without the noise. The trace of an idle worker that was stopped is noise, too."""
-    trace: list[str] = []
+    """`lines`, each with its end, without the noise. The trace of an idle worker that was stopped is noise, too.
+
+    Workers that are stopped at once write at once, so the lines of their traces are mixed.
+    """
+    traces: list[str] = []
+    unended = 0
     for line in lines:
-        if trace or line.startswith(_TRACE):
-            trace.append(line)
-            if line.startswith((" ", _TRACE)):
-                continue
-            text = "".join(trace).strip()
-            if not (_IDLE_WORKER.fullmatch(text) and text.count("  File ") == text.count("/pyspark/daemon.py")):
-                yield from trace
-            trace = []
+        if unended or line.startswith(_TRACE):
+            traces.append(line)
+            if line.startswith(_TRACE):
+                unended += 1
+            elif not line.startswith(" "):
+                unended -= 1
+            if not unended:
+                if not _are_of_idle_workers(traces):
+                    yield from traces
+                traces = []
         elif not _NOISE.match(line):
             yield line
-    yield from trace
+    yield from traces
+
+
+def _are_of_idle_workers(traces: list[str]) -> bool:
+    frames = [line for line in traces if line.startswith("  File ")]
+    ends = [line for line in traces if not line.startswith((" ", _TRACE))]
+    return (
+        bool(frames)
+        and all("/pyspark/daemon.py" in frame for frame in frames)
+        and all(end.startswith("BrokenPipeError: ") for end in ends)
+    )
 
 
 class _Listener:

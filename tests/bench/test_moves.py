@@ -157,7 +157,9 @@ def test_moves_on_one_disk_are_refused(workdir: Path):
 @pytest.mark.root
 @pytest.mark.slow
 def test_moves_beside_a_broker(workdir: Path):
-    done = run_bench(workdir, "--quick", "--only", "moves", "--rounds", "1", "--disks", "2", "--json")
+    # A move at the default rate rests for most of the time: sending has to take longer than a rest.
+    sent = ["--messages", "12000"]
+    done = run_bench(workdir, "--quick", "--only", "moves", "--rounds", "1", "--disks", "2", *sent, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(done.stdout)
     workloads = {workload["workload"]: workload for workload in document["workloads"]}

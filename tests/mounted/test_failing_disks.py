@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.filling import await_disk, status
 from support.loop_disks import DiskFarm, LoopDisk, mkfs_available
-from support.pools import MIB, PoolMount, segment_bytes
+from support.pools import MIB, WITHOUT_CHECKS, PoolMount, segment_bytes
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 
@@ -24,7 +24,7 @@ def member_directory(disk: LoopDisk) -> Path:
 
 
 def pool_on(make_pool: MakePool, disks: list[LoopDisk], **options: object) -> PoolMount:
-    pool = make_pool(disks=[member_directory(disk) for disk in disks], **options)
+    pool = make_pool(disks=[member_directory(disk) for disk in disks], variables=WITHOUT_CHECKS, **options)
     pool.start()
     return pool
 

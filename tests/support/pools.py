@@ -15,6 +15,8 @@ from commitlogfs.mount.location import control_socket
 
 MIB = 1 << 20
 START_TIMEOUT_S = 20.0
+WITHOUT_CHECKS = {"PYTHONPATH": str(Path(__file__).with_name("without_checks"))}
+"""Variables of daemons that do not check their disks: a request meets a fault first, however slow the machine."""
 
 
 def segment_name(index: int, segment_size: int) -> str:

@@ -7,6 +7,7 @@ import pytest
 from support.filling import status
 from support.kept import KeptMount
 from support.loop_disks import DiskFarm, LoopDisk
+from support.pools import WITHOUT_CHECKS
 from support.waiting import eventually
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
@@ -46,7 +47,7 @@ def test_a_failed_disk_is_still_failed(disk_farm: DiskFarm, keep: Callable[..., 
 
 
 def test_a_disk_that_failed_unseen_is_found_at_once(disk_farm: DiskFarm, keep: Callable[..., KeptMount]) -> None:
-    kept, disks = on_disks(disk_farm, keep, retention=NEVER)
+    kept, disks = on_disks(disk_farm, keep, retention=NEVER, variables=WITHOUT_CHECKS)
     disks[0].turn_read_only()
     assert first(kept)["state"] == "rw"
     kept.replace()

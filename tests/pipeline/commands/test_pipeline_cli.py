@@ -329,6 +329,15 @@ _IDLE = """Traceback (most recent call last):
   File "/x/pyspark.zip/pyspark/daemon.py", line 95, in worker
 BrokenPipeError: [Errno 32] Broken pipe
 """
+_TWO_IDLE = """Traceback (most recent call last):
+Traceback (most recent call last):
+  File "/x/pyspark.zip/pyspark/daemon.py", line 264, in manager
+  File "/x/pyspark.zip/pyspark/daemon.py", line 264, in manager
+  File "/x/pyspark.zip/pyspark/daemon.py", line 95, in worker
+BrokenPipeError: [Errno 32] Broken pipe
+  File "/x/pyspark.zip/pyspark/daemon.py", line 95, in worker
+BrokenPipeError: [Errno 32] Broken pipe
+"""
 _REAL = """Traceback (most recent call last):
   File "/x/pyspark.zip/pyspark/daemon.py", line 264, in manager
   File "/x/ours.py", line 95, in work
@@ -346,6 +355,7 @@ Setting default log level to "WARN".
     [
         (_START, ""),
         (_IDLE, ""),
+        (_TWO_IDLE, ""),
         (_REAL, _REAL),
         (f"one\n{_START}lost: this\n{_IDLE}{_REAL}two\n", f"one\nlost: this\n{_REAL}two\n"),
         ("Traceback (most recent call last):\n  File", "Traceback (most recent call last):\n  File"),
