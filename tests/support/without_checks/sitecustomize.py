@@ -10,4 +10,4 @@ if any("commitlogfs" in argument for argument in sys.orig_argv):
     async def _run(_: DiskChecks, __: float = 0.0) -> None:
         await trio.sleep_forever()
 
-    DiskChecks.run = _run  # type: ignore[method-assign]
+    DiskChecks.run = _run  # type: ignore[method-assign, assignment]
