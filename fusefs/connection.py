@@ -8,6 +8,7 @@ import pyfuse3
 import trio
 
 from commitlogfs.fusefs.disks.disk_checks import SUCCESSOR_DELAY_S
+from commitlogfs.fusefs.disks.incarnations import Incarnations, report_returned
 from commitlogfs.fusefs.kernel import extension, session
 from commitlogfs.fusefs.kernel.inherited_session import InheritedSession
 from commitlogfs.fusefs.kernel.session import Passthrough, Session
@@ -67,19 +68,22 @@ def mount(
     if chosen.why_no_takeover:
         log_event(log, logging.WARNING, "takeover_impossible", reason=chosen.why_no_takeover)
     backing.state_lost = chosen.state_lost or chosen.table.epoch > 0
+    incarnations = Incarnations(commitlog.disks.values(), backing)
     if chosen.taken_over:
         freed = 0
         if chosen.state_lost:
             backing.resume_without_state()
         else:
-            freed = backing.resume(commitlog.files())
+            freed = backing.resume(file for file in commitlog.files() if file.disk not in incarnations.returned)
             operations.suspect_growth(commitlog.files())
-            operations.disk_memory.restore()
+            operations.disk_memory.restore(incarnations.returned)
         log_event(log, logging.INFO, "taken_over", state_lost=chosen.state_lost, ids_given_back=freed)
         assert extension.module is not None
         extension.module.resend()
         chosen.table.record_takeover()
         operations.invalidate_removed()
+        report_returned(commitlog.disks.values(), incarnations.returned)
+    incarnations.record()
     chosen.not_passed_through = [chosen.why_plain] if chosen.why_plain else []
     chosen.not_passed_through += [f"{path}: {reason}" for path, reason in refused.items()]
     return chosen

@@ -32,8 +32,10 @@ from pyfuse3 import (
 )
 
 from commitlogfs.fusefs.disks.background import BackgroundSync
+from commitlogfs.fusefs.disks.check_child import CheckChild
 from commitlogfs.fusefs.disks.disk_checks import DiskChecks
 from commitlogfs.fusefs.disks.disk_memory import DiskMemory
+from commitlogfs.fusefs.disks.disk_places import DiskPlaces
 from commitlogfs.fusefs.disks.disk_probes import DiskProbes
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.fusefs.disks.member_records import MemberRecords
@@ -214,7 +216,9 @@ class CommitLogOperations(pyfuse3.Operations):
             self.sources.put_back_if_changed,
         )
         probes = DiskProbes(commitlog, self.threads, observer, self.disk_memory.save)
-        self.disk_checks = DiskChecks(commitlog, probes, observer, self.disk_memory.save)
+        child = CheckChild(commitlog.disks.values())
+        self.disk_checks = DiskChecks(commitlog, child, probes, observer, self.disk_memory.save)
+        self.disk_places = DiskPlaces(commitlog, child)
         self.retention = Retention(
             rules,
             commitlog,

@@ -30,6 +30,7 @@ class FindingCode(Enum):
     DISK_JOINS = "disk-joins"
     DISK_LEFT = "disk-left"
     DISK_NOT_EMPTY = "disk-not-empty"
+    DISK_NOT_TAKEN_BACK = "disk-not-taken-back"
     MEMBERS_DIFFER = "members-differ"
     DISKS_SHARE_FILESYSTEM = "disks-share-filesystem"
     DISK_READ_ONLY = "disk-read-only"

@@ -28,6 +28,7 @@ LAYERS = (
         "store",
         "store.files",
         "store.disks",
+        "store.checks",
         "store.placement",
         "store.moves",
         "store.scrub",

@@ -1,4 +1,4 @@
-"""The child process that checks disks (store/disks/check_process.py).
+"""The child process that checks disks (store/checks/check_process.py).
 
 A thread that hangs in the kernel cannot be killed, nor can its process, and no daemon starts beside one that a disk
 still holds. The child has nothing of the daemon but a descriptor of each directory that locks nothing.
@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import trio
 
-from commitlogfs.store.disks.check import DiskCheck, Stage
+from commitlogfs.store.checks.check import DiskCheck, Stage
+from commitlogfs.store.checks.place import Place
 from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.events import log_event
@@ -44,6 +45,15 @@ class Asked:
     thread: int = 0
 
 
+@dataclass(slots=True)
+class Look:
+    """The opening of a path, under way."""
+
+    has_ended: trio.Event = field(default_factory=trio.Event)
+    place: Place | None = None
+    """None if it could not be found out."""
+
+
 class CheckChild:
     def __init__(self, disks: Iterable[Disk]) -> None:
         self._disks = list(disks)
@@ -54,6 +64,8 @@ class CheckChild:
         """By which the child knows the disks."""
         self._asked: dict[int, Asked] = {}
         """Checks under way, by descriptor."""
+        self._looks: dict[str, Look] = {}
+        """Looks under way, by path."""
 
     async def run(self) -> None:
         """Keep a child until cancelled. One that a disk holds is left to itself then: it ends when the disk
@@ -76,17 +88,39 @@ class CheckChild:
         with trio.move_on_after(START_S):
             await self._has_started.wait()
         process = self._process
-        if process is None or process.stdin is None:
+        if process is None:
             return None
         descriptor = self._descriptors[disk]
         request = {"disk": descriptor, "names": [name.decode() for name in names], "write": may_write}
         asked = self._asked[descriptor] = Asked(process.pid)
+        return asked if await self._send(process, request) else None
+
+    async def look(self, path: str, patience_s: float) -> Place | None:
+        """Where a path leads; None if that cannot be found out now. The answer to an earlier look that was not
+        waited for is taken."""
+        with trio.move_on_after(START_S):
+            await self._has_started.wait()
+        process = self._process
+        if process is None:
+            return None
+        begun = self._looks.get(path)
+        if begun is None:
+            begun = self._looks[path] = Look()
+            if not await self._send(process, {"look": path}):
+                return None
+        with trio.move_on_after(patience_s):
+            await begun.has_ended.wait()
+        return begun.place
+
+    async def _send(self, process: trio.Process, request: dict[str, Any]) -> bool:
+        """Whether the child may have got the request."""
+        assert process.stdin is not None
         try:
             async with self._sending:
                 await process.stdin.send_all(json.dumps(request).encode() + b"\n")
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            return None  # its end is reported where its answers are read
-        return asked
+            return False  # its end is reported where its answers are read
+        return True
 
     async def is_blocked(self, asked: Asked) -> bool:
         """Whether the thread that checks waits in the kernel, beyond the reach of signals."""
@@ -104,7 +138,7 @@ class CheckChild:
         """Raises OSError."""
         self._descriptors = await trio.to_thread.run_sync(self._open_directories)
         descriptors = list(self._descriptors.values())
-        command = [sys.executable, "-P", "-m", "commitlogfs.store.disks.check_process", *map(str, descriptors)]
+        command = [sys.executable, "-P", "-m", "commitlogfs.store.checks.check_process", *map(str, descriptors)]
         try:
             return await trio.lowlevel.open_process(
                 command,
@@ -143,6 +177,11 @@ class CheckChild:
         await process.wait()
 
     def _record(self, message: dict[str, Any]) -> None:
+        if "look" in message:
+            begun, found = self._looks.pop(message["look"]), message["place"]
+            begun.place = None if found is None else Place(**found)
+            begun.has_ended.set()
+            return
         descriptor = message.pop("disk")
         asked = self._asked[descriptor]
         if "stage" in message:
@@ -160,7 +199,10 @@ class CheckChild:
                 await process.wait()
         for asked in self._asked.values():
             asked.has_ended.set()
+        for begun in self._looks.values():
+            begun.has_ended.set()
         self._asked.clear()
+        self._looks.clear()
 
 
 def _close_all(descriptors: Iterable[int]) -> None:

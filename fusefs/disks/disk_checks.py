@@ -14,9 +14,9 @@ import trio
 from commitlogfs.fusefs.disks.check_child import CheckChild
 from commitlogfs.fusefs.disks.disk_probes import DiskProbes
 from commitlogfs.fusefs.kernel.observer import Observer
+from commitlogfs.store.checks.check import BLOCKS_READ, DiskCheck, Stage
+from commitlogfs.store.checks.check_policy import CONFIRM_S, INTERVAL_S, OBSERVE_S, CheckPolicy
 from commitlogfs.store.disks import health
-from commitlogfs.store.disks.check import BLOCKS_READ, DiskCheck, Stage
-from commitlogfs.store.disks.check_policy import CONFIRM_S, INTERVAL_S, OBSERVE_S, CheckPolicy
 from commitlogfs.store.disks.disk import Disk, DiskState, translate
 from commitlogfs.store.disks.membership import DiskNumber, DrainMode
 from commitlogfs.store.errors import DiskError, DiskFullError
@@ -33,14 +33,19 @@ SUCCESSOR_DELAY_S: Final = 3.0
 
 class DiskChecks:
     def __init__(
-        self, commitlog: CommitLog, probes: DiskProbes, observer: Observer, save: Callable[[], None]
+        self,
+        commitlog: CommitLog,
+        child: CheckChild,
+        probes: DiskProbes,
+        observer: Observer,
+        save: Callable[[], None],
     ) -> None:
         """`save` keeps what is known of the disks for the next daemon."""
         self._commitlog = commitlog
         self._probes = probes
         self._observer = observer
         self._save = save
-        self._child = CheckChild(commitlog.disks.values())
+        self._child = child
         self._devices: dict[DiskNumber, int] = {}
         """Device numbers of the disks' filesystems."""
 
@@ -147,10 +152,11 @@ def _name(code: int) -> str:
 
 
 def _may_write(disk: Disk) -> bool:
-    """Not a disk that is only being saved, and not one that is known to refuse it: probes tell when it is well."""
+    """Not a disk that is only being saved, or that was unmounted, and not one that is known to refuse it: probes
+    tell when it is well."""
     is_saved = disk.drain is not None and disk.drain.mode is DrainMode.FAILING
     refuses = (disk.is_failing or disk.is_read_only) and not disk.is_unresponsive
-    return disk.state is DiskState.RW and not is_saved and not refuses
+    return disk.state is DiskState.RW and not (is_saved or refuses or disk.is_vanished)
 
 
 def _devices_of(disks: list[Disk]) -> dict[DiskNumber, int]:

@@ -6,6 +6,7 @@ segment of a disk could be read: nobody probed the disk while there was no daemo
 """
 
 import time
+from collections.abc import Set
 from enum import IntEnum
 from typing import Final
 
@@ -33,6 +34,12 @@ class Kind(IntEnum):
     LOWEST_FREE = 4
     FRUITLESS_SINCE_S = 5
     UNREADABLE = 6
+    FILESYSTEM = 7
+    INCARNATION = 8
+
+
+_INCARNATIONS: Final = (Kind.FILESYSTEM, Kind.INCARNATION)
+"""Kept by incarnations.py."""
 
 
 class DiskMemory:
@@ -64,13 +71,17 @@ class DiskMemory:
                 values[Kind.LOWEST_FREE] = -(-record.lowest_free_bytes // _FREE_UNIT)
                 values[Kind.FRUITLESS_SINCE_S] = round(record.since_s)
             for kind in Kind:
-                self._backing.keep_note(disk.number, kind, values.get(kind))
+                if kind not in _INCARNATIONS:
+                    self._backing.keep_note(disk.number, kind, values.get(kind))
 
-    def restore(self) -> None:
-        """Restore the health that the former daemon has stored, after a takeover."""
+    def restore(self, returned: Set[DiskNumber] = frozenset()) -> None:
+        """Restore the health that the former daemon has stored, after a takeover. Disks that have `returned` begin
+        anew."""
         notes = self._backing.kept_notes()
         now_s = time.monotonic()
         for disk in self._commitlog.disks.values():
+            if disk.number in returned:
+                continue
             of_disk = {kind: notes[disk.number, kind] for kind in Kind if (disk.number, kind) in notes}
             if Kind.TROUBLE in of_disk:
                 flags = of_disk[Kind.TROUBLE]

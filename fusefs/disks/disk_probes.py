@@ -8,10 +8,10 @@ import trio
 
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads, SingleCalls
 from commitlogfs.fusefs.kernel.observer import Observer
+from commitlogfs.store.checks.probe import DiskProbe, probe_disk
 from commitlogfs.store.disks import health
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.membership import DiskNumber
-from commitlogfs.store.disks.probe import DiskProbe, probe_disk
 from commitlogfs.store.errors import DiskFullError
 from commitlogfs.store.pool.commitlog import CommitLog
 

@@ -12,6 +12,7 @@ file is another inode to the kernel, which still holds the old ones.
 """
 
 import errno
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import pyfuse3
@@ -38,6 +39,7 @@ assert LARGEST_DISK == LARGEST_DISK_NUMBER, "every disk of a pool has inode numb
 assert _EPOCH_BIT + _EPOCH_BITS == 64, "an inode number has 64 bits"
 
 _epoch = 0
+_incarnations: dict[DiskNumber, int] = {}
 
 
 class StaleInodeError(SegmentNotFoundError):
@@ -87,6 +89,13 @@ def is_on_disk(inode: int, disk: int) -> bool:
     return inode >> BACKING_BITS & LARGEST_DISK == disk
 
 
-def generation_of(btime_ns: int) -> int:
-    """Distinguishes two files that got the same inode number one after the other: 32 bits of the birth time."""
-    return (btime_ns ^ btime_ns >> 32) & 0xFFFFFFFF
+def begin_incarnations(numbers: Mapping[DiskNumber, int]) -> None:
+    """Called once, before the first request is answered: the incarnation of each disk, 0 of those that lack."""
+    _incarnations.clear()
+    _incarnations.update(numbers)
+
+
+def generation_of(disk: DiskNumber, btime_ns: int) -> int:
+    """Distinguishes two files that got the same inode number one after the other, by 32 bits of the birth time, and
+    a file on the same disk before and after that was away."""
+    return (btime_ns ^ btime_ns >> 32) + _incarnations.get(disk, 0) & 0xFFFFFFFF

@@ -38,17 +38,32 @@ class HandOver:
     async def answer(self, request: dict[str, Any]) -> dict[str, Any] | Reply:
         """The control verb: {"pid": of this process}, or {"refused": why}. With "force", a program that cannot be
         loaded does not refuse it. The daemon hands over once the first such answer has been sent."""
+        async with self._asking:
+            if self._is_decided:
+                return {"pid": os.getpid()}
+            reason = await self._decide(force=bool(request.get("force")))
+            return {"refused": reason} if reason else Reply({"pid": os.getpid()}, self._begin)
+
+    async def begin(self) -> str:
+        """Hand over without a request; why not, or empty."""
+        async with self._asking:
+            if self._is_decided:
+                return ""
+            reason = await self._decide(force=False)
+            if not reason:
+                self._begin()
+            return reason
+
+    async def _decide(self, *, force: bool) -> str:
+        """Why the daemon does not hand over; empty if it will."""
         reason = self._why_no_takeover()
         if reason:
-            return {"refused": f"{reason}; correct that and repeat, or stop the broker, unmount and mount again"}
-        async with self._asking:
-            if not self._is_decided:
-                loaded = await trio.to_thread.run_sync(successor.prepare)
-                if loaded is False and not request.get("force"):
-                    return {"refused": "the program as it is installed now does not start; see the daemon's log"}
-                self._is_decided = True
-                return Reply({"pid": os.getpid()}, self._begin)
-        return {"pid": os.getpid()}
+            return f"{reason}; correct that and repeat, or stop the broker, unmount and mount again"
+        loaded = await trio.to_thread.run_sync(successor.prepare)
+        if loaded is False and not force:
+            return "the program as it is installed now does not start; see the daemon's log"
+        self._is_decided = True
+        return ""
 
     def _begin(self) -> None:
         trio.lowlevel.spawn_system_task(self._hand_over)

@@ -23,6 +23,7 @@ from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.mount.config.model import Config
 from commitlogfs.mount.daemon import successor
 from commitlogfs.mount.daemon.disk_changes import DiskChanges
+from commitlogfs.mount.daemon.disk_returns import DiskReturns
 from commitlogfs.mount.daemon.hand_over import HandOver
 from commitlogfs.mount.daemon.keeper_watch import KeeperWatch
 from commitlogfs.mount.daemon.rebalance_changes import RebalanceChanges
@@ -95,15 +96,19 @@ class ServedMount:
         )
         self._metrics.registry.register(ChecksumCollector(self._operations.checksums, config.name))
         self._metrics.registry.register(ScrubCollector(self._operations, config.name))
-        self._report = StatusReport(config, self._operations, self._why_no_takeover)
+        self._hand_over = HandOver(
+            config.mountpoint, self._why_no_takeover, self._operations.retention.reset_clock_baseline
+        )
+        paths = [disk.path for disk in config.disks]
+        self._disk_returns = DiskReturns(
+            config.name, paths, pool.not_read, self._operations.disk_places, self._hand_over
+        )
+        self._report = StatusReport(config, self._operations, self._why_no_takeover, self._disk_returns.findings)
         self._control_api = ControlApi(
             config.name, self._commitlog, self._operations, self._report, self._status, self._metrics_text
         )
         self._disk_changes = DiskChanges(self._operations)
         self._rebalance_changes = RebalanceChanges(self._operations, self._report)
-        self._hand_over = HandOver(
-            config.mountpoint, self._why_no_takeover, self._operations.retention.reset_clock_baseline
-        )
         self._failure: RefusedError | None = None
         self._stops: list[int] = []
         """Stop signals that came before `serve` could act on them."""
@@ -243,6 +248,7 @@ class ServedMount:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._send_status)
             nursery.start_soon(self._feed_watchdog)
+            nursery.start_soon(self._disk_returns.run)
             if self._inherited is not None:
                 in_thread = partial(trio.to_thread.run_sync, abandon_on_cancel=True)
                 nursery.start_soon(in_thread, clean_up_after_takeover, self._pool)

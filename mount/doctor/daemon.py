@@ -9,7 +9,8 @@ from commitlogfs.store.findings import REPAIR_DISK
 
 _PROBLEMS: Final = frozenset(
     {
-        *("all-full", "no-writable-disk", "disk-failed", "disk-unreadable", "disk-unresponsive", "writeback-lost"),
+        *("all-full", "no-writable-disk", "disk-failed", "disk-unreadable", "disk-unresponsive", "disk-vanished"),
+        "writeback-lost",
         "stuck",
     }
 )
@@ -90,7 +91,7 @@ def _check_disk(disk: dict[str, Any], alerted: set[str]) -> Check | None:
     cause = f" ({disk['last_error']})" if disk["last_error"] else ""
     if disk["state"] == "offline":
         return Check("disk-silent", Level.PROBLEM, f"{path}: does not answer the daemon", REPAIR_DISK)
-    if disk["state"] in ("unreadable", "unresponsive") and path in alerted:
+    if disk["state"] in ("unreadable", "unresponsive", "vanished") and path in alerted:
         return None
     if disk["state"] == "failed":
         message = f"{path}: has failed{cause}"

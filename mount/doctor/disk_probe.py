@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from commitlogfs.store.disks.probe import probe_disk
+from commitlogfs.store.checks.probe import probe_disk
 from commitlogfs.store.errors import DiskFullError
 from commitlogfs.store.segment import parse_segment_name
 

@@ -57,8 +57,8 @@ class Inspection:
     @property
     def is_in_trouble(self) -> bool:
         """Whether the running daemon reports trouble, which the directories themselves do not show."""
-        failed = (DiskState.FAILED, DiskState.OFFLINE, DiskState.UNREADABLE, DiskState.UNRESPONSIVE)
-        bad = {state.value for state in failed}
+        failed = {DiskState.FAILED, DiskState.OFFLINE, DiskState.UNREADABLE, DiskState.UNRESPONSIVE}
+        bad = {state.value for state in (*failed, DiskState.VANISHED)}
         return bool(self.alerts) or any(disk.state in bad or disk.last_error for disk in self.disks)
 
 

@@ -29,6 +29,7 @@ from commitlogfs.store.disks.eligibility import Eligibility, RefusalReason
 from commitlogfs.store.disks.losses import count_accepted
 from commitlogfs.store.disks.membership import RebalanceMode
 from commitlogfs.store.files.usage import DiskUsage, measure_usage
+from commitlogfs.store.findings import Finding
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.retention.statfs import StatfsFigures
 from commitlogfs.store.segment import format_segment_name
@@ -53,13 +54,21 @@ async def count_accepted_gaps(log: CommitLog) -> int:
 class StatusReport:
     """Composes the whole document from the live objects. The cost does not depend on the number of segments.
 
-    `why_no_takeover` returns why no successor could take the mount over at this moment, empty if one could.
+    `why_no_takeover` returns why no successor could take the mount over at this moment, empty if one could;
+    `not_taken_back` findings about disks that are back and not served.
     """
 
-    def __init__(self, config: Config, operations: CommitLogOperations, why_no_takeover: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        operations: CommitLogOperations,
+        why_no_takeover: Callable[[], str],
+        not_taken_back: Callable[[], list[Finding]],
+    ) -> None:
         self._config = config
         self._operations = operations
         self._why_no_takeover = why_no_takeover
+        self._not_taken_back = not_taken_back
         self._log = operations.commitlog
         self._growth = GrowthMeter(self._log, operations.threads)
         self._since = time.time()
@@ -150,7 +159,11 @@ class StatusReport:
                     for loss in log.membership.losses
                 ],
             },
-            "findings": [*self._findings.present(gaps), *damage_findings(self._operations)],
+            "findings": [
+                *self._findings.present(gaps),
+                *damage_findings(self._operations),
+                *(finding.as_json() for finding in self._not_taken_back()),
+            ],
         }
 
     def _checksums(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any, Final
 from commitlogfs.console.formatting import approximate_duration, approximate_size, count_of
 from commitlogfs.console.units import format_size
 
-_FAILURES: Final = frozenset({"failed", "offline", "unreadable", "unresponsive"})
+_FAILURES: Final = frozenset({"failed", "offline", "unreadable", "unresponsive", "vanished"})
 
 
 def describe_degraded(document: dict[str, Any]) -> str:
@@ -86,6 +86,8 @@ def describe_disk(disk: dict[str, Any], document: dict[str, Any]) -> str:
     """Which rule is in force on this disk, what happens next, and when."""
     if disk["state"] == "joining":
         return "joins the pool: gets segments as soon as the disks have recorded it"
+    if disk["state"] == "vanished":
+        return f"its path does not lead to it: gets no new segments until it is mounted there again{_cause(disk)}"
     if disk["state"] == "leaving":
         return "leaves the pool: repeat `disk remove`, or `disk uncordon` it"
     if disk.get("drain") is not None:  # a daemon of a former version does not report it
@@ -114,6 +116,10 @@ def describe_disk(disk: dict[str, Any], document: dict[str, Any]) -> str:
         limit = f"{disk['next_threshold']} ({percent} %)"
         parts.append(f"below {limit}" if eta is None else f"reaches {limit} in about {approximate_duration(eta)}")
     return ", ".join(parts)
+
+
+def _cause(disk: dict[str, Any]) -> str:
+    return f"; {disk['last_error']}" if disk["last_error"] else ""
 
 
 def _describe_backoff(disk: dict[str, Any]) -> str:

@@ -36,6 +36,8 @@ class DiskState(Enum):
     FAILED = "failed"
     UNREADABLE = "unreadable"
     """Checks can read none of its segments: it gets no new ones, whether it can be written or not."""
+    VANISHED = "vanished"
+    """Its path does not lead to it any more: it gets no new segments."""
     UNRESPONSIVE = "unresponsive"
     """A check has no answer, and its device ends no requests. Only reported: the rules see RW until it is
     FAILED."""
@@ -62,6 +64,10 @@ class Disk:
     is_joining: bool = False
     is_leaving: bool = False
     weight: float = 1.0
+    device: int = 0
+    """Device number of its filesystem when the directory was opened: a disk that is gone cannot be asked."""
+    ino: int = 0
+    """Inode number of the directory."""
     last_failure: DiskError | None = None
     """Why the last attempt to create a segment here failed; None after a success."""
     retry_at_s: float = field(default=0.0)
@@ -77,9 +83,11 @@ class Disk:
     lost_writes: tuple[LostWrite, ...] = ()
     """Writes to segments that are still in the log, which memory shows and the disk does not have."""
     is_unresponsive: bool = False
-    """Whether a check of it has no answer (store/disks/check_policy.py)."""
+    """Whether a check of it has no answer (store/checks/check_policy.py)."""
     unreadable_reason: str = ""
     """Why the latest checks could read no segment of it; "" if they could."""
+    is_vanished: bool = False
+    """Whether its path leads to something else (store/checks/place.py): it was unmounted under its users."""
 
     @property
     def last_error(self) -> str:
@@ -106,10 +114,12 @@ class Disk:
 
     @property
     def reported_state(self) -> DiskState:
-        """State for people, which also shows a disk that has not answered for seconds, and a read-only one that
-        cannot be read."""
+        """State for people, which also shows a disk that has not answered for seconds, one that is not at its path,
+        and a read-only one that cannot be read."""
         if self.is_unresponsive:
             return DiskState.UNRESPONSIVE
+        if self.is_vanished:
+            return DiskState.VANISHED
         if self.is_unreadable and self.present_state is not DiskState.FAILED:
             return DiskState.UNREADABLE
         return self.present_state
@@ -120,6 +130,8 @@ class Disk:
         new segments."""
         if self.state is not DiskState.RW:
             return self.state
+        if self.is_vanished:
+            return DiskState.VANISHED
         if self.is_joining:
             return DiskState.JOINING
         if self.is_leaving:

@@ -86,6 +86,8 @@ class Pool:
     root: RootAttributes
     missing: list[str] = field(default_factory=list)
     """Paths of members that are absent; empty except on a degraded mount."""
+    not_read: frozenset[str] = frozenset()
+    """Paths of those that are mounted, but could not be read completely."""
     newest_missing: BaseOffset | None = None
     """The newest segment that a missing disk may hold and no present disk does."""
 
@@ -141,6 +143,7 @@ def open_pool(
         recorded = {disk.member.number: disk.recorded for disk in found.disks}
         root = next((content.root for content in contents if content.root is not None), DEFAULT_ROOT)
         pool = Pool(found.pool_id, found.segment_size, found.membership, recorded, disks, inventory, root, missing)
+        pool.not_read = _paths_not_read(found, disks)
         _check_newest(pool, newest, opened)
         if check_in_use:
             _check_in_use(pool)
@@ -336,6 +339,10 @@ def _lock_all(members: list[OpenDirectory], patience_s: float) -> list[Finding]:
     ]
 
 
+def _paths_not_read(found: Found, read: list[Disk]) -> frozenset[str]:
+    return frozenset(one.directory.spec.path for one in found.disks) - {disk.path for disk in read}
+
+
 def _make_disk(found: FoundDisk) -> Disk:
     directory, member = found.directory, found.member
     disk = Disk(
@@ -346,6 +353,8 @@ def _make_disk(found: FoundDisk) -> Disk:
         filesystem=directory.filesystem,
         thresholds=directory.spec.thresholds,
         weight=directory.spec.weight,
+        device=directory.device,
+        ino=directory.ino,
         cordon=member.cordon,
         drain=member.drain,
         is_leaving=member.leaves,

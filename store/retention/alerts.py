@@ -25,6 +25,8 @@ class AlertCode(Enum):
     """A disk lacks what was written to a segment, although reads show it."""
     DISK_UNREADABLE = "disk-unreadable"
     DISK_UNRESPONSIVE = "disk-unresponsive"
+    DISK_VANISHED = "disk-vanished"
+    """The path of a disk does not lead to it any more."""
     HELD_OPEN = "held-open"
     """Removed segments keep a disk at `full`, because processes have them open."""
     NOT_RECLAIMING = "not-reclaiming"
@@ -96,28 +98,7 @@ def disk_alerts(snapshot: Snapshot, incurable: frozenset[int]) -> list[Alert]:
             )
         )
     for disk in snapshot.disks:
-        if disk.is_lost:
-            text = (
-                "none of its segments can be read: they count as absent, and later ones may be removed; repair it"
-            )
-            alerts.append(Alert(AlertCode.DISK_FAILED, disk.path, text))
-        elif disk.is_unresponsive:
-            text = (
-                "a check of it has no answer, and its device ends no requests: other disks take the new segments "
-                "until it answers; see `dmesg`, and detach it if it does not recover"
-            )
-            alerts.append(Alert(AlertCode.DISK_UNRESPONSIVE, disk.path, text))
-        elif disk.state is DiskState.UNREADABLE:
-            text = (
-                "checks can read none of its segments: other disks take the new segments until they can; "
-                "see `dmesg`, and save what can be read (`disk drain --failing`)"
-            )
-            alerts.append(Alert(AlertCode.DISK_UNREADABLE, disk.path, text))
-        elif disk.state is DiskState.FAILED:
-            text = "segments cannot be made there; see its last error, and repair the disk"
-            alerts.append(Alert(AlertCode.DISK_FAILED, disk.path, text))
-        if disk.lost_writes:
-            alerts.append(Alert(AlertCode.WRITEBACK_LOST, disk.path, _describe_lost(disk.lost_writes)))
+        alerts += _trouble_alerts(disk)
     for disk in writable:
         assert disk.measured is not None
         if disk.reclaims_nothing:
@@ -137,6 +118,38 @@ def disk_alerts(snapshot: Snapshot, incurable: frozenset[int]) -> list[Alert]:
             alerts.append(Alert(AlertCode.HELD_OPEN, disk.path, text))
     if all_full(snapshot):
         alerts.append(Alert(AlertCode.ALL_FULL, "", "every disk is full, so new segments are refused; free space"))
+    return alerts
+
+
+def _trouble_alerts(disk: DiskFacts) -> list[Alert]:
+    """Alerts of a disk that is away or does not work."""
+    alerts = []
+    if disk.is_vanished:
+        text = (
+            "its path does not lead to it any more, as after `umount -l`: other disks take the new segments; "
+            "mount it there again"
+        )
+        alerts.append(Alert(AlertCode.DISK_VANISHED, disk.path, text))
+    if disk.is_lost:
+        text = "none of its segments can be read: they count as absent, and later ones may be removed; repair it"
+        alerts.append(Alert(AlertCode.DISK_FAILED, disk.path, text))
+    elif disk.is_unresponsive:
+        text = (
+            "a check of it has no answer, and its device ends no requests: other disks take the new segments "
+            "until it answers; see `dmesg`, and detach it if it does not recover"
+        )
+        alerts.append(Alert(AlertCode.DISK_UNRESPONSIVE, disk.path, text))
+    elif disk.state is DiskState.UNREADABLE:
+        text = (
+            "checks can read none of its segments: other disks take the new segments until they can; "
+            "see `dmesg`, and save what can be read (`disk drain --failing`)"
+        )
+        alerts.append(Alert(AlertCode.DISK_UNREADABLE, disk.path, text))
+    elif disk.state is DiskState.FAILED:
+        text = "segments cannot be made there; see its last error, and repair the disk"
+        alerts.append(Alert(AlertCode.DISK_FAILED, disk.path, text))
+    if disk.lost_writes:
+        alerts.append(Alert(AlertCode.WRITEBACK_LOST, disk.path, _describe_lost(disk.lost_writes)))
     return alerts
 
 

@@ -43,6 +43,8 @@ class DiskFacts:
     lost_writes: tuple[LostWrite, ...] = ()
     is_unresponsive: bool = False
     """Whether a check of it has no answer."""
+    is_vanished: bool = False
+    """Whether its path does not lead to it any more."""
 
     @property
     def takes_segments(self) -> bool:

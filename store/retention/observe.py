@@ -57,6 +57,7 @@ def observe(
             is_lost=health.is_lost(disk, now_s),
             lost_writes=disk.lost_writes,
             is_unresponsive=disk.is_unresponsive,
+            is_vanished=disk.is_vanished,
         )
         for disk in log.disks.values()
     )

@@ -13,7 +13,7 @@ from support.loop_disks import DiskFarm, LoopDisk
 from support.pools import MIB, PoolMount
 from support.waiting import eventually
 
-from commitlogfs.store.disks.probe import DiskProbe, probe_disk
+from commitlogfs.store.checks.probe import DiskProbe, probe_disk
 from commitlogfs.store.errors import DiskError, DiskReadOnlyError
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]

@@ -156,6 +156,20 @@ class LoopDisk:
         finally:
             os.close(fd)
 
+    def detach(self) -> None:
+        """Unmount it under its users, who keep the filesystem as long as they use it."""
+        _run("umount", "--lazy", str(self.path))
+
+    def come_back(self) -> None:
+        """Detached, it is back as another block device, and mounted at `path`. Its former users keep the former
+        filesystem."""
+        device = _run("losetup", "--find", "--show", str(self.image))
+        try:
+            options = ["-o", "nouuid"] if self.fstype == "xfs" else []  # the former filesystem has the same
+            _run("mount", "-t", self.fstype, *options, device, str(self.path))
+        finally:
+            _run("losetup", "--detach", device)  # with the mount, if there is one
+
     def destroy(self) -> None:
         """Unmount it and delete its directory, image included."""
         self.unmount()
@@ -216,7 +230,8 @@ def _attempt(action: Callable[[], None]) -> Exception | None:
     return None
 
 
-def _run(*command: str) -> None:
+def _run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
+    return done.stdout.strip()

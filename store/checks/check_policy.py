@@ -8,7 +8,7 @@ made one observation in that time, not sixty.
 
 from typing import Final
 
-from commitlogfs.store.disks.check import DiskCheck, Stage
+from commitlogfs.store.checks.check import DiskCheck, Stage
 from commitlogfs.store.files.load import EndedRequests
 
 INTERVAL_S: Final = 7.0

@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 
-from commitlogfs.store.disks.check import read_block
+from commitlogfs.store.checks.check import read_block
 from commitlogfs.store.disks.disk import is_read_only, translate
 from commitlogfs.store.errors import DiskError, DiskFailedError, DiskReadOnlyError
 from commitlogfs.store.files import allocate

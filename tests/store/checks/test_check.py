@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commitlogfs.store.disks.check import BLOCK, DiskCheck, Stage, check_disk, read_block
+from commitlogfs.store.checks.check import BLOCK, DiskCheck, Stage, check_disk, read_block
 from commitlogfs.store.files import safe_open
 
 NAME = b"00000000000000000000"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from commitlogfs.store.disks.check import DiskCheck, Stage
-from commitlogfs.store.disks.check_policy import (
+from commitlogfs.store.checks.check import DiskCheck, Stage
+from commitlogfs.store.checks.check_policy import (
     CHECKS_TO_CHANGE,
     SILENT_OBSERVATIONS,
     SILENT_OBSERVATIONS_WITHOUT_COUNTERS,

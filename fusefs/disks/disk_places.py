@@ -1,0 +1,75 @@
+"""Whether the disks still lie at their paths.
+
+The daemon holds the directory of each disk open. So it goes on serving one that was unmounted under its feet, and
+does not notice that a disk is back.
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+import trio
+
+from commitlogfs.fusefs.disks.check_child import CheckChild
+from commitlogfs.store.checks.place import Place, Whereabouts, judge
+from commitlogfs.store.disks.disk import Disk
+from commitlogfs.store.disks.membership import DiskNumber
+from commitlogfs.store.events import log_event
+from commitlogfs.store.pool.commitlog import CommitLog
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 5.0
+"""How long one look waits for an answer; the next one takes the same answer."""
+LOOKS_TO_VANISH: Final = 2
+"""Looks in a row: mounts may be moved in two steps."""
+
+
+class DiskPlaces:
+    def __init__(self, commitlog: CommitLog, child: CheckChild) -> None:
+        self._commitlog = commitlog
+        self._child = child
+        self._away: dict[DiskNumber, int] = {}
+        """Number of looks in a row that did not find the disk at its path."""
+
+    async def look(self, paths: Iterable[str]) -> list[str]:
+        """Look at the paths of all disks, and at the further `paths`. Returns those to which a disk is back that is
+        missing, or that fails where it is served.
+        """
+        disks = {disk.path: disk for disk in self._commitlog.disks.values()}
+        returned: list[str] = []
+
+        async def look_at(path: str) -> None:
+            place = await self._child.look(path, LOOK_S)
+            if place is None:
+                return
+            disk = disks.get(path)
+            is_back = self._is_missing(place) if disk is None else self._record(disk, place)
+            if is_back:
+                returned.append(path)
+
+        async with trio.open_nursery() as nursery:
+            for path in {*disks, *paths}:
+                nursery.start_soon(look_at, path)
+        return sorted(returned)
+
+    def _is_missing(self, place: Place) -> bool:
+        """Whether a disk lies there that is a member of the pool and not served."""
+        member = self._commitlog.membership.with_id(place.disk_id)
+        is_member = place.pool_id == self._commitlog.pool_id and member is not None and not member.leaves
+        return is_member and member is not None and member.number not in self._commitlog.disks
+
+    def _record(self, disk: Disk, place: Place) -> bool:
+        """Whether a disk that fails is back at its path, on another filesystem."""
+        where = judge(place, self._commitlog.pool_id, disk.disk_id, (disk.device, disk.ino))
+        if where is Whereabouts.HERE:
+            self._away.pop(disk.number, None)
+            if disk.is_vanished:
+                disk.is_vanished = False
+                log_event(log, logging.WARNING, "disk_returned", disk=disk.path)
+            return False
+        self._away[disk.number] = self._away.get(disk.number, 0) + 1
+        if self._away[disk.number] >= LOOKS_TO_VANISH and not disk.is_vanished:
+            disk.is_vanished = True
+            log_event(log, logging.ERROR, "disk_vanished", disk=disk.path)
+        return where is Whereabouts.BACK and (disk.is_troubled or disk.is_unreadable)

@@ -1,0 +1,86 @@
+"""Disks that are back: the daemon hands over by itself, as a disk joins only then (disk_changes.py).
+
+Before that it makes the checks of `commitlogfs restart`. If they fail, the daemon continues without the disk, and
+the reason is a finding.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence, Set
+from functools import partial
+from typing import Final
+
+import trio
+
+from commitlogfs.console.errors import UserError
+from commitlogfs.fusefs.disks.disk_places import DiskPlaces
+from commitlogfs.mount.daemon.hand_over import HandOver
+from commitlogfs.mount.location.which_mount import Target
+from commitlogfs.mount.preflight.successor_check import check_configuration
+from commitlogfs.store.events import log_event
+from commitlogfs.store.findings import Finding, FindingCode, Severity
+
+log = logging.getLogger(__name__)
+
+LOOK_INTERVAL_S: Final = 5.0
+RETRY_S: Final = 300.0
+"""Time until the same disks are tried again: what prevents it may last, and each hand-over lets requests wait."""
+
+
+class DiskReturns:
+    def __init__(
+        self, name: str, paths: Sequence[str], tried: Set[str], places: DiskPlaces, hand_over: HandOver
+    ) -> None:
+        """`paths` are those of the configuration. This daemon has `tried` to serve the disks at some of them."""
+        self._name = name
+        self._paths = paths
+        self._tried = tried
+        self._places = places
+        self._hand_over = hand_over
+        self._refused: dict[str, str] = {}
+        """Path of a disk that is back -> why it is not served."""
+
+    async def run(self) -> None:
+        """Look at the paths until cancelled."""
+        known = set(self._tried)
+        retry_at = trio.current_time() + RETRY_S
+        while True:
+            await trio.sleep(LOOK_INTERVAL_S)
+            back = set(await self._places.look(self._paths))
+            for path in self._refused.keys() - back:
+                del self._refused[path]
+            if back - known or (back and trio.current_time() >= retry_at):
+                await self._take_back(sorted(back))
+                retry_at = trio.current_time() + RETRY_S
+            known = back
+
+    def findings(self) -> list[Finding]:
+        """A finding for every disk that is back and not served."""
+        return [
+            Finding(
+                FindingCode.DISK_NOT_TAKEN_BACK,
+                Severity.WARNING,
+                path,
+                "",
+                f"is back, but cannot be served ({reason})",
+                "correct that; it is tried again every 5 minutes, and by `commitlogfs restart`",
+            )
+            for path, reason in sorted(self._refused.items())
+        ]
+
+    async def _take_back(self, paths: Iterable[str]) -> None:
+        reason = await self._why_not() or await self._hand_over.begin()
+        for path in paths:
+            if reason:
+                self._refused[path] = reason
+                log_event(log, logging.ERROR, "disk_not_taken_back", disk=path, reason=reason)
+            else:
+                log_event(log, logging.WARNING, "disk_back", disk=path)
+
+    async def _why_not(self) -> str:
+        """Why no successor could serve the disks; empty if one could."""
+        check = partial(check_configuration, Target(self._name), degraded=True)
+        try:
+            await trio.to_thread.run_sync(check, abandon_on_cancel=True)
+        except (UserError, OSError) as error:
+            return str(error)
+        return ""

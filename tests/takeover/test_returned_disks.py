@@ -1,0 +1,167 @@
+"""Disks that are unmounted under the mount, or lost, and come back: they are served again by themselves."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.filling import status
+from support.kept import KeptMount
+from support.loop_disks import DiskFarm, LoopDisk, mkfs_available
+from support.waiting import eventually
+
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+
+NOTICED_WITHIN_S = 40.0
+"""Looks come every 5 s; a busy machine that runs tests gets a margin."""
+COUNT = 6
+
+
+class Pool:
+    """Three disks with segments 0 to 5, of which the first disk has 0 and 3. This process has segment 0 open."""
+
+    def __init__(self, disk_farm: DiskFarm, keep: Callable[..., KeptMount], fstype: str, **settings: str) -> None:
+        self.disk: LoopDisk = disk_farm.add(fstype)
+        disks = [self.disk, disk_farm.add(), disk_farm.add()]
+        directories = [disk.path / "commitlog" for disk in disks]
+        for directory in directories:
+            directory.mkdir(mode=0o700)
+        self.kept = keep(disks=directories, retention={"interval": '"10m"'}, settings=settings)
+        self.mount = self.kept.pool
+        self.mount.make_segments(range(COUNT))
+        self.contents = [self.mount.path(index).read_bytes() for index in range(COUNT)]
+        self.opened = os.open(self.mount.path(0), os.O_RDWR)
+        os.sync()
+
+    @property
+    def state(self) -> str:
+        return str(status(self.mount)["disks"][0]["state"])
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.mount.disks[0])
+
+    def lose(self) -> None:
+        """The device is gone: every access fails, and the operator, or udev, unmounts it."""
+        self.disk.vanish()
+        eventually(lambda: self.state in {"failed", "unreadable"}, NOTICED_WITHIN_S)
+        self.disk.detach()
+
+    def await_event(self, event: str) -> None:
+        eventually(lambda: f"event={event} " in self.mount.log_since_start(), NOTICED_WITHIN_S)
+
+    def assert_served(self) -> None:
+        """Every segment, also those that were open before, and the disk takes new ones."""
+        for index, content in enumerate(self.contents):
+            eventually(lambda index=index, content=content: self.mount.path(index).read_bytes() == content, 10)
+        eventually(lambda: status(self.mount)["disks"][0]["eligible"], NOTICED_WITHIN_S)
+        made = range(len(os.listdir(self.mount.mountpoint)), len(os.listdir(self.mount.mountpoint)) + 3)
+        self.mount.make_segments(made)
+        assert sorted(self.mount.disk_of(index) for index in made) == [0, 1, 2]
+
+
+@pytest.fixture
+def pool(request: pytest.FixtureRequest, disk_farm: DiskFarm, keep: Callable[..., KeptMount]) -> Iterator[Pool]:
+    """On ext4 with passthrough, or as the test's parameters say."""
+    fstype, mode = getattr(request, "param", ("ext4", "auto"))
+    if not mkfs_available(fstype):
+        pytest.skip(f"no mkfs.{fstype}")
+    made = Pool(disk_farm, keep, fstype, passthrough=f'"{mode}"')
+    yield made
+    with contextlib.suppress(OSError):  # its filesystem may be gone
+        os.close(made.opened)
+
+
+@pytest.mark.parametrize("pool", [("ext4", "auto"), ("ext4", "off"), ("xfs", "auto")], ids="-".join, indirect=True)
+def test_a_lost_disk_that_comes_back_as_another_device(pool: Pool) -> None:
+    pool.lose()
+    pool.disk.come_back()
+    pool.await_event("disk_back")
+    pool.kept.await_successor()
+    pool.await_event("disk_returned")
+    pool.assert_served()
+    assert not status(pool.mount)["degraded"]
+    pool.kept.newest_daemon()
+    pool.kept.replace()  # the next daemon serves the same inodes
+    pool.assert_served()
+
+
+def test_a_disk_that_is_unmounted_and_mounted_again(pool: Pool) -> None:
+    pool.disk.detach()
+    eventually(lambda: pool.state == "vanished", NOTICED_WITHIN_S)
+    document = status(pool.mount)
+    assert [alert["code"] for alert in document["retention"]["alerts"]] == ["disk-vanished"]
+    assert 'state="vanished"} 1.0' in pool.mount.metrics()
+    assert "gets no new segments until it is mounted there again" in pool.mount.cli("status", "test").out
+    pool.mount.make_segments(range(COUNT, COUNT + 3))
+    assert 0 not in {pool.mount.disk_of(index) for index in range(COUNT, COUNT + 3)}
+    assert not pool.directory.exists(), "nothing is made under the mountpoint"
+    assert pool.mount.path(3).read_bytes() == pool.contents[3], "its filesystem is still there"
+    daemon = pool.kept.newest_daemon()
+    pool.disk.mount()
+    pool.await_event("disk_returned")
+    eventually(lambda: pool.state == "rw")
+    pool.assert_served()
+    assert pool.kept.newest_daemon() == daemon, "it was never closed, so nothing has to be opened"
+
+
+def test_a_takeover_while_a_disk_is_unmounted(pool: Pool) -> None:
+    pool.disk.detach()
+    pool.kept.replace()
+    assert status(pool.mount)["degraded"]
+    assert [int(name) >> 20 for name in sorted(os.listdir(pool.mount.mountpoint))] == [1, 2, 4, 5]
+    pool.disk.mount()
+    pool.await_event("disk_back")
+    pool.kept.await_successor()
+    eventually(lambda: not status(pool.mount)["degraded"])
+    pool.assert_served()
+
+
+def test_another_disk_in_its_place(pool: Pool, disk_farm: DiskFarm) -> None:
+    """Nothing is made there, and nothing is taken over."""
+    pool.disk.detach()
+    other = disk_farm.add()
+    other.detach()
+    eventually(lambda: pool.state == "vanished", NOTICED_WITHIN_S)
+    other.path = pool.disk.path
+    other.mount()
+    pool.mount.make_segments(range(COUNT, COUNT + 3))
+    assert sorted(os.listdir(other.path)) == ["lost+found"]
+    assert pool.state == "vanished"
+    other.unmount()
+    pool.disk.mount()
+    eventually(lambda: pool.state == "rw", NOTICED_WITHIN_S)
+    assert "disk_back" not in pool.mount.log_since_start()
+
+
+def test_a_disk_that_cannot_be_taken_back(pool: Pool) -> None:
+    """The check of `restart` refuses, so the daemon continues without it, and the reason is shown."""
+    pool.lose()
+    size = f"segment_size = {pool.mount.segment_size}"
+    pool.mount.config.write_text(pool.mount.config.read_text().replace(size, f"segment_size = {1 << 21}"))
+    pool.disk.come_back()
+    pool.await_event("disk_not_taken_back")
+    found = [one for one in status(pool.mount)["findings"] if one["code"] == "disk-not-taken-back"]
+    assert [one["disk"] for one in found] == [str(pool.directory)]
+    assert "segment_size" in found[0]["message"]
+    pool.mount.write_config()
+    pool.kept.change("restart")
+    pool.assert_served()
+    assert not [one for one in status(pool.mount)["findings"] if one["code"] == "disk-not-taken-back"]
+
+
+def test_a_disk_that_is_mounted_after_the_pool(pool: Pool) -> None:
+    """As at a boot at which one disk is late."""
+    os.close(pool.opened)
+    pool.opened = os.open(os.devnull, os.O_RDONLY)
+    pool.mount.stop()
+    pool.disk.unmount()
+    pool.mount.settings["on_missing"] = '"degraded"'
+    pool.kept.start()
+    assert status(pool.mount)["degraded"]
+    pool.disk.mount()
+    pool.await_event("disk_back")
+    pool.kept.await_successor()
+    eventually(lambda: not status(pool.mount)["degraded"])
+    pool.assert_served()
