@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -164,4 +165,28 @@ def test_a_disk_that_is_mounted_after_the_pool(pool: Pool) -> None:
     pool.await_event("disk_back")
     pool.kept.await_successor()
     eventually(lambda: not status(pool.mount)["degraded"])
+    pool.assert_served()
+
+
+def test_a_read_only_disk_is_repaired_beside_the_mount(pool: Pool) -> None:
+    """docs/runbooks/disk-read-only.md. The last process that has a file there open holds the device."""
+    pool.disk.turn_read_only()
+    device = pool.disk.device
+    pool.disk.detach()
+    released = pool.mount.cli("restart", "--degraded", pool.mount.name)
+    assert released.status == 0, released.err
+    pool.kept.newest_daemon()
+    pool.mount.make_segments(range(COUNT, COUNT + 3))
+    check = ["e2fsck", "-f", "-y", device]
+    assert "in use" in subprocess.run(check, capture_output=True, text=True, check=False).stdout
+    with contextlib.suppress(OSError):
+        os.close(pool.opened)
+    pool.opened = os.open(os.devnull, os.O_RDONLY)
+    eventually(lambda: not subprocess.run(["losetup", "--associated", pool.disk.image], capture_output=True).stdout)
+    check[-1] = str(pool.disk.image)  # its loop device has gone with its last user
+    assert subprocess.run(check, capture_output=True, check=False).returncode <= 1
+    pool.disk.mount()
+    pool.await_event("disk_back")
+    pool.kept.await_successor()
+    eventually(lambda: pool.state == "rw", NOTICED_WITHIN_S)
     pool.assert_served()
