@@ -2,7 +2,8 @@
 
     DISK/00000000000000000000      a segment, exactly RocketMQ's own file
     DISK/.00000000000000000000.x   a copy in progress (rsync's temporary), renamed to its segment when done
-    DISK/.commitlogfs/             removed segments that are still open; exists only while there are any
+    DISK/.commitlogfs/             removed segments that are still open, and damaged files of repaired segments;
+                                   exists only while there are any
     DISK/lost+found                ext4's own
 
 The identity is in extended attributes of DISK itself, because RocketMQ 4.9 refuses to load a commitlog directory
@@ -22,6 +23,9 @@ XATTR_JOINING = "user.commitlogfs.joining"
 
 XATTR_MOVED_FROM = "user.commitlogfs.moved-from"
 """Mark of a segment's copy on another disk, until the file that it was copied from is gone."""
+
+XATTR_REPAIRS = "user.commitlogfs.repairs"
+"""Mark of a segment's right copy, until the damaged file that it replaces is set aside (store/moves/repair.py)."""
 
 XATTR_UNREADABLE = "user.commitlogfs.unreadable"
 """Ranges of a segment that could not be read when it was moved away from a failing disk."""

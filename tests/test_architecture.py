@@ -80,6 +80,7 @@ BLOCKING = {
     "changes": {"apply"},
     "copy": {"close"},
     "rename": {"rename_copy"},
+    "repair": {"examine"},
     "written": {"find_written", "has_data"},
     "leftovers": {"remove_leftover"},
     "allocate": {"reserve", "publish"},

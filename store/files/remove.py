@@ -30,7 +30,7 @@ from commitlogfs.store.files.attributes import PackedAttributes, stat_fd, stat_n
 from commitlogfs.store.files.usage import DiskUsage, UsageAfter, measure_usage
 from commitlogfs.store.segment import BaseOffset
 
-_RETIRED_NAME = re.compile(rb"([0-9]{20})\.[0-9a-f]{8}(\.forced|\.moved)?")
+_RETIRED_NAME = re.compile(rb"([0-9]{20})\.[0-9a-f]{8}(\.forced|\.moved|\.damaged)?")
 _NAME_AND_CODE = re.compile(rb"^[0-9]{20}\.[0-9a-f]{8}")
 
 FREE_DEADLINE_S = 0.05
@@ -65,6 +65,9 @@ class Reason(Enum):
     """By a rule of forced deletion."""
     MOVED = b".moved"
     """Its segment is on another disk. Former versions do not know this ending, and leave such a file alone."""
+    DAMAGED = b".damaged"
+    """A right copy has replaced it (store/moves/repair.py): it is kept, open or not. The same holds for former
+    versions."""
 
 
 class Retired(NamedTuple):
@@ -79,7 +82,8 @@ class Retired(NamedTuple):
 def retire_file(dirfd: int, name: bytes, ino: int, reason: Reason = Reason.REMOVED) -> Retired:
     """Move the open segment with inode `ino` aside, if it is there, and the disk has space for that.
 
-    Raises OSError; ELOOP where another file lies there, which stays.
+    Raises OSError; ELOOP where another file lies there, which stays; ENOSPC or EDQUOT for a damaged file, which is
+    never unlinked instead.
     """
     retired_name = b"%b.%b" % (name.lstrip(b".")[:20], secrets.token_hex(4).encode())
     retired_name += reason.value
@@ -89,6 +93,8 @@ def retire_file(dirfd: int, name: bytes, ino: int, reason: Reason = Reason.REMOV
         _move_aside(dirfd, name, ino, retired_name)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOSPC, errno.EDQUOT):
+            raise
+        if error.errno != errno.ENOENT and reason is Reason.DAMAGED:
             raise
         if error.errno == errno.ENOENT:
             vanished = True

@@ -11,6 +11,7 @@
       while somebody has it open
 
 A segment that is restored from outside the pool has no mark and no step 5: its source is not a file of the pool.
+One that replaces a damaged file has the mark of that file (store/moves/repair.py).
 
 Source and copy are read and written past the page cache (O_DIRECT), so that the pages of a broker stay in memory,
 and so that step 3 sees what the device has. All functions block and belong in a worker thread.
@@ -40,7 +41,7 @@ from commitlogfs.store.files import allocate, durable, safe_open
 from commitlogfs.store.files.allocate import Owner, Published
 from commitlogfs.store.files.attributes import FileAttributes, stat_fd, stat_name, unpack
 from commitlogfs.store.files.hashing import read_checksum, write_checksum
-from commitlogfs.store.moves.mark import Source, read_mark, source_of, write_mark
+from commitlogfs.store.moves.mark import Source, read_mark, source_of, write_mark, write_repair_mark
 from commitlogfs.store.moves.restored import has_mark, mark_restored
 from commitlogfs.store.moves.unreadable import MEDIUM_ERRORS, UnreadableRanges, read_unreadable, write_unreadable
 
@@ -61,6 +62,10 @@ class Restored(NamedTuple):
     mtime_ns: int
     digest: bytes
     """xxh3_128 of the content that was checked."""
+    damaged: Source | None = None
+    """The file that it replaces; None for a segment that was missing."""
+    is_unknown: bool = True
+    """Whether a running broker does not know the segment."""
 
 
 class SegmentCopy:
@@ -164,12 +169,15 @@ class SegmentCopy:
             os.fchmod(self._target, owner.mode & allocate.PERMISSION_BITS)
             if disk is not None:
                 write_mark(self._target, self.mark(disk))
+            elif self._restored is not None and self._restored.damaged is not None:
+                write_mark(self._target, self._restored.damaged)
+                write_repair_mark(self._target, self._restored.damaged)
             if self._restored is None:  # also what an earlier move could not read
                 known = read_unreadable(self._source)
                 self.unreadable = UnreadableRanges([*known.ranges, *self.unreadable.ranges])
                 write_unreadable(self._target, self.unreadable)
                 _carry_verdict(self._source, self._target)
-            if self._restored is not None or has_mark(self._source):
+            if self._is_unknown():
                 mark_restored(self._target)
             mtime_ns = self._sealed.mtime_ns if self._restored is None else self._restored.mtime_ns
             os.utime(self._target, ns=(self._sealed.atime_ns, mtime_ns))
@@ -225,6 +233,9 @@ class SegmentCopy:
         if self._restored is not None:
             return self._restored.owner
         return Owner(self._sealed.uid, self._sealed.gid, self._sealed.mode)
+
+    def _is_unknown(self) -> bool:
+        return has_mark(self._source) if self._restored is None else self._restored.is_unknown
 
     def _read(self, fd: int, position: int, most: int) -> int:
         wanted = min(most, CHUNK_BYTES, self._size - position)

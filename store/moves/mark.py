@@ -4,6 +4,7 @@ The mark makes a move safe to interrupt. While both files exist, it says that th
 copy is complete. Inode numbers are given out again, so the birth time belongs to it.
 """
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -42,6 +43,12 @@ def write_mark(fd: int, source: Source) -> None:
     os.setxattr(fd, layout.XATTR_MOVED_FROM, format_mark(source))
 
 
+def write_repair_mark(fd: int, damaged: Source) -> None:
+    """Mark a right copy of a damaged segment. Besides the other mark, so that a former version takes it for a moved
+    one. Not durable before the file is. Raises OSError."""
+    os.setxattr(fd, layout.XATTR_REPAIRS, format_mark(damaged))
+
+
 def read_mark(dirfd: int, name: bytes, ino: int) -> Source | None:
     """The mark of the file `name`; None without one, with a damaged one, or if the file cannot be read."""
     try:
@@ -49,12 +56,34 @@ def read_mark(dirfd: int, name: bytes, ino: int) -> Source | None:
     except OSError:
         return None
     try:
-        disk, ino, btime_ns, mtime_ns = json.loads(os.getxattr(fd, layout.XATTR_MOVED_FROM))
-        return Source(DiskNumber(int(disk)), int(ino), int(btime_ns), int(mtime_ns))
-    except (OSError, ValueError, TypeError, RecursionError):
+        return _parse_mark(os.getxattr(fd, layout.XATTR_MOVED_FROM))
+    except OSError:
         return None
     finally:
         os.close(fd)
+
+
+def is_repair_of(dirfd: int, name: bytes, ino: int, damaged: Source) -> bool:
+    """Whether the file `name` has the mark of a right copy of this file, written to since or not. Raises
+    OSError."""
+    fd = safe_open.open_file(dirfd, name, os.O_RDONLY, ino)
+    try:
+        found = _parse_mark(os.getxattr(fd, layout.XATTR_REPAIRS))
+    except OSError as error:
+        if error.errno not in (errno.ENODATA, errno.ENOTSUP):
+            raise
+        return False
+    finally:
+        os.close(fd)
+    return found is not None and found[:3] == damaged[:3]
+
+
+def _parse_mark(text: bytes) -> Source | None:
+    try:
+        disk, ino, btime_ns, mtime_ns = json.loads(text)
+        return Source(DiskNumber(int(disk)), int(ino), int(btime_ns), int(mtime_ns))
+    except (ValueError, TypeError, RecursionError):
+        return None
 
 
 def is_moved_copy(copy: Path, source: Path) -> bool:
@@ -81,5 +110,6 @@ def is_moved_copy(copy: Path, source: Path) -> bool:
 
 
 def remove_mark(dirfd: int, name: bytes, ino: int) -> None:
-    """Durable. Raises OSError."""
+    """Remove both marks, durably. Raises OSError."""
     durable.remove_file_xattr(dirfd, name, ino, layout.XATTR_MOVED_FROM)
+    durable.remove_file_xattr(dirfd, name, ino, layout.XATTR_REPAIRS)

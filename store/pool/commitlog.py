@@ -7,7 +7,7 @@ Blocking work is in `store.files`; callers run it in worker threads between a `p
                                                                                | names.record_uncertain
     plan_remove -> remove.retire_file | remove.remove_file                   -> record_retired | record_removed
     plan_publish_copy -> rename.rename_copy                                  -> record_copy_published
-    moves.copy.SegmentCopy                                                   -> record_moved | record_restored
+    moves.copy.SegmentCopy                        -> record_moved | record_restored | record_repaired
 
 What concerns one ledger only is asked and recorded there.
 """
@@ -91,6 +91,8 @@ class Counters:
     move_failures: int = 0
     restored: int = 0
     """Segments that were missing and have come back from outside the pool."""
+    repaired: int = 0
+    """Damaged segments of which a right copy from outside the pool has taken the place."""
     checksums: int = 0
     """Checksums that were computed, without those of moved and restored segments."""
     checksum_bytes: int = 0
@@ -456,11 +458,19 @@ class CommitLog:
         self, file: Segment, disk: DiskNumber, published: Published, *, has_checksum: bool = False
     ) -> Segment:
         """The copy on `disk` is the segment from now on; `file` is no part of the log. Returns the copy's entry."""
+        self.counters.moved += 1
+        self.counters.moved_bytes += file.size
+        return self._replace(file, disk, published, has_checksum=has_checksum)
+
+    def record_repaired(self, file: Segment, disk: DiskNumber, published: Published) -> Segment:
+        """The same for a copy from outside the pool, which replaces a damaged file."""
+        self.counters.repaired += 1
+        return self._replace(file, disk, published, has_checksum=True)
+
+    def _replace(self, file: Segment, disk: DiskNumber, published: Published, *, has_checksum: bool) -> Segment:
         copy = Segment(file.base_offset, disk, published.attributes)
         self.catalog.replace(file, copy)
         self.catalog.record_checksum(copy, is_valid=has_checksum)
-        self.counters.moved += 1
-        self.counters.moved_bytes += copy.size
         self.space.record_usage(disk, published.usage)
         file.role = Role.MOVED
         self.others.add(file)

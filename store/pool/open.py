@@ -216,13 +216,17 @@ def free_retired(pool: Pool) -> list[str]:
 
 def _is_needed(pool: Pool, retired_name: bytes, base_offset: BaseOffset, attributes: PackedAttributes) -> bool:
     """Whether a file that a move has set aside is newer than its segment, or the disk of that is missing or was
-    given up: the daemon gives it the segment's name then (fusefs/moves/sources.py)."""
-    if remove.reason_of(retired_name) is not remove.Reason.MOVED:
+    given up: the daemon gives it the segment's name then (fusefs/moves/sources.py). The damaged file of a repaired
+    segment is kept as long as the segment is in the log."""
+    reason = remove.reason_of(retired_name)
+    if reason not in (remove.Reason.MOVED, remove.Reason.DAMAGED):
         return False
     segment = pool.inventory.catalog.get(base_offset)
     if segment is None:
         end = base_offset + pool.segment_size
         return bool(pool.missing) or is_accepted(pool.membership.losses, base_offset, end, pool.segment_size)
+    if reason is remove.Reason.DAMAGED:
+        return True
     return unpack(attributes).mtime_ns > unpack(segment.attributes).mtime_ns
 
 

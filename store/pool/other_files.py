@@ -12,8 +12,15 @@ from commitlogfs.store.segment import BaseOffset
 
 
 def was_moved(file: Segment) -> bool:
-    """Whether its segment was moved to another disk."""
-    return file.role is Role.MOVED or (file.role is Role.RETIRED and reason_of(file.placed_as) is Reason.MOVED)
+    """Whether its segment was moved to another disk, or repaired there."""
+    if file.role is Role.RETIRED:
+        return reason_of(file.placed_as) in (Reason.MOVED, Reason.DAMAGED)
+    return file.role is Role.MOVED
+
+
+def is_set_aside(file: Segment) -> bool:
+    """Whether it is the damaged file of a repaired segment, which is kept also if nobody has it open."""
+    return file.role is Role.RETIRED and reason_of(file.placed_as) is Reason.DAMAGED
 
 
 class OtherFiles:
@@ -79,19 +86,28 @@ class OtherFiles:
     # --- sources of moves ----------------------------------------------------------------------------
 
     def moved(self, disk: DiskNumber) -> list[Segment]:
-        """Files of a disk whose segments are on other disks now: under their names still, or open and retired."""
-        return [file for file in self._files.values() if file.disk == disk and was_moved(file)]
+        """Files of a disk whose segments are on other disks now: under their names still, or open and retired.
+        Without those that are set aside."""
+        return [
+            file
+            for file in self._files.values()
+            if file.disk == disk and was_moved(file) and not is_set_aside(file)
+        ]
+
+    def set_aside(self) -> list[Segment]:
+        """Damaged files of repaired segments, in ascending order."""
+        return sorted(filter(is_set_aside, self._files.values()), key=lambda file: file.base_offset)
 
     def held_bytes(self) -> Counter[DiskNumber]:
-        """Bytes of the same of each disk, which are not free before the broker closes the files."""
+        """Bytes of moved files of each disk, which are not free before the broker closes the files."""
         held: Counter[DiskNumber] = Counter()
         for file in self._files.values():
-            if was_moved(file):
+            if was_moved(file) and not is_set_aside(file):
                 held[file.disk] += unpack(file.attributes).allocated_bytes
         return held
 
     def sources(self, base_offset: BaseOffset) -> list[Segment]:
-        """The same by segment: what it was copied from."""
+        """Files in whose place a segment is: what it was copied from, and what was repaired."""
         return [file for file in self._files.values() if file.base_offset == base_offset and was_moved(file)]
 
     def has_unremovable(self, disks: Mapping[DiskNumber, Disk]) -> bool:

@@ -1,0 +1,42 @@
+"""Which damaged segments a copy from elsewhere can repair, and what proves that a copy is right. Pure.
+
+Each copy has an unbroken chain of records with right checksums (store/sealed_segment.py). That proves no header,
+property or unused byte, and not that it is a copy of this segment. So it also has to be as this table says:
+
+    verdict              the file has a checksum of it          it has none
+    rotted, unreadable   the same checksum                      equal outside the damaged ranges
+    header-or-padding    the same checksum                      not repairable
+    written-broken       equal outside the damaged ranges: the checksum is that of the broken content
+    write-lost           not repairable: memory may show more than any copy has
+"""
+
+from commitlogfs.store.scrub.verdict import Kind, Range, Verdict
+
+
+def why_not_repairable(verdict: Verdict, checksum: bytes | None) -> str:
+    """Why no copy can repair a segment with this verdict and checksum; empty if one can."""
+    if verdict.kind is Kind.WRITE_LOST:
+        return "memory may show what its disk lacks; save it (docs/runbooks/lost-writes.md)"
+    if verdict.kind is Kind.HEADER_OR_PADDING and checksum is None:
+        return "it has lost its checksum, so nothing shows which copy is right"
+    return ""
+
+
+def required_checksum(verdict: Verdict, checksum: bytes | None) -> bytes | None:
+    """The checksum that a copy must have; None if that is not known."""
+    return None if verdict.kind is Kind.WRITTEN_BROKEN else checksum
+
+
+def required_equal(verdict: Verdict, checksum: bytes | None, size: int) -> tuple[Range, ...]:
+    """The ranges in which a copy must be equal to the damaged segment of this size; none if its checksum decides,
+    or if the damage may be anywhere."""
+    if not verdict.is_located or required_checksum(verdict, checksum) is not None:
+        return ()
+    found, position = [], 0
+    for damaged in verdict.ranges:
+        if damaged.begin > position:
+            found.append(Range(position, damaged.begin))
+        position = max(position, damaged.end)
+    if position < size:
+        found.append(Range(position, size))
+    return tuple(found)
