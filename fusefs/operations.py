@@ -202,7 +202,7 @@ class CommitLogOperations(pyfuse3.Operations):
         )
         self.drains = Drains(commitlog, self.mover, self.usage)
         self.rebalancing = Rebalancing(commitlog, self.drains, self.member_records)
-        self.restores = Restores(commitlog, self.mover, self.drains)
+        self.restores = Restores(commitlog, disks, self.mover, self.drains, self.verdicts)
         self.removals = Removals(
             commitlog, disks, self.changes, self.handles, self.backing, self._to_free, invalidate, self.sources
         )

@@ -51,6 +51,7 @@ class FindingCode(Enum):
     UNFINISHED_MOVE = "unfinished-move"
     UNREADABLE_RANGE = "unreadable-range"
     DAMAGED_SEGMENT = "damaged-segment"
+    SET_ASIDE = "set-aside"
     UNSIZED_SEGMENT = "unsized-segment"
     EMPTY_LEFTOVER = "empty-leftover"
     DIRECTORY_OPEN_TO_OTHERS = "directory-open-to-others"

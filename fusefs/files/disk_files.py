@@ -302,8 +302,13 @@ class DiskFiles:
             places for _, found in await self._run("getxattr", find, STAT_DEADLINE_S) for places in found.ranges
         ]
 
+    async def is_repair_of(self, name: bytes, ino: int, damaged: Source) -> bool:
+        """Whether a segment is a right copy in the place of this damaged file. Raises DiskError, OSError."""
+        ask = partial(mark.is_repair_of, self._disk.dirfd, name, ino, damaged)
+        return await self._run("getxattr", ask, STAT_DEADLINE_S)
+
     async def remove_mark(self, name: bytes, ino: int) -> None:
-        """A copy's source is gone. Raises DiskError, OSError."""
+        """A copy's source is gone, or set aside. Raises DiskError, OSError."""
         await self._run("setxattr", partial(mark.remove_mark, self._disk.dirfd, name, ino), STAT_DEADLINE_S)
 
     async def put_back(self, source: Segment, copy: Source | None) -> PackedAttributes:

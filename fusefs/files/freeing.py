@@ -23,7 +23,7 @@ from commitlogfs.store.files.attributes import PackedAttributes
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.pool.commitlog import CommitLog
-from commitlogfs.store.pool.other_files import was_moved
+from commitlogfs.store.pool.other_files import is_set_aside, was_moved
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,10 @@ class Freeing:
                     await self._remove_leftover(file, disk)
 
     async def _free(self, file: Segment, disk: DiskFiles) -> None:
-        """Give a retired file's space back, unless it is still open, or holds what its segment does not."""
+        """Give a retired file's space back, unless it is still open, holds what its segment does not, or is the
+        damaged file of a segment of the log."""
+        if is_set_aside(file) and self._commitlog.catalog.get(file.base_offset) is not None:
+            return
         try:
             if was_moved(file) and not await self._is_held(file) and await self._put_back_if_changed(file):
                 return

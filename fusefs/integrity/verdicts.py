@@ -1,7 +1,8 @@
 """Verdicts on damaged segments: the files record them (store/scrub/recorded.py), here they are known.
 
 A verdict stays until it is cleared, or its file has left the log. It is known at once, and recorded in the
-background: on a disk that cannot be written, only this daemon knows it.
+background: on a disk that cannot be written, only this daemon knows it. The damaged file of a repaired segment
+keeps its own, in case it becomes the segment again.
 """
 
 import logging
@@ -18,6 +19,7 @@ from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.events import log_event
 from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.pool.other_files import is_set_aside
 from commitlogfs.store.scrub.recorded import find_verdicts, remove_verdict, write_verdict
 from commitlogfs.store.scrub.verdict import Kind, Verdict, combine
 from commitlogfs.store.segment import BaseOffset
@@ -26,6 +28,7 @@ log = logging.getLogger(__name__)
 
 START_DELAY_S: Final = 1.0
 """A daemon that has just started has more urgent work."""
+LOAD_PATIENCE_S: Final = 3.0
 RETRY_S: Final = 30.0
 _DEADLINE_S: Final = 10.0
 _NAMES_AT_ONCE: Final = 256
@@ -46,6 +49,9 @@ class Verdicts:
         self._commitlog = commitlog
         self._threads = threads
         self._known: dict[BaseOffset, _Known] = {}
+        self._replaced: dict[tuple[DiskNumber, int], tuple[Segment, Verdict]] = {}
+        """Damaged files of repaired segments, by disk and inode."""
+        self._to_find = {number: trio.Event() for number in commitlog.disks}
         self._changed = trio.Event()
         self._lock = trio.Lock()
         """Held while a verdict is written or removed."""
@@ -58,8 +64,19 @@ class Verdicts:
                 nursery.start_soon(self._find_on, number)
             nursery.start_soon(self._record_new)
 
+    async def await_loaded(self) -> None:
+        """Wait until the verdicts of former daemons are known, but not for long."""
+        with trio.move_on_after(LOAD_PATIENCE_S):
+            for found in self._to_find.values():
+                await found.wait()
+
+    def not_loaded(self) -> list[DiskNumber]:
+        """The disks that have not answered yet what they record."""
+        return [number for number, found in self._to_find.items() if not found.is_set()]
+
     def present(self) -> list[tuple[Segment, Verdict]]:
         """The damaged segments of the log, in ascending order."""
+        self._take_back()
         found = []
         for base_offset, known in sorted(self._known.items()):
             segment = self._commitlog.catalog.get(base_offset)
@@ -69,10 +86,21 @@ class Verdicts:
                 found.append((segment, known.verdict))
         return found
 
+    def verdict_on(self, segment: Segment) -> Verdict | None:
+        """The verdict on a segment of the log; None without one, as far as is known."""
+        known = self._known.get(segment.base_offset)
+        return known.verdict if known is not None and segment in known.files else None
+
     def kind_of(self, segment: Segment) -> Kind | None:
         """How a segment of the log is damaged; None if it is not, as far as is known."""
-        known = self._known.get(segment.base_offset)
-        return known.verdict.kind if known is not None and segment in known.files else None
+        verdict = self.verdict_on(segment)
+        return None if verdict is None else verdict.kind
+
+    def replaced(self) -> list[tuple[Segment, Verdict | None]]:
+        """The damaged files of repaired segments that are kept; None if the verdict is not known any more."""
+        files = self._commitlog.others.set_aside()
+        known = {key: verdict for key, (file, verdict) in self._replaced.items() if file in files}
+        return [(file, known.get((file.disk, file.ino))) for file in files]
 
     def record(self, segment: Segment, verdict: Verdict) -> None:
         """A segment of the log is damaged."""
@@ -105,6 +133,22 @@ class Verdicts:
             known.files, known.is_recorded = (*known.files, copy), False
             self._changed.set()
 
+    def record_repaired(self, file: Segment) -> None:
+        """A right copy has taken the place of a damaged file."""
+        known = self._known.pop(file.base_offset, None)
+        if known is not None and file in known.files:
+            self._replaced[file.disk, file.ino] = file, known.verdict
+
+    def _take_back(self) -> None:
+        """Damaged files that have become segments again (fusefs/moves/sources.py) have their verdicts as such."""
+        for key, (file, verdict) in tuple(self._replaced.items()):
+            if self._commitlog.catalog.by_ino(*key) is file:
+                self._known[file.base_offset] = _Known(verdict, (file,))
+                self._changed.set()
+            elif self._commitlog.others.get(*key) is file:
+                continue
+            del self._replaced[key]
+
     async def clear(self, segments: Iterable[Segment]) -> list[Segment]:
         """Remove the verdicts on these segments. Returns those of which it could not be removed."""
         kept = []
@@ -130,7 +174,8 @@ class Verdicts:
         return kept
 
     async def _find_on(self, number: DiskNumber) -> None:
-        segments = {segment.name: segment for segment in self._commitlog.catalog.on_disk(number)}
+        replaced = [file for file in self._commitlog.others.set_aside() if file.disk == number]
+        segments = {file.path: file for file in (*self._commitlog.catalog.on_disk(number), *replaced)}
         disk = self._commitlog.disks[number]
         names, dirfd = list(segments), disk.dirfd
         for first in range(0, len(names), _NAMES_AT_ONCE):
@@ -138,11 +183,19 @@ class Verdicts:
             while disk.is_unresponsive:  # noqa: ASYNC110  # a thread would hold this daemon while it hangs
                 await trio.sleep(RETRY_S)
             for name, verdict in await self._threads.run_within(number, math.inf, find):
-                known = self._known.get(segments[name].base_offset)
-                if known is None:
-                    self._known[segments[name].base_offset] = _Known(verdict, (segments[name],), is_recorded=True)
-                else:  # this daemon has found the damage again
-                    known.verdict = combine(verdict, known.verdict)
+                self._record_found(segments[name], verdict)
+        self._to_find[number].set()
+
+    def _record_found(self, file: Segment, verdict: Verdict) -> None:
+        """A former daemon has recorded this verdict."""
+        if is_set_aside(file):
+            self._replaced[file.disk, file.ino] = file, verdict
+            return
+        known = self._known.get(file.base_offset)
+        if known is None:
+            self._known[file.base_offset] = _Known(verdict, (file,), is_recorded=True)
+        else:  # this daemon has found the damage again
+            known.verdict = combine(verdict, known.verdict)
 
     async def _record_new(self) -> None:
         while True:

@@ -170,11 +170,12 @@ class Drains:
                 found.append(Target(number, usage, self._commitlog.disks[number].thresholds))
         return found
 
-    def choose_target(self, base_offset: BaseOffset) -> DiskNumber | None:
-        """The disk for a segment that leaves its disk, or comes back; None if it fits on none."""
+    def choose_target(self, base_offset: BaseOffset, *, but: DiskNumber | None = None) -> DiskNumber | None:
+        """The disk for a segment that leaves its disk, or comes back; None if it fits on none but `but`."""
         size, catalog = self._commitlog.segment_size, self._commitlog.catalog
         around = (catalog.get(base_offset - size), catalog.get(base_offset + size))
-        return choose_target(self.targets(), size, {other.disk for other in around if other is not None})
+        targets = [target for target in self.targets() if target.number != but]
+        return choose_target(targets, size, {other.disk for other in around if other is not None})
 
     async def _move(self, disk: Disk, drain: Drain, segment: Segment, target: DiskNumber) -> None:
         def is_wanted() -> bool:

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -24,13 +24,17 @@ from commitlogfs.store.errors import (
     DiskError,
     DiskFailedError,
     RottenSegmentError,
+    SegmentChangedError,
     StoreError,
     UncertainPublishError,
 )
 from commitlogfs.store.events import log_event
+from commitlogfs.store.files.allocate import Owner
+from commitlogfs.store.files.attributes import unpack
 from commitlogfs.store.files.load import MachineLoad
+from commitlogfs.store.moves import repair
 from commitlogfs.store.moves.copy import CHUNK_BYTES, Restored, SegmentCopy, open_restored, open_source
-from commitlogfs.store.moves.mark import Source, read_mark
+from commitlogfs.store.moves.mark import Source, read_mark, source_of
 from commitlogfs.store.moves.throttle import Throttle, chunk_bytes
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
@@ -155,29 +159,91 @@ class Mover:
         Raises MoveStoppedError, SegmentChangedError, VerificationError, SegmentExistsError, DiskError, OSError, and
         as `require_wanted`; nothing has changed then.
         """
-        name, size = format_segment_name(base_offset), self._commitlog.segment_size
+        name = format_segment_name(base_offset)
 
         def require_possible() -> None:
             require_wanted()
-            if not self._takes_segments(target):
-                raise MoveStoppedError(f"{name.decode()}: the disk that it was copied to takes no more segments")
+            self._require_takes_segments(name, target)
 
+        async with self._turn(name, turn):
+            require_possible()
+            async with self._copied(name, source, restored, target, rate, require_possible) as copy:
+                await self._publish_restored(copy, base_offset, target, require_possible)
+
+    async def repair(
+        self,
+        file: Segment,
+        source: int,
+        digest: bytes,
+        target: DiskNumber,
+        rate: Callable[[], int],
+        require_wanted: Callable[[], None],
+        turn: trio.CancelScope,
+    ) -> None:
+        """Replace a damaged segment by an open file with this xxh3_128. The copy gets owner, mode and mtime of the
+        damaged file, which is kept (store/moves/repair.py). The other parameters as for `restore`.
+
+        Raises as `restore`, and FormerFileError; the segment stays as it is then.
+        """
+
+        def require_possible() -> None:
+            require_wanted()
+            self._require_takes_segments(file.name, target)
+            if not self.may_move(file):
+                raise MoveStoppedError(f"{file.name.decode()}: is in use by a move, or may be written to")
+
+        async with self._turn(file.name, turn):
+            require_possible()
+            await self._require_only_file(file)
+            dirfd = self._commitlog.disk_of(file).dirfd
+            damaged = await self._step(partial(repair.examine, dirfd, file.name, file.ino), file.disk)
+            found = damaged.attributes
+            restored = Restored(
+                Owner(found.uid, found.gid, found.mode),
+                found.mtime_ns,
+                digest,
+                source_of(file.disk, found),
+                is_unknown=damaged.is_restored,
+            )
+            async with self._copied(file.name, source, restored, target, rate, require_possible) as copy:
+                await self._publish_repaired(copy, file, restored, target, require_possible)
+
+    def _require_takes_segments(self, name: bytes, target: DiskNumber) -> None:
+        if not self._takes_segments(target):
+            raise MoveStoppedError(f"{name.decode()}: the disk that it was copied to takes no more segments")
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, name: bytes, turn: trio.CancelScope) -> AsyncIterator[None]:
+        """The turn of a restore or repair among the moves. Raises MoveStoppedError if `turn` is cancelled."""
         with turn:
             await self._one_at_a_time.acquire()
         if turn.cancelled_caught:
             raise MoveStoppedError(f"{name.decode()}: its restore was stopped")
         try:
-            require_possible()
-            self.progress = Progress(name, size, OUTSIDE, target)
-            with self._counted():
-                copy = await self._step(partial(open_restored, source, size, restored), OUTSIDE, SegmentCopy.close)
-                try:
-                    await self._copy(copy, self.progress, rate, require_possible)
-                    await self._publish_restored(copy, base_offset, target, require_possible)
-                finally:
-                    await self._close(copy.close, target)
+            yield
         finally:
             self._one_at_a_time.release()
+
+    @contextlib.asynccontextmanager
+    async def _copied(
+        self,
+        name: bytes,
+        source: int,
+        restored: Restored,
+        target: DiskNumber,
+        rate: Callable[[], int],
+        require_possible: Callable[[], None],
+    ) -> AsyncIterator[SegmentCopy]:
+        """A verified copy of an open file from outside the pool, without a name."""
+        size = self._commitlog.segment_size
+        self.progress = Progress(name, size, OUTSIDE, target)
+        with self._counted():
+            copy = await self._step(partial(open_restored, source, size, restored), OUTSIDE, SegmentCopy.close)
+            try:
+                await self._copy(copy, self.progress, rate, require_possible)
+                yield copy
+            finally:
+                await self._close(copy.close, target)
 
     async def close_outside(self, source: int) -> None:
         """Close a file from outside the pool. A filesystem that hangs does not stop the caller for good."""
@@ -387,5 +453,41 @@ class Mover:
             await self._changes.settle(name)
             require_possible()
             self._commitlog.names.require_free(name, base_offset)
+            self._changes.require_at_rest(disk, name)
+            await self._changes.finish(disk, "link", (name,), work, PUBLISH_DEADLINE_S)
+
+    async def _publish_repaired(
+        self,
+        copy: SegmentCopy,
+        file: Segment,
+        restored: Restored,
+        target: DiskNumber,
+        require_possible: Callable[[], None],
+    ) -> None:
+        name, disk = file.name, self._disks[target]
+
+        async def work() -> None:
+            try:
+                published = await disk.publish_copy(copy, name)
+            except (UncertainPublishError, FileExistsError):
+                self._commitlog.names.record_uncertain(name, target)
+                if restored.damaged is not None:
+                    self._strays[name] = restored.damaged
+                raise
+            kind = self._verdicts.kind_of(file)
+            self._commitlog.record_repaired(file, target, published)
+            self._changes.record(None)
+            self._invalidate_entry(name, 0)
+            self._verdicts.record_repaired(file)
+            self._sources.remind(file.disk)
+            source = self._commitlog.disk_of(file).path
+            kind_name = None if kind is None else kind.value
+            log_event(log, logging.WARNING, "repaired", segment=name, disk=source, target=disk.path, kind=kind_name)
+
+        async with self._changes.lock:
+            seen = await self._disks[file.disk].stat(file.path)
+            if seen is None or source_of(file.disk, unpack(seen)) != restored.damaged:
+                raise SegmentChangedError(f"{name.decode()}: was changed while it was repaired")
+            require_possible()
             self._changes.require_at_rest(disk, name)
             await self._changes.finish(disk, "link", (name,), work, PUBLISH_DEADLINE_S)

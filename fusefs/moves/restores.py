@@ -1,4 +1,5 @@
-"""Restores: segments that are missing in the log come back from a slave or a backup, one at a time.
+"""Restores: segments that are missing in the log come back from a slave or a backup, and damaged ones are repaired
+from there, one at a time.
 
 The command that asks for it finds, opens and checks the file (mount/restoring); here it becomes a segment. If the
 command ends meanwhile, the segment that it has begun is completed.
@@ -6,22 +7,29 @@ command ends meanwhile, the segment that it has begun is completed.
 
 import logging
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
 import trio
 
+from commitlogfs.fusefs.files.disk_files import DiskFiles
+from commitlogfs.fusefs.integrity.verdicts import Verdicts
 from commitlogfs.fusefs.moves.drains import Drains
 from commitlogfs.fusefs.moves.mover import Mover, MoveStoppedError
 from commitlogfs.store.disks.losses import lost_before
-from commitlogfs.store.errors import PoolError, StoreError
+from commitlogfs.store.disks.membership import DiskNumber
+from commitlogfs.store.errors import DiskError, PoolError, StoreError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.allocate import Owner
 from commitlogfs.store.files.attributes import unpack
 from commitlogfs.store.moves.copy import Restored
 from commitlogfs.store.moves.targets import segments_below_force
+from commitlogfs.store.pool.catalog import NEWEST_KEPT, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.scrub.repairable import required_checksum, required_equal, why_not_repairable
+from commitlogfs.store.scrub.verdict import Kind, Range, Verdict
 from commitlogfs.store.segment import BaseOffset, format_segment_name
 
 log = logging.getLogger(__name__)
@@ -40,6 +48,8 @@ class Restoring:
     """A restore of one segment, under way or ended."""
 
     base_offset: BaseOffset
+    damaged: Segment | None
+    """The segment that is repaired; None for one that is missing."""
     rate: int
     """Bytes per second; 0 if none was given."""
     token: str
@@ -58,14 +68,38 @@ class _Job:
     source: int
     """Descriptor of the file."""
     mtime_ns: int
+    """Time for a segment that was missing."""
     digest: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Repairable:
+    """A damaged segment, and what a copy has to be like to repair it."""
+
+    segment: Segment
+    kind: Kind
+    reason: str
+    """Why no copy can repair it; empty if one can."""
+    checksum: bytes | None
+    """xxh3_128 of the right content; None if it is not known."""
+    equal: tuple[Range, ...]
+    """Positions in which a right copy is equal to the damaged segment."""
+
+
 class Restores:
-    def __init__(self, commitlog: CommitLog, mover: Mover, drains: Drains) -> None:
+    def __init__(
+        self,
+        commitlog: CommitLog,
+        disks: Mapping[DiskNumber, DiskFiles],
+        mover: Mover,
+        drains: Drains,
+        verdicts: Verdicts,
+    ) -> None:
         self._commitlog = commitlog
+        self._disks = disks
         self._mover = mover
         self._drains = drains
+        self._verdicts = verdicts
         self._send, self._receive = trio.open_memory_channel[_Job](1)
         self.latest: Restoring | None = None
         """The latest restore; it is kept until the next one."""
@@ -95,21 +129,70 @@ class Restores:
         before = [(BaseOffset(first.base_offset - count * size), first.base_offset)] if count else []
         return before + gaps
 
+    async def damaged(self) -> list[Repairable]:
+        """The segments that are known to be damaged."""
+        return [await self._examine(*found) for found in self._verdicts.present()]
+
+    async def unknown(self) -> list[str]:
+        """Paths of the disks of which it is not known yet whether their segments are damaged. Waits for them, but
+        not for long."""
+        await self._verdicts.await_loaded()
+        return [self._commitlog.disks[number].path for number in self._verdicts.not_loaded()]
+
+    async def require_verdicts(self) -> None:
+        """Raises PoolError while it is not known which segments are damaged."""
+        waiting = await self.unknown()
+        if waiting:
+            raise PoolError(
+                f"{', '.join(waiting)}: has not answered yet which segments are damaged; repeat the command"
+            )
+
+    def is_repaired(self, base_offset: BaseOffset) -> bool:
+        """Whether a segment is in the log, and not damaged, as far as is known."""
+        segment = self._commitlog.catalog.get(base_offset)
+        return segment is not None and self._verdicts.kind_of(segment) is None
+
+    async def _examine(self, segment: Segment, verdict: Verdict) -> Repairable:
+        reason, checksum = "", None
+        if self._commitlog.disk_of(segment).is_unresponsive:
+            reason = "its disk does not answer"
+        else:
+            try:
+                checksum = await self._disks[segment.disk].read_checksum(segment.name, segment.ino)
+            except (DiskError, OSError) as error:
+                reason = f"its disk cannot read its checksum ({error})"
+        reason = reason or why_not_repairable(verdict, checksum)
+        if not reason and not self._commitlog.catalog.is_settled(segment):
+            reason = f"it is among the newest {NEWEST_KEPT} of the log, to which a broker may write"
+        equal = required_equal(verdict, checksum, segment.size)
+        return Repairable(segment, verdict.kind, reason, required_checksum(verdict, checksum), equal)
+
     def room(self) -> int:
         """Number of segments that the disks take below their `force` threshold."""
         size = self._commitlog.segment_size
         return sum(segments_below_force(target, size) for target in self._drains.targets())
 
     def begin(
-        self, base_offset: BaseOffset, source: int, mtime_ns: int, digest: bytes, rate: int, token: str
+        self,
+        base_offset: BaseOffset,
+        source: int,
+        mtime_ns: int,
+        digest: bytes,
+        rate: int,
+        token: str,
+        *,
+        repairs: bool = False,
     ) -> Restoring:
         """Begin to restore a segment from an open file, whose descriptor stays the caller's. `digest` is the
-        xxh3_128 of its checked content; `cancel` needs the `token`. Raises PoolError, OSError."""
+        xxh3_128 of its checked content; `cancel` needs the `token`. `repairs`: the segment is not missing, but
+        damaged. Raises PoolError, OSError."""
         if self.latest is not None and self.latest.state is RestoreState.RUNNING:
             name = format_segment_name(base_offset).decode()
             raise PoolError(f"{name}: another restore is under way; wait until it has ended")
-        self._require_missing(base_offset)
-        job = _Job(Restoring(base_offset, rate, token), os.dup(source), mtime_ns, digest)
+        damaged = self._find_damaged(base_offset) if repairs else None
+        if damaged is None:
+            self._require_missing(base_offset)
+        job = _Job(Restoring(base_offset, damaged, rate, token), os.dup(source), mtime_ns, digest)
         self._send.send_nowait(job)
         self.latest = job.restoring
         return job.restoring
@@ -135,32 +218,50 @@ class Restores:
         if first is not None and base_offset + self._commitlog.segment_size < first.base_offset:
             raise PoolError(f"{name}: would begin the log with a gap; restore the segments after it first")
 
+    def _find_damaged(self, base_offset: BaseOffset) -> Segment:
+        """Raises PoolError unless the segment is in the log, and has a verdict."""
+        segment = self._commitlog.catalog.get(base_offset)
+        if segment is None or self._verdicts.kind_of(segment) is None:
+            name = format_segment_name(base_offset).decode()
+            raise PoolError(f"{name}: is not known to be damaged any more; see `commitlogfs scrub status`")
+        return segment
+
+    async def _require_right(self, damaged: Segment, digest: bytes) -> None:
+        """Raises PoolError unless a copy with this digest may replace a damaged segment."""
+        name, verdict = damaged.name.decode(), self._verdicts.verdict_on(damaged)
+        if verdict is None:
+            raise PoolError(f"{name}: is not known to be damaged any more; see `commitlogfs scrub status`")
+        found = await self._examine(damaged, verdict)
+        if found.reason:
+            raise PoolError(f"{name}: {verdict.kind.value}: {found.reason}")
+        if found.checksum not in (None, digest):
+            raise PoolError(f"{name}: the copy has another checksum than the segment had when it was sealed")
+
     async def _restore(self, job: _Job) -> None:
         restoring, name = job.restoring, format_segment_name(job.restoring.base_offset).decode()
+        damaged = restoring.damaged
 
         def require_wanted() -> None:
             if restoring.is_cancelled:
                 raise MoveStoppedError(f"{name}: {_CANCELLED}")
-            self._require_missing(restoring.base_offset)
+            if damaged is None:
+                self._require_missing(restoring.base_offset)
+            elif self._find_damaged(restoring.base_offset) is not damaged:
+                raise PoolError(f"{name}: was moved meanwhile; repeat the command")
 
         try:
+            if damaged is not None:
+                await self._require_right(damaged, job.digest)
             await self._drains.measure_targets()
-            target = self._drains.choose_target(restoring.base_offset)
-            catalog = self._commitlog.catalog
-            neighbour = catalog.predecessor(restoring.base_offset) or catalog.first
-            if target is None or neighbour is None:
-                raise PoolError(f"{name}: no disk takes it below its `force` threshold; free space, or add a disk")
-            like = unpack(neighbour.attributes)
-            restored = Restored(Owner(like.uid, like.gid, like.mode), job.mtime_ns, job.digest)
-            await self._mover.restore(
-                restoring.base_offset,
-                job.source,
-                restored,
-                target,
-                lambda: restoring.rate,
-                require_wanted,
-                restoring.turn,
+            target = self._drains.choose_target(
+                restoring.base_offset, but=None if damaged is None else damaged.disk
             )
+            if target is None:
+                others = "" if damaged is None else "other "
+                raise PoolError(
+                    f"{name}: no {others}disk takes it below its `force` threshold; free space, or add a disk"
+                )
+            await self._take_in(job, target, require_wanted)
         except MoveStoppedError as error:
             reason = _CANCELLED if restoring.is_cancelled else str(error)
             restoring.state, restoring.reason = RestoreState.FAILED, reason
@@ -169,3 +270,21 @@ class Restores:
             log_event(log, logging.WARNING, "restore_failed", segment=name, reason=str(error))
         else:
             restoring.state = RestoreState.DONE
+
+    async def _take_in(self, job: _Job, target: DiskNumber, require_wanted: Callable[[], None]) -> None:
+        restoring, turn = job.restoring, job.restoring.turn
+
+        def rate() -> int:
+            return restoring.rate
+
+        if restoring.damaged is not None:
+            await self._mover.repair(restoring.damaged, job.source, job.digest, target, rate, require_wanted, turn)
+            return
+        catalog = self._commitlog.catalog
+        neighbour = catalog.predecessor(restoring.base_offset) or catalog.first
+        if neighbour is None:
+            name = format_segment_name(restoring.base_offset).decode()
+            raise PoolError(f"{name}: the log has no segment any more")
+        like = unpack(neighbour.attributes)
+        restored = Restored(Owner(like.uid, like.gid, like.mode), job.mtime_ns, job.digest)
+        await self._mover.restore(restoring.base_offset, job.source, restored, target, rate, require_wanted, turn)

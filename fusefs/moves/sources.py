@@ -27,6 +27,7 @@ from commitlogfs.store.files.remove import Reason
 from commitlogfs.store.moves.mark import source_of
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog, Removal
+from commitlogfs.store.pool.other_files import is_set_aside
 from commitlogfs.store.segment import format_segment_name
 
 log = logging.getLogger(__name__)
@@ -140,6 +141,17 @@ class Sources:
                 continue  # it still has its name
             trio.lowlevel.spawn_system_task(self._change_reason, source, reason)
 
+    async def clear(self, damaged: Segment) -> None:
+        """A file that was set aside is needed no more: it is freed when nobody has it open. Raises DiskError,
+        OSError."""
+        name = damaged.placed_as
+        async with self._handles.first_opens_held(damaged):
+            if is_set_aside(damaged):
+                damaged.placed_as = await self._disks[damaged.disk].change_reason(name, Reason.MOVED)
+        disk = self._commitlog.disk_of(damaged).path
+        log_event(log, logging.WARNING, "set_aside_cleared", segment=name, disk=disk)
+        self._to_free.remind(damaged.disk)
+
     async def _change_reason(self, source: Segment, reason: Reason) -> None:
         try:
             async with self._handles.first_opens_held(source):  # it is not freed meanwhile
@@ -179,16 +191,21 @@ class Sources:
         return self._kept.get(key, False)
 
     async def _let_go(self, source: Segment) -> None:
-        """Remove a source, or set it aside while it is open; durable. Raises DiskError, OSError."""
+        """Remove a source, or set it aside while it is open, or if it is damaged; durable. Raises DiskError,
+        OSError."""
         disk, name = self._disks[source.disk], source.name
         async with self._handles.first_opens_held(source):
             if source.role is not Role.MOVED:
                 return
-            if await self._handles.is_in_use(source):
-                retired = await disk.retire(name, source.ino, Reason.MOVED)
+            is_damaged = await self._is_damaged(source)
+            if await self._handles.is_in_use(source) or is_damaged:
+                reason = Reason.DAMAGED if is_damaged else Reason.MOVED
+                retired = await disk.retire(name, source.ino, reason)
                 self._commitlog.record_source_retired(source, retired.name)
                 self._forget(source)
                 self._to_free.remind(source.disk)
+                if is_damaged:
+                    log_event(log, logging.WARNING, "set_aside", segment=name, disk=disk.path, path=source.path)
             else:
                 self._backing.record_gone(source)  # before the unlink: a backing id keeps the space of its file
                 self._commitlog.record_freed(source, await disk.unlink(name, source.ino))
@@ -196,6 +213,14 @@ class Sources:
         copy = self._commitlog.catalog.get(source.base_offset)
         if copy is not None:
             await self._remove_mark(copy)
+
+    async def _is_damaged(self, source: Segment) -> bool:
+        """Whether its segment was repaired, not moved."""
+        copy = self._commitlog.catalog.get(source.base_offset)
+        if copy is None:
+            return False
+        damaged = source_of(source.disk, unpack(source.attributes))
+        return await self._disks[copy.disk].is_repair_of(copy.name, copy.ino, damaged)
 
     def _forget(self, source: Segment) -> None:
         """A file that is gone may have had this inode number."""
@@ -224,6 +249,8 @@ class Sources:
         seen = await self._disks[source.disk].stat(source.path)
         if seen is None or unpack(seen).mtime_ns == known_ns:
             return False
+        if is_set_aside(source) and unpack(seen).mtime_ns < known_ns:
+            return False  # it stays for long, and the segment was written to since
         of_copy = await self._disks[copy.disk].stat(copy.path)
         if of_copy is None or unpack(of_copy).mtime_ns != known_ns:
             if key not in self._both_changed:
@@ -257,7 +284,8 @@ class Sources:
         log_event(log, logging.WARNING, "put_back", segment=source.name, disk=disk.path, reason=reason)
 
     async def _put_back_changed(self, number: DiskNumber) -> None:
-        for source in self._commitlog.others.moved(number):
+        damaged = [file for file in self._commitlog.others.set_aside() if file.disk == number]
+        for source in [*self._commitlog.others.moved(number), *damaged]:
             with contextlib.suppress(DiskError, OSError):  # logged; the next round tries again
                 await self.put_back_if_changed(source)
 
@@ -269,6 +297,10 @@ class Sources:
             await self._let_go(source)
         if copy is None or self._commitlog.others.get(source.disk, source.ino) is not source:
             return  # nobody has it open
+        if is_set_aside(source):
+            async with self._handles.first_opens_held(source):
+                if not await self._handles.is_in_use(source):
+                    return
         async with self._handles.first_opens_held(copy):
             if await self._handles.is_in_use(copy):
                 return

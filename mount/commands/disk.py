@@ -196,7 +196,8 @@ def _users(target: Target, content: dict[str, Any]) -> list[FileUser]:
 
 
 def _describe_held(content: dict[str, Any]) -> str:
-    held = content["held"]
-    if not held:
-        return ""
-    return f" ({count_of(held, 'moved segment')}, until the broker restarts or deletes them)"
+    held, aside = content["held"], content.get("set_aside", 0)  # a daemon of a former version does not report it
+    parts = [f"{count_of(held, 'moved segment')}, until the broker restarts or deletes them"] if held else []
+    if aside:
+        parts.append(f"{count_of(aside, 'damaged file')} of repaired segments, until `commitlogfs scrub clear`")
+    return f" ({'; '.join(parts)})" if parts else ""

@@ -1,8 +1,9 @@
-"""`commitlogfs restore`: fill the gaps of a log from a slave, a backup or an object store."""
+"""`commitlogfs restore`: fill the gaps of a log, and repair damaged segments, from a slave, a backup or an object
+store."""
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -17,11 +18,12 @@ from commitlogfs.console.output import Output
 from commitlogfs.mount.commands import options
 from commitlogfs.mount.commands.disk_calls import ask
 from commitlogfs.mount.commands.disk_drain import RateOption, parse_rate
+from commitlogfs.mount.commands.scrub import segment_offset
 from commitlogfs.mount.commands.work_progress import describe_bytes, work_bar
 from commitlogfs.mount.location.which_mount import find_target
 from commitlogfs.mount.restoring.own_log import OwnLog
 from commitlogfs.mount.restoring.places import Place, find_place
-from commitlogfs.mount.restoring.segments import OnStep, Outcome, Restorer
+from commitlogfs.mount.restoring.segments import Damage, OnStep, Outcome, Restorer
 from commitlogfs.store.segment import BaseOffset
 
 _STEPS: Final = ("checking", "copying", "verifying")
@@ -50,55 +52,93 @@ def restore(
             help="For what lies on a URI or a network or FUSE filesystem, one segment at a time. Default: $TMPDIR.",
         ),
     ] = None,
+    segments: Annotated[
+        list[str] | None,
+        typer.Option("--segment", metavar="NAME", help="Only this segment; may be repeated. Default: all."),
+    ] = None,
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
 ) -> None:
-    """Fill the gaps of a mounted log with segments from elsewhere, while the broker runs.
+    """Fill the gaps of a mounted log, and repair damaged segments, from elsewhere, while the broker runs.
 
-    Each segment is checked first: an unbroken chain of records with their own log offsets and right checksums. Then
-    the daemon copies it to a disk and reads it back. A segment gets the time of its last message. The broker sees
-    it when it restarts; other readers see it at once. Interrupted at any moment, the command can be
-    repeated: it restores what is still missing.
+    Each copy is checked first: an unbroken chain of records with their own log offsets and right checksums. One
+    that repairs a segment must also have the segment's checksum, or be equal to it outside of the known damage.
+    Then the daemon copies it to a disk and reads it back. A segment that was missing gets the time of its last
+    message; the broker sees it when it restarts. Other readers see all at once. A damaged file is set aside until
+    `scrub clear`. Interrupted at any moment, the command can be repeated: it continues with what is left.
 
-    EXIT STATUS: 0 the log has no gap; 1 some segments are still missing; 2 a place or an option is wrong; 3 no
-    daemon answers; 4 refused: a missing disk may hold the segments, or there is no room for them.
+    EXIT STATUS: 0 the log has no gap and no damaged segment; 1 some segments are still missing or damaged; 2 a
+    place or an option is wrong; 3 no daemon answers; 4 refused: a missing disk may hold the segments, there is no
+    room for them, or a segment is neither missing nor damaged.
     """
     if not sources:
         raise typer.BadParameter("name at least one directory or URI", param_hint="--from")
     target = find_target(which)
     allowed = parse_rate(rate)
-    plan = ask(target, "restore-plan")
+    chosen = {segment_offset(name) for name in segments or ()}
+    plan = ask(target, "restore-plan", **({"segments": sorted(chosen)} if chosen else {}))
     size: int = plan["segment_size"]
-    missing = [BaseOffset(base) for start, end in plan["missing"] for base in range(start, end, size)]
-    missing.reverse()  # the oldest may expire before their turn
-    log = OwnLog(Path(target.status()["mountpoint"]), size)
-    found, proven = _find(missing, [find_place(source, size) for source in sources], log, size)
-    count = sum(map(bool, found.values()))
-    if count > plan["room"]:
-        raise RefusedError(
-            f"{target.name}: {count:,} segments ({count * size:,} bytes) would be restored, and the disks have "
-            f"room for {plan['room']:,} below their `force` threshold; add a disk"
-        )
+    wanted = _wanted(target.name, plan, chosen)
+    log = OwnLog(Path(target.status()["mountpoint"]), size, [entry["base_offset"] for entry in plan["damaged"]])
+    found, proven = _find(list(wanted), [find_place(source, size) for source in sources], log, size)
+    count = sum(bool(places) and _is_possible(wanted[base]) for base, places in found.items())
+    _require_room(target.name, count, size, plan["room"])
+    restorer = Restorer(target, size, log, proven, allowed, spool)
     if dry_run:
-        outcomes = [Outcome(base, places[0].name if places else None) for base, places in found.items()]
+        outcomes = [restorer.plan(base, wanted[base], places) for base, places in found.items()]
     else:
-        restorer = Restorer(target, size, log, proven, allowed, spool)
-        outcomes = _restore(restorer, found, size, plan["first_offset"])
+        outcomes = _restore(restorer, wanted, found, size, plan["first_offset"])
     _report(target.name, outcomes, size, dry_run=dry_run, as_json=settings.wants_json(as_json))
-    if any(outcome.place is None for outcome in outcomes):
+    _report_unknown(plan["unknown"])
+    if plan["unknown"] or any(outcome.place is None for outcome in outcomes):
         raise typer.Exit(ExitCode.FINDINGS)
 
 
+def _wanted(name: str, plan: dict[str, Any], chosen: Set[int]) -> dict[BaseOffset, Damage | None]:
+    """The segments to restore, in their order, and how they are damaged; None for those that are missing. `chosen`
+    are base offsets, all if it is empty. Raises RefusedError."""
+    size: int = plan["segment_size"]
+    missing = [BaseOffset(base) for start, end in plan["missing"] for base in range(start, end, size)]
+    missing.reverse()  # the oldest may expire before their turn
+    found: dict[BaseOffset, Damage | None] = dict.fromkeys(missing)
+    for entry in reversed(plan["damaged"]):
+        equal = tuple((begin, end) for begin, end in entry["equal"])
+        damage = Damage(entry["disk"], entry["kind"], entry["reason"], entry["xxh3"], equal)
+        found[BaseOffset(entry["base_offset"])] = damage
+    unknown = chosen - found.keys()
+    if unknown:
+        raise RefusedError(f"{name}: {min(unknown):020d}: is neither missing nor known to be damaged")
+    return {base: damage for base, damage in found.items() if not chosen or base in chosen}
+
+
+def _require_room(name: str, count: int, size: int, room: int) -> None:
+    """Raises RefusedError."""
+    if count > room:
+        raise RefusedError(
+            f"{name}: {count:,} segments ({count * size:,} bytes) would be restored, and the disks have "
+            f"room for {room:,} below their `force` threshold; add a disk"
+        )
+
+
+def _report_unknown(disks: Sequence[str]) -> None:
+    for disk in disks:
+        typer.echo(f"{disk}: has not answered yet which segments are damaged; repeat the command", err=True)
+
+
+def _is_possible(damage: Damage | None) -> bool:
+    return damage is None or not damage.reason
+
+
 def _find(
-    missing: Sequence[BaseOffset], places: Sequence[Place], log: OwnLog, segment_size: int
+    wanted: Sequence[BaseOffset], places: Sequence[Place], log: OwnLog, segment_size: int
 ) -> tuple[dict[BaseOffset, list[Place]], set[str]]:
-    """The places that have a file of the right size, for each missing segment; the names of those places that are
-    known to hold the same log. Raises RefusedError for a place with another log."""
-    found: dict[BaseOffset, list[Place]] = {base: [] for base in missing}
+    """The places that have a file of the right size, for each segment; the names of those places that are known to
+    hold the same log. Raises RefusedError for a place with another log."""
+    found: dict[BaseOffset, list[Place]] = {base: [] for base in wanted}
     proven = set()
     for place in places:
         held = {base for base, size in place.segments().items() if size == segment_size}
-        if log.require_same(place, held, missing):
+        if log.require_same(place, held, wanted):
             proven.add(place.name)
         for base in held.intersection(found):
             found[base].append(place)
@@ -106,22 +146,33 @@ def _find(
 
 
 def _restore(
-    restorer: Restorer, found: dict[BaseOffset, list[Place]], segment_size: int, first_offset: int
+    restorer: Restorer,
+    wanted: dict[BaseOffset, Damage | None],
+    found: dict[BaseOffset, list[Place]],
+    segment_size: int,
+    first_offset: int,
 ) -> list[Outcome]:
     outcomes: list[Outcome] = []
     total = sum(map(bool, found.values()))
     try:
         with _progress(total, segment_size) as on_step_of:
             for base_offset, places in found.items():
-                if base_offset < first_offset - segment_size and outcomes[-1].place is None:
-                    outcomes.append(Outcome(base_offset))  # the log would begin with a gap
+                if base_offset < first_offset - segment_size and _begins_a_gap(base_offset, outcomes, segment_size):
+                    outcomes.append(Outcome(base_offset))
                 else:
-                    outcomes.append(restorer.restore(base_offset, places, on_step_of(base_offset)))
+                    damage = wanted[base_offset]
+                    outcomes.append(restorer.restore(base_offset, damage, places, on_step_of(base_offset)))
     except KeyboardInterrupt:
         restorer.cancel()
         typer.echo("the restore has ended; repeat the command to restore what is still missing", err=True)
         raise
     return outcomes
+
+
+def _begins_a_gap(base_offset: BaseOffset, outcomes: Sequence[Outcome], segment_size: int) -> bool:
+    """Whether the log would begin with a gap, because the segment after this one was not restored."""
+    restored = {outcome.base_offset for outcome in outcomes if outcome.place is not None}
+    return base_offset + segment_size not in restored
 
 
 @contextmanager
@@ -149,28 +200,53 @@ def _progress(total: int, segment_size: int) -> Iterator[Any]:
 
 
 def _report(name: str, outcomes: Sequence[Outcome], size: int, *, dry_run: bool, as_json: bool) -> None:
-    restored = [outcome for outcome in outcomes if outcome.place is not None]
-    missing = [outcome for outcome in outcomes if outcome.place is None]
+    gaps = [outcome for outcome in outcomes if outcome.damage is None]
+    repairs = [outcome for outcome in outcomes if outcome.damage is not None]
     if as_json:
-        document = {
-            "name": name,
-            "dry_run": dry_run,
-            "restored": [{"segment": one.segment, "from": one.place} for one in restored],
-            "missing": [{"segment": one.segment, "failures": one.failures} for one in missing],
-        }
-        typer.echo(json.dumps(document))
+        typer.echo(json.dumps({"name": name, "dry_run": dry_run, **_as_json(gaps, repairs)}))
         return
     output = Output()
     for outcome in outcomes:
+        taken = "not taken from " if _is_possible(outcome.damage) else ""
         for failure in outcome.failures:
-            output.report("problem", f"{outcome.segment}: not taken from {failure}")
+            output.report("problem", f"{outcome.segment}: {taken}{failure}")
     if not outcomes:
         settings.say(f"{name}: the log has no gap")
         return
-    verb = "would be restored" if dry_run else "restored"
-    text = f"{name}: {count_of(len(restored), 'segment')} {verb} ({approximate_size(len(restored) * size)})"
-    if missing:
-        names = ", ".join(one.segment for one in missing[:_NAMES_SHOWN])
-        more = f" and {len(missing) - _NAMES_SHOWN:,} more" if len(missing) > _NAMES_SHOWN else ""
-        text += f"; still missing: {names}{more}; name other places with --from"
-    output.paragraph(text)
+    be = "would be " if dry_run else ""
+    counts = [_describe_count(gaps, f"{be}restored", size), _describe_count(repairs, f"{be}repaired", size)]
+    parts = [", ".join(filter(None, counts)), _describe_left(gaps, "missing"), _describe_left(repairs, "damaged")]
+    if any(outcome.place is None and _is_possible(outcome.damage) for outcome in outcomes):
+        parts.append("name other places with --from")
+    output.paragraph(f"{name}: {'; '.join(filter(None, parts))}")
+
+
+def _as_json(gaps: Sequence[Outcome], repairs: Sequence[Outcome]) -> dict[str, Any]:
+    return {
+        "restored": [{"segment": one.segment, "from": one.place} for one in gaps if one.place],
+        "missing": [{"segment": one.segment, "failures": one.failures} for one in gaps if not one.place],
+        "repaired": [{**_damage_of(one), "from": one.place} for one in repairs if one.place],
+        "damaged": [{**_damage_of(one), "failures": one.failures} for one in repairs if not one.place],
+    }
+
+
+def _damage_of(outcome: Outcome) -> dict[str, str]:
+    assert outcome.damage is not None
+    return {"segment": outcome.segment, "disk": outcome.damage.disk, "kind": outcome.damage.kind}
+
+
+def _describe_count(outcomes: Sequence[Outcome], verb: str, size: int) -> str:
+    """Empty without outcomes."""
+    if not outcomes:
+        return ""
+    count = sum(outcome.place is not None for outcome in outcomes)
+    return f"{count_of(count, 'segment')} {verb} ({approximate_size(count * size)})"
+
+
+def _describe_left(outcomes: Sequence[Outcome], state: str) -> str:
+    """The segments that are still as they were; empty if there is none."""
+    left = [outcome.segment for outcome in outcomes if outcome.place is None]
+    if not left:
+        return ""
+    more = f" and {len(left) - _NAMES_SHOWN:,} more" if len(left) > _NAMES_SHOWN else ""
+    return f"still {state}: {', '.join(left[:_NAMES_SHOWN])}{more}"

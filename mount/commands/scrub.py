@@ -17,7 +17,13 @@ from commitlogfs.mount.commands.disk_drain import parse_rate
 from commitlogfs.mount.commands.work_progress import describe_bytes, explained_interrupt, work_bar
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.which_mount import Target, find_target
-from commitlogfs.mount.views.scrub_text import describe_damaged, describe_disks, describe_scrub, describe_start
+from commitlogfs.mount.views.scrub_text import (
+    describe_damaged,
+    describe_disks,
+    describe_file_aside,
+    describe_scrub,
+    describe_start,
+)
 
 _POLL_S: Final = 0.2
 _ACTIVE: Final = ("running", "paused")
@@ -97,6 +103,8 @@ def status(which: options.Mount = None, wait: WaitOption = False, as_json: optio
         for damaged in scrub["damaged"]:
             for line in describe_damaged(damaged):
                 output.paragraph(line)
+        for file in scrub.get("set_aside", ()):  # a daemon of a former version does not report them
+            output.paragraph(describe_file_aside(file))
     if scrub["damaged"]:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -153,29 +161,40 @@ def clear(
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
 ) -> None:
-    """Remove the verdicts on damaged segments. The segments stay as they are.
+    """Remove the verdicts on damaged segments, and the damaged files that were set aside when segments were
+    repaired. The segments of the log stay as they are.
 
     A verdict stays until this command, also if a later scrub finds the segment right. If the segment is still
-    damaged, the next scrub finds it again.
+    damaged, the next scrub finds it again. A file that was set aside stays until this command, or until its segment
+    has left the log; one that a process has open is removed when it is closed.
 
     EXIT STATUS: 0 removed, or there was none; 1 a disk could not remove one; 2 no such mount, or not a segment's
-    name; 3 no daemon answers; 4 refused: a segment has no verdict.
+    name; 3 no daemon answers; 4 refused: a segment has no verdict, and no file set aside.
     """
     target = find_target(which)
-    arguments = {"segments": [_base_offset(name) for name in segments]} if segments else {}
+    arguments = {"segments": [segment_offset(name) for name in segments]} if segments else {}
     answer = ask(target, "scrub-clear", dry_run=dry_run, **arguments)
     if settings.wants_json(as_json):
         typer.echo(json.dumps(answer))
     else:
         verb = "would be removed" if dry_run else "removed"
-        count = len(answer["cleared"])
-        settings.say(
-            f"{target.name}: {count_of(count, 'verdict')} {verb}" if count else f"{target.name}: no verdict"
-        )
+        settings.say(f"{target.name}: {_describe_cleared(answer, verb)}")
+    files = answer.get("not_removed", ())  # a daemon of a former version has none
     for name in answer["kept"]:
         typer.echo(f"{name}: its disk could not remove the verdict; see `dmesg`, and repeat the command", err=True)
-    if answer["kept"]:
+    for file in files:
+        typer.echo(f"{file['path']}: its disk could not rename it; see `dmesg`, and repeat the command", err=True)
+    if answer["kept"] or files:
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _describe_cleared(answer: dict[str, Any], verb: str) -> str:
+    verdicts, files = len(answer["cleared"]), len(answer.get("removed", ()))
+    if not verdicts and not files:
+        return "no verdict"
+    parts = [count_of(verdicts, "verdict")] if verdicts else []
+    parts += [count_of(files, "damaged file")] if files else []
+    return f"{' and '.join(parts)} {verb}"
 
 
 def _order(which: str | None, verb: str, result: str, *, dry_run: bool, as_json: bool, **arguments: int) -> Target:
@@ -193,7 +212,8 @@ def _order(which: str | None, verb: str, result: str, *, dry_run: bool, as_json:
     return target
 
 
-def _base_offset(name: str) -> int:
+def segment_offset(name: str) -> int:
+    """Base offset of a segment by its name, for `--segment`. Raises UsageError."""
     if not name.isdecimal():
         raise UsageError(f"--segment {name}: not the name of a segment; `scrub status` shows the damaged ones")
     return int(name)

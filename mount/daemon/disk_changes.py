@@ -208,6 +208,7 @@ class DiskChanges:
             **self._describe(disk),
             "held": len(self._commitlog.others.moved(disk.number)) - self._left_behind(disk),
             "left_behind": self._left_behind(disk),
+            "set_aside": self._set_aside(disk),
             "other_files": sum(file.disk == disk.number for file in self._commitlog.others),
         }
 
@@ -217,6 +218,10 @@ class DiskChanges:
         if disk.drain is None or disk.drain.mode is not DrainMode.FAILING:
             return 0
         return sum(source.role is Role.MOVED for source in self._commitlog.others.moved(disk.number))
+
+    def _set_aside(self, disk: Disk) -> int:
+        """Number of damaged files of repaired segments."""
+        return sum(file.disk == disk.number for file in self._commitlog.others.set_aside())
 
     def _is_salvaged(self, disk: Disk) -> bool:
         """Whether the drain of a failing disk has left no segment of the log there."""
@@ -237,6 +242,12 @@ class DiskChanges:
             raise PoolError(
                 f"{disk.path}: holds segments ({count:,}); {remedy}, and remove it when it is empty "
                 "(`disk safe-to-remove` reports that)"
+            )
+        aside = self._set_aside(disk)
+        if aside == len(others) > 0:
+            raise PoolError(
+                f"{disk.path}: holds damaged files of repaired segments ({aside:,}); `commitlogfs scrub clear` "
+                "removes them"
             )
         if others:
             raise PoolError(

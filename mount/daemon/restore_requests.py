@@ -5,7 +5,7 @@ from typing import Any
 
 import trio
 
-from commitlogfs.fusefs.moves.restores import Restores
+from commitlogfs.fusefs.moves.restores import Repairable, Restores, RestoreState
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.mount.linux.mountinfo import local_filesystem
 from commitlogfs.mount.location import control_socket
@@ -31,19 +31,37 @@ class _Requests:
         self._restores: Restores = operations.restores
 
     async def plan(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The missing ranges of log offsets, the log's first offset, and the number of segments that there is room
-        for. Ranges before the first offset have to be restored newest first, without a gap."""
+        """The missing ranges of log offsets, the log's first offset, the damaged segments, the disks of which these
+        are not known yet, and the number of segments that there is room for. Ranges before the first offset have to
+        be restored newest first, without a gap. `segments`, if given, are the base offsets of the only segments
+        that matter."""
+        unknown = await self._restores.unknown()
+        damaged = await self._restores.damaged()
+        wanted = request.get("segments")
+        bases = {one.segment.base_offset for one in damaged}
         await self._operations.drains.measure_targets()
         first = self._operations.commitlog.catalog.first
         return {
             "first_offset": 0 if first is None else first.base_offset,
             "segment_size": self._operations.commitlog.segment_size,
-            "missing": self._restores.missing(),
+            "missing": [] if wanted is not None and bases.issuperset(wanted) else self._restores.missing(),
+            "damaged": [self._describe(one) for one in damaged],
+            "unknown": unknown,
             "room": self._restores.room(),
         }
 
+    def _describe(self, damaged: Repairable) -> dict[str, Any]:
+        return {
+            "base_offset": damaged.segment.base_offset,
+            "disk": self._operations.commitlog.disk_of(damaged.segment).path,
+            "kind": damaged.kind.value,
+            "reason": damaged.reason,
+            "xxh3": None if damaged.checksum is None else damaged.checksum.hex(),
+            "equal": damaged.equal,
+        }
+
     async def begin(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Begin with one segment; the file comes as a descriptor."""
+        """Begin with one segment; the file comes as a descriptor. `repairs`: it is damaged, not missing."""
         descriptor: int = request[control_socket.DESCRIPTOR]
         base_offset, mtime_ns = BaseOffset(int(request["base_offset"])), int(request["mtime_ns"])
         digest, token = bytes.fromhex(request["xxh3"]), str(request.get("token", ""))
@@ -53,16 +71,28 @@ class _Requests:
                 f"{name}: its file is not on a local filesystem, and the daemon reads no other; copy it to a local "
                 "disk first"
             )
-        self._restores.begin(base_offset, descriptor, mtime_ns, digest, int(request.get("rate", 0)), token)
+        rate, repairs = int(request.get("rate", 0)), bool(request.get("repairs"))
+        if repairs:
+            await self._restores.require_verdicts()
+        self._restores.begin(base_offset, descriptor, mtime_ns, digest, rate, token, repairs=repairs)
         return {}
 
     async def state(self, request: dict[str, Any]) -> dict[str, Any]:
         """How far the restore of one segment is. Its state is "absent" if this daemon has not begun it, or has
         begun another one since."""
-        latest, base_offset = self._restores.latest, int(request["base_offset"])
-        if self._operations.commitlog.catalog.get(base_offset) is not None:
+        base_offset, repairs = BaseOffset(int(request["base_offset"])), bool(request.get("repairs"))
+        if repairs:
+            await self._restores.require_verdicts()
+            is_done = self._restores.is_repaired(base_offset)
+        else:
+            is_done = self._operations.commitlog.catalog.get(base_offset) is not None
+        latest = self._restores.latest
+        if latest is not None and latest.base_offset != base_offset:
+            latest = None
+        has_failed = latest is not None and latest.state is RestoreState.FAILED
+        if is_done and not (repairs and has_failed):
             return {"state": "done", "reason": "", "done_bytes": 0}
-        if latest is None or latest.base_offset != base_offset:
+        if latest is None:
             return {"state": "absent", "reason": "", "done_bytes": 0}
         progress, size = self._operations.mover.progress, self._operations.commitlog.segment_size
         done = 0

@@ -1,13 +1,15 @@
 """The control verbs of `commitlogfs scrub`."""
 
 import logging
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.mount.location import control_socket
-from commitlogfs.mount.status.scrub import damage_report, scrub_report
-from commitlogfs.store.errors import PoolError
+from commitlogfs.mount.status.scrub import damage_report, scrub_report, set_aside_report
+from commitlogfs.store.errors import DiskError, PoolError
+from commitlogfs.store.events import log_event
 from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.scrub.progress import Command
 
@@ -75,19 +77,39 @@ class _Requests:
         return {"changed": changed, "active": True, "lagging": lagging}
 
     async def clear(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Remove the verdicts on the segments with these base offsets, or on all."""
-        wanted = request.get("segments")
-        present = self._operations.verdicts.present()
-        chosen = [found for found in present if wanted is None or found[0].base_offset in wanted]
-        unknown = set(wanted or ()) - {segment.base_offset for segment, _ in present}
-        if unknown:
-            raise PoolError(f"{min(unknown):020d}: has no verdict; see `commitlogfs scrub status`")
-        reports = [damage_report(self._operations, *found) for found in chosen]
-        kept: list[Segment] = []
-        if not request.get("dry_run"):
-            kept = await self._operations.verdicts.clear([segment for segment, _ in chosen])
-        names = [segment.name.decode() for segment in kept]
-        return {"cleared": [one for one in reports if one["segment"] not in names], "kept": names}
+        """Remove the verdicts on the segments with these base offsets, or on all, and the damaged files that were
+        set aside when these were repaired."""
+        wanted, dry_run = request.get("segments"), bool(request.get("dry_run"))
+        operations, verdicts = self._operations, self._operations.verdicts
+        damaged = {segment: damage_report(operations, segment, verdict) for segment, verdict in verdicts.present()}
+        aside = {file: set_aside_report(operations, file, verdict) for file, verdict in verdicts.replaced()}
+        if wanted is not None:
+            unknown = set(wanted) - {file.base_offset for file in (*damaged, *aside)}
+            if unknown:
+                raise PoolError(
+                    f"{min(unknown):020d}: has no verdict, and no file set aside; see `commitlogfs scrub status`"
+                )
+            damaged, aside = _of_segments(damaged, wanted), _of_segments(aside, wanted)
+        kept = [] if dry_run else await self._operations.verdicts.clear(damaged)
+        not_removed = [] if dry_run else await self._clear_aside(aside)
+        return {
+            "cleared": [report for segment, report in damaged.items() if segment not in kept],
+            "kept": [segment.name.decode() for segment in kept],
+            "removed": [report for file, report in aside.items() if file not in not_removed],
+            "not_removed": [aside[file] for file in not_removed],
+        }
+
+    async def _clear_aside(self, files: Iterable[Segment]) -> list[Segment]:
+        """Returns those that stay set aside."""
+        kept = []
+        for file in files:
+            try:
+                await self._operations.sources.clear(file)
+            except (DiskError, OSError) as error:
+                disk = self._operations.commitlog.disk_of(file).path
+                log_event(log, logging.WARNING, "set_aside_kept", segment=file.name, disk=disk, reason=str(error))
+                kept.append(file)
+        return kept
 
     async def _require_known(self) -> None:
         """Raises PoolError if a disk hangs since the daemon has started."""
@@ -97,3 +119,8 @@ class _Requests:
             raise PoolError(
                 f"{', '.join(waiting)}: has not answered yet whether a scrub is under way; repeat the command"
             )
+
+
+def _of_segments(reports: dict[Segment, dict[str, Any]], wanted: list[int]) -> dict[Segment, dict[str, Any]]:
+    """Those of the reports on files that belong to segments with these base offsets."""
+    return {file: report for file, report in reports.items() if file.base_offset in wanted}

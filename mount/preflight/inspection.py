@@ -13,7 +13,8 @@ from commitlogfs.store.errors import PoolError
 from commitlogfs.store.files.locks import lock_holder
 from commitlogfs.store.findings import Finding, FindingCode, Severity
 from commitlogfs.store.moves.unreadable import find_unreadable
-from commitlogfs.store.pool.open import OnMissing, Pool, open_pool
+from commitlogfs.store.pool.open import OnMissing, Pool, find_retired, open_pool
+from commitlogfs.store.pool.other_files import is_set_aside
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ def inspect_pool(
                 pool.findings[:] = [finding for finding in pool.findings if finding in again.findings]
         if is_thorough:
             pool.findings.extend(_unreadable_findings(pool))
+            pool.findings.extend(_set_aside_findings(pool))
         return _describe(pool, daemon, on_missing)
 
 
@@ -103,6 +105,20 @@ def _unreadable_findings(pool: Pool) -> Iterator[Finding]:
                 "are zeros",
                 "consumers skip the messages there; a slave or a backup may have them",
             )
+
+
+def _set_aside_findings(pool: Pool) -> Iterator[Finding]:
+    """Damaged files of repaired segments."""
+    for file in sorted(filter(is_set_aside, find_retired(pool)), key=lambda file: file.base_offset):
+        yield Finding(
+            FindingCode.SET_ASIDE,
+            Severity.NOTE,
+            pool.disk_of(file).path,
+            file.path.decode(),
+            "damaged file of a segment that was repaired",
+            "`commitlogfs scrub clear` removes it while the pool is mounted; delete it before a native broker of "
+            "RocketMQ 4.9 uses the disks",
+        )
 
 
 def with_status(inspection: Inspection, document: dict[str, Any]) -> Inspection:

@@ -19,6 +19,8 @@ from commitlogfs.store.segment import BaseOffset, parse_segment_name
 
 _HEAD_BYTES: Final = 64 << 10
 """Enough for most first records."""
+_COMPARED_BYTES: Final = 1 << 20
+"""Number of bytes of a damaged segment and its copy that are compared at once."""
 _COMPARED: Final = 4
 """Segments of a place that are compared with the log's own."""
 _TRIED: Final = 16
@@ -55,10 +57,11 @@ def first_record(head: Head, base_offset: BaseOffset, segment_size: int) -> Firs
 class OwnLog:
     """The segments of a mounted log, when the restore begins."""
 
-    def __init__(self, mountpoint: Path, segment_size: int) -> None:
-        """Raises RefusedError."""
+    def __init__(self, mountpoint: Path, segment_size: int, damaged: Collection[BaseOffset] = ()) -> None:
+        """Nothing is compared with the messages of `damaged` segments. Raises RefusedError."""
         self._mountpoint = mountpoint
         self._size = segment_size
+        self._damaged = frozenset(damaged)
         try:
             names = [path.name for path in mountpoint.iterdir()]
         except OSError as error:
@@ -68,13 +71,13 @@ class OwnLog:
         self._bases = sorted(base for base in parsed if base is not None)
 
     def require_same(self, place: Place, held: Collection[BaseOffset], missing: Iterable[BaseOffset]) -> bool:
-        """Compare segments that both the log and a place have, the nearest to the missing ones. `held` are the
-        whole segments of the place. Returns False if there is none to compare. Raises RefusedError if a segment of
-        the place is not the log's own."""
+        """Compare segments that both the log and a place have, the nearest to the missing or damaged ones. `held`
+        are the whole segments of the place. Returns False if there is none to compare. Raises RefusedError if a
+        segment of the place is not the log's own."""
         filled = sorted(base for base in missing if base in held)
         if not filled:
             return False
-        common = [base for base in self._bases if base in held]
+        common = [base for base in self._bases if base in held and base not in self._damaged]
         compared = 0
         for base in heapq.nsmallest(_TRIED, common, key=lambda base: _distance(base, filled)):
             own = self.first_record(base)
@@ -92,7 +95,9 @@ class OwnLog:
         return compared > 0
 
     def first_record(self, base_offset: BaseOffset) -> FirstRecord | None:
-        """The first record of a segment of the log."""
+        """The first record of a segment of the log; None also if the segment is damaged."""
+        if base_offset in self._damaged:
+            return None
 
         def head(length: int) -> bytes:
             with self._path(base_offset).open("rb", buffering=0) as file:
@@ -100,9 +105,34 @@ class OwnLog:
 
         return first_record(head, base_offset, self._size)
 
+    def first_difference(
+        self, base_offset: BaseOffset, read: Callable[[int, int], bytes], ranges: Iterable[tuple[int, int]]
+    ) -> int | None:
+        """The first part of a segment of the log, among these ranges of positions, in which it differs from a copy,
+        which `read(position, length)` reads: its position, None if there is none. What the log's own disk cannot
+        read counts as equal. Raises as `read`."""
+        try:
+            file = self._path(base_offset).open("rb", buffering=0)
+        except OSError:
+            return None
+        with file:
+            for begin, end in ranges:
+                for position in range(begin, end, _COMPARED_BYTES):
+                    length = min(_COMPARED_BYTES, end - position)
+                    if not self._is_equal(file.fileno(), position, read(position, length)):
+                        return position
+        return None
+
+    @staticmethod
+    def _is_equal(fd: int, position: int, theirs: bytes) -> bool:
+        try:
+            return os.pread(fd, len(theirs), position) == theirs
+        except OSError:
+            return True
+
     def foreign_host(self, base_offset: BaseOffset, head: Head) -> str:
-        """Why a missing segment, which `head` reads, is not of the broker that has stored its neighbours in the
-        log; empty if it is, or if nothing can be compared."""
+        """Why a segment, whose copy `head` reads, is not of the broker that has stored its neighbours in the log;
+        empty if it is, or if nothing can be compared."""
         record = first_record(head, base_offset, self._size)
         hosts: dict[str, BaseOffset] = {}
         for side in self._sides(base_offset):

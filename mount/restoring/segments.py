@@ -1,4 +1,5 @@
-"""One segment that is missing in a log: its copies are checked, and the daemon takes the first sound one in."""
+"""One segment that is missing in a log, or damaged: its copies are checked, and the daemon takes in the first right
+one."""
 
 import contextlib
 import os
@@ -6,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from commitlogfs.console.errors import RefusedError, UnreachableError
@@ -21,18 +23,35 @@ _POLL_S: Final = 0.1
 _PATIENCE_S: Final = 60.0
 """For a daemon that does not answer, such as one that was killed and is replaced."""
 _MS_IN_NS: Final = 1_000_000
+_UNREPAIRABLE: Final = "cannot be repaired by a copy"
 
 OnStep = Callable[[str, int], None]
 """Gets the step that the segment is in, and the number of bytes that this step has processed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A damaged segment, as the daemon reports it."""
+
+    disk: str
+    kind: str
+    reason: str
+    """Why no copy can repair it; empty if one can."""
+    xxh3: str | None
+    """Checksum of the right content; None if it is not known."""
+    equal: tuple[tuple[int, int], ...]
+    """Ranges of positions in which a right copy is equal to the damaged segment."""
+
+
 @dataclass(slots=True)
 class Outcome:
-    """Result of the attempts to restore one segment."""
+    """Result of the attempts to restore or repair one segment."""
 
     base_offset: BaseOffset
+    damage: Damage | None = None
+    """None if it was missing."""
     place: str | None = None
-    """The place that it came from; None if it is still missing."""
+    """The place that it came from; None if it is still missing or damaged."""
     failures: list[str] = field(default_factory=list)
     """Why copies of it were not taken."""
 
@@ -42,7 +61,7 @@ class Outcome:
 
 
 class Restorer:
-    """Fills gaps in the log of one mount."""
+    """Fills gaps in the log of one mount, and repairs its segments."""
 
     def __init__(
         self,
@@ -65,15 +84,27 @@ class Restorer:
         """The daemon cancels what was begun with it."""
         self._begun: BaseOffset | None = None
 
-    def restore(self, base_offset: BaseOffset, places: Sequence[Place], on_step: OnStep) -> Outcome:
-        """Take in the first sound copy of a segment. Raises UnreachableError, ControlError."""
-        outcome = Outcome(base_offset)
+    def plan(self, base_offset: BaseOffset, damage: Damage | None, places: Sequence[Place]) -> Outcome:
+        """Result of a dry run: the first place that has a file of it, sound or not."""
+        if damage is not None and damage.reason:
+            return Outcome(base_offset, damage, None, [f"{_UNREPAIRABLE}: {damage.reason}"])
+        return Outcome(base_offset, damage, places[0].name if places else None)
+
+    def restore(
+        self, base_offset: BaseOffset, damage: Damage | None, places: Sequence[Place], on_step: OnStep
+    ) -> Outcome:
+        """Take in the first right copy of a segment that is missing, or damaged. Raises UnreachableError,
+        ControlError."""
+        if damage is not None and damage.reason:
+            return self.plan(base_offset, damage, places)
+        outcome = Outcome(base_offset, damage)
         for place in places:
             try:
                 with place.open(base_offset, self._spool, lambda done: on_step("fetching", done)) as fd:
                     checked = self._check(fd, base_offset, on_step)
                     failure = "" if place.name in self._proven else self._foreign_host(fd, base_offset)
-                    failure = failure or self._hand_in(fd, base_offset, checked, on_step)
+                    failure = failure or self._difference(fd, base_offset, damage, checked)
+                    failure = failure or self._hand_in(fd, base_offset, damage, checked, on_step)
             except (UnreadablePlaceError, UnsoundSegmentError) as error:
                 failure = str(error)
             except RefusedError as error:  # by the daemon, which would refuse every copy
@@ -93,33 +124,40 @@ class Restorer:
             self._ask("restore-cancel", base_offset=self._begun, token=self._token)
 
     def _check(self, fd: int, base_offset: BaseOffset, on_step: OnStep) -> SealedSegment:
-        def read(position: int, length: int) -> bytes:
-            try:
-                data = os.pread(fd, length, position)
-                # The pages are read once more, past the cache: they must not push a broker's pages out.
-                os.posix_fadvise(fd, position, length, os.POSIX_FADV_DONTNEED)
-            except OSError as error:
-                raise UnreadablePlaceError(f"position {position}: {os.strerror(error.errno or 0)}") from error
-            return data
-
-        return check_sealed(read, base_offset, self._size, lambda done: on_step("checking", done))
+        return check_sealed(
+            partial(_read_once, fd), base_offset, self._size, lambda done: on_step("checking", done)
+        )
 
     def _foreign_host(self, fd: int, base_offset: BaseOffset) -> str:
         return self._log.foreign_host(base_offset, lambda most: os.pread(fd, most, 0))
 
-    def _hand_in(self, fd: int, base_offset: BaseOffset, checked: SealedSegment, on_step: OnStep) -> str:
+    def _difference(self, fd: int, base_offset: BaseOffset, damage: Damage | None, checked: SealedSegment) -> str:
+        """How a sound copy differs from what is known of the damaged segment; empty if it does not."""
+        if damage is None:
+            return ""
+        if damage.xxh3 is not None:
+            differs = damage.xxh3 != checked.digest.hex()
+            return "its checksum is not the one that the segment had when it was sealed" if differs else ""
+        position = self._log.first_difference(base_offset, partial(_read_once, fd), damage.equal)
+        if position is None:
+            return ""
+        return f"log offset {base_offset + position}: differs from the segment outside of the known damage"
+
+    def _hand_in(
+        self, fd: int, base_offset: BaseOffset, damage: Damage | None, checked: SealedSegment, on_step: OnStep
+    ) -> str:
         """Why the daemon has not taken the segment in; empty if it has."""
-        has_begun, answered = False, time.monotonic()
+        has_begun, answered, repairs = False, time.monotonic(), damage is not None
         while True:
             try:
-                state = self._ask("restore-state", base_offset=base_offset)
+                state = self._ask("restore-state", base_offset=base_offset, repairs=repairs)
                 if state["state"] == "done":
                     return ""
                 if state["state"] == "failed" and has_begun:
                     reason: str = state["reason"]
                     return reason
                 if state["state"] != "running":
-                    self._begin(fd, base_offset, checked)
+                    self._begin(fd, base_offset, checked, repairs=repairs)
                     has_begun = True
                 on_step("copying" if state["done_bytes"] < self._size else "verifying", state["done_bytes"])
                 answered = time.monotonic()
@@ -128,7 +166,7 @@ class Restorer:
                     raise
             time.sleep(_POLL_S)
 
-    def _begin(self, fd: int, base_offset: BaseOffset, checked: SealedSegment) -> None:
+    def _begin(self, fd: int, base_offset: BaseOffset, checked: SealedSegment, *, repairs: bool) -> None:
         # A broker takes a segment's mtime for the time of its last message.
         mtime_ns = checked.last_store_timestamp_ms * _MS_IN_NS or os.fstat(fd).st_mtime_ns
         self._begun = base_offset
@@ -140,6 +178,7 @@ class Restorer:
             xxh3=checked.digest.hex(),
             rate=self._rate,
             token=self._token,
+            repairs=repairs,
         )
 
     def _ask(self, verb: str, descriptors: Sequence[int] = (), **arguments: str | int) -> dict[str, Any]:
@@ -148,3 +187,14 @@ class Restorer:
         if "refused" in answer:
             raise RefusedError(f"{self._target.name}: {answer['refused']}")
         return answer
+
+
+def _read_once(fd: int, position: int, length: int) -> bytes:
+    """Bytes of a copy, which leave the page cache again: they must not push a broker's pages out. Raises
+    UnreadablePlaceError."""
+    try:
+        data = os.pread(fd, length, position)
+        os.posix_fadvise(fd, position, length, os.POSIX_FADV_DONTNEED)
+    except OSError as error:
+        raise UnreadablePlaceError(f"position {position}: {os.strerror(error.errno or 0)}") from error
+    return data

@@ -123,7 +123,7 @@ class StatusReport:
                 "size": log.segment_size,
                 "gaps": gaps,
                 "accepted_gaps": await count_accepted_gaps(log),
-                "retired": len(log.retired()),
+                "retired": len(log.retired()) - len(log.others.set_aside()),
             },
             "placement": {
                 "policy": log.policy.name,

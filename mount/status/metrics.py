@@ -17,6 +17,7 @@ from commitlogfs.fusefs.moves.rebalancing import Rebalancing
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.membership import RebalanceMode
+from commitlogfs.store.files.attributes import unpack
 from commitlogfs.store.pool.commitlog import LEFT_OVER, UNLINK, CommitLog
 from commitlogfs.store.retention import Rule
 from commitlogfs.store.scrub.verdict import Kind
@@ -159,6 +160,7 @@ class LogCollector(Collector):
             ("segments_moved", "Segments moved to another disk", log.counters.moved),
             ("segments_moved_bytes", "Bytes of segments moved to another disk", log.counters.moved_bytes),
             ("segments_restored", "Missing segments that have come back from elsewhere", log.counters.restored),
+            ("segments_repaired", "Damaged segments that were replaced by a right copy", log.counters.repaired),
             ("segment_move_failures", "Moves that failed; they are tried again", log.counters.move_failures),
             ("checksums_computed", "Checksums computed for sealed segments", log.counters.checksums),
             ("checksum_bytes", "Bytes read to compute checksums", log.counters.checksum_bytes),
@@ -267,6 +269,12 @@ class ScrubCollector(Collector):
                 damaged.add_metric([pool, disk.path, kind.value], present[disk.number, kind])
         yield errors
         yield damaged
+        aside = _gauge("set_aside_bytes", "Bytes of damaged files of repaired segments", "disk")
+        kept = self._commitlog.others.set_aside()
+        for disk in self._commitlog.disks.values():
+            sizes = (unpack(file.attributes).allocated_bytes for file in kept if file.disk == disk.number)
+            aside.add_metric([pool, disk.path], sum(sizes))
+        yield aside
         remaining = _gauge("scrub_remaining_bytes", "Bytes that the scrub under way has still to read", "disk")
         for number, figures in scrub.figures().items():
             remaining.add_metric([pool, self._commitlog.disks[number].path], figures.left_bytes)

@@ -34,6 +34,7 @@ def moves_report(operations: CommitLogOperations) -> dict[str, Any]:
         "current": current,
         "segments": counters.moved,
         "restored": counters.restored,
+        "repaired": counters.repaired,
         "bytes": counters.moved_bytes,
         "failed": counters.move_failures,
         "last_error": operations.drains.last_error,

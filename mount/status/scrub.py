@@ -5,10 +5,12 @@ from typing import Any, Final
 from commitlogfs.fusefs.integrity.scrub import DiskFigures
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.store.disks.disk import Disk
+from commitlogfs.store.files.attributes import unpack
 from commitlogfs.store.findings import Finding, FindingCode, Severity
 from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.scrub.progress import Command
 from commitlogfs.store.scrub.verdict import Kind, Message, Verdict
+from commitlogfs.store.segment import format_segment_name
 
 _WORDS: Final = {
     Kind.ROTTED: "has changed since it was sealed, and damaged messages",
@@ -19,8 +21,8 @@ _WORDS: Final = {
     Kind.WRITE_LOST: "lacks what the broker has written, which reads show only as long as it is in memory",
 }
 _REMEDY: Final = (
-    "keep the copy of it on a slave or in a backup, and read these messages from there; a read of this segment "
-    "returns what its disk has; `commitlogfs scrub clear` removes the verdict (docs/runbooks/damaged-segment.md)"
+    "`commitlogfs restore --from DIRECTORY` repairs it from a slave or a backup; until then, a read returns what "
+    "its disk has; `commitlogfs scrub clear` only removes the verdict (docs/runbooks/damaged-segment.md)"
 )
 _RANGES_SHOWN: Final = 4
 _MESSAGES_SHOWN: Final = 4
@@ -46,6 +48,7 @@ def scrub_report(operations: CommitLogOperations) -> dict[str, Any]:
         "window": sorted(scrub.rules.window),
         "disks": [_disk_report(disks[number], one) for number, one in figures.items()],
         "damaged": [damage_report(operations, *found) for found in operations.verdicts.present()],
+        "set_aside": [set_aside_report(operations, *found) for found in operations.verdicts.replaced()],
     }
 
 
@@ -99,6 +102,19 @@ def damage_report(operations: CommitLogOperations, segment: Segment, verdict: Ve
             }
             for message in verdict.messages
         ],
+    }
+
+
+def set_aside_report(operations: CommitLogOperations, file: Segment, verdict: Verdict | None) -> dict[str, Any]:
+    """The damaged file of a repaired segment."""
+    disk = operations.commitlog.disk_of(file).path
+    return {
+        "segment": format_segment_name(file.base_offset).decode(),
+        "base_offset": file.base_offset,
+        "disk": disk,
+        "path": f"{disk}/{file.path.decode()}",
+        "kind": None if verdict is None else verdict.kind.value,
+        "bytes": unpack(file.attributes).allocated_bytes,
     }
 
 

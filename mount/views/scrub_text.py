@@ -15,9 +15,30 @@ def describe_scrub(scrub: dict[str, Any]) -> str:
 def describe_summary(document: dict[str, Any]) -> str:
     """The scrub as one sentence of `status`; empty if there is nothing to say."""
     scrub = document.get("scrub")  # a daemon of a former version does not report it
-    if scrub is None or (scrub["state"] == "none" and not scrub["damaged"]):
+    if scrub is None:
         return ""
-    return describe_scrub(scrub)
+    aside = describe_set_aside(scrub)
+    if scrub["state"] == "none" and not scrub["damaged"]:
+        return aside
+    return f"{describe_scrub(scrub)} {aside}".rstrip()
+
+
+def describe_set_aside(scrub: dict[str, Any]) -> str:
+    """The damaged files of repaired segments as one sentence; empty if there is none."""
+    files = scrub.get("set_aside", ())  # a daemon of a former version does not report them
+    if not files:
+        return ""
+    size = approximate_size(sum(file["bytes"] for file in files))
+    return (
+        f"Set aside: {count_of(len(files), 'damaged file')} of repaired segments ({size}), until "
+        "`commitlogfs scrub clear`, or until the segments have left the log."
+    )
+
+
+def describe_file_aside(file: dict[str, Any]) -> str:
+    """One of these files."""
+    kind = "" if file["kind"] is None else f"{file['kind']}, "
+    return f"{file['path']}: {kind}repaired; the damaged file is set aside ({approximate_size(file['bytes'])})"
 
 
 def describe_disks(scrub: dict[str, Any]) -> list[str]:

@@ -231,6 +231,8 @@ def test_damaged_copies_are_named_and_another_place_is_tried(kept: KeptMount, sl
         "dry_run": False,
         "restored": [{"segment": f"{i * MIB:020d}", "from": str(backup)} for i in (6, 4)],
         "missing": [],
+        "repaired": [],
+        "damaged": [],
     }
     assert pool.path(4).read_bytes() == content(4)
 

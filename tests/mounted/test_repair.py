@@ -1,0 +1,253 @@
+"""`commitlogfs restore` of damaged segments: a right copy takes their place, and the damaged file is kept."""
+
+import json
+import os
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import checksums, repairs, scrubs
+from support.checksums import NEWEST, await_checksums, backing
+from support.pools import MIB, PoolMount
+from support.records import make_sealed
+from support.repairs import content, files_aside, files_of, restore, rot, rotten, set_aside
+from support.scrubs import damaged, records_of, scrub
+from support.waiting import eventually
+
+from commitlogfs.store import layout
+
+pytestmark = [pytest.mark.mounted, pytest.mark.root]
+
+COUNT = 9
+INDEX = 4
+
+
+@pytest.fixture
+def filled(make_pool: Callable[..., PoolMount]) -> PoolMount:
+    """Nine segments of records on three disks; all sealed ones have a checksum."""
+    pool = make_pool(3)
+    pool.start()
+    scrubs.fill(pool, range(COUNT))
+    await_checksums(pool, COUNT - NEWEST)
+    return pool
+
+
+@pytest.fixture
+def slave(filled: PoolMount, workdir: Path) -> Path:
+    return repairs.make_slave(filled, workdir / "slave", range(COUNT))
+
+
+class Reader(threading.Thread):
+    """Opens a segment anew and reads it, again and again."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._is_wanted = True
+        self.seen: list[bytes] = []
+        """Contents that it has read, without repetitions."""
+        self.failures: list[OSError] = []
+
+    def run(self) -> None:
+        while self._is_wanted:
+            try:
+                data = self._path.read_bytes()
+            except OSError as error:
+                self.failures.append(error)
+                continue
+            if not self.seen or self.seen[-1] != data:
+                self.seen.append(data)
+
+    def end(self) -> None:
+        self._is_wanted = False
+        self.join(10)
+
+
+def test_a_rotten_segment_is_repaired_under_its_readers(filled: PoolMount, slave: Path) -> None:
+    pool = filled
+    os.chmod(pool.path(INDEX), 0o640)
+    rot(pool, INDEX)
+    before, former = pool.path(INDEX).stat(), backing(pool, INDEX)
+    name = pool.path(INDEX).name
+    assert "still damaged" not in restore(pool, "--from", slave, "--dry-run")
+    assert damaged(pool).keys() == {name}
+    reader = Reader(pool.path(INDEX))
+    with pool.path(INDEX).open("r+b", buffering=0) as opened:
+        reader.start()
+        eventually(lambda: bool(reader.seen))
+        assert restore(pool, "--from", slave) == "test: 1 segment repaired (1.0 MiB)\n"
+        assert pool.path(INDEX).read_bytes() == content(pool, INDEX)
+        eventually(lambda: len(reader.seen) == 2)
+        reader.end()
+        assert (reader.seen, reader.failures) == ([rotten(pool, INDEX), content(pool, INDEX)], [])
+        assert os.pread(opened.fileno(), MIB, 0) == rotten(pool, INDEX)
+
+        (copy,) = files_of(pool, INDEX)
+        assert copy.parent != former.parent
+        after = pool.path(INDEX).stat()
+        assert (after.st_mtime_ns, stat.S_IMODE(after.st_mode)) == (before.st_mtime_ns, 0o640)
+        assert (after.st_uid, after.st_gid) == (before.st_uid, before.st_gid)
+        assert checksums.is_valid(copy)
+        checksums.require_right(pool, [INDEX])
+        eventually(lambda: os.listxattr(copy) == [layout.XATTR_CHECKSUM])
+
+        eventually(lambda: len(set_aside(pool)) == 1)
+        (aside,) = set_aside(pool)
+        assert aside["path"] == str(*files_aside(pool))
+        assert aside["path"].startswith(f"{former.parent}/.commitlogfs/{name}.")
+        assert aside["path"].endswith(".damaged")
+        assert Path(aside["path"]).read_bytes() == rotten(pool, INDEX)
+        assert (aside["segment"], aside["disk"], aside["kind"]) == (name, str(former.parent), "rotted")
+        assert MIB <= aside["bytes"] < 2 * MIB  # with its attributes
+        assert damaged(pool) == {}
+        assert scrub(pool) == {}
+    status, metrics, log = pool.ask("status"), pool.metrics(), pool.log_since_start()
+    assert (status["moves"]["repaired"], status["segments"]["retired"]) == (1, 0)
+    assert all(finding["code"] != "damaged-segment" for finding in status["findings"])
+    assert 'commitlogfs_segments_repaired_total{pool="test"} 1.0' in metrics
+    assert f'commitlogfs_set_aside_bytes{{disk="{former.parent}",pool="test"}} 1.0' in metrics
+    assert log.count("event=repaired ") == log.count("event=set_aside ") == 1
+    assert "Set aside: 1 damaged file of repaired segments" in pool.cli("status", pool.name).out
+    shown = pool.cli("scrub", "status", pool.name)
+    assert (shown.status, f"{aside['path']}: rotted, repaired" in shown.out) == (0, True)
+    assert restore(pool, "--from", slave) == "test: the log has no gap\n"
+
+
+def test_the_damaged_file_stays_until_it_is_cleared(filled: PoolMount, slave: Path) -> None:
+    pool = filled
+    rot(pool, INDEX)
+    with pool.path(INDEX).open("rb", buffering=0) as opened:
+        restore(pool, "--from", slave)
+        eventually(lambda: len(set_aside(pool)) == 1)
+        name = pool.path(INDEX).name
+        planned = pool.cli("scrub", "clear", pool.name, "--segment", name, "--dry-run")
+        assert planned.out + planned.err == "test: 1 damaged file would be removed\n"
+        assert len(set_aside(pool)) == 1
+        assert pool.cli("scrub", "clear", pool.name, "--segment", pool.path(0).name).status == 4
+        cleared = pool.cli("scrub", "clear", pool.name, "--json").json()
+        assert [file["segment"] for file in cleared["removed"]] == [name]
+        assert (cleared["cleared"], cleared["kept"], cleared["not_removed"]) == ([], [], [])
+        assert set_aside(pool) == []
+        assert os.pread(opened.fileno(), MIB, 0) == rotten(pool, INDEX)
+    eventually(lambda: files_aside(pool) == [])
+    assert pool.path(INDEX).read_bytes() == content(pool, INDEX)
+    assert pool.log_since_start().count("event=set_aside_cleared ") == 1
+
+
+def test_the_damaged_file_goes_with_its_segment(filled: PoolMount, slave: Path) -> None:
+    pool = filled
+    rot(pool, 0)
+    restore(pool, "--from", slave)
+    eventually(lambda: len(files_aside(pool)) == 1)
+    pool.path(0).unlink()
+    eventually(lambda: files_aside(pool) == [])
+    assert set_aside(pool) == []
+
+
+def test_each_kind_is_repaired_and_gaps_are_filled(filled: PoolMount, slave: Path) -> None:
+    pool = filled
+    size = pool.segment_size
+    born = records_of(content(pool, 1), size)[7].position + 45
+    scrubs.flip(backing(pool, 1), born)
+    broken = records_of(content(pool, 2), 2 * size)[3].position + 100
+    scrubs.flip(backing(pool, 2), broken)
+    os.removexattr(backing(pool, 2), layout.XATTR_CHECKSUM)  # nothing tells since when
+    rot(pool, INDEX)
+    assert {one["kind"] for one in damaged(pool).values()} == {"header-or-padding", "written-broken", "rotted"}
+    pool.path(3).unlink()
+    answer = json.loads(restore(pool, "--from", slave, "--json"))
+    names = {index: pool.path(index).name for index in range(COUNT)}
+    assert [one["segment"] for one in answer["restored"]] == [names[3]]
+    assert {one["segment"]: one["kind"] for one in answer["repaired"]} == {
+        names[1]: "header-or-padding",
+        names[2]: "written-broken",
+        names[INDEX]: "rotted",
+    }
+    assert (answer["missing"], answer["damaged"]) == ([], [])
+    for index in range(COUNT):
+        assert pool.path(index).read_bytes() == content(pool, index), index
+    assert damaged(pool) == {}
+    assert scrub(pool, "--messages") == {}
+
+
+def test_one_segment_is_chosen(filled: PoolMount, slave: Path) -> None:
+    pool = filled
+    rot(pool, 1, INDEX)
+    name = pool.path(INDEX).name
+    out = restore(pool, "--from", slave, "--segment", pool.path(0).name, status=4)
+    assert f"{pool.path(0).name}: is neither missing nor known to be damaged" in out
+    assert restore(pool, "--from", slave, "--segment", name) == "test: 1 segment repaired (1.0 MiB)\n"
+    assert damaged(pool).keys() == {pool.path(1).name}
+
+
+# --- refusals --------------------------------------------------------------------------------------------
+
+
+def spoil(path: Path, position: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        byte = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([byte ^ 1]))
+
+
+@pytest.mark.parametrize(
+    ("position", "said"),
+    [
+        (repairs.ROT, "the checksum of the message is wrong"),
+        (45, "its checksum is not the one that the segment had when it was sealed"),
+    ],
+    ids=["rotten", "header"],
+)
+def test_a_source_that_is_damaged_too_is_refused(filled: PoolMount, slave: Path, position: int, said: str) -> None:
+    pool = filled
+    rot(pool, INDEX)
+    spoil(slave / pool.path(INDEX).name, position)
+    before = damaged(pool)
+    out = restore(pool, "--from", slave, status=1)
+    assert f"{pool.path(INDEX).name}: not taken from {slave}: " in out
+    assert said in out
+    assert f"still damaged: {pool.path(INDEX).name}; name other places with --from" in out
+    assert damaged(pool) == before
+    assert pool.path(INDEX).read_bytes() == rotten(pool, INDEX)
+    assert files_aside(pool) == []
+
+
+def test_a_place_without_a_whole_copy_is_refused(filled: PoolMount, slave: Path) -> None:
+    pool = filled
+    rot(pool, 1, INDEX)
+    (slave / pool.path(1).name).unlink()
+    os.truncate(slave / pool.path(INDEX).name, MIB - 1)
+    answer = json.loads(restore(pool, "--from", slave, "--json", status=1))
+    assert [one["segment"] for one in answer["damaged"]] == [pool.path(INDEX).name, pool.path(1).name]
+    assert answer["repaired"] == []
+    assert len(damaged(pool)) == 2
+
+
+def test_without_a_checksum_the_sound_parts_decide(filled: PoolMount, slave: Path) -> None:
+    """The segment was written broken; a sound segment with other messages is not its copy."""
+    pool, base = filled, INDEX * MIB
+    records = records_of(content(pool, INDEX), base)
+    scrubs.flip(backing(pool, INDEX), records[3].position + 100)
+    os.removexattr(backing(pool, INDEX), layout.XATTR_CHECKSUM)
+    assert [one["kind"] for one in scrub(pool).values()] == ["written-broken"]
+    other = make_sealed(base, MIB, store_ms=1_700_000_000_999)
+    (slave / pool.path(INDEX).name).write_bytes(other)
+    out = restore(pool, "--from", slave, status=1)
+    assert "differs from the segment outside of the known damage" in out
+    assert damaged(pool).keys() == {pool.path(INDEX).name}
+
+
+def test_no_copy_goes_to_the_disk_of_the_damaged_file(make_pool: Callable[..., PoolMount], workdir: Path) -> None:
+    pool = make_pool(1)
+    pool.start()
+    scrubs.fill(pool, range(6))
+    await_checksums(pool, 6 - NEWEST)
+    slave = repairs.make_slave(pool, workdir / "slave", range(6))
+    rot(pool, 1)
+    out = restore(pool, "--from", slave, status=1)
+    assert "no other disk takes it below its `force` threshold; free space, or add a disk" in out
+    assert damaged(pool).keys() == {pool.path(1).name}
+    assert pool.path(1).read_bytes() == rotten(pool, 1)

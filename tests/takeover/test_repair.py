@@ -1,0 +1,282 @@
+"""Repairs of damaged segments, and the files that they set aside, over kills, restarts, unmounts and cut logs."""
+
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import xxhash
+from support import faults, repairs, scrubs
+from support.checksums import NEWEST, await_checksums, backing
+from support.faults import FaultPlan
+from support.kept import KeptMount
+from support.pools import MIB, PoolMount
+from support.processes import has_ended
+from support.repairs import content, files_aside, files_of, restore, rot, rotten, set_aside
+from support.scrubs import damaged
+from support.waiting import eventually
+
+from commitlogfs.console.errors import UnreachableError
+from commitlogfs.mount.location import control_socket
+from commitlogfs.store import layout
+
+pytestmark = [pytest.mark.mounted, pytest.mark.root]
+
+with_faults = pytest.mark.skipif(bool(faults.why_not()), reason=faults.why_not() or "can be built")
+COUNT = 9
+INDEX = 4
+PAGE = 4096
+MOST_STEPS = 100
+
+
+def fill(kept: KeptMount) -> None:
+    scrubs.fill(kept.pool, range(COUNT))
+    await_checksums(kept.pool, COUNT - NEWEST)
+
+
+@pytest.fixture
+def filled(kept: KeptMount) -> KeptMount:
+    """Nine segments of records on three disks; all sealed ones have a checksum."""
+    fill(kept)
+    return kept
+
+
+@pytest.fixture
+def slave(filled: KeptMount, workdir: Path) -> Path:
+    return repairs.make_slave(filled.pool, workdir / "slave", range(COUNT))
+
+
+@contextmanager
+def mapped(pool: PoolMount, index: int) -> Iterator[mmap.mmap]:
+    """A writable mapping, as a broker has."""
+    fd = os.open(pool.path(index), os.O_RDWR)
+    mapping = mmap.mmap(fd, MIB)
+    try:
+        yield mapping
+    finally:
+        mapping.close()
+        os.close(fd)
+
+
+def repair(pool: PoolMount, slave: Path, index: int = INDEX) -> None:
+    rot(pool, index)
+    restore(pool, "--from", slave)
+    eventually(lambda: len(set_aside(pool)) == 1)
+
+
+def require_repaired(pool: PoolMount, index: int = INDEX) -> None:
+    """The right content in one file, and the damaged file aside."""
+    assert pool.path(index).read_bytes() == content(pool, index)
+    assert sorted(os.listdir(pool.mountpoint)) == [pool.path(index).name for index in range(COUNT)]
+    eventually(lambda: len(files_of(pool, index)) == 1)
+    (aside,) = files_aside(pool)
+    assert aside.read_bytes() == rotten(pool, index)
+    eventually(lambda: [file["kind"] for file in set_aside(pool)] == ["rotted"])
+    assert damaged(pool) == {}
+
+
+def test_the_damaged_file_outlives_daemons_and_mounts(filled: KeptMount, slave: Path) -> None:
+    pool = filled.pool
+    with mapped(pool, INDEX) as mapping:
+        repair(pool, slave)
+        for how in ("kill", "restart"):
+            filled.change(how)
+            require_repaired(pool)
+            assert mapping[PAGE:] == content(pool, INDEX)[PAGE:]  # memory may have the first page as it was
+    filled.change("kill")
+    require_repaired(pool)
+    assert pool.cli("umount", pool.mountpoint).status == 0
+    assert pool.daemon is not None
+    pool.daemon.wait(30)
+    pool.daemon = None
+    findings = pool.cli("check", pool.config, "--json").json()["findings"]
+    assert [(one["code"], one["severity"]) for one in findings if one["code"] == "set-aside"] == [
+        ("set-aside", "note")
+    ]
+    filled.start()
+    require_repaired(pool)
+    assert pool.cli("scrub", "clear", pool.name).status == 0
+    eventually(lambda: files_aside(pool) == [])
+
+
+def test_a_changed_time_of_the_copy_brings_nothing_back(filled: KeptMount, slave: Path) -> None:
+    pool = filled.pool
+    repair(pool, slave)
+    os.utime(pool.path(INDEX))
+    filled.replace()
+    pool.path(COUNT - 1).unlink()  # the daemon checks whether the segment before it is needed in its former file
+    pool.path(INDEX + 1).unlink()
+    assert pool.path(INDEX).read_bytes() == content(pool, INDEX)
+    (aside,) = files_aside(pool)
+    assert aside.read_bytes() == rotten(pool, INDEX)
+
+
+def test_a_log_that_is_cut_there_continues_in_the_damaged_file(filled: KeptMount, slave: Path) -> None:
+    """A broker has that mapped, and appends to it."""
+    pool = filled.pool
+    name = pool.path(INDEX).name
+    with mapped(pool, INDEX) as mapping:
+        repair(pool, slave)
+        for later in range(INDEX + 1, COUNT):
+            pool.path(later).unlink()
+        mapping[1000:1004] = b"cut!"
+        mapping.flush()
+        assert pool.path(INDEX).read_bytes()[1000:1004] == b"cut!"
+    filled.replace()
+    assert pool.path(INDEX).read_bytes()[1000:1004] == b"cut!"
+    eventually(lambda: len(files_of(pool, INDEX)) == 1)
+    eventually(lambda: damaged(pool).keys() == {name})
+    assert set_aside(pool) == []
+
+
+def test_a_disk_with_a_damaged_file_stays_in_the_pool(filled: KeptMount, slave: Path) -> None:
+    pool = filled.pool
+    repair(pool, slave)
+    number = next(n for n, disk in enumerate(pool.disks, 1) if str(disk) == set_aside(pool)[0]["disk"])
+    assert pool.cli("disk", "drain", number, pool.name).status == 0
+    eventually(lambda: pool.ask("status")["disks"][number - 1]["drain"]["segments_left"] <= 1)
+    scrubs.fill(pool, range(COUNT, COUNT + NEWEST))
+    eventually(lambda: pool.ask("status")["disks"][number - 1]["segments"] == 0, 20.0)
+    eventually(lambda: pool.ask("status")["disks"][number - 1]["held_segments"] == 0)
+    ran = pool.cli("disk", "safe-to-remove", number, pool.name)
+    assert (ran.status, "1 damaged file of repaired segments, until" in ran.out) == (1, True)
+    ran = pool.cli("disk", "remove", number, pool.name)
+    assert (ran.status, "holds damaged files of repaired segments (1)" in ran.err) == (4, True)
+    assert pool.cli("scrub", "clear", pool.name).status == 0
+    eventually(lambda: pool.cli("disk", "safe-to-remove", number, pool.name).status == 0)
+    ran = pool.cli("disk", "remove", number, pool.name)
+    assert ran.status == 0, ran.err
+
+
+def test_a_damaged_file_on_a_read_only_disk_stays_where_it_is(
+    keep: Callable[..., KeptMount], workdir: Path
+) -> None:
+    """It cannot be renamed; the next daemons know by the copy's mark which of the two is right."""
+    kept = keep(3)
+    pool = kept.pool
+    fill(kept)
+    slave = repairs.make_slave(pool, workdir / "slave", range(COUNT))
+    rot(pool, INDEX)
+    eventually(lambda: scrubs.has_verdict(pool, INDEX))
+    former = backing(pool, INDEX)
+    pool.disk_settings = {pool.disk_of(INDEX): {"readonly": "true"}}
+    pool.write_config()
+    filled_before = pool.cli("restart", pool.name)
+    assert filled_before.status == 0, filled_before.err
+    eventually(lambda: len(damaged(pool)) == 1)
+    restore(pool, "--from", slave)
+    for _ in range(2):
+        assert pool.path(INDEX).read_bytes() == content(pool, INDEX)
+        assert former.read_bytes() == rotten(pool, INDEX)
+        assert files_aside(pool) == []
+        kept.newest_daemon()
+        kept.replace()
+    pool.disk_settings = {}
+    pool.write_config()
+    ran = pool.cli("restart", pool.name)
+    assert ran.status == 0, ran.err
+    eventually(lambda: len(files_aside(pool)) == 1, 20.0)
+    require_repaired(pool)
+
+
+# --- deaths ----------------------------------------------------------------------------------------------
+
+
+def hand_in(pool: PoolMount, slave: Path, index: int) -> None:
+    """Give a right copy to the daemon, as the command does, but without its patience for the next daemon."""
+    right = content(pool, index)
+    fd = os.open(slave / pool.path(index).name, os.O_RDONLY)
+    try:
+        control_socket.ask_with(
+            pool.socket,
+            "restore-segment",
+            [fd],
+            base_offset=index * MIB,
+            mtime_ns=1,
+            xxh3=xxhash.xxh3_128(right).hexdigest(),
+            token="",
+            repairs=True,
+        )
+    except UnreachableError:  # it has died
+        pass
+    finally:
+        os.close(fd)
+
+
+def is_over(pool: PoolMount, pid: int) -> bool:
+    """Whether the daemon has died, or has set the damaged file aside and removed the copy's marks."""
+    if has_ended(pid):
+        return True
+    try:
+        if not set_aside(pool):
+            return False
+    except UnreachableError:
+        return False
+    return all(layout.XATTR_REPAIRS not in os.listxattr(path) for path in files_of(pool, INDEX))
+
+
+@with_faults
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("passthrough", "held", "every"),
+    [
+        ("auto", True, 3),
+        ("off", False, 3),
+        *(
+            pytest.param(passthrough, held, 1, marks=pytest.mark.soak)
+            for passthrough in ("auto", "off")
+            for held in (False, True)
+        ),
+    ],
+)
+def test_the_daemon_dies_at_each_step(
+    keep: Callable[..., KeptMount], workdir: Path, passthrough: str, held: bool, every: int
+) -> None:
+    """Afterwards the segment is the damaged one with its verdict, or the right copy, and the next restore ends the
+    repair."""
+    plan = FaultPlan(workdir)
+    kept = keep(3, settings={"passthrough": f'"{passthrough}"'}, variables=plan.variables)
+    pool, name, deaths, outcomes = kept.pool, kept.pool.path(INDEX).name, 0, set()
+    fill(kept)
+    slave = repairs.make_slave(pool, workdir / "slave", range(COUNT))
+    for step in range(1, MOST_STEPS, every):
+        rot(pool, INDEX)
+        eventually(lambda: scrubs.has_verdict(pool, INDEX))
+        fd = os.open(pool.path(INDEX), os.O_RDWR) if held else -1
+        try:
+            victim = kept.newest_daemon()
+            plan.die_at(victim, step)
+            hand_in(pool, slave, INDEX)
+            eventually(lambda victim=victim: is_over(pool, victim), 20.0)
+            has_died = plan.disarm() >= step
+            if has_died:
+                deaths += 1
+                kept.await_successor()
+            with pool.path(INDEX).open("rb") as file:  # a name that is not opened may still be known as before
+                seen = Path(os.fsdecode(os.getxattr(file.fileno(), "user.commitlogfs.fullpath"))).read_bytes()
+            assert seen in (content(pool, INDEX), rotten(pool, INDEX))
+            is_repaired = seen == content(pool, INDEX)
+            outcomes.add(is_repaired)
+            assert len(os.listdir(pool.mountpoint)) == COUNT
+            eventually(lambda expected=set() if is_repaired else {name}: damaged(pool).keys() == expected)
+            assert restore(pool, "--from", slave).startswith("test: ")
+            eventually(lambda: len(set_aside(pool)) == 1)
+            require_repaired(pool)
+            if held:
+                assert os.pread(fd, MIB, PAGE) == content(pool, INDEX)[PAGE:]
+        finally:
+            if held:
+                os.close(fd)
+        assert pool.cli("scrub", "clear", pool.name).status == 0
+        eventually(lambda: files_aside(pool) == [])
+        if not has_died:
+            break
+    else:
+        raise AssertionError(f"more than {MOST_STEPS} steps")
+    assert deaths > 8
+    assert outcomes == {True, False}
+    pool.stop()
+    for index in range(COUNT):
+        assert len(files_of(pool, index)) == 1
