@@ -144,12 +144,12 @@ class Sources:
     async def clear(self, damaged: Segment) -> None:
         """A file that was set aside is needed no more: it is freed when nobody has it open. Raises DiskError,
         OSError."""
-        name = damaged.placed_as
+        disk = self._disks[damaged.disk]
         async with self._handles.first_opens_held(damaged):
-            if is_set_aside(damaged):
-                damaged.placed_as = await self._disks[damaged.disk].change_reason(name, Reason.MOVED)
-        disk = self._commitlog.disk_of(damaged).path
-        log_event(log, logging.WARNING, "set_aside_cleared", segment=name, disk=disk)
+            if not is_set_aside(damaged):
+                return
+            damaged.placed_as = await disk.change_reason(damaged.placed_as, Reason.MOVED)
+        log_event(log, logging.WARNING, "set_aside_cleared", segment=damaged.name, disk=disk.path)
         self._to_free.remind(damaged.disk)
 
     async def _change_reason(self, source: Segment, reason: Reason) -> None:

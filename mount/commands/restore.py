@@ -28,6 +28,8 @@ from commitlogfs.store.segment import BaseOffset
 
 _STEPS: Final = ("checking", "copying", "verifying")
 _NAMES_SHOWN: Final = 10
+_NOT_KNOWN: Final[dict[str, Any]] = {"damaged": [], "unknown": []}
+"""Answer of a daemon of a former version, which repairs nothing."""
 
 
 def register(app: typer.Typer) -> None:
@@ -76,7 +78,7 @@ def restore(
     target = find_target(which)
     allowed = parse_rate(rate)
     chosen = {segment_offset(name) for name in segments or ()}
-    plan = ask(target, "restore-plan", **({"segments": sorted(chosen)} if chosen else {}))
+    plan = _NOT_KNOWN | ask(target, "restore-plan", **({"segments": sorted(chosen)} if chosen else {}))
     size: int = plan["segment_size"]
     wanted = _wanted(target.name, plan, chosen)
     log = OwnLog(Path(target.status()["mountpoint"]), size, [entry["base_offset"] for entry in plan["damaged"]])

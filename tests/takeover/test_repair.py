@@ -11,7 +11,9 @@ import xxhash
 from support import faults, repairs, scrubs
 from support.checksums import NEWEST, await_checksums, backing
 from support.faults import FaultPlan
+from support.flaky_disks import BadBlocksDisk, flaky_available
 from support.kept import KeptMount
+from support.loop_disks import DiskFarm, LoopDisk
 from support.pools import MIB, PoolMount
 from support.processes import has_ended
 from support.repairs import content, files_aside, files_of, restore, rot, rotten, set_aside
@@ -24,6 +26,7 @@ from commitlogfs.store import layout
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
+with_flaky_disks = pytest.mark.skipif(bool(flaky_available()), reason=flaky_available() or "can be made")
 with_faults = pytest.mark.skipif(bool(faults.why_not()), reason=faults.why_not() or "can be built")
 COUNT = 9
 INDEX = 4
@@ -179,6 +182,29 @@ def test_a_damaged_file_on_a_read_only_disk_stays_where_it_is(
     assert ran.status == 0, ran.err
     eventually(lambda: len(files_aside(pool)) == 1, 20.0)
     require_repaired(pool)
+
+
+@with_flaky_disks
+def test_a_segment_that_its_disk_cannot_read_is_repaired(
+    disk_farm: DiskFarm, keep: Callable[..., KeptMount], workdir: Path
+) -> None:
+    bad = disk_farm.add_of(BadBlocksDisk, "ext4", 64 * MIB)
+    assert isinstance(bad, BadBlocksDisk)
+    kept = keep(disks=[bad.path, disk_farm.add_of(LoopDisk, "ext4", 64 * MIB).path])
+    pool = kept.pool
+    fill(kept)
+    slave = repairs.make_slave(pool, workdir / "slave", range(COUNT))
+    name = pool.path(INDEX).name
+    assert pool.disk_of(INDEX) == 0
+    bad.damage(name, 100 * PAGE, 101 * PAGE)
+    assert scrubs.scrub(pool)[name]["kind"] == "unreadable"
+    assert restore(pool, "--from", slave) == "test: 1 segment repaired (1.0 MiB)\n"
+    assert pool.path(INDEX).read_bytes() == content(pool, INDEX)
+    eventually(lambda: [file["kind"] for file in set_aside(pool)] == ["unreadable"])
+    kept.replace()
+    eventually(lambda: [file["kind"] for file in set_aside(pool)] == ["unreadable"])
+    assert damaged(pool) == {}
+    assert scrubs.scrub(pool) == {}
 
 
 # --- deaths ----------------------------------------------------------------------------------------------
