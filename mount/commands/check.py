@@ -15,6 +15,7 @@ from commitlogfs.console.output import Output
 from commitlogfs.console.units import format_size
 from commitlogfs.mount.commands import options
 from commitlogfs.mount.commands.births import specs_from_list
+from commitlogfs.mount.commands.check_repair import repair
 from commitlogfs.mount.config.model import load_config
 from commitlogfs.mount.linux import mountinfo
 from commitlogfs.mount.linux.probe import probe_mount
@@ -46,16 +47,31 @@ def check(
         ),
     ] = None,
     disks: options.Disks = None,
+    repairs: Annotated[
+        bool,
+        typer.Option(
+            "--repair",
+            help="First do what a mount would do at its start: finish moves and renames, free removed segments.",
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --repair: print what would be done; change nothing.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object with every finding.")] = False,
 ) -> None:
-    """Make the checks of a mount, and show every finding with its remedy. Changes nothing.
+    """Make the checks of a mount, and show every finding with its remedy. Changes nothing without --repair.
 
     Works while the pool is mounted, too. It then also shows what the daemon reports: the state of each disk, and
     alerts.
 
+    With --repair, it first finishes or undoes what a crash has left half done, as the next mount would: for disks
+    that a native broker is to use. It is refused while the pool is mounted, and if a mount would be refused.
+
     EXIT STATUS: 0 no warning; 1 findings; 2 bad options or configuration; 4 the check is not possible: no disk can
-    be opened, or none carries an identity.
+    be opened, or none carries an identity; or --repair is refused.
     """
+    _require_possible(disks, repairs=repairs, dry_run=dry_run)
+    repaired = None
     if disks is not None:
         if which is not None:
             raise UsageError("check: give either a configuration (NAME|FILE) or --disks DISK,DISK,...")
@@ -66,6 +82,7 @@ def check(
         config = load_config(configuration_file(which))
         name, policy = config.name, on_missing(config)
         size = configured_segment_size(config)
+        repaired = repair(config, dry_run=dry_run) if repairs else None
         inspection = inspect_pool(disk_specs(config), size, policy, name, is_thorough=True)
     mountpoint = None if disks is not None else config.mountpoint
     if inspection.daemon is not None:
@@ -76,11 +93,30 @@ def check(
     elif mountpoint is not None and _is_dead(mountpoint):
         inspection = with_dead_mount(inspection, mountpoint)
     if settings.wants_json(as_json):
-        typer.echo(json.dumps(_as_json(inspection), indent=2))
+        done = {} if repaired is None else {"repairs": repaired, "dry_run": dry_run}
+        typer.echo(json.dumps({**_as_json(inspection), **done}, indent=2))
     else:
+        _show_repairs(repaired, name, dry_run=dry_run)
         _show(inspection, name, policy, Output())
     if inspection.worst >= Severity.WARNING or inspection.is_in_trouble:
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _require_possible(disks: str | None, *, repairs: bool, dry_run: bool) -> None:
+    """Raises UsageError for options that do not fit together."""
+    if dry_run and not repairs:
+        raise UsageError("check: --dry-run belongs to --repair; without that, nothing is changed")
+    if repairs and disks is not None:
+        raise UsageError("check: --repair needs a configuration, which shows whether the pool is mounted")
+
+
+def _show_repairs(repaired: list[str] | None, name: str, *, dry_run: bool) -> None:
+    """Nothing if none were asked for."""
+    show = typer.echo if dry_run else settings.say
+    for line in repaired or ():
+        show(line)
+    if repaired == []:
+        settings.say(f"{name}: nothing to repair")
 
 
 def _is_dead(mountpoint: str) -> bool:

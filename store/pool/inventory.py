@@ -270,7 +270,7 @@ def _report_moved(inventory: Inventory, segment: Segment, paths: dict[DiskNumber
             segment.name.decode(),
             f"was moved to {where}, where its copy is complete and verified; this file is not needed any more",
             "nothing to do: the mount removes it while the disk is writable; before a native broker uses the "
-            "disks, mount and unmount the pool once",
+            "disks, run `commitlogfs check --repair`",
         )
     )
 

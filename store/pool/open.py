@@ -17,13 +17,14 @@ from commitlogfs.store.disks.disk import Disk, DiskState, is_read_only
 from commitlogfs.store.disks.identity import NEW_ROOT_MODE, RootAttributes
 from commitlogfs.store.disks.losses import is_accepted
 from commitlogfs.store.disks.membership import DiskNumber, Membership
-from commitlogfs.store.errors import DirectoryError, PoolError
+from commitlogfs.store.errors import DirectoryError, HoldsDataError, PoolError
 from commitlogfs.store.files import durable, remove, safe_open
 from commitlogfs.store.files.attributes import PackedAttributes, unpack
 from commitlogfs.store.files.locks import take_lock
 from commitlogfs.store.files.write_lease import is_open_elsewhere
 from commitlogfs.store.findings import REPAIR_DISK, Finding, FindingCode, Severity
-from commitlogfs.store.moves.mark import read_mark
+from commitlogfs.store.moves.mark import is_repair_of, read_mark, remove_mark, source_of
+from commitlogfs.store.moves.unreadable import find_unreadable
 from commitlogfs.store.pool import leftovers
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.inventory import Inventory, take_inventory
@@ -183,23 +184,24 @@ def require_mountable(pool: Pool, on_missing: OnMissing, *, takes_over: bool = F
         raise PoolRefusedError(relevant, limit, degraded_helps=worst is Severity.REFUSES)
 
 
-def sweep(pool: Pool) -> list[str]:
-    """Clean up for a fresh mount, and return one line for each file. Disk errors are ignored.
+def sweep(pool: Pool, *, dry_run: bool = False) -> list[str]:
+    """Clean up for a fresh mount, and return one line for each file. Disk errors are ignored. A `dry_run` changes
+    nothing.
 
     It frees removed segments that were open when the former mount ended, removes second names that an interrupted
     rename has left, and removes the marks of an unfinished `init` or `adopt`.
     """
     for disk in pool.disks:
-        if disk.state is DiskState.RW:
+        if disk.state is DiskState.RW and not dry_run:
             with contextlib.suppress(OSError):
                 durable.remove_xattr(disk.dirfd, layout.XATTR_BIRTH)
-    return free_retired(pool) + finish_renames(pool)
+    return free_retired(pool, dry_run=dry_run) + finish_renames(pool, dry_run=dry_run)
 
 
-def free_retired(pool: Pool) -> list[str]:
+def free_retired(pool: Pool, *, dry_run: bool = False) -> list[str]:
     """Free removed segments, which were open, of a pool that is not mounted; returns one line for each file. Disks
-    in trouble are left out, disk errors ignored."""
-    done = []
+    in trouble are left out, disk errors ignored. A `dry_run` changes nothing."""
+    done, verb = [], "would free" if dry_run else "freed"
     for disk in pool.disks:
         if disk.state is not DiskState.RW or disk.is_troubled:
             continue
@@ -208,9 +210,11 @@ def free_retired(pool: Pool) -> list[str]:
                 if _is_needed(pool, name, base_offset, attributes):
                     done.append(f"{disk.path}: kept {name.decode()}, which is needed")
                     continue
-                remove.drop_retired(disk.dirfd, name)
-                done.append(f"{disk.path}: freed removed segment {name.decode()}")
-            remove.drop_empty_directory(disk.dirfd)
+                if not dry_run:
+                    remove.drop_retired(disk.dirfd, name)
+                done.append(f"{disk.path}: {verb} removed segment {name.decode()}")
+            if not dry_run:
+                remove.drop_empty_directory(disk.dirfd)
     return done
 
 
@@ -267,14 +271,70 @@ def find_retired(pool: Pool) -> list[Segment]:
     return found
 
 
-def finish_renames(pool: Pool) -> list[str]:
-    """Remove the second names that an interrupted rename has left; returns one line for each file."""
-    done = []
+def finish_renames(pool: Pool, *, dry_run: bool = False) -> list[str]:
+    """Remove the second names that an interrupted rename has left; returns one line for each file. A `dry_run`
+    changes nothing."""
+    done, verb = [], "would finish" if dry_run else "finished"
     for temporary in pool.inventory.stale_temporaries:
         disk = pool.disk_of(temporary)
         with contextlib.suppress(OSError):
-            remove.remove_file(disk.dirfd, temporary.name)
-            done.append(f"{disk.path}: finished the rename of {temporary.name.decode()}")
+            if not dry_run:
+                remove.remove_file(disk.dirfd, temporary.name)
+            done.append(f"{disk.path}: {verb} the rename of {temporary.name.decode()}")
+    return done
+
+
+def finish_moves(pool: Pool, *, dry_run: bool = False) -> list[str]:
+    """Remove the files from which segments were moved, and set aside those that were repaired, where a crash came
+    just before that; returns one line for each file. The pool is not mounted. A file that a process has open stays,
+    and so does one that holds what its copy lacks. Disks in trouble are left out, disk errors ignored. A `dry_run`
+    changes nothing."""
+    done = []
+    for source in pool.inventory.moved:
+        disk, copy = pool.disk_of(source), pool.inventory.catalog.get(source.base_offset)
+        if copy is None or disk.state is not DiskState.RW or disk.is_troubled:
+            continue
+        with contextlib.suppress(OSError):
+            done.append(f"{disk.path}: {_finish_move(pool, source, copy, dry_run=dry_run)}")
+    return done
+
+
+def _finish_move(pool: Pool, source: Segment, copy: Segment, *, dry_run: bool) -> str:
+    """A line for this file. Raises OSError."""
+    disk, where, name = pool.disk_of(source), pool.disk_of(copy), source.name.decode()
+    if _lacks_content(where, copy, disk, source) or is_open_elsewhere(disk.dirfd, source.name):
+        return f"kept {name}, which is needed"
+    damaged = source_of(disk.number, unpack(source.attributes))
+    is_damaged = is_repair_of(where.dirfd, copy.name, copy.ino, damaged)
+    if not dry_run:
+        if is_damaged:
+            remove.retire_file(disk.dirfd, source.name, source.ino, remove.Reason.DAMAGED)
+        else:
+            remove.remove_file(disk.dirfd, source.name, source.ino)
+        remove_mark(where.dirfd, copy.name, copy.ino)
+    if is_damaged:
+        return f"{'would set' if dry_run else 'set'} aside damaged file {name}"
+    return f"{'would remove' if dry_run else 'removed'} former file {name}"
+
+
+def _lacks_content(where: Disk, copy: Segment, disk: Disk, source: Segment) -> bool:
+    """Whether a copy lacks what could not be read of its source, and may be by another attempt."""
+    of_copy = find_unreadable(where.dirfd, [copy.name])
+    of_source = find_unreadable(disk.dirfd, [source.name]) if of_copy else []
+    return [found.ranges for _, found in of_copy] != [found.ranges for _, found in of_source]
+
+
+def remove_leftovers(pool: Pool, *, dry_run: bool = False) -> list[str]:
+    """Remove the empty files of segments that are elsewhere; returns one line for each file. The pool is not
+    mounted. Disks in trouble are left out, disk errors ignored. A `dry_run` changes nothing."""
+    done, verb = [], "would remove" if dry_run else "removed"
+    for leftover in pool.inventory.leftovers:
+        disk, name = pool.disk_of(leftover), leftover.name
+        if disk.state is not DiskState.RW or disk.is_troubled:
+            continue
+        with contextlib.suppress(OSError, HoldsDataError):
+            if dry_run or leftovers.remove_leftover(disk.dirfd, name, leftover.ino) is not None:
+                done.append(f"{disk.path}: {verb} empty file {name.decode()}")
     return done
 
 

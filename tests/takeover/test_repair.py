@@ -184,6 +184,19 @@ def test_a_damaged_file_on_a_read_only_disk_stays_where_it_is(
     require_repaired(pool)
 
 
+def test_disks_of_a_mount_without_daemon_are_not_repaired_offline(filled: KeptMount, slave: Path) -> None:
+    """Its users may have files open that have left the log."""
+    pool = filled.pool
+    with mapped(pool, INDEX) as mapping:
+        repair(pool, slave)
+        filled.kill()
+        ran = pool.cli("check", pool.config, "--repair")
+        assert (ran.status, "test: is mounted, and its daemon repairs the pool" in ran.err) == (4, True)
+        filled.go_on()
+        assert mapping[PAGE:] == content(pool, INDEX)[PAGE:]
+    require_repaired(pool)
+
+
 @with_flaky_disks
 def test_a_segment_that_its_disk_cannot_read_is_repaired(
     disk_farm: DiskFarm, keep: Callable[..., KeptMount], workdir: Path
