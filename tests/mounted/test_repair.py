@@ -17,6 +17,7 @@ from support.scrubs import damaged, records_of, scrub
 from support.waiting import eventually
 
 from commitlogfs.store import layout
+from commitlogfs.store.scrub.verdict import Kind, format_verdict, whole_verdict
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
@@ -238,6 +239,31 @@ def test_without_a_checksum_the_sound_parts_decide(filled: PoolMount, slave: Pat
     out = restore(pool, "--from", slave, status=1)
     assert "differs from the segment outside of the known damage" in out
     assert damaged(pool).keys() == {pool.path(INDEX).name}
+
+
+def test_what_no_copy_can_repair_is_named(make_pool: Callable[..., PoolMount], workdir: Path) -> None:
+    """A disk that has lost writes, and a segment to which a broker may write."""
+    pool = make_pool(2)
+    pool.start()
+    scrubs.fill(pool, range(6))
+    await_checksums(pool, 6 - NEWEST)
+    pool.stop()
+    lost, newest = backing(pool, 1), backing(pool, 5)
+    for path, kind in ((lost, Kind.WRITE_LOST), (newest, Kind.ROTTED)):
+        os.setxattr(path, layout.XATTR_VERDICT, format_verdict(whole_verdict(kind, MIB, 1_800_000_000)))
+    pool.start()
+    slave = repairs.make_slave(pool, workdir / "slave", range(6))
+    for options in (["--dry-run"], []):
+        answer = json.loads(restore(pool, "--from", slave, "--json", *options, status=1))
+        reasons = {one["segment"]: one["failures"] for one in answer["damaged"]}
+        assert reasons.keys() == {lost.name, newest.name}
+        assert "memory may show what its disk lacks" in reasons[lost.name][0]
+        assert "it is among the newest 3 of the log" in reasons[newest.name][0]
+        assert answer["repaired"] == []
+    out = restore(pool, "--from", slave, status=1)
+    assert f"{lost.name}: cannot be repaired by a copy: memory may show" in out
+    assert "name other places" not in out
+    assert len(damaged(pool)) == 2
 
 
 def test_no_copy_goes_to_the_disk_of_the_damaged_file(make_pool: Callable[..., PoolMount], workdir: Path) -> None:

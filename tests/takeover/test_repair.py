@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,12 +11,14 @@ import pytest
 import xxhash
 from support import faults, repairs, scrubs
 from support.checksums import NEWEST, await_checksums, backing
+from support.command_line import COMMAND
 from support.faults import FaultPlan
 from support.flaky_disks import BadBlocksDisk, flaky_available
 from support.kept import KeptMount
 from support.loop_disks import DiskFarm, LoopDisk
 from support.pools import MIB, PoolMount
 from support.processes import has_ended
+from support.records import make_sealed
 from support.repairs import content, files_aside, files_of, restore, rot, rotten, set_aside
 from support.scrubs import damaged
 from support.waiting import eventually
@@ -220,13 +223,66 @@ def test_a_segment_that_its_disk_cannot_read_is_repaired(
     assert scrubs.scrub(pool) == {}
 
 
+# --- the log changes during a repair ---------------------------------------------------------------------
+
+
+@contextmanager
+def slow_restore(pool: PoolMount, slave: Path) -> Iterator[subprocess.Popen[str]]:
+    """A restore that takes seconds for a segment, with its copy begun."""
+    command = [*COMMAND, "restore", pool.name, "--from", str(slave), "--rate", "256KiB"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **pool.env}
+    ) as process:
+        try:
+            eventually(lambda: pool.status()["moves"]["current"] is not None)
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_segment_that_expires_during_its_repair_stays_away(filled: KeptMount, slave: Path) -> None:
+    pool = filled.pool
+    rot(pool, 0)
+    with slow_restore(pool, slave) as command:
+        pool.path(0).unlink()
+        out, _ = command.communicate(timeout=20)
+    assert (command.returncode, "is not known to be damaged any more" in out) == (1, True)
+    assert sorted(os.listdir(pool.mountpoint)) == [pool.path(index).name for index in range(1, COUNT)]
+    assert (files_of(pool, 0), files_aside(pool)) == ([], [])
+
+
+def test_a_segment_that_is_written_to_during_its_repair_stays(filled: KeptMount, slave: Path) -> None:
+    pool = filled.pool
+    rot(pool, INDEX)
+    with mapped(pool, INDEX) as mapping, slow_restore(pool, slave) as command:
+        mapping[2 * PAGE : 2 * PAGE + 4] = b"late"
+        mapping.flush()
+        out, _ = command.communicate(timeout=20)
+        assert command.returncode == 1, out
+        assert mapping[2 * PAGE : 2 * PAGE + 4] == b"late"
+    assert pool.path(INDEX).read_bytes()[2 * PAGE : 2 * PAGE + 4] == b"late"
+    assert len(files_of(pool, INDEX)) == 1
+    assert files_aside(pool) == []
+
+
+def test_the_daemon_itself_compares_the_checksum(filled: KeptMount, workdir: Path) -> None:
+    pool = filled.pool
+    rot(pool, INDEX)
+    other = workdir / "other"
+    other.write_bytes(make_sealed(INDEX * MIB, MIB, store_ms=1_700_000_000_999))
+    hand_in(pool, other, INDEX)
+    eventually(lambda: pool.ask("restore-state", base_offset=INDEX * MIB, repairs=True)["state"] == "failed")
+    reason = pool.ask("restore-state", base_offset=INDEX * MIB, repairs=True)["reason"]
+    assert "the copy has another checksum than the segment had when it was sealed" in reason
+    assert damaged(pool).keys() == {pool.path(INDEX).name}
+
+
 # --- deaths ----------------------------------------------------------------------------------------------
 
 
-def hand_in(pool: PoolMount, slave: Path, index: int) -> None:
-    """Give a right copy to the daemon, as the command does, but without its patience for the next daemon."""
-    right = content(pool, index)
-    fd = os.open(slave / pool.path(index).name, os.O_RDONLY)
+def hand_in(pool: PoolMount, path: Path, index: int) -> None:
+    """Give a copy to the daemon, as the command does, but without its checks and its patience."""
+    fd = os.open(path, os.O_RDONLY)
     try:
         control_socket.ask_with(
             pool.socket,
@@ -234,7 +290,7 @@ def hand_in(pool: PoolMount, slave: Path, index: int) -> None:
             [fd],
             base_offset=index * MIB,
             mtime_ns=1,
-            xxh3=xxhash.xxh3_128(right).hexdigest(),
+            xxh3=xxhash.xxh3_128(path.read_bytes()).hexdigest(),
             token="",
             repairs=True,
         )
@@ -287,7 +343,7 @@ def test_the_daemon_dies_at_each_step(
         try:
             victim = kept.newest_daemon()
             plan.die_at(victim, step)
-            hand_in(pool, slave, INDEX)
+            hand_in(pool, slave / name, INDEX)
             eventually(lambda victim=victim: is_over(pool, victim), 20.0)
             has_died = plan.disarm() >= step
             if has_died:
