@@ -160,6 +160,7 @@ def test_a_removed_segment_that_is_still_open_holds_its_disk(kept: KeptMount) ->
         "segments": 0,
         "held": 0,
         "left_behind": 0,
+        "set_aside": 0,
         "other_files": 1,
         "users": [{"pid": os.getpid(), "command": "python", "files": 1}],
         "safe": False,
