@@ -17,14 +17,18 @@ T = TypeVar("T")
 
 _WATCH_INTERVAL_S: Final = 0.2
 _STATE_INTERVAL_S: Final = 0.1
+_LONGEST_COST_S: Final = 5.0
+"""A disk that takes longer for a chunk hangs, and does not work meanwhile; it would rest for hours afterwards."""
 
 
 @dataclass(slots=True)
 class PacedJob:
-    """One piece of work. The event loop sets the flags, the thread of the disk follows them."""
+    """One piece of work. The event loop sets the flags, and the thread of the disk follows them."""
 
     stopped: threading.Event = field(default_factory=threading.Event)
     is_paused: bool = False
+    is_resting: bool = False
+    """Set by the thread: whether it waits for the rate, or for the end of a pause, and not for the disk."""
     sharing: int = 1
     """Number of disks on which such work is done: they share the processors."""
 
@@ -47,6 +51,7 @@ class Pace:
                 self._rate = self.rate
                 self._throttle.forget()
             pause_s = _STATE_INTERVAL_S if job.is_paused else self._throttle.pause_s(time.monotonic())
+            job.is_resting = pause_s > 0
             if not pause_s:
                 return True
             job.stopped.wait(pause_s)
@@ -56,7 +61,7 @@ class Pace:
         """`count` bytes were read since `began_s`, for which a processor has worked `processor_s`."""
         ended_s = time.monotonic()
         # The disks work side by side, but they share the processors.
-        cost_s = max(ended_s - began_s, processor_s * job.sharing)
+        cost_s = min(max(ended_s - began_s, processor_s * job.sharing), _LONGEST_COST_S)
         if self._load.is_due(ended_s):
             self._load.busy([os.fstat(self._disk.dirfd).st_dev], ended_s)
         self._throttle.record(self._rate, count, ended_s - cost_s, ended_s, self._load.latest)

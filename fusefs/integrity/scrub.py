@@ -4,13 +4,16 @@ One run goes over all disks side by side, on each from the oldest segment to the
 began. Each disk records the run and its position after every segment, so a daemon that starts continues it, and
 reads at most one segment of each disk again. Segments that are moved meanwhile may be left out: a move reads and
 compares them itself.
+
+A disk that cannot be read is given up for the run after some time (store/scrub/patience.py), so the run ends, and
+the next one tries it again. Each disk counts the segments that were not read; a run without any is a complete one.
 """
 
 import errno
 import logging
 import math
 import time
-from collections import deque
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -19,7 +22,7 @@ from typing import Final
 
 import trio
 
-from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads, SingleCalls
 from commitlogfs.fusefs.integrity.paced_work import Pace, PacedJob, run_watched
 from commitlogfs.fusefs.integrity.verdicts import Verdicts
 from commitlogfs.fusefs.kernel.observer import Observer
@@ -32,8 +35,11 @@ from commitlogfs.store.moves.throttle import chunk_bytes
 from commitlogfs.store.moves.unreadable import MEDIUM_ERRORS
 from commitlogfs.store.pool.catalog import NEWEST_KEPT, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.scrub.estimate import RateEstimate
+from commitlogfs.store.scrub.patience import Patience
 from commitlogfs.store.scrub.progress import (
     ATTRIBUTE_BYTES,
+    MOST_ORDERS,
     NOTHING,
     Command,
     Progress,
@@ -56,9 +62,6 @@ RETRY_S: Final = 60.0
 """Time until a disk that could not be read is tried again."""
 RECORD_PATIENCE_S: Final = 2.0
 """How long an order waits until the disks have recorded it."""
-RATE_WINDOW_S: Final = 600.0
-"""The rate is that of this time: it changes with the load of the machine."""
-_SAMPLE_INTERVAL_S: Final = 5.0
 _ATTEMPTS: Final = 3
 """Reads of a segment that is changed meanwhile, such as by the record of its checksum."""
 _COMPARED: Final = 8
@@ -86,6 +89,8 @@ class _Outcome(Enum):
     DONE = auto()
     STOPPED = auto()
     """It is read again from the beginning."""
+    NOT_READ = auto()
+    """Others on the disk can be read, and this one cannot, but for no fault of the medium."""
     UNREADABLE_DISK = auto()
 
 
@@ -99,14 +104,10 @@ class DiskFigures:
     """0 if it is not known yet."""
     segment: Segment | None
     """The one that is read now."""
+    eta_s: float | None
+    """Time left, hours outside of the window included; None if it is not known yet."""
     waits_for: str
     """Why it does not continue at this moment; empty if it does, or has ended."""
-
-    @property
-    def eta_s(self) -> float | None:
-        if not self.left_bytes:
-            return 0.0
-        return self.left_bytes / self.bytes_per_second if self.bytes_per_second else None
 
 
 class _Worker:
@@ -124,8 +125,10 @@ class _Worker:
         """The segments that are left, in descending order."""
         self.job: _Job | None = None
         self.waits_for = ""
-        self.samples: deque[tuple[float, int]] = deque([(0.0, 0)])
-        """(active_s, read bytes), the oldest first."""
+        self.estimate = RateEstimate()
+        self.patience = Patience()
+        self.attempt: trio.CancelScope | None = None
+        """Scope of the step under way."""
         self.changed = trio.Event()
         self.saving = trio.Lock()
         self.working_since_s: float | None = None
@@ -145,7 +148,7 @@ class _Worker:
         return self._check(job)
 
     def _check(self, job: _Job) -> Evidence | None:
-        segment = job.segment
+        segment, pace = job.segment, self.pace
         reader = SegmentReader(self.disk.dirfd, segment.name, segment.ino, segment.base_offset)
         try:
             processor_s = time.thread_time()
@@ -156,11 +159,11 @@ class _Worker:
                 if done:
                     job.read_bytes += done
                     job.done_bytes += done if is_first else 0
-                    self.pace.record(job, done, time.monotonic() - seconds, time.thread_time() - processor_s)
-                if not self.pace.may_continue(job):
+                    pace.record(job, done, time.monotonic() - seconds, time.thread_time() - processor_s)
+                if not pace.may_continue(job):
                     raise _StoppedError
                 processor_s = time.thread_time()
-                return chunk_bytes(self.pace.rate, CHUNK_BYTES)
+                return chunk_bytes(pace.rate, CHUNK_BYTES)
 
             follows_chain = self.progress.run.follows_chains or not reader.has_checksum
             try:
@@ -183,33 +186,33 @@ class _Worker:
             reader.close()
 
     def restart(self, progress: Progress) -> None:
-        """From now on, the rate is that of this progress."""
+        """Continue from this progress. After a change of the rate, the rate until now says nothing."""
         self.progress, self.active_s = progress, float(progress.active_s)
-        self.samples.clear()
-        self.samples.append((self.active_s, progress.read_bytes))
+        self.estimate = RateEstimate()
+        if progress.run.sequence:
+            self.restart_estimate()
+
+    def restart_estimate(self) -> None:
+        """From now on, another rate counts."""
+        self.estimate = RateEstimate(self._active_now_s(), self.read_bytes())
 
     def advance(self, progress: Progress, elapsed_s: float) -> None:
         """A segment is done."""
         self.active_s += elapsed_s
         self.progress = replace(progress, active_s=round(self.active_s))
-        if self.samples[-1][0] + _SAMPLE_INTERVAL_S <= self.active_s:
-            self.samples.append((self.active_s, progress.read_bytes))
-        while len(self.samples) > 1 and self.samples[1][0] < self.active_s - RATE_WINDOW_S:
-            self.samples.popleft()
+        self.estimate.record(self.active_s, progress.read_bytes)
 
     def read_bytes(self) -> int:
         """Bytes of the run that are done, those of the segment at hand included."""
         return self.progress.read_bytes + (0 if self.job is None else self.job.done_bytes)
 
     def bytes_per_second(self) -> float:
-        active_s, (first_s, first_bytes) = self.active_s, self.samples[0]
-        if self.working_since_s is not None:
-            active_s += time.monotonic() - self.working_since_s
-        if active_s - first_s < CHECK_INTERVAL_S:  # not long enough since this daemon has started
-            first_s, first_bytes = 0.0, 0
-        measured = (self.read_bytes() - first_bytes) / (active_s - first_s) if active_s > first_s else 0.0
+        measured = self.estimate.bytes_per_second(self._active_now_s(), self.read_bytes())
         rate = self.progress.run.rate
         return min(measured, float(rate)) if rate else measured
+
+    def _active_now_s(self) -> float:
+        return self.active_s + (0.0 if self.working_since_s is None else time.monotonic() - self.working_since_s)
 
 
 class Scrub:
@@ -234,6 +237,7 @@ class Scrub:
         self.rules = rules
         self._clock = clock
         self._workers = {number: _Worker(disk) for number, disk in commitlog.disks.items()}
+        self._reads = SingleCalls(threads)
         self.latest = NOTHING.run
         """The present run, or the latest one."""
 
@@ -243,6 +247,7 @@ class Scrub:
             for worker in self._workers.values():
                 nursery.start_soon(self._run_for, worker)
             nursery.start_soon(self._follow_schedule)
+            nursery.start_soon(self._watch_patience)
 
     # --- state ---------------------------------------------------------------------------------------
 
@@ -286,18 +291,33 @@ class Scrub:
         return {number: self._figures(worker) for number, worker in self._workers.items()}
 
     def _figures(self, worker: _Worker) -> DiskFigures:
-        job, size = worker.job, self._commitlog.segment_size
-        left = len(worker.to_read) * size
-        if job is not None:
-            left += max(0, job.segment.size - job.done_bytes)
+        job, rate = worker.job, worker.bytes_per_second()
         is_ended = not self.is_active or worker.progress.ended_s > 0
+        left = 0 if is_ended else self._left_bytes(worker)
+        eta_s = None if left and not rate else left / rate if left else 0.0
+        if eta_s and self.latest.is_scheduled:
+            eta_s = self.rules.elapsed_s(self._clock(), eta_s)
         return DiskFigures(
             replace(worker.progress, read_bytes=worker.read_bytes()),
-            0 if is_ended else left,
-            worker.bytes_per_second(),
+            left,
+            rate,
             None if job is None else job.segment,
+            eta_s,
             "" if is_ended else worker.waits_for,
         )
+
+    def _left_bytes(self, worker: _Worker) -> int:
+        """Without segments that have expired before they were read."""
+        first, job = self._commitlog.catalog.first, worker.job
+        begin = 0 if first is None else first.base_offset
+        count = bisect_right(worker.to_read, -begin, key=lambda base: -base)
+        left = 0 if job is None else max(0, job.segment.size - job.done_bytes)
+        return left + count * self._commitlog.segment_size
+
+    def unread(self) -> dict[DiskNumber, int]:
+        """Number of segments that the present or latest run has not read, of each disk that has such."""
+        found = {number: worker.progress.unread for number, worker in self._workers.items()}
+        return {number: count for number, count in found.items() if count}
 
     def settled_bytes(self) -> int:
         """Bytes that a run that begins now would read."""
@@ -317,14 +337,30 @@ class Scrub:
         log_event(log, logging.INFO, "scrub_began", rate=rate or None, scheduled=is_scheduled)
         return await self._order(run)
 
-    async def change(self, command: Command, rate: int) -> list[str]:
-        """Give an order to the run that is under way, with its rate from now on; as `begin`. Raises PoolError if
-        there is none."""
+    async def change(self, command: Command, rate: int, *, by_hand: bool = False) -> list[str]:
+        """Give an order to the run that is under way, with its rate from now on; as `begin`. One `by_hand` ends the
+        schedule's window for it. Raises PoolError if there is none."""
         if not self.is_active:
             raise PoolError("no scrub is under way")
-        run = replace(self.latest, sequence=self.latest.sequence + 1, command=command, rate=rate)
+        sequence = self.latest.sequence + 1
+        if sequence >= MOST_ORDERS and command is not Command.CANCEL:
+            raise PoolError("this scrub has had too many orders; `scrub cancel` it, and start another one")
+        run = replace(
+            self.latest,
+            sequence=sequence,
+            command=command,
+            rate=rate,
+            is_scheduled=self.latest.is_scheduled and not by_hand,
+        )
         events = {Command.RUN: "resumed", Command.PAUSE: "paused", Command.CANCEL: "cancelled"}
-        log_event(log, logging.INFO, "scrub_ordered", command=events[command], rate=rate or None)
+        log_event(
+            log,
+            logging.INFO,
+            "scrub_ordered",
+            command=events[command],
+            rate=rate or None,
+            scheduled=run.is_scheduled,
+        )
         return await self._order(run)
 
     async def _order(self, run: Run) -> list[str]:
@@ -361,6 +397,8 @@ class Scrub:
             self._list_segments(worker)
         else:
             worker.progress = replace(former, run=run)
+            if run.rate != former.run.rate:
+                worker.restart_estimate()
         if run.command is Command.CANCEL and not worker.progress.ended_s:
             worker.progress = replace(worker.progress, ended_s=round(self._clock()))
         worker.changed.set()
@@ -407,7 +445,9 @@ class Scrub:
             worker.waits_for = self._obstacle(worker)
             pause_s = CHECK_INTERVAL_S
             if not worker.waits_for and self.is_active and not worker.progress.ended_s:
-                pause_s = await self._step(worker)
+                with trio.CancelScope() as worker.attempt:
+                    pause_s = await self._step(worker)
+                worker.attempt = None
             if worker.recorded != worker.progress:
                 await self._save(worker)
             with trio.move_on_after(pause_s):
@@ -423,10 +463,19 @@ class Scrub:
         except OSError as error:
             log_event(log, logging.WARNING, "scrub_failed", disk=worker.disk.path, reason=str(error))
             found = NOTHING
+        run = worker.progress.run
+        if run.begun_s and run.order >= found.run.order:  # it was given up, and takes part in a run already
+            worker.recorded = found
+            worker.progress = replace(worker.progress, completed_s=found.completed_s)
+            return
         if found == NOTHING and self.rules.every_s:
             found = replace(NOTHING, ended_s=round(self._clock()))
         else:
             worker.recorded = found
+        self._settle(worker, found)
+
+    def _settle(self, worker: _Worker, found: Progress) -> None:
+        """From now on, the disk takes part."""
         worker.restart(found)
         worker.loaded.set()
         self._list_segments(worker)
@@ -435,20 +484,33 @@ class Scrub:
     def _obstacle(self, worker: _Worker) -> str:
         """Why a disk is not read now; empty if it is."""
         disk = worker.disk
+        if rest := self._rest():
+            return rest
+        if trouble := self._trouble(worker):
+            return trouble
+        return "a move" if self._gives_way(disk.number) else ""
+
+    def _rest(self) -> str:
+        """Why no disk is to be read now."""
         if self.latest.command is Command.PAUSE:
             return "paused"
-        if self.latest.is_scheduled and not self.rules.is_open(self._clock()):
-            return "outside of its window"
+        is_closed = self.latest.is_scheduled and not self.rules.is_open(self._clock())
+        return "outside of its window" if is_closed else ""
+
+    def _trouble(self, worker: _Worker) -> str:
+        """Why a disk cannot be read now."""
+        disk = worker.disk
         is_unread = disk.is_unreadable or disk.unreadable_since_s is not None
         if disk.is_unresponsive or is_unread or (disk.is_failing and not disk.is_read_only):
             return disk.last_error or "does not answer, or cannot be read"
-        return "a move" if self._gives_way(disk.number) else ""
+        hangs = worker.job is None and self._reads.is_under_way(disk.number)
+        return "has not answered an earlier read" if hangs else ""
 
     async def _step(self, worker: _Worker) -> float:
         """Check one segment, or end the run on a disk. Returns the seconds until the next step."""
         segment = self._next_segment(worker)
         if segment is None:
-            await self._end_on(worker)
+            self._end_on(worker)
             return CHECK_INTERVAL_S
         worker.working_since_s = time.monotonic()
         begun_s = self.latest.begun_s
@@ -460,13 +522,15 @@ class Scrub:
             worker.job = None
         if begun_s != self.latest.begun_s:
             return 0.0  # it was cancelled, and another run has begun
-        if outcome is not _Outcome.DONE:
+        if outcome in (_Outcome.STOPPED, _Outcome.UNREADABLE_DISK):
             worker.to_read.append(segment.base_offset)
             return RETRY_S if outcome is _Outcome.UNREADABLE_DISK else 0.0
+        is_read = outcome is _Outcome.DONE
         progress = replace(
             worker.progress,
             position=BaseOffset(segment.base_offset + self._commitlog.segment_size),
-            read_bytes=worker.progress.read_bytes + segment.size,
+            read_bytes=worker.progress.read_bytes + (segment.size if is_read else 0),
+            unread=worker.progress.unread + (not is_read),
         )
         worker.advance(progress, elapsed_s)
         return 0.0
@@ -483,13 +547,59 @@ class Scrub:
     def _may_read(self, segment: Segment) -> bool:
         return self._commitlog.catalog.is_settled(segment) and not self._is_written_to(segment)
 
-    async def _end_on(self, worker: _Worker) -> None:
-        now_s = round(self._clock())
-        worker.progress = replace(worker.progress, ended_s=now_s, completed_s=now_s)
+    def _end_on(self, worker: _Worker) -> None:
+        now_s, progress = round(self._clock()), worker.progress
+        completed_s = progress.completed_s if progress.unread else now_s
+        worker.progress = replace(progress, ended_s=now_s, completed_s=completed_s)
         if not self.is_active:
             damaged = len(self._verdicts.present())
             read = sum(one.progress.read_bytes for one in self._workers.values())
-            log_event(log, logging.INFO, "scrubbed", bytes=read, damaged=damaged)
+            unread = sum(self.unread().values())
+            log_event(log, logging.INFO, "scrubbed", bytes=read, damaged=damaged, unread=unread or None)
+
+    # --- disks that cannot be read -------------------------------------------------------------------
+
+    async def _watch_patience(self) -> None:
+        while True:
+            await trio.sleep(CHECK_INTERVAL_S)
+            for worker in self._workers.values():
+                read, is_idle = worker.read_bytes(), self._is_idle(worker)
+                if worker.patience.is_over(time.monotonic(), worker.progress, read, is_idle=is_idle):
+                    self._give_up(worker)
+
+    def _is_idle(self, worker: _Worker) -> bool:
+        """Whether a disk has nothing to read, or is not to be read now."""
+        if not worker.loaded.is_set():
+            return False
+        if not self.is_active or worker.progress.ended_s or self._rest():
+            return True
+        if self._trouble(worker):
+            return False
+        return self._gives_way(worker.disk.number) or (worker.job is not None and worker.job.is_resting)
+
+    def _give_up(self, worker: _Worker) -> None:
+        """The run ends on a disk that cannot be read; or, at the start of the daemon, nobody waits any longer for
+        what it records."""
+        worker.patience = Patience()
+        if not worker.loaded.is_set():
+            reason = "it has not answered how far the scrub is"
+            log_event(log, logging.WARNING, "scrub_given_up", disk=worker.disk.path, reason=reason)
+            self._settle(worker, NOTHING)
+            return
+        bases = set(worker.to_read) | (set() if worker.job is None else {worker.job.segment.base_offset})
+        catalog, number = self._commitlog.catalog, worker.disk.number
+        segments = [segment for base in bases if (segment := catalog.get(base)) and segment.disk == number]
+        reason = self._trouble(worker) or "does not answer, or cannot be read"
+        log_event(
+            log, logging.WARNING, "scrub_given_up", disk=worker.disk.path, segments=len(segments), reason=reason
+        )
+        worker.progress = replace(worker.progress, unread=worker.progress.unread + len(segments))
+        worker.to_read.clear()
+        if worker.attempt is not None:
+            worker.attempt.cancel()
+        worker.pace = Pace(worker.disk)  # a thread that is left behind keeps the former one
+        self._end_on(worker)
+        worker.changed.set()
 
     async def _check(self, worker: _Worker, segment: Segment) -> _Outcome:
         worker.job = job = _Job(segment=segment)
@@ -504,7 +614,7 @@ class Scrub:
 
         try:
             check = partial(worker.check, job)
-            call = partial(self._threads.run_within, worker.disk.number, math.inf, check)
+            call = partial(self._reads.run_within, worker.disk.number, math.inf, check)
             evidence = await run_watched(call, watch)
         except _StoppedError:
             return _Outcome.STOPPED
@@ -529,23 +639,22 @@ class Scrub:
     async def _record_failure(
         self, worker: _Worker, segment: Segment, error: SegmentUnreadableError | OSError
     ) -> _Outcome:
-        """A segment cannot be read. That is a verdict if others on the disk can."""
+        """A segment cannot be read. That is a verdict if others on the disk can, and the medium is to blame."""
         disk = worker.disk
         if not self._may_read(segment):
             return _Outcome.DONE  # it was removed meanwhile
         log_event(log, logging.WARNING, "scrub_failed", segment=segment.name, disk=disk.path, reason=str(error))
-        if isinstance(error, OSError):
-            if isinstance(translate(disk.path, error), DiskError):
-                self._observer.disk_error(disk.path, "scrub", errno.errorcode.get(error.errno or 0, "EIO"))
-            if error.errno in (errno.ENOENT, errno.ELOOP):
-                return _Outcome.DONE  # it is not the segment's file any more
-            if error.errno not in MEDIUM_ERRORS:
-                return _Outcome.UNREADABLE_DISK
+        if isinstance(error, OSError) and isinstance(translate(disk.path, error), DiskError):
+            self._observer.disk_error(disk.path, "scrub", errno.errorcode.get(error.errno or 0, "EIO"))
         others = [other.name for other in self._commitlog.catalog.on_disk(disk.number) if other is not segment]
         compared = others[:: max(1, len(others) // _COMPARED)]
         readable = partial(is_any_readable, disk.dirfd, compared)
-        if not await self._threads.run_within(disk.number, math.inf, readable):
+        if not await self._reads.run_within(disk.number, math.inf, readable):
             return _Outcome.UNREADABLE_DISK
+        if not self._may_read(segment):
+            return _Outcome.DONE
+        if isinstance(error, OSError) and error.errno not in MEDIUM_ERRORS:
+            return _Outcome.NOT_READ
         self._record(segment, whole_verdict(Kind.UNREADABLE, segment.size, round(self._clock())))
         return _Outcome.DONE
 

@@ -23,6 +23,7 @@ from commitlogfs.mount.views.scrub_text import (
     describe_file_aside,
     describe_scrub,
     describe_start,
+    describe_unread,
 )
 
 _POLL_S: Final = 0.2
@@ -59,13 +60,17 @@ def start(
 ) -> None:
     """Read all sealed segments from the disks, each disk by itself, and compare them with their checksums.
 
+    A disk that cannot be read for half an hour is given up: the scrub ends without it, and the next one tries it
+    again.
+
     It gives way to moves, and reads past the page cache. It is recorded on the disks and continues after a kill or
     a restart. A damaged segment is examined message by message; `scrub status` shows what was found, until `scrub
-    clear`. The newest three segments of the log are not read. Repeated, the command changes the rate.
+    clear`. The newest three segments of the log are not read. Repeated, the command changes the rate; a
+    scheduled scrub continues at once as one by hand, outside of its window, too.
 
-    EXIT STATUS: 0 begun; with --wait: ended, and no segment is damaged; 1 with --wait: some are damaged, or it was
-    cancelled; 2 no such mount, or a wrong --rate; 3 no daemon answers; 4 refused: one is paused, or a disk has not
-    answered yet.
+    EXIT STATUS: 0 begun; with --wait: ended, and no segment is damaged; 1 with --wait: some are damaged, or could
+    not be read, or it was cancelled; 2 no such mount, or a wrong --rate; 3 no daemon answers; 4 refused: one is
+    paused, or a disk has not answered yet.
     """
     target, allowed = find_target(which), parse_rate(rate)
     answer = ask(target, "scrub-start", rate=allowed, messages=messages, dry_run=dry_run)
@@ -239,7 +244,7 @@ def _wait(target: Target) -> None:
 
 
 def _report_end(target: Target, *, is_quiet: bool) -> None:
-    """Raises Exit if segments are damaged, AbsentError if the scrub was cancelled."""
+    """Raises Exit if segments are damaged, or were not read, AbsentError if the scrub was cancelled."""
     scrub = _scrub_of(target)
     if scrub["state"] == "cancelled":
         raise AbsentError(f"{target.name}: the scrub was cancelled; `scrub start` begins another one")
@@ -247,5 +252,8 @@ def _report_end(target: Target, *, is_quiet: bool) -> None:
         count = len(scrub["damaged"])
         found = f"{count_of(count, 'segment')} damaged; see `scrub status`" if count else "no segment is damaged"
         settings.say(f"{target.name}: the scrub has ended: {found}")
-    if scrub["damaged"]:
+    unread = describe_unread(scrub)
+    if unread and not is_quiet:
+        typer.echo(f"{target.name}: {unread}; repair the disk, and repeat the command", err=True)
+    if scrub["damaged"] or unread:
         raise typer.Exit(ExitCode.FINDINGS)

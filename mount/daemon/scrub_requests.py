@@ -35,7 +35,7 @@ class _Requests:
         self._scrub = operations.scrub
 
     async def start(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Repeated for a scrub under way, it changes the rate."""
+        """Repeated for a scrub under way, it changes the rate. A scheduled one is one by hand from then on."""
         scrub, follows_chains = self._scrub, bool(request.get("messages"))
         await self._require_known()
         was_active, dry_run = scrub.is_active, bool(request.get("dry_run"))
@@ -44,15 +44,17 @@ class _Requests:
             raise PoolError("a scrub without --messages is under way; wait for its end, or `scrub cancel` it")
         if was_active and scrub.latest.command is Command.PAUSE:
             raise PoolError("the scrub is paused; `scrub resume` continues it")
-        changed = not was_active or scrub.latest.rate != rate
+        was_scheduled = was_active and scrub.latest.is_scheduled
+        changed = not was_active or was_scheduled or scrub.latest.rate != rate
         whole, lagging = scrub.settled_bytes(), list[str]()
         if changed and not dry_run:
             if was_active:
-                lagging = await scrub.change(Command.RUN, rate)
+                lagging = await scrub.change(Command.RUN, rate, by_hand=True)
             else:
                 lagging = await scrub.begin(rate, follows_chains=follows_chains)
         return {
             "running": was_active,
+            "was_scheduled": was_scheduled,
             "changed": changed,
             "rate": rate or None,
             "bytes": whole,

@@ -279,6 +279,10 @@ class ScrubCollector(Collector):
         for number, figures in scrub.figures().items():
             remaining.add_metric([pool, self._commitlog.disks[number].path], figures.left_bytes)
         yield remaining
+        unread = _gauge("scrub_unread_segments", "Segments that the present or latest scrub has not read", "disk")
+        for number, figures in scrub.figures().items():
+            unread.add_metric([pool, self._commitlog.disks[number].path], figures.progress.unread)
+        yield unread
         yield _single("scrub_running", "1 while a scrub is under way, or paused", pool, float(scrub.is_active))
         yield _single(
             "scrub_completed_timestamp_seconds",

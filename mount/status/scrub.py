@@ -63,6 +63,7 @@ def _disk_report(disk: Disk, figures: DiskFigures) -> dict[str, Any]:
         "eta_seconds": figures.eta_s,
         "waits_for": figures.waits_for or None,
         "ended": figures.progress.ended_s > 0,
+        "unread": figures.progress.unread,
         "completed": figures.progress.completed_s or None,
     }
 

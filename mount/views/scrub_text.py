@@ -50,8 +50,13 @@ def describe_start(answer: dict[str, Any], *, dry_run: bool) -> str:
     """Result of a start, or of its dry run."""
     limit = _limit(answer["rate"])
     if answer["running"]:
+        if not answer["changed"]:
+            return "the scrub is under way already"
         verb = "would read" if dry_run else "now reads"
-        return f"the scrub {verb} {limit}" if answer["changed"] else "the scrub is under way already"
+        by_hand = (
+            ", outside of its window, too: it is one by hand from now on" if answer.get("was_scheduled") else ""
+        )
+        return f"the scrub {verb} {limit}{by_hand}"
     size = f"{count_of(answer['segments'], 'segment')} ({approximate_size(answer['bytes'])})"
     verb = "would read" if dry_run else "reads"
     return f"the scrub {verb} {size}, {limit}"
@@ -74,13 +79,21 @@ def describe_damaged(damaged: dict[str, Any]) -> list[str]:
     return lines
 
 
+def describe_unread(scrub: dict[str, Any]) -> str:
+    """The segments that the scrub could not read; empty if there are none."""
+    unread = [disk for disk in scrub["disks"] if disk.get("unread")]  # a daemon of a former version has no such key
+    counts = [f"{count_of(disk['unread'], 'segment')} of {disk['path']}" for disk in unread]
+    return f"not read: {', '.join(counts)} (see the log)" if counts else ""
+
+
 def _describe_state(scrub: dict[str, Any]) -> str:
     state = scrub["state"]
     if state == "none":
         return "none has run yet"
     since = _moment(scrub["since"])
     if state in ("done", "cancelled"):
-        return f"the one of {since} has ended" if state == "done" else f"the one of {since} was cancelled"
+        text = f"the one of {since} has ended" if state == "done" else f"the one of {since} was cancelled"
+        return f"{text}{_unread(scrub)}"
     done, left = approximate_size(scrub["done_bytes"]), approximate_size(scrub["left_bytes"])
     text = f"since {since}, {done} done, {left} left, {_limit(scrub['rate'])}"
     if state == "paused":
@@ -88,7 +101,12 @@ def _describe_state(scrub: dict[str, Any]) -> str:
     if scrub["eta_seconds"] is not None:
         text += f", {approximate_duration(scrub['eta_seconds'])} to go"
     waiting = [f"{disk['path']} ({disk['waits_for']})" for disk in scrub["disks"] if disk["waits_for"]]
-    return f"{text}; waits: {', '.join(waiting)}" if waiting else text
+    return f"{text}; waits: {', '.join(waiting)}{_unread(scrub)}" if waiting else f"{text}{_unread(scrub)}"
+
+
+def _unread(scrub: dict[str, Any]) -> str:
+    unread = describe_unread(scrub)
+    return f"; {unread}" if unread else ""
 
 
 def _describe_next(scrub: dict[str, Any]) -> str:
@@ -104,7 +122,9 @@ def _describe_next(scrub: dict[str, Any]) -> str:
 def _describe_disk(disk: dict[str, Any]) -> str:
     text = f"{disk['number']}  {disk['path']}  {approximate_size(disk['done_bytes'])} done"
     if disk["ended"]:
-        return f"{text}, ended"
+        return f"{text}, ended" + (
+            f", {count_of(disk['unread'], 'segment')} not read" if disk.get("unread") else ""
+        )
     text += f", {approximate_size(disk['left_bytes'])} left"
     if disk["waits_for"]:
         return f"{text}, waits: {disk['waits_for']}"

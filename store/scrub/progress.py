@@ -3,16 +3,17 @@
 A scrub is one run over all disks. Each disk records the run and its own position, so that the next daemon continues
 it. Of several runs, or several orders to one run, the latest counts (`Run.order`).
 
-The attribute has 57 bytes, in little-endian order:
+The attribute has 59 bytes, in little-endian order:
 
     position   bytes
-    0          1       version of this format: 1
+    0          1       version of this format: 2
     1          1       number of the command
     2          1       flags: 1 begun by the schedule, 2 all chains are followed
     3          2       sequence of the orders to this run
-    5          4 x 4   seconds since 1970: begun, ended here, last complete run ended here; seconds at work
-    21         4 x 8   rate, end, position, bytes read
-    53         4       CRC-32 of the 53 bytes before it
+    5          2       number of segments that were not read
+    7          4 x 4   seconds since 1970: begun, ended here, last complete run ended here; seconds at work
+    23         4 x 8   rate, end, position, bytes read
+    55         4       CRC-32 of the 55 bytes before it
 """
 
 import os
@@ -26,11 +27,15 @@ from commitlogfs.store import layout
 from commitlogfs.store.files import durable
 from commitlogfs.store.segment import BaseOffset
 
-FORMAT_VERSION: Final = 1
-_BODY: Final = struct.Struct("<BBBH4I4Q")
+FORMAT_VERSION: Final = 2
+_BODY: Final = struct.Struct("<BBBHH4I4Q")
 _CRC: Final = struct.Struct("<I")
 ATTRIBUTE_BYTES: Final = 96
 """Room that the attribute takes in a block of ext4, with its name."""
+MOST_UNREAD: Final = (1 << 16) - 1
+MOST_ORDERS: Final = (1 << 16) - 1
+"""The greatest sequence of an order."""
+MOST_RATE: Final = (1 << 63) - 1
 _SCHEDULED, _CHAINS = 1, 2
 FROM_THE_BEGINNING: Final = BaseOffset(0)
 
@@ -81,6 +86,9 @@ class Progress:
     which the schedule counts."""
     completed_s: int = 0
     """When the latest complete run has ended here; 0 if there was none."""
+    unread: int = 0
+    """Number of segments that this run has not read, because they, or the disk, could not be read; MOST_UNREAD
+    stands for all greater ones."""
 
 
 NOTHING: Final = Progress(Run(0, BaseOffset(0)))
@@ -94,6 +102,7 @@ def format_progress(progress: Progress) -> bytes:
         run.command.value,
         _SCHEDULED * run.is_scheduled | _CHAINS * run.follows_chains,
         run.sequence,
+        min(progress.unread, MOST_UNREAD),
         run.begun_s,
         progress.ended_s,
         progress.completed_s,
@@ -111,9 +120,8 @@ def parse_progress(raw: bytes) -> Progress | None:
     if len(raw) != _BODY.size + _CRC.size:
         return None
     body, crc = raw[: _BODY.size], raw[_BODY.size :]
-    version, command, flags, sequence, begun, ended, completed, active, rate, end, position, read = _BODY.unpack(
-        body
-    )
+    version, command, flags, sequence, unread, *numbers = _BODY.unpack(body)
+    begun, ended, completed, active, rate, end, position, read = numbers
     if version != FORMAT_VERSION or crc != _CRC.pack(zlib.crc32(body)) or command > Command.CANCEL.value:
         return None
     run = Run(
@@ -125,7 +133,7 @@ def parse_progress(raw: bytes) -> Progress | None:
         is_scheduled=bool(flags & _SCHEDULED),
         follows_chains=bool(flags & _CHAINS),
     )
-    return Progress(run, BaseOffset(position), read, active, ended, completed)
+    return Progress(run, BaseOffset(position), read, active, ended, completed, unread)
 
 
 def read_progress(dirfd: int) -> Progress:

@@ -1,10 +1,14 @@
 """The schedule of scrubs and their orders, without a kernel and under a clock of the test."""
 
+import mmap
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -16,11 +20,13 @@ from commitlogfs.fusefs.integrity import scrub as module
 from commitlogfs.fusefs.integrity.scrub import Scrub
 from commitlogfs.fusefs.kernel.observer import SilentObserver
 from commitlogfs.store import layout
-from commitlogfs.store.disks.disk import DiskState
+from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.pool.catalog import NEWEST_KEPT
-from commitlogfs.store.scrub.progress import Command
+from commitlogfs.store.scrub import patience
+from commitlogfs.store.scrub.progress import MOST_ORDERS, Command, Progress, read_progress
+from commitlogfs.store.scrub.reading import SegmentReader
 from commitlogfs.store.scrub.schedule import ScrubRules
 
 COUNT = 9
@@ -235,5 +241,221 @@ def test_only_one_is_under_way(parts: Parts) -> None:
             await scrub.begin(RATE, follows_chains=False)
             with pytest.raises(PoolError, match="under way already"):
                 await scrub.begin(RATE, follows_chains=False)
+
+    trio.run(run)
+
+
+# --- disks and segments that cannot be read --------------------------------------------------------------
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "GIVE_UP_S", 0.3)
+
+
+class Hang:
+    """The reads of one disk's segments return when `answer` is called, and not before."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, disk: Disk) -> None:
+        self._answered = threading.Event()
+        read = SegmentReader._read
+
+        def _read(reader: SegmentReader, position: int, most: int, buffer: mmap.mmap) -> int:
+            if os.fstat(reader._fd).st_dev == os.fstat(disk.dirfd).st_dev and self._is_on(reader, disk):
+                self._answered.wait()
+            return read(reader, position, most, buffer)
+
+        monkeypatch.setattr(SegmentReader, "_read", _read)
+
+    @staticmethod
+    def _is_on(reader: SegmentReader, disk: Disk) -> bool:
+        return os.readlink(f"/proc/self/fd/{reader._fd}").startswith(disk.path)
+
+    def answer(self) -> None:
+        self._answered.set()
+
+
+@pytest.fixture
+def hang(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hang]:
+    hang = Hang(monkeypatch, parts.commitlog.disks[DiskNumber(2)])
+    yield hang
+    hang.answer()
+
+
+def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
+    """The fields of the events of this name."""
+    return [record.__dict__["fields"] for record in caplog.records if record.__dict__.get("event") == name]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_disk_that_hangs_is_given_up_until_the_next_run(
+    parts: Parts, hang: Hang, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon = Daemon(parts, ScrubRules(HOUR_S))
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            daemon.now_s += 2 * HOUR_S
+            await until(lambda: scrub.is_active)
+            await daemon.ended()
+            assert scrub.unread() == {DiskNumber(2): SEALED // 3}
+            assert scrub.completed_s() == 0
+            assert {number for number, one in scrub.figures().items() if one.progress.completed_s} == {1, 3}
+            assert daemon.left_bytes() == 0
+            assert scrub.next_s() == daemon.now_s + HOUR_S
+            # While it hangs, a run ends without it, and leaves no further thread there.
+            for _ in range(3):
+                daemon.now_s += HOUR_S
+                await until(lambda: scrub.is_active)
+                await daemon.ended()
+            assert parts.threads.statistics()[DiskNumber(2)] == 1
+            hang.answer()
+            daemon.now_s += HOUR_S
+            await until(lambda: scrub.is_active)
+            await daemon.ended()
+            assert scrub.unread() == {}
+            assert scrub.completed_s() == daemon.now_s
+
+    with caplog.at_level("INFO"):
+        trio.run(run)
+    assert not parts.verdicts.present()
+    (*_, given_up) = events(caplog, "scrub_given_up")
+    assert (given_up["disk"], given_up["segments"]) == (str(parts.directories[1]), SEALED // 3)
+    unread = SEALED // 3
+    ends = [(one["bytes"], one.get("unread")) for one in events(caplog, "scrubbed")]
+    assert ends == [*[((SEALED - unread) * SIZE, unread)] * 4, (SEALED * SIZE, None)]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_disk_in_trouble_is_given_up_and_known_so_to_the_next_daemon(parts: Parts) -> None:
+    parts.commitlog.disks[DiskNumber(2)].is_failing = True
+    daemon, second = Daemon(parts, ScrubRules(0.0)), Daemon(parts, ScrubRules(0.0))
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            await daemon.ended()
+            await trio.sleep(0.1)
+        async with second.running() as scrub:
+            await second.stays(active=False)
+            assert scrub.unread() == {DiskNumber(2): SEALED // 3}
+
+    trio.run(run)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_pauses_and_moves_do_not_count(parts: Parts) -> None:
+    daemon = Daemon(parts, ScrubRules(0.0))
+    daemon.busy.update(parts.commitlog.disks)
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            await trio.sleep(1.0)
+            await scrub.change(Command.PAUSE, 0)
+            daemon.busy.clear()
+            await trio.sleep(1.0)
+            await scrub.change(Command.RUN, 1)  # one byte in a second: no segment is ever done
+            await trio.sleep(1.0)
+            assert scrub.is_active
+            await scrub.change(Command.RUN, RATE)
+            await daemon.ended()
+            assert scrub.unread() == {}
+
+    trio.run(run)
+
+
+def test_a_file_that_cannot_be_opened_is_passed_over(parts: Parts, caplog: pytest.LogCaptureFixture) -> None:
+    """Changed from outside: one segment is not there, and a directory has the name of another one."""
+    place(parts, 1).unlink()
+    place(parts, 2).unlink()
+    place(parts, 2).mkdir()
+    daemon = Daemon(parts, ScrubRules(0.0))
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            await daemon.ended()
+            assert scrub.unread() == {DiskNumber(2): 1, DiskNumber(3): 1}
+            assert scrub.completed_s() == 0
+            assert scrub.read_bytes == (SEALED - 2) * SIZE
+
+    with caplog.at_level("INFO"):
+        trio.run(run)
+    assert not parts.verdicts.present()
+    assert len(events(caplog, "scrub_failed")) == 2
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_disk_that_hangs_at_the_start_does_not_stop_the_schedule(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered, dirfd = threading.Event(), parts.commitlog.disks[DiskNumber(2)].dirfd
+
+    def hanging(of: int) -> Progress:
+        if of == dirfd:
+            answered.wait()
+        return read_progress(of)
+
+    monkeypatch.setattr(module, "read_progress", hanging)
+    daemon = Daemon(parts, ScrubRules(HOUR_S, RATE))
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(daemon.scrub.run)
+            await until(lambda: daemon.scrub.is_loaded)
+            daemon.now_s += 2 * HOUR_S
+            await until(lambda: daemon.scrub.is_active)
+            await daemon.ended()
+            assert daemon.scrub.unread() == {DiskNumber(2): SEALED // 3}
+            answered.set()
+            daemon.now_s += HOUR_S
+            await until(lambda: daemon.scrub.is_active)
+            await daemon.ended()
+            assert daemon.scrub.unread() == {}
+            nursery.cancel_scope.cancel()
+
+    try:
+        trio.run(run)
+    finally:
+        answered.set()
+
+
+# --- orders by hand --------------------------------------------------------------------------------------
+
+
+def test_a_scheduled_scrub_continues_by_hand_outside_of_its_window(parts: Parts) -> None:
+    midnight_s = time.mktime((2030, 5, 5, 0, 0, 0, 0, 0, -1))
+    daemon = Daemon(parts, ScrubRules(HOUR_S, RATE, frozenset({3})), midnight_s)
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            daemon.busy.update(parts.commitlog.disks)
+            daemon.now_s += 3 * HOUR_S
+            await until(lambda: scrub.is_active)
+            daemon.now_s += HOUR_S
+            daemon.busy.clear()
+            await daemon.stays(active=True)
+            await scrub.change(Command.RUN, scrub.latest.rate, by_hand=True)
+            await daemon.ended()
+            assert scrub.completed_s() == daemon.now_s
+
+    trio.run(run)
+
+
+def test_the_orders_to_one_run_have_an_end(parts: Parts) -> None:
+    """Their number has two bytes on the disks. A cancellation is the last one."""
+    daemon = Daemon(parts, ScrubRules(0.0))
+    daemon.busy.update(parts.commitlog.disks)
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            scrub.latest = replace(scrub.latest, sequence=MOST_ORDERS - 2)
+            await scrub.change(Command.PAUSE, 0)
+            with pytest.raises(PoolError, match="too many orders"):
+                await scrub.change(Command.RUN, 0)
+            await scrub.change(Command.CANCEL, 0)
+            assert not scrub.is_active
 
     trio.run(run)

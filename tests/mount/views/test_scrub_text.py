@@ -25,6 +25,7 @@ def a_scrub(**changes: object) -> dict[str, Any]:
         "eta_seconds": 92.0,
         "waits_for": None,
         "ended": False,
+        "unread": 0,
     }
     return {
         "state": "running",
@@ -67,6 +68,15 @@ def test_what_happens_next() -> None:
     )
 
 
+def test_segments_that_were_not_read() -> None:
+    disk = {**a_scrub()["disks"][0], "ended": True, "unread": 12}
+    scrub = a_scrub(state="done", disks=[disk])
+    assert "has ended; not read: 12 segments of /data1 (see the log). No complete" in describe_scrub(scrub)
+    assert describe_disks(scrub) == ["1  /data1  1.0 GiB done, ended, 12 segments not read"]
+    running = a_scrub(disks=[{**disk, "unread": 1}])
+    assert "92 s to go; not read: 1 segment of /data1 (see the log)." in describe_scrub(running)
+
+
 def test_nothing_to_say() -> None:
     assert describe_summary({}) == ""  # of a former daemon
     assert describe_summary({"scrub": a_scrub(state="none")}) == ""
@@ -75,8 +85,11 @@ def test_nothing_to_say() -> None:
 def test_a_start() -> None:
     answer = {"running": False, "changed": True, "rate": None, "segments": 12, "bytes": 12 * GIB}
     assert describe_start(answer, dry_run=False) == "the scrub reads 12 segments (12.0 GiB), at the default rate"
-    again = {**answer, "running": True, "rate": 1 << 20}
+    again = {**answer, "running": True, "was_scheduled": False, "rate": 1 << 20}
     assert describe_start(again, dry_run=True) == "the scrub would read at most 1MiB/s on each disk"
+    assert describe_start({**again, "was_scheduled": True}, dry_run=False) == (
+        "the scrub now reads at most 1MiB/s on each disk, outside of its window, too: it is one by hand from now on"
+    )
     assert describe_start({**again, "changed": False}, dry_run=False) == "the scrub is under way already"
 
 

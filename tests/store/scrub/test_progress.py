@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlogfs.store.scrub.progress import (
+    MOST_UNREAD,
     NOTHING,
     Command,
     Progress,
@@ -32,22 +34,29 @@ runs = st.builds(
     st.booleans(),
     st.booleans(),
 )
-progresses = st.builds(Progress, runs, sizes.map(BaseOffset), sizes, seconds, seconds, seconds)
+progresses = st.builds(
+    Progress, runs, sizes.map(BaseOffset), sizes, seconds, seconds, seconds, st.integers(0, MOST_UNREAD)
+)
 
 
 @given(progresses)
 def test_the_record_says_the_same_again(progress: Progress) -> None:
     raw = format_progress(progress)
     assert parse_progress(raw) == progress
-    assert len(raw) == 57, "as the limit in store/disks/identity.py assumes"
+    assert len(raw) == 59, "as the limit in store/disks/identity.py assumes"
 
 
-@given(progresses, st.integers(0, 56), st.integers(0, 7))
+@given(progresses, st.integers(0, 58), st.integers(0, 7))
 def test_a_damaged_record_counts_as_absent(progress: Progress, at: int, bit: int) -> None:
     raw = bytearray(format_progress(progress))
     raw[at] ^= 1 << bit
     assert parse_progress(bytes(raw)) is None
     assert parse_progress(bytes(raw[:-1])) is None
+
+
+def test_more_unread_segments_than_have_room_are_the_most() -> None:
+    many = Progress(Run(5, BaseOffset(7)), unread=MOST_UNREAD + 1)
+    assert parse_progress(format_progress(many)) == replace(many, unread=MOST_UNREAD)
 
 
 def test_a_directory_records_it(workdir: Path) -> None:
@@ -77,3 +86,21 @@ def test_the_window_is_in_local_hours(hour: int, is_open: bool) -> None:
 def test_the_next_one_is_due_after_the_last() -> None:
     assert ScrubRules(3600.0).next_s(100.0) == 3700.0
     assert ScrubRules(0.0).next_s(100.0) is None
+
+
+@pytest.mark.parametrize(
+    ("hour", "work_h", "elapsed_h"),
+    [
+        (22.5, 1.0, 1.0),
+        (22.5, 8.0, 24.0),
+        (12.0, 1.0, 11.0),
+        (12.0, 8.0, 18.0),
+        (12.0, 24.0, 66.0),
+        (0.0, 6.0, 6.0),
+    ],
+)
+def test_hours_outside_of_the_window_take_time(hour: float, work_h: float, elapsed_h: float) -> None:
+    rules = ScrubRules(window=frozenset({22, 23, 0, 1, 2, 3, 4, 5}))
+    now_s = time.mktime((2030, 5, 5, int(hour), round(hour % 1 * 60), 0, 0, 0, -1))
+    assert rules.elapsed_s(now_s, work_h * 3600) == pytest.approx(elapsed_h * 3600)
+    assert ScrubRules().elapsed_s(now_s, work_h * 3600) == work_h * 3600
