@@ -16,7 +16,7 @@ import trio
 from commitlogfs.fusefs.disks.member_records import RECORD_PATIENCE_S
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.mount.daemon.member_changes import answer, record
-from commitlogfs.mount.location import control_socket
+from commitlogfs.mount.location import control_socket, request_fields
 from commitlogfs.mount.preflight.fstab import unmounted_above
 from commitlogfs.store.disks.directories import first_entry
 from commitlogfs.store.disks.disk import Disk, DiskState
@@ -65,26 +65,26 @@ class DiskChanges:
     # --- cordons -------------------------------------------------------------------------------------
 
     async def _cordon(self, request: dict[str, Any]) -> dict[str, Any]:
-        reason = str(request.get("reason", ""))
+        reason, dry_run = request_fields.text(request, "reason", ""), request_fields.flag(request, "dry_run")
         if len(reason) > LONGEST_REASON or not reason.isprintable():
             raise PoolError(f"the reason: give at most {LONGEST_REASON} printable characters")
-        disk = self._find(str(request["disk"]))
+        disk = self._find(request_fields.disk(request))
         if not self._commitlog.others_take_segments(disk):
             raise PoolError(f"{disk.path}: {_NO_OTHER}")
         if disk.cordon is not None and disk.cordon.reason == reason:
             return self._unchanged(disk)
         since_s = round(time.time()) if disk.cordon is None else disk.cordon.since_s
-        return await self._set(disk, Cordon(since_s, reason), dry_run=bool(request.get("dry_run")))
+        return await self._set(disk, Cordon(since_s, reason), dry_run=dry_run)
 
     async def _uncordon(self, request: dict[str, Any]) -> dict[str, Any]:
-        disk = self._find(str(request["disk"]))
+        disk, dry_run = self._find(request_fields.disk(request)), request_fields.flag(request, "dry_run")
         if disk.drain is not None:
             raise PoolError(f"{disk.path}: is draining; `disk cancel` ends that")
-        if not request.get("dry_run"):
+        if not dry_run:
             disk.lost_writes = ()  # an operator who takes the disk back knows of them
         if disk.cordon is None and not disk.is_leaving:
             return self._unchanged(disk)
-        return await self._set(disk, None, dry_run=bool(request.get("dry_run")))
+        return await self._set(disk, None, dry_run=dry_run)
 
     async def _set(self, disk: Disk, cordon: Cordon | None, *, dry_run: bool) -> dict[str, Any]:
         membership = self._commitlog.membership.cordoned(disk.number, cordon)
@@ -125,8 +125,10 @@ class DiskChanges:
 
     async def _drain(self, request: dict[str, Any]) -> dict[str, Any]:
         """A disk becomes empty: its segments are moved, or expire. Once more, it changes mode and rate."""
-        disk, dry_run = self._find(str(request["disk"])), bool(request.get("dry_run"))
-        mode, rate = DrainMode(request.get("mode", DrainMode.COPY.value)), int(request.get("rate", 0))
+        disk, dry_run = self._find(request_fields.disk(request)), request_fields.flag(request, "dry_run")
+        mode = request_fields.choice(request, "mode", DrainMode, DrainMode.COPY)
+        rate = request_fields.number(request, "rate", 0)
+        more_bytes = request_fields.number(request, "more_room_bytes", 0)
         if disk.is_leaving or disk.is_joining:
             raise PoolError(f"{disk.path}: is {disk.present_state.value}; wait until that is done")
         if mode is not DrainMode.FAILING:
@@ -134,7 +136,7 @@ class DiskChanges:
         if not self._commitlog.others_take_segments(disk):
             raise PoolError(f"{disk.path}: {_NO_OTHER}")
         plan, size = self._operations.drains.plan(disk), self._commitlog.segment_size
-        more = int(request.get("more_room_bytes", 0)) * disk.thresholds.force // 100 // size
+        more = more_bytes * disk.thresholds.force // 100 // size
         room = plan.room + more
         if mode.copies and plan.needed > room:
             remedy = "give a larger disk" if more else "add a disk, or use --by-expiry"
@@ -165,7 +167,7 @@ class DiskChanges:
 
     async def _cancel(self, request: dict[str, Any]) -> dict[str, Any]:
         """A disk stays as it is, and takes new segments again unless it is cordoned."""
-        disk, dry_run = self._find(str(request["disk"])), bool(request.get("dry_run"))
+        disk, dry_run = self._find(request_fields.disk(request)), request_fields.flag(request, "dry_run")
         if disk.drain is None:
             return self._unchanged(disk)
         lagging = await self._record(self._commitlog.membership.draining(disk.number, None), dry_run=dry_run)
@@ -178,8 +180,8 @@ class DiskChanges:
 
     async def _leave(self, request: dict[str, Any]) -> dict[str, Any]:
         """An empty disk is about to leave: the next daemon drops it, if the configuration does not name it."""
-        dry_run = bool(request.get("dry_run"))
-        disk = self._find(str(request["disk"]))
+        dry_run = request_fields.flag(request, "dry_run")
+        disk = self._find(request_fields.disk(request))
         was_leaving = disk.is_leaving
         try:
             async with self._operations.changes.lock:  # no create is on its way to a disk
@@ -196,14 +198,14 @@ class DiskChanges:
 
     async def _stay(self, request: dict[str, Any]) -> dict[str, Any]:
         """It does not leave after all; a cordon stays."""
-        disk = self._find(str(request["disk"]))
+        disk = self._find(request_fields.disk(request))
         if not disk.is_leaving:
             return self._unchanged(disk)
         return await self._set(disk, disk.cordon, dry_run=False)
 
     async def _content(self, request: dict[str, Any]) -> dict[str, Any]:
         """How many segments and other files a disk holds."""
-        disk = self._find(str(request["disk"]))
+        disk = self._find(request_fields.disk(request))
         return {
             **self._describe(disk),
             "held": len(self._commitlog.others.moved(disk.number)) - self._left_behind(disk),
@@ -293,8 +295,8 @@ class DiskChanges:
 
     async def _give_up(self, request: dict[str, Any]) -> dict[str, Any]:
         """A disk that is missing, or fails, is no member any longer; the next daemon does not serve it."""
-        dry_run = bool(request.get("dry_run"))
-        member = self._find_member(str(request["disk"]))
+        dry_run = request_fields.flag(request, "dry_run")
+        member = self._find_member(request_fields.disk(request))
         disk = self._commitlog.disks.get(member.number)
         is_lost = disk is None or disk.is_failing or self._commitlog.usage(disk.number) is None
         if disk is not None and not is_lost and not self._is_salvaged(disk):
@@ -329,7 +331,7 @@ class DiskChanges:
     # --- joining -------------------------------------------------------------------------------------
 
     async def _prepare(self, request: dict[str, Any]) -> dict[str, Any]:
-        path, dry_run = str(request["directory"]), bool(request.get("dry_run"))
+        path, dry_run = request_fields.text(request, "directory"), request_fields.flag(request, "dry_run")
         unmounted = await _in_thread(partial(unmounted_above, path))
         if unmounted is not None:
             raise PoolError(f"{path}: /etc/fstab names {unmounted}, but nothing is mounted there; mount it first")
@@ -359,7 +361,7 @@ class DiskChanges:
         }
 
     async def _forget(self, request: dict[str, Any]) -> dict[str, Any]:
-        path, dry_run = str(request["directory"]), bool(request.get("dry_run"))
+        path, dry_run = request_fields.text(request, "directory"), request_fields.flag(request, "dry_run")
         log_ = self._commitlog
         await _in_thread(partial(joining.forget, path, log_.pool_id, log_.membership, dry_run=dry_run))
         return {"path": path}

@@ -10,6 +10,7 @@ import trio
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.fusefs import connection
 from commitlogfs.mount.daemon import successor
+from commitlogfs.mount.location import request_fields
 from commitlogfs.mount.location.control_socket import Reply
 from commitlogfs.store.events import log_event
 
@@ -38,10 +39,11 @@ class HandOver:
     async def answer(self, request: dict[str, Any]) -> dict[str, Any] | Reply:
         """The control verb: {"pid": of this process}, or {"refused": why}. With "force", a program that cannot be
         loaded does not refuse it. The daemon hands over once the first such answer has been sent."""
+        is_forced = request_fields.flag(request, "force")
         async with self._asking:
             if self._is_decided:
                 return {"pid": os.getpid()}
-            reason = await self._decide(force=bool(request.get("force")))
+            reason = await self._decide(force=is_forced)
             return {"refused": reason} if reason else Reply({"pid": os.getpid()}, self._begin)
 
     async def begin(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.mount.daemon.member_changes import answer, record
-from commitlogfs.mount.location import control_socket
+from commitlogfs.mount.location import control_socket, request_fields
 from commitlogfs.mount.status.document import StatusReport
 from commitlogfs.store.disks.membership import Rebalance, RebalanceMode
 from commitlogfs.store.errors import PoolError
@@ -33,8 +33,11 @@ class RebalanceChanges:
 
     async def _start(self, request: dict[str, Any]) -> dict[str, Any]:
         """Once more in the same mode, it changes the rate."""
-        dry_run = bool(request.get("dry_run"))
-        mode, rate = RebalanceMode(request["mode"]), int(request.get("rate", 0))
+        dry_run = request_fields.flag(request, "dry_run")
+        mode, rate = (
+            request_fields.choice(request, "mode", RebalanceMode),
+            request_fields.number(request, "rate", 0),
+        )
         plan = await self._report.rebalance_plan(mode, rate)
         present = self._commitlog.membership.rebalance
         self._require_possible(present, mode, plan)
@@ -74,7 +77,7 @@ class RebalanceChanges:
 
     async def _cancel(self, request: dict[str, Any]) -> dict[str, Any]:
         """The rebalance ends; moved segments stay where they are."""
-        dry_run = bool(request.get("dry_run"))
+        dry_run = request_fields.flag(request, "dry_run")
         present = self._commitlog.membership.rebalance
         if present is None:
             return {"mode": None, "changed": False, "lagging": []}

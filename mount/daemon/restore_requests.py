@@ -1,16 +1,18 @@
 """The control verbs of `commitlogfs restore`. The command finds and checks files; the daemon takes them in."""
 
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import trio
 
 from commitlogfs.fusefs.moves.restores import Repairable, Restores, RestoreState
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.mount.linux.mountinfo import local_filesystem
-from commitlogfs.mount.location import control_socket
+from commitlogfs.mount.location import control_socket, request_fields
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.segment import BaseOffset, format_segment_name
+
+_DIGEST_BYTES: Final = 16
 
 
 def restore_verbs(operations: CommitLogOperations) -> dict[str, control_socket.Answer]:
@@ -35,9 +37,9 @@ class _Requests:
         are not known yet, and the number of segments that there is room for. Ranges before the first offset have to
         be restored newest first, without a gap. `segments`, if given, are the base offsets of the only segments
         that matter."""
+        wanted = request_fields.numbers(request, "segments")
         unknown = await self._restores.unknown()
         damaged = await self._restores.damaged()
-        wanted = request.get("segments")
         bases = {one.segment.base_offset for one in damaged}
         await self._operations.drains.measure_targets()
         first = self._operations.commitlog.catalog.first
@@ -62,16 +64,19 @@ class _Requests:
 
     async def begin(self, request: dict[str, Any]) -> dict[str, Any]:
         """Begin with one segment; the file comes as a descriptor. `repairs`: it is damaged, not missing."""
-        descriptor: int = request[control_socket.DESCRIPTOR]
-        base_offset, mtime_ns = BaseOffset(int(request["base_offset"])), int(request["mtime_ns"])
-        digest, token = bytes.fromhex(request["xxh3"]), str(request.get("token", ""))
+        base_offset, mtime_ns = self._base_offset(request), request_fields.number(request, "mtime_ns")
+        digest = request_fields.digest(request, "xxh3", _DIGEST_BYTES)
+        rate = request_fields.number(request, "rate", 0)
+        token, repairs = request_fields.text(request, "token", ""), request_fields.flag(request, "repairs")
+        descriptor: int | None = request.get(control_socket.DESCRIPTOR)
+        if descriptor is None:
+            raise PoolError("the request brings no file; correct the request")
         if await trio.to_thread.run_sync(local_filesystem, descriptor) is None:
             name = format_segment_name(base_offset).decode()
             raise PoolError(
                 f"{name}: its file is not on a local filesystem, and the daemon reads no other; copy it to a local "
                 "disk first"
             )
-        rate, repairs = int(request.get("rate", 0)), bool(request.get("repairs"))
         if repairs:
             await self._restores.require_verdicts()
         self._restores.begin(base_offset, descriptor, mtime_ns, digest, rate, token, repairs=repairs)
@@ -80,7 +85,7 @@ class _Requests:
     async def state(self, request: dict[str, Any]) -> dict[str, Any]:
         """How far the restore of one segment is. Its state is "absent" if this daemon has not begun it, or has
         begun another one since."""
-        base_offset, repairs = BaseOffset(int(request["base_offset"])), bool(request.get("repairs"))
+        base_offset, repairs = self._base_offset(request), request_fields.flag(request, "repairs")
         if repairs:
             await self._restores.require_verdicts()
             is_done = self._restores.is_repaired(base_offset)
@@ -102,5 +107,12 @@ class _Requests:
 
     async def cancel(self, request: dict[str, Any]) -> dict[str, Any]:
         """Cancel a restore, if it is the one under way and `token` is that of its begin."""
-        base_offset, token = BaseOffset(int(request["base_offset"])), str(request["token"])
+        base_offset, token = self._base_offset(request), request_fields.text(request, "token")
         return {"cancelled": self._restores.cancel(base_offset, token)}
+
+    def _base_offset(self, request: dict[str, Any]) -> BaseOffset:
+        """Raises FieldError, PoolError."""
+        base_offset = request_fields.number(request, "base_offset")
+        if base_offset % self._operations.commitlog.segment_size:
+            raise PoolError(f"{base_offset:020d}: no segment of this log begins there; correct the request")
+        return BaseOffset(base_offset)

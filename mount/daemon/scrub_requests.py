@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from commitlogfs.fusefs.operations import CommitLogOperations
-from commitlogfs.mount.location import control_socket
+from commitlogfs.mount.location import control_socket, request_fields
 from commitlogfs.mount.status.scrub import damage_report, scrub_report, set_aside_report
 from commitlogfs.store.errors import DiskError, PoolError
 from commitlogfs.store.events import log_event
@@ -36,10 +36,11 @@ class _Requests:
 
     async def start(self, request: dict[str, Any]) -> dict[str, Any]:
         """Repeated for a scrub under way, it changes the rate. A scheduled one is one by hand from then on."""
-        scrub, follows_chains = self._scrub, bool(request.get("messages"))
+        scrub, follows_chains = self._scrub, request_fields.flag(request, "messages")
+        given_rate, dry_run = request_fields.number(request, "rate", 0), request_fields.flag(request, "dry_run")
         await self._require_known()
-        was_active, dry_run = scrub.is_active, bool(request.get("dry_run"))
-        rate = int(request.get("rate", 0)) or (scrub.latest.rate if was_active else 0)
+        was_active = scrub.is_active
+        rate = given_rate or (scrub.latest.rate if was_active else 0)
         if was_active and follows_chains and not scrub.latest.follows_chains:
             raise PoolError("a scrub without --messages is under way; wait for its end, or `scrub cancel` it")
         if was_active and scrub.latest.command is Command.PAUSE:
@@ -65,23 +66,24 @@ class _Requests:
 
     async def order(self, command: Command, request: dict[str, Any]) -> dict[str, Any]:
         """Pause, resume or cancel the scrub under way; `rate`, if given, is that from now on."""
-        scrub = self._scrub
+        scrub, dry_run = self._scrub, request_fields.flag(request, "dry_run")
+        given_rate = request_fields.number(request, "rate") if "rate" in request else None
         await self._require_known()
         if not scrub.is_active:
             if command is Command.RUN:
                 raise PoolError("no scrub is under way; `scrub start` begins one")
             return {"changed": False, "active": False, "lagging": []}
-        rate = int(request.get("rate", scrub.latest.rate))
+        rate = scrub.latest.rate if given_rate is None else given_rate
         changed = (scrub.latest.command, scrub.latest.rate) != (command, rate)
         lagging = []
-        if changed and not request.get("dry_run"):
+        if changed and not dry_run:
             lagging = await scrub.change(command, rate)
         return {"changed": changed, "active": True, "lagging": lagging}
 
     async def clear(self, request: dict[str, Any]) -> dict[str, Any]:
         """Remove the verdicts on the segments with these base offsets, or on all, and the damaged files that were
         set aside when these were repaired."""
-        wanted, dry_run = request.get("segments"), bool(request.get("dry_run"))
+        wanted, dry_run = request_fields.numbers(request, "segments"), request_fields.flag(request, "dry_run")
         operations, verdicts = self._operations, self._operations.verdicts
         damaged = {segment: damage_report(operations, segment, verdict) for segment, verdict in verdicts.present()}
         aside = {file: set_aside_report(operations, file, verdict) for file, verdict in verdicts.replaced()}

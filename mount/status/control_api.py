@@ -8,7 +8,7 @@ from typing import Any, Final
 import trio
 
 from commitlogfs.fusefs.operations import CommitLogOperations
-from commitlogfs.mount.location import control_socket
+from commitlogfs.mount.location import control_socket, request_fields
 from commitlogfs.mount.status.composed import Composed
 from commitlogfs.mount.status.document import StatusReport
 from commitlogfs.mount.status.locate import locate, parse_target
@@ -95,7 +95,9 @@ class ControlApi:
         return {"name": self._name, "retention": retention, "would_remove": foreseen}
 
     async def _rebalance_plan(self, request: dict[str, Any]) -> dict[str, Any]:
-        return await self._report.rebalance_plan(RebalanceMode(request["mode"]), int(request.get("rate", 0)))
+        return await self._report.rebalance_plan(
+            request_fields.choice(request, "mode", RebalanceMode), request_fields.number(request, "rate", 0)
+        )
 
 
 def _accepted_gaps(segments: list[tuple[int, int]], losses: tuple[Loss, ...], size: int) -> list[tuple[int, int]]:

@@ -5,7 +5,7 @@ from typing import Final
 
 WINDOW_S: Final = 86400.0
 """The load of a broker's machine repeats itself every day, so that the mean of a day holds for the next ones."""
-SHORTEST_S: Final = 1.0
+SHORTEST_S: Final = 0.5
 """A rate from less time at work says nothing."""
 _SAMPLE_INTERVAL_S: Final = 60.0
 

@@ -119,6 +119,87 @@ def test_a_bad_packet_gets_one_line_back(shared: PoolMount, packet: bytes) -> No
     assert "traceback" not in shared.log_since_start()
 
 
+BAD_VALUES: dict[str, tuple[object, ...]] = {
+    "number": (-1, 1.5, True, "5", None, [], {}, 2**63, 10**300, float("nan"), float("inf")),
+    "numbers": ("5", 5, {}, [-1], [1.5], [True], ["5"], [[]], [None], [2**63]),
+    "flag": (1, 0, "no", None, [], {}),
+    "text": (1, True, None, [], {}, "a\0b", "\ud800"),
+    "disk": (-1, 1.5, True, None, [], {}, "a\0b", "\ud800", 2**63),
+    "choice": (1, True, None, [], {}, "", "COPY", "__class__"),
+    "digest": (1, None, [], {}, "", "00", "x" * 32, "\uff10" * 32),
+}
+REQUESTS: dict[str, dict[str, str]] = {
+    "scrub-start": {"rate": "number", "messages": "flag", "dry_run": "flag"},
+    "scrub-pause": {"rate": "number", "dry_run": "flag"},
+    "scrub-resume": {"rate": "number", "dry_run": "flag"},
+    "scrub-cancel": {"rate": "number", "dry_run": "flag"},
+    "scrub-clear": {"segments": "numbers", "dry_run": "flag"},
+    "disk-cordon": {"disk": "disk", "reason": "text", "dry_run": "flag"},
+    "disk-uncordon": {"disk": "disk", "dry_run": "flag"},
+    "disk-drain": {
+        "disk": "disk",
+        "mode": "choice",
+        "rate": "number",
+        "more_room_bytes": "number",
+        "dry_run": "flag",
+    },
+    "disk-cancel": {"disk": "disk", "dry_run": "flag"},
+    "disk-leave": {"disk": "disk", "dry_run": "flag"},
+    "disk-stay": {"disk": "disk"},
+    "disk-give-up": {"disk": "disk", "dry_run": "flag"},
+    "disk-content": {"disk": "disk"},
+    "disk-prepare": {"directory": "text", "dry_run": "flag"},
+    "disk-forget": {"directory": "text", "dry_run": "flag"},
+    "rebalance-start": {"mode": "choice", "rate": "number", "dry_run": "flag"},
+    "rebalance-cancel": {"dry_run": "flag"},
+    "rebalance-plan": {"mode": "choice", "rate": "number"},
+    "restore-segment": {
+        "base_offset": "number",
+        "mtime_ns": "number",
+        "xxh3": "digest",
+        "rate": "number",
+        "token": "text",
+    },
+    "restore-state": {"base_offset": "number"},
+    "restore-cancel": {"base_offset": "number", "token": "text"},
+    "restart": {"force": "flag"},
+}
+RIGHT_VALUES: dict[str, object] = {
+    "disk": 1,
+    "mode": "copy",
+    "base_offset": 0,
+    "mtime_ns": 0,
+    "xxh3": "00" * 16,
+    "token": "",
+    "directory": "/nonexistent",
+}
+"""Values of the fields without a default."""
+
+
+@pytest.mark.parametrize("verb", REQUESTS)
+def test_a_wrong_field_changes_nothing(shared: PoolMount, verb: str) -> None:
+    fields = REQUESTS[verb]
+    before = state_of(shared)
+    for key, kind in fields.items():
+        for value in BAD_VALUES[kind]:
+            right = {name: RIGHT_VALUES[name] for name in fields if name in RIGHT_VALUES}
+            packet = json.dumps({"verb": verb, **right, key: value}).encode()
+            answer = answer_to(shared, packet)
+            assert isinstance(answer, dict)
+            assert list(answer) == ["error"], packet
+            assert answer["error"].startswith(f"{key}: "), packet
+            assert answer["error"].isascii()
+            assert answer["error"].isprintable(), packet
+    assert state_of(shared) == before
+    assert "traceback" not in shared.log_since_start()
+
+
+def state_of(pool: PoolMount) -> object:
+    document = control_socket.ask(path_of(pool), "status", ANSWER_S)
+    disks = [(disk["path"], disk["state"]) for disk in document["disks"]]
+    return document["daemon"]["pid"], disks, document["scrub"]["state"], document["rebalance"]
+
+
 def test_an_empty_packet_and_a_hang_up(shared: PoolMount) -> None:
     with connected(shared) as peer:
         peer.send(b"")
