@@ -116,7 +116,7 @@ async def serve(operations: CommitLogOperations) -> None:
         nursery.start_soon(operations.sources.run)
         nursery.start_soon(operations.drains.run, operations.rebalancing.step)
         nursery.start_soon(operations.restores.run)
-        nursery.start_soon(operations.salvaged.find)
+        nursery.start_soon(operations.recorded.find)
         nursery.start_soon(operations.checksums.run)
         nursery.start_soon(operations.lost_writes.run, operations.handles.may_be_open)
         nursery.start_soon(operations.verdicts.run)

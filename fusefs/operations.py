@@ -57,6 +57,7 @@ from commitlogfs.fusefs.files.resizing import Resizing
 from commitlogfs.fusefs.files.retention import Retention
 from commitlogfs.fusefs.integrity.checksums import Checksums
 from commitlogfs.fusefs.integrity.lost_writes import LostWrites
+from commitlogfs.fusefs.integrity.recorded import Recorded
 from commitlogfs.fusefs.integrity.scrub import Scrub
 from commitlogfs.fusefs.integrity.verdicts import Verdicts
 from commitlogfs.fusefs.kernel import extension, inodes
@@ -177,7 +178,8 @@ class CommitLogOperations(pyfuse3.Operations):
         self.sources = Sources(
             commitlog, disks, self.changes, self.handles, self.backing, self._to_free, invalidate
         )
-        self.salvaged = Salvaged(commitlog, self.threads)
+        self.salvaged = Salvaged(commitlog)
+        self.recorded = Recorded(commitlog, self.threads, self.verdicts, self.salvaged)
         self.mover = Mover(
             commitlog,
             disks,

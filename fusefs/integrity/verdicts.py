@@ -1,12 +1,13 @@
 """Verdicts on damaged segments: the files record them (store/scrub/recorded.py), here they are known.
 
+Those of former daemons are found by fusefs/integrity/recorded.py.
+
 A verdict stays until it is cleared, or its file has left the log. It is known at once, and recorded in the
 background: on a disk that cannot be written, only this daemon knows it. The damaged file of a repaired segment
 keeps its own, in case it becomes the segment again.
 """
 
 import logging
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -15,23 +16,19 @@ from typing import Final
 import trio
 
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
-from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.events import log_event
 from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.pool.other_files import is_set_aside
-from commitlogfs.store.scrub.recorded import find_verdicts, remove_verdict, write_verdict
+from commitlogfs.store.scrub.recorded import remove_verdict, write_verdict
 from commitlogfs.store.scrub.verdict import Kind, Verdict, combine
 from commitlogfs.store.segment import BaseOffset
 
 log = logging.getLogger(__name__)
 
-START_DELAY_S: Final = 1.0
-"""A daemon that has just started has more urgent work."""
 LOAD_PATIENCE_S: Final = 3.0
 RETRY_S: Final = 30.0
 _DEADLINE_S: Final = 10.0
-_NAMES_AT_ONCE: Final = 256
 
 
 @dataclass(slots=True)
@@ -57,12 +54,13 @@ class Verdicts:
         """Held while a verdict is written or removed."""
 
     async def run(self) -> None:
-        """Find what former daemons have recorded, then record what is new, until cancelled."""
-        await trio.sleep(START_DELAY_S)
-        async with trio.open_nursery() as nursery:
-            for number in self._commitlog.disks:  # each by itself, in case one hangs
-                nursery.start_soon(self._find_on, number)
-            nursery.start_soon(self._record_new)
+        """Record what is new, until cancelled."""
+        while True:
+            with trio.move_on_after(RETRY_S):
+                await self._changed.wait()
+            self._changed = trio.Event()
+            for segment, _ in self.present():
+                await self._record_file(segment)
 
     async def await_loaded(self) -> None:
         """Wait until the verdicts of former daemons are known, but not for long."""
@@ -70,8 +68,12 @@ class Verdicts:
             for found in self._to_find.values():
                 await found.wait()
 
+    def record_loaded(self, disk: DiskNumber) -> None:
+        """The records of all files of a disk have been read."""
+        self._to_find[disk].set()
+
     def not_loaded(self) -> list[DiskNumber]:
-        """The disks that have not answered yet what they record."""
+        """The disks of which not all records could be read yet."""
         return [number for number, found in self._to_find.items() if not found.is_set()]
 
     def present(self) -> list[tuple[Segment, Verdict]]:
@@ -126,6 +128,18 @@ class Verdicts:
             messages=combined.message_count or None,
         )
 
+    def record_found(self, segment: Segment, verdict: Verdict) -> None:
+        """The file of a segment, or one that was set aside, records this verdict of a former daemon."""
+        if is_set_aside(segment):
+            self._replaced[segment.disk, segment.ino] = segment, verdict
+            return
+        known = self._known.get(segment.base_offset)
+        if known is None or segment not in known.files:
+            self._known[segment.base_offset] = _Known(verdict, (segment,), is_recorded=True)
+        else:  # this daemon has found the damage again
+            known.verdict, known.is_recorded = combine(verdict, known.verdict), False
+            self._changed.set()
+
     def record_moved(self, file: Segment, copy: Segment) -> None:
         """The copy is the segment from now on."""
         known = self._known.get(file.base_offset)
@@ -172,38 +186,6 @@ class Verdicts:
                 self._known.pop(segment.base_offset, None)
                 log_event(log, logging.WARNING, "verdict_cleared", segment=segment.name, disk=disk.path)
         return kept
-
-    async def _find_on(self, number: DiskNumber) -> None:
-        replaced = [file for file in self._commitlog.others.set_aside() if file.disk == number]
-        segments = {file.path: file for file in (*self._commitlog.catalog.on_disk(number), *replaced)}
-        disk = self._commitlog.disks[number]
-        names, dirfd = list(segments), disk.dirfd
-        for first in range(0, len(names), _NAMES_AT_ONCE):
-            find = partial(find_verdicts, dirfd, names[first : first + _NAMES_AT_ONCE])
-            while disk.is_unresponsive:  # noqa: ASYNC110  # a thread would hold this daemon while it hangs
-                await trio.sleep(RETRY_S)
-            for name, verdict in await self._threads.run_within(number, math.inf, find):
-                self._record_found(segments[name], verdict)
-        self._to_find[number].set()
-
-    def _record_found(self, file: Segment, verdict: Verdict) -> None:
-        """A former daemon has recorded this verdict."""
-        if is_set_aside(file):
-            self._replaced[file.disk, file.ino] = file, verdict
-            return
-        known = self._known.get(file.base_offset)
-        if known is None:
-            self._known[file.base_offset] = _Known(verdict, (file,), is_recorded=True)
-        else:  # this daemon has found the damage again
-            known.verdict = combine(verdict, known.verdict)
-
-    async def _record_new(self) -> None:
-        while True:
-            with trio.move_on_after(RETRY_S):
-                await self._changed.wait()
-            self._changed = trio.Event()
-            for segment, _ in self.present():
-                await self._record_file(segment)
 
     async def _record_file(self, segment: Segment) -> None:
         """Tried again later if it fails."""

@@ -57,9 +57,16 @@ def write_unreadable(fd: int, unreadable: UnreadableRanges) -> None:
 def read_unreadable(file: int | str) -> UnreadableRanges:
     """The ranges that a file, given as descriptor or path, records; none if its attribute cannot be read."""
     try:
-        text = os.getxattr(file, layout.XATTR_UNREADABLE, follow_symlinks=isinstance(file, int))
-        return UnreadableRanges((int(begin), int(end)) for begin, end in json.loads(text))
-    except (OSError, ValueError, TypeError, RecursionError):
+        return parse_unreadable(os.getxattr(file, layout.XATTR_UNREADABLE, follow_symlinks=isinstance(file, int)))
+    except OSError:
+        return UnreadableRanges()
+
+
+def parse_unreadable(raw: bytes) -> UnreadableRanges:
+    """The ranges of an attribute; none for a damaged one."""
+    try:
+        return UnreadableRanges((int(begin), int(end)) for begin, end in json.loads(raw))
+    except (ValueError, TypeError, RecursionError):
         return UnreadableRanges()
 
 

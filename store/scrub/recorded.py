@@ -1,15 +1,25 @@
-"""The verdict that a segment's file records (store/scrub/verdict.py). All functions block."""
+"""Records of damage with a segment's file: the verdict (store/scrub/verdict.py), and the ranges that a move could
+not read (store/moves/unreadable.py). All functions block."""
 
 import errno
 import os
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from commitlogfs.store import layout
 from commitlogfs.store.files import durable, safe_open
+from commitlogfs.store.moves.unreadable import UnreadableRanges, parse_unreadable
 from commitlogfs.store.scrub.verdict import Verdict, format_verdict, parse_verdict, shortest
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.E2BIG, errno.ERANGE})
+
+
+class Recorded(NamedTuple):
+    """Record of one file."""
+
+    name: bytes
+    verdict: Verdict | None
+    unreadable: UnreadableRanges
 
 
 def write_verdict(dirfd: int, name: bytes, ino: int, verdict: Verdict) -> None:
@@ -32,15 +42,25 @@ def remove_verdict(dirfd: int, name: bytes, ino: int) -> None:
     durable.remove_file_xattr(dirfd, name, ino, layout.XATTR_VERDICT)
 
 
-def find_verdicts(dirfd: int, names: Iterable[bytes]) -> list[tuple[bytes, Verdict]]:
-    """Those of the files in a directory that record one. One system call for each file."""
-    found = []
+def find_recorded(dirfd: int, names: Iterable[bytes]) -> tuple[list[Recorded], list[bytes]]:
+    """The records of the files in a directory, and the names of those that cannot be read now. One system call for
+    each file that records nothing."""
+    found, unread = list[Recorded](), list[bytes]()
     for name in names:
         path = f"/proc/self/fd/{dirfd}/{os.fsdecode(name)}"
         try:
-            verdict = parse_verdict(os.getxattr(path, layout.XATTR_VERDICT, follow_symlinks=False))
-        except OSError:
+            present = os.listxattr(path, follow_symlinks=False)
+            verdict = unreadable = b""
+            if layout.XATTR_VERDICT in present:
+                verdict = os.getxattr(path, layout.XATTR_VERDICT, follow_symlinks=False)
+            if layout.XATTR_UNREADABLE in present:
+                unreadable = os.getxattr(path, layout.XATTR_UNREADABLE, follow_symlinks=False)
+        except FileNotFoundError:
             continue
-        if verdict is not None:
-            found.append((name, verdict))
-    return found
+        except OSError as error:
+            if error.errno != errno.ENODATA:  # the attribute was removed a moment ago
+                unread.append(name)
+            continue
+        if verdict or unreadable:
+            found.append(Recorded(name, parse_verdict(verdict), parse_unreadable(unreadable)))
+    return found, unread

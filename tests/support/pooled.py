@@ -105,7 +105,7 @@ class Parts:
         self.sources = Sources(
             commitlog, self.disks, self.changes, self.handles, self.backing, self.to_free, self.kernel.invalidate
         )
-        salvaged = Salvaged(commitlog, self.threads)
+        self.salvaged = Salvaged(commitlog)
         invalidate = self.kernel.invalidate
         self.mover = Mover(
             commitlog,
@@ -113,7 +113,7 @@ class Parts:
             self.threads,
             self.changes,
             self.sources,
-            salvaged,
+            self.salvaged,
             self.verdicts,
             invalidate,
         )

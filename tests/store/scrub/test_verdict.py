@@ -5,6 +5,7 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commitlogfs.store import layout
 from commitlogfs.store.scrub import verdict as verdicts
 from commitlogfs.store.scrub.verdict import (
     Damage,
@@ -109,8 +110,8 @@ def test_a_damaged_value_counts_as_absent(raw: bytes) -> None:
     assert parse_verdict(bytes(good)) is None
 
 
-def test_verdicts_of_a_disk_are_found(workdir: os.PathLike[str]) -> None:
-    from commitlogfs.store.scrub.recorded import find_verdicts, remove_verdict, write_verdict
+def test_the_records_of_a_disk_are_found(workdir: os.PathLike[str]) -> None:
+    from commitlogfs.store.scrub.recorded import find_recorded, remove_verdict, write_verdict
 
     names = [b"one", b"two"]
     dirfd = os.open(workdir, os.O_RDONLY)
@@ -120,9 +121,13 @@ def test_verdicts_of_a_disk_are_found(workdir: os.PathLike[str]) -> None:
         verdict = make_verdict([1, 2], "TopicTest")
         ino = os.stat(b"two", dir_fd=dirfd).st_ino
         write_verdict(dirfd, b"two", ino, verdict)
-        assert find_verdicts(dirfd, [*names, b"absent"]) == [(b"two", verdict)]
+        found, unread = find_recorded(dirfd, [*names, b"absent"])
+        assert ([(name, of) for name, of, _ in found], unread) == ([(b"two", verdict)], [])
         remove_verdict(dirfd, b"two", ino)
         remove_verdict(dirfd, b"two", ino)
-        assert find_verdicts(dirfd, names) == []
+        assert find_recorded(dirfd, names) == ([], [])
+        os.setxattr(f"/proc/self/fd/{dirfd}/one", layout.XATTR_UNREADABLE, b"[[0, 4096]]")
+        ((name, of, unreadable),), unread = find_recorded(dirfd, names)
+        assert (name, of, unreadable.ranges, unread) == (b"one", None, [(0, 4096)], [])
     finally:
         os.close(dirfd)

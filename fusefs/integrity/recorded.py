@@ -1,0 +1,84 @@
+"""Finds what former daemons have recorded with the segments' files: verdicts, and ranges that could not be read
+when the segments were moved.
+
+All segments, and damaged files that were set aside, are read once after the start of a daemon, each disk by itself, in case one hangs. Files that cannot be
+read then are tried again until they can, because nothing else shows that their segments are damaged.
+"""
+
+import logging
+import math
+from collections.abc import Iterable
+from functools import partial
+from typing import Final
+
+import trio
+
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.integrity.verdicts import Verdicts
+from commitlogfs.fusefs.moves.salvaged import Salvaged
+from commitlogfs.store.disks.disk import Disk
+from commitlogfs.store.events import log_event
+from commitlogfs.store.pool.catalog import Segment
+from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.pool.other_files import is_set_aside
+from commitlogfs.store.scrub.recorded import find_recorded
+
+log = logging.getLogger(__name__)
+
+START_DELAY_S: Final = 1.0
+"""A daemon that has just started has more urgent work."""
+RETRY_S: Final = 30.0
+LONGEST_RETRY_S: Final = 600.0
+"""Each retry on a disk that is dead costs the kernel one error for each file."""
+_NAMES_AT_ONCE: Final = 256
+
+
+class Recorded:
+    def __init__(self, commitlog: CommitLog, threads: DiskThreads, verdicts: Verdicts, salvaged: Salvaged) -> None:
+        self._commitlog = commitlog
+        self._threads = threads
+        self._verdicts = verdicts
+        self._salvaged = salvaged
+
+    async def find(self) -> None:
+        """Returns when all files have been read."""
+        await trio.sleep(START_DELAY_S)
+        async with trio.open_nursery() as nursery:
+            for disk in self._commitlog.disks.values():
+                nursery.start_soon(self._find_on, disk)
+
+    async def _find_on(self, disk: Disk) -> None:
+        aside = [file for file in self._commitlog.others.set_aside() if file.disk == disk.number]
+        unread, retry_s = await self._read(disk, (*self._commitlog.catalog.on_disk(disk.number), *aside)), RETRY_S
+        if unread:
+            log_event(log, logging.WARNING, "records_not_read", disk=disk.path, segments=len(unread))
+        while unread:
+            await trio.sleep(retry_s)
+            count = len(unread)
+            unread = await self._read(disk, unread)
+            retry_s = RETRY_S if len(unread) < count else min(2 * retry_s, LONGEST_RETRY_S)
+            if not unread:
+                log_event(log, logging.INFO, "records_read", disk=disk.path)
+        self._verdicts.record_loaded(disk.number)
+
+    async def _read(self, disk: Disk, files: Iterable[Segment]) -> list[Segment]:
+        """Returns those that could not be read."""
+        present = {file.path: file for file in files if self._is_present(file)}
+        names, unread = list(present), list[Segment]()
+        for first in range(0, len(names), _NAMES_AT_ONCE):
+            while disk.is_unresponsive:  # noqa: ASYNC110  # a thread would hold this daemon while it hangs
+                await trio.sleep(RETRY_S)
+            find = partial(find_recorded, disk.dirfd, names[first : first + _NAMES_AT_ONCE])
+            found, failed = await self._threads.run_within(disk.number, math.inf, find)
+            unread += [present[name] for name in failed]
+            for name, verdict, unreadable in found:
+                if verdict is not None:
+                    self._verdicts.record_found(present[name], verdict)
+                if unreadable.ranges:
+                    self._salvaged.record_found(present[name], unreadable)
+        return unread
+
+    def _is_present(self, file: Segment) -> bool:
+        if is_set_aside(file):
+            return self._commitlog.others.get(file.disk, file.ino) is file
+        return self._commitlog.catalog.by_ino(file.disk, file.ino) is file

@@ -1,0 +1,99 @@
+"""The records of a disk's files are found after the start of a daemon, although the disk fails at that moment."""
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from support.pooled import SIZE, Parts, make, open_parts, place, segment
+
+from commitlogfs.fusefs.integrity import recorded as module
+from commitlogfs.fusefs.integrity.recorded import Recorded
+from commitlogfs.store import layout
+from commitlogfs.store.disks.membership import DiskNumber
+from commitlogfs.store.scrub.recorded import write_verdict
+from commitlogfs.store.scrub.verdict import Kind, whole_verdict
+
+COUNT = 9
+DAMAGED, SALVAGED = 1, 4
+"""Both lie on the second disk."""
+PATIENCE_S = 10.0
+
+
+class Failing:
+    """Attributes of files on some disks cannot be read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.descriptors: set[int] = set()
+        self.tried = 0
+        listxattr = os.listxattr
+
+        def listing(path: str, *, follow_symlinks: bool = True) -> list[str]:
+            if any(path.startswith(f"/proc/self/fd/{dirfd}/") for dirfd in self.descriptors):
+                self.tried += 1
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+            return listxattr(path, follow_symlinks=follow_symlinks)
+
+        monkeypatch.setattr(os, "listxattr", listing)
+
+
+@pytest.fixture
+def parts(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parts]:
+    for name in ("START_DELAY_S", "RETRY_S", "LONGEST_RETRY_S"):
+        monkeypatch.setattr(module, name, 0.01)
+    with open_parts(workdir) as parts:
+        for index in range(COUNT):
+            trio.run(make, parts, index)
+        damaged = segment(parts, DAMAGED)
+        dirfd = parts.commitlog.disk_of(damaged).dirfd
+        write_verdict(dirfd, damaged.name, damaged.ino, whole_verdict(Kind.ROTTED, SIZE, 5))
+        os.setxattr(place(parts, SALVAGED), layout.XATTR_UNREADABLE, b"[[0, 4096]]")
+        yield parts
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with trio.fail_after(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110
+            await trio.sleep(0.01)
+
+
+def damaged_names(parts: Parts) -> list[bytes]:
+    return [found.name for found, _ in parts.verdicts.present()]
+
+
+def test_all_records_are_found_in_one_pass(parts: Parts) -> None:
+    trio.run(Recorded(parts.commitlog, parts.threads, parts.verdicts, parts.salvaged).find)
+    assert damaged_names(parts) == [segment(parts, DAMAGED).name]
+    assert parts.salvaged.present() == [(SALVAGED * SIZE, SALVAGED * SIZE + 4096)]
+
+
+def test_those_of_a_disk_in_trouble_are_found_when_it_is_well(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing = Failing(monkeypatch)
+    failing.descriptors.add(parts.commitlog.disks[DiskNumber(2)].dirfd)
+    recorded = Recorded(parts.commitlog, parts.threads, parts.verdicts, parts.salvaged)
+
+    async def run() -> None:
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(recorded.find)
+                await until(lambda: failing.tried >= COUNT)
+                assert not parts.verdicts.present()
+                failing.descriptors.clear()
+
+    with caplog.at_level("INFO"):
+        trio.run(run)
+    assert damaged_names(parts) == [segment(parts, DAMAGED).name]
+    assert parts.salvaged.present()
+    assert [record.__dict__["event"] for record in caplog.records] == ["records_not_read", "records_read"]
+
+
+def test_a_verdict_of_this_daemon_is_combined_with_the_recorded_one(parts: Parts) -> None:
+    damaged = segment(parts, DAMAGED)
+    parts.verdicts.record(damaged, whole_verdict(Kind.UNREADABLE, SIZE, 9))
+    trio.run(Recorded(parts.commitlog, parts.threads, parts.verdicts, parts.salvaged).find)
+    ((found, verdict),) = parts.verdicts.present()
+    assert (found, verdict.kind, verdict.since_s) == (damaged, Kind.ROTTED, 5)
