@@ -179,7 +179,7 @@ class CommitLogOperations(pyfuse3.Operations):
             commitlog, disks, self.changes, self.handles, self.backing, self._to_free, invalidate
         )
         self.salvaged = Salvaged(commitlog)
-        self.recorded = Recorded(commitlog, self.threads, self.verdicts, self.salvaged)
+        self.recorded = Recorded(commitlog, self.threads, self.verdicts, self.salvaged.record_found)
         self.mover = Mover(
             commitlog,
             disks,

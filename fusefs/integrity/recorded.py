@@ -7,7 +7,7 @@ read then are tried again until they can, because nothing else shows that their 
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -15,9 +15,9 @@ import trio
 
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.fusefs.integrity.verdicts import Verdicts
-from commitlogfs.fusefs.moves.salvaged import Salvaged
 from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.events import log_event
+from commitlogfs.store.moves.unreadable import UnreadableRanges
 from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.pool.other_files import is_set_aside
@@ -34,11 +34,18 @@ _NAMES_AT_ONCE: Final = 256
 
 
 class Recorded:
-    def __init__(self, commitlog: CommitLog, threads: DiskThreads, verdicts: Verdicts, salvaged: Salvaged) -> None:
+    def __init__(
+        self,
+        commitlog: CommitLog,
+        threads: DiskThreads,
+        verdicts: Verdicts,
+        record_unreadable: Callable[[Segment, UnreadableRanges], None],
+    ) -> None:
+        """`record_unreadable` is called for each segment with ranges that could not be read."""
         self._commitlog = commitlog
         self._threads = threads
         self._verdicts = verdicts
-        self._salvaged = salvaged
+        self._record_unreadable = record_unreadable
 
     async def find(self) -> None:
         """Returns when all files have been read."""
@@ -75,7 +82,7 @@ class Recorded:
                 if verdict is not None:
                     self._verdicts.record_found(present[name], verdict)
                 if unreadable.ranges:
-                    self._salvaged.record_found(present[name], unreadable)
+                    self._record_unreadable(present[name], unreadable)
         return unread
 
     def _is_present(self, file: Segment) -> bool:

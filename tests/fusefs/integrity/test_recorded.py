@@ -64,7 +64,7 @@ def damaged_names(parts: Parts) -> list[bytes]:
 
 
 def test_all_records_are_found_in_one_pass(parts: Parts) -> None:
-    trio.run(Recorded(parts.commitlog, parts.threads, parts.verdicts, parts.salvaged).find)
+    trio.run(Recorded(parts.commitlog, parts.threads, parts.verdicts, parts.salvaged.record_found).find)
     assert damaged_names(parts) == [segment(parts, DAMAGED).name]
     assert parts.salvaged.present() == [(SALVAGED * SIZE, SALVAGED * SIZE + 4096)]
 
@@ -74,7 +74,7 @@ def test_those_of_a_disk_in_trouble_are_found_when_it_is_well(
 ) -> None:
     failing = Failing(monkeypatch)
     failing.descriptors.add(parts.commitlog.disks[DiskNumber(2)].dirfd)
-    recorded = Recorded(parts.commitlog, parts.threads, parts.verdicts, parts.salvaged)
+    recorded = Recorded(parts.commitlog, parts.threads, parts.verdicts, parts.salvaged.record_found)
 
     async def run() -> None:
         with trio.fail_after(PATIENCE_S):
@@ -94,6 +94,6 @@ def test_those_of_a_disk_in_trouble_are_found_when_it_is_well(
 def test_a_verdict_of_this_daemon_is_combined_with_the_recorded_one(parts: Parts) -> None:
     damaged = segment(parts, DAMAGED)
     parts.verdicts.record(damaged, whole_verdict(Kind.UNREADABLE, SIZE, 9))
-    trio.run(Recorded(parts.commitlog, parts.threads, parts.verdicts, parts.salvaged).find)
+    trio.run(Recorded(parts.commitlog, parts.threads, parts.verdicts, parts.salvaged.record_found).find)
     ((found, verdict),) = parts.verdicts.present()
     assert (found, verdict.kind, verdict.since_s) == (damaged, Kind.ROTTED, 5)
