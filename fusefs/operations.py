@@ -232,6 +232,7 @@ class CommitLogOperations(pyfuse3.Operations):
             self.listing.refresh,
             probes,
             self.backing,
+            self.verdicts.lost_writes,
         )
         self.creation = Creation(
             commitlog,

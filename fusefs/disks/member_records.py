@@ -60,6 +60,15 @@ class MemberRecords:
             await self.change(membership, 0.0)
         return True
 
+    async def change_reason(self, disk: Disk, former: str, reason: str) -> None:
+        """Give the cordon of a disk another reason, if it has the former one."""
+        async with self.changing:
+            if disk.cordon is None or disk.cordon.reason != former:
+                return
+            membership = self._commitlog.membership.cordoned(disk.number, Cordon(disk.cordon.since_s, reason))
+            if self._is_recordable(membership):
+                await self.change(membership, 0.0)
+
     async def run(self) -> None:
         """Until cancelled. Each disk has its own task, so one that hangs delays only itself."""
         async with trio.open_nursery() as nursery:

@@ -4,7 +4,7 @@ import errno
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from commitlogfs.fusefs.files.backing_attributes import BackingAttributes
 from commitlogfs.fusefs.files.freeing import Freeing
 from commitlogfs.fusefs.files.name_changes import NameChanges
 from commitlogfs.fusefs.files.removal import Removals
+from commitlogfs.store.disks.lost_writes import LostWrite
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError
 from commitlogfs.store.events import log_event
@@ -73,9 +74,11 @@ class Retention:
         refresh_all: Callable[[], Awaitable[None]],
         probes: DiskProbes,
         memory: ClockMemory,
+        lost_writes: Callable[[], Mapping[DiskNumber, tuple[LostWrite, ...]]],
         clocks: Callable[[], Moment] = read_clocks,
     ) -> None:
-        """`refresh_all` reads the attributes of every segment."""
+        """`refresh_all` reads the attributes of every segment. `lost_writes` returns those of the disks that have
+        lost some."""
         self.rules = rules
         self._alerts: tuple[Alert, ...] = ()
         """Alerts of the last cycle."""
@@ -90,6 +93,7 @@ class Retention:
         self._refresh_all = refresh_all
         self._probes = probes
         self._memory = memory
+        self._lost_writes = lost_writes
         self._refused: RefusedFacts | None = None
         self._clocks = clocks
         self._state = EngineState()
@@ -251,7 +255,13 @@ class Retention:
         moment = self._clocks()
         present = {(file.disk, file.ino) for file in self._commitlog.others.retired()}
         self._held_since_s = {key: self._held_since_s.get(key, moment.steady_s) for key in present}
-        return observe(self._commitlog, moment, lambda file: self._held_since_s[file.disk, file.ino], self._refused)
+        return observe(
+            self._commitlog,
+            moment,
+            lambda file: self._held_since_s[file.disk, file.ino],
+            self._lost_writes(),
+            self._refused,
+        )
 
     def _report(self, alerts: tuple[Alert, ...]) -> None:
         """Log each alert once when it begins, and once when it ends."""

@@ -24,17 +24,20 @@ from commitlogfs.fusefs.integrity.verdicts import Verdicts
 from commitlogfs.fusefs.kernel.observer import Observer
 from commitlogfs.store.disks import health, lost_writes
 from commitlogfs.store.disks.disk import Disk
-from commitlogfs.store.disks.lost_writes import LostWrite
 from commitlogfs.store.disks.membership import Cordon
 from commitlogfs.store.errors import DiskFailedError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.pool.catalog import NEWEST_KEPT, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.scrub.verdict import MOST_RANGES, Kind, Range, Verdict, limit_ranges, whole_verdict
+from commitlogfs.store.segment import BaseOffset
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_REASON: Final = "lost writes of "
+"""Begin of a cordon's reason; the name of the segment follows."""
 
 INTERVAL_S: Final = 2.0
 WRITTEN_AFTER_S: Final = 60.0
@@ -78,6 +81,8 @@ class LostWrites:
     async def run(self, is_open: Callable[[Segment], bool]) -> None:
         """Until cancelled. `is_open` returns whether a process may have a segment open. Each disk has its own task,
         so one that hangs delays only itself."""
+        for disk in self._commitlog.disks.values():
+            self._recall(disk)
         async with trio.open_nursery() as nursery:
             for disk in self._commitlog.disks.values():
                 nursery.start_soon(self._run_for, disk, is_open)
@@ -90,6 +95,21 @@ class LostWrites:
         watch.is_released = True
         if not watch.is_used:
             await self._close(watch)
+
+    def _recall(self, disk: Disk) -> None:
+        """Know again the segment for which a former daemon gave the disk a cordon: a disk that refuses writes
+        cannot record the verdict, but the others record the cordon."""
+        if disk.cordon is None or not disk.cordon.reason.startswith(_REASON):
+            return
+        segment = self._commitlog.catalog.get(_base_offset(disk.cordon.reason))
+        if segment is not None and segment.disk == disk.number:
+            verdict = whole_verdict(Kind.WRITE_LOST, segment.size, disk.cordon.since_s)
+            self._verdicts.record_found(segment, verdict, is_recorded=False)
+
+    async def settle(self, segment: Segment) -> None:
+        """The verdict on a segment was cleared: its disk's cordon does not recall it any more."""
+        disk, reason = self._commitlog.disk_of(segment), _reason_for(segment)
+        await self._member_records.change_reason(disk, reason, f"had {reason}")
 
     async def _run_for(self, disk: Disk, is_open: Callable[[Segment], bool]) -> None:
         while True:
@@ -117,12 +137,6 @@ class LostWrites:
             if key not in self._watches and is_open(segment):
                 fd = await self._call(disk, partial(lost_writes.open_watch, disk.dirfd, segment.name, segment.ino))
                 self._watches[key] = _Watch(segment, fd)
-        self._forget_removed(disk)
-
-    def _forget_removed(self, disk: Disk) -> None:
-        present = [lost for lost in disk.lost_writes if self._commitlog.catalog.get(lost.base_offset) is not None]
-        if len(present) < len(disk.lost_writes):
-            disk.lost_writes = tuple(present)
 
     async def _check(self, disk: Disk, watch: _Watch) -> None:
         try:
@@ -149,20 +163,17 @@ class LostWrites:
             if not found:  # the page was removed with its file, or written again meanwhile
                 return
         ranges = limit_ranges([Range(*one) for one in found], MOST_RANGES)
-        others = [lost for lost in disk.lost_writes if lost.base_offset != base]
-        known = next((lost for lost in disk.lost_writes if lost.base_offset == base), None)
-        if known is not None and known.ranges == ranges:
-            return
         now_s = round(time.time())
-        disk.lost_writes = (*others, LostWrite(base, now_s, ranges))
+        if ranges:
+            verdict = Verdict(Kind.WRITE_LOST, now_s, ranges)
+        else:
+            verdict = whole_verdict(Kind.WRITE_LOST, segment.size, now_s)
+        if not self._verdicts.record(segment, verdict):
+            return
         self._commitlog.counters.lost_writes += 1
         shown = ",".join(f"{base + begin}-{base + end}" for begin, end in ranges) or "unknown"
         log_event(log, logging.ERROR, "write_lost", segment=segment.name, disk=disk.path, offsets=shown)
-        if ranges:
-            self._verdicts.record(segment, Verdict(Kind.WRITE_LOST, now_s, ranges))
-        else:
-            self._verdicts.record(segment, whole_verdict(Kind.WRITE_LOST, segment.size, now_s))
-        cordon = Cordon(now_s, f"lost writes of {segment.name.decode()}")
+        cordon = Cordon(now_s, _reason_for(segment))
         if await self._member_records.cordon(disk, cordon):
             log_event(log, logging.WARNING, "cordoned", disk=disk.path, reason=cordon.reason)
 
@@ -189,3 +200,13 @@ class LostWrites:
     async def _call(self, disk: Disk, work: Callable[[], T]) -> T:
         """The result of a call in a thread of the disk, however long it takes; a cancelled task leaves it."""
         return await self._threads.run_within(disk.number, math.inf, work)
+
+
+def _reason_for(segment: Segment) -> str:
+    return f"{_REASON}{segment.name.decode()}"
+
+
+def _base_offset(reason: str) -> BaseOffset:
+    """Base offset of the segment that a reason names; -1 if an operator has written something else there."""
+    name = reason.removeprefix(_REASON)
+    return BaseOffset(int(name) if name.isascii() and name.isdecimal() else -1)

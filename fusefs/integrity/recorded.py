@@ -1,8 +1,9 @@
 """Finds what former daemons have recorded with the segments' files: verdicts, and ranges that could not be read
 when the segments were moved.
 
-All segments, and damaged files that were set aside, are read once after the start of a daemon, each disk by itself, in case one hangs. Files that cannot be
-read then are tried again until they can, because nothing else shows that their segments are damaged.
+Segments, and damaged files that were set aside, are read once after the start of a daemon, each disk by itself, in
+case one hangs. Files that cannot be read then are tried again until they can, because nothing else shows that their
+segments are damaged.
 """
 
 import logging

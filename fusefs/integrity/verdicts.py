@@ -16,6 +16,8 @@ from typing import Final
 import trio
 
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.store.disks.lost_writes import LostWrite
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.events import log_event
 from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.pool.commitlog import CommitLog
@@ -104,14 +106,25 @@ class Verdicts:
         known = {key: verdict for key, (file, verdict) in self._replaced.items() if file in files}
         return [(file, known.get((file.disk, file.ino))) for file in files]
 
-    def record(self, segment: Segment, verdict: Verdict) -> None:
-        """A segment of the log is damaged."""
+    def lost_writes(self) -> dict[DiskNumber, tuple[LostWrite, ...]]:
+        """The writes that disks have lost, of the disks that have lost some. No move takes such a segment from its
+        disk."""
+        found: dict[DiskNumber, tuple[LostWrite, ...]] = {}
+        for segment, verdict in self.present():
+            if verdict.kind is Kind.WRITE_LOST:
+                ranges = verdict.ranges if verdict.is_located else ()
+                lost = LostWrite(segment.base_offset, verdict.since_s, ranges)
+                found[segment.disk] = (*found.get(segment.disk, ()), lost)
+        return found
+
+    def record(self, segment: Segment, verdict: Verdict) -> bool:
+        """A segment of the log is damaged. Returns whether that says more than what is known."""
         before = self._known.get(segment.base_offset)
         if before is not None and segment not in before.files:
             before = None
         combined = combine(None if before is None else before.verdict, verdict)
         if before is not None and combined == before.verdict:
-            return
+            return False
         self._known[segment.base_offset] = _Known(combined, (segment,))
         self._changed.set()
         if before is None or before.verdict.kind is not combined.kind:
@@ -127,15 +140,18 @@ class Verdicts:
             end=segment.base_offset + combined.ranges[-1].end,
             messages=combined.message_count or None,
         )
+        return True
 
-    def record_found(self, segment: Segment, verdict: Verdict) -> None:
-        """The file of a segment, or one that was set aside, records this verdict of a former daemon."""
+    def record_found(self, segment: Segment, verdict: Verdict, *, is_recorded: bool = True) -> None:
+        """A former daemon has found this on a segment, or on a file that was set aside. `is_recorded` is whether the
+        file records it."""
         if is_set_aside(segment):
             self._replaced[segment.disk, segment.ino] = segment, verdict
             return
         known = self._known.get(segment.base_offset)
         if known is None or segment not in known.files:
-            self._known[segment.base_offset] = _Known(verdict, (segment,), is_recorded=True)
+            self._known[segment.base_offset] = _Known(verdict, (segment,), is_recorded)
+            self._changed.set()
         else:  # this daemon has found the damage again
             known.verdict, known.is_recorded = combine(verdict, known.verdict), False
             self._changed.set()

@@ -80,8 +80,6 @@ class DiskChanges:
         disk, dry_run = self._find(request_fields.disk(request)), request_fields.flag(request, "dry_run")
         if disk.drain is not None:
             raise PoolError(f"{disk.path}: is draining; `disk cancel` ends that")
-        if not dry_run:
-            disk.lost_writes = ()  # an operator who takes the disk back knows of them
         if disk.cordon is None and not disk.is_leaving:
             return self._unchanged(disk)
         return await self._set(disk, None, dry_run=dry_run)

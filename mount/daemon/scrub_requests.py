@@ -94,7 +94,7 @@ class _Requests:
                     f"{min(unknown):020d}: has no verdict, and no file set aside; see `commitlogfs scrub status`"
                 )
             damaged, aside = _of_segments(damaged, wanted), _of_segments(aside, wanted)
-        kept = [] if dry_run else await self._operations.verdicts.clear(damaged)
+        kept = [] if dry_run else await self._clear_verdicts(damaged)
         not_removed = [] if dry_run else await self._clear_aside(aside)
         return {
             "cleared": [report for segment, report in damaged.items() if segment not in kept],
@@ -102,6 +102,15 @@ class _Requests:
             "removed": [report for file, report in aside.items() if file not in not_removed],
             "not_removed": [aside[file] for file in not_removed],
         }
+
+    async def _clear_verdicts(self, segments: Iterable[Segment]) -> list[Segment]:
+        """Returns those that keep their verdict."""
+        chosen = list(segments)
+        kept = await self._operations.verdicts.clear(chosen)
+        for segment in chosen:
+            if segment not in kept:
+                await self._operations.lost_writes.settle(segment)
+        return kept
 
     async def _clear_aside(self, files: Iterable[Segment]) -> list[Segment]:
         """Returns those that stay set aside."""

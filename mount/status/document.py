@@ -226,7 +226,7 @@ class StatusReport:
                     "since": lost.since_s,
                     "ranges": [[lost.base_offset + begin, lost.base_offset + end] for begin, end in lost.ranges],
                 }
-                for lost in disk.lost_writes
+                for lost in self._operations.verdicts.lost_writes().get(disk.number, ())
             ],
             "drain": drain_report(disk, self._operations, self._ingest_rate()),
             "held_segments": len(self._log.others.moved(disk.number)),

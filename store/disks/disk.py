@@ -5,7 +5,6 @@ import os
 from dataclasses import dataclass, field
 from enum import Enum
 
-from commitlogfs.store.disks.lost_writes import LostWrite
 from commitlogfs.store.disks.membership import Cordon, DiskNumber, Drain
 from commitlogfs.store.errors import (
     DirectoryError,
@@ -80,8 +79,6 @@ class Disk:
     """Whether the last probe of this disk found its filesystem read-only."""
     unreadable_since_s: float | None = None
     """Monotonic time since which no probe could read a segment of it."""
-    lost_writes: tuple[LostWrite, ...] = ()
-    """Writes to segments that are still in the log, which memory shows and the disk does not have."""
     is_unresponsive: bool = False
     """Whether a check of it has no answer (store/checks/check_policy.py)."""
     unreadable_reason: str = ""

@@ -158,7 +158,7 @@ def _describe_lost(losses: Sequence[LostWrite]) -> str:
     more = f" and {len(losses) - _LOSSES_SHOWN:,} other segments" if len(losses) > _LOSSES_SHOWN else ""
     return (
         f"the disk lacks what was written to segment {where}{more}: reads show it only as long as it is in memory; "
-        "copy it from the mount, replace the disk, and accept it again with `disk uncordon` if it is well"
+        "copy it from the mount; replace the disk, or, if it is well, use `disk uncordon` and `scrub clear`"
     )
 
 

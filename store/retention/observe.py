@@ -1,9 +1,10 @@
 """Snapshot of the open log for the rules. Touches memory only."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from commitlogfs.store.disks import health
+from commitlogfs.store.disks.lost_writes import LostWrite
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.attributes import unpack
 from commitlogfs.store.files.remove import Reason, reason_of
@@ -39,10 +40,11 @@ def observe(
     log: CommitLog,
     moment: Moment,
     held_since_s: Callable[[Segment], float],
+    lost_writes: Mapping[DiskNumber, tuple[LostWrite, ...]],
     refused: RefusedFacts | None = None,
 ) -> Snapshot:
-    """Snapshot with the latest measurements. `held_since_s` returns the steady time at which a segment was
-    retired."""
+    """Snapshot with the latest measurements. `held_since_s` returns the steady time at which a segment was retired;
+    `lost_writes` are those of the disks that have lost some."""
     now_s = time.monotonic()
     disks = tuple(
         DiskFacts(
@@ -55,7 +57,7 @@ def observe(
             reclaims_nothing=log.space.reclaims_nothing(disk.number),
             is_troubled=disk.is_troubled,
             is_lost=health.is_lost(disk, now_s),
-            lost_writes=disk.lost_writes,
+            lost_writes=lost_writes.get(disk.number, ()),
             is_unresponsive=disk.is_unresponsive,
             is_vanished=disk.is_vanished,
         )

@@ -38,8 +38,10 @@ def write_verdict(dirfd: int, name: bytes, ino: int, verdict: Verdict) -> None:
 
 
 def remove_verdict(dirfd: int, name: bytes, ino: int) -> None:
-    """Durable. Raises OSError."""
-    durable.remove_file_xattr(dirfd, name, ino, layout.XATTR_VERDICT)
+    """Durable; also on a read-only filesystem if the file records none. Raises OSError."""
+    path = f"/proc/self/fd/{dirfd}/{os.fsdecode(name)}"
+    if layout.XATTR_VERDICT in os.listxattr(path, follow_symlinks=False):
+        durable.remove_file_xattr(dirfd, name, ino, layout.XATTR_VERDICT)
 
 
 def find_recorded(dirfd: int, names: Iterable[bytes]) -> tuple[list[Recorded], list[bytes]]:

@@ -525,7 +525,7 @@ def test_the_daemon_refuses_a_file_of_a_remote_filesystem(kept: KeptMount, slave
     backup.mkdir()
     with fuse_backup(backup, slave, close_s=3.0):
         fd = os.open(backup / f"{4 * MIB:020d}", os.O_RDONLY)
-        arguments = {"base_offset": 4 * MIB, "mtime_ns": 1, "xxh3": "", "token": ""}
+        arguments = {"base_offset": 4 * MIB, "mtime_ns": 1, "xxh3": "00" * 16, "token": ""}
         answer = control_socket.ask_with(pool.socket, "restore-segment", [fd], 5.0, **arguments)
         assert answer["refused"].startswith(f"{4 * MIB:020d}: its file is not on a local filesystem")
         began = time.monotonic()

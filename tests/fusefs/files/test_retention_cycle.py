@@ -48,6 +48,7 @@ def daemon(parts: Parts, memory: Backing, jump_s: float) -> Retention:
         no_look,
         probes,
         memory,
+        parts.verdicts.lost_writes,
         clocks(jump_s),
     )
 

@@ -1,0 +1,90 @@
+"""The alert for writes that a disk has lost outlives the daemon that has found them, until it is cleared."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+
+import pytest
+from support.flaky_disks import FlakyDisk, flaky_available
+from support.kept import KeptMount
+from support.loop_disks import DiskFarm
+from support.pools import MIB, PoolMount
+from support.scrubs import damaged, has_verdict
+from support.waiting import eventually
+
+pytestmark = [
+    pytest.mark.mounted,
+    pytest.mark.root,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(flaky_available()), reason=flaky_available() or "can be made"),
+]
+
+NOTICED_S = 30.0
+PAGE = 4096
+
+
+@pytest.fixture
+def flaky(disk_farm: DiskFarm) -> FlakyDisk:
+    disk = disk_farm.add_of(FlakyDisk, "ext4", 64 * MIB)
+    assert isinstance(disk, FlakyDisk)
+    disk.bypass_cache()
+    return disk
+
+
+@pytest.fixture
+def kept(flaky: FlakyDisk, disk_farm: DiskFarm, keep: Callable[..., KeptMount]) -> KeptMount:
+    """Segment 0 is on the flaky disk, and the newest one."""
+    directories = [disk.path / "commitlog" for disk in (flaky, disk_farm.add())]
+    for directory in directories:
+        directory.mkdir(mode=0o700)
+    kept = keep(disks=directories, retention={"interval": '"1s"'})
+    kept.pool.make_segments([0])
+    assert (directories[0] / kept.pool.path(0).name).exists()
+    return kept
+
+
+def alerts(pool: PoolMount) -> list[str]:
+    return [alert["text"] for alert in pool.status()["retention"]["alerts"] if alert["code"] == "writeback-lost"]
+
+
+def lose_a_write(pool: PoolMount, flaky: FlakyDisk) -> None:
+    """The disk fails, and is well again when that is noticed; its filesystem has turned read-only."""
+    fd = os.open(pool.path(0), os.O_RDWR)
+    try:
+        for page in range(5):  # a segment is watched some seconds after it was opened
+            os.pwrite(fd, b"x" * PAGE, 2 * page * PAGE)
+            os.fsync(fd)
+            time.sleep(1.0)
+        flaky.fail_writes()
+        os.pwrite(fd, b"y" * PAGE, 0)
+        with contextlib.suppress(OSError):
+            os.fsync(fd)
+        eventually(lambda: alerts(pool), NOTICED_S, pool.log_since_start)
+        flaky.heal()
+    finally:
+        os.close(fd)
+
+
+def test_the_alert_is_kept_over_kills_and_restarts_until_it_is_cleared(kept: KeptMount, flaky: FlakyDisk) -> None:
+    pool = kept.pool
+    lose_a_write(pool, flaky)
+    before = pool.status()["disks"][0]["lost_writes"]
+    assert before[0]["segment"] == pool.path(0).name
+    for how in ("kill", "restart"):
+        kept.change(how)
+        eventually(lambda: alerts(pool), 10.0, pool.log_since_start)
+        (lost,) = pool.status()["disks"][0]["lost_writes"]
+        assert (lost["segment"], lost["since"]) == (before[0]["segment"], before[0]["since"])
+    pool.stop()
+    flaky.repair()
+    kept.start()
+    eventually(lambda: alerts(pool), 10.0, pool.log_since_start)
+    eventually(lambda: has_verdict(pool, 0), 40.0, pool.log_since_start)
+    assert pool.cli("scrub", "clear", pool.name).status == 0
+    eventually(lambda: not alerts(pool), 10.0, pool.log_since_start)
+    kept.replace()
+    time.sleep(3.0)
+    assert alerts(pool) == []
+    assert pool.status()["disks"][0]["cordon"]["reason"] == f"had lost writes of {pool.path(0).name}"
+    assert damaged(pool) == {}
