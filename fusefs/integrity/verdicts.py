@@ -143,8 +143,8 @@ class Verdicts:
         return True
 
     def record_found(self, segment: Segment, verdict: Verdict, *, is_recorded: bool = True) -> None:
-        """A former daemon has found this on a segment, or on a file that was set aside. `is_recorded` is whether the
-        file records it."""
+        """A former daemon has found this on a segment, or on a file that was set aside. `is_recorded`: the file
+        records it."""
         if is_set_aside(segment):
             self._replaced[segment.disk, segment.ino] = segment, verdict
             return
