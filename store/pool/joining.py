@@ -15,6 +15,7 @@ import os
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from commitlogfs.store import layout
 from commitlogfs.store.disks import identity
@@ -36,6 +37,13 @@ from commitlogfs.store.files.usage import DiskUsage, measure_usage
 from commitlogfs.store.findings import REPAIR_DISK
 from commitlogfs.store.segment import BaseOffset
 from commitlogfs.store.thresholds import Thresholds
+
+
+_RECORDS: Final = (
+    *(layout.XATTR_IDENTITY, layout.XATTR_NEWEST, layout.XATTR_ROOT, layout.XATTR_JOINING),
+    layout.XATTR_SCRUB,
+)
+"""Everything that the directory of a disk records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +129,7 @@ def forget(path: str, pool_id: str, membership: Membership, *, dry_run: bool = F
                     f"{path}: records this pool and is not empty (it holds {entry!r}); `restore --from` takes "
                     "segments from it; move its content away, and repeat the command"
                 )
-            names = (layout.XATTR_IDENTITY, layout.XATTR_NEWEST, layout.XATTR_ROOT, layout.XATTR_JOINING)
-            for name in () if dry_run else names:
+            for name in () if dry_run else _RECORDS:
                 durable.remove_xattr(directory.dirfd, name)
     except OSError as error:
         reason = os.strerror(error.errno or 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.command_line import CommandLine, Ran
-from support.filling import fill_and_await
+from support.filling import fill_and_await, status
 from support.freezing import frozen
 from support.loop_disks import DiskFarm, LoopDisk, mkfs_available
 from support.pools import MIB, PoolMount
@@ -155,7 +155,9 @@ def test_every_read_fails_before_anybody_asked(
     pool = pool_on(make_pool, [bad, good])
     pool.start()
     pool.make_segments(range(4))
-    if not served:
+    if served:
+        eventually(lambda: status(pool)["checksums"]["with"])  # the daemon reads it no more
+    else:
         pool.stop()
     for index in (0, 2):
         drop_from_memory(Path(pool.disks[0]) / pool.path(index).name)

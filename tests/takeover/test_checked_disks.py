@@ -86,7 +86,7 @@ def test_daemons_change_beside_an_unresponsive_disk(disk_farm: DiskFarm, keep: K
             kept.change(how)
             assert first(kept)["state"] == "unresponsive"
             kept.pool.make_segments([index])
-            assert time.monotonic() - started < 5
+            assert time.monotonic() - started < 15, "nothing waits for it"
         assert places(kept, range(4, 6)) == {os.fsencode(kept.pool.disks[1])}
         thaw()
     await_state(kept, "rw", 15)

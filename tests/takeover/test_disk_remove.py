@@ -77,6 +77,7 @@ def test_the_configuration_is_edited_by_hand_meanwhile(kept: KeptMount, monkeypa
 def test_an_empty_disk_leaves_and_can_come_back(kept: KeptMount) -> None:
     pool = kept.pool
     directory = pool.disks[3]
+    eventually(lambda: layout.XATTR_SCRUB in os.listxattr(directory))
     ran = pool.cli("disk", "safe-to-remove", 4, pool.name)
     assert (ran.status, ran.out) == (
         0,

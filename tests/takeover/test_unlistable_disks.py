@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,11 +45,15 @@ class Unreadable:
     def fail(self, what: str) -> None:
         """Unreadable part: the "names" in the directory, or only the "attributes" of the files."""
         os.sync()
-        self.disk.drop_caches()
-        os.getxattr(self.directory, layout.XATTR_IDENTITY)  # in memory again, as the directory's inode is
-        if what == "attributes":
-            os.listdir(self.directory)
-        self.disk.fail_reads()
+        os.kill(self.kept.newest_daemon(), signal.SIGSTOP)  # it brings nothing back into memory
+        try:
+            self.disk.drop_caches()
+            os.getxattr(self.directory, layout.XATTR_IDENTITY)  # in memory again, as the directory's inode is
+            if what == "attributes":
+                os.listdir(self.directory)
+            self.disk.fail_reads()
+        finally:
+            os.kill(self.kept.daemon, signal.SIGCONT)
         with pytest.raises(OSError, match="Input/output error"):
             [entry.stat() for entry in self.directory.iterdir()]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.loop_disks import DiskFarm
+from support.waiting import eventually
 
 from commitlogfs.store.files.load import MachineLoad
 
@@ -39,6 +40,7 @@ def test_a_busy_disk(disk_farm: DiskFarm) -> None:
     file = busy_disk / "file"
     file.write_bytes(bytes(1 << 20))
     devices = [os.stat(disk).st_dev for disk in (busy_disk, idle_disk)]
+    eventually(lambda: counted(lambda: time.sleep(0.1), devices[1:]) == 0, 30)  # ext4 has written its inode tables
     read_on(file, 0.1)
     busy_ms = MachineLoad()
     now = time.monotonic()
