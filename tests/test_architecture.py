@@ -27,6 +27,7 @@ LAYERS = (
     (
         "store",
         "store.files",
+        "store.slowness",
         "store.disks",
         "store.checks",
         "store.placement",

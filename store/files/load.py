@@ -8,9 +8,12 @@ from typing import Final
 
 PERIOD_S: Final = 1.0
 """The kernel counts the processors' time in ticks of some milliseconds, so a shorter period tells little."""
-_READS, _WRITES, _BUSY_MS = 0, 4, 9
-"""Fields of a block device's stat file: requests that have ended, and ms with at least one under way
-(Documentation/block/stat.rst)."""
+_READS, _READ_SECTORS, _READ_MS, _WRITES, _WRITE_SECTORS, _WRITE_MS, _BUSY_MS = 0, 2, 3, 4, 6, 7, 9
+"""Fields of a block device's stat file: requests that have ended, their 512-byte sectors and their time from the
+queue to the end, and ms with at least one under way (Documentation/block/stat.rst)."""
+_FLUSH_MS = 16
+_SECTOR: Final = 512
+_BLOCK_DEVICES: Final = Path("/sys/dev/block")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,68 @@ def ended_requests(device: int) -> EndedRequests | None:
     """Counters of a device (st_dev); None for one without counters. Touches no disk."""
     counters = _counters(device)
     return None if counters is None else EndedRequests(counters[_READS], counters[_WRITES])
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCounters:
+    """Work of a block device since boot."""
+
+    reads: int
+    read_bytes: int
+    read_ms: int
+    """Time of all reads together, from the queue to their end."""
+    writes: int
+    write_bytes: int
+    write_ms: int
+    """The same for writes. A write that has to wait until a flush has ended includes that time."""
+    flush_ms: int
+    busy_ms: int
+    """Time with at least one request under way."""
+
+
+def device_counters(device: int) -> DeviceCounters | None:
+    """All counters of a device (st_dev); None for one without counters. Touches no disk."""
+    counters = _counters(device)
+    if counters is None:
+        return None
+    return DeviceCounters(
+        reads=counters[_READS],
+        read_bytes=counters[_READ_SECTORS] * _SECTOR,
+        read_ms=counters[_READ_MS],
+        writes=counters[_WRITES],
+        write_bytes=counters[_WRITE_SECTORS] * _SECTOR,
+        write_ms=counters[_WRITE_MS],
+        flush_ms=counters[_FLUSH_MS] if len(counters) > _FLUSH_MS else 0,
+        busy_ms=counters[_BUSY_MS],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WholeDevice:
+    """The device behind a filesystem, with all its partitions."""
+
+    device: int
+    """Its number, as in st_rdev."""
+    is_rotational: bool
+    """Whether the kernel takes it for a disk that turns. It does so for many virtual devices."""
+
+
+def whole_device(device: int) -> WholeDevice | None:
+    """The whole device of a partition or a volume (st_dev), as far as there is only one below it; None for a
+    filesystem without a block device. Touches no disk."""
+    try:
+        path = _whole((_BLOCK_DEVICES / f"{os.major(device)}:{os.minor(device)}").resolve(strict=True))
+        while len(below := sorted((path / "slaves").glob("*"))) == 1:
+            path = _whole(below[0].resolve(strict=True))
+        major, minor = (path / "dev").read_text().split(":")
+        is_rotational = (path / "queue" / "rotational").read_text().strip() == "1"
+    except (OSError, ValueError):
+        return None
+    return WholeDevice(os.makedev(int(major), int(minor)), is_rotational)
+
+
+def _whole(path: Path) -> Path:
+    return path.parent if (path / "partition").exists() else path
 
 
 class MachineLoad:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from support.loop_disks import DiskFarm
 from support.waiting import eventually
 
-from commitlogfs.store.files.load import MachineLoad
+from commitlogfs.store.files.load import MachineLoad, device_counters, whole_device
 
 
 def spin() -> None:
@@ -70,3 +71,48 @@ def read_on(file: Path, seconds: float) -> None:
 
 def test_a_device_without_counters_is_idle(tmp_path: Path) -> None:
     assert 0.0 <= MachineLoad().busy([os.makedev(0, 12345)], time.monotonic()) <= 1.0
+
+
+@pytest.mark.root
+def test_counters_of_a_device(disk_farm: DiskFarm) -> None:
+    disk = disk_farm.add("ext4").path
+    device = disk.stat().st_dev
+    before = device_counters(device)
+    fd = os.open(disk / "file", os.O_RDWR | os.O_CREAT)
+    os.pwrite(fd, bytes(1 << 20), 0)
+    os.fsync(fd)
+    os.close(fd)
+    after = device_counters(device)
+    assert before is not None
+    assert after is not None
+    assert after.write_bytes - before.write_bytes >= 1 << 20
+    assert 0 < after.writes - before.writes < 100
+    assert after.write_ms >= before.write_ms
+    assert after.reads >= before.reads
+
+
+def test_a_device_without_counters_is_unknown() -> None:
+    assert device_counters(os.makedev(0, 12345)) is None
+    assert whole_device(os.makedev(0, 12345)) is None
+
+
+@pytest.mark.root
+def test_partitions_are_one_device(disk_farm: DiskFarm, workdir: Path) -> None:
+    image = workdir / "partitioned"
+    with image.open("wb") as file:
+        file.truncate(32 << 20)
+    command = ["losetup", "--show", "-f", str(image)]
+    device = Path(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
+    try:
+        for number in (1, 2):  # of 8 MiB each
+            subprocess.run(["addpart", str(device), str(number), str(number * 16384), "16384"], check=True)
+        whole = whole_device(device.stat().st_rdev)
+        assert whole is not None
+        assert whole.device == device.stat().st_rdev
+        for number in (1, 2):
+            partition = Path(f"/sys/class/block/{device.name}p{number}/dev").read_text().split(":")
+            assert whole_device(os.makedev(*map(int, partition))) == whole
+        other = disk_farm.add("ext4").path
+        assert whole_device(other.stat().st_dev) != whole
+    finally:
+        subprocess.run(["losetup", "-d", str(device)], check=True)
