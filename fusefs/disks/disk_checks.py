@@ -13,6 +13,7 @@ import trio
 
 from commitlogfs.fusefs.disks.check_child import CheckChild
 from commitlogfs.fusefs.disks.disk_probes import DiskProbes
+from commitlogfs.fusefs.disks.slow_disks import PROBE_CHECKS, SlowDisks
 from commitlogfs.fusefs.kernel.observer import Observer
 from commitlogfs.store.checks.check import BLOCKS_READ, DiskCheck, Stage
 from commitlogfs.store.checks.check_policy import CONFIRM_S, INTERVAL_S, OBSERVE_S, CheckPolicy
@@ -46,6 +47,7 @@ class DiskChecks:
         self._observer = observer
         self._save = save
         self._child = child
+        self._slow = SlowDisks(commitlog, save)
         self._devices: dict[DiskNumber, int] = {}
         """Device numbers of the disks' filesystems."""
 
@@ -56,6 +58,7 @@ class DiskChecks:
         self._devices = await trio.to_thread.run_sync(_devices_of, disks)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._child.run)
+            nursery.start_soon(self._slow.run, self._devices)
             for index, disk in enumerate(disks):
                 nursery.start_soon(self._check_at_intervals, disk, index * INTERVAL_S / len(disks))
 
@@ -70,19 +73,33 @@ class DiskChecks:
         """Check a disk if that is due; the seconds until the next time."""
         is_suspected = disk.is_troubled or disk.is_unresponsive
         ended = await self._ended_requests(disk)
-        if policy.is_due(ended, is_suspected=is_suspected):
-            policy.begin(ended)
-            answer = await self._ask(disk, policy)
-            if answer is not None:
-                self._record(disk, policy, answer)
+        if self._slow.probe_is_due(disk):
+            await self._probe_slow(disk, policy)
+        elif policy.is_due(ended, is_suspected=is_suspected):
+            await self._ask(disk, policy, ended)
         if disk.is_troubled and not disk.is_unresponsive:
             await self._probes.probe(disk, INTERVAL_S / 2)
         self._save()
         return CONFIRM_S if policy.is_confirming else INTERVAL_S
 
+    async def _probe_slow(self, disk: Disk, policy: CheckPolicy) -> None:
+        await self._slow.begin_probe(disk)
+        for _ in range(PROBE_CHECKS):
+            if not await self._ask(disk, policy, await self._ended_requests(disk)):
+                return  # it is slow until it answers
+        await self._slow.end_probe(disk)
+
     # --- asking --------------------------------------------------------------------------------------
 
-    async def _ask(self, disk: Disk, policy: CheckPolicy) -> DiskCheck | None:
+    async def _ask(self, disk: Disk, policy: CheckPolicy, ended: EndedRequests | None) -> bool:
+        """Check a disk; whether there is an answer."""
+        policy.begin(ended)
+        answer = await self._answer(disk, policy)
+        if answer is not None:
+            self._record(disk, policy, answer)
+        return answer is not None
+
+    async def _answer(self, disk: Disk, policy: CheckPolicy) -> DiskCheck | None:
         """The answer, however long it takes; None if there is no child process, or it has ended."""
         asked_at_s = time.monotonic()
         asked = await self._child.ask(disk.number, self._samples(disk), may_write=_may_write(disk))

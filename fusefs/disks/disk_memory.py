@@ -1,8 +1,9 @@
 """Health of the disks, stored beside the backing table so that it outlives the daemon, as long as the mount lasts.
 
-It stores facts that a successor cannot find out at once: whether a disk is suspected, failing, unresponsive or
-unreadable, since when, and how many removals in a row have freed no space there. It does not store since when no
-segment of a disk could be read: nobody probed the disk while there was no daemon, so this evidence starts again.
+It stores facts that a successor cannot find out at once: whether a disk is suspected, failing, unresponsive,
+unreadable or slow, since when, and how many removals in a row have freed no space there. It does not store since
+when no segment of a disk could be read: nobody probed the disk while there was no daemon, so this evidence starts
+again.
 """
 
 import time
@@ -14,15 +15,21 @@ import trio
 
 from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.store.disks import health
+from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.disks.reclaim import FruitlessRemovals
 from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.slowness.pace import Operation
+from commitlogfs.store.slowness.policy import Comparison, Slowness
 
 INTERVAL_S: Final = 1.0
 _FREE_UNIT: Final = 1 << 16
 """Unit, in bytes, in which free space is stored: 32 bits are enough for 256 TiB."""
 _FAILING, _READ_ONLY, _UNRESPONSIVE = 1, 2, 4
 _RECLAIMED_NOTHING = 1 << 31
+_OF_WRITES = 1 << 31
+_PEERS_SHIFT, _LARGEST_MS = 15, (1 << 15) - 1
+"""Two times in ms share a note."""
 
 
 class Kind(IntEnum):
@@ -34,8 +41,11 @@ class Kind(IntEnum):
     LOWEST_FREE = 4
     FRUITLESS_SINCE_S = 5
     UNREADABLE = 6
-    FILESYSTEM = 7
-    INCARNATION = 8
+    SLOW_SINCE_S = 7
+    SLOW_UNTIL_S = 8
+    SLOW_TIMES = 9
+    FILESYSTEM = 10
+    INCARNATION = 11
 
 
 _INCARNATIONS: Final = (Kind.FILESYSTEM, Kind.INCARNATION)
@@ -65,6 +75,7 @@ class DiskMemory:
                 values[Kind.SUSPECTED_SINCE_S] = round(time.monotonic() if since_s is None else since_s)
             if disk.is_unreadable:
                 values[Kind.UNREADABLE] = 1
+            values |= _slowness_of(disk)
             if disk.number in fruitless:
                 record = fruitless[disk.number]
                 values[Kind.FRUITLESS_REMOVALS] = record.in_a_row | _RECLAIMED_NOTHING * record.reclaimed_nothing
@@ -96,6 +107,8 @@ class DiskMemory:
                 )
             if Kind.UNREADABLE in of_disk:
                 health.record_unreadable(disk, "as a former daemon has found")
+            if {Kind.SLOW_SINCE_S, Kind.SLOW_UNTIL_S, Kind.SLOW_TIMES} <= of_disk.keys():
+                disk.slowness = _slowness_from(of_disk)
             if {Kind.FRUITLESS_REMOVALS, Kind.LOWEST_FREE, Kind.FRUITLESS_SINCE_S} <= of_disk.keys():
                 count = of_disk[Kind.FRUITLESS_REMOVALS]
                 record = FruitlessRemovals(
@@ -105,3 +118,29 @@ class DiskMemory:
                     reclaimed_nothing=bool(count & _RECLAIMED_NOTHING),
                 )
                 self._commitlog.space.resume_fruitless_removals(DiskNumber(disk.number), record)
+
+
+def _slowness_of(disk: Disk) -> dict[Kind, int]:
+    slowness = disk.slowness
+    if slowness is None or slowness.probe_at_s is None:
+        return {}
+    comparison = slowness.comparison
+    own_ms, peers_ms = (
+        min(_LARGEST_MS, round(1000 * (seconds or 0.0))) for seconds in (comparison.time_s, comparison.peers_s)
+    )
+    return {
+        Kind.SLOW_SINCE_S: round(slowness.since_s),
+        Kind.SLOW_UNTIL_S: round(slowness.probe_at_s),
+        Kind.SLOW_TIMES: own_ms | peers_ms << _PEERS_SHIFT | _OF_WRITES * (comparison.operation is Operation.WRITE),
+    }
+
+
+def _slowness_from(notes: dict[Kind, int]) -> Slowness:
+    times = notes[Kind.SLOW_TIMES]
+    comparison = Comparison(
+        Operation.WRITE if times & _OF_WRITES else Operation.READ,
+        (times & _LARGEST_MS) / 1000,
+        (times >> _PEERS_SHIFT & _LARGEST_MS) / 1000,
+        None,
+    )
+    return Slowness(comparison, float(notes[Kind.SLOW_SINCE_S]), float(notes[Kind.SLOW_UNTIL_S]))

@@ -45,6 +45,7 @@ from commitlogfs.mount.status.metrics import (
     MembersCollector,
     Metrics,
     MountCollector,
+    OperationTimesCollector,
     RebalanceCollector,
     ScrubCollector,
 )
@@ -75,7 +76,11 @@ class ServedMount:
         for file in find_retired(pool):  # after a clean-up, only those that are still needed
             self._commitlog.record_found_retired(file)
         self._members_metrics = MembersCollector(self._commitlog, config.name)
-        for collector in (LogCollector(self._commitlog, config.name), self._members_metrics):
+        for collector in (
+            LogCollector(self._commitlog, config.name),
+            OperationTimesCollector(self._commitlog, config.name),
+            self._members_metrics,
+        ):
             self._metrics.registry.register(collector)
         self._status = Composed(lambda: self._report.compose())
         self._metrics_text = Composed(self._render_metrics)

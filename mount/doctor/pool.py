@@ -32,7 +32,7 @@ from commitlogfs.store.thresholds import Thresholds
 
 _PROBE_TIMEOUT_S: Final = 3.0
 _SPARE_INODES: Final = 64
-_SERVED: Final = ("rw", "failed", "unreadable", "unresponsive", "vanished")
+_SERVED: Final = ("rw", "failed", "unreadable", "unresponsive", "vanished", "slow")
 """States of disks on which the daemon makes segments, or would."""
 
 

@@ -33,6 +33,7 @@ from commitlogfs.store.findings import Finding
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.retention.statfs import StatfsFigures
 from commitlogfs.store.segment import format_segment_name
+from commitlogfs.store.slowness.policy import Comparison, Slowness
 
 SCHEMA_VERSION = 2
 _STORE_ROOT_TIMEOUT_S = 1.0
@@ -220,6 +221,8 @@ class StatusReport:
             "next_threshold": None if following is None else following.name,
             "eta_seconds": None if following is None else following.eta_seconds,
             "last_error": disk.last_error,
+            "operation_times": [_times(compared) for compared in disk.operation_times],
+            "slowness": None if disk.slowness is None else _slowness(disk.slowness),
             "lost_writes": [
                 {
                     "segment": format_segment_name(lost.base_offset).decode(),
@@ -252,6 +255,24 @@ class StatusReport:
         """Path of the disk that would take the next segment now; None if no disk would."""
         order = self._log.preview_next()
         return self._log.disks[order[0]].path if order else None
+
+
+def _times(compared: Comparison) -> dict[str, Any]:
+    return {
+        "operation": compared.operation.value,
+        "seconds": compared.time_s,
+        "peers_seconds": compared.peers_s,
+        "usual_seconds": compared.usual_s,
+    }
+
+
+def _slowness(slowness: Slowness) -> dict[str, Any]:
+    now_s, probe_at_s = time.monotonic(), slowness.probe_at_s
+    return {
+        **_times(slowness.comparison),
+        "since": round(time.time() - (now_s - slowness.since_s)),
+        "probe_in_seconds": None if probe_at_s is None else max(0, round(probe_at_s - now_s)),
+    }
 
 
 def to_json(document: dict[str, Any]) -> bytes:

@@ -211,6 +211,25 @@ class MembersCollector(Collector):
         yield _single("members_given_up", "Disks that were given up", pool, len(log.membership.losses))
 
 
+class OperationTimesCollector(Collector):
+    """Times of a read and a write on the disks' devices, read at the moment of a scrape."""
+
+    def __init__(self, commitlog: CommitLog, pool: str) -> None:
+        self._commitlog = commitlog
+        self._pool = pool
+
+    def collect(self) -> Iterable[Metric]:
+        own = _gauge("disk_operation_seconds", "Time of one operation in the latest 10 s", "disk", "op")
+        peers = _gauge("disk_peers_operation_seconds", "The same, median of the disk's peers", "disk", "op")
+        for disk in self._commitlog.disks.values():
+            for compared in disk.operation_times:
+                labels = [self._pool, disk.path, compared.operation.value]
+                own.add_metric(labels, compared.time_s)
+                if compared.peers_s is not None:
+                    peers.add_metric(labels, compared.peers_s)
+        yield from (own, peers)
+
+
 class RebalanceCollector(Collector):
     """How equally full the disks are, read at the moment of a scrape."""
 

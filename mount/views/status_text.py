@@ -92,19 +92,8 @@ def describe_disk(disk: dict[str, Any], document: dict[str, Any]) -> str:
         return "leaves the pool: repeat `disk remove`, or `disk uncordon` it"
     if disk.get("drain") is not None:  # a daemon of a former version does not report it
         return f"{describe_drain(disk)}{_describe_failure(disk)}"
-    refusal = disk["refusal"]
-    if refusal == "above-force":
-        return f"skipped for new segments until below {disk['thresholds']['resume']} %"
-    if refusal == "no-room":
-        return "full: no new segments until space is free"
-    if refusal == "in-backoff":
-        return _describe_backoff(disk)
-    if refusal == "not-writable":
-        return f"read-only: its segments are served, new ones are made on other disks{_describe_failure(disk)}"
-    if refusal == "cordoned":
-        return _describe_cordon(disk)
-    if refusal == "unknown-usage":
-        return "does not answer: skipped for new segments"
+    if disk["refusal"] is not None:
+        return _describe_refusal(disk)
     parts = []
     if document["placement"]["fallback"]:
         parts.append("above its limit like all others, so used anyway")
@@ -115,11 +104,47 @@ def describe_disk(disk: dict[str, Any], document: dict[str, Any]) -> str:
         eta = disk["eta_seconds"]
         limit = f"{disk['next_threshold']} ({percent} %)"
         parts.append(f"below {limit}" if eta is None else f"reaches {limit} in about {approximate_duration(eta)}")
+    if disk.get("slowness") is not None:  # a daemon of a former version does not report it
+        parts.append(_describe_slowness(disk))
     return ", ".join(parts)
 
 
 def _cause(disk: dict[str, Any]) -> str:
     return f"; {disk['last_error']}" if disk["last_error"] else ""
+
+
+def _describe_refusal(disk: dict[str, Any]) -> str:
+    """Why this disk gets no new segments, and how that ends."""
+    refusal = disk["refusal"]
+    if disk["state"] == "slow":
+        return f"{_describe_slowness(disk)}{_cause(disk)}"
+    if refusal == "above-force":
+        return f"skipped for new segments until below {disk['thresholds']['resume']} %"
+    if refusal == "no-room":
+        return "full: no new segments until space is free"
+    if refusal == "in-backoff":
+        return _describe_backoff(disk)
+    if refusal == "not-writable":
+        return f"read-only: its segments are served, new ones are made on other disks{_describe_failure(disk)}"
+    if refusal == "cordoned":
+        return _describe_cordon(disk)
+    return "does not answer: skipped for new segments"
+
+
+def _describe_slowness(disk: dict[str, Any]) -> str:
+    """How slow a disk is, compared with others, and what happens next."""
+    slowness = disk["slowness"]
+    others = (("peers", slowness["peers_seconds"]), ("usually", slowness["usual_seconds"]))
+    compared = "".join(f", {name} {_milliseconds(seconds)}" for name, seconds in others if seconds is not None)
+    text = f"slow: {_milliseconds(slowness['seconds'])} for a {slowness['operation']}{compared}; "
+    probe_in_s = slowness["probe_in_seconds"]
+    if probe_in_s is None:
+        return f"{text}only noted: too few peers, or too many slow disks"
+    return f"{text}gets no new segments, next probe in {approximate_duration(probe_in_s)}"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:,.1f} ms"
 
 
 def _describe_backoff(disk: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from commitlogfs.store.errors import (
 )
 from commitlogfs.store.files.filesystem import FilesystemKind
 from commitlogfs.store.findings import REPAIR_DISK
+from commitlogfs.store.slowness.policy import Comparison, Slowness
 from commitlogfs.store.thresholds import Thresholds
 
 
@@ -40,6 +41,8 @@ class DiskState(Enum):
     UNRESPONSIVE = "unresponsive"
     """A check has no answer, and its device ends no requests. Only reported: the rules see RW until it is
     FAILED."""
+    SLOW = "slow"
+    """Its device needs much longer for an operation than its peers. Only reported, as UNRESPONSIVE is."""
 
 
 @dataclass(slots=True)
@@ -85,6 +88,10 @@ class Disk:
     """Why the latest checks could read no segment of it; "" if they could."""
     is_vanished: bool = False
     """Whether its path leads to something else (store/checks/place.py): it was unmounted under its users."""
+    slowness: Slowness | None = None
+    """Slowness of its device: tried last, or only noted (store/slowness/policy.py)."""
+    operation_times: tuple[Comparison, ...] = ()
+    """Times of a read and a write on its device in the latest window."""
 
     @property
     def last_error(self) -> str:
@@ -95,6 +102,11 @@ class Disk:
     @property
     def is_unreadable(self) -> bool:
         return bool(self.unreadable_reason)
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether it is tried last because of its slowness."""
+        return self.slowness is not None and self.slowness.probe_at_s is not None
 
     @property
     def present_state(self) -> DiskState:
@@ -112,13 +124,15 @@ class Disk:
     @property
     def reported_state(self) -> DiskState:
         """State for people, which also shows a disk that has not answered for seconds, one that is not at its path,
-        and a read-only one that cannot be read."""
+        a read-only one that cannot be read, and a slow one."""
         if self.is_unresponsive:
             return DiskState.UNRESPONSIVE
         if self.is_vanished:
             return DiskState.VANISHED
         if self.is_unreadable and self.present_state is not DiskState.FAILED:
             return DiskState.UNREADABLE
+        if self.is_slow and self.present_state is DiskState.RW:
+            return DiskState.SLOW
         return self.present_state
 
     @property

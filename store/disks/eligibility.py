@@ -18,10 +18,11 @@ class RefusalReason(IntEnum):
 
     ABOVE_FORCE = 1
     NO_ROOM = 2
-    IN_BACKOFF = 3
-    NOT_WRITABLE = 4
-    CORDONED = 5
-    UNKNOWN_USAGE = 6
+    SLOW = 3
+    IN_BACKOFF = 4
+    NOT_WRITABLE = 5
+    CORDONED = 6
+    UNKNOWN_USAGE = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class DiskView:
     in_backoff: bool = False
     pending_bytes: int = 0
     """Bytes of these removed but still open segments, which are not available yet."""
+    is_slow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Eligibility:
     above_force: tuple[DiskNumber, ...] = ()
     """Disks that are skipped for their fill level but have room. They are tried when all eligible ones have
     failed."""
+    slow: tuple[DiskNumber, ...] = ()
+    """Slow disks. They are tried before those in backoff, and after all others."""
 
 
 def has_room(usage: DiskUsage, thresholds: Thresholds, segment_size: int) -> bool:
@@ -95,6 +99,7 @@ def evaluate(views: tuple[DiskView, ...], segment_size: int, skipped: frozenset[
         else:
             eligible.append(view.number)
     in_backoff = tuple(number for number, reason in refusals.items() if reason is RefusalReason.IN_BACKOFF)
+    slow = tuple(number for number, reason in refusals.items() if reason is RefusalReason.SLOW)
     if eligible or not above_force:
         return Eligibility(
             tuple(eligible),
@@ -103,10 +108,11 @@ def evaluate(views: tuple[DiskView, ...], segment_size: int, skipped: frozenset[
             fallback=False,
             in_backoff=in_backoff,
             above_force=tuple(above_force),
+            slow=slow,
         )
     for number in above_force:
         del refusals[number]
-    return Eligibility(tuple(above_force), refusals, now_skipped, fallback=True, in_backoff=in_backoff)
+    return Eligibility(tuple(above_force), refusals, now_skipped, fallback=True, in_backoff=in_backoff, slow=slow)
 
 
 def _hard_refusal(view: DiskView, segment_size: int) -> RefusalReason | None:
@@ -119,4 +125,6 @@ def _hard_refusal(view: DiskView, segment_size: int) -> RefusalReason | None:
         return RefusalReason.UNKNOWN_USAGE
     if not takes_a_segment(view.usage, view.pending_bytes, view.thresholds, segment_size):
         return RefusalReason.NO_ROOM
-    return RefusalReason.IN_BACKOFF if view.in_backoff else None
+    if view.in_backoff:
+        return RefusalReason.IN_BACKOFF
+    return RefusalReason.SLOW if view.is_slow else None

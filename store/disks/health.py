@@ -9,14 +9,17 @@
     lost          no probe could read a segment of it for LOST_AFTER_S. Its segments count as absent
     unreadable    checks can read none of its segments. It is tried last, and its fill level does not count;
                   segments are removed from it as from any disk, as long as that works
+    slow          its device needs much longer for an operation than its peers. It is tried after all disks that
+                  are well; nothing else changes
 
 A create or a probe that succeeds, or that fails only for lack of space, ends suspected, failing and lost. A
 successful create also ends the backoff, the answer to a check ends unresponsive and what began with it, and only
-checks that can read again end unreadable.
+checks that can read again end unreadable. Only a probe ends slow.
 """
 
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.errors import DiskError, DiskFailedError, DiskFullError, DiskReadOnlyError
+from commitlogfs.store.slowness.policy import PROBE_AFTER_S, Comparison, Slowness
 
 BACKOFF_FULL_S = 1.0
 """Short, as the broker may have deleted segments meanwhile."""
@@ -105,6 +108,25 @@ def record_answer(disk: Disk) -> None:
 def record_unreadable(disk: Disk, reason: str) -> None:
     """Record why checks can read no segment of a disk, or with "" that they can again."""
     disk.unreadable_reason = reason
+
+
+def record_slow(disk: Disk, comparison: Comparison, now_s: float) -> None:
+    """Record that the device of a disk is slow, or was still slow in a probe."""
+    since_s = disk.slowness.since_s if disk.slowness is not None and disk.is_slow else now_s
+    disk.slowness = Slowness(comparison, since_s, now_s + PROBE_AFTER_S)
+
+
+def record_noted_slowness(disk: Disk, comparison: Comparison | None, now_s: float) -> None:
+    """Record that a disk seems to be slow, and cannot be compared; None if it does not seem so. Does not change a
+    slow disk."""
+    if not disk.is_slow:
+        since_s = now_s if disk.slowness is None else disk.slowness.since_s
+        disk.slowness = None if comparison is None else Slowness(comparison, since_s, None)
+
+
+def record_not_slow(disk: Disk) -> None:
+    """Record a probe in which the disk was not slow any more."""
+    disk.slowness = None
 
 
 def record_readability(disk: Disk, *, is_readable: bool, now_s: float) -> None:

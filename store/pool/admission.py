@@ -22,6 +22,7 @@ NO_SPACE_CACHE_S = 0.1
 _WORDS = {
     RefusalReason.ABOVE_FORCE: "above force",
     RefusalReason.NO_ROOM: "full",
+    RefusalReason.SLOW: "slow",
     RefusalReason.IN_BACKOFF: "failed a moment ago",
     RefusalReason.NOT_WRITABLE: "not writable",
     RefusalReason.CORDONED: "cordoned",
@@ -73,7 +74,7 @@ class Admission:
         if self._no_space is not None and self.refuses_for_now(now_s):
             raise self._no_space[1]
         eligibility = self.evaluate(now_s)
-        if not eligibility.eligible and not eligibility.in_backoff:
+        if not (eligibility.eligible or eligibility.slow or eligibility.in_backoff):
             raise self._refusal(eligibility, now_s)
         leftover_disks = {file.disk for file in self._others.leftovers_named(name)}
         order = tuple(number for number in self._rank(base, eligibility) if number not in leftover_disks)
@@ -90,7 +91,7 @@ class Admission:
         """Whether a segment that its disk refuses to continue with could be made on another one."""
         eligibility = self.evaluate(now_s)
         taken = {file.disk, *(leftover.disk for leftover in self._others.leftovers_named(file.name))}
-        others = {*eligibility.eligible, *eligibility.above_force} - taken
+        others = {*eligibility.eligible, *eligibility.above_force, *eligibility.slow} - taken
         return file.role is Role.SEGMENT and bool(others)
 
     # --- refusals ------------------------------------------------------------------------------------
@@ -146,6 +147,7 @@ class Admission:
                 disk.thresholds,
                 health.is_in_backoff(disk, now_s),
                 self._others.pending_bytes(disk.number),
+                disk.is_slow,
             )
             for disk in self._disks.values()
         )
@@ -171,7 +173,8 @@ class Admission:
             )
             return tuple(policy.rank(request, candidates)) if candidates else ()
 
-        return ranked(eligibility.eligible) + ranked(eligibility.above_force) + ranked(eligibility.in_backoff)
+        last = ranked(eligibility.slow) + ranked(eligibility.in_backoff)
+        return ranked(eligibility.eligible) + ranked(eligibility.above_force) + last
 
 
 def _candidate(disk: Disk, usage: DiskUsage | None) -> Candidate:

@@ -208,7 +208,7 @@ class CommitLog:
     def others_take_segments(self, disk: Disk) -> bool:
         """Whether a disk other than this one may take a segment now."""
         eligibility = self.evaluate(time.monotonic())
-        return bool({*eligibility.eligible, *eligibility.above_force} - {disk.number})
+        return bool({*eligibility.eligible, *eligibility.above_force, *eligibility.slow} - {disk.number})
 
     def preview_next(self) -> tuple[DiskNumber, ...]:
         """Where the segment after the newest would go now, best first; empty if nowhere."""

@@ -27,6 +27,7 @@ class AlertCode(Enum):
     DISK_UNRESPONSIVE = "disk-unresponsive"
     DISK_VANISHED = "disk-vanished"
     """The path of a disk does not lead to it any more."""
+    DISK_SLOW = "disk-slow"
     HELD_OPEN = "held-open"
     """Removed segments keep a disk at `full`, because processes have them open."""
     NOT_RECLAIMING = "not-reclaiming"
@@ -130,27 +131,39 @@ def _trouble_alerts(disk: DiskFacts) -> list[Alert]:
             "mount it there again"
         )
         alerts.append(Alert(AlertCode.DISK_VANISHED, disk.path, text))
+    alerts += _worst_trouble(disk)
+    if disk.lost_writes:
+        alerts.append(Alert(AlertCode.WRITEBACK_LOST, disk.path, _describe_lost(disk.lost_writes)))
+    return alerts
+
+
+def _worst_trouble(disk: DiskFacts) -> list[Alert]:
+    """The alert for the worst trouble of a disk with its reads, writes and answers."""
     if disk.is_lost:
         text = "none of its segments can be read: they count as absent, and later ones may be removed; repair it"
-        alerts.append(Alert(AlertCode.DISK_FAILED, disk.path, text))
-    elif disk.is_unresponsive:
+        return [Alert(AlertCode.DISK_FAILED, disk.path, text)]
+    if disk.is_unresponsive:
         text = (
             "a check of it has no answer, and its device ends no requests: other disks take the new segments "
             "until it answers; see `dmesg`, and detach it if it does not recover"
         )
-        alerts.append(Alert(AlertCode.DISK_UNRESPONSIVE, disk.path, text))
-    elif disk.state is DiskState.UNREADABLE:
+        return [Alert(AlertCode.DISK_UNRESPONSIVE, disk.path, text)]
+    if disk.state is DiskState.UNREADABLE:
         text = (
             "checks can read none of its segments: other disks take the new segments until they can; "
             "see `dmesg`, and save what can be read (`disk drain --failing`)"
         )
-        alerts.append(Alert(AlertCode.DISK_UNREADABLE, disk.path, text))
-    elif disk.state is DiskState.FAILED:
+        return [Alert(AlertCode.DISK_UNREADABLE, disk.path, text)]
+    if disk.is_slow and disk.takes_segments:
+        text = (
+            "its device needs much longer for an operation than its peers: other disks take the new segments "
+            "until a probe finds it well; see `dmesg` and `smartctl`, and replace it if it stays slow"
+        )
+        return [Alert(AlertCode.DISK_SLOW, disk.path, text)]
+    if disk.state is DiskState.FAILED:
         text = "segments cannot be made there; see its last error, and repair the disk"
-        alerts.append(Alert(AlertCode.DISK_FAILED, disk.path, text))
-    if disk.lost_writes:
-        alerts.append(Alert(AlertCode.WRITEBACK_LOST, disk.path, _describe_lost(disk.lost_writes)))
-    return alerts
+        return [Alert(AlertCode.DISK_FAILED, disk.path, text)]
+    return []
 
 
 def _describe_lost(losses: Sequence[LostWrite]) -> str:

@@ -45,6 +45,8 @@ class DiskFacts:
     """Whether a check of it has no answer."""
     is_vanished: bool = False
     """Whether its path does not lead to it any more."""
+    is_slow: bool = False
+    """Whether its device needs much longer for an operation than its peers."""
 
     @property
     def takes_segments(self) -> bool:

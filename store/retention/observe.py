@@ -60,6 +60,7 @@ def observe(
             lost_writes=lost_writes.get(disk.number, ()),
             is_unresponsive=disk.is_unresponsive,
             is_vanished=disk.is_vanished,
+            is_slow=disk.is_slow,
         )
         for disk in log.disks.values()
     )

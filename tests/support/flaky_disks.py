@@ -29,6 +29,7 @@ class FlakyDisk(LoopDisk):
     """A LoopDisk over an image that fails on request. It is mounted and works at the start."""
 
     read_delay_ms: ClassVar[int] = 0
+    write_delay_ms: ClassVar[int] = 0
 
     def __init__(self, directory: Path, fstype: str, size_bytes: int) -> None:
         super().__init__(directory, fstype, size_bytes)
@@ -96,7 +97,7 @@ class FlakyDisk(LoopDisk):
             *("--filter=error", "--filter=delay", *self._plugin()),
             *("error-pwrite=EIO", "error-pwrite-rate=100%", f"error-pwrite-file={self._writes_fail}"),
             *("error-pread=EIO", "error-pread-rate=100%", f"error-pread-file={self._reads_fail}"),
-            f"delay-read={self.read_delay_ms}ms",
+            *(f"delay-read={self.read_delay_ms}ms", f"delay-write={self.write_delay_ms}ms"),
         )
         _await(socket.exists, "nbdkit to listen")
         self._start("nbdfuse", str(served), f"nbd+unix:///?socket={socket}")
@@ -130,6 +131,44 @@ class SlowDisk(FlakyDisk):
     """Each read of the device takes a while."""
 
     read_delay_ms = 600
+
+
+class TurningDisk(FlakyDisk):
+    """Each request takes as long as on a disk that turns."""
+
+    read_delay_ms = write_delay_ms = 9
+
+
+class AgeingDisk(FlakyDisk):
+    """Every read and write of the device takes longer, on demand. It takes some milliseconds at the start, too,
+    like those of a disk that turns."""
+
+    def __init__(self, directory: Path, fstype: str, size_bytes: int) -> None:
+        super().__init__(directory, fstype, size_bytes)
+        self._delay = directory / "delay"
+
+    def take(self, seconds: float) -> None:
+        """From now on, each request takes at least so long."""
+        new = self._delay.with_suffix(".new")
+        new.write_text(f"{seconds}\n")
+        new.rename(self._delay)
+
+    def heal(self) -> None:
+        super().heal()
+        self.take(0)
+
+    def _plugin(self) -> tuple[str, ...]:
+        self.take(0)
+        wait = f"read -r delay <{self._delay}; [ $delay = 0 ] || sleep $delay"
+        return (
+            "eval",
+            f"get_size=echo {self.size_bytes}",
+            f"pread={wait}; dd iflag=skip_bytes,count_bytes if={self._store} skip=$4 count=$3 status=none",
+            f"pwrite={wait}; dd oflag=seek_bytes conv=notrunc of={self._store} seek=$4 status=none",
+            "can_write=exit 0",
+            "can_flush=exit 0",
+            "flush=exit 0",
+        )
 
 
 class BadBlocksDisk(FlakyDisk):

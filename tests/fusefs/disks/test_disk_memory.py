@@ -16,6 +16,8 @@ from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.disks.reclaim import FRUITLESS_REMOVALS, TRY_AGAIN_S, FruitlessRemovals
 from commitlogfs.store.errors import DiskReadOnlyError
+from commitlogfs.store.slowness.pace import Operation
+from commitlogfs.store.slowness.policy import Comparison, Slowness
 
 FIRST = DiskNumber(1)
 
@@ -104,6 +106,28 @@ def test_findings_of_checks_are_kept_and_forgotten(daemons):
     third = daemons()
     third.memory.restore()
     assert not any(disk.is_unresponsive or disk.is_unreadable for disk in third.commitlog.disks.values())
+
+
+def test_slow_disks_are_kept_and_forgotten(daemons):
+    first = daemons()
+    now_s = time.monotonic()
+    first.disk.slowness = Slowness(Comparison(Operation.WRITE, 0.2504, 0.0021, 0.003), now_s - 700, now_s + 500)
+    other = Slowness(Comparison(Operation.READ, 99.0, 0.0, 0.003), now_s - 50, now_s + 550)
+    first.commitlog.disks[DiskNumber(2)].slowness = other
+    first.memory.save()
+    second = daemons()
+    second.memory.restore()
+    kept = second.disk.slowness
+    assert kept.comparison == Comparison(Operation.WRITE, 0.25, 0.002, None)
+    assert (kept.since_s, kept.probe_at_s) == pytest.approx((now_s - 700, now_s + 500), abs=1)
+    kept = second.commitlog.disks[DiskNumber(2)].slowness
+    assert kept.comparison == Comparison(Operation.READ, 32.767, 0.0, None)
+    health.record_not_slow(second.disk)
+    second.commitlog.disks[DiskNumber(2)].slowness = Slowness(other.comparison, now_s, None)
+    second.memory.save()
+    third = daemons()
+    third.memory.restore()
+    assert not any(disk.slowness for disk in third.commitlog.disks.values()), "a note is not kept"
 
 
 def test_a_successor_counts_on_after_removals_in_vain(daemons):

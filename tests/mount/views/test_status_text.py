@@ -212,3 +212,17 @@ def test_store_root(used, said):
     text = describe_store_root(a_document(store_root={"path": "/store", "used_percent": used}))
     assert text.startswith("The store root /store")
     assert said in text
+
+
+def test_slow_disks():
+    times = {"operation": "write", "seconds": 0.0843, "peers_seconds": 0.0019, "usual_seconds": None, "since": 1}
+    skipped = a_disk(state="slow", refusal="slow", slowness={**times, "probe_in_seconds": 480})
+    assert describe_disk(skipped, a_document()) == (
+        "slow: 84.3 ms for a write, peers 1.9 ms; gets no new segments, next probe in 8 min"
+    )
+    alone = {**times, "peers_seconds": None, "usual_seconds": 0.004, "probe_in_seconds": None}
+    noted = describe_disk(a_disk(slowness=alone), a_document())
+    assert noted.endswith(
+        ", slow: 84.3 ms for a write, usually 4.0 ms; only noted: too few peers, or too many slow disks"
+    )
+    assert "slow" not in describe_disk(a_disk(slowness=None), a_document())

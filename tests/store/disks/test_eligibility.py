@@ -185,3 +185,14 @@ def test_a_disk_that_failed_a_moment_ago_is_the_last_resort():
     assert (found.eligible, found.in_backoff) == ((1,), (2,))
     found = evaluate((ill,), SIZE, frozenset())
     assert (found.eligible, found.in_backoff, found.fallback) == ((), (2,), False)
+
+
+def test_a_slow_disk_is_better_than_none_and_than_one_in_backoff():
+    views = (view(1, 10, is_slow=True), view(2, 86), view(3, 10, in_backoff=True), view(4, 95, is_slow=True))
+    answer = evaluate(views, SIZE, NOBODY)
+    assert answer.eligible == (2,), "above force, but not slow"
+    assert (answer.fallback, answer.slow, answer.in_backoff) == (True, (1,), (3,))
+    assert answer.refusals[DiskNumber(1)] is RefusalReason.SLOW
+    assert answer.refusals[DiskNumber(4)] is RefusalReason.NO_ROOM
+    alone = evaluate((view(1, 10, is_slow=True, in_backoff=True), view(2, 10, is_slow=True)), SIZE, NOBODY)
+    assert (alone.eligible, alone.slow, alone.in_backoff) == ((), (2,), (1,))

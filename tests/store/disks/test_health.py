@@ -4,6 +4,8 @@ from support.files import open_disk
 from commitlogfs.store.disks import health
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.errors import DiskError, DiskFailedError, DiskFullError, DiskReadOnlyError
+from commitlogfs.store.slowness.pace import Operation
+from commitlogfs.store.slowness.policy import PROBE_AFTER_S, Comparison, Slowness
 
 FAILED = DiskFailedError("/data1", "trouble")
 
@@ -124,3 +126,37 @@ def test_a_read_only_disk_that_cannot_be_read_is_reported(disk):
     disk.state = DiskState.RO
     health.record_unreadable(disk, "Input/output error")
     assert (disk.present_state, disk.reported_state) == (DiskState.RO, DiskState.UNREADABLE)
+
+
+COMPARISON = Comparison(Operation.WRITE, 0.2, 0.002, 0.003)
+
+
+def test_a_slow_disk_shows_it_until_a_probe_finds_it_well(disk):
+    health.record_slow(disk, COMPARISON, 1000.0)
+    assert (disk.is_slow, disk.reported_state, disk.present_state) == (True, DiskState.SLOW, DiskState.RW)
+    assert not disk.is_troubled
+    assert not health.is_in_backoff(disk, 1000.0)
+    health.record_slow(disk, COMPARISON, 1600.0)
+    assert disk.slowness == Slowness(COMPARISON, 1000.0, 1600.0 + PROBE_AFTER_S)
+    health.record_success(disk)
+    health.record_noted_slowness(disk, None, 1601.0)
+    assert disk.is_slow, "neither a create nor a window ends it"
+    health.record_not_slow(disk)
+    assert (disk.is_slow, disk.reported_state, disk.slowness) == (False, DiskState.RW, None)
+
+
+def test_a_noted_slowness_changes_no_state(disk):
+    for now_s in (1000.0, 1010.0):
+        health.record_noted_slowness(disk, COMPARISON, now_s)
+    assert disk.slowness == Slowness(COMPARISON, 1000.0, None)
+    assert (disk.is_slow, disk.reported_state) == (False, DiskState.RW)
+    health.record_noted_slowness(disk, None, 1020.0)
+    assert disk.slowness is None
+
+
+def test_a_worse_state_hides_slowness(disk):
+    health.record_slow(disk, COMPARISON, 1000.0)
+    health.record_unreadable(disk, "Input/output error")
+    assert disk.reported_state is DiskState.UNREADABLE
+    health.record_silence(disk, 1000.0, 1020.0)
+    assert disk.reported_state is DiskState.UNRESPONSIVE
