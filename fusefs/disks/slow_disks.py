@@ -78,7 +78,7 @@ class SlowDisks:
         comparison = disk.slowness.comparison
         for other in self._on(device):
             if not self._policy.is_well(device, paces):
-                health.record_slow(other, comparison, time.monotonic())
+                health.record_slow(other, comparison, begun[0])  # if it got well meanwhile, the next probe is soon
             elif other.is_slow:
                 health.record_not_slow(other)
                 log_event(log, logging.WARNING, "disk_not_slow", disk=other.path)
