@@ -38,7 +38,6 @@ from commitlogfs.store.findings import REPAIR_DISK
 from commitlogfs.store.segment import BaseOffset
 from commitlogfs.store.thresholds import Thresholds
 
-
 _RECORDS: Final = (
     *(layout.XATTR_IDENTITY, layout.XATTR_NEWEST, layout.XATTR_ROOT, layout.XATTR_JOINING),
     layout.XATTR_SCRUB,
