@@ -184,6 +184,11 @@ class Backing:
         """For later daemons."""
         self._table.record_clock_lead(lead_s)
 
+    def disks_passed_through(self) -> set[DiskNumber]:
+        """Disks of whose files the kernel may hold some open."""
+        found = (inodes.decode(inode) for inode, backing_id in self._table if backing_id != PLAIN)
+        return {file.disk for file in found if file is not None}
+
     def keep_note(self, disk: DiskNumber, kind: int, value: int | None) -> None:
         """Keep a number about a disk for later daemons."""
         self._table.put_note(disk, kind, value)

@@ -1,6 +1,7 @@
 """Disks that are unmounted under the mount, or lost, and come back: they are served again by themselves."""
 
 import contextlib
+import mmap
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -190,3 +191,28 @@ def test_a_read_only_disk_is_repaired_beside_the_mount(pool: Pool) -> None:
     pool.kept.await_successor()
     eventually(lambda: pool.state == "rw", NOTICED_WITHIN_S)
     pool.assert_served()
+
+
+@pytest.mark.parametrize("how", ["lost", "unmounted"])
+@pytest.mark.parametrize("pool", [("ext4", "off")], ids="-".join, indirect=True)
+def test_a_plain_mapping_leads_to_the_disk_that_is_back(pool: Pool, how: str) -> None:
+    """What a broker stores to its mapping must not be lost."""
+    with mmap.mmap(pool.opened, pool.mount.segment_size) as mapping:
+        mapping[:6] = b"before"
+        mapping.flush()
+        if how == "lost":
+            pool.lose()
+            pool.disk.come_back()
+        else:
+            pool.disk.detach()
+            pool.kept.replace()
+            pool.disk.mount()
+        pool.await_event("disk_back")
+        pool.kept.await_successor()
+        eventually(lambda: pool.mount.path(0).read_bytes()[6:] == pool.contents[0][6:], 10)
+        mapping[:6] = b"behind"
+        mapping.flush()
+        os.pwrite(pool.opened, b"descriptor", 6)
+        assert pool.mount.path(0).read_bytes()[:16] == b"behinddescriptor"
+    os.fsync(pool.opened)
+    assert (pool.directory / pool.mount.path(0).name).read_bytes()[:16] == b"behinddescriptor"
