@@ -39,7 +39,8 @@ assert LARGEST_DISK == LARGEST_DISK_NUMBER, "every disk of a pool has inode numb
 assert _EPOCH_BIT + _EPOCH_BITS == 64, "an inode number has 64 bits"
 
 _epoch = 0
-_incarnations: dict[DiskNumber, int] = {}
+incarnations = [0] * (LARGEST_DISK + 1)
+"""Incarnation of each disk, by its number. Only `begin_incarnations` changes it."""
 
 
 class StaleInodeError(SegmentNotFoundError):
@@ -91,11 +92,10 @@ def is_on_disk(inode: int, disk: int) -> bool:
 
 def begin_incarnations(numbers: Mapping[DiskNumber, int]) -> None:
     """Called once, before the first request is answered: the incarnation of each disk, 0 of those that lack."""
-    _incarnations.clear()
-    _incarnations.update(numbers)
+    incarnations[:] = [numbers.get(DiskNumber(disk), 0) for disk in range(LARGEST_DISK + 1)]
 
 
 def generation_of(disk: DiskNumber, btime_ns: int) -> int:
     """Distinguishes two files that got the same inode number one after the other, by 32 bits of the birth time, and
     a file on the same disk before and after that was away."""
-    return (btime_ns ^ btime_ns >> 32) + _incarnations.get(disk, 0) & 0xFFFFFFFF
+    return (btime_ns ^ btime_ns >> 32) + incarnations[disk] & 0xFFFFFFFF
