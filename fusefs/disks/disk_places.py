@@ -6,6 +6,7 @@ does not notice that a disk is back.
 
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
@@ -25,6 +26,16 @@ LOOKS_TO_VANISH: Final = 2
 """Looks in a row: mounts may be moved in two steps."""
 
 
+@dataclass(slots=True)
+class Looks:
+    """Result of one look at all paths."""
+
+    back: set[str] = field(default_factory=set)
+    """Paths to which a disk is back that is missing, or that fails where it is served."""
+    silent: set[str] = field(default_factory=set)
+    """Paths of which nothing is known now."""
+
+
 class DiskPlaces:
     def __init__(self, commitlog: CommitLog, child: CheckChild) -> None:
         self._commitlog = commitlog
@@ -32,26 +43,25 @@ class DiskPlaces:
         self._away: dict[DiskNumber, int] = {}
         """Number of looks in a row that did not find the disk at its path."""
 
-    async def look(self, paths: Iterable[str]) -> list[str]:
-        """Look at the paths of all disks, and at the further `paths`. Returns those to which a disk is back that is
-        missing, or that fails where it is served.
-        """
+    async def look(self, paths: Iterable[str]) -> Looks:
+        """Look at the paths of all disks, and at the further `paths`."""
         disks = {disk.path: disk for disk in self._commitlog.disks.values()}
-        returned: list[str] = []
+        looks = Looks()
 
         async def look_at(path: str) -> None:
             place = await self._child.look(path, LOOK_S)
             if place is None:
+                looks.silent.add(path)
                 return
             disk = disks.get(path)
             is_back = self._is_missing(place) if disk is None else self._record(disk, place)
             if is_back:
-                returned.append(path)
+                looks.back.add(path)
 
         async with trio.open_nursery() as nursery:
             for path in {*disks, *paths}:
                 nursery.start_soon(look_at, path)
-        return sorted(returned)
+        return looks
 
     def _is_missing(self, place: Place) -> bool:
         """Whether a disk lies there that is a member of the pool and not served."""

@@ -45,13 +45,14 @@ class DiskReturns:
         retry_at = trio.current_time() + RETRY_S
         while True:
             await trio.sleep(LOOK_INTERVAL_S)
-            back = set(await self._places.look(self._paths))
-            for path in self._refused.keys() - back:
+            looks = await self._places.look(self._paths)
+            known &= looks.back | looks.silent
+            for path in self._refused.keys() - known:
                 del self._refused[path]
-            if back - known or (back and trio.current_time() >= retry_at):
-                await self._take_back(sorted(back))
+            if looks.back - known or (looks.back and trio.current_time() >= retry_at):
+                await self._take_back(sorted(looks.back))
                 retry_at = trio.current_time() + RETRY_S
-            known = back
+            known |= looks.back
 
     def findings(self) -> list[Finding]:
         """A finding for every disk that is back and not served."""

@@ -4,9 +4,11 @@ import contextlib
 import mmap
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from support.filling import status
 from support.kept import KeptMount
@@ -18,6 +20,8 @@ pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
 NOTICED_WITHIN_S = 40.0
 """Looks come every 5 s; a busy machine that runs tests gets a margin."""
 COUNT = 6
+DISK_LOOKS_S = 17.0
+"""Time for two looks, the first of which may wait for its answer in vain."""
 
 
 class Pool:
@@ -216,3 +220,25 @@ def test_a_plain_mapping_leads_to_the_disk_that_is_back(pool: Pool, how: str) ->
         assert pool.mount.path(0).read_bytes()[:16] == b"behinddescriptor"
     os.fsync(pool.opened)
     assert (pool.directory / pool.mount.path(0).name).read_bytes()[:16] == b"behinddescriptor"
+
+
+def test_a_disk_is_not_tried_again_because_a_look_had_no_answer(pool: Pool) -> None:
+    """A disk that answers late now and then would let daemon after daemon hand over."""
+    pool.lose()
+    size = f"segment_size = {pool.mount.segment_size}"
+    pool.mount.config.write_text(pool.mount.config.read_text().replace(size, f"segment_size = {1 << 21}"))
+    pool.disk.come_back()
+    pool.await_event("disk_not_taken_back")
+    child = check_child(pool.kept.daemon)
+    child.suspend()
+    time.sleep(DISK_LOOKS_S)
+    assert [one["disk"] for one in status(pool.mount)["findings"] if one["code"] == "disk-not-taken-back"]
+    child.resume()
+    time.sleep(DISK_LOOKS_S)
+    assert pool.mount.log_since_start().count("event=disk_not_taken_back ") == 1
+
+
+def check_child(daemon: int) -> psutil.Process:
+    """The process that checks the daemon's disks."""
+    children = psutil.Process(daemon).children()
+    return next(child for child in children if "commitlogfs.store.checks.check_process" in child.cmdline())
