@@ -52,7 +52,8 @@ class MemberRecords:
         """Keep new segments away from a disk until an operator lifts that. False, and nothing has changed, if it is
         kept away from already, or if no other disk takes segments."""
         async with self.changing:
-            if disk.intended_state is not DiskState.RW or not self._commitlog.others_take_segments(disk):
+            is_open = disk.intended_state in (DiskState.RW, DiskState.VANISHED)
+            if not is_open or not self._commitlog.others_take_segments(disk):
                 return False
             membership = self._commitlog.membership.cordoned(disk.number, cordon)
             if not self._is_recordable(membership):

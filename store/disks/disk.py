@@ -141,15 +141,15 @@ class Disk:
         new segments."""
         if self.state is not DiskState.RW:
             return self.state
-        if self.is_vanished:
-            return DiskState.VANISHED
         if self.is_joining:
             return DiskState.JOINING
         if self.is_leaving:
             return DiskState.LEAVING
         if self.drain is not None:
             return DiskState.DRAINING
-        return DiskState.RW if self.cordon is None else DiskState.CORDONED
+        if self.cordon is not None:
+            return DiskState.CORDONED
+        return DiskState.VANISHED if self.is_vanished else DiskState.RW
 
     @property
     def is_troubled(self) -> bool:

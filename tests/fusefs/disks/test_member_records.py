@@ -18,6 +18,7 @@ from commitlogfs.store.disks.directories import DiskSpec
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.identity import parse_identity
 from commitlogfs.store.disks.membership import Cordon, DiskNumber
+from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.placement import POLICIES
 from commitlogfs.store.pool.commitlog import CommitLog
 
@@ -142,3 +143,22 @@ def test_a_joining_disk_records_after_a_member_and_then_gets_segments(directorie
 def test_the_segment_size_is_the_pools(directories):
     with closing(CommitLog(directories.open(*directories.specs), POLICIES["round-robin"])) as log:
         assert log.identity_of(log.disks[DiskNumber(1)]).segment_size == SIZE
+
+
+def test_a_vanished_disk_is_cordoned(directories):
+    """It comes back, and must not take segments then."""
+
+    async def main() -> None:
+        with closing(CommitLog(directories.open(*directories.specs), POLICIES["round-robin"])) as log:
+            for number in log.disks:
+                log.space.record_usage(number, DiskUsage(64 * SIZE, 64 * SIZE, 64 * SIZE))
+            log.disks[DiskNumber(2)].is_vanished = True
+            records = MemberRecords(log, DiskThreads(log.disks))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(records.run)
+                assert await records.cordon(log.disks[DiskNumber(2)], CORDON)
+                assert log.disks[DiskNumber(2)].cordon == CORDON
+                assert not await records.cordon(log.disks[DiskNumber(2)], CORDON)
+                nursery.cancel_scope.cancel()
+
+    trio.run(main)
