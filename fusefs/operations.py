@@ -220,7 +220,7 @@ class CommitLogOperations(pyfuse3.Operations):
         probes = DiskProbes(commitlog, self.threads, observer, self.disk_memory.save)
         child = CheckChild(commitlog.disks.values())
         self.disk_checks = DiskChecks(commitlog, child, probes, observer, self.disk_memory.save)
-        self.disk_places = DiskPlaces(commitlog, child)
+        self.disk_places = DiskPlaces(commitlog, child, self.threads)
         self.retention = Retention(
             rules,
             commitlog,

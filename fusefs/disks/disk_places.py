@@ -12,6 +12,7 @@ from typing import Final
 import trio
 
 from commitlogfs.fusefs.disks.check_child import CheckChild
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.store.checks.place import Place, Whereabouts, judge
 from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.disks.membership import DiskNumber
@@ -25,6 +26,10 @@ LOOK_S: Final = 5.0
 LOOKS_TO_VANISH: Final = 2
 """Looks in a row: mounts may be moved in two steps."""
 
+HUNG_S: Final = 3.0
+"""A call on a disk that lasts as long counts as hung."""
+HUNG_CHECK_S: Final = 0.1
+
 
 @dataclass(slots=True)
 class Looks:
@@ -37,9 +42,10 @@ class Looks:
 
 
 class DiskPlaces:
-    def __init__(self, commitlog: CommitLog, child: CheckChild) -> None:
+    def __init__(self, commitlog: CommitLog, child: CheckChild, threads: DiskThreads) -> None:
         self._commitlog = commitlog
         self._child = child
+        self._threads = threads
         self._away: dict[DiskNumber, int] = {}
         """Number of looks in a row that did not find the disk at its path."""
 
@@ -62,6 +68,19 @@ class DiskPlaces:
             for path in {*disks, *paths}:
                 nursery.start_soon(look_at, path)
         return looks
+
+    async def find_hung(self) -> str:
+        """Path of a disk in trouble that holds a thread of this process, which cannot end before the disk answers;
+        empty if there is none."""
+        with trio.move_on_after(HUNG_S):
+            while self._held():
+                await trio.sleep(HUNG_CHECK_S)
+        return self._held()
+
+    def _held(self) -> str:
+        busy = self._threads.statistics()
+        disks = self._commitlog.disks.values()
+        return next((d.path for d in disks if busy[d.number] and (d.is_troubled or d.is_unresponsive)), "")
 
     def _is_missing(self, place: Place) -> bool:
         """Whether a disk lies there that is a member of the pool and not served."""

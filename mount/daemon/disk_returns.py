@@ -1,7 +1,8 @@
 """Disks that are back: the daemon hands over by itself, as a disk joins only then (disk_changes.py).
 
-Before that it makes the checks of `commitlogfs restart`. If they fail, the daemon continues without the disk, and
-the reason is a finding.
+Before that it makes the checks of `commitlogfs restart`, and a disk must not hold one of its threads: it could not end,
+and no other daemon could take its disks. If they fail, the daemon continues without the disk, and the reason is a
+finding.
 """
 
 import logging
@@ -84,4 +85,5 @@ class DiskReturns:
             await trio.to_thread.run_sync(check, abandon_on_cancel=True)
         except (UserError, OSError) as error:
             return str(error)
-        return ""
+        hung = await self._places.find_hung()
+        return hung and f"{hung} does not answer this daemon, which could not end; repair or detach that disk"

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.filling import status
+from support.freezing import frozen
 from support.kept import KeptMount
 from support.loop_disks import DiskFarm, LoopDisk, mkfs_available
 from support.waiting import eventually
@@ -236,6 +237,21 @@ def test_a_disk_is_not_tried_again_because_a_look_had_no_answer(pool: Pool) -> N
     child.resume()
     time.sleep(DISK_LOOKS_S)
     assert pool.mount.log_since_start().count("event=disk_not_taken_back ") == 1
+
+
+def test_no_hand_over_while_another_disk_holds_the_daemon(pool: Pool, disk_farm: DiskFarm) -> None:
+    """It could not end, and nobody would serve the mount until that disk answers."""
+    pool.lose()
+    with frozen(disk_farm.disks[1], 60) as thaw:
+        pool.mount.make_segments([COUNT, COUNT + 1])  # the frozen disk is tried for one of them
+        pool.disk.come_back()
+        pool.await_event("disk_not_taken_back")
+        found = [one for one in status(pool.mount)["findings"] if one["code"] == "disk-not-taken-back"]
+        assert str(pool.mount.disks[1]) in found[0]["message"]
+        assert pool.mount.path(1).read_bytes() == pool.contents[1]
+        thaw()
+    pool.kept.change("restart")
+    pool.assert_served()
 
 
 def check_child(daemon: int) -> psutil.Process:
