@@ -74,7 +74,8 @@ def mount(
         if chosen.state_lost:
             backing.resume_without_state()
         else:
-            freed = backing.resume(file for file in commitlog.files() if file.disk not in incarnations.renewed)
+            served = (file for file in commitlog.files() if file.disk not in incarnations.renewed)
+            freed = backing.resume(served, commitlog.disks.keys())
             operations.suspect_growth(commitlog.files())
             operations.disk_memory.restore(incarnations.returned)
         log_event(log, logging.INFO, "taken_over", state_lost=chosen.state_lost, ids_given_back=freed)

@@ -32,8 +32,8 @@ HUNG_CHECK_S: Final = 0.1
 
 
 @dataclass(slots=True)
-class Looks:
-    """Result of one look at all paths."""
+class PathChecks:
+    """Result of one check of all paths."""
 
     back: set[str] = field(default_factory=set)
     """Paths to which a disk is back that is missing, or that fails where it is served."""
@@ -49,31 +49,31 @@ class DiskPlaces:
         self._away: dict[DiskNumber, int] = {}
         """Number of looks in a row that did not find the disk at its path."""
 
-    async def look(self, paths: Iterable[str]) -> Looks:
+    async def look(self, paths: Iterable[str]) -> PathChecks:
         """Look at the paths of all disks, and at the further `paths`."""
         disks = {disk.path: disk for disk in self._commitlog.disks.values()}
-        looks = Looks()
+        checks = PathChecks()
 
         async def look_at(path: str) -> None:
             place = await self._child.look(path, LOOK_S)
             if place is None:
-                looks.silent.add(path)
+                checks.silent.add(path)
                 return
             disk = disks.get(path)
             is_back = self._is_missing(place) if disk is None else self._record(disk, place)
             if is_back:
-                looks.back.add(path)
+                checks.back.add(path)
 
         async with trio.open_nursery() as nursery:
             for path in {*disks, *paths}:
                 nursery.start_soon(look_at, path)
-        return looks
+        return checks
 
     async def find_hung(self) -> str:
         """Path of a disk in trouble that holds a thread of this process, which cannot end before the disk answers;
         empty if there is none."""
         with trio.move_on_after(HUNG_S):
-            while self._held():
+            while self._held():  # noqa: ASYNC110  # threads announce nothing
                 await trio.sleep(HUNG_CHECK_S)
         return self._held()
 

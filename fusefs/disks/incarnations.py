@@ -2,13 +2,13 @@
 
 Files that were open on the former filesystem stay there until their last close, and the kernel refuses to open the
 same inode with another file behind it. So the files of the disk become other inodes: their generation contains the
-incarnation, and backing ids of the former files are given back. The former inodes are lost to the kernel: it refuses
-to read and write them. So a disk stays the same incarnation if the kernel has no backing file of it: files that are
-served plain lead to the disk as it is now, and what is written to a mapping of them arrives there.
+incarnation, and backing ids of the former files are given back. The former inodes are lost to the kernel: it
+refuses to read and write them. So a disk stays the same incarnation if the kernel has no backing file of it: files
+that are served plain lead to the disk as it is now, and what is written to a mapping of them arrives there.
 
 The filesystem of each disk is kept beside the backing table, by its device number, which is not given out again
-while a file is open there. For a disk that a daemon does not serve, 0 is kept; or nothing, if that daemon gives backing
-ids of its files back.
+while a file is open there. For a disk that a daemon does not serve, 0 is kept; or nothing, if that daemon gives
+backing ids of its files back.
 """
 
 import logging
@@ -25,12 +25,13 @@ log = logging.getLogger(__name__)
 
 _NOT_SERVED = 0
 
+
 class Incarnations:
     """Made at the start of a daemon, before any request is answered."""
 
     def __init__(self, disks: Iterable[Disk], backing: Backing) -> None:
-        """`backing` has begun, and has not resumed. The disks whose backing ids it will give back are recorded at once:
-        if this daemon dies then, nothing else shows that they had some."""
+        """`backing` has begun, and has not resumed. The disks whose backing ids it will give back are recorded at
+        once: if this daemon dies then, nothing else shows that they had some."""
         self._backing = backing
         self._devices = {disk.number: disk.device for disk in disks}
         notes = backing.kept_notes()

@@ -8,7 +8,7 @@ there are none. So no count has to survive the death of a daemon.
 import errno
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from types import ModuleType
 
 import trio
@@ -73,9 +73,10 @@ class Backing:
             return self.why_plain
         return ", ".join(sorted(set(reasons)))
 
-    def resume(self, served: Iterable[Segment]) -> int:
+    def resume(self, served: Iterable[Segment], disks: Set[DiskNumber]) -> int:
         """After a takeover: use the records of the former daemons, and give back the ids of files that are gone.
-        `served` are all files that still exist. Returns the number of ids that were given back.
+        `served` are all files that still exist on `disks`. A file on another disk may still be open when that is
+        back, so the record of one that is served plain stays. Returns the number of ids that were given back.
 
         `give_back_unknown` does the rest, when requests are served again.
         """
@@ -83,6 +84,9 @@ class Backing:
         freed = 0
         for inode, backing_id in self._table:
             if inode not in existing:
+                file = inodes.decode(inode)
+                if backing_id == PLAIN and file is not None and file.disk not in disks:
+                    continue
                 freed += self._give_back(backing_id)
                 self._table.remove(inode)
                 continue

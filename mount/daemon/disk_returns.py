@@ -1,8 +1,8 @@
 """Disks that are back: the daemon hands over by itself, as a disk joins only then (disk_changes.py).
 
-Before that it makes the checks of `commitlogfs restart`, and a disk must not hold one of its threads: it could not end,
-and no other daemon could take its disks. If they fail, the daemon continues without the disk, and the reason is a
-finding.
+Before that it makes the checks of `commitlogfs restart`, and a disk must not hold one of its threads: it could not
+end, and no other daemon could take its disks. If they fail, the daemon continues without the disk, and the reason
+is a finding.
 """
 
 import logging

@@ -22,7 +22,7 @@ NOTICED_WITHIN_S = 40.0
 """Looks come every 5 s; a busy machine that runs tests gets a margin."""
 COUNT = 6
 DISK_LOOKS_S = 17.0
-"""Time for two looks, the first of which may wait for its answer in vain."""
+"""Time for two looks, the first of which may get no answer."""
 
 
 class Pool:
@@ -201,7 +201,7 @@ def test_a_read_only_disk_is_repaired_beside_the_mount(pool: Pool) -> None:
 @pytest.mark.parametrize("how", ["lost", "unmounted"])
 @pytest.mark.parametrize("pool", [("ext4", "off")], ids="-".join, indirect=True)
 def test_a_plain_mapping_leads_to_the_disk_that_is_back(pool: Pool, how: str) -> None:
-    """What a broker stores to its mapping must not be lost."""
+    """A broker must not lose stores to its mapping."""
     with mmap.mmap(pool.opened, pool.mount.segment_size) as mapping:
         mapping[:6] = b"before"
         mapping.flush()
@@ -221,6 +221,19 @@ def test_a_plain_mapping_leads_to_the_disk_that_is_back(pool: Pool, how: str) ->
         assert pool.mount.path(0).read_bytes()[:16] == b"behinddescriptor"
     os.fsync(pool.opened)
     assert (pool.directory / pool.mount.path(0).name).read_bytes()[:16] == b"behinddescriptor"
+
+
+@pytest.mark.parametrize("pool", [("ext4", "off")], ids="-".join, indirect=True)
+def test_a_plain_file_that_was_open_all_the_time_is_retired(pool: Pool) -> None:
+    """The daemon that served the mount without the disk must not take it for closed."""
+    pool.disk.detach()
+    pool.kept.replace()
+    pool.disk.mount()
+    pool.await_event("disk_back")
+    pool.kept.await_successor()
+    eventually(pool.mount.path(0).exists, 10)
+    pool.mount.path(0).unlink()
+    assert os.pread(pool.opened, len(pool.contents[0]), 0) == pool.contents[0]
 
 
 def test_a_disk_is_not_tried_again_because_a_look_had_no_answer(pool: Pool) -> None:

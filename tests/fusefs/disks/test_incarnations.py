@@ -38,7 +38,7 @@ def begin(workdir):
                 parts.commitlog.disks[number].device = device
             begun = Incarnations([parts.commitlog.disks[number] for number in devices], backing)
             if resumes:
-                backing.resume([])
+                backing.resume([], devices.keys())
             if records:
                 begun.record()
             if records if opens is None else opens:
