@@ -14,7 +14,7 @@ import trio
 from commitlogfs.fusefs.disks.check_child import CheckChild
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.store.checks.place import Place, Whereabouts, judge
-from commitlogfs.store.disks.disk import Disk
+from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.events import log_event
 from commitlogfs.store.pool.commitlog import CommitLog
@@ -101,4 +101,10 @@ class DiskPlaces:
         if self._away[disk.number] >= LOOKS_TO_VANISH and not disk.is_vanished:
             disk.is_vanished = True
             log_event(log, logging.ERROR, "disk_vanished", disk=disk.path)
-        return where is Whereabouts.BACK and (disk.is_troubled or disk.is_unreadable)
+        return where is Whereabouts.BACK and _fails(disk)
+
+
+def _fails(disk: Disk) -> bool:
+    """Whether a disk that is served does not work. One that is read-only since its start works as intended."""
+    is_suspected = disk.is_failing or disk.suspected_since_s is not None
+    return is_suspected or disk.is_unreadable or (disk.is_read_only and disk.state is DiskState.RW)

@@ -1,0 +1,54 @@
+"""Which disks are back at their paths."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import trio
+from support.pooled import open_parts
+
+from commitlogfs.fusefs.disks.check_child import CheckChild
+from commitlogfs.fusefs.disks.disk_places import DiskPlaces
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.store.disks.disk import DiskState
+
+
+@pytest.mark.parametrize(
+    ("state", "trouble", "is_back"),
+    [
+        (DiskState.RW, {}, False),
+        (DiskState.RW, {"is_read_only": True}, True),
+        (DiskState.RW, {"unreadable_reason": "Input/output error"}, True),
+        (DiskState.RO, {"is_read_only": True}, False),
+        (DiskState.RO, {"unreadable_reason": "Input/output error"}, True),
+    ],
+)
+def test_a_copy_at_the_path_is_the_disk_only_if_that_fails(workdir: Path, state, trouble, is_back):
+    """A filesystem that is read-only by intention works."""
+
+    async def main() -> None:
+        with open_parts(workdir) as parts:
+            log = parts.commitlog
+            disk = next(iter(log.disks.values()))
+            replace_by_a_copy(Path(disk.path))
+            disk.state = state
+            for name, value in trouble.items():
+                setattr(disk, name, value)
+            child = CheckChild(log.disks.values())
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(child.run)
+                checks = await DiskPlaces(log, child, DiskThreads(log.disks)).look([])
+                nursery.cancel_scope.cancel()
+            assert checks.back == ({disk.path} if is_back else set())
+            assert not checks.silent
+
+    trio.run(main)
+
+
+def replace_by_a_copy(directory: Path) -> None:
+    moved = directory.with_name("moved")
+    directory.rename(moved)
+    shutil.copytree(moved, directory)
+    for name in os.listxattr(moved):
+        os.setxattr(directory, name, os.getxattr(moved, name))
