@@ -34,7 +34,9 @@ class DiskReturns:
         """`paths` are those of the configuration. This daemon has `tried` to serve the disks at some of them."""
         self._name = name
         self._paths = paths
-        self._tried = tried
+        self._known = set(tried)
+        """Paths that need no attempt before `_retry_at`."""
+        self._retry_at = 0.0
         self._places = places
         self._hand_over = hand_over
         self._refused: dict[str, str] = {}
@@ -42,18 +44,24 @@ class DiskReturns:
 
     async def run(self) -> None:
         """Look at the paths until cancelled."""
-        known = set(self._tried)
-        retry_at = trio.current_time() + RETRY_S
+        self._retry_at = trio.current_time() + RETRY_S
         while True:
             await trio.sleep(LOOK_INTERVAL_S)
-            looks = await self._places.look(self._paths)
-            known &= looks.back | looks.silent
-            for path in self._refused.keys() - known:
-                del self._refused[path]
-            if looks.back - known or (looks.back and trio.current_time() >= retry_at):
-                await self._take_back(sorted(looks.back))
-                retry_at = trio.current_time() + RETRY_S
-            known |= looks.back
+            try:
+                await self._look()
+            except Exception as error:
+                # A defect here must not end the service.
+                log_event(log, logging.ERROR, "disk_look_failed", exc_info=error)
+
+    async def _look(self) -> None:
+        looks = await self._places.look(self._paths)
+        self._known &= looks.back | looks.silent
+        for path in self._refused.keys() - self._known:
+            del self._refused[path]
+        if looks.back - self._known or (looks.back and trio.current_time() >= self._retry_at):
+            await self._take_back(sorted(looks.back))
+            self._retry_at = trio.current_time() + RETRY_S
+        self._known |= looks.back
 
     def findings(self) -> list[Finding]:
         """A finding for every disk that is back and not served."""
