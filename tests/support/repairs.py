@@ -1,5 +1,6 @@
 """Damaged segments, and a slave's directory that has the right ones."""
 
+import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -56,8 +57,11 @@ def set_aside(pool: PoolMount) -> list[dict[str, Any]]:
 
 def files_aside(pool: PoolMount) -> list[Path]:
     """As the disks have it."""
-    directories = [Path(disk) / os.fsdecode(layout.RETIRED_DIRECTORY) for disk in pool.disks]
-    return sorted(path for directory in directories if directory.exists() for path in directory.iterdir())
+    found: list[Path] = []
+    for disk in pool.disks:
+        with contextlib.suppress(FileNotFoundError):  # the daemon removes the directory when it is empty
+            found += (Path(disk) / os.fsdecode(layout.RETIRED_DIRECTORY)).iterdir()
+    return sorted(found)
 
 
 def files_of(pool: PoolMount, index: int) -> list[Path]:
