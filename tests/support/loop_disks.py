@@ -105,7 +105,9 @@ class LoopDisk:
     def mount(self, *options: str) -> None:
         """Mount it (again), at `path`. Does nothing if it is mounted."""
         if not self.is_mounted:
-            chosen = ",".join(["loop", *options])
+            # Inode tables that ext4 writes in the background would be I/O that no test expects.
+            quiet = ["noinit_itable"] if self.fstype == "ext4" else []
+            chosen = ",".join(["loop", *quiet, *options])
             _run("mount", "-t", self.fstype, "-o", chosen, str(self.image), str(self.path))
 
     def unmount(self) -> None:

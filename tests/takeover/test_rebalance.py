@@ -144,14 +144,19 @@ def require_nothing_recorded(pool: PoolMount) -> None:
 # --- by copying ------------------------------------------------------------------------------------------
 
 
+def plan_beside_fewest(pool: PoolMount) -> tuple[dict[str, Any], int] | None:
+    """The plan, and the fewest moves for the same fill levels; None if these changed meanwhile."""
+    before, plan = fewest(pool), settled_plan(pool)
+    return (plan, before) if fewest(pool) == before else None
+
+
 @pytest.mark.parametrize("sizes", ["equal", "different"])
 def test_thirteen_disks_become_equal_with_the_fewest_moves(make_filled: MakeFilled, sizes: str) -> None:
     chance = random.Random(13)  # noqa: S311
     megabytes = [64] * 13 if sizes == "equal" else [chance.choice([48, 64, 80, 96]) for _ in range(13)]
     counts = [chance.randrange(10, size - 8) for size in megabytes[:12]] + [0]
     pool = make_filled(counts, [size * MIB for size in megabytes]).pool
-    least = fewest(pool)
-    plan = settled_plan(pool)
+    plan, least = eventually(lambda: plan_beside_fewest(pool))
     assert least <= plan["segments"] <= 1.05 * least
     assert sum(move["bytes"] for move in plan["moves"]) == plan["bytes"] == plan["segments"] * SIZE
     assert plan["end_points"] <= GOAL
