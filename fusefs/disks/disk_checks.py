@@ -1,6 +1,5 @@
 """Checks of every disk at intervals: with passthrough, the daemon does not see what the disks answer to others."""
 
-import contextlib
 import errno
 import logging
 import os
@@ -19,7 +18,7 @@ from commitlogfs.store.checks.check import BLOCKS_READ, DiskCheck, Stage
 from commitlogfs.store.checks.check_policy import CONFIRM_S, INTERVAL_S, OBSERVE_S, CheckPolicy
 from commitlogfs.store.disks import health
 from commitlogfs.store.disks.disk import Disk, DiskState, translate
-from commitlogfs.store.disks.membership import DiskNumber, DrainMode
+from commitlogfs.store.disks.membership import DrainMode
 from commitlogfs.store.errors import DiskError, DiskFullError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.load import EndedRequests, ended_requests
@@ -48,17 +47,14 @@ class DiskChecks:
         self._save = save
         self._child = child
         self._slow = SlowDisks(commitlog, save)
-        self._devices: dict[DiskNumber, int] = {}
-        """Device numbers of the disks' filesystems."""
 
     async def run(self, delay_s: float = 0.0) -> None:
         """Check all disks until cancelled."""
         await trio.sleep(delay_s)
         disks = list(self._commitlog.disks.values())
-        self._devices = await trio.to_thread.run_sync(_devices_of, disks)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._child.run)
-            nursery.start_soon(self._slow.run, self._devices)
+            nursery.start_soon(self._slow.run)
             for index, disk in enumerate(disks):
                 nursery.start_soon(self._check_at_intervals, disk, index * INTERVAL_S / len(disks))
 
@@ -122,8 +118,7 @@ class DiskChecks:
         return [segment.name for segment in (settled or chosen)[:BLOCKS_READ]]
 
     async def _ended_requests(self, disk: Disk) -> EndedRequests | None:
-        device = self._devices.get(disk.number)
-        return None if device is None else await trio.to_thread.run_sync(ended_requests, device)
+        return await trio.to_thread.run_sync(ended_requests, disk.device)
 
     # --- results -------------------------------------------------------------------------------------
 
@@ -174,11 +169,3 @@ def _may_write(disk: Disk) -> bool:
     is_saved = disk.drain is not None and disk.drain.mode is DrainMode.FAILING
     refuses = (disk.is_failing or disk.is_read_only) and not disk.is_unresponsive
     return disk.state is DiskState.RW and not (is_saved or refuses or disk.is_vanished)
-
-
-def _devices_of(disks: list[Disk]) -> dict[DiskNumber, int]:
-    devices = {}
-    for disk in disks:
-        with contextlib.suppress(OSError):  # without counters, a hang takes longer to prove
-            devices[disk.number] = os.fstat(disk.dirfd).st_dev
-    return devices

@@ -40,9 +40,9 @@ class SlowDisks:
         self._probed: dict[DiskNumber, tuple[float, DeviceCounters]] = {}
         """Begin of each probe that is under way, and the counters by then."""
 
-    async def run(self, devices: Mapping[DiskNumber, int]) -> None:
-        """Evaluate the devices (st_dev) of the disks until cancelled."""
-        self._wholes = await trio.to_thread.run_sync(_whole_devices, devices)
+    async def run(self) -> None:
+        """Evaluate the devices of the disks until cancelled."""
+        self._wholes = await trio.to_thread.run_sync(_whole_devices, list(self._commitlog.disks.values()))
         before_s, before = await self._read()
         while True:
             await trio.sleep(WINDOW_S)
@@ -139,6 +139,6 @@ class SlowDisks:
         )
 
 
-def _whole_devices(devices: Mapping[DiskNumber, int]) -> dict[DiskNumber, WholeDevice]:
-    found = ((number, whole_device(device)) for number, device in devices.items())
+def _whole_devices(disks: list[Disk]) -> dict[DiskNumber, WholeDevice]:
+    found = ((disk.number, whole_device(disk.device)) for disk in disks)
     return {number: whole for number, whole in found if whole is not None}

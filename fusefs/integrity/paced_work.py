@@ -1,6 +1,5 @@
 """Reading much of a disk in the background: at a rate or in idle time, with pauses, and until it is to stop."""
 
-import os
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -63,7 +62,7 @@ class Pace:
         # The disks work side by side, but they share the processors.
         cost_s = min(max(ended_s - began_s, processor_s * job.sharing), _LONGEST_COST_S)
         if self._load.is_due(ended_s):
-            self._load.busy([os.fstat(self._disk.dirfd).st_dev], ended_s)
+            self._load.busy([self._disk.device], ended_s)
         self._throttle.record(self._rate, count, ended_s - cost_s, ended_s, self._load.latest)
 
 

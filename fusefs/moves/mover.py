@@ -337,7 +337,7 @@ class Mover:
             return await self._step(partial(copy.verify_chunk, most), target)
 
         await self._step(partial(copy.reserve, self._commitlog.disks[target].dirfd), target)
-        devices = [self._device(disk) for disk in (source, target) if disk != OUTSIDE]
+        devices = [self._commitlog.disks[disk].device for disk in (source, target) if disk != OUTSIDE]
         await self._repeat(copy_chunk, rate, require_wanted, devices)
         try:
             await self._step(copy.require_unchanged, source)
@@ -382,9 +382,6 @@ class Mover:
         now_s = time.monotonic()
         if self._load.is_due(now_s):
             await trio.to_thread.run_sync(self._load.busy, devices, now_s)
-
-    def _device(self, disk: DiskNumber) -> int:
-        return os.fstat(self._commitlog.disks[disk].dirfd).st_dev
 
     async def _step(self, work: Callable[[], T], disk: DiskNumber, discard: Callable[[T], None] | None = None) -> T:
         """The result of a call for one disk. Raises DiskError for that disk, and whatever `work` raises."""

@@ -112,7 +112,7 @@ class LogCollector(Collector):
     def __init__(self, commitlog: CommitLog, pool: str) -> None:
         self._commitlog = commitlog
         self._pool = pool
-        self._devices = {disk.number: _device_name(disk.dirfd) for disk in commitlog.disks.values()}
+        self._devices = {disk.number: _device_name(disk.device) for disk in commitlog.disks.values()}
 
     def collect(self) -> Iterable[Metric]:
         log = self._commitlog
@@ -325,9 +325,8 @@ def _single(name: str, text: str, pool: str, value: float) -> GaugeMetricFamily:
     return family
 
 
-def _device_name(dirfd: int) -> str:
-    """Block device of a directory's filesystem, named as in /proc/diskstats; "" for a filesystem without one."""
-    device = os.fstat(dirfd).st_dev
+def _device_name(device: int) -> str:
+    """Block device of this number, named as in /proc/diskstats; "" for a filesystem without one."""
     link = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
     return link.resolve().name if link.exists() else ""
 

@@ -175,7 +175,7 @@ def _require_unused(directory: OpenDirectory, pool_id: str, membership: Membersh
 
 def _require_filesystem_of_its_own(path: str, device: int, disks: Sequence[Disk]) -> None:
     """A pool whose disks share a filesystem already is for tests, and may grow as it is."""
-    devices = [os.fstat(disk.dirfd).st_dev for disk in disks]
+    devices = [disk.device for disk in disks]
     if len(set(devices)) < len(devices):
         return
     for disk, other in zip(disks, devices, strict=True):
