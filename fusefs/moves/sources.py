@@ -230,7 +230,8 @@ class Sources:
 
     async def _remove_mark(self, copy: Segment) -> None:
         try:
-            await self._disks[copy.disk].remove_mark(copy.name, copy.ino)
+            async with self._handles.first_opens_held(copy):  # it is opened, which `is_in_use` would see
+                await self._disks[copy.disk].remove_mark(copy.name, copy.ino)
         except (DiskError, OSError) as error:
             log_event(log, logging.DEBUG, "mark_not_removed", segment=copy.name, reason=str(error))
 

@@ -271,6 +271,7 @@ def test_a_segment_is_put_back_if_its_old_file_changes(filled: KeptMount) -> Non
     mapping = mmap.mmap(fd, MIB)
     try:
         assert drain(pool, number + 1).status == 0
+        eventually(lambda: is_drained(pool, number + 1))
         eventually(lambda: len(set_aside(pool.disks[number])) == 1)
         mapping[2000:2005] = b"late!"
         mapping.flush()
@@ -379,6 +380,7 @@ def test_a_hung_old_disk_delays_no_other_change(disk_farm: DiskFarm, keep: Calla
     number = pool.disk_of(index)
     with opened(pool, index):
         assert drain(pool, number + 1).status == 0
+        eventually(lambda: is_drained(pool, number + 1))
         eventually(lambda: len(set_aside(pool.disks[number])) == 1)
         with frozen(disks[number]), ThreadPoolExecutor() as threads:
             began = time.monotonic()
@@ -388,7 +390,7 @@ def test_a_hung_old_disk_delays_no_other_change(disk_farm: DiskFarm, keep: Calla
             assert time.monotonic() - began < 8
             with pytest.raises(OSError, match="rror"):
                 unlinking.result()
-        eventually(lambda: "event=put_back" in pool.log_path.read_text())
+        eventually(lambda: "event=put_back" in pool.log_path.read_text(), shown=pool.log_path.read_text)
     require_whole(pool, COUNT + 1, but=(COUNT,))
 
 
