@@ -9,7 +9,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -39,6 +39,13 @@ PREPARE_DEADLINE_S: Final = 2.0
 patience of 5 s is enough."""
 
 
+class Known(NamedTuple):
+    """When a source and its copy were last changed, as far as that needs no reaction."""
+
+    source_ns: int
+    copy_ns: int
+
+
 class Sources:
     def __init__(
         self,
@@ -59,8 +66,8 @@ class Sources:
         self._to_free = to_free
         self._invalidate_entry = invalidate_entry
         self._moved = Reminders(commitlog.disks)
-        self._changed_ns: dict[tuple[DiskNumber, int], int] = {}
-        """When sources that are open were last changed, as of their moves."""
+        self._known: dict[tuple[DiskNumber, int], Known] = {}
+        """Sources that are open."""
         self._kept: dict[tuple[DiskNumber, int], bool] = {}
         """Whether sources that still have their names are worth keeping."""
         self._both_changed: set[tuple[DiskNumber, int]] = set()
@@ -224,7 +231,7 @@ class Sources:
 
     def _forget(self, source: Segment) -> None:
         """A file that is gone may have had this inode number."""
-        self._changed_ns.pop((source.disk, source.ino), None)
+        self._known.pop((source.disk, source.ino), None)
         self._kept.pop((source.disk, source.ino), None)
         self._both_changed.discard((source.disk, source.ino))
 
@@ -246,14 +253,19 @@ class Sources:
         if copy is None:
             return await self._return_if_lost(source)
         key = (source.disk, source.ino)
-        known_ns = self._changed_ns.setdefault(key, unpack(copy.attributes).mtime_ns)
         seen = await self._disks[source.disk].stat(source.path)
-        if seen is None or unpack(seen).mtime_ns == known_ns:
+        if seen is None:
             return False
-        if is_set_aside(source) and unpack(seen).mtime_ns < known_ns:
-            return False  # it stays for long, and the segment was written to since
+        source_ns = unpack(seen).mtime_ns
+        if key not in self._known:
+            # A move keeps the mtime. An older source has not changed: its copy was written to, or was put back.
+            copy_ns = unpack(copy.attributes).mtime_ns
+            self._known[key] = Known(min(source_ns, copy_ns), copy_ns)
+        known = self._known[key]
+        if source_ns == known.source_ns:
+            return False
         of_copy = await self._disks[copy.disk].stat(copy.path)
-        if of_copy is None or unpack(of_copy).mtime_ns != known_ns:
+        if of_copy is None or unpack(of_copy).mtime_ns != known.copy_ns or self.is_written_to(copy):
             if key not in self._both_changed:
                 self._both_changed.add(key)
                 log_event(log, logging.ERROR, "both_changed", segment=copy.name, disk=self._disks[copy.disk].path)

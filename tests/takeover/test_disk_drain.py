@@ -22,6 +22,7 @@ from support.pools import MIB, PoolMount, segment_bytes
 from support.waiting import eventually
 
 from commitlogfs.console.errors import UnreachableError
+from commitlogfs.fusefs.moves.sources import CHECK_INTERVAL_S
 from commitlogfs.store import layout
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
@@ -367,6 +368,32 @@ def test_a_writer_of_the_copy_keeps_it(filled: KeptMount) -> None:
     finally:
         os.close(fd)
     require_stored(filled, index)
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_a_reader_of_an_older_copy_brings_it_not_back(filled: KeptMount, taken_over: bool) -> None:
+    """A store to the old file made it the segment again; the copy, which somebody reads, lacks that store."""
+    pool = filled.pool
+    index = 5
+    number = pool.disk_of(index)
+    with opened(pool, index) as mapping:
+        assert drain(pool, number + 1).status == 0
+        eventually(lambda: is_drained(pool, number + 1))
+        fd = os.open(pool.path(index), os.O_RDONLY)
+        try:
+            store(mapping)
+            eventually(lambda: pool.disk_of(index) == number, 20.0)
+            if taken_over:
+                filled.replace()
+            time.sleep(CHECK_INTERVAL_S + 1)
+            assert taken_over or pool.disk_of(index) == number  # the next daemon may move it again
+            assert pool.path(index).read_bytes()[1000:1004] == b"cut!"
+            assert os.pread(fd, 4, 1000) != b"cut!"
+        finally:
+            os.close(fd)
+    require_stored(filled, index)
+    assert pool.log_path.read_text().count("event=put_back") == 1
+    assert "both_changed" not in pool.log_path.read_text()
 
 
 def test_a_hung_old_disk_delays_no_other_change(disk_farm: DiskFarm, keep: Callable[..., KeptMount]) -> None:
