@@ -183,11 +183,19 @@ class DiskLife:
             eventually(lambda: self.kept.newest_daemon() != before, READY_S, self.pool.log_path.read_text)
         self.await_daemon()
 
+    def _stop_newest(self) -> int:
+        """Its process id; 0 if it has just ended: a daemon hands over by itself when a disk is back."""
+        pid = self.kept.newest_daemon()
+        try:
+            os.kill(pid, signal.SIGSTOP)
+        except ProcessLookupError:
+            return 0
+        return pid
+
     @contextlib.contextmanager
     def standing_still(self) -> Iterator[None]:
         """The daemon does nothing in the body."""
-        pid = self.kept.newest_daemon()
-        os.kill(pid, signal.SIGSTOP)
+        pid = eventually(self._stop_newest)
         try:
             yield
         finally:
