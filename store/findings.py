@@ -29,6 +29,7 @@ class FindingCode(Enum):
     DISK_REMOVED = "disk-removed"
     DISK_JOINS = "disk-joins"
     DISK_LEFT = "disk-left"
+    DISK_OFFLINE = "disk-offline"
     DISK_NOT_EMPTY = "disk-not-empty"
     DISK_NOT_TAKEN_BACK = "disk-not-taken-back"
     MEMBERS_DIFFER = "members-differ"

@@ -29,6 +29,8 @@ LOOKS_TO_VANISH: Final = 2
 HUNG_S: Final = 3.0
 """A call on a disk that lasts as long counts as hung."""
 HUNG_CHECK_S: Final = 0.1
+LONG_S: Final = 1.0
+"""A call on a disk without trouble that lasts as long may hang."""
 
 
 @dataclass(slots=True)
@@ -50,12 +52,13 @@ class DiskPlaces:
         """Number of looks in a row that did not find the disk at its path."""
 
     async def look(self, paths: Iterable[str]) -> PathChecks:
-        """Look at the paths of all disks, and at the further `paths`."""
+        """Look at the paths of all disks, and at the further `paths`. Disks that are offline are left alone."""
+        offline = {member.path for member in self._commitlog.offline()}
         disks = {disk.path: disk for disk in self._commitlog.disks.values()}
         checks = PathChecks()
 
         async def look_at(path: str) -> None:
-            place = await self._child.look(path, LOOK_S)
+            place = await self.find(path)
             if place is None:
                 checks.silent.add(path)
                 return
@@ -65,22 +68,29 @@ class DiskPlaces:
                 checks.back.add(path)
 
         async with trio.open_nursery() as nursery:
-            for path in {*disks, *paths}:
+            for path in {*disks, *paths} - offline:
                 nursery.start_soon(look_at, path)
         return checks
 
+    async def find(self, path: str, patience_s: float = LOOK_S) -> Place | None:
+        """Where a path leads; None if that cannot be found out now."""
+        return await self._child.look(path, patience_s)
+
     async def find_hung(self) -> str:
-        """Path of a disk in trouble that holds a thread of this process, which cannot end before the disk answers;
-        empty if there is none."""
+        """Path of a disk that holds a thread of this process, which cannot end before the disk answers; empty if
+        there is none."""
         with trio.move_on_after(HUNG_S):
             while self._held():  # noqa: ASYNC110  # threads announce nothing
                 await trio.sleep(HUNG_CHECK_S)
         return self._held()
 
     def _held(self) -> str:
-        busy = self._threads.statistics()
-        disks = self._commitlog.disks.values()
-        return next((d.path for d in disks if busy[d.number] and (d.is_troubled or d.is_unresponsive)), "")
+        return next((disk.path for disk in self._commitlog.disks.values() if self._is_held_by(disk)), "")
+
+    def _is_held_by(self, disk: Disk) -> bool:
+        if disk.is_troubled or disk.is_unresponsive:
+            return bool(self._threads.statistics()[disk.number])
+        return self._threads.longest_s(disk.number) >= LONG_S
 
     def _is_missing(self, place: Place) -> bool:
         """Whether a disk lies there that is a member of the pool and not served."""

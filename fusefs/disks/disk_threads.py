@@ -1,6 +1,7 @@
 """Blocking calls in worker threads, limited for each disk, so that one hung disk cannot stop the others."""
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
@@ -18,10 +19,12 @@ class DiskThreads:
 
     def __init__(self, disks: Iterable[DiskNumber], threads_per_disk: int = THREADS_PER_DISK) -> None:
         self._limiters = {number: trio.CapacityLimiter(threads_per_disk) for number in disks}
+        self._begun_s: dict[DiskNumber, dict[int, float]] = {number: {} for number in self._limiters}
+        """Monotonic times at which the calls under way have begun, by their threads."""
 
     async def run(self, disk: DiskNumber, function: Callable[[], T]) -> T:
         """Result of `function`, however long it takes."""
-        return await trio.to_thread.run_sync(function, limiter=self._limiters[disk])
+        return await trio.to_thread.run_sync(self._timed(disk, function), limiter=self._limiters[disk])
 
     async def run_within(
         self,
@@ -38,7 +41,7 @@ class DiskThreads:
         try:
             with trio.move_on_after(deadline_s):
                 return await trio.to_thread.run_sync(
-                    outcome.work, limiter=self._limiters[disk], abandon_on_cancel=True
+                    self._timed(disk, outcome.work), limiter=self._limiters[disk], abandon_on_cancel=True
                 )
         except trio.Cancelled:
             if not outcome.abandon():
@@ -51,6 +54,22 @@ class DiskThreads:
     def statistics(self) -> dict[DiskNumber, int]:
         """Number of busy or hung threads by disk."""
         return {number: int(limiter.borrowed_tokens) for number, limiter in self._limiters.items()}
+
+    def longest_s(self, disk: DiskNumber) -> float:
+        """How long the oldest call under way on a disk lasts; 0 without one."""
+        begun_s = min(list(self._begun_s[disk].values()), default=None)
+        return 0.0 if begun_s is None else time.monotonic() - begun_s
+
+    def _timed(self, disk: DiskNumber, function: Callable[[], T]) -> Callable[[], T]:
+        def work() -> T:
+            begun_s, thread = self._begun_s[disk], threading.get_ident()
+            begun_s[thread] = time.monotonic()
+            try:
+                return function()
+            finally:
+                del begun_s[thread]
+
+        return work
 
 
 class SingleCalls:

@@ -16,13 +16,14 @@ from commitlogfs.mount.commands import options
 from commitlogfs.mount.commands.disk_add import add
 from commitlogfs.mount.commands.disk_calls import DiskArgument, ask, number_or_path, served_disks, show_lagging
 from commitlogfs.mount.commands.disk_drain import cancel, drain
+from commitlogfs.mount.commands.disk_offline import offline, online
 from commitlogfs.mount.commands.disk_remove import remove
 from commitlogfs.mount.commands.disk_replace import replace
 from commitlogfs.mount.config.model import load_config
 from commitlogfs.mount.linux.holders import FileUser, describe_file_users, find_file_users
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.which_mount import Target, find_target
-from commitlogfs.mount.views.status_text import describe_disk
+from commitlogfs.mount.views.status_text import describe_disk, describe_offline
 from commitlogfs.store.disks.membership import LONGEST_REASON
 
 app = typer.Typer(name="disk", help="Show and change the disks of a running mount.", no_args_is_help=True)
@@ -37,7 +38,8 @@ def list_(which: options.Mount = None, as_json: options.Json = False) -> None:
     target = find_target(which)
     document = control_socket.ask(target.socket, "status")
     if settings.wants_json(as_json):
-        shown = {key: document[key] for key in ("name", "pool", "members", "missing_disks", "disks")}
+        keys = ("name", "pool", "members", "missing_disks", "offline_disks", "disks")
+        shown = {key: document[key] for key in keys if key in document}  # a daemon of a former version lacks one
         typer.echo(json.dumps(shown, indent=2))
         return
     output = Output()
@@ -51,6 +53,8 @@ def list_(which: options.Mount = None, as_json: options.Json = False) -> None:
         )
     for path in document["missing_disks"]:
         output.paragraph(f"?  {path}  missing", "bold red")
+    for disk in document.get("offline_disks", ()):
+        output.paragraph(describe_offline(disk))
     for path in document["members"]["lagging"]:
         output.paragraph(f"{path} does not record the present list of members yet; it will when it can be written.")
 
@@ -141,6 +145,8 @@ def _show_change(answer: dict[str, Any], word: str, *, dry_run: bool, as_json: b
 app.command()(add)
 app.command()(drain)
 app.command()(cancel)
+app.command()(offline)
+app.command()(online)
 app.command()(remove)
 app.command()(replace)
 

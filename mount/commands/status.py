@@ -23,6 +23,7 @@ from commitlogfs.mount.views.status_text import (
     describe_disk,
     describe_log,
     describe_mount,
+    describe_offline,
     describe_passthrough,
     describe_pressure,
     describe_retention,
@@ -100,6 +101,8 @@ def _show(document: dict[str, Any], output: Output) -> None:
     output.paragraph(f"Daemon {daemon['pid']}{version} since {since}, {describe_passthrough(daemon)}.")
     if document["degraded"]:
         output.paragraph(describe_degraded(document), "bold red")
+    for disk in document.get("offline_disks", ()):  # a daemon of a former version does not report them
+        output.paragraph(describe_offline(disk), "bold")
     output.paragraph(describe_log(document), "red" if document["segments"]["gaps"] else "")
     output.line("")
     _show_disks(document, output)

@@ -1,4 +1,4 @@
-"""The control verbs that change the disks of the pool: cordons, and the preparation of a new disk.
+"""The control verbs that change the disks of the pool: cordons, drains, disks that join, leave or are offline.
 
 A disk joins, or leaves, by a hand-over: the daemon that starts next opens the disks that the configuration names
 (store/pool/joining.py). So no other part of a running daemon has to follow such a change.
@@ -24,7 +24,7 @@ from commitlogfs.store.disks.membership import LONGEST_REASON, Cordon, Drain, Dr
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.pool import joining
-from commitlogfs.store.pool.catalog import Role
+from commitlogfs.store.pool.catalog import NEWEST_KEPT, Role
 from commitlogfs.store.pool.giving_up import find_member, plan_giving_up
 
 log = logging.getLogger(__name__)
@@ -53,6 +53,8 @@ class DiskChanges:
             "disk-leave": self._leave,
             "disk-stay": self._stay,
             "disk-give-up": self._give_up,
+            "disk-offline": self._take_offline,
+            "disk-online": self._take_back,
             "disk-content": self._content,
             "disk-prepare": self._prepare,
             "disk-forget": self._forget,
@@ -325,6 +327,103 @@ class DiskChanges:
         if not dry_run:
             log_event(log, logging.ERROR, "disk_given_up", disk=member.path, number=member.number)
         return {**plan.as_json(), "lagging": lagging}
+
+    # --- offline and back ----------------------------------------------------------------------------
+
+    async def _take_offline(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A disk is released: it gets no new segments, and the next daemon does not serve it. One that is missing
+        is not missed any longer."""
+        dry_run = request_fields.flag(request, "dry_run")
+        member = self._find_member(request_fields.disk(request))
+        disk = self._commitlog.disks.get(member.number)
+        changed = member.offline_since_s is None
+        path = member.path if disk is None else disk.path
+        released = self._commitlog.membership.released(member.number, path, round(time.time()))
+        lagging: list[str] = []
+        if disk is not None:
+            await self._require_releasable(disk)
+        if changed and disk is None:
+            lagging = await self._record(released, dry_run=dry_run)
+        elif changed and disk is not None:
+            try:
+                async with self._operations.changes.lock:  # no create is on its way to a disk
+                    self._require_not_written(disk)
+                    disk.is_offline = True  # and none comes any more
+                lagging = await self._record(released, dry_run=dry_run)
+            finally:
+                present = self._commitlog.membership.member(disk.number)
+                disk.is_offline = present is not None and present.offline_since_s is not None
+        if changed and not dry_run:
+            log_event(log, logging.WARNING, "disk_offline", disk=path, number=member.number)
+        return {
+            "number": member.number,
+            "path": path,
+            "segments": self._commitlog.catalog.count_on_disk(member.number),
+            "served": disk is not None,
+            "changed": changed,
+            "lagging": lagging,
+        }
+
+    async def _require_releasable(self, disk: Disk) -> None:
+        """Raises PoolError."""
+        if disk.is_leaving or disk.is_joining:
+            raise PoolError(f"{disk.path}: is {disk.present_state.value}; wait until that is done")
+        if disk.drain is not None:
+            raise PoolError(f"{disk.path}: is draining; `disk cancel` ends that")
+        if not self._commitlog.others_take_segments(disk):
+            raise PoolError(f"{disk.path}: {_NO_OTHER}")
+        progress = self._operations.mover.progress
+        if progress is not None and disk.number in (progress.source, progress.target):
+            raise PoolError(
+                f"{disk.path}: {progress.name.decode()} is being moved; wait for that, or cancel the drain, "
+                "rebalance or restore"
+            )
+        hung = disk.path if await self._hangs(disk) else await self._operations.disk_places.find_hung()
+        if hung:
+            raise PoolError(
+                f"{hung}: does not answer this daemon, which could not end, so no other one could take over; "
+                "repair or detach that disk"
+            )
+
+    def _require_not_written(self, disk: Disk) -> None:
+        """Raises PoolError if a broker may write to a segment of a disk."""
+        newest = self._commitlog.catalog.newest(NEWEST_KEPT)
+        is_written = self._operations.sources.is_written_to
+        written = [s for s in self._commitlog.catalog.on_disk(disk.number) if s in newest or is_written(s)]
+        if written:
+            raise PoolError(
+                f"{disk.path}: holds {written[0].name.decode()}, to which the broker may still write; "
+                f"`disk cordon` it, and repeat the command when the log has {NEWEST_KEPT} newer segments"
+            )
+
+    async def _take_back(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A disk is offline no longer. The daemon hands over when it finds it at its path (disk_returns.py)."""
+        dry_run = request_fields.flag(request, "dry_run")
+        member = self._find_member(request_fields.disk(request))
+        disk = self._commitlog.disks.get(member.number)
+        changed = member.offline_since_s is not None
+        lagging: list[str] = []
+        if changed:
+            if disk is None:
+                await self._require_at_its_path(member)
+            lagging = await self._record(self._commitlog.membership.taken_back({member.number}), dry_run=dry_run)
+        if changed and not dry_run:
+            log_event(log, logging.WARNING, "disk_online", disk=member.path, number=member.number)
+        return {
+            "number": member.number,
+            "path": member.path if disk is None else disk.path,
+            "served": disk is not None,
+            "changed": changed,
+            "lagging": lagging,
+        }
+
+    async def _require_at_its_path(self, member: Member) -> None:
+        """Raises PoolError."""
+        place = await self._operations.disk_places.find(member.path, RECORD_PATIENCE_S)
+        if place is None:
+            raise PoolError(f"{member.path}: does not answer; repair the disk there")
+        if (place.pool_id, place.disk_id) != (self._commitlog.pool_id, member.disk_id):
+            raise PoolError(f"{member.path}: disk {member.number} is not there; mount it first")
 
     # --- joining -------------------------------------------------------------------------------------
 

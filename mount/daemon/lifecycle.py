@@ -189,6 +189,7 @@ def _open(config: Config, inherited: InheritedMount | None) -> Pool:
                 size,
                 lock_patience_s=LOCK_PATIENCE_S if takes_over else 0.0,
                 check_in_use=not takes_over,
+                is_mounted=takes_over,
                 opened=opened,
             )
             stack.callback(pool.close)

@@ -171,7 +171,14 @@ def with_dead_mount(inspection: Inspection, mountpoint: str) -> Inspection:
 @contextlib.contextmanager
 def _opened(specs: tuple[DiskSpec, ...], segment_size: int | None, name: str, *, alone: bool) -> Iterator[Pool]:
     try:
-        pool = open_pool(specs, segment_size, lock=False, check_in_use=alone, opened=frozenset() if alone else None)
+        pool = open_pool(
+            specs,
+            segment_size,
+            lock=False,
+            check_in_use=alone,
+            is_mounted=not alone,
+            opened=frozenset() if alone else None,
+        )
     except PoolError as error:
         lines = str(error).splitlines()
         reasons = lines[0] if len(lines) == 1 else "".join(f"\n  {line}" for line in lines)

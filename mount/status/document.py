@@ -99,13 +99,15 @@ class StatusReport:
         catalog = log.catalog
         first, last = catalog.first_whole, catalog.last_whole
         gaps = catalog.gaps()
+        offline = log.offline()
+        missing = [path for path in log.missing if path not in {one.path for one in offline}]
         return {
             "schema": SCHEMA_VERSION,
             "composed_at": composed_at,
             "name": self._config.name,
             "pool": log.pool_id,
             "mountpoint": self._config.mountpoint,
-            "degraded": bool(log.missing),
+            "degraded": bool(missing),
             "daemon": {
                 "pid": os.getpid(),
                 "version": VERSION,
@@ -151,7 +153,10 @@ class StatusReport:
             "checksums": self._checksums(),
             "scrub": scrub_report(self._operations),
             "unreadable": self._operations.salvaged.present(),
-            "missing_disks": list(log.missing),
+            "missing_disks": missing,
+            "offline_disks": [
+                {"number": one.number, "path": one.path, "since": one.offline_since_s} for one in offline
+            ],
             "members": {
                 "generation": log.membership.generation,
                 "lagging": [disk.path for disk in log.lagging()],

@@ -13,6 +13,13 @@ def describe_degraded(document: dict[str, Any]) -> str:
     return f"DEGRADED: served without {', '.join(document['missing_disks'])}."
 
 
+def describe_offline(disk: dict[str, Any]) -> str:
+    """A disk that is not served because an operator has released it."""
+    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(disk["since"]))
+    number, path = disk["number"], disk["path"]
+    return f"{number}  {path}  offline since {since}: its segments are not served; `disk online {number}` ends that"
+
+
 def describe_log(document: dict[str, Any]) -> str:
     segments = document["segments"]
     size = format_size(segments["size"])
@@ -126,6 +133,8 @@ def _describe_refusal(disk: dict[str, Any]) -> str:
         return _describe_backoff(disk)
     if refusal == "not-writable":
         return f"read-only: its segments are served, new ones are made on other disks{_describe_failure(disk)}"
+    if disk["state"] == "offline" and disk["cordon"] is None and refusal == "cordoned":
+        return "to be offline: repeat `disk offline`, or `disk online` keeps it"
     if refusal == "cordoned":
         return _describe_cordon(disk)
     return "does not answer: skipped for new segments"

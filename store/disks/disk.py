@@ -33,6 +33,8 @@ class DiskState(Enum):
     DRAINING = "draining"
     """To become empty: it gets no new segments, and its segments are moved to other disks, or expire."""
     OFFLINE = "offline"
+    """Released by the operator: it gets no new segments, and the next daemon does not serve it. Also reported for a
+    disk whose fill level is unknown."""
     FAILED = "failed"
     UNREADABLE = "unreadable"
     """Checks can read none of its segments: it gets no new ones, whether it can be written or not."""
@@ -65,6 +67,8 @@ class Disk:
     drain: Drain | None = None
     is_joining: bool = False
     is_leaving: bool = False
+    is_offline: bool = False
+    """Released by the operator; the next daemon does not serve it."""
     weight: float = 1.0
     device: int = 0
     """Device number of its filesystem when the directory was opened: a disk that is gone cannot be asked."""
@@ -145,6 +149,8 @@ class Disk:
             return DiskState.JOINING
         if self.is_leaving:
             return DiskState.LEAVING
+        if self.is_offline:
+            return DiskState.OFFLINE
         if self.drain is not None:
             return DiskState.DRAINING
         if self.cordon is not None:

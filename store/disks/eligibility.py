@@ -25,6 +25,10 @@ class RefusalReason(IntEnum):
     UNKNOWN_USAGE = 7
 
 
+_CLOSED = frozenset({DiskState.CORDONED, DiskState.DRAINING, DiskState.LEAVING, DiskState.OFFLINE})
+"""States by the operator's decision."""
+
+
 @dataclass(frozen=True, slots=True)
 class DiskView:
     """State of one disk from which its eligibility follows. `usage` is None while the disk does not answer."""
@@ -117,7 +121,7 @@ def evaluate(views: tuple[DiskView, ...], segment_size: int, skipped: frozenset[
 
 def _hard_refusal(view: DiskView, segment_size: int) -> RefusalReason | None:
     """Reason to pass a disk over that no fall-back overrides; None if there is none."""
-    if view.state in (DiskState.CORDONED, DiskState.DRAINING, DiskState.LEAVING):
+    if view.state in _CLOSED:
         return RefusalReason.CORDONED
     if view.state is not DiskState.RW:
         return RefusalReason.NOT_WRITABLE

@@ -101,6 +101,9 @@ def format_identity(identity: DiskIdentity) -> bytes:
         rebalance = identity.membership.rebalance
         if rebalance is not None:
             document["rebalance"] = [rebalance.since_s, rebalance.mode.value, rebalance.rate]
+        offline = identity.membership.offline()
+        if offline:
+            document["offline"] = [[m.number, m.offline_since_s] for m in offline]
         if identity.membership.removed_before:
             document["removed_before"] = identity.membership.removed_before
     return _compact(document)
@@ -175,6 +178,7 @@ def _parse_membership(document: dict[str, Any]) -> Membership:
         int(number): Drain(int(since_s), DrainMode(mode), int(rate))
         for number, since_s, mode, rate in document.get("drains", ())
     }
+    offline = {int(number): int(since_s) for number, since_s in document.get("offline", ())}
     leaving = {int(number) for number in document.get("leaving", ())}
     members = tuple(
         Member(
@@ -184,6 +188,7 @@ def _parse_membership(document: dict[str, Any]) -> Membership:
             cordons.get(int(number)),
             int(number) in leaving,
             drains.get(int(number)),
+            offline.get(int(number)),
         )
         for number, disk_id, path in document["members"]
     )

@@ -4,7 +4,7 @@ Each change makes the next generation of the list. It is complete once every dis
 absent meanwhile records an older generation, and learns the newer one when it is back.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NewType
@@ -80,11 +80,14 @@ class Member:
     number: DiskNumber
     disk_id: str
     path: str
-    """Path of the disk when this was written; for messages only."""
+    """Path of the disk when this was written; for messages, and to know the place of one that is offline."""
     cordon: Cordon | None = None
     leaves: bool = False
     """Empty, and about to leave the pool: the first daemon whose configuration does not name it drops it."""
     drain: Drain | None = None
+    offline_since_s: int | None = None
+    """Seconds since 1970: an operator has released the disk. No daemon serves it until it is taken back, or until
+    the pool is mounted anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,20 @@ class Membership:
     def draining(self, number: DiskNumber, drain: Drain | None) -> "Membership":
         """A member is to become empty; with None, that ends. A cordon is not touched."""
         return self._changed(number, lambda member: replace(member, drain=drain))
+
+    def released(self, number: DiskNumber, path: str, since_s: int) -> "Membership":
+        """A member is offline from now on; `path` is its present one."""
+        return self._changed(number, lambda member: replace(member, path=path, offline_since_s=since_s))
+
+    def taken_back(self, numbers: Collection[DiskNumber]) -> "Membership":
+        """Members are offline no longer."""
+        members = tuple(
+            replace(member, offline_since_s=None) if member.number in numbers else member for member in self.members
+        )
+        return replace(self, members=members, generation=self.generation + 1)
+
+    def offline(self) -> tuple[Member, ...]:
+        return tuple(member for member in self.members if member.offline_since_s is not None)
 
     def rebalancing(self, rebalance: Rebalance | None) -> "Membership":
         """The disks are to become equally full; with None, that ends."""

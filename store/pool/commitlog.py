@@ -22,7 +22,7 @@ from commitlogfs.store.disks.eligibility import Eligibility
 from commitlogfs.store.disks.forecast import Removals
 from commitlogfs.store.disks.identity import DiskIdentity, RootAttributes, is_recordable, require_recordable
 from commitlogfs.store.disks.losses import is_accepted, still_lost
-from commitlogfs.store.disks.membership import DiskNumber, Membership, RebalanceMode
+from commitlogfs.store.disks.membership import DiskNumber, Member, Membership, RebalanceMode
 from commitlogfs.store.errors import (
     BeyondSegmentError,
     DiskError,
@@ -123,6 +123,7 @@ class CommitLog:
         self.segment_size = pool.segment_size
         self.disks: dict[DiskNumber, Disk] = {disk.number: disk for disk in pool.disks}
         self.missing: tuple[str, ...] = tuple(pool.missing)
+        """Paths of members that are not served, whether they are offline or lost."""
         self.findings: list[Finding] = list(pool.findings)
         self.root: RootAttributes = pool.root
         self.membership: Membership = pool.membership
@@ -427,6 +428,10 @@ class CommitLog:
             if self.recorded[disk.number] != self.membership.generation and not self.is_given_up(disk)
         ]
 
+    def offline(self) -> list[Member]:
+        """Members that an operator has released, and that are not served."""
+        return [member for member in self.membership.offline() if member.number not in self.disks]
+
     def is_given_up(self, disk: Disk) -> bool:
         """Whether a disk that is still served has left the list of members."""
         return self.membership.member(disk.number) is None
@@ -439,6 +444,7 @@ class CommitLog:
             disk.cordon = None if member is None else member.cordon
             disk.drain = None if member is None else member.drain
             disk.is_leaving = member is None or member.leaves
+            disk.is_offline = member is not None and member.offline_since_s is not None
         self.admission.favours_emptier = self._favours_emptier()
         self.admission.forget_refusal()
 

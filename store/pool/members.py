@@ -1,5 +1,6 @@
 """Which directories are disks of the pool, by the newest list of members that any of them records."""
 
+import time
 from collections import Counter
 from collections.abc import Set
 from dataclasses import dataclass, field, replace
@@ -41,17 +42,20 @@ class Found:
         self.findings.append(Finding(code, severity, path, "", message, remedy))
 
 
-def find_members(directories: list[OpenDirectory], *, all_opened: bool) -> Found:
+def find_members(directories: list[OpenDirectory], *, all_opened: bool, is_mounted: bool) -> Found:
     """The disks of the pool to which most of the directories belong, and findings for all other directories.
 
     A directory that `disk add` has prepared joins: it gets the next number. A leaving disk is dropped if every
-    configured directory is known, `all_opened`, and it is none of them. Changes nothing. Raises NoIdentityError,
-    OSError.
+    configured directory is known, `all_opened`, and it is none of them. A disk that is offline is left out while
+    the pool `is_mounted`, and taken back by a new mount. Changes nothing. Raises NoIdentityError, OSError.
     """
     identities = _identities_of_one_pool(directories)
     newest = max(identities, key=lambda identity: identity.membership.generation)
     found = Found(newest.pool_id, newest.segment_size, newest.membership)
     _compare_lists(found, directories)
+    if not is_mounted:
+        _take_back_offline(found)
+    offline = {member.number for member in found.membership.offline()}
     seen: dict[str, OpenDirectory] = {}
     joining: list[tuple[OpenDirectory, str]] = []
     for directory in directories:
@@ -62,7 +66,9 @@ def find_members(directories: list[OpenDirectory], *, all_opened: bool) -> Found
             _report_twin(found, directory, seen[disk_id])
             continue
         seen[disk_id] = directory
-        member = newest.membership.with_id(disk_id)
+        member = found.membership.with_id(disk_id)
+        if member is not None and member.number in offline:
+            continue
         if member is not None:
             known = directory.identity
             found.disks.append(FoundDisk(directory, member, None if known is None else known.membership.generation))
@@ -84,6 +90,12 @@ def find_members(directories: list[OpenDirectory], *, all_opened: bool) -> Found
     return found
 
 
+def _take_back_offline(found: Found) -> None:
+    offline = {member.number for member in found.membership.offline()}
+    if offline:
+        found.membership = found.membership.taken_back(offline)
+
+
 def _drop_those_that_left(found: Found) -> None:
     """Leaving members, which are empty, that the configuration does not name any more."""
     present = {disk.member.number for disk in found.disks}
@@ -103,31 +115,53 @@ def missing_members(
     found: Found, present: Set[DiskNumber], specs: tuple[DiskSpec, ...], findings: list[Finding]
 ) -> tuple[list[str], list[Finding]]:
     """Paths of the members that are not `present`, and a finding for each one about whose path `findings` do not
-    report yet."""
+    report yet. A disk that is offline may be unmounted, which is no finding."""
+    offline = {member.path: member for member in found.membership.offline()}
+    findings[:] = [one for one in findings if one.code not in _ABSENT or one.disk not in offline]
     configured = {spec.path for spec in specs}
-    unreadable = {disk.member.number for disk in found.disks} - present
-    absent = {finding.disk for finding in findings if finding.code in _ABSENT}
-    absent |= {member.path for member in found.membership.members if member.number in unreadable}
+    absent = _absent_paths(found, present, findings)
     missing = [member for member in found.membership.members if member.number not in present]
     more = []
     for member in missing:
-        if member.path in absent:
-            continue
-        if absent or member.path in configured:
-            code, reason = FindingCode.DISK_MISSING, "is missing (this was its last path)"
-        else:
-            code, reason = FindingCode.DISK_NOT_CONFIGURED, "is not in the configuration (this was its last path)"
-        more.append(
-            Finding(
-                code,
-                Severity.REFUSES,
-                member.path,
-                "",
-                f"disk {member.number} of the pool {reason}",
-                "mount it and name it in the configuration",
-            )
-        )
+        if member.path in offline:
+            more.append(_offline_finding(member))
+        elif member.path not in absent:
+            more.append(_missing_finding(member, is_configured=bool(absent) or member.path in configured))
     return [member.path for member in missing], more
+
+
+def _absent_paths(found: Found, present: Set[DiskNumber], findings: list[Finding]) -> set[str]:
+    """Paths of members about which `findings` report that no disk can be read there."""
+    unreadable = {disk.member.number for disk in found.disks} - present
+    absent = {finding.disk for finding in findings if finding.code in _ABSENT}
+    return absent | {member.path for member in found.membership.members if member.number in unreadable}
+
+
+def _missing_finding(member: Member, *, is_configured: bool) -> Finding:
+    if is_configured:
+        code, reason = FindingCode.DISK_MISSING, "is missing (this was its last path)"
+    else:
+        code, reason = FindingCode.DISK_NOT_CONFIGURED, "is not in the configuration (this was its last path)"
+    return Finding(
+        code,
+        Severity.REFUSES,
+        member.path,
+        "",
+        f"disk {member.number} of the pool {reason}",
+        "mount it and name it in the configuration",
+    )
+
+
+def _offline_finding(member: Member) -> Finding:
+    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(member.offline_since_s))
+    return Finding(
+        FindingCode.DISK_OFFLINE,
+        Severity.WARNING,
+        member.path,
+        "",
+        f"disk {member.number} is offline since {since}: its segments are not served",
+        f"`commitlogfs disk online {member.number}` takes it back when it is mounted there",
+    )
 
 
 def _identities_of_one_pool(directories: list[OpenDirectory]) -> list[DiskIdentity]:
@@ -165,13 +199,19 @@ def _compare_lists(found: Found, directories: list[OpenDirectory]) -> None:
 def _contradict(own: Membership, newest: Membership) -> bool:
     """Whether one of two lists is not a later generation of the other. Numbers are never given out twice.
 
-    A daemon of a former version does not know a rebalance: it lets a disk that lagged record the list without it.
+    A daemon of a former version does not know a rebalance or disks that are offline: it lets a disk that lagged
+    record the list without them.
     """
     if own.generation == newest.generation:
-        return replace(own, rebalance=None) != replace(newest, rebalance=None)
+        return _without_later_fields(own) != _without_later_fields(newest)
     ids = {member.number: member.disk_id for member in newest.members}
     reused = any(ids.get(member.number, member.disk_id) != member.disk_id for member in own.members)
     return reused or own.last_number > newest.last_number
+
+
+def _without_later_fields(membership: Membership) -> Membership:
+    members = tuple(replace(member, offline_since_s=None) for member in membership.members)
+    return replace(membership, members=members, rebalance=None)
 
 
 def _claimed_id(found: Found, directory: OpenDirectory) -> str | None:

@@ -111,6 +111,7 @@ def open_pool(
     lock: bool = True,
     lock_patience_s: float = 0.0,
     check_in_use: bool = True,
+    is_mounted: bool = False,
     opened: Set[tuple[DiskNumber, int]] | None = frozenset(),
 ) -> Pool:
     """Open, identify and scan every disk. The findings of the returned pool name every irregularity.
@@ -118,7 +119,8 @@ def open_pool(
     Without `segment_size`, the pool's own is used. With `lock`, each disk's directory is locked against a second
     daemon; the lock needs no file and works on a read-only disk. `opened` are the opened files of a mount that is
     taken over, as for take_inventory; None beside a running daemon, which alone knows them. A disk that cannot be
-    read completely counts as missing, as segments that were not read would be taken for absent.
+    read completely counts as missing, as segments that were not read would be taken for absent. So does one that is
+    offline while the pool `is_mounted`.
 
     Changes nothing. Raises PoolError if no scan is possible: no directory can be read, no disk has an identity
     (NoIdentityError), or memory or descriptors do not suffice.
@@ -127,7 +129,7 @@ def open_pool(
         directories, findings = _open_directories(specs, stack)
         patience_s = lock_patience_s if lock else None
         all_opened = len(directories) == len(specs)
-        found, more = _identify(directories, segment_size, patience_s, all_opened=all_opened)
+        found, more = _identify(directories, segment_size, patience_s, all_opened=all_opened, is_mounted=is_mounted)
         findings += more
         contents, more = _read_all([_make_disk(disk) for disk in found.disks], found.segment_size)
         findings += more
@@ -372,16 +374,18 @@ def _identify(
     lock_patience_s: float | None,
     *,
     all_opened: bool,
+    is_mounted: bool,
 ) -> tuple[Found, list[Finding]]:
     """The pool's disks, and what is wrong with them.
 
     Locks the disks, unless `lock_patience_s` is None.
     """
     findings = compare_directories(directories)
-    found = find_members(directories, all_opened=all_opened)
+    found = find_members(directories, all_opened=all_opened, is_mounted=is_mounted)
     findings += found.findings
     members = [disk.directory for disk in found.disks]
-    findings += compare_segment_size(members[0].spec.path, found.segment_size, segment_size)
+    for member in members[:1]:
+        findings += compare_segment_size(member.spec.path, found.segment_size, segment_size)
     is_twice = any(finding.code is FindingCode.DISK_TWICE for finding in findings)
     if lock_patience_s is not None and not is_twice:
         findings += _lock_all(members, lock_patience_s)

@@ -42,5 +42,5 @@ class Directories:
         mark = Joining(pool_id or self.pool_id, disk_id)
         os.setxattr(spec.path, layout.XATTR_JOINING, identity.format_joining(mark))
 
-    def open(self, *specs: DiskSpec) -> Pool:
-        return open_pool(specs, SIZE)
+    def open(self, *specs: DiskSpec, is_mounted: bool = False) -> Pool:
+        return open_pool(specs, SIZE, is_mounted=is_mounted)

@@ -98,7 +98,7 @@ def test_all_full_means_nobody():
     [
         ({"state": DiskState.RO}, RefusalReason.NOT_WRITABLE),
         ({"state": DiskState.DRAINING}, RefusalReason.CORDONED),
-        ({"state": DiskState.OFFLINE}, RefusalReason.NOT_WRITABLE),
+        ({"state": DiskState.OFFLINE}, RefusalReason.CORDONED),
         ({"state": DiskState.FAILED}, RefusalReason.NOT_WRITABLE),
         ({"in_backoff": True}, RefusalReason.IN_BACKOFF),
         ({"percent": None}, RefusalReason.UNKNOWN_USAGE),

@@ -43,8 +43,17 @@ def identities(draw):
     generation = draw(st.integers(0, 2**40))
     cordons = st.none() | st.builds(Cordon, st.integers(0, 2**40), texts) if generation else st.none()
     leaves = st.booleans() if generation else st.just(False)
+    offline = st.none() | st.integers(0, 2**40) if generation else st.none()
     members = tuple(
-        Member(DiskNumber(number), f"id{number}", draw(texts), draw(cordons), draw(leaves)) for number in numbers
+        Member(
+            DiskNumber(number),
+            f"id{number}",
+            draw(texts),
+            draw(cordons),
+            draw(leaves),
+            offline_since_s=draw(offline),
+        )
+        for number in numbers
     )
     last = draw(st.integers(max(numbers), LARGEST_DISK_NUMBER)) if generation else max(numbers)
     own = draw(st.sampled_from(members))
@@ -90,7 +99,7 @@ json_values = st.recursive(
     st.sampled_from(
         [
             *("number", "segment_size", "members", "version", "generation"),
-            *("last_number", "cordons", "rebalance", "removed_before"),
+            *("last_number", "cordons", "rebalance", "removed_before", "offline"),
         ]
     ),
     json_values,

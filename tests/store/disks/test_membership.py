@@ -42,6 +42,18 @@ def test_a_cordon_comes_and_goes():
     assert freed.generation == 2
 
 
+def test_a_disk_is_released_and_taken_back():
+    released = FIRST.released(DiskNumber(2), "/mnt/data2", 1_700_000_000)
+    assert [(member.path, member.offline_since_s) for member in released.members] == [
+        ("/data1", None),
+        ("/mnt/data2", 1_700_000_000),
+    ]
+    assert released.offline() == (released.members[1],)
+    assert released.generation == 1
+    back = released.taken_back({DiskNumber(2)})
+    assert (back.offline(), back.generation) == ((), 2)
+
+
 def test_a_leaving_disk_keeps_its_cordon_and_can_stay():
     cordoned = FIRST.cordoned(DiskNumber(2), Cordon(1))
     leaving = cordoned.leaving(DiskNumber(2))

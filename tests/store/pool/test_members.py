@@ -1,5 +1,6 @@
 """Which directories are the pool's disks: by the newest list, whatever some of them still record."""
 
+import shutil
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +57,51 @@ def test_a_daemon_that_knows_no_rebalance_records_no_other_list(directories):
     with closing(directories.open(*directories.specs)) as pool:
         require_mountable(pool, OnMissing.REFUSE)
         assert pool.membership == rebalancing
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_mounted_pool_does_without_a_released_disk(directories, is_there):
+    released = directories.first.released(DiskNumber(2), directories.specs[1].path, 1_700_000_000)
+    directories.record(directories.specs[0], 1, released)
+    if not is_there:
+        shutil.rmtree(directories.specs[1].path)
+    with closing(directories.open(*directories.specs, is_mounted=True)) as pool:
+        require_mountable(pool, OnMissing.REFUSE)
+        assert [disk.number for disk in pool.disks] == [1, 3]
+        assert pool.missing == [directories.specs[1].path]
+        assert findings(pool, FindingCode.DISK_OFFLINE) == [Severity.WARNING]
+        assert not findings(pool, FindingCode.DISK_MISSING)
+        assert pool.membership == released
+
+
+def test_a_new_mount_takes_a_released_disk_back(directories):
+    released = directories.first.released(DiskNumber(2), directories.specs[1].path, 1_700_000_000)
+    directories.record(directories.specs[0], 1, released)
+    with closing(directories.open(*directories.specs)) as pool:
+        require_mountable(pool, OnMissing.REFUSE)
+        assert [disk.number for disk in pool.disks] == [1, 2, 3]
+        assert (pool.membership.offline(), pool.membership.generation) == ((), 2)
+    shutil.rmtree(directories.specs[1].path)
+    assert directories.specs[1].path in refusal(directories, *directories.specs)
+
+
+def test_a_daemon_that_knows_no_released_disks_records_no_other_list(directories):
+    released = directories.first.released(DiskNumber(2), directories.specs[1].path, 1_700_000_000)
+    directories.record(directories.specs[0], 1, released)
+    members = tuple(replace(member, offline_since_s=None) for member in released.members)
+    directories.record(directories.specs[2], 3, replace(released, members=members))
+    with closing(directories.open(*directories.specs, is_mounted=True)) as pool:
+        require_mountable(pool, OnMissing.REFUSE)
+        assert pool.membership == released
+
+
+def test_only_released_disks_are_left(directories):
+    released = directories.first.released(DiskNumber(2), directories.specs[1].path, 1_700_000_000)
+    directories.record(directories.specs[1], 2, released)
+    for spec in (directories.specs[0], directories.specs[2]):
+        shutil.rmtree(spec.path)
+    with pytest.raises(PoolRefusedError, match="no such directory"):
+        directories.open(*directories.specs, is_mounted=True)
 
 
 def test_a_marked_directory_joins(directories):
