@@ -88,7 +88,7 @@ class DiskReturns:
 
     async def _why_not(self) -> str:
         """Why no successor could serve the disks; empty if one could."""
-        check = partial(check_configuration, Target(self._name), degraded=True)
+        check = partial(check_configuration, Target(self._name), degraded=True, is_automatic=True)
         try:
             await trio.to_thread.run_sync(check, abandon_on_cancel=True)
         except (UserError, OSError) as error:

@@ -17,7 +17,7 @@ from commitlogfs.mount.config.model import Config, load_config
 from commitlogfs.mount.linux.process_activity import read_activity
 from commitlogfs.mount.preflight import configured_pool
 from commitlogfs.mount.preflight.inspection import inspect_pool
-from commitlogfs.store.pool.open import OnMissing
+from commitlogfs.store.pool.open import TOLERATED_BY_TAKEOVER, OnMissing
 
 SILENCE_S = 30.0
 """How long the child may make no progress. A disk that retries a bad sector may take as long for one read."""
@@ -26,12 +26,14 @@ _KILL_GRACE_S = 1.0
 _SHOWN = 3
 
 
-def why_not_mountable(config: Config, on_missing: OnMissing, silence_s: float = SILENCE_S) -> list[str]:
-    """The first few reasons; empty if a mount would not be refused. `config` must be from a file.
+def why_not_mountable(
+    config: Config, on_missing: OnMissing, silence_s: float = SILENCE_S, *, takes_over: bool = False
+) -> list[str]:
+    """The first few reasons; empty if a mount, or a takeover, would not be refused. `config` must be from a file.
 
     Raises RefusedError if the scan makes no progress for `silence_s`.
     """
-    command = [sys.executable, "-P", "-m", __name__, str(config.file), on_missing.value]
+    command = [sys.executable, "-P", "-m", __name__, str(config.file), on_missing.value, *["takeover"] * takes_over]
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/"
     )
@@ -75,7 +77,7 @@ def _leave(child: subprocess.Popen[str]) -> None:
         child.returncode = -signal.SIGKILL  # keeps Popen from waiting for it
 
 
-def _find_reasons(config: Config, on_missing: OnMissing) -> list[str]:
+def _find_reasons(config: Config, on_missing: OnMissing, *, takes_over: bool) -> list[str]:
     try:
         configured_pool.require_separate(config)
         inspection = inspect_pool(
@@ -86,9 +88,9 @@ def _find_reasons(config: Config, on_missing: OnMissing) -> list[str]:
         )
     except RefusedError as error:
         return [str(error)]
-    if inspection.mountable:
-        return []
-    blocking = [str(finding) for finding in inspection.findings if finding.severity >= on_missing.limit]
+    tolerated = TOLERATED_BY_TAKEOVER if takes_over else frozenset()
+    relevant = [finding for finding in inspection.findings if finding.code not in tolerated]
+    blocking = [str(finding) for finding in relevant if finding.severity >= on_missing.limit]
     if len(blocking) > _SHOWN:
         more = f"and {len(blocking) - _SHOWN} more: `commitlogfs check {config.name}` shows them all"
         return [*blocking[:_SHOWN], more]
@@ -97,9 +99,9 @@ def _find_reasons(config: Config, on_missing: OnMissing) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """Entry point of the child: it prints the reasons as a JSON array."""
-    file, on_missing = arguments
+    file, on_missing, *takeover = arguments
     try:
-        reasons = _find_reasons(load_config(file), OnMissing(on_missing))
+        reasons = _find_reasons(load_config(file), OnMissing(on_missing), takes_over=bool(takeover))
     except UserError as error:
         reasons = [str(error)]
     print(json.dumps(reasons))

@@ -15,8 +15,9 @@ from commitlogfs.mount.preflight.rehearsal import why_not_mountable
 from commitlogfs.store.pool.open import OnMissing
 
 
-def check_configuration(target: Target, *, degraded: bool) -> None:
+def check_configuration(target: Target, *, degraded: bool, is_automatic: bool = False) -> None:
     """Raises ConfigError or RefusedError if a successor could not use the configuration: every request would wait.
+    If no operator has asked, a mount that a takeover can continue, and that could not begin, is no reason.
 
     This process checks it and not the daemon, because after an upgrade only this process has the successor's
     version. A daemon that does not answer with its status is restarted without the check.
@@ -27,7 +28,7 @@ def check_configuration(target: Target, *, degraded: bool) -> None:
         if file is not None:
             config = load_config(file)
             require_same_mount(target.name, config, status)
-            _require_mountable(target.name, config, status, degraded=degraded)
+            _require_mountable(target.name, config, status, degraded=degraded, is_automatic=is_automatic)
 
 
 def require_same_mount(name: str, config: Config, status: dict[str, Any], not_done: str = "not restarted") -> None:
@@ -55,7 +56,9 @@ def require_same_mount(name: str, config: Config, status: dict[str, Any], not_do
         )
 
 
-def _require_mountable(name: str, config: Config, status: dict[str, Any], *, degraded: bool) -> None:
+def _require_mountable(
+    name: str, config: Config, status: dict[str, Any], *, degraded: bool, is_automatic: bool
+) -> None:
     """Raises RefusedError if the next mount would be refused. It may come at boot, when no operator is there."""
     why_plain = status["daemon"].get("passthrough_reason")
     if config.passthrough == "required" and why_plain:
@@ -63,7 +66,8 @@ def _require_mountable(name: str, config: Config, status: dict[str, Any], *, deg
             f'{name}: not restarted: {config.file} has passthrough = "required", but the running mount passes '
             f"nothing through ({why_plain}); change the setting, or stop the broker, unmount and mount again"
         )
-    reasons = why_not_mountable(config, OnMissing.DEGRADED if degraded else configured_pool.on_missing(config))
+    on_missing = OnMissing.DEGRADED if degraded else configured_pool.on_missing(config)
+    reasons = why_not_mountable(config, on_missing, takes_over=is_automatic)
     if reasons:
         remedy = "" if degraded else ", or add --degraded to continue without disks and segments that are missing"
         raise RefusedError(

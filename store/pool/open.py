@@ -9,6 +9,7 @@ from collections.abc import Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from commitlogfs.store import _syscalls, layout
 from commitlogfs.store.disks import identity
@@ -41,6 +42,10 @@ _QUARANTINING = frozenset({FindingCode.DUPLICATE_SEGMENT, FindingCode.WRONG_SIZE
 _NO_FAULT_OF_A_DISK = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 """Errnos that do not come from the disk. All others count as its fault: drives give EIO, ENODATA, EREMOTEIO,
 ETIMEDOUT and more, damaged filesystems EUCLEAN."""
+
+TOLERATED_BY_TAKEOVER: Final = frozenset({FindingCode.NEWEST_SEGMENT_MISSING})
+"""A takeover continues without the newest segment: the broker has it mapped, and CommitLog refuses to create names
+up to it."""
 
 _IN_USE_PATIENCE_S = 2.0
 """The kernel may close the files of an ended mount a moment after the mount is gone."""
@@ -173,13 +178,9 @@ def compare_segment_size(path: str, pools: int, configured: int | None) -> list[
 
 
 def require_mountable(pool: Pool, on_missing: OnMissing, *, takes_over: bool = False) -> None:
-    """Raises PoolRefusedError if a finding refuses a mount with this setting.
-
-    A takeover continues without the newest segment: the broker has it mapped, and CommitLog refuses to create names
-    up to it.
-    """
+    """Raises PoolRefusedError if a finding refuses a mount with this setting."""
     limit = on_missing.limit
-    tolerated = {FindingCode.NEWEST_SEGMENT_MISSING} if takes_over else set()
+    tolerated = TOLERATED_BY_TAKEOVER if takes_over else frozenset()
     relevant = [finding for finding in pool.findings if finding.code not in tolerated]
     worst = max((finding.severity for finding in relevant), default=Severity.NOTE)
     if worst >= limit:

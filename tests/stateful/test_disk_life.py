@@ -564,7 +564,8 @@ class DiskLifeModel(RuleBasedStateMachine):
             self.stop_and_read_disks()
         self.come_back(member)
         if by_restart:
-            self.restart()
+            self.restart()  # if that is refused, the daemon takes the disk back by itself
+            self.life.await_disk(member.number)
         else:
             if self.newest_is_away:
                 self.all_return()

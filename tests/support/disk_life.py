@@ -170,6 +170,18 @@ class DiskLife:
 
         eventually(is_settled, READY_S, self.pool.log_path.read_text)
 
+    def await_disk(self, number: int) -> None:
+        """Wait until a daemon serves the disk: it takes one that is back by itself."""
+
+        def is_served() -> bool:
+            try:
+                return any(disk["number"] == number for disk in self.status()["disks"])
+            except (UnreachableError, OSError):
+                return False
+
+        eventually(is_served, READY_S, self.pool.log_path.read_text)
+        self.await_daemon()
+
     @contextlib.contextmanager
     def dying_at(self, step: int | None) -> Iterator[None]:
         """The daemon dies before its `step`th step in the body, unless that has fewer; None: it does not."""

@@ -30,7 +30,9 @@ class Pool:
 
     def __init__(self, disk_farm: DiskFarm, keep: Callable[..., KeptMount], fstype: str, **settings: str) -> None:
         self.disk: LoopDisk = disk_farm.add(fstype)
-        disks = [self.disk, disk_farm.add(), disk_farm.add()]
+        self.newest: LoopDisk = disk_farm.add()
+        """The disk with the newest segment."""
+        disks = [self.disk, disk_farm.add(), self.newest]
         directories = [disk.path / "commitlog" for disk in disks]
         for directory in directories:
             directory.mkdir(mode=0o700)
@@ -120,6 +122,24 @@ def test_a_takeover_while_a_disk_is_unmounted(pool: Pool) -> None:
     assert [int(name) >> 20 for name in sorted(os.listdir(pool.mount.mountpoint))] == [1, 2, 4, 5]
     pool.disk.mount()
     pool.await_event("disk_back")
+    pool.kept.await_successor()
+    eventually(lambda: not status(pool.mount)["degraded"])
+    pool.assert_served()
+
+
+def test_a_disk_is_taken_back_while_the_newest_segment_is_missing(pool: Pool) -> None:
+    """With that, no mount could begin; a takeover continues with what there is."""
+    pool.disk.detach()
+    pool.newest.detach()
+    pool.kept.replace()
+    assert [int(name) >> 20 for name in sorted(os.listdir(pool.mount.mountpoint))] == [1, 4]
+    pool.disk.mount()
+    pool.await_event("disk_back")
+    pool.kept.await_successor()
+    eventually(lambda: len(status(pool.mount)["missing_disks"]) == 1)
+    assert pool.mount.path(3).read_bytes() == pool.contents[3]
+    pool.newest.mount()
+    pool.kept.newest_daemon()
     pool.kept.await_successor()
     eventually(lambda: not status(pool.mount)["degraded"])
     pool.assert_served()
