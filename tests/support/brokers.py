@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from support.flaky_disks import BadBlocksDisk, FlakyDisk
+from support.flaky_disks import AgeingDisk, BadBlocksDisk, FlakyDisk
 from support.loop_disks import DiskFarm, LoopDisk
 from support.pools import MIB, PoolMount
 
@@ -64,11 +64,16 @@ def make_stand(
     sizes: Sequence[int] | None = None,
     flaky: Sequence[int] = (),
     bad_blocks: Sequence[int] = (),
+    ageing: Sequence[int] = (),
     **options: Any,
 ) -> Iterator[Stand]:
     """Disks made, pool described but not yet born. Those whose number (0, 1, ...) is in `flaky` are FlakyDisks, in
-    `bad_blocks` BadBlocksDisks."""
-    kinds = {**dict.fromkeys(flaky, FlakyDisk), **dict.fromkeys(bad_blocks, BadBlocksDisk)}
+    `bad_blocks` BadBlocksDisks, in `ageing` AgeingDisks."""
+    kinds = {
+        **dict.fromkeys(flaky, FlakyDisk),
+        **dict.fromkeys(bad_blocks, BadBlocksDisk),
+        **dict.fromkeys(ageing, AgeingDisk),
+    }
     workdir.mkdir(exist_ok=True)
     with DiskFarm(workdir / "disks") as farm:
         wanted = sizes or [disk_bytes] * len(fstypes)
