@@ -20,7 +20,7 @@ from commitlogfs.fusefs.files.name_changes import NameChanges
 from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.membership import DiskNumber
-from commitlogfs.store.errors import DiskError, DiskFailedError, DiskReadOnlyError
+from commitlogfs.store.errors import DiskError, DiskFailedError, DiskFullError, DiskReadOnlyError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.attributes import unpack
 from commitlogfs.store.files.remove import Reason
@@ -106,7 +106,8 @@ class Sources:
         is_first = removal.file is self._commitlog.catalog.first
         for source in self._commitlog.others.sources(removal.file.base_offset):
             if source.role is Role.MOVED:
-                await self._finish_if_writable(source, partial(self._let_go, source), may_stay=is_first)
+                work = partial(self._let_go, source, is_leaving=True)
+                await self._finish_if_writable(source, work, may_stay=is_first)
         if removal.is_forced:
             return
         # Whether contiguous or not: a cut removes the oldest of the segments behind it first.
@@ -197,9 +198,10 @@ class Sources:
             self._kept[key] = of_copy != of_source
         return self._kept.get(key, False)
 
-    async def _let_go(self, source: Segment) -> None:
-        """Remove a source, or set it aside while it is open, or if it is damaged; durable. Raises DiskError,
-        OSError."""
+    async def _let_go(self, source: Segment, *, is_leaving: bool = False) -> None:
+        """Remove a source, or set it aside while it is open, or if it is damaged; durable. `is_leaving`: its
+        segment is about to leave the log, so a damaged source is removed, too, if its full disk has no place for
+        it. Raises DiskError, OSError."""
         disk, name = self._disks[source.disk], source.name
         async with self._handles.first_opens_held(source):
             if source.role is not Role.MOVED:
@@ -207,7 +209,13 @@ class Sources:
             is_damaged = await self._is_damaged(source)
             if await self._handles.is_in_use(source) or is_damaged:
                 reason = Reason.DAMAGED if is_damaged else Reason.MOVED
-                retired = await disk.retire(name, source.ino, reason)
+                try:
+                    retired = await disk.retire(name, source.ino, reason)
+                except DiskFullError:
+                    if not is_leaving:
+                        raise
+                    is_damaged = False
+                    retired = await disk.retire(name, source.ino, Reason.MOVED)
                 self._commitlog.record_source_retired(source, retired.name)
                 self._forget(source)
                 self._to_free.remind(source.disk)

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from support import checksums, repairs, scrubs
 from support.checksums import NEWEST, await_checksums, backing
+from support.filling import fill_completely
+from support.loop_disks import DiskFarm
 from support.pools import MIB, PoolMount
 from support.records import make_sealed
 from support.repairs import content, files_aside, files_of, restore, rot, rotten, set_aside
@@ -145,6 +147,26 @@ def test_the_damaged_file_goes_with_its_segment(filled: PoolMount, slave: Path) 
     pool.path(0).unlink()
     eventually(lambda: files_aside(pool) == [])
     assert set_aside(pool) == []
+
+
+def test_a_full_disk_does_not_keep_a_repaired_segment(
+    disk_farm: DiskFarm, make_pool: Callable[..., PoolMount], workdir: Path
+) -> None:
+    """There is no place to set its damaged file aside, and the broker removes the segment to reclaim space."""
+    pool = make_pool(disks=[disk_farm.add("ext4", 64 * MIB).path for _ in range(2)])
+    pool.start()
+    scrubs.fill(pool, range(COUNT))
+    await_checksums(pool, COUNT - NEWEST)
+    slave = repairs.make_slave(pool, workdir / "slave", range(COUNT))
+    rot(pool, 0)
+    former = backing(pool, 0)
+    fill_completely(former.parent)
+    restore(pool, "--from", slave)
+    eventually(lambda: "event=source_not_removed" in pool.log_since_start())
+    assert former.read_bytes() == rotten(pool, 0)
+    assert pool.path(0).read_bytes() == content(pool, 0)
+    pool.path(0).unlink()
+    assert (files_of(pool, 0), files_aside(pool)) == ([], [])
 
 
 def test_each_kind_is_repaired_and_gaps_are_filled(filled: PoolMount, slave: Path) -> None:

@@ -1,5 +1,6 @@
 """Fills a disk with foreign data to a given percentage, by RocketMQ's arithmetic used / (used + available)."""
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -34,6 +35,19 @@ def fill_to(disk: Path, percent: float) -> None:
             else:
                 os.ftruncate(fd, size)
             os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def fill_completely(disk: Path) -> None:
+    """Give the foreign file in `disk` all blocks that are left."""
+    fd = os.open(disk / FOREIGN, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        for step in (1 << 20, 1 << 16, 1 << 12, 1 << 10):
+            with contextlib.suppress(OSError):  # no space is left
+                while True:
+                    os.posix_fallocate(fd, os.fstat(fd).st_size, step)
+        os.fsync(fd)
     finally:
         os.close(fd)
 
