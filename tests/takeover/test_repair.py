@@ -265,6 +265,19 @@ def test_a_segment_that_is_written_to_during_its_repair_stays(filled: KeptMount,
     assert files_aside(pool) == []
 
 
+def test_a_segment_that_is_cleared_before_its_repair_is_not_repaired(filled: KeptMount, slave: Path) -> None:
+    pool = filled.pool
+    rot(pool, 0, INDEX)
+    with slow_restore(pool, slave) as command:  # the newest first
+        assert pool.cli("scrub", "clear", pool.name, "--segment", pool.path(0).name).status == 0
+        out, _ = command.communicate(timeout=20)
+    assert command.returncode == 1, out
+    assert "1 segment repaired" in out
+    assert "is not known to be damaged any more" in out
+    assert backing(pool, 0).read_bytes() == rotten(pool, 0)
+    assert backing(pool, INDEX).read_bytes() == content(pool, INDEX)
+
+
 def test_the_daemon_itself_compares_the_checksum(filled: KeptMount, workdir: Path) -> None:
     pool = filled.pool
     rot(pool, INDEX)
