@@ -22,7 +22,7 @@ from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError, DiskFailedError, DiskFullError, DiskReadOnlyError
 from commitlogfs.store.events import log_event
-from commitlogfs.store.files.attributes import unpack
+from commitlogfs.store.files.attributes import FileAttributes, unpack
 from commitlogfs.store.files.remove import Reason
 from commitlogfs.store.moves.mark import source_of
 from commitlogfs.store.pool.catalog import Role, Segment
@@ -266,9 +266,9 @@ class Sources:
             return False
         source_ns = unpack(seen).mtime_ns
         if key not in self._known:
-            # A move keeps the mtime. An older source has not changed: its copy was written to, or was put back.
-            copy_ns = unpack(copy.attributes).mtime_ns
-            self._known[key] = Known(min(source_ns, copy_ns), copy_ns)
+            of_move = unpack(copy.attributes)
+            has_changed = _was_written_to(unpack(seen), of_move)
+            self._known[key] = Known(of_move.mtime_ns if has_changed else source_ns, of_move.mtime_ns)
         known = self._known[key]
         if source_ns == known.source_ns:
             return False
@@ -349,3 +349,15 @@ class Sources:
         self._invalidate_entry(source.name, 0)
         self._moved.remind(copy.disk)
         log_event(log, logging.WARNING, "put_back", segment=source.name, disk=disk.path, reason=reason)
+
+
+def _was_written_to(source: FileAttributes, copy: FileAttributes) -> bool:
+    """Whether a process has written to a source since it was copied.
+
+    A move keeps the mtime. A source with an older one has not changed: its copy was written to, or was put back. If
+    it has a newer one, a caller may have set that of the copy back. A write sets mtime and ctime of the source, and
+    setting it aside the ctime only.
+    """
+    if source.mtime_ns <= copy.mtime_ns:
+        return False
+    return source.mtime_ns == source.ctime_ns or source.mtime_ns > copy.btime_ns

@@ -3,6 +3,7 @@
 import mmap
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from support.scrubs import damaged
 from support.waiting import eventually
 
 from commitlogfs.console.errors import UnreachableError
+from commitlogfs.fusefs.moves.sources import CHECK_INTERVAL_S
 from commitlogfs.mount.location import control_socket
 from commitlogfs.store import layout
 
@@ -117,6 +119,18 @@ def test_a_changed_time_of_the_copy_brings_nothing_back(filled: KeptMount, slave
     assert pool.path(INDEX).read_bytes() == content(pool, INDEX)
     (aside,) = files_aside(pool)
     assert aside.read_bytes() == rotten(pool, INDEX)
+
+
+@pytest.mark.parametrize("how", ["kill", "restart"])
+def test_an_older_time_of_the_copy_brings_nothing_back(filled: KeptMount, slave: Path, how: str) -> None:
+    """The next daemon sees a damaged file that is newer than the segment, but nobody has written to it."""
+    pool = filled.pool
+    repair(pool, slave)
+    times = pool.path(INDEX).stat()
+    os.utime(pool.path(INDEX), ns=(times.st_atime_ns, times.st_mtime_ns - 10**9))
+    filled.change(how)
+    time.sleep(CHECK_INTERVAL_S + 1)
+    require_repaired(pool)
 
 
 def test_a_log_that_is_cut_there_continues_in_the_damaged_file(filled: KeptMount, slave: Path) -> None:
