@@ -16,6 +16,10 @@ WITHOUT_TRANSFER_BYTES: Final = 64 << 10
 turns it is more, so larger requests are expected to need longer there than they do."""
 
 
+_MS_WRAP: Final = 1 << 32
+"""The kernel counts ms in 32 bits: of a device with a long queue, that is enough for some days."""
+
+
 class Operation(Enum):
     READ = "read"
     WRITE = "write"
@@ -59,11 +63,19 @@ Paces = dict[Operation, Pace]
 
 
 def paces_between(before: DeviceCounters, after: DeviceCounters, seconds: float) -> Paces:
-    """The operations of a device between two readings of its counters."""
-    busy_s = (after.busy_ms - before.busy_ms) / 1000
-    read_s = (after.read_ms - before.read_ms) / 1000
-    write_s = (after.write_ms - before.write_ms) / 1000
-    flush_s = (after.flush_ms - before.flush_ms) / 1000
+    """The operations of a device between two readings of its counters; none if these have begun anew."""
+    read_s = _seconds_between(before.read_ms, after.read_ms)
+    write_s = _seconds_between(before.write_ms, after.write_ms)
+    flush_s = _seconds_between(before.flush_ms, after.flush_ms)
+    busy_s = _seconds_between(before.busy_ms, after.busy_ms)
+    counts = (
+        after.reads - before.reads,
+        after.read_bytes - before.read_bytes,
+        after.writes - before.writes,
+        after.write_bytes - before.write_bytes,
+    )
+    if min(*counts, read_s, write_s, flush_s, busy_s) < 0:
+        return {}
     depth = max(1.0, (read_s + write_s) / busy_s) if busy_s > 0 else 1.0
     busy = min(1.0, busy_s / seconds)
     reads, writes = after.reads - before.reads, after.writes - before.writes
@@ -76,6 +88,12 @@ def paces_between(before: DeviceCounters, after: DeviceCounters, seconds: float)
         working_s = max(0.0, write_s - flush_s)
         paces[Operation.WRITE] = Pace(writes, write_s / writes, working_s / writes, size, depth, busy)
     return paces
+
+
+def _seconds_between(before_ms: int, after_ms: int) -> float:
+    """Negative if the counter has begun anew."""
+    ms = after_ms - before_ms
+    return (ms + _MS_WRAP if ms < -_MS_WRAP // 2 else ms) / 1000
 
 
 def combined(paces: Iterable[Pace]) -> Pace | None:

@@ -1,5 +1,7 @@
 """Times per operation from counters, and their comparison under other loads."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +41,24 @@ def test_nothing_ended_nothing_known():
 def test_flushes_never_make_a_time_negative():
     after = DeviceCounters(0, 0, 0, 10, 4096, 100, 5000, 5000)
     assert paces_between(AT_BOOT, after, 10.0)[Operation.WRITE].working_s == 0
+
+
+def test_times_that_pass_32_bits_are_followed():
+    """The kernel counts ms in 32 bits."""
+    before = DeviceCounters(100, 0, 2**32 - 500, 50, 0, 2**32 - 1, 2**32 - 10, 2**32 - 700)
+    after = DeviceCounters(200, 409_600, 500, 60, 81_920, 3999, 990, 1800)
+    assert paces_between(before, after, 10.0) == {
+        Operation.READ: Pace(100, 0.010, 0.010, 4096, 2.0, 0.25),
+        Operation.WRITE: Pace(10, 0.400, 0.300, 8192, 2.0, 0.25),
+    }
+
+
+@pytest.mark.parametrize("lower", ["reads", "writes", "read_bytes", "write_bytes", "read_ms", "write_ms"])
+def test_counters_that_begin_anew_say_nothing(lower: str):
+    """The device has gone, and has come back, or another one has its number."""
+    before = DeviceCounters(*[100_000] * 8)
+    after = replace(DeviceCounters(*[100_100] * 8), **{lower: 10})
+    assert paces_between(before, after, 10.0) == {}
 
 
 @pytest.mark.parametrize(
