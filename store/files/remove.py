@@ -199,14 +199,16 @@ def drop_retired(dirfd: int, retired_name: bytes) -> DiskUsage:
 
 
 def list_retired(dirfd: int) -> list[tuple[bytes, BaseOffset, PackedAttributes]]:
-    """(name, base offset, attributes) of every retired segment on a disk. Raises OSError."""
+    """(name, base offset, attributes) of every retired segment on a disk. Only regular files are taken for
+    one. Raises OSError."""
     try:
         directory = safe_open.open_directory(dirfd, layout.RETIRED_DIRECTORY)
     except FileNotFoundError:
         return []
     try:
         with os.scandir(directory) as entries:
-            names = [name for entry in entries if _RETIRED_NAME.fullmatch(name := os.fsencode(entry.name))]
+            files = [os.fsencode(entry.name) for entry in entries if entry.is_file(follow_symlinks=False)]
+        names = list(filter(_RETIRED_NAME.fullmatch, files))
         return [
             (name, BaseOffset(int(name[:20])), outcome)
             for name, outcome in zip(names, stat_names(directory, names), strict=True)

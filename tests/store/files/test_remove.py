@@ -82,6 +82,14 @@ def test_the_same_name_can_be_retired_many_times(disk):
         assert len(remove.list_retired(disk.dirfd)) == left
 
 
+@pytest.mark.parametrize("make_it", [os.mkdir, os.mkfifo, lambda path: os.symlink("elsewhere", path)])
+def test_only_regular_files_are_retired_segments(disk, make_it):
+    make(disk)
+    retired = retire(disk, NAME)
+    make_it(Path(disk.path) / ".commitlogfs" / f"{NAME.decode()}.0123abcd.damaged")
+    assert [name for name, _, _ in remove.list_retired(disk.dirfd)] == [retired]
+
+
 def test_a_temporary_can_be_retired(disk):
     make(disk, TEMPORARY)
     retired = retire(disk, TEMPORARY)
