@@ -153,18 +153,19 @@ class Restores:
         return segment is not None and self._verdicts.kind_of(segment) is None
 
     async def _examine(self, segment: Segment, verdict: Verdict) -> Repairable:
-        reason, checksum = "", None
+        reason, checksum, lost, disk = "", None, list[tuple[int, int]](), self._disks[segment.disk]
         if self._commitlog.disk_of(segment).is_unresponsive:
             reason = "its disk does not answer"
         else:
             try:
-                checksum = await self._disks[segment.disk].read_checksum(segment.name, segment.ino)
+                checksum = await disk.read_checksum(segment.name, segment.ino)
+                lost = await disk.unreadable_ranges(segment.name)
             except (DiskError, OSError) as error:
                 reason = f"its disk cannot read its checksum ({error})"
         reason = reason or why_not_repairable(verdict, checksum)
         if not reason and not self._commitlog.catalog.is_settled(segment):
             reason = f"it is among the newest {NEWEST_KEPT} of the log, to which a broker may write"
-        equal = required_equal(verdict, checksum, segment.size)
+        equal = required_equal(verdict, checksum, segment.size, lost)
         return Repairable(segment, verdict.kind, reason, required_checksum(verdict, checksum), equal)
 
     def room(self) -> int:

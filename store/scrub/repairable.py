@@ -8,7 +8,11 @@ property or unused byte, and not that it is a copy of this segment. So it also h
     header-or-padding    the same checksum                      not repairable
     written-broken       equal outside the damaged ranges: the checksum is that of the broken content
     write-lost           not repairable: memory may show more than any copy has
+
+Ranges that a move could not read count as damaged, too.
 """
+
+from collections.abc import Iterable
 
 from commitlogfs.store.scrub.verdict import Kind, Range, Verdict
 
@@ -27,13 +31,15 @@ def required_checksum(verdict: Verdict, checksum: bytes | None) -> bytes | None:
     return None if verdict.kind is Kind.WRITTEN_BROKEN else checksum
 
 
-def required_equal(verdict: Verdict, checksum: bytes | None, size: int) -> tuple[Range, ...]:
+def required_equal(
+    verdict: Verdict, checksum: bytes | None, size: int, lost: Iterable[tuple[int, int]] = ()
+) -> tuple[Range, ...]:
     """The ranges in which a copy must be equal to the damaged segment of this size; none if its checksum decides,
-    or if the damage may be anywhere."""
+    or if the damage may be anywhere. The segment lacks what is `lost`, because a move could not read it."""
     if not verdict.is_located or required_checksum(verdict, checksum) is not None:
         return ()
     found, position = [], 0
-    for damaged in verdict.ranges:
+    for damaged in sorted([*verdict.ranges, *(Range(*one) for one in lost)]):
         if damaged.begin > position:
             found.append(Range(position, damaged.begin))
         position = max(position, damaged.end)

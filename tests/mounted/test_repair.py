@@ -263,6 +263,21 @@ def test_without_a_checksum_the_sound_parts_decide(filled: PoolMount, slave: Pat
     assert damaged(pool).keys() == {pool.path(INDEX).name}
 
 
+def test_what_a_move_could_not_read_is_repaired_with_the_rest(filled: PoolMount, slave: Path) -> None:
+    """The segment has zeros there, and a message is damaged elsewhere."""
+    pool = filled
+    lost, records = backing(pool, INDEX), records_of(content(pool, INDEX), INDEX * MIB)
+    begin = records[len(records) // 2].position // 4096 * 4096
+    scrubs.damage(lost, begin, bytes(4096))
+    scrubs.flip(lost, records[3].position + 100)
+    os.setxattr(lost, layout.XATTR_UNREADABLE, json.dumps([[begin, begin + 4096]]).encode())
+    os.removexattr(lost, layout.XATTR_CHECKSUM)
+    assert [one["kind"] for one in scrub(pool).values()] == ["written-broken"]
+    assert restore(pool, "--from", slave) == "test: 1 segment repaired (1.0 MiB)\n"
+    assert backing(pool, INDEX).read_bytes() == content(pool, INDEX)
+    assert (damaged(pool), pool.ask("status")["unreadable"]) == ({}, [])
+
+
 def test_what_no_copy_can_repair_is_named(make_pool: Callable[..., PoolMount], workdir: Path) -> None:
     """A disk that has lost writes, and a segment to which a broker may write."""
     pool = make_pool(2)

@@ -48,6 +48,11 @@ def test_everything_but_the_damage_has_to_be_equal() -> None:
     assert required_equal(verdict(Kind.ROTTED), None, SIZE) == (Range(0, 4096), Range(8192, SIZE))
 
 
+def test_what_a_move_could_not_read_need_not_be_equal() -> None:
+    damaged, lost = verdict(Kind.WRITTEN_BROKEN, Range(100, 200)), [(0, 50), (150, 300), (900, 1000)]
+    assert required_equal(damaged, None, 1000, lost) == (Range(50, 100), Range(300, 900))
+
+
 def test_damage_that_may_be_anywhere_leaves_nothing_to_compare() -> None:
     assert required_equal(whole_verdict(Kind.ROTTED, SIZE, 1), None, SIZE) == ()
 
