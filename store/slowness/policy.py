@@ -37,6 +37,7 @@ LOADED_PART: Final = 0.3
 """A device that was busy for this part of a window had a load, also with fewer operations. Checks alone are none: a
 disk that turns and is idle may park its heads before each of them."""
 LEAST_OPERATIONS: Final = 3
+"""Fewer are a load only if they alone have taken LOADED_PART of a window: a device may end hardly any."""
 USUAL_WINDOWS: Final = 360
 """Windows with a load that a device is compared with: an hour of them."""
 USUAL_LEAST: Final = 3
@@ -246,5 +247,5 @@ class SlownessPolicy:
 
 def _has_load(pace: Pace) -> bool:
     if pace.operations < LEAST_OPERATIONS:
-        return False
+        return pace.operations * pace.time_s / pace.depth >= LOADED_PART * WINDOW_S
     return pace.operations >= LOADED_OPERATIONS or pace.busy >= LOADED_PART

@@ -128,6 +128,32 @@ def test_disks_on_one_device_count_together() -> None:
     assert policy.observe({**devices, 0: Device(False, 1)}, {0: bad, 1: well, 2: well}).slow
 
 
+@pytest.mark.parametrize(("operations", "seconds"), [(2, 5.0), (1, 9.0)])
+def test_a_disk_that_ends_hardly_any_operation_is_found(operations: int, seconds: float) -> None:
+    """A process waits for each before it begins the next one."""
+    policy = SlownessPolicy()
+    devices = dict.fromkeys(range(4), Device(is_rotational=False))
+    well = {Operation.WRITE: Pace(100, 0.004, 0.004, 4096, 1, 0.5)}
+    for _ in range(USUAL_LEAST):
+        policy.observe(devices, dict.fromkeys(devices, well))
+    bad = {Operation.WRITE: Pace(operations, seconds, seconds, 4096, 1, 1.0)}
+    seen = [policy.observe(devices, {0: bad, 1: well, 2: well, 3: well}) for _ in range(WINDOWS)]
+    assert [set(one.slow) for one in seen] == [set(), set(), {0}]
+
+
+def test_a_few_operations_beside_many_others_are_no_load() -> None:
+    policy = SlownessPolicy()
+    devices = dict.fromkeys(range(4), Device(is_rotational=False))
+    well = {operation: Pace(100, 0.004, 0.004, 4096, 1, 0.9) for operation in Operation}
+    for _ in range(USUAL_LEAST):
+        policy.observe(devices, dict.fromkeys(devices, well))
+    odd = {**well, Operation.READ: Pace(2, 0.5, 0.5, 4096, 1, 0.9)}
+    for _ in range(20):
+        observation = policy.observe(devices, {0: odd, 1: well, 2: well, 3: well})
+        assert not observation.slow
+        assert not observation.noted
+
+
 def test_two_windows_above_the_limits_are_not_enough() -> None:
     policy = SlownessPolicy()
     devices = dict.fromkeys(range(4), Device(is_rotational=False))
