@@ -23,7 +23,7 @@ from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError, DiskFailedError, DiskFullError, DiskReadOnlyError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.attributes import FileAttributes, unpack
-from commitlogfs.store.files.remove import Reason
+from commitlogfs.store.files.remove import Reason, name_with
 from commitlogfs.store.moves.mark import source_of
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog, Removal
@@ -156,7 +156,10 @@ class Sources:
         async with self._handles.first_opens_held(damaged):
             if not is_set_aside(damaged):
                 return
-            damaged.placed_as = await disk.change_reason(damaged.placed_as, Reason.MOVED)
+            try:
+                damaged.placed_as = await disk.change_reason(damaged.placed_as, Reason.MOVED)
+            except FileNotFoundError:  # deleted on the disk itself
+                damaged.placed_as = name_with(damaged.placed_as, Reason.MOVED)
         log_event(log, logging.WARNING, "set_aside_cleared", segment=damaged.name, disk=disk.path)
         self._to_free.remind(damaged.disk)
 

@@ -112,9 +112,14 @@ def reason_of(retired_name: bytes) -> Reason:
     return Reason(_NAME_AND_CODE.sub(b"", retired_name))
 
 
+def name_with(retired_name: bytes, reason: Reason) -> bytes:
+    """The name of the same file if it was set aside for this reason."""
+    return retired_name.removesuffix(reason_of(retired_name).value) + reason.value
+
+
 def change_reason(dirfd: int, retired_name: bytes, reason: Reason) -> bytes:
     """Rename a retired file, not durably; its new name. Raises OSError."""
-    new_name = retired_name.removesuffix(reason_of(retired_name).value) + reason.value
+    new_name = name_with(retired_name, reason)
     directory = safe_open.open_directory(dirfd, layout.RETIRED_DIRECTORY)
     try:
         os.rename(retired_name, new_name, src_dir_fd=directory, dst_dir_fd=directory)

@@ -139,6 +139,19 @@ def test_the_damaged_file_stays_until_it_is_cleared(filled: PoolMount, slave: Pa
     assert pool.log_since_start().count("event=set_aside_cleared ") == 1
 
 
+def test_a_damaged_file_that_was_deleted_on_its_disk_can_be_cleared(filled: PoolMount, slave: Path) -> None:
+    pool = filled
+    rot(pool, INDEX)
+    restore(pool, "--from", slave)
+    eventually(lambda: len(set_aside(pool)) == 1)
+    (aside,) = files_aside(pool)
+    aside.unlink()
+    cleared = pool.cli("scrub", "clear", pool.name)
+    assert (cleared.status, cleared.out + cleared.err) == (0, "test: 1 damaged file removed\n")
+    assert set_aside(pool) == []
+    assert pool.path(INDEX).read_bytes() == content(pool, INDEX)
+
+
 def test_the_damaged_file_goes_with_its_segment(filled: PoolMount, slave: Path) -> None:
     pool = filled
     rot(pool, 0)
