@@ -26,8 +26,9 @@ from commitlogfs.store.files.allocate import Owner
 from commitlogfs.store.files.attributes import unpack
 from commitlogfs.store.moves.copy import Restored
 from commitlogfs.store.moves.targets import segments_below_force
-from commitlogfs.store.pool.catalog import NEWEST_KEPT, Segment
+from commitlogfs.store.pool.catalog import NEWEST_KEPT, Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.pool.other_files import is_set_aside
 from commitlogfs.store.scrub.repairable import required_checksum, required_equal, why_not_repairable
 from commitlogfs.store.scrub.verdict import Kind, Range, Verdict
 from commitlogfs.store.segment import BaseOffset, format_segment_name
@@ -148,9 +149,15 @@ class Restores:
             )
 
     def is_repaired(self, base_offset: BaseOffset) -> bool:
-        """Whether a segment is in the log, and not damaged, as far as is known."""
-        segment = self._commitlog.catalog.get(base_offset)
-        return segment is not None and self._verdicts.kind_of(segment) is None
+        """Whether a right copy is the segment now: it is not known to be damaged, and the damaged file is still
+        there, or this daemon has just repaired it. A segment whose verdict was cleared is not repaired."""
+        segment, latest = self._commitlog.catalog.get(base_offset), self.latest
+        if segment is None or self._verdicts.kind_of(segment) is not None:
+            return False
+        if latest is not None and latest.base_offset == base_offset and latest.damaged is not None:
+            return latest.state is RestoreState.DONE
+        sources = self._commitlog.others.sources(base_offset)
+        return any(is_set_aside(file) or file.role is Role.MOVED for file in sources)
 
     async def _examine(self, segment: Segment, verdict: Verdict) -> Repairable:
         reason, checksum, lost, disk = "", None, list[tuple[int, int]](), self._disks[segment.disk]

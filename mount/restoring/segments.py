@@ -148,17 +148,14 @@ class Restorer:
     ) -> str:
         """Why the daemon has not taken the segment in; empty if it has."""
         has_begun, answered, repairs = False, time.monotonic(), damage is not None
-        may_be_done = not repairs
-        """Without a repair, a segment that is not damaged any more has lost its verdict: the daemon refuses it."""
         while True:
             try:
                 state = self._ask("restore-state", base_offset=base_offset, repairs=repairs)
-                if state["state"] == "done" and may_be_done:
+                if state["state"] == "done":
                     return ""
                 if state["state"] == "failed" and has_begun:
                     reason: str = state["reason"]
                     return reason
-                may_be_done = True
                 if state["state"] != "running":
                     self._begin(fd, base_offset, checked, repairs=repairs)
                     has_begun = True

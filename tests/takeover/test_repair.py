@@ -92,6 +92,7 @@ def test_the_damaged_file_outlives_daemons_and_mounts(filled: KeptMount, slave: 
         for how in ("kill", "restart"):
             filled.change(how)
             require_repaired(pool)
+            assert pool.ask("restore-state", base_offset=INDEX * MIB, repairs=True)["state"] == "done"
             assert mapping[PAGE:] == content(pool, INDEX)[PAGE:]  # memory may have the first page as it was
     filled.change("kill")
     require_repaired(pool)
