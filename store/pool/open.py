@@ -224,13 +224,17 @@ def free_retired(pool: Pool, *, dry_run: bool = False) -> list[str]:
 def _is_needed(pool: Pool, retired_name: bytes, base_offset: BaseOffset, attributes: PackedAttributes) -> bool:
     """Whether a file that a move has set aside is newer than its segment, or the disk of that is missing or was
     given up: the daemon gives it the segment's name then (fusefs/moves/sources.py). The damaged file of a repaired
-    segment is kept as long as the segment is in the log."""
+    segment is kept as long as the segment is in the log. Both are kept if the segment is in a gap of the log or
+    quarantined: they may hold the only content of it."""
     reason = remove.reason_of(retired_name)
     if reason not in (remove.Reason.MOVED, remove.Reason.DAMAGED):
         return False
     segment = pool.inventory.catalog.get(base_offset)
     if segment is None:
         end = base_offset + pool.segment_size
+        is_in_gap = any(start <= base_offset < after for start, after in pool.inventory.catalog.gaps())
+        if is_in_gap or format_segment_name(base_offset) in pool.inventory.quarantined:
+            return True
         return bool(pool.missing) or is_accepted(pool.membership.losses, base_offset, end, pool.segment_size)
     if reason is remove.Reason.DAMAGED:
         return True

@@ -104,6 +104,24 @@ def test_a_sound_pool_needs_none(pool: PoolMount) -> None:
     assert snapshot(*pool.disks) == before
 
 
+@pytest.mark.parametrize("is_truncated", [True, False])
+@pytest.mark.parametrize("reason", ["moved", "damaged"])
+def test_what_may_be_the_only_file_of_a_segment_stays(pool: PoolMount, reason: str, is_truncated: bool) -> None:
+    """A repair of the filesystem has cut or removed the copy after a power cut."""
+    pool.settings = {"on_missing": '"degraded"'}
+    pool.write_config()
+    former = place(pool, 1, 2).parent / ".commitlogfs" / f"{segment_name(2, MIB)}.0123abcd.{reason}"
+    former.parent.mkdir()
+    former.write_bytes(bytes(MIB))
+    if is_truncated:
+        os.truncate(place(pool, 0, 2), 4096)
+    else:
+        place(pool, 0, 2).unlink()
+    ran = pool.cli("check", pool.config, "--repair")
+    assert f"{pool.disks[1]}: kept {former.name}, which is needed" in ran.out
+    assert former.stat().st_size == MIB
+
+
 def test_a_file_that_a_process_has_open_stays(pool: PoolMount) -> None:
     copy_without_end(pool, 0, repairs=False)
     with place(pool, 0, 0).open("rb"):

@@ -796,7 +796,8 @@ class DiskLifeModel(RuleBasedStateMachine):
         assert sorted(found) == list(visible)
         for index, files in found.items():
             member, file = files[0] if len(files) == 1 else self.copy_among(files)
-            assert len(files) == 1 or not is_clean, [str(file.path) for _, file in files]
+            paths = [str(file.path) for _, file in files]
+            assert len(files) == 1 or not is_clean, f"{paths}\n{self.life.pool.log_path.read_text()[-8000:]}"
             assert file.content == visible[index].file.content, file.path
             visible[index].place = member.path
 
