@@ -492,9 +492,14 @@ class CommitLogOperations(pyfuse3.Operations):
         if self.control.owns_handle(fh):
             return
         async with self.handles.use(fh) as handle:
+            self.lost_writes.require_none(handle.file)
             if not handle.writable:
                 return
-            await self.disk_files[handle.file.disk].commit(handle.fd, data_only=datasync)
+            try:
+                await self.disk_files[handle.file.disk].commit(handle.fd, data_only=datasync)
+            except OSError:
+                self.lost_writes.record_failed_sync(handle.file)
+                raise
 
     @handler
     async def release(self, fh: FileHandleT) -> None:

@@ -3,9 +3,11 @@ that disk.
 
 Only the newest segments are written, so only they are watched, as long as a process has them open, and for a
 minute after they were the newest. Each has a descriptor of its own, because the kernel reports a failure once for
-each, and a broker's msync may come first.
+each, and a broker's msync may come first. For the same reason a sync that follows a failed one would succeed,
+although the disk still lacks the writes: it fails, too.
 """
 
+import contextlib
 import errno
 import logging
 import math
@@ -25,7 +27,7 @@ from commitlogfs.fusefs.kernel.observer import Observer
 from commitlogfs.store.disks import health, lost_writes
 from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.disks.membership import Cordon
-from commitlogfs.store.errors import DiskFailedError
+from commitlogfs.store.errors import DiskFailedError, SegmentNotFoundError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.pool.catalog import NEWEST_KEPT, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
@@ -77,6 +79,27 @@ class LostWrites:
         self._verdicts = verdicts
         self._watches: dict[tuple[int, int], _Watch] = {}
         """By disk number and inode."""
+        self._failed_syncs: list[Segment] = []
+
+    def record_failed_sync(self, file: Segment) -> None:
+        """A process has asked for a sync of a file, and it has failed."""
+        if not self._has_failed_sync(file):
+            known = [known for known in self._failed_syncs if self._is_there(known)]
+            self._failed_syncs = [*known, file]
+
+    def require_none(self, file: Segment) -> None:
+        """Raises OSError (EIO) if the disk lacks writes to a file, as far as is known, until its verdict is
+        cleared."""
+        if self._has_failed_sync(file) or self._verdicts.kind_of(file) is Kind.WRITE_LOST:
+            raise OSError(errno.EIO, "the disk lacks former writes to the file")
+
+    def _has_failed_sync(self, file: Segment) -> bool:
+        return any(known is file for known in self._failed_syncs)
+
+    def _is_there(self, file: Segment) -> bool:
+        with contextlib.suppress(SegmentNotFoundError):
+            return self._commitlog.find_ino(file.disk, file.ino) is file
+        return False
 
     async def run(self, is_open: Callable[[Segment], bool]) -> None:
         """Until cancelled. `is_open` returns whether a process may have a segment open. Each disk has its own task,
@@ -107,7 +130,9 @@ class LostWrites:
             self._verdicts.record_found(segment, verdict, is_recorded=False)
 
     async def settle(self, segment: Segment) -> None:
-        """The verdict on a segment was cleared: its disk's cordon does not recall it any more."""
+        """The verdict on a segment was cleared: its disk's cordon does not recall it any more, and its syncs can
+        succeed again."""
+        self._failed_syncs = [known for known in self._failed_syncs if known is not segment]
         disk, reason = self._commitlog.disk_of(segment), _reason_for(segment)
         await self._member_records.change_reason(disk, reason, f"had {reason}")
 

@@ -1,6 +1,7 @@
 """A disk refuses what a broker has stored in a mapped segment, and the broker's second msync succeeds."""
 
 import contextlib
+import errno
 import mmap
 import os
 import time
@@ -142,6 +143,41 @@ def test_the_only_disk_that_takes_segments_gets_no_cordon(
     lose_writes(pool, flaky, broker)
     eventually(lambda: alerts(pool), 5)
     assert pool.status()["disks"][0]["cordon"] is None
+
+
+def test_a_failed_sync_does_not_succeed_later(pool: PoolMount, flaky: FlakyDisk) -> None:
+    """The kernel reports a failed write to a descriptor once, and then keeps the page as if it were on the disk."""
+    pool.make_segments([1])
+    fd = os.open(pool.path(0), os.O_RDWR)
+    try:
+        os.pwrite(fd, b"x" * PAGE, 0)
+        os.fsync(fd)
+        flaky.fail_writes()
+        os.pwrite(fd, b"y" * PAGE, 0)
+        assert sync_error(fd) == errno.EIO
+        flaky.heal()
+        assert [sync_error(fd) for _ in range(3)] == [errno.EIO] * 3
+    finally:
+        os.close(fd)
+    assert sync_error_of(pool, 0) == errno.EIO
+    assert sync_error_of(pool, 1) == 0, "on the other disk"
+
+
+def sync_error_of(pool: PoolMount, index: int) -> int:
+    fd = os.open(pool.path(index), os.O_RDWR)
+    try:
+        return sync_error(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_error(fd: int) -> int:
+    """The errno of fdatasync(2), which writes no journal that would fail by itself; 0 if it succeeds."""
+    try:
+        os.fdatasync(fd)
+    except OSError as error:
+        return error.errno or -1
+    return 0
 
 
 def test_the_descriptor_keeps_no_space_of_a_removed_segment(pool: PoolMount, broker: Broker) -> None:

@@ -1,6 +1,7 @@
 """The alert for writes that a disk has lost outlives the daemon that has found them, until it is cleared."""
 
 import contextlib
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -66,6 +67,19 @@ def lose_a_write(pool: PoolMount, flaky: FlakyDisk) -> None:
         os.close(fd)
 
 
+def sync_error(pool: PoolMount) -> int:
+    """The errno of a sync of segment 0; 0 if it succeeds."""
+    fd = os.open(pool.path(0), os.O_RDONLY)
+    try:
+        os.fdatasync(fd)
+    except OSError as error:
+        return error.errno or -1
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    return 0
+
+
 def test_the_alert_is_kept_over_kills_and_restarts_until_it_is_cleared(kept: KeptMount, flaky: FlakyDisk) -> None:
     pool = kept.pool
     lose_a_write(pool, flaky)
@@ -76,13 +90,16 @@ def test_the_alert_is_kept_over_kills_and_restarts_until_it_is_cleared(kept: Kep
         eventually(lambda: alerts(pool), 10.0, pool.log_since_start)
         (lost,) = pool.status()["disks"][0]["lost_writes"]
         assert (lost["segment"], lost["since"]) == (before[0]["segment"], before[0]["since"])
+        assert sync_error(pool) == errno.EIO
     pool.stop()
     flaky.repair()
     kept.start()
     eventually(lambda: alerts(pool), 10.0, pool.log_since_start)
     eventually(lambda: has_verdict(pool, 0), 40.0, pool.log_since_start)
+    assert sync_error(pool) == errno.EIO
     assert pool.cli("scrub", "clear", pool.name).status == 0
     eventually(lambda: not alerts(pool), 10.0, pool.log_since_start)
+    assert sync_error(pool) == 0
     kept.replace()
     time.sleep(3.0)
     assert alerts(pool) == []
