@@ -1,6 +1,7 @@
 """A disk loses power: everything that was not committed to it is gone. The log must stay without a gap."""
 
 import contextlib
+import mmap
 import os
 import signal
 from collections.abc import Callable
@@ -10,9 +11,10 @@ import pytest
 from support import faults
 from support.faults import FaultPlan
 from support.filling import used_percent
+from support.flaky_disks import CachingDisk, flaky_available
 from support.kept import KeptMount
-from support.loop_disks import DiskFarm
-from support.pools import MIB, PoolMount
+from support.loop_disks import DiskFarm, mkfs_available
+from support.pools import MIB, PoolMount, segment_bytes
 from support.processes import has_ended
 from support.waiting import eventually
 
@@ -49,6 +51,103 @@ def test_no_segment_outlives_its_predecessor(
     listed = sorted(os.listdir(pool.mountpoint))
     assert listed[:1] == [pool.path(0).name]
     assert pool.path(0).stat().st_size == MIB
+
+
+class CachingMount:
+    """A pool on disks with caches for writes, which lose power at the same moment."""
+
+    def __init__(self, disk_farm: DiskFarm, make_pool: Callable[..., PoolMount], fstype: str, mode: str) -> None:
+        self._disks = [disk_farm.add_of(CachingDisk, fstype) for _ in range(2)]
+        directories = [disk.path / "commitlog" for disk in self._disks]
+        for directory in directories:
+            directory.mkdir()
+        self.pool = make_pool(disks=directories, settings={"passthrough": f'"{mode}"'})
+        self.pool.start()
+
+    def cut_power(self) -> None:
+        for disk in self._disks:
+            disk.lose_power()
+        self.pool.kill()
+        self.pool.abandon()
+        for disk in self._disks:
+            disk.restore_power()
+        self.pool.start()
+
+    def listed(self) -> list[int]:
+        """Indexes of the listed segments, each of which is whole."""
+        for path in self.pool.mountpoint.iterdir():
+            assert path.stat().st_size == MIB, path.name
+        return sorted(int(name) // MIB for name in os.listdir(self.pool.mountpoint))
+
+
+@pytest.fixture(params=["ext4", "xfs"])
+def caching(
+    disk_farm: DiskFarm, make_pool: Callable[..., PoolMount], request: pytest.FixtureRequest
+) -> Callable[[str], CachingMount]:
+    lack = flaky_available() or ("" if mkfs_available(request.param) else f"no mkfs.{request.param}")
+    if lack:
+        pytest.skip(lack)
+    return lambda mode: CachingMount(disk_farm, make_pool, request.param, mode)
+
+
+@pytest.mark.parametrize("mode", ["auto", "off"])
+@pytest.mark.parametrize("how", ["fsync", "msync"])
+def test_a_synced_segment_is_whole(caching: Callable[[str], CachingMount], mode: str, how: str) -> None:
+    """The name, the size and the content: whatever a broker has acknowledged after its flush."""
+    mount = caching(mode)
+    for index in range(3):
+        fd = os.open(mount.pool.path(index), os.O_RDWR | os.O_CREAT)
+        os.ftruncate(fd, MIB)
+        with mmap.mmap(fd, MIB) as mapped:
+            mapped[:] = segment_bytes(index, MIB)
+            if how == "msync":
+                mapped.flush()
+            else:
+                os.fsync(fd)
+        os.close(fd)
+    mount.cut_power()
+    assert mount.listed() == [0, 1, 2]
+    for index in range(3):
+        assert mount.pool.path(index).read_bytes() == segment_bytes(index, MIB)
+    mount.pool.make_segments([3])
+
+
+@pytest.mark.parametrize("is_renamed", [False, True], ids=["closed", "renamed"])
+def test_a_copy_is_whole_under_one_name(caching: Callable[[str], CachingMount], is_renamed: bool) -> None:
+    """As rsync copies: a temporary, closed, and renamed. Nobody syncs anything."""
+    mount = caching("auto")
+    for index in range(2):
+        temporary = mount.pool.mountpoint / f".{mount.pool.path(index).name}.aB3xYz"
+        temporary.write_bytes(segment_bytes(index, MIB))
+        if is_renamed:
+            temporary.rename(mount.pool.path(index))
+    mount.cut_power()
+    assert mount.listed() == ([0, 1] if is_renamed else [])
+    for index in range(2):
+        temporary = mount.pool.mountpoint / f".{mount.pool.path(index).name}.aB3xYz"
+        assert temporary.exists() != is_renamed
+        if not is_renamed:
+            temporary.rename(mount.pool.path(index))
+        assert mount.pool.path(index).read_bytes() == segment_bytes(index, MIB)
+    assert mount.listed() == [0, 1]
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["closed", "open"])
+def test_a_removed_segment_stays_away(caching: Callable[[str], CachingMount], is_open: bool) -> None:
+    mount = caching("auto")
+    mount.pool.make_segments(range(6))
+    opened = [os.open(mount.pool.path(index), os.O_RDWR) for index in range(6)]
+    for fd in opened:
+        os.fsync(fd)
+    for fd in opened[3:] if is_open else opened:
+        os.close(fd)
+    for index in range(3):
+        mount.pool.path(index).unlink()
+    for fd in opened[:3] if is_open else []:
+        os.close(fd)
+    mount.cut_power()
+    assert mount.listed() == [3, 4, 5]
+    assert [name for disk in mount.pool.disks for name in os.listdir(disk) if int(name) < 3 * MIB] == []
 
 
 @pytest.mark.parametrize("removed_before", [0, 1, 2, 3])

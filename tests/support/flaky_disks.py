@@ -89,8 +89,10 @@ class FlakyDisk(LoopDisk):
 
     def _serve(self) -> None:
         """Move the image behind nbdkit, and put nbdfuse's file in its place."""
-        self.image.rename(self._store)
-        self._serving.mkdir()
+        if not self._store.exists():
+            self.image.rename(self._store)
+            self._serving.mkdir()
+            self.image.symlink_to(self._serving / "disk")
         socket, served = self.directory / "socket", self._serving / "disk"
         self._start(
             *("nbdkit", "--foreground", "--exit-with-parent", "-U", str(socket)),
@@ -102,7 +104,6 @@ class FlakyDisk(LoopDisk):
         _await(socket.exists, "nbdkit to listen")
         self._start("nbdfuse", str(served), f"nbd+unix:///?socket={socket}")
         _await(lambda: served.is_file() and served.stat().st_size == self.size_bytes, "nbdfuse to serve the disk")
-        self.image.symlink_to(served)
 
     def _plugin(self) -> tuple[str, ...]:
         """nbdkit's plugin, and its arguments."""
@@ -169,6 +170,26 @@ class AgeingDisk(FlakyDisk):
             "can_flush=exit 0",
             "flush=exit 0",
         )
+
+
+class CachingDisk(FlakyDisk):
+    """Writes reach the disk when it is told to flush its cache, and not before. So a power cut loses all others."""
+
+    def lose_power(self) -> None:
+        """Nothing is answered any more, and nobody can use the disk before `restore_power`."""
+        server = self._servers[0]
+        server.kill()
+        server.wait()
+
+    def restore_power(self) -> None:
+        """Mount what the disk has; nobody has a file of it open any more."""
+        self.unmount()
+        self._stop_serving()
+        (self.directory / "socket").unlink()
+        self.mount()
+
+    def _plugin(self) -> tuple[str, ...]:
+        return "--filter=cache", *super()._plugin(), "cache=writeback"
 
 
 class BadBlocksDisk(FlakyDisk):

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support.flaky_disks import CachingDisk, flaky_available
 from support.loop_disks import MIB, XFS_MIN_BYTES, DiskFarm, LoopDisk, mkfs_available
 
 from commitlogfs.mount.linux import mountinfo
@@ -63,3 +64,25 @@ def test_a_busy_disk_names_its_holder(disk_farm: DiskFarm, monkeypatch: pytest.M
     disk = disk_farm.add()
     with (disk.path / "file").open("w"), pytest.raises(RuntimeError, match=f"pid {os.getpid()}"):
         disk.unmount()
+
+
+@pytest.mark.skipif(bool(flaky_available()), reason=flaky_available())
+@pytest.mark.parametrize("fstype", ["ext4", "xfs"])
+def test_a_power_cut_loses_what_was_not_synced(disk_farm: DiskFarm, fstype: str):
+    if not mkfs_available(fstype):
+        pytest.skip(f"no mkfs.{fstype}")
+    disk = disk_farm.add_of(CachingDisk, fstype)
+    if fstype == "ext4":
+        disk.unmount()
+        disk.mount("commit=600")  # not in between
+    synced = os.open(disk.path / "synced", os.O_RDWR | os.O_CREAT)
+    os.pwrite(synced, b"first", 0)
+    os.fsync(synced)
+    os.pwrite(synced, b"later", 0)
+    os.close(synced)
+    (disk.path / "not-synced").write_bytes(b"lost")
+    disk.lose_power()
+    disk.restore_power()
+    assert (disk.path / "synced").read_bytes() == b"first"
+    assert not (disk.path / "not-synced").exists()
+    (disk.path / "after").write_bytes(b"works")
