@@ -1,6 +1,8 @@
 """Disks are checked although nobody uses them: faults that passthrough hides are found, and a busy disk is well."""
 
+import errno
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,7 +16,7 @@ from support.filling import status
 from support.flaky_disks import FlakyDisk, flaky_available
 from support.freezing import frozen
 from support.loop_disks import XFS_MIN_BYTES, DiskFarm, LoopDisk
-from support.pools import PoolMount
+from support.pools import MIB, PoolMount, segment_bytes
 from support.waiting import eventually
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
@@ -80,6 +82,57 @@ def test_a_disk_that_fails_every_read(disk_farm: DiskFarm, make_pool: MakePool, 
     eventually(lambda: first(pool)["eligible"], BACKOFF_S)
     pool.make_segments(range(9, 11))
     assert {place(pool, index) for index in range(9, 11)} == {0, 1}
+
+
+_MAPPED_READ = """
+import mmap, os, sys
+with mmap.mmap(os.open(sys.argv[1], os.O_RDONLY), 0, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
+    sys.stdout.buffer.write(mapped[:64])
+"""
+
+
+def read_mapped(path: Path) -> "subprocess.CompletedProcess[bytes]":
+    """By a process of its own, which a page that cannot be read ends."""
+    return subprocess.run([sys.executable, "-c", _MAPPED_READ, path], stdout=subprocess.PIPE, check=False)
+
+
+@pytest.mark.skipif(bool(flaky_available()), reason=flaky_available())
+@pytest.mark.parametrize("mode", ["auto", "off"], ids=["passed", "plain"])
+def test_only_segments_of_an_unreadable_disk_fail(disk_farm: DiskFarm, make_pool: MakePool, mode: str) -> None:
+    """With ext4: an xfs whose metadata is not in memory refuses writes, too, and is `failed`."""
+    bad = disk_farm.add_of(FlakyDisk)
+    pool = pool_on(make_pool, [bad, disk_farm.add()], settings={"passthrough": f'"{mode}"'})
+    pool.make_segments(range(4))
+    with opened(pool, range(4)) as fds:  # their inodes stay in memory, and their content does not
+        for fd in fds:
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        bad.bypass_cache()
+        bad.drop_caches()
+        bad.fail_reads()
+        for index in (0, 2):
+            with pytest.raises(OSError) as refused:  # noqa: PT011
+                os.pread(fds[index], 64, 0)
+            assert refused.value.errno == errno.EIO
+            assert read_mapped(pool.path(index)).returncode == -signal.SIGBUS
+        for index in (1, 3):
+            assert os.pread(fds[index], 64, 0) == read_mapped(pool.path(index)).stdout == segment_bytes(index, 64)
+        assert [path.stat().st_size for path in pool.mountpoint.iterdir()] == [MIB] * 4
+        await_state(pool, "unreadable")
+        bad.heal()
+        await_state(pool, "rw")
+        for index in range(4):
+            assert os.pread(fds[index], 64, 0) == read_mapped(pool.path(index)).stdout == segment_bytes(index, 64)
+
+
+@contextmanager
+def opened(pool: PoolMount, indexes: range) -> Iterator[list[int]]:
+    fds = [os.open(pool.path(index), os.O_RDONLY) for index in indexes]
+    try:
+        yield fds
+    finally:
+        for fd in fds:
+            os.close(fd)
 
 
 def test_a_frozen_disk(disk_farm: DiskFarm, make_pool: MakePool) -> None:

@@ -1,5 +1,5 @@
-"""One ext4 disk is frozen (fsfreeze): writes to it hang in the kernel. The other disks continue, and after the
-thaw the mount is complete."""
+"""One disk hangs: it is frozen (fsfreeze), so that writes to it wait in the kernel, or its device answers nothing, so
+that reads do, too. The other disks continue, and afterwards the mount is complete."""
 
 import os
 import subprocess
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.filling import status
+from support.flaky_disks import FlakyDisk, flaky_available
 from support.freezing import frozen
 from support.loop_disks import DiskFarm, LoopDisk
 from support.pools import MIB, PoolMount, segment_bytes
@@ -100,6 +101,48 @@ def test_a_writer_on_the_hung_disk_waits_and_then_continues(farm_pool: tuple[Poo
     assert writer.wait(10) == 0
     plain = (Path(pool.disks[2]) / pool.path(2).name).read_bytes()
     assert plain[:12] == segment_bytes(2, 12)[:4] + bytes(4) + segment_bytes(2, 12)[8:]
+
+
+FOUND_WITHIN_S = 40.0
+"""A disk that does not answer is found within 30 s; a busy machine that runs tests gets a margin."""
+
+
+@pytest.mark.skipif(bool(flaky_available()), reason=flaky_available())
+@pytest.mark.parametrize("mode", ["auto", "off"], ids=["passed", "plain"])
+def test_a_reader_on_the_hung_disk_waits_and_then_continues(
+    disk_farm: DiskFarm, make_pool: Callable[..., PoolMount], mode: str
+) -> None:
+    silent = disk_farm.add_of(FlakyDisk)
+    directories = [disk.path / "commitlog" for disk in (silent, disk_farm.add(), disk_farm.add())]
+    for directory in directories:
+        directory.mkdir()
+    pool = make_pool(disks=directories, settings={"passthrough": f'"{mode}"'})
+    pool.start()
+    pool.make_segments(range(6))
+    for index in range(6):
+        fd = os.open(pool.path(index), os.O_RDONLY)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+    silent.bypass_cache()
+    with pool.path(3).open("rb", buffering=0):  # its inode stays in memory
+        silent.drop_caches()
+        with silent.hanging():
+            reader = subprocess.Popen(["head", "-c", "64", str(pool.path(3))], stdout=subprocess.PIPE)
+            eventually(lambda: hangs(reader.pid))
+            assert timed(lambda: pool.make_segments(range(6, 10))) < 2 * CREATE_S
+            assert timed(lambda: check_listing(pool, [pool.path(index).name for index in range(10)])) < AT_ONCE_S
+            for index in (1, 2, 4, 5):
+                assert timed(lambda index=index: pool.path(index).read_bytes()) < AT_ONCE_S
+                assert pool.path(index).read_bytes().startswith(segment_bytes(index, 4096))
+            eventually(lambda: status(pool)["disks"][0]["state"] == "unresponsive", FOUND_WITHIN_S)
+            assert timed(lambda: pool.make_segments(range(10, 14))) < AT_ONCE_S
+            assert reader.poll() is None
+        assert reader.communicate(timeout=20)[0] == segment_bytes(3, 64)
+    eventually(lambda: status(pool)["disks"][0]["state"] == "rw", FOUND_WITHIN_S)
+    assert {place for index in range(6, 14) for place in places(pool, index)} == {1, 2}
+    pool.make_segments(range(14, 17))
+    assert {place for index in range(14, 17) for place in places(pool, index)} == {0, 1, 2}
 
 
 def test_a_stat_beside_a_hanging_write_to_a_page_that_is_not_cached(

@@ -173,7 +173,7 @@ class AgeingDisk(FlakyDisk):
 
 
 class CachingDisk(FlakyDisk):
-    """Writes reach the disk when it is told to flush its cache, and not before. So a power cut loses all others."""
+    """Writes reach the disk with a flush of its cache, and not before. So a power cut loses all others."""
 
     def lose_power(self) -> None:
         """Nothing is answered any more, and nobody can use the disk before `restore_power`."""
