@@ -85,6 +85,29 @@ def test_pressure_that_holds_removes_the_oldest_until_below_resume(start_pool: S
     assert f'commitlogfs_segments_removed_total{{pool="test",reason="force"}} {len(gone)}.0' in metrics
 
 
+@pytest.mark.parametrize("order", ["reversed", "equal", "in the future"])
+def test_the_oldest_by_offset_go_whatever_their_times_are(start_pool: StartPool, order: str) -> None:
+    """A restored or copied segment, and a clock that was wrong, leave any times of change."""
+    pool = start_pool(retention=NEVER)
+    count = fill_with_segments(pool, 84)
+    now_s = os.stat(pool.path(0)).st_mtime
+    times = {
+        "reversed": lambda index: now_s - index,
+        "equal": lambda _: 1.0,
+        "in the future": lambda _: now_s + 1e9,
+    }
+    for index in range(count):
+        os.utime(pool.path(index), (0, times[order](index)))
+    pool.restart()
+    while len(removals(pool)) < 3:
+        pool.make_segments([count])
+        count += 1
+    gone = removals(pool)
+    assert [int(line["segment"]) // MIB for line in gone] == list(range(len(gone)))
+    assert {line["reason"] for line in gone} == {"full"}
+    assert indexes(pool) == list(range(len(gone), count))
+
+
 @pytest.mark.parametrize("fstypes", [("ext4", "ext4"), ("ext4", "xfs")])
 def test_a_create_never_fails_while_something_may_go(start_pool: StartPool, fstypes: Sequence[str]) -> None:
     """Several times the capacity, by a writer that nobody else helps."""
@@ -233,17 +256,29 @@ def test_what_somebody_has_moved_or_linked_is_neither_punched_nor_counted(
     assert "traceback" not in told
 
 
-def test_every_disk_full_to_the_last_block_while_a_segment_is_written(start_pool: StartPool) -> None:
-    pool = start_pool(segment_size=8 * MIB, retention={**QUICK, "mode": '"off"'})
-    pool.make_segments([0, 1])
-    fd = os.open(pool.path(1), os.O_RDWR)
+@pytest.mark.parametrize("fstype", ["ext4", "xfs"])
+@pytest.mark.parametrize("is_sized", [True, False], ids=["sized", "without a size"])
+@pytest.mark.parametrize("mode", ["auto", "off"], ids=["passed", "plain"])
+def test_every_disk_full_to_the_last_block_while_a_segment_is_written(
+    start_pool: StartPool, fstype: str, is_sized: bool, mode: str
+) -> None:
+    """All its blocks are reserved before it has a name: neither its size nor a store needs another one."""
+    if not mkfs_available(fstype):
+        pytest.skip(f"no mkfs.{fstype}")
+    settings = {"passthrough": f'"{mode}"'}
+    pool = start_pool([fstype] * 2, segment_size=8 * MIB, retention={**QUICK, "mode": '"off"'}, settings=settings)
+    pool.make_segments([0])
+    fd = os.open(pool.path(1), os.O_RDWR | os.O_CREAT)
+    if is_sized:
+        os.ftruncate(fd, 8 * MIB)
+    for disk in pool.disks:
+        hog = Path(disk).parent / "hog"
+        with pytest.raises(OSError, match="No space left"), hog.open("wb") as file:  # noqa: PT012
+            while True:
+                file.write(bytes(MIB))
+                file.flush()
+    os.ftruncate(fd, 8 * MIB)
     with mmap.mmap(fd, 8 * MIB) as mapped:
-        for disk in pool.disks:
-            hog = Path(disk).parent / "hog"
-            with pytest.raises(OSError, match="No space left"), hog.open("wb") as file:  # noqa: PT012
-                while True:
-                    file.write(bytes(MIB))
-                    file.flush()
         word = segment_bytes(7, 4096)
         for position in range(0, 8 * MIB, 4096):
             mapped[position : position + 4096] = word
@@ -340,6 +375,11 @@ def test_mode_filesystem_hides_pressure_and_expires_by_age(start_pool: StartPool
     before = status(pool)["retention"]["cycles"]
     eventually(lambda: status(pool)["retention"]["cycles"] > before + 1)
     assert indexes(pool)[0] == 3  # 4 has expired, but 3 has not
+    os.utime(pool.path(3), (0, os.stat(pool.path(5)).st_mtime + 30 * 24 * 3600))
+    before = status(pool)["retention"]["cycles"]
+    eventually(lambda: status(pool)["retention"]["cycles"] > before + 1)
+    assert indexes(pool)[0] == 3, "nor has it with a time in the future"
+    assert "age-unknown" in {alert["code"] for alert in status(pool)["retention"]["alerts"]}
     assert {line["reason"] for line in removals(pool)} == {"age"}
 
 

@@ -1,5 +1,5 @@
-"""One disk hangs: it is frozen (fsfreeze), so that writes to it wait in the kernel, or its device answers nothing, so
-that reads do, too. The other disks continue, and afterwards the mount is complete."""
+"""One disk hangs: it is frozen (fsfreeze), so that writes to it wait in the kernel, or its device answers nothing,
+so that reads do, too. The other disks continue, and afterwards the mount is complete."""
 
 import os
 import subprocess

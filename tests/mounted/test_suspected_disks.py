@@ -3,14 +3,15 @@
 import contextlib
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.filling import fill_and_await, status
+from support.filling import fill_and_await, status, used_percent
 from support.freezing import frozen
 from support.loop_disks import DiskFarm, LoopDisk
-from support.pools import MIB, PoolMount
+from support.pools import MIB, SOON_LOST, PoolMount
 from support.waiting import eventually
 
 from commitlogfs.store.checks.probe import DiskProbe, probe_disk
@@ -24,12 +25,12 @@ SEGMENTS = 60
 MakePool = Callable[..., PoolMount]
 
 
-def pool_of_two(disk_farm: DiskFarm, make_pool: MakePool) -> tuple[PoolMount, list[LoopDisk]]:
+def pool_of_two(disk_farm: DiskFarm, make_pool: MakePool, **options: object) -> tuple[PoolMount, list[LoopDisk]]:
     disks = [disk_farm.add() for _ in range(2)]
     directories = [disk.path / "commitlog" for disk in disks]
     for directory in directories:
         directory.mkdir(mode=0o700)
-    pool = make_pool(disks=directories, retention=AT_ONCE)
+    pool = make_pool(disks=directories, retention=AT_ONCE, **options)
     pool.start()
     pool.make_segments(range(SEGMENTS))
     return pool, disks
@@ -82,6 +83,32 @@ def test_a_disk_that_turned_read_only_ends_the_prefix(disk_farm: DiskFarm, make_
     assert status(pool)["disks"][0]["state"] == "failed"
     assert metric(pool, 0, "failed")
     assert not metric(pool, 0, "rw")
+
+
+@pytest.mark.parametrize(
+    ("variables", "seconds"),
+    [(SOON_LOST, 5.0), pytest.param({}, 300.0, marks=[pytest.mark.soak, pytest.mark.timeout(900)])],
+    ids=["soon", "after five minutes"],
+)
+def test_segments_of_a_lost_disk_keep_no_others(
+    disk_farm: DiskFarm, make_pool: MakePool, variables: dict[str, str], seconds: float
+) -> None:
+    """Its oldest segment cannot be read for a long time: it counts as absent, and the rest expires in order."""
+    pool, disks = pool_of_two(disk_farm, make_pool, variables=variables)
+    fill_and_await(pool, 1, 80)
+    disks[0].vanish()
+    pool.make_segments([SEGMENTS])
+    fill_and_await(pool, 1, 88)
+    eventually(lambda: "disk-failed" in alerts(pool))
+    began_s = time.monotonic()
+    eventually(lambda: "count as absent" in alerts(pool)["disk-failed"], seconds + 60)
+    assert time.monotonic() - began_s > seconds / 2
+    eventually(lambda: used_percent(disks[1].path) < 83, 20)
+    await_cycles(pool, 2)
+    left = [index for index in listed(pool) if index % 2 or index == SEGMENTS]
+    assert 1 < left[0] < SEGMENTS // 2
+    assert left == [*range(left[0], SEGMENTS, 2), SEGMENTS], "oldest first, and no more than needed"
+    assert f'commitlogfs_segments_removed_total{{pool="test",reason="force"}} {left[0] // 2}.0' in pool.metrics()
 
 
 def test_a_disk_that_was_read_only_from_the_start_is_reported(disk_farm: DiskFarm, make_pool: MakePool) -> None:
