@@ -229,7 +229,12 @@ class DiskFiles:
             fd = allocate.reserve(dirfd, segment_size, owner)
             return Reserved(fd, stat_fd(fd))
 
-        return await self._run("reserve", work, deadline_s, discard=lambda made: os.close(made.fd))
+        try:
+            return await self._run("reserve", work, deadline_s, discard=lambda made: os.close(made.fd))
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:  # such as an ext4 without extents
+                raise
+            raise DiskFailedError(self.path, "its filesystem cannot reserve space (fallocate)") from error
 
     async def link(self, fd: int, name: bytes) -> Published:
         """Give an unnamed file its name. Raises as `allocate.publish`, DiskError."""

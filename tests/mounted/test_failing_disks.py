@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.filling import await_disk, status
-from support.loop_disks import DiskFarm, LoopDisk, mkfs_available
+from support.loop_disks import DiskFarm, DiskWithoutExtents, LoopDisk, mkfs_available
 from support.pools import MIB, WITHOUT_CHECKS, PoolMount, segment_bytes
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
@@ -66,6 +66,19 @@ def test_no_inodes_left(disk_farm: DiskFarm, make_pool: MakePool) -> None:
     (bad.path / "foreign0").unlink()
     pool.path(0).unlink()
     pool.stop()
+
+
+def test_a_member_that_cannot_reserve_space(disk_farm: DiskFarm, make_pool: MakePool) -> None:
+    """It was copied to another filesystem, extended attributes included."""
+    former, good, bad = disk_farm.add(), disk_farm.add(), disk_farm.add_of(DiskWithoutExtents)
+    pool = pool_on(make_pool, [former, good])
+    pool.stop()
+    for name in os.listxattr(pool.disks[0]):
+        os.setxattr(member_directory(bad), name, os.getxattr(pool.disks[0], name))
+    pool.disks = [member_directory(bad), pool.disks[1]]
+    pool.start()
+    assert_next_create_lands_elsewhere(pool, 0, bad=0, good=1)
+    assert "fallocate" in status(pool)["disks"][0]["last_error"]
 
 
 def test_remounted_read_only_under_the_mount(disk_farm: DiskFarm, make_pool: MakePool) -> None:
@@ -133,6 +146,9 @@ def assert_its_segments_are_still_answered_for(pool: PoolMount) -> None:
     assert sorted(os.listdir(pool.mountpoint)) == [pool.path(index).name for index in range(3)]
     assert pool.path(0).stat().st_size == MIB
     assert pool.path(1).read_bytes().startswith(segment_bytes(1, 4096))
+    with pytest.raises(OSError) as refused:  # noqa: PT011
+        pool.path(0).read_bytes()
+    assert refused.value.errno == errno.EIO
     with pytest.raises(OSError) as refused:  # noqa: PT011
         pool.path(0).unlink()
     assert refused.value.errno in (errno.EIO, errno.EROFS)

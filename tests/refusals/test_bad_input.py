@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.command_line import Ran
+from support.loop_disks import DiskFarm, DiskWithoutExtents
 from support.pools import MIB, PoolMount
 from support.snapshots import snapshot
 
@@ -282,6 +283,27 @@ def test_a_filesystem_that_cannot_keep_the_promises(pool: PoolMount, fstype: str
         assert f"{place}/disk: is on {fstype}" in ran.err
     finally:
         subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("verb", ["init", "adopt", "disk add"])
+def test_an_ext4_that_cannot_reserve_space(pool: PoolMount, disk_farm: DiskFarm, verb: str) -> None:
+    directory = disk_farm.add_of(DiskWithoutExtents).path / "disk"
+    directory.mkdir()
+    if verb == "adopt":
+        (directory / f"{0:020d}").write_bytes(bytes(pool.segment_size))
+    before = sorted(os.listdir(directory))
+    if verb == "disk add":
+        pool.start("--watchdog", "0")
+        ran = run(pool, "disk", "add", directory, pool.name)
+        assert ran.status == REFUSED
+        pool.stop()
+    else:
+        ran = run(pool, verb, "--disks", directory)
+        assert ran.status == REFUSED
+    assert f"{directory}: " in ran.err
+    assert "cannot reserve space (fallocate)" in ran.err
+    assert (sorted(os.listdir(directory)), os.listxattr(directory)) == (before, [])
 
 
 # --- the mountpoint ----------------------------------------------------------------------------------

@@ -185,6 +185,12 @@ class LargeBlockDisk(LoopDisk):
     MKFS_OPTIONS = ("-b", "4096")
 
 
+class DiskWithoutExtents(LoopDisk):
+    """An ext4 as ext3 was: it cannot reserve space for a file."""
+
+    MKFS_OPTIONS = ("-O", "^extents,^64bit,^metadata_csum")
+
+
 Kind = TypeVar("Kind", bound=LoopDisk)
 
 
