@@ -17,6 +17,7 @@ PROJECT = ("bench", "console", "docs", "fusefs", "mount", "pipeline", "scripts",
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(PROJECT)})(?:/[\w.@-]+)+/?")
+_TEST = re.compile(r"\b(tests/[\w/]+\.py)::(\w+)")
 _MODULE = re.compile(r"(?<![\w./-])\w+\.(?:py|c)\b")
 _COMMAND = re.compile(r"(?:`|^\$ )commitlogfs ([a-z-][^`\n]*)", re.MULTILINE)
 _NAMED_DOCUMENT = re.compile(r"\bdocs/[\w./-]*\.md\b|\bREADME\.md\b")
@@ -54,6 +55,18 @@ def test_links_lead_to_files_and_headings(document: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_named_paths_of_the_project_exist(document: Path) -> None:
     assert not list(missing_paths(document))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_named_tests_exist(document: Path) -> None:
+    named = _TEST.findall(document.read_text())
+    assert [(path, name) for path, name in named if f"def {name}(" not in (ROOT / path).read_text()] == []
+
+
+def test_each_fault_of_the_list_has_a_test() -> None:
+    rows = re.findall(r"^\| (\d+): .*\| .* \| (.*) \|$", (ROOT / "docs" / "faults.md").read_text(), re.MULTILINE)
+    assert sorted(int(number) for number, _ in rows) == [*range(24, 46), *range(60, 65)]
+    assert [number for number, tests in rows if "tests/" not in tests] == []
 
 
 def unknown_commands(document: Path) -> Iterator[str]:
