@@ -368,6 +368,9 @@ class CommitLogOperations(pyfuse3.Operations):
     ) -> None:
         if parent_inode_old != inodes.ROOT or parent_inode_new != inodes.ROOT or flags & pyfuse3.RENAME_EXCHANGE:
             raise NotPermittedError("only a finished copy can be renamed, onto its segment's name")
+        copy = self.commitlog.find_name(name_old)
+        if copy is not None:
+            self.lost_writes.require_none(copy)
         try:
             await self.copies.publish(name_old, name_new)
         except SegmentNotFoundError:
@@ -475,17 +478,21 @@ class CommitLogOperations(pyfuse3.Operations):
         that has turned read-only is reported by the first close only."""
         if fh not in self._grown:
             return
-        if self._file(InodeT(fh)).role is Role.GIVEN_UP:  # the segment is made on another disk; nothing to sync
+        file = self._file(InodeT(fh))
+        if file.role is Role.GIVEN_UP:  # the segment is made on another disk; nothing to sync
             self._grown.discard(fh)
+            return
+        if self.handles.is_certainly_empty(file):  # nothing to sync yet
             return
         try:
             async with self.handles.use(fh) as handle:
-                await self.disk_files[handle.file.disk].commit(handle.fd)
+                await self._commit(handle)
         except OSError as error:
             if error.errno == errno.EROFS:
                 self._grown.discard(fh)
             raise
-        self._grown.discard(fh)
+        if not self._may_grow_unseen(handle.file):  # a child of the writer may have closed it, which writes on
+            self._grown.discard(fh)
 
     @handler
     async def fsync(self, fh: FileHandleT, datasync: bool) -> None:
@@ -493,13 +500,8 @@ class CommitLogOperations(pyfuse3.Operations):
             return
         async with self.handles.use(fh) as handle:
             self.lost_writes.require_none(handle.file)
-            if not handle.writable:
-                return
-            try:
-                await self.disk_files[handle.file.disk].commit(handle.fd, data_only=datasync)
-            except OSError:
-                self.lost_writes.record_failed_sync(handle.file)
-                raise
+            if handle.writable:
+                await self._commit(handle, data_only=datasync)
 
     @handler
     async def release(self, fh: FileHandleT) -> None:
@@ -639,6 +641,15 @@ class CommitLogOperations(pyfuse3.Operations):
 
     # --- helpers -------------------------------------------------------------------------------------
 
+    async def _commit(self, handle: Handle, *, data_only: bool = False) -> None:
+        """Raises OSError, also if a former sync of the file has failed."""
+        self.lost_writes.require_none(handle.file)
+        try:
+            await self.disk_files[handle.file.disk].commit(handle.fd, data_only=data_only)
+        except OSError:
+            self.lost_writes.record_failed_sync(handle.file)
+            raise
+
     async def _open_existing(self, file: Segment, flags: FlagT) -> Handle:
         """Open a file for the first or another time. Raises DiskReadOnlyError for writing to any but a sealed
         segment on a read-only disk.
@@ -701,9 +712,13 @@ class CommitLogOperations(pyfuse3.Operations):
         writes_only = flags & os.O_ACCMODE == os.O_WRONLY or bool(flags & os.O_APPEND)
         passed = self.backing.is_passed_through(file)
         direct = writes_only and passed
-        if passed and flags & os.O_ACCMODE == os.O_RDWR and file.size < self.commitlog.segment_size:
-            self._grown.add(inodes.encode(file))  # it may grow without a request to the daemon
+        if flags & os.O_ACCMODE == os.O_RDWR and self._may_grow_unseen(file):
+            self._grown.add(inodes.encode(file))
         return FileInfo(fh=FileHandleT(inodes.encode(file)), keep_cache=not direct, direct_io=direct)
+
+    def _may_grow_unseen(self, file: Segment) -> bool:
+        """Whether a file can grow without a request to the daemon."""
+        return self.backing.is_passed_through(file) and file.size < self.commitlog.segment_size
 
     async def _change_root(self, changes: Changes) -> EntryAttributes:
         """Change mode and owner of the mounted directory; every writable disk records them."""

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from support import scrubs
-from support.flaky_disks import FlakyDisk, flaky_available
+from support.flaky_disks import DeadBlocksDisk, FlakyDisk, flaky_available
 from support.loop_disks import XFS_MIN_BYTES, DiskFarm, mkfs_available
-from support.pools import MIB, PoolMount
+from support.pools import MIB, PoolMount, segment_bytes
 from support.waiting import eventually
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
@@ -161,6 +161,34 @@ def test_a_failed_sync_does_not_succeed_later(pool: PoolMount, flaky: FlakyDisk)
         os.close(fd)
     assert sync_error_of(pool, 0) == errno.EIO
     assert sync_error_of(pool, 1) == 0, "on the other disk"
+
+
+@pytest.mark.skipif(bool(flaky_available()), reason=flaky_available())
+@pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR], ids=["cp", "rw"])
+@pytest.mark.parametrize("mode", ["auto", "off"], ids=["passed", "plain"])
+def test_a_copy_that_could_not_be_synced_gets_no_name(
+    disk_farm: DiskFarm, make_pool: Callable[..., PoolMount], mode: str, flags: int
+) -> None:
+    """Its close has failed, and a second sync would succeed."""
+    disk = disk_farm.add_of(DeadBlocksDisk)
+    directory = disk.path / "commitlog"
+    directory.mkdir(mode=0o700)
+    pool = make_pool(disks=[directory], settings={"passthrough": f'"{mode}"'})
+    pool.start()
+    copy = pool.mountpoint / f".{pool.path(0).name}.aB3xYz"
+    fd = os.open(copy, flags | os.O_CREAT)
+    disk.bypass_cache()
+    disk.damage(f"commitlog/{copy.name}", 8 * PAGE, 9 * PAGE)
+    assert os.pwrite(fd, segment_bytes(0, MIB), 0) == MIB
+    with pytest.raises(OSError, match="Input/output error"):
+        os.close(fd)
+    with pytest.raises(OSError, match="Input/output error"):
+        copy.rename(pool.path(0))
+    assert os.listdir(pool.mountpoint) == []
+    copy.unlink()
+    copy.with_suffix(".second").write_bytes(segment_bytes(0, MIB))
+    copy.with_suffix(".second").rename(pool.path(0))
+    assert os.listdir(pool.mountpoint) == [pool.path(0).name]
 
 
 def sync_error_of(pool: PoolMount, index: int) -> int:

@@ -112,13 +112,20 @@ def test_a_synced_segment_is_whole(caching: Callable[[str], CachingMount], mode:
     mount.pool.make_segments([3])
 
 
+@pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR], ids=["write-only", "rw"])
 @pytest.mark.parametrize("is_renamed", [False, True], ids=["closed", "renamed"])
-def test_a_copy_is_whole_under_one_name(caching: Callable[[str], CachingMount], is_renamed: bool) -> None:
+def test_a_copy_is_whole_under_one_name(
+    caching: Callable[[str], CachingMount], is_renamed: bool, flags: int
+) -> None:
     """As rsync copies: a temporary, closed, and renamed. Nobody syncs anything."""
     mount = caching("auto")
     for index in range(2):
         temporary = mount.pool.mountpoint / f".{mount.pool.path(index).name}.aB3xYz"
-        temporary.write_bytes(segment_bytes(index, MIB))
+        fd = os.open(temporary, flags | os.O_CREAT)
+        os.pwrite(fd, segment_bytes(index, MIB // 2), 0)
+        os.close(os.dup(fd))  # as a child of the process does
+        os.pwrite(fd, segment_bytes(index, MIB)[MIB // 2 :], MIB // 2)
+        os.close(fd)
         if is_renamed:
             temporary.rename(mount.pool.path(index))
     mount.cut_power()

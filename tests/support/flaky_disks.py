@@ -7,6 +7,7 @@ themselves. Or one that answers late, or not at all.
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -93,16 +94,16 @@ class FlakyDisk(LoopDisk):
             self.image.rename(self._store)
             self._serving.mkdir()
             self.image.symlink_to(self._serving / "disk")
-        socket, served = self.directory / "socket", self._serving / "disk"
+        path, served = self.directory / "socket", self._serving / "disk"
         self._start(
-            *("nbdkit", "--foreground", "--exit-with-parent", "-U", str(socket)),
+            *("nbdkit", "--foreground", "--exit-with-parent", "-U", str(path)),
             *("--filter=error", "--filter=delay", *self._plugin()),
             *("error-pwrite=EIO", "error-pwrite-rate=100%", f"error-pwrite-file={self._writes_fail}"),
             *("error-pread=EIO", "error-pread-rate=100%", f"error-pread-file={self._reads_fail}"),
             *(f"delay-read={self.read_delay_ms}ms", f"delay-write={self.write_delay_ms}ms"),
         )
-        _await(socket.exists, "nbdkit to listen")
-        self._start("nbdfuse", str(served), f"nbd+unix:///?socket={socket}")
+        _await(lambda: _listens(path), "nbdkit to listen")
+        self._start("nbdfuse", str(served), f"nbd+unix:///?socket={path}")
         _await(lambda: served.is_file() and served.stat().st_size == self.size_bytes, "nbdfuse to serve the disk")
 
     def _plugin(self) -> tuple[str, ...]:
@@ -195,6 +196,8 @@ class CachingDisk(FlakyDisk):
 class BadBlocksDisk(FlakyDisk):
     """Single blocks of the device cannot be read; writes do not make them well."""
 
+    fails_writes_too: ClassVar[bool] = False
+
     def __init__(self, directory: Path, fstype: str, size_bytes: int) -> None:
         super().__init__(directory, fstype, size_bytes)
         self._bad = directory / "bad"
@@ -225,11 +228,27 @@ class BadBlocksDisk(FlakyDisk):
             "eval",
             f"get_size=echo {self.size_bytes}",
             f"pread={is_bad}; dd iflag=skip_bytes,count_bytes if={self._store} skip=$4 count=$3 status=none",
-            f"pwrite=dd oflag=seek_bytes conv=notrunc of={self._store} seek=$4 status=none",
+            f"pwrite={is_bad if self.fails_writes_too else ':'}; "
+            f"dd oflag=seek_bytes conv=notrunc of={self._store} seek=$4 status=none",
             "can_write=exit 0",
             "can_flush=exit 0",
             "flush=exit 0",
         )
+
+
+class DeadBlocksDisk(BadBlocksDisk):
+    """Single blocks can neither be read nor written. The journal is well, so the filesystem continues."""
+
+    fails_writes_too = True
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(str(path))
+        except OSError:
+            return False
+    return True
 
 
 def _await(condition: Callable[[], bool], what: str) -> None:
