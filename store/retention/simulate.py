@@ -408,7 +408,8 @@ class _Simulation:
         if not planned:
             return 0, Rule.FORCE
         rule = planned[0].rule
-        if self._stepped:
+        # Pressure, other than an hour, may end with the first removal, and the rest of the plan with it.
+        if self._stepped or (rule is Rule.AGE and self._hour() not in self._rules.delete_when):
             return 1, rule
         if rule is Rule.FORCE and not self._pool.is_shallow and self._has_settled():
             self._underway = len(planned)

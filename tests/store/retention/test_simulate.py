@@ -337,6 +337,24 @@ def test_leaving_out_what_is_known_changes_nothing(given_scenario, duration_s):
     assert simulate(given_scenario, duration_s) == simulate(given_scenario, duration_s, stepped=True)
 
 
+def test_expired_segments_stay_when_the_pressure_ends():
+    """Two expired segments are planned together, and without the first one the small disk is below `clean`."""
+    limits = Thresholds(clean=20, force=30, full=35, resume=10)
+    disks = (PlannedDisk("/data1", 35 * SIZE, 0, limits), PlannedDisk("/data2", 4 * SIZE, 0, limits))
+    ours = RetentionRules(
+        mode=Mode.FILESYSTEM,
+        trigger=Trigger.ALL,
+        batch=2,
+        interval_s=5.0,
+        force_after_s=0.0,
+        reserved_s=600,
+        delete_when=frozenset({1}),
+    )
+    broker = BrokerRules(limits, 600, frozenset({1}))
+    given_scenario = Scenario(disks, SIZE // 100, SIZE, "round-robin", ours, broker, 0.0)
+    assert simulate(given_scenario, 1200) == simulate(given_scenario, 1200, stepped=True)
+
+
 @pytest.mark.soak
 @settings(max_examples=80)
 @given(scenarios(), st.integers(HOUR, 6 * HOUR))
