@@ -172,7 +172,8 @@ def test_moves_beside_a_broker(workdir: Path):
     moves = document["moves"]
     assert len(moves["measured_bytes_per_second"]) == QUICK_WINDOWS
     assert moves["moved_segments"] > 10
-    assert moves["other_cached_pages"]["before"] == moves["other_cached_pages"]["after"] > 0
+    pages = moves["other_cached_pages"]
+    assert 0 < pages["before"] * 0.99 <= pages["after"], "the goal; the kernel may reclaim a page by itself"
     assert moves["copied_pages"]["cached"] == 0 < moves["copied_pages"]["all"]
     assert {goal["target"] for goal in document["goals"]} == {sending.MOVING}
     assert_nothing_left(workdir)
