@@ -30,9 +30,9 @@ class Pool:
 
     def __init__(self, disk_farm: DiskFarm, keep: Callable[..., KeptMount], fstype: str, **settings: str) -> None:
         self.disk: LoopDisk = disk_farm.add(fstype)
-        self.newest: LoopDisk = disk_farm.add()
+        disks = [self.disk, disk_farm.add(), disk_farm.add()]
+        self.newest = disks[-1]
         """The disk with the newest segment."""
-        disks = [self.disk, disk_farm.add(), self.newest]
         directories = [disk.path / "commitlog" for disk in disks]
         for directory in directories:
             directory.mkdir(mode=0o700)
