@@ -73,6 +73,13 @@ def is_drained(pool: PoolMount, number: int) -> bool:
     return bool(drained and not (on_disk(pool.disks[number - 1]) - set(range(COUNT - NEWEST, COUNT))))
 
 
+def drain_beside_user(pool: PoolMount, number: int) -> None:
+    """Drain disk `number` (0, 1 ...), of which a process has one segment open."""
+    assert drain(pool, number + 1).status == 0
+    eventually(lambda: is_drained(pool, number + 1))
+    eventually(lambda: len(set_aside(pool.disks[number])) == 1)
+
+
 def require_whole(pool: PoolMount, count: int = COUNT, but: tuple[int, ...] = ()) -> None:
     """Each segment is listed once, and holds what was written to it."""
     assert sorted(os.listdir(pool.mountpoint)) == [pool.path(index).name for index in range(count)]
@@ -243,9 +250,7 @@ def test_a_segment_to_which_a_cut_log_returns_is_put_back(filled: KeptMount, how
     mapping = mmap.mmap(fd, MIB)
     inode = os.fstat(fd).st_ino
     try:
-        assert drain(pool, number + 1).status == 0
-        eventually(lambda: is_drained(pool, number + 1))
-        eventually(lambda: len(set_aside(pool.disks[number])) == 1)
+        drain_beside_user(pool, number)
         if how == "kill":
             filled.replace()
         for later in range(index + 1, COUNT):
@@ -271,9 +276,7 @@ def test_a_segment_is_put_back_if_its_old_file_changes(filled: KeptMount) -> Non
     fd = os.open(pool.path(index), os.O_RDWR)
     mapping = mmap.mmap(fd, MIB)
     try:
-        assert drain(pool, number + 1).status == 0
-        eventually(lambda: is_drained(pool, number + 1))
-        eventually(lambda: len(set_aside(pool.disks[number])) == 1)
+        drain_beside_user(pool, number)
         mapping[2000:2005] = b"late!"
         mapping.flush()
         eventually(lambda: "event=put_back" in pool.log_path.read_text(), 20.0)
@@ -338,9 +341,7 @@ def test_a_slow_cut_while_the_drain_continues(filled: KeptMount) -> None:
     index = 5
     number = pool.disk_of(index)
     with opened(pool, index) as mapping:
-        assert drain(pool, number + 1).status == 0
-        eventually(lambda: is_drained(pool, number + 1))
-        eventually(lambda: len(set_aside(pool.disks[number])) == 1)
+        drain_beside_user(pool, number)
         for later in range(index + 1, COUNT):
             pool.path(later).unlink()
             time.sleep(0.2)
@@ -357,9 +358,7 @@ def test_a_writer_of_the_copy_keeps_it(filled: KeptMount) -> None:
     number = pool.disk_of(index)
     fd = os.open(pool.path(index), os.O_RDONLY)
     try:
-        assert drain(pool, number + 1).status == 0
-        eventually(lambda: is_drained(pool, number + 1))
-        eventually(lambda: len(set_aside(pool.disks[number])) == 1)
+        drain_beside_user(pool, number)
         with opened(pool, index) as mapping:
             for later in range(index + 1, COUNT):
                 pool.path(later).unlink()
@@ -406,9 +405,7 @@ def test_a_hung_old_disk_delays_no_other_change(disk_farm: DiskFarm, keep: Calla
     index = 5
     number = pool.disk_of(index)
     with opened(pool, index):
-        assert drain(pool, number + 1).status == 0
-        eventually(lambda: is_drained(pool, number + 1))
-        eventually(lambda: len(set_aside(pool.disks[number])) == 1)
+        drain_beside_user(pool, number)
         with frozen(disks[number]), ThreadPoolExecutor() as threads:
             began = time.monotonic()
             unlinking = threads.submit(pool.path(index + 1).unlink)
