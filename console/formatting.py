@@ -1,5 +1,6 @@
 """Formats sizes, counts, rates and times for people. Pure."""
 
+import time
 from datetime import UTC, datetime
 from typing import Final
 
@@ -44,6 +45,11 @@ def moment(milliseconds: int) -> str:
         return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (OverflowError, ValueError):
         return "-"
+
+
+def local_minute(seconds: float) -> str:
+    """A time in seconds since 1970, in the local time zone."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def shortened(text: str, width: int) -> str:

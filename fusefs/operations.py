@@ -499,9 +499,10 @@ class CommitLogOperations(pyfuse3.Operations):
         if self.control.owns_handle(fh):
             return
         async with self.handles.use(fh) as handle:
-            self.lost_writes.require_none(handle.file)
             if handle.writable:
                 await self._commit(handle, data_only=datasync)
+            else:
+                self.lost_writes.require_none(handle.file)
 
     @handler
     async def release(self, fh: FileHandleT) -> None:

@@ -1,7 +1,6 @@
 """`commitlogfs disk`: show and change the disks of a running mount."""
 
 import json
-from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -11,16 +10,23 @@ from commitlogfs.console.errors import RefusedError, UsageError
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.console.formatting import approximate_size, count_of
 from commitlogfs.console.output import Output
-from commitlogfs.fusefs.kernel.inodes import is_on_disk
 from commitlogfs.mount.commands import options
 from commitlogfs.mount.commands.disk_add import add
-from commitlogfs.mount.commands.disk_calls import DiskArgument, ask, number_or_path, served_disks, show_lagging
+from commitlogfs.mount.commands.disk_calls import (
+    DiskArgument,
+    ask,
+    number_or_path,
+    served_disks,
+    show_lagging,
+    users_as_json,
+    users_of_disk,
+)
 from commitlogfs.mount.commands.disk_drain import cancel, drain
 from commitlogfs.mount.commands.disk_offline import offline, online
 from commitlogfs.mount.commands.disk_remove import remove
 from commitlogfs.mount.commands.disk_replace import replace
 from commitlogfs.mount.config.model import load_config
-from commitlogfs.mount.linux.holders import FileUser, describe_file_users, find_file_users
+from commitlogfs.mount.linux.holders import describe_file_users
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.which_mount import Target, find_target
 from commitlogfs.mount.views.status_text import describe_disk, describe_offline
@@ -165,7 +171,7 @@ def safe_to_remove(disk: DiskArgument, which: options.Mount = None, as_json: opt
     is_empty = not content["segments"] and content["other_files"] == behind
     users = []
     if is_empty and behind:
-        users = _users(target, content)
+        users = users_of_disk(target, content["number"])
     is_safe = is_empty and not users
     if is_safe and behind:
         text = (
@@ -175,7 +181,7 @@ def safe_to_remove(disk: DiskArgument, which: options.Mount = None, as_json: opt
     elif is_safe:
         text = f"{content['path']}: holds nothing of the pool; `commitlogfs disk remove` takes it out of the pool"
     else:
-        users = users or _users(target, content)
+        users = users or users_of_disk(target, content["number"])
         text = (
             f"{content['path']}: holds {count_of(content['segments'], 'segment')} and "
             f"{count_of(content['other_files'], 'other file')}{_describe_held(content)}; "
@@ -184,8 +190,7 @@ def safe_to_remove(disk: DiskArgument, which: options.Mount = None, as_json: opt
         if content["segments"] and not _drains(target, content["number"]):
             text += "; run `disk drain`"
     if settings.wants_json(as_json):
-        opened = [{"pid": user.pid, "command": user.comm, "files": user.files} for user in users]
-        typer.echo(json.dumps({**content, "users": opened, "safe": is_safe}))
+        typer.echo(json.dumps({**content, "users": users_as_json(users), "safe": is_safe}))
     else:
         typer.echo(f"{target.name}: {text}")
     if not is_safe:
@@ -194,11 +199,6 @@ def safe_to_remove(disk: DiskArgument, which: options.Mount = None, as_json: opt
 
 def _drains(target: Target, number: int) -> bool:
     return any(disk["number"] == number and disk["drain"] is not None for disk in served_disks(target).values())
-
-
-def _users(target: Target, content: dict[str, Any]) -> list[FileUser]:
-    mountpoint = control_socket.ask(target.socket, "status")["mountpoint"]
-    return find_file_users(mountpoint, partial(is_on_disk, disk=content["number"]))
 
 
 def _describe_held(content: dict[str, Any]) -> str:

@@ -2,9 +2,10 @@
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -12,9 +13,11 @@ import typer
 
 from commitlogfs.console.errors import AbsentError, RefusedError
 from commitlogfs.console.output import waiting_line
+from commitlogfs.fusefs.kernel.inodes import is_on_disk
 from commitlogfs.mount.config import edit as config_edit
 from commitlogfs.mount.config.edit import Edit
 from commitlogfs.mount.config.model import Config, path_argument
+from commitlogfs.mount.linux.holders import FileUser, find_file_users
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.replacement import replace_daemon
 from commitlogfs.mount.location.which_mount import Target
@@ -50,6 +53,25 @@ def show_lagging(answer: dict[str, Any]) -> None:
     """Name the disks that have not recorded a change."""
     for path in answer["lagging"]:
         typer.echo(f"{path}: has not recorded the change yet; it will when it can be written", err=True)
+
+
+def require_recorded(target: Target, lagging: Sequence[str]) -> None:
+    """Raises RefusedError if there are disks that have not recorded a change before a hand-over."""
+    if lagging:
+        raise RefusedError(
+            f"{target.name}: {', '.join(lagging)}: cannot record the change, and may hang, so that the next "
+            "daemon would wait for it; repair or detach it first"
+        )
+
+
+def users_of_disk(target: Target, number: int) -> list[FileUser]:
+    """Processes that have files of a disk open."""
+    mountpoint = control_socket.ask(target.socket, "status")["mountpoint"]
+    return find_file_users(mountpoint, partial(is_on_disk, disk=number))
+
+
+def users_as_json(users: Sequence[FileUser]) -> list[dict[str, Any]]:
+    return [{"pid": user.pid, "command": user.comm, "files": user.files} for user in users]
 
 
 def served_disks(target: Target) -> dict[str, dict[str, Any]]:

@@ -4,16 +4,14 @@ import contextlib
 import json
 import time
 from contextlib import ExitStack
-from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
 
 from commitlogfs.console import settings
-from commitlogfs.console.errors import AbsentError, RefusedError, UnreachableError
+from commitlogfs.console.errors import AbsentError, UnreachableError
 from commitlogfs.console.formatting import count_of
 from commitlogfs.console.output import waiting_line
-from commitlogfs.fusefs.kernel.inodes import is_on_disk
 from commitlogfs.mount.commands import options
 from commitlogfs.mount.commands.disk_calls import (
     DiskArgument,
@@ -22,11 +20,14 @@ from commitlogfs.mount.commands.disk_calls import (
     hand_over,
     number_or_path,
     require_configuration,
+    require_recorded,
     show_lagging,
+    users_as_json,
+    users_of_disk,
     wait_until_gone,
 )
 from commitlogfs.mount.config import edit as config_edit
-from commitlogfs.mount.linux.holders import FileUser, describe_file_users, find_file_users
+from commitlogfs.mount.linux.holders import describe_file_users
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.which_mount import Target, find_target
 from commitlogfs.mount.preflight.successor_check import check_configuration
@@ -58,10 +59,9 @@ def offline(
     """
     target = find_target(which)
     answer = release(target, number_or_path(disk), timeout, dry_run=dry_run)
-    users = [] if dry_run else _users(target, answer["number"])
+    users = [] if dry_run else users_of_disk(target, answer["number"])
     if settings.wants_json(as_json):
-        opened = [{"pid": user.pid, "command": user.comm, "files": user.files} for user in users]
-        typer.echo(json.dumps({**answer, "users": opened}))
+        typer.echo(json.dumps({**answer, "users": users_as_json(users)}))
         return
     named = f"{target.name}: disk {answer['number']} ({answer['path']})"
     if dry_run and answer["changed"]:
@@ -126,15 +126,10 @@ def release(target: Target, disk: str, timeout: float, *, dry_run: bool = False)
         undo = stack.enter_context(ExitStack())
         undo.callback(ask, target, "disk-online", disk=str(plan["number"]))
         answer = ask(target, "disk-offline", disk=disk)
-        hanging = [path for path in answer["lagging"] if path != plan["path"]]
         if not plan["served"]:
             undo.pop_all()
-        elif hanging:
-            raise RefusedError(
-                f"{target.name}: {', '.join(hanging)}: cannot record the change, and may hang, so that the next "
-                "daemon would wait for it; repair or detach it first"
-            )
         else:
+            require_recorded(target, [path for path in answer["lagging"] if path != plan["path"]])
             hand_over(target, timeout, undo)
             wait_until_gone(target, plan["number"], timeout)
     return answer
@@ -158,9 +153,3 @@ def _is_served(status: dict[str, Any], name: str, number: int, path: str) -> boo
         if finding["disk"] == path and finding["code"] == FindingCode.DISK_NOT_TAKEN_BACK.value:
             raise AbsentError(f"{name}: {path}: {finding['message']}; {finding['remedy']}")
     return any(disk["number"] == number for disk in status["disks"])
-
-
-def _users(target: Target, number: int) -> list[FileUser]:
-    """Processes that have files of the disk open."""
-    mountpoint = control_socket.ask(target.socket, "status")["mountpoint"]
-    return find_file_users(mountpoint, partial(is_on_disk, disk=number))

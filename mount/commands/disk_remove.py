@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from commitlogfs.console import settings
-from commitlogfs.console.errors import RefusedError
 from commitlogfs.mount.commands import options
 from commitlogfs.mount.commands.disk_calls import (
     DiskArgument,
@@ -18,6 +17,7 @@ from commitlogfs.mount.commands.disk_calls import (
     plan_removal,
     rehearse,
     require_configuration,
+    require_recorded,
     served_disks,
     take_back,
     wait_until_gone,
@@ -103,11 +103,7 @@ def leave_pool(target: Target, disk: str, timeout: float) -> dict[str, Any]:
         undo = stack.enter_context(ExitStack())
         undo.callback(_keep, target, path, planned)
         lagging = ask(target, "disk-leave", disk=disk)["lagging"]
-        if lagging:
-            raise RefusedError(
-                f"{target.name}: {', '.join(lagging)}: cannot record the change, and may hang, so that the next "
-                "daemon would wait for it; repair or detach it first"
-            )
+        require_recorded(target, lagging)
         rehearse(target.name, present if planned is None else planned.config, planned, "removed")
         if planned is not None:
             config_edit.write(planned)

@@ -17,7 +17,7 @@ from commitlogfs.mount.config.model import Config, load_config
 from commitlogfs.mount.linux.process_activity import read_activity
 from commitlogfs.mount.preflight import configured_pool
 from commitlogfs.mount.preflight.inspection import inspect_pool
-from commitlogfs.store.pool.open import TOLERATED_BY_TAKEOVER, OnMissing
+from commitlogfs.store.pool.open import OnMissing, blocking
 
 SILENCE_S = 30.0
 """How long the child may make no progress. A disk that retries a bad sector may take as long for one read."""
@@ -88,13 +88,11 @@ def _find_reasons(config: Config, on_missing: OnMissing, *, takes_over: bool) ->
         )
     except RefusedError as error:
         return [str(error)]
-    tolerated = TOLERATED_BY_TAKEOVER if takes_over else frozenset()
-    relevant = [finding for finding in inspection.findings if finding.code not in tolerated]
-    blocking = [str(finding) for finding in relevant if finding.severity >= on_missing.limit]
-    if len(blocking) > _SHOWN:
-        more = f"and {len(blocking) - _SHOWN} more: `commitlogfs check {config.name}` shows them all"
-        return [*blocking[:_SHOWN], more]
-    return blocking
+    reasons = list(map(str, blocking(inspection.findings, on_missing, takes_over=takes_over)))
+    if len(reasons) > _SHOWN:
+        more = f"and {len(reasons) - _SHOWN} more: `commitlogfs check {config.name}` shows them all"
+        return [*reasons[:_SHOWN], more]
+    return reasons
 
 
 def main(arguments: list[str]) -> int:

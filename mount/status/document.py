@@ -99,15 +99,14 @@ class StatusReport:
         catalog = log.catalog
         first, last = catalog.first_whole, catalog.last_whole
         gaps = catalog.gaps()
-        offline = log.offline()
-        missing = [path for path in log.missing if path not in {one.path for one in offline}]
+        missed = log.missed()
         return {
             "schema": SCHEMA_VERSION,
             "composed_at": composed_at,
             "name": self._config.name,
             "pool": log.pool_id,
             "mountpoint": self._config.mountpoint,
-            "degraded": bool(missing),
+            "degraded": bool(missed),
             "daemon": {
                 "pid": os.getpid(),
                 "version": VERSION,
@@ -153,9 +152,9 @@ class StatusReport:
             "checksums": self._checksums(),
             "scrub": scrub_report(self._operations),
             "unreadable": self._operations.salvaged.present(),
-            "missing_disks": missing,
+            "missing_disks": missed,
             "offline_disks": [
-                {"number": one.number, "path": one.path, "since": one.offline_since_s} for one in offline
+                {"number": one.number, "path": one.path, "since": one.offline_since_s} for one in log.offline()
             ],
             "members": {
                 "generation": log.membership.generation,

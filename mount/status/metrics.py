@@ -207,10 +207,10 @@ class MembersCollector(Collector):
         yield _single("log_accepted_gaps", "Gaps in the log that are accepted losses", pool, self.accepted_gaps)
         yield _single("members_generation", "Generation of the list of members", pool, log.membership.generation)
         yield _single("members_lagging", "Disks that do not record this list yet", pool, len(log.lagging()))
-        offline = len(log.offline())
-        missing = len(log.missing) - offline
-        yield _single("members_missing", "Disks that this mount is without, and not offline", pool, missing)
-        yield _single("members_offline", "Disks that an operator has released", pool, offline)
+        yield _single(
+            "members_missing", "Disks that this mount is without, and not offline", pool, len(log.missed())
+        )
+        yield _single("members_offline", "Disks that an operator has released", pool, len(log.offline()))
         yield _single("members_given_up", "Disks that were given up", pool, len(log.membership.losses))
 
 

@@ -1,9 +1,8 @@
 """A scrub, and the damaged segments, as sentences. Pure."""
 
-import time
 from typing import Any
 
-from commitlogfs.console.formatting import approximate_duration, approximate_size, count_of
+from commitlogfs.console.formatting import approximate_duration, approximate_size, count_of, local_minute
 from commitlogfs.console.units import format_size
 
 
@@ -64,7 +63,7 @@ def describe_start(answer: dict[str, Any], *, dry_run: bool) -> str:
 
 def describe_damaged(damaged: dict[str, Any]) -> list[str]:
     """A damaged segment: what it is, and its messages."""
-    since = _moment(damaged["since"])
+    since = local_minute(damaged["since"])
     head = f"{damaged['disk']}/{damaged['segment']}: {damaged['kind']}, found {since}"
     ranges = ", ".join(f"{begin:,} to {end:,}" for begin, end in damaged["ranges"])
     where = "log offsets" if damaged["located"] else "somewhere in log offsets"
@@ -90,7 +89,7 @@ def _describe_state(scrub: dict[str, Any]) -> str:
     state = scrub["state"]
     if state == "none":
         return "none has run yet"
-    since = _moment(scrub["since"])
+    since = local_minute(scrub["since"])
     if state in ("done", "cancelled"):
         text = f"the one of {since} has ended" if state == "done" else f"the one of {since} was cancelled"
         return f"{text}{_unread(scrub)}"
@@ -111,12 +110,12 @@ def _unread(scrub: dict[str, Any]) -> str:
 
 def _describe_next(scrub: dict[str, Any]) -> str:
     completed = scrub["completed"]
-    text = "No complete scrub yet" if completed is None else f"Last complete one: {_moment(completed)}"
+    text = "No complete scrub yet" if completed is None else f"Last complete one: {local_minute(completed)}"
     if scrub["state"] in ("running", "paused"):
         return f"{text}."
     if scrub["next"] is None:
         return f"{text}; `commitlogfs scrub start` begins the next one."
-    return f"{text}; the next one begins {_moment(scrub['next'])} or later."
+    return f"{text}; the next one begins {local_minute(scrub['next'])} or later."
 
 
 def _describe_disk(disk: dict[str, Any]) -> str:
@@ -137,7 +136,3 @@ def _describe_disk(disk: dict[str, Any]) -> str:
 
 def _limit(rate: int | None) -> str:
     return "at the default rate" if rate is None else f"at most {format_size(rate)}/s on each disk"
-
-
-def _moment(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

@@ -3,7 +3,7 @@
 import time
 from typing import Any, Final
 
-from commitlogfs.console.formatting import approximate_duration, approximate_size, count_of
+from commitlogfs.console.formatting import approximate_duration, approximate_size, count_of, local_minute
 from commitlogfs.console.units import format_size
 
 _FAILURES: Final = frozenset({"failed", "offline", "unreadable", "unresponsive", "vanished"})
@@ -15,8 +15,7 @@ def describe_degraded(document: dict[str, Any]) -> str:
 
 def describe_offline(disk: dict[str, Any]) -> str:
     """A disk that is not served because an operator has released it."""
-    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(disk["since"]))
-    number, path = disk["number"], disk["path"]
+    number, path, since = disk["number"], disk["path"], local_minute(disk["since"])
     return f"{number}  {path}  offline since {since}: its segments are not served; `disk online {number}` ends that"
 
 
@@ -167,7 +166,7 @@ def _describe_backoff(disk: dict[str, Any]) -> str:
 
 def _describe_cordon(disk: dict[str, Any]) -> str:
     cordon = disk["cordon"]
-    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(cordon["since"]))
+    since = local_minute(cordon["since"])
     reason = f" ({cordon['reason']})" if cordon["reason"] else ""
     effect = _describe_failure(disk) or ": its segments are served, new ones are made on other disks"
     return f"cordoned since {since}{reason}{effect}"

@@ -432,6 +432,11 @@ class CommitLog:
         """Members that an operator has released, and that are not served."""
         return [member for member in self.membership.offline() if member.number not in self.disks]
 
+    def missed(self) -> list[str]:
+        """Paths of members that are not served, although no operator has released them."""
+        released = {member.path for member in self.offline()}
+        return [path for path in self.missing if path not in released]
+
     def is_given_up(self, disk: Disk) -> bool:
         """Whether a disk that is still served has left the list of members."""
         return self.membership.member(disk.number) is None

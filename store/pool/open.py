@@ -5,7 +5,7 @@ import dataclasses
 import errno
 import os
 import time
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
@@ -43,7 +43,7 @@ _NO_FAULT_OF_A_DISK = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 """Errnos that do not come from the disk. All others count as its fault: drives give EIO, ENODATA, EREMOTEIO,
 ETIMEDOUT and more, damaged filesystems EUCLEAN."""
 
-TOLERATED_BY_TAKEOVER: Final = frozenset({FindingCode.NEWEST_SEGMENT_MISSING})
+_TOLERATED_BY_TAKEOVER: Final = frozenset({FindingCode.NEWEST_SEGMENT_MISSING})
 """A takeover continues without the newest segment: the broker has it mapped, and CommitLog refuses to create names
 up to it."""
 
@@ -177,14 +177,18 @@ def compare_segment_size(path: str, pools: int, configured: int | None) -> list[
     ]
 
 
+def blocking(findings: Iterable[Finding], on_missing: OnMissing, *, takes_over: bool = False) -> list[Finding]:
+    """Those that refuse a mount, or a takeover, with this setting."""
+    tolerated = _TOLERATED_BY_TAKEOVER if takes_over else frozenset()
+    return [one for one in findings if one.severity >= on_missing.limit and one.code not in tolerated]
+
+
 def require_mountable(pool: Pool, on_missing: OnMissing, *, takes_over: bool = False) -> None:
     """Raises PoolRefusedError if a finding refuses a mount with this setting."""
-    limit = on_missing.limit
-    tolerated = TOLERATED_BY_TAKEOVER if takes_over else frozenset()
-    relevant = [finding for finding in pool.findings if finding.code not in tolerated]
-    worst = max((finding.severity for finding in relevant), default=Severity.NOTE)
-    if worst >= limit:
-        raise PoolRefusedError(relevant, limit, degraded_helps=worst is Severity.REFUSES)
+    found = blocking(pool.findings, on_missing, takes_over=takes_over)
+    if found:
+        worst = max(finding.severity for finding in found)
+        raise PoolRefusedError(found, on_missing.limit, degraded_helps=worst is Severity.REFUSES)
 
 
 def sweep(pool: Pool, *, dry_run: bool = False) -> list[str]:
@@ -389,8 +393,8 @@ def _identify(
     found = find_members(directories, all_opened=all_opened, is_mounted=is_mounted)
     findings += found.findings
     members = [disk.directory for disk in found.disks]
-    for member in members[:1]:
-        findings += compare_segment_size(member.spec.path, found.segment_size, segment_size)
+    if members:
+        findings += compare_segment_size(members[0].spec.path, found.segment_size, segment_size)
     is_twice = any(finding.code is FindingCode.DISK_TWICE for finding in findings)
     if lock_patience_s is not None and not is_twice:
         findings += _lock_all(members, lock_patience_s)
