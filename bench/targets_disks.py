@@ -5,6 +5,7 @@ directly if the kernel allows it (no second cache), every block of it is allocat
 hole costs more than the second), and ext4's background initialisation is off.
 """
 
+import fcntl
 import mmap
 import os
 import shutil
@@ -76,9 +77,14 @@ def directory_disks(directory: Path, count: int) -> Iterator[BenchDisks]:
     yield BenchDisks(paths, f"{count} directories on {_where(directory)}")
 
 
-def drop_caches() -> None:
-    """Drop all clean pages of every filesystem at both levels. Root only; it affects the whole machine."""
-    DROP_CACHES.write_text("1\n")
+def drop_caches(*, inodes: bool = False) -> None:
+    """Drop all clean pages of every filesystem at both levels, and the `inodes` that are not in use.
+
+    Root only; it affects the whole machine, so it waits while another process holds a lock on the kernel's file.
+    """
+    with DROP_CACHES.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write("3\n" if inodes else "1\n")
 
 
 def _settle(disk: LoopDisk, tell: Tell) -> bool:

@@ -128,11 +128,20 @@ async def serve(operations: CommitLogOperations) -> None:
             for disk in _writable_disks(operations):
                 if not disk.is_unresponsive:  # the thread would hold this daemon as long as the disk hangs
                     nursery.start_soon(_try_disk, operations, disk)
-        await pyfuse3.main(max_tasks=MAX_TASKS)
+        await _answer_requests()
         await operations.background.drain()
         nursery.cancel_scope.cancel()
     with trio.CancelScope(shield=True):
         await operations.sources.finish()
+
+
+async def _answer_requests() -> None:
+    try:
+        await pyfuse3.main(max_tasks=MAX_TASKS)
+    except* ConnectionAbortedError:
+        # The connection ended as a request was being read, often the last close of a file; at any other time
+        # fuse_dev_do_read() gives ENODEV, which libfuse takes for the end by itself.
+        log.debug("the connection ended during a read")
 
 
 async def _try_disk(operations: CommitLogOperations, disk: Disk) -> None:

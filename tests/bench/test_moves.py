@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from support import page_cache
 from support.bench_runs import assert_nothing_left, run_bench, series
 
 from commitlogfs.bench.datapath_settings import QUICK, Settings
@@ -133,6 +134,7 @@ def test_disks_are_large_enough_for_what_is_moved():
 
 
 @pytest.mark.root
+@page_cache.kept()
 def test_pages_in_the_cache_are_counted(workdir: Path):
     path, empty = workdir / "file", workdir / "empty"
     path.write_bytes(bytes(8 * MIB + 1))
@@ -156,6 +158,7 @@ def test_moves_on_one_disk_are_refused(workdir: Path):
 @pytest.mark.mounted
 @pytest.mark.root
 @pytest.mark.slow
+@page_cache.kept()
 def test_moves_beside_a_broker(workdir: Path):
     # A move at the default rate rests for most of the time: sending has to take longer than a rest.
     sent = ["--messages", "12000"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import checksums
+from support import checksums, page_cache
 from support.checksums import NAME, NEWEST, await_checksums, backing, counts, required, shown
 from support.loop_disks import DiskFarm
 from support.pools import MIB, PoolMount, segment_bytes
@@ -101,6 +101,7 @@ def test_a_damaged_value_counts_as_absent(filled: PoolMount) -> None:
     checksums.require_right(filled, SEALED)
 
 
+@page_cache.kept()
 def test_cold_segments_and_read_only_disks(disk_farm: DiskFarm, make_pool: Callable[..., PoolMount]) -> None:
     """Segments from before the first mount: cached pages stay, no others come; a read-only disk is left alone."""
     disks = [disk_farm.add(fstype).path / "commitlog" for fstype in ("ext4", "ext4", "ext4")]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import checksums, scrubs
+from support import checksums, page_cache, scrubs
 from support.checksums import NEWEST, await_checksums, backing
 from support.pools import MIB, PoolMount
 from support.records import make_record, make_sealed
@@ -36,6 +36,7 @@ def content_of(pool: PoolMount, index: int) -> bytes:
     return make_sealed(index * pool.segment_size, pool.segment_size)
 
 
+@page_cache.kept()
 def test_a_sound_log_has_no_verdict(filled: PoolMount) -> None:
     before = [cached_pages_of([backing(filled, index)]) for index in range(COUNT)]
     assert scrub(filled) == {}

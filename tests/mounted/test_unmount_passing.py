@@ -64,3 +64,20 @@ def test_a_mount_on_top_of_it_is_named(mounted: PoolMount) -> None:
     assert ran.status == 4
     assert "the mount is not visible there; unmount what lies on top of it first" in ran.err
     mounted.stop()
+
+
+def test_the_last_closes_do_not_disturb_the_end(mounted: PoolMount) -> None:
+    """The daemon reads the news of them as the connection ends; without care, every second round failed."""
+    mounted.make_segments(range(6))
+    code = "import os, sys; fds = [os.open(path, os.O_RDONLY) for path in sys.argv[1:] * 300]; print(); sys.stdin.read()"
+    for _ in range(10):
+        user = [sys.executable, "-c", code, *(str(mounted.path(index)) for index in range(6))]
+        with subprocess.Popen(user, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as opener:
+            assert opener.stdout is not None
+            opener.stdout.readline()
+            opener.kill()
+        unmount(str(mounted.mountpoint))
+        assert mounted.daemon is not None
+        assert mounted.daemon.wait(10) == 0, mounted.log_path.read_text()
+        mounted.start()
+    mounted.stop()

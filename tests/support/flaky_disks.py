@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from support.loop_disks import BUSY_TIMEOUT_S, LoopDisk
 
+from commitlogfs.bench.targets_disks import drop_caches
 from commitlogfs.mount.linux import mountinfo
 
 
@@ -65,7 +66,7 @@ class FlakyDisk(LoopDisk):
             Path(f"/sys/class/bdi/{number}/read_ahead_kb").write_text("0")  # one read brings no neighbours back
         for flag in ("--freeze", "--unfreeze"):  # after that no journal holds on to blocks
             subprocess.run(["fsfreeze", flag, str(self.path)], check=True)
-        Path("/proc/sys/vm/drop_caches").write_text("3")
+        drop_caches(inodes=True)
 
     def heal(self) -> None:
         """The device answers again; a filesystem that has given up does not know that."""

@@ -157,8 +157,8 @@ def test_unreadable_blocks_are_named(bad: BadBlocksDisk, flaky: KeptMount) -> No
 def test_a_disk_that_reads_nothing_leads_to_no_verdict(bad: BadBlocksDisk, flaky: KeptMount) -> None:
     """The disk has failed, not its segments; the other disks are scrubbed."""
     pool = flaky.pool
+    bad.drop_caches()  # before: it may wait for another test
     bad.fail_reads()
-    bad.drop_caches()
     assert pool.cli("scrub", "start", pool.name, "--rate", scrubs.FAST).status == 0
     eventually(lambda: report(pool)["disks"][1]["ended"], scrubs.PATIENCE_S)
     eventually(lambda: "event=scrub_failed" in pool.log_path.read_text(), scrubs.PATIENCE_S)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import xxhash
+from support import page_cache
 from support.loop_disks import DiskFarm, mkfs_available
 
 from commitlogfs.bench.moves.page_cache import cached_pages_of
@@ -146,6 +147,7 @@ def test_a_dropped_checksum_is_gone(directory: int, segment: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.parametrize("filesystem", ["ext4", "xfs"])
+@page_cache.kept()
 def test_the_page_cache_stays_as_it_was(disk_farm: DiskFarm, filesystem: str) -> None:
     if not mkfs_available(filesystem):
         pytest.skip(f"no mkfs.{filesystem}")

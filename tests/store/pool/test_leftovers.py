@@ -9,6 +9,7 @@ from support.files import open_disk
 from support.loop_disks import DiskFarm, mkfs_available
 from support.pools import MIB
 
+from commitlogfs.bench.targets_disks import drop_caches
 from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.errors import HoldsDataError
 from commitlogfs.store.files import allocate
@@ -50,12 +51,12 @@ def test_reserved_blocks_are_no_data(disk: Disk, made: int) -> None:
     os.ftruncate(made, MIB)
     assert leftovers.holds_nothing(made)
     os.fsync(made)
-    Path("/proc/sys/vm/drop_caches").write_text("1")
+    drop_caches()
     assert leftovers.name_holds_nothing(disk.dirfd, NAME, ino(made))
     os.pwrite(made, b"x", MIB - 1)
     assert not leftovers.holds_nothing(made)  # still in memory
     os.fsync(made)
-    Path("/proc/sys/vm/drop_caches").write_text("1")
+    drop_caches()
     assert not leftovers.name_holds_nothing(disk.dirfd, NAME, ino(made))
 
 
