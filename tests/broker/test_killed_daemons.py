@@ -93,6 +93,8 @@ class Site:
         """Resources that could leak. No process may use the mount meanwhile."""
         self.kept.replace()  # a descriptor may have been kept for later by the daemon that made the file
         eventually(self._has_standby)
+        # A broker that stops removes the segment that it has prepared: freed within a second of its last close.
+        eventually(lambda: not self.kept.pool.status()["segments"]["retired"])
         keeper = self.kept.pool.daemon
         assert keeper is not None
         used = 0
@@ -104,7 +106,6 @@ class Site:
             "daemon": len(os.listdir(f"/proc/{self.kept.daemon}/fd")),
             "keeper": len(os.listdir(f"/proc/{keeper.pid}/fd")),
             "disk blocks": used // MIB,
-            "retired": self.kept.pool.status()["segments"]["retired"],
             "mounts": len(mountinfo.mounts_below(self.kept.pool.workdir)),
         }
 
