@@ -670,10 +670,10 @@ class DiskLifeModel(RuleBasedStateMachine):
         member, path = self.pick(number), self.own / f"disk{next(self.serial)}"
         if len(self.present) == 1:
             self.refused("replace", member.number, path, why="on the same filesystem")
-        elif not self.others_take_segments(member):
-            self.refused("replace", member.number, path, why="no other disk takes new segments")
         elif self.newest_is_away:
             self.refused("replace", member.number, path, why="newest-segment-missing")
+        elif not self.others_take_segments(member):
+            self.refused("replace", member.number, path, why="no other disk takes new segments")
         else:
             member.drain = "copy"
 
