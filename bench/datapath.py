@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from commitlogfs.bench import rocketmq, sweep, targets
+from commitlogfs.bench.beside_broker import FLUSHES
 from commitlogfs.bench.broker_bench import measure_broker
 from commitlogfs.bench.catalog_figures import WrongResultError
 from commitlogfs.bench.datapath_overhead import own_cost_us
@@ -22,19 +23,23 @@ from commitlogfs.bench.datapath_settings import Part, Settings
 from commitlogfs.bench.disks import DisksUnavailableError, why_no_loop_disks
 from commitlogfs.bench.figures import environment
 from commitlogfs.bench.interrupts import InterruptedByUserError, Interrupts
+from commitlogfs.bench.moves import sending as moves_sending
 from commitlogfs.bench.moves.pace import measure_pace
-from commitlogfs.bench.moves.sending import RATE, measure_sending
 from commitlogfs.bench.moves.sizes import LEAST_DISKS, needed_by_moves
 from commitlogfs.bench.recovery import measure_recovery
 from commitlogfs.bench.report import Results, as_markdown, show
 from commitlogfs.bench.report_plot import compared, draw, why_no_plot
 from commitlogfs.bench.rocketmq import RocketmqError
+from commitlogfs.bench.scrub import reading
+from commitlogfs.bench.scrub import sending as scrub_sending
+from commitlogfs.bench.scrub.sizes import needed_by_scrub
 from commitlogfs.bench.served import CommandFailedError
 from commitlogfs.bench.targets_disks import BenchDisks, directory_disks, loop_disks
 from commitlogfs.console.output import make_console
 
 _PLOT = "ratios.svg"
 _FILE_WIDTH = 120
+_WITH_BROKER = {Part.BROKER, Part.MOVES, Part.SCRUB}
 
 
 def run(settings: Settings, output: Path | None, *, as_json: bool, quiet: bool = False) -> int:
@@ -89,7 +94,7 @@ def _measure(settings: Settings, console: Console, results: Results) -> None:
         progress = stack.enter_context(_Steps(console, _count_steps(settings)))
         work = stack.enter_context(sweep.run("bench", progress.note, settings.directory))
         distribution = None
-        if {Part.BROKER, Part.MOVES} & set(settings.parts):
+        if _WITH_BROKER & set(settings.parts):
             progress.note(f"RocketMQ {rocketmq.VERSIONS[0]} is fetched from Maven Central at the first run")
             distribution = rocketmq.fetch()
         disks = stack.enter_context(_disks(work / "disks", settings, progress))
@@ -111,7 +116,13 @@ def _measure(settings: Settings, console: Console, results: Results) -> None:
                 moves = work / "moves"
                 moves.mkdir()
                 measure_pace(moves, part, settings, progress.step, results.moves)
-                measure_sending(moves, part, settings, distribution, progress.step, found)
+                moves_sending.measure_sending(moves, part, settings, distribution, progress.step, found)
+        if distribution is not None and Part.SCRUB in settings.parts:
+            with disks.part("scrub") as part:
+                scrub = work / "scrub"
+                scrub.mkdir()
+                reading.measure_reading(scrub, part, settings, progress.step, found, results.scrub)
+                scrub_sending.measure_sending(scrub, part, settings, distribution, progress.step, found)
         for name, reason in results.left_out.items():
             progress.note(f"left out: {name}: {reason}")
 
@@ -122,12 +133,16 @@ def _disks(directory: Path, settings: Settings, progress: "_Steps") -> AbstractC
     needed = needed_bytes(settings)
     if Part.MOVES in settings.parts:
         needed = max(needed, needed_by_moves(settings))
+    if Part.SCRUB in settings.parts:
+        needed = max(needed, needed_by_scrub(settings))
     return loop_disks(directory, settings.fstype, settings.disks, needed, progress.note)
 
 
 def _tool_versions(settings: Settings) -> dict[str, str]:
     found = {"mergerfs": targets.mergerfs_version() or "none"}
-    if {Part.BROKER, Part.MOVES} & set(settings.parts):
+    if Part.SCRUB in settings.parts:
+        found["fio"] = reading.fio_version() or "none"
+    if _WITH_BROKER & set(settings.parts):
         found["RocketMQ"] = rocketmq.VERSIONS[0]
     return found
 
@@ -152,7 +167,9 @@ def _count_steps(settings: Settings) -> int:
     if Part.BROKER in settings.parts:
         rounds += 2
     if Part.MOVES in settings.parts:
-        rounds += 3 * len(RATE)
+        rounds += 3 * len(FLUSHES)
+    if Part.SCRUB in settings.parts:
+        rounds += 3 * (len(FLUSHES) + 1)
     return rounds * settings.rounds + (
         settings.kills * len(settings.loads) if Part.RECOVERY in settings.parts else 0
     )

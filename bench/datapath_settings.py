@@ -13,6 +13,7 @@ class Part(Enum):
     BROKER = "broker"
     RECOVERY = "recovery"
     MOVES = "moves"
+    SCRUB = "scrub"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +47,14 @@ class Settings:
     loads: tuple[int, ...] = (0,)
     """Busy processes per processor while daemons are killed."""
     cold_bytes: int = 3072 * MIB
-    """Messages that a broker has written before, which are moved while it takes others."""
+    """Messages that a broker has written before, which are moved or scrubbed while it takes others."""
     move_rate: int = 20 * MIB
     """Bytes per second of a move with a given rate."""
     move_window_s: float = 10.0
     move_windows: int = 3
     move_changes: int = 4
+    scrub_bytes: int = 1024 * MIB
+    """Bytes that a scrub without a limit reads."""
 
     def as_json(self) -> dict[str, Any]:
         directory = str(self.directory) if self.directory is not None else None
@@ -81,5 +84,6 @@ QUICK: dict[str, Any] = {
     "move_rate": 4 * MIB,
     "move_window_s": 1.0,
     "move_changes": 1,
+    "scrub_bytes": 64 * MIB,
 }
 """For tests: every step runs, but the figures are meaningless."""

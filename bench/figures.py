@@ -65,5 +65,13 @@ def environment() -> dict[str, Any]:
     }
 
 
+def in_words(target: Target) -> str:
+    """Its value and limit, in seconds or as a part of the whole, and whether it is met."""
+    verdict = "met" if target.is_met else "missed"
+    value = f"{target.value:.2f} s" if target.unit == "s" else f"{target.value:.2%}"
+    limit = f"{target.limit:g} s" if target.unit == "s" else f"{target.limit:.0%}"
+    return f"{target.name}: {value}, required < {limit}: {verdict}"
+
+
 def target_as_json(target: Target) -> dict[str, Any]:
     return {**asdict(target), "met": target.is_met}

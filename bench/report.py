@@ -13,6 +13,7 @@ from commitlogfs.bench.figures import median, target_as_json
 from commitlogfs.bench.moves.figures import MoveFigures
 from commitlogfs.bench.recovery import Recovery
 from commitlogfs.bench.report_goals import Goal, goals
+from commitlogfs.bench.scrub.figures import ScrubFigures
 
 LAYOUT = 3
 
@@ -30,6 +31,7 @@ class Results:
     recovery: list[Recovery] = field(default_factory=list)
     """Results for each load."""
     moves: MoveFigures = field(default_factory=MoveFigures)
+    scrub: ScrubFigures = field(default_factory=ScrubFigures)
     failure: str = ""
     """The error that has ended the run early."""
 
@@ -51,6 +53,7 @@ class Results:
             "workloads": [series.as_json() for series in self.series],
             "recovery": [{**one.as_json(), "target": target_as_json(one.target())} for one in self.recovery],
             "moves": self.moves.as_json(),
+            "scrub": self.scrub.as_json(),
             "goals": [goal.as_json() for goal in self.goals],
         }
 
@@ -134,8 +137,7 @@ def facts(results: Results) -> list[str]:
     if results.failure:
         lines.append(f"incomplete: {results.failure}")
     lines += [_recovery_in_words(recovery) for recovery in results.recovery]
-    lines += results.moves.in_words()
-    return lines
+    return lines + results.moves.in_words() + results.scrub.in_words()
 
 
 def _recovery_in_words(recovery: Recovery) -> str:

@@ -1,16 +1,20 @@
 """The goals of this benchmark that are ratios of two targets."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from commitlogfs.bench import broker_bench
+from commitlogfs.bench.beside_broker import FLUSHES, Work
 from commitlogfs.bench.datapath_rounds import Series
-from commitlogfs.bench.moves import sending
+from commitlogfs.bench.moves.sending import MOVES
+from commitlogfs.bench.scrub import reading
+from commitlogfs.bench.scrub.sending import SCRUBS
 from commitlogfs.bench.targets import MERGERFS, MOUNT, NATIVE
 
 DATA_FLOOR, BROKER_FLOOR = 0.95, 0.97
 MOVE_FLOOR, MOVE_P99_CEILING = 0.95, 1.2
+SCRUB_FLOOR, SCRUB_P99_CEILING = 0.9, 1.05
 _AGAINST_NATIVE = ("append-sync", "append", "read-cold", "read-warm", "random-cold")
 _AGAINST_MERGERFS = {"append-sync": 2.0, "append": 2.0, "read-cold": 1.0, "read-warm": 1.0, "random-cold": 1.0}
 _BROKER = (broker_bench.SEND_ASYNC, broker_bench.SEND_SYNC, broker_bench.CONSUME)
@@ -48,7 +52,7 @@ class Goal:
 
 
 def goals(series: Sequence[Series]) -> list[Goal]:
-    """Goals of the workloads that ran: for the mount with passthrough, and for moves."""
+    """Goals of the workloads that ran: for the mount with passthrough, for moves and for scrubs."""
     ran = {one.workload: one for one in series}
     wanted = [(name, NATIVE, DATA_FLOOR) for name in _AGAINST_NATIVE]
     wanted += [(name, MERGERFS, floor) for name, floor in _AGAINST_MERGERFS.items()]
@@ -58,10 +62,18 @@ def goals(series: Sequence[Series]) -> list[Goal]:
         for name, against, floor in wanted
         if name in ran
     ]
-    for name in (name for name in sending.RATE.values() if name in ran):
-        ratio = ran[name].ratio(sending.MOVING)
-        found.append(Goal(name, sending.STILL, ratio, MOVE_FLOOR, target=sending.MOVING))
-    for name in (name for name in sending.P99.values() if name in ran):
-        ratio = ran[name].ratio(sending.MOVING)
-        found.append(Goal(name, sending.STILL, ratio, ceiling=MOVE_P99_CEILING, target=sending.MOVING))
+    for flush in FLUSHES:
+        found += _beside(ran, MOVES, MOVES.rate(flush), floor=MOVE_FLOOR)
+    for work, ceiling in ((MOVES, MOVE_P99_CEILING), (SCRUBS, SCRUB_P99_CEILING)):
+        for flush in FLUSHES:
+            found += _beside(ran, work, work.p99(flush), ceiling=ceiling)
+    if reading.READ in ran:
+        ratio = ran[reading.READ].ratio(reading.SCRUB)
+        found.append(Goal(reading.READ, reading.FIO, ratio, SCRUB_FLOOR, target=reading.SCRUB))
     return found
+
+
+def _beside(ran: Mapping[str, Series], work: Work, workload: str, **limit: float) -> list[Goal]:
+    if workload not in ran:
+        return []
+    return [Goal(workload, work.still, ran[workload].ratio(work.working), target=work.working, **limit)]

@@ -18,6 +18,7 @@ class Part(StrEnum):
     BROKER = "broker"
     RECOVERY = "recovery"
     MOVES = "moves"
+    SCRUB = "scrub"
 
 
 class Filesystem(StrEnum):
@@ -60,7 +61,7 @@ def bench(
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Size of the messages that are moved while a broker takes others.",
+            help="Size of the messages that are moved, or scrubbed, while a broker takes others.",
             show_default="3GiB",
         ),
     ] = None,
@@ -79,7 +80,7 @@ def bench(
 ) -> None:
     """Measure the mount, with and without passthrough, beside the bare disks and mergerfs, then a RocketMQ
     broker, then the time until the mount answers again when its daemon is killed, then what moves of segments
-    between disks cost a broker.
+    between disks and scrubs cost a broker, and how fast a scrub reads.
 
     Needs root. Makes its own disks and pool and removes them again; no existing mount is touched, but caches
     are dropped on the whole machine.

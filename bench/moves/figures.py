@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from commitlogfs.bench.figures import Target, median, target_as_json
+from commitlogfs.bench.figures import Target, in_words, median, target_as_json
+from commitlogfs.bench.page_cache import CACHE_LIMIT, KeptPages
 
 DEVIATION_LIMIT: Final = 0.05
 CHANGE_LIMIT_S: Final = 1.0
-CACHE_LIMIT: Final = 0.01
 
 
 @dataclass(slots=True)
@@ -29,12 +29,8 @@ class MoveFigures:
     changes: list[RateChange] = field(default_factory=list)
     moved_segments: int = 0
     segment_size: int = 0
-    hot_pages: int = 0
-    """Cached pages of the segments that are not moved, before the move."""
-    hot_pages_after: int = 0
-    control_pages: int = 0
-    """Cached pages of a file that has nothing to do with the pool: some machines reclaim idle pages at any time."""
-    control_pages_after: int = 0
+    hot: KeptPages = field(default_factory=KeptPages)
+    """Pages of the segments that are not moved."""
     copied_pages: int = 0
     """Pages of the segments that were moved."""
     copied_pages_cached: int = 0
@@ -54,12 +50,8 @@ class MoveFigures:
         if self.changes:
             name = f"a changed rate applies, slowest of {len(self.changes)}"
             found.append(Target(name, slowest(self.changes), CHANGE_LIMIT_S, "s"))
-        if self.hot_pages:
-            kept = self.hot_pages_after / self.hot_pages
-            kept_elsewhere = self.control_pages_after / self.control_pages
-            lost = round(max(0.0, kept_elsewhere - kept), 4)
-            name = "cached pages of other segments that are gone, beyond those of a file elsewhere"
-            found.append(Target(name, lost, CACHE_LIMIT, ""))
+        if self.hot.before:
+            found.append(self.hot.target("other segments"))
             cached = self.copied_pages_cached / self.copied_pages
             found.append(Target("cached part of the copies", round(cached, 4), CACHE_LIMIT, ""))
         return found
@@ -75,8 +67,7 @@ class MoveFigures:
             ],
             "moved_segments": self.moved_segments,
             "segment_size": self.segment_size,
-            "other_cached_pages": {"before": self.hot_pages, "after": self.hot_pages_after},
-            "control_cached_pages": {"before": self.control_pages, "after": self.control_pages_after},
+            **self.hot.as_json(),
             "copied_pages": {"all": self.copied_pages, "cached": self.copied_pages_cached},
             "targets": [target_as_json(target) for target in self.targets()],
         }
@@ -87,19 +78,13 @@ class MoveFigures:
             shown = f"{median(self.measured) / 1e6:.2f} MB/s ({min(self.measured) / 1e6:.2f} .. "
             shown += f"{max(self.measured) / 1e6:.2f})"
             lines.append(f"move at --rate {self.rate / 1e6:.2f} MB/s: {shown} in windows of {self.window_s:g} s")
-        if self.hot_pages:
+        if self.hot.before:
             lines.append(
                 f"{self.moved_segments} segments of {self.segment_size >> 20} MiB moved: cached pages of other "
-                f"segments {self.hot_pages:,} before, {self.hot_pages_after:,} after; of a file elsewhere "
-                f"{self.control_pages:,} and {self.control_pages_after:,}; of {self.copied_pages:,} copied pages "
+                f"segments {self.hot.in_words()}; of {self.copied_pages:,} copied pages "
                 f"{self.copied_pages_cached:,} cached"
             )
-        for target in self.targets():
-            verdict = "met" if target.is_met else "missed"
-            value = f"{target.value:.2f} s" if target.unit == "s" else f"{target.value:.2%}"
-            limit = f"{target.limit:g} s" if target.unit == "s" else f"{target.limit:.0%}"
-            lines.append(f"{target.name}: {value}, required < {limit}: {verdict}")
-        return lines
+        return lines + [in_words(target) for target in self.targets()]
 
 
 def slowest(changes: Sequence[RateChange]) -> float:

@@ -106,13 +106,15 @@ def test_how_long_a_killed_daemon_is_missed(workdir):
 @pytest.mark.soak
 def test_all_parts_one_after_the_other(workdir):
     """On the same disks: what one has made is out of the way of the next."""
-    done = run_bench(workdir, "--quick", "--rounds", "1", "--json")
+    done = run_bench(workdir, "--quick", "--rounds", "1", "--messages", "12000", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(done.stdout)
     mount = "plain" if "mount" in document["left_out"] else "mount"  # on a kernel without passthrough
     workloads = document["workloads"]
-    assert tuple(workload["workload"] for workload in workloads) == (*DATA, *BROKER)
-    assert_measured({"workloads": workloads[len(DATA) :]}, BROKER, {"native", mount}, rounds=1)
+    count = len(DATA) + len(BROKER)
+    assert tuple(workload["workload"] for workload in workloads[:count]) == (*DATA, *BROKER)
+    assert {workload["workload"].partition("-")[0] for workload in workloads[count:]} == {"move", "scrub"}
+    assert_measured({"workloads": workloads[len(DATA) : count]}, BROKER, {"native", mount}, rounds=1)
     assert document["environment"]["versions"]["RocketMQ"] == "5.5.0"
     assert_recovery_measured(document)
     assert_nothing_left(workdir)

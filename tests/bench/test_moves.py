@@ -8,12 +8,13 @@ import pytest
 from support import page_cache
 from support.bench_runs import assert_nothing_left, run_bench, series
 
+from commitlogfs.bench.beside_broker import FLUSHES
+from commitlogfs.bench.counter_windows import Sample, count_at, rates, settled_after
 from commitlogfs.bench.datapath_settings import QUICK, Settings
-from commitlogfs.bench.moves import sending
 from commitlogfs.bench.moves.figures import MoveFigures, RateChange
-from commitlogfs.bench.moves.page_cache import cached_pages_of, pages_of
+from commitlogfs.bench.moves.sending import MOVES
 from commitlogfs.bench.moves.sizes import needed_by_moves, paced_segments
-from commitlogfs.bench.moves.windows import Sample, count_at, rates, settled_after
+from commitlogfs.bench.page_cache import KeptPages, cached_pages_of, pages_of
 from commitlogfs.bench.report_goals import Goal, goals
 
 MIB = 1 << 20
@@ -60,7 +61,7 @@ def test_a_rate_that_never_changes_is_not_settled():
 
 def figures(**changed: object) -> MoveFigures:
     found = MoveFigures(
-        1000, 10.0, [990.0, 1020.0], [RateChange(1000, 3000, 0.3)], 8, MIB, 500, 500, 500, 500, 2048, 0
+        1000, 10.0, [990.0, 1020.0], [RateChange(1000, 3000, 0.3)], 8, MIB, KeptPages(500, 500, 500, 500), 2048, 0
     )
     for key, value in changed.items():
         setattr(found, key, value)
@@ -78,7 +79,7 @@ def test_a_move_that_keeps_its_rate_meets_all_goals():
         ({"measured": [1000.0, 940.0]}, 0),
         ({"changes": [RateChange(1000, 3000, 0.3), RateChange(3000, 1000, None)]}, 1),
         ({"changes": [RateChange(1000, 3000, 1.1)]}, 1),
-        ({"hot_pages_after": 490}, 2),
+        ({"hot": KeptPages(500, 490, 500, 500)}, 2),
         ({"copied_pages_cached": 100}, 3),
     ],
 )
@@ -90,7 +91,7 @@ def test_each_goal_can_be_missed(changed, missed):
 
 
 def test_a_machine_that_reclaims_pages_elsewhere_is_not_blamed_on_the_move():
-    assert figures(control_pages_after=480).targets()[2].value == 0.0
+    assert figures(hot=KeptPages(500, 490, 500, 480)).targets()[2].value == 0.0
 
 
 def test_a_part_that_did_not_run_has_no_goals():
@@ -115,11 +116,11 @@ def test_a_goal_has_a_floor_or_a_ceiling(ratio, floor, ceiling, verdict):
 
 
 def test_a_broker_beside_a_move_is_compared_with_one_without():
-    rate = series(**{sending.STILL: [1000.0, 500.0], sending.MOVING: [980.0, 480.0]})
-    p99 = series(**{sending.STILL: [10.0, 20.0], sending.MOVING: [13.0, 22.0]})
-    rate.workload, p99.workload = sending.RATE["ASYNC_FLUSH"], sending.P99["ASYNC_FLUSH"]
-    rate.baseline = p99.baseline = sending.STILL
-    assert rate.as_json()["baseline"] == sending.STILL
+    rate = series(**{MOVES.still: [1000.0, 500.0], MOVES.working: [980.0, 480.0]})
+    p99 = series(**{MOVES.still: [10.0, 20.0], MOVES.working: [13.0, 22.0]})
+    rate.workload, p99.workload = MOVES.rate("ASYNC_FLUSH"), MOVES.p99("ASYNC_FLUSH")
+    rate.baseline = p99.baseline = MOVES.still
+    assert rate.as_json()["baseline"] == MOVES.still
     found = {goal.workload: (goal.ratio, goal.verdict) for goal in goals([rate, p99])}
     assert found == {"move-send-async": (0.97, "met"), "move-p99-async": (1.2, "met")}
 
@@ -166,11 +167,11 @@ def test_moves_beside_a_broker(workdir: Path):
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(done.stdout)
     workloads = {workload["workload"]: workload for workload in document["workloads"]}
-    assert set(workloads) == {*sending.RATE.values(), *sending.P99.values()}
+    assert set(workloads) == {*map(MOVES.rate, FLUSHES), *map(MOVES.p99, FLUSHES)}
     for workload in workloads.values():
-        assert workload["baseline"] == sending.STILL
-        assert set(workload["targets"]) == {sending.STILL, sending.CONTROL, sending.MOVING}
-    beside = workloads["move-send-async"]["targets"][sending.MOVING]["details"][0]
+        assert workload["baseline"] == MOVES.still
+        assert set(workload["targets"]) == {MOVES.still, MOVES.control, MOVES.working}
+    beside = workloads["move-send-async"]["targets"][MOVES.working]["details"][0]
     assert beside["move_read_mb_per_s"] > 0
     moves = document["moves"]
     assert len(moves["measured_bytes_per_second"]) == QUICK_WINDOWS
@@ -178,7 +179,7 @@ def test_moves_beside_a_broker(workdir: Path):
     pages = moves["other_cached_pages"]
     assert 0 < pages["before"] * 0.99 <= pages["after"], "the goal; the kernel may reclaim a page by itself"
     assert moves["copied_pages"]["cached"] == 0 < moves["copied_pages"]["all"]
-    assert {goal["target"] for goal in document["goals"]} == {sending.MOVING}
+    assert {goal["target"] for goal in document["goals"]} == {MOVES.working}
     assert_nothing_left(workdir)
 
 

@@ -13,7 +13,7 @@ from support.loop_disks import DiskFarm
 from support.pools import MIB, PoolMount, segment_bytes
 from support.waiting import eventually
 
-from commitlogfs.bench.moves.page_cache import cached_pages_of
+from commitlogfs.bench.page_cache import cached_pages_of
 from commitlogfs.store import layout
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]

@@ -13,7 +13,7 @@ from support.records import make_record, make_sealed
 from support.scrubs import damaged, records_of, scrub
 from support.waiting import eventually
 
-from commitlogfs.bench.moves.page_cache import cached_pages_of
+from commitlogfs.bench.page_cache import cached_pages_of
 from commitlogfs.store import layout
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]

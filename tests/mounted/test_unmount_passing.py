@@ -69,7 +69,7 @@ def test_a_mount_on_top_of_it_is_named(mounted: PoolMount) -> None:
 def test_the_last_closes_do_not_disturb_the_end(mounted: PoolMount) -> None:
     """The daemon reads the news of them as the connection ends; without care, every second round failed."""
     mounted.make_segments(range(6))
-    code = "import os, sys; fds = [os.open(path, os.O_RDONLY) for path in sys.argv[1:] * 300]; print(); sys.stdin.read()"
+    code = "import os, sys; fds = [os.open(path, os.O_RDONLY) for path in sys.argv[1:] * 300]; print(); input()"
     for _ in range(10):
         user = [sys.executable, "-c", code, *(str(mounted.path(index)) for index in range(6))]
         with subprocess.Popen(user, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as opener:

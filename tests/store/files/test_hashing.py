@@ -11,7 +11,7 @@ import xxhash
 from support import page_cache
 from support.loop_disks import DiskFarm, mkfs_available
 
-from commitlogfs.bench.moves.page_cache import cached_pages_of
+from commitlogfs.bench.page_cache import cached_pages_of
 from commitlogfs.store import layout
 from commitlogfs.store.errors import SegmentChangedError
 from commitlogfs.store.files.hashing import (

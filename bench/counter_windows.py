@@ -1,8 +1,12 @@
-"""Rates in windows of time, from samples of a byte counter. Pure."""
+"""Rates in windows of time, from samples of a byte counter."""
 
 import bisect
-from collections.abc import Sequence
-from typing import NamedTuple
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+_SAMPLE_S: Final = 0.01
 
 
 class Sample(NamedTuple):
@@ -47,3 +51,28 @@ def settled_after(
         if abs(rate_in(samples, begin_s, window_s) / rate - 1) <= tolerance:
             return begin_s - changed_s
     return None
+
+
+def busy_rate(samples: Sequence[Sample]) -> float:
+    """Bytes per second from the sample after which the counter grows first until that in which it has its end.
+    Raises ValueError if it does not grow twice."""
+    grown = [after.at_s for before, after in itertools.pairwise(samples) if after.done > before.done]
+    if len(grown) < 2:
+        raise ValueError("the counter has not grown")
+    # What was counted until the first growth had begun at an unknown time.
+    first = next(one.done for one in samples if one.at_s == grown[0])
+    return (samples[-1].done - first) / (grown[-1] - grown[0])
+
+
+def sample(count: Callable[[], int], seconds: float) -> list[Sample]:
+    """Samples of a counter for so long."""
+    return sample_while(count, lambda began_s: time.monotonic() < began_s + seconds)
+
+
+def sample_while(count: Callable[[], int], goes_on: Callable[[float], bool]) -> list[Sample]:
+    """Samples as long as `goes_on`, which gets the time of the first one."""
+    samples = [Sample(time.monotonic(), count())]
+    while goes_on(samples[0].at_s):
+        time.sleep(_SAMPLE_S)
+        samples.append(Sample(time.monotonic(), count()))
+    return samples
