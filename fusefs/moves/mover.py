@@ -414,6 +414,8 @@ class Mover:
             self._verdicts.record_moved(file, moved)
             if copy.unreadable.ranges:
                 self._salvaged.record(moved, copy.unreadable)
+            if copy.verdict is not None:
+                self._verdicts.record(moved, copy.verdict)
             if copy.is_rotten:
                 log_event(log, logging.ERROR, "rotten_segment_copied", segment=name, disk=source, target=disk.path)
                 self._record_rotten(name)

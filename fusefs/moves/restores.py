@@ -172,8 +172,17 @@ class Restores:
         reason = reason or why_not_repairable(verdict, checksum)
         if not reason and not self._commitlog.catalog.is_settled(segment):
             reason = f"it is among the newest {NEWEST_KEPT} of the log, to which a broker may write"
+        reason = reason or self._former_file_of(segment)
         equal = required_equal(verdict, checksum, segment.size, lost)
         return Repairable(segment, verdict.kind, reason, required_checksum(verdict, checksum), equal)
+
+    def _former_file_of(self, segment: Segment) -> str:
+        """The reason, if it has one: only the mark of the present file says that the two are one segment."""
+        for source in self._commitlog.others.sources(segment.base_offset):
+            if source.role is Role.MOVED:
+                path = self._commitlog.disk_of(source).path
+                return f"its former file is still on {path}; it goes with its last user, or with that disk"
+        return ""
 
     def room(self) -> int:
         """Number of segments that the disks take below their `force` threshold."""

@@ -17,7 +17,7 @@ _WORDS: Final = {
     Kind.WRITTEN_BROKEN: "was written broken, or has been damaged before it had a checksum",
     Kind.HEADER_OR_PADDING: "has changed since it was sealed, where RocketMQ has no checksum (properties, hosts, "
     "flags, times, or padding); all message bodies are right",
-    Kind.UNREADABLE: "cannot be read completely",
+    Kind.UNREADABLE: "could not be read completely",
     Kind.WRITE_LOST: "lacks what the broker has written, which reads show only as long as it is in memory",
 }
 _REMEDY: Final = (

@@ -23,6 +23,7 @@ import fcntl
 import mmap
 import os
 import threading
+import time
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
@@ -44,6 +45,7 @@ from commitlogfs.store.files.hashing import read_checksum, write_checksum
 from commitlogfs.store.moves.mark import Source, read_mark, source_of, write_mark, write_repair_mark
 from commitlogfs.store.moves.restored import has_mark, mark_restored
 from commitlogfs.store.moves.unreadable import MEDIUM_ERRORS, UnreadableRanges, read_unreadable, write_unreadable
+from commitlogfs.store.scrub.verdict import Verdict, combine, format_verdict, parse_verdict, unreadable_verdict
 
 CHUNK_BYTES: Final = 1 << 20
 _ALIGNMENT: Final = 4096
@@ -88,6 +90,8 @@ class SegmentCopy:
         self._salvages = salvages
         self.unreadable = UnreadableRanges()
         """Positions of what could not be read."""
+        self.verdict: Verdict | None = None
+        """On what this move could not read, once the copy is sealed."""
         self._checksum = checksum
         self.is_rotten = False
         """Whether everything could be read, and differs from the source's checksum."""
@@ -172,11 +176,13 @@ class SegmentCopy:
             elif self._restored is not None and self._restored.damaged is not None:
                 write_mark(self._target, self._restored.damaged)
                 write_repair_mark(self._target, self._restored.damaged)
-            if self._restored is None:  # also what an earlier move could not read
-                known = read_unreadable(self._source)
+            if self._restored is None:
+                if self.unreadable.ranges:
+                    self.verdict = unreadable_verdict(self.unreadable.ranges, round(time.time()))
+                _write_verdict(self._source, self._target, self.verdict)
+                known = read_unreadable(self._source)  # an earlier move could not read that
                 self.unreadable = UnreadableRanges([*known.ranges, *self.unreadable.ranges])
                 write_unreadable(self._target, self.unreadable)
-                _carry_verdict(self._source, self._target)
             if self._is_unknown():
                 mark_restored(self._target)
             mtime_ns = self._sealed.mtime_ns if self._restored is None else self._restored.mtime_ns
@@ -364,11 +370,17 @@ def open_restored(source: int, size: int, restored: Restored) -> SegmentCopy:
         raise
 
 
-def _carry_verdict(source: int, target: int) -> None:
-    """The copy gets the verdict of a scrub on the source. Without room for it there, the daemon still knows it."""
+def _write_verdict(source: int, target: int, found: Verdict | None) -> None:
+    """The copy gets the verdict on the source, and what its move has found. Without room for it there, the daemon
+    still knows it."""
+    recorded = b""
     with contextlib.suppress(OSError):
-        verdict = os.getxattr(source, layout.XATTR_VERDICT)
-        os.setxattr(target, layout.XATTR_VERDICT, verdict)
+        recorded = os.getxattr(source, layout.XATTR_VERDICT)
+    if found is not None:
+        recorded = format_verdict(combine(parse_verdict(recorded), found))
+    with contextlib.suppress(OSError):
+        if recorded:
+            os.setxattr(target, layout.XATTR_VERDICT, recorded)
 
 
 def _sync(fd: int, tolerated: Collection[int]) -> None:

@@ -9,7 +9,7 @@ property or unused byte, and not that it is a copy of this segment. So it also h
     written-broken       equal outside the damaged ranges: the checksum is that of the broken content
     write-lost           not repairable: memory may show more than any copy has
 
-Ranges that a move could not read count as damaged, too.
+Ranges that a move could not read count as damaged, too. A segment that has such ranges gets no checksum.
 """
 
 from collections.abc import Iterable

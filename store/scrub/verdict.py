@@ -17,7 +17,7 @@ compact JSON of at most MOST_BYTES, with positions in the segment.
 import json
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
@@ -42,7 +42,7 @@ class Kind(Enum):
     HEADER_OR_PADDING = "header-or-padding"
     """The content has changed since the segment was sealed, but no byte for which RocketMQ has a checksum."""
     UNREADABLE = "unreadable"
-    """The disk cannot read a part of it."""
+    """A disk could not read a part of it. If it was moved from that disk, it has zeros there."""
     WRITE_LOST = "write-lost"
     """The disk has refused what was written to it (store/disks/lost_writes.py): memory may show what it lacks."""
 
@@ -137,6 +137,11 @@ def decide(evidence: Evidence, now_s: int) -> Verdict | None:
 def whole_verdict(kind: Kind, size: int, now_s: int) -> Verdict:
     """The verdict if it is not known where the damage is."""
     return Verdict(kind, now_s, (Range(0, size),), is_located=False)
+
+
+def unreadable_verdict(ranges: Iterable[tuple[int, int]], now_s: int) -> Verdict:
+    """The verdict if these ranges [begin, end), at least one, could not be read."""
+    return Verdict(Kind.UNREADABLE, now_s, limit_ranges([Range(*one) for one in ranges], MOST_RANGES))
 
 
 def _kind(evidence: Evidence) -> Kind | None:

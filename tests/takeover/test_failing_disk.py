@@ -125,6 +125,29 @@ def test_what_can_be_read_is_saved_and_the_rest_is_known(failing: Failing) -> No
     assert f"{lost[0][0]} to {lost[0][1]}" in finding["message"]
 
 
+def test_what_could_not_be_read_is_filled_from_a_slave(failing: Failing, workdir: Path) -> None:
+    """Also by another daemon than the one that has moved the segment."""
+    pool, slave = failing.pool, workdir / "slave"
+    slave.mkdir()
+    (slave / name(4)).write_bytes(content(4))
+    failing.bad.damage(name(4), 3 * BLOCK, 5 * BLOCK)
+    failing.drain()
+    eventually(lambda: failing.left() == 0, 60)
+    (found,) = [one for one in pool.status()["scrub"]["damaged"] if one["segment"] == name(4)]
+    assert (found["kind"], len(pool.status()["unreadable"])) == ("unreadable", len(found["ranges"]))
+    failing.kept.replace()
+    eventually(lambda: pool.status()["scrub"]["damaged"] == [found], 20)
+    early = pool.cli("restore", pool.name, "--segment", name(4), "--from", slave)
+    assert (early.status, f"its former file is still on {failing.path}" in early.out) == (1, True), early.out
+    failing.give_up()
+    failing.kept.newest_daemon()
+    eventually(lambda: pool.status()["scrub"]["damaged"] == [found], 20)
+    ran = pool.cli("restore", pool.name, "--segment", name(4), "--from", slave)
+    assert (ran.status, "1 segment repaired" in ran.out) == (0, True), ran.out
+    assert pool.path(4).read_bytes() == content(4)
+    assert pool.status()["unreadable"] == pool.status()["scrub"]["damaged"] == []
+
+
 def test_an_ordinary_drain_stops_at_a_bad_block(failing: Failing) -> None:
     failing.bad.damage(name(4), 3 * BLOCK, 4 * BLOCK)
     ran = failing.pool.cli("disk", "drain", "--rate", "100MiB", failing.path, failing.pool.name)
