@@ -83,6 +83,7 @@ class Held:
     fd: int
     index: int
     file: File
+    is_writable: bool
 
 
 @dataclass(eq=False)
@@ -281,7 +282,7 @@ class DiskLifeModel(RuleBasedStateMachine):
         """Through its path, or through the descriptor that a process has kept."""
         index = max(self.visible)
         data = b"written %020d" % next(self.serial)
-        of_newest = [held for held in self.held if held.index == index]
+        of_newest = [held for held in self.held if held.index == index and held.is_writable]
         kept = of_newest[0] if by_held and len(of_newest) == 1 else None
         fd = os.open(self.path(index), os.O_RDWR) if kept is None else kept.fd
         segment = self.log[index]
@@ -337,7 +338,7 @@ class DiskLifeModel(RuleBasedStateMachine):
     def hold(self, number: int, writable: bool) -> None:
         index = list(self.visible)[number % len(self.visible)]
         fd = os.open(self.path(index), os.O_RDWR if writable else os.O_RDONLY)
-        self.held.append(Held(fd, index, self.log[index].file))
+        self.held.append(Held(fd, index, self.log[index].file, writable))
 
     @precondition(lambda self: self.held)
     @rule(number=numbers)
