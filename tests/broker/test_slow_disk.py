@@ -23,6 +23,8 @@ pytestmark = [
 KNOWN_AFTER_S = 60.0
 """The disks' usual times are known."""
 FOUND_WITHIN_S = 60.0
+RATE = 1000
+"""Messages per second: a segment per second, so that each disk has a load in every window of its observation."""
 PLACED_S = 900.0
 """Until what the broker has made on the slow disk is written: it may be 40 KiB/s there."""
 MESSAGES = 10_000
@@ -54,7 +56,7 @@ def test_no_send_waits_for_a_slow_disk(
     pool.init()
     pool.start()
     with stand.broker(newest, {"flushDiskType": flush}):
-        with rocketmq.start_sender(newest, stand.names.address, "Slow", size_bytes=4096, rate=300) as load:
+        with rocketmq.start_sender(newest, stand.names.address, "Slow", size_bytes=4096, rate=RATE) as load:
             time.sleep(KNOWN_AFTER_S)
             assert first(pool)["state"] == "rw"
             ageing.take(seconds)
