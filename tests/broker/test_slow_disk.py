@@ -25,8 +25,10 @@ KNOWN_AFTER_S = 60.0
 FOUND_WITHIN_S = 60.0
 RATE = 1000
 """Messages per second: a segment per second, so that each disk has a load in every window of its observation."""
-PLACED_S = 900.0
-"""Until what the broker has made on the slow disk is written: it may be 40 KiB/s there."""
+THREADS = 32
+"""Many messages wait for one sync: with four threads, a segment on the slow disk takes more than 8 minutes."""
+PLACED_S = 300.0
+"""Until the segments that the broker has made on the slow disk are full."""
 MESSAGES = 10_000
 """About ten segments."""
 SLOWEST_SEND_MS = 200.0
@@ -56,7 +58,9 @@ def test_no_send_waits_for_a_slow_disk(
     pool.init()
     pool.start()
     with stand.broker(newest, {"flushDiskType": flush}):
-        with rocketmq.start_sender(newest, stand.names.address, "Slow", size_bytes=4096, rate=RATE) as load:
+        with rocketmq.start_sender(
+            newest, stand.names.address, "Slow", size_bytes=4096, rate=RATE, threads=THREADS
+        ) as load:
             time.sleep(KNOWN_AFTER_S)
             assert first(pool)["state"] == "rw"
             ageing.take(seconds)
