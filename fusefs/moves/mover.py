@@ -38,7 +38,8 @@ from commitlogfs.store.moves.mark import Source, read_mark, source_of
 from commitlogfs.store.moves.throttle import Throttle, chunk_bytes
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
-from commitlogfs.store.scrub.verdict import Kind, whole_verdict
+from commitlogfs.store.scrub.recorded import with_unreadable
+from commitlogfs.store.scrub.verdict import Kind, unreadable_verdict, whole_verdict
 from commitlogfs.store.segment import BaseOffset, format_segment_name
 
 log = logging.getLogger(__name__)
@@ -346,7 +347,7 @@ class Mover:
             log_event(log, logging.ERROR, "checksum_mismatch", segment=progress.name, disk=path)
             self._record_rotten(progress.name)
             raise RottenSegmentError(f"{progress.name.decode()}: {error}") from error
-        await self._step(partial(copy.seal, None if source == OUTSIDE else source), target)
+        await self._step(partial(copy.seal, None if source == OUTSIDE else source, with_unreadable), target)
         progress.phase, progress.done_bytes = "verifying", 0
         await self._repeat(verify_chunk, rate, require_wanted, devices)
 
@@ -414,8 +415,9 @@ class Mover:
             self._verdicts.record_moved(file, moved)
             if copy.unreadable.ranges:
                 self._salvaged.record(moved, copy.unreadable)
-            if copy.verdict is not None:
-                self._verdicts.record(moved, copy.verdict)
+            if copy.newly_unreadable.ranges:
+                now_s = round(time.time())
+                self._verdicts.record(moved, unreadable_verdict(copy.newly_unreadable.ranges, now_s))
             if copy.is_rotten:
                 log_event(log, logging.ERROR, "rotten_segment_copied", segment=name, disk=source, target=disk.path)
                 self._record_rotten(name)

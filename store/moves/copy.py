@@ -23,8 +23,7 @@ import fcntl
 import mmap
 import os
 import threading
-import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 import xxhash
@@ -45,7 +44,6 @@ from commitlogfs.store.files.hashing import read_checksum, write_checksum
 from commitlogfs.store.moves.mark import Source, read_mark, source_of, write_mark, write_repair_mark
 from commitlogfs.store.moves.restored import has_mark, mark_restored
 from commitlogfs.store.moves.unreadable import MEDIUM_ERRORS, UnreadableRanges, read_unreadable, write_unreadable
-from commitlogfs.store.scrub.verdict import Verdict, combine, format_verdict, parse_verdict, unreadable_verdict
 
 CHUNK_BYTES: Final = 1 << 20
 _ALIGNMENT: Final = 4096
@@ -90,8 +88,8 @@ class SegmentCopy:
         self._salvages = salvages
         self.unreadable = UnreadableRanges()
         """Positions of what could not be read."""
-        self.verdict: Verdict | None = None
-        """On what this move could not read, once the copy is sealed."""
+        self.newly_unreadable = UnreadableRanges()
+        """Those of this move, without what the source lacks since an earlier one. Known once the copy is sealed."""
         self._checksum = checksum
         self.is_rotten = False
         """Whether everything could be read, and differs from the source's checksum."""
@@ -161,9 +159,12 @@ class SegmentCopy:
                     "with --failing"
                 )
 
-    def seal(self, disk: DiskNumber | None) -> None:
-        """Give the copy attributes, mark and checksum, durably. `disk` holds the source; None for a restored
-        segment. Raises OSError, and VerificationError if that is not what was checked."""
+    def seal(
+        self, disk: DiskNumber | None, add_to_verdict: Callable[[bytes, UnreadableRanges], bytes] | None = None
+    ) -> None:
+        """Give the copy attributes, mark, verdict and checksum, durably. `disk` holds the source; None for a
+        restored segment. `add_to_verdict` returns the attribute with the verdict on the source, if it is also known
+        that these ranges cannot be read. Raises OSError, and VerificationError if that is not what was checked."""
         with self._used():
             if self._restored is not None and self._of_source.digest() != self._restored.digest:
                 raise VerificationError("is not what was checked: it has changed since")
@@ -177,9 +178,8 @@ class SegmentCopy:
                 write_mark(self._target, self._restored.damaged)
                 write_repair_mark(self._target, self._restored.damaged)
             if self._restored is None:
-                if self.unreadable.ranges:
-                    self.verdict = unreadable_verdict(self.unreadable.ranges, round(time.time()))
-                _write_verdict(self._source, self._target, self.verdict)
+                self.newly_unreadable = self.unreadable
+                self._write_verdict(add_to_verdict)
                 known = read_unreadable(self._source)  # an earlier move could not read that
                 self.unreadable = UnreadableRanges([*known.ranges, *self.unreadable.ranges])
                 write_unreadable(self._target, self.unreadable)
@@ -191,6 +191,17 @@ class SegmentCopy:
                 write_checksum(self._target, self._checksum or self._of_source.digest())
             os.fsync(self._target)
             _set_direct(self._target, wanted=True)
+
+    def _write_verdict(self, add: Callable[[bytes, UnreadableRanges], bytes] | None) -> None:
+        """The copy gets the verdict on the source. Without room for it there, the daemon still knows it."""
+        verdict = b""
+        with contextlib.suppress(OSError):
+            verdict = os.getxattr(self._source, layout.XATTR_VERDICT)
+        if add is not None and self.newly_unreadable.ranges:
+            verdict = add(verdict, self.newly_unreadable)
+        with contextlib.suppress(OSError):
+            if verdict:
+                os.setxattr(self._target, layout.XATTR_VERDICT, verdict)
 
     @property
     def has_checksum(self) -> bool:
@@ -368,19 +379,6 @@ def open_restored(source: int, size: int, restored: Restored) -> SegmentCopy:
     except BaseException:
         os.close(source)
         raise
-
-
-def _write_verdict(source: int, target: int, found: Verdict | None) -> None:
-    """The copy gets the verdict on the source, and what its move has found. Without room for it there, the daemon
-    still knows it."""
-    recorded = b""
-    with contextlib.suppress(OSError):
-        recorded = os.getxattr(source, layout.XATTR_VERDICT)
-    if found is not None:
-        recorded = format_verdict(combine(parse_verdict(recorded), found))
-    with contextlib.suppress(OSError):
-        if recorded:
-            os.setxattr(target, layout.XATTR_VERDICT, recorded)
 
 
 def _sync(fd: int, tolerated: Collection[int]) -> None:

@@ -3,13 +3,21 @@ not read (store/moves/unreadable.py). All functions block."""
 
 import errno
 import os
+import time
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from commitlogfs.store import layout
 from commitlogfs.store.files import durable, safe_open
 from commitlogfs.store.moves.unreadable import UnreadableRanges, parse_unreadable
-from commitlogfs.store.scrub.verdict import Verdict, format_verdict, parse_verdict, shortest
+from commitlogfs.store.scrub.verdict import (
+    Verdict,
+    combine,
+    format_verdict,
+    parse_verdict,
+    shortest,
+    unreadable_verdict,
+)
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.E2BIG, errno.ERANGE})
 
@@ -35,6 +43,12 @@ def write_verdict(dirfd: int, name: bytes, ino: int, verdict: Verdict) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def with_unreadable(recorded: bytes, unreadable: UnreadableRanges) -> bytes:
+    """The attribute of a verdict, empty without one, when these ranges, at least one, could not be read either."""
+    found = unreadable_verdict(unreadable.ranges, round(time.time()))
+    return format_verdict(combine(parse_verdict(recorded), found))
 
 
 def remove_verdict(dirfd: int, name: bytes, ino: int) -> None:
