@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from commitlogfs.bench.served import CommandFailedError, ServedPool
 from commitlogfs.store import layout
@@ -52,18 +52,17 @@ class MeasuredPool:
         if "refused" in answer:
             raise CommandFailedError(f"{verb}: {answer['refused']}")
 
-    def wait_until(
-        self,
-        condition: Callable[[], bool],
-        what: str,
-        timeout_s: float = TIMEOUT_S,
-        last_error: Callable[[], str] = lambda: "none",
-    ) -> None:
+    def last_error(self) -> str:
+        """The last error of the measured work, as the daemon reports it; empty without one."""
+        return ""
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
         """Raises CommandFailedError if the condition does not come true in time."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + TIMEOUT_S
         while not condition():
             if time.monotonic() > deadline:
-                raise CommandFailedError(f"not within {timeout_s:g} s: {what}; last error: {last_error()}")
+                error = self.last_error() or "none"
+                raise CommandFailedError(f"not within {TIMEOUT_S:g} s: {what}; last error: {error}")
             time.sleep(_POLL_S)
 
     def make_segments(self, indexes: range) -> None:
@@ -101,8 +100,11 @@ def disk_bytes(content_bytes: int) -> int:
     return content_bytes * 100 // Thresholds().clean + _OF_THE_FILESYSTEM
 
 
+P = TypeVar("P", bound=MeasuredPool)
+
+
 @contextmanager
-def measured_pool(work: Path, disks: Sequence[Path], segment_size: int) -> Iterator[MeasuredPool]:
+def measured_pool(work: Path, disks: Sequence[Path], segment_size: int, kind: type[P]) -> Iterator[P]:
     """A new pool on directories of the disks, mounted, and removed afterwards. Raises CommandFailedError."""
     work.mkdir(parents=True)
     directories = [disk / work.name for disk in disks]
@@ -110,7 +112,7 @@ def measured_pool(work: Path, disks: Sequence[Path], segment_size: int) -> Itera
         with ServedPool(work, directories, segment_size=segment_size) as pool:
             pool.run("init", pool.config)
             pool.mount()
-            yield MeasuredPool(pool, directories, segment_size)
+            yield kind(pool, directories, segment_size)
             pool.unmount()
     finally:
         for directory in directories:

@@ -92,9 +92,10 @@ class KeptPages:
 def kept_pages(paths: Sequence[Path], control: Path, work: Callable[[], object]) -> KeptPages:
     """Read all files and a new file `control`, as large as they are together, into the page cache; count before and
     after `work`. Raises OSError, and what `work` raises."""
+    chunk = os.urandom(_STEP_BYTES)
     with control.open("wb") as file:
         for _ in range(sum(path.stat().st_size for path in paths) // _STEP_BYTES):
-            file.write(os.urandom(_STEP_BYTES))
+            file.write(chunk)
         os.fsync(file.fileno())
     _read_in_turn([*paths, control])
     kept = KeptPages(cached_pages_of(paths), 0, cached_pages_of([control]), 0)

@@ -28,10 +28,10 @@ def measure_pace(work: Path, disks: BenchDisks, settings: Settings, tell: Tell, 
     with drained_pool(work / "pace", disks.paths, settings.broker_segment_bytes) as pool:
         tell(f"move-rate: {len(moved)} segments are made")
         pool.fill_source_only()
-        pool.pool.make_segments(moved)
+        pool.make_segments(moved)
         pool.fill_others_only()
-        pool.pool.make_segments(hot)
-        for path in pool.pool.located(moved):
+        pool.make_segments(hot)
+        for path in pool.located(moved):
             drop_from_cache(path)
         tell(f"move-rate: {settings.move_windows} windows of {settings.move_window_s:g} s")
         _measure_windows(pool, settings, figures)
@@ -42,15 +42,15 @@ def measure_pace(work: Path, disks: BenchDisks, settings: Settings, tell: Tell, 
 
 
 def _measure_cache(pool: DrainedPool, control: Path, moved: range, hot: range, figures: MoveFigures) -> None:
-    cold = [path for path in pool.pool.located(moved) if path.is_relative_to(pool.source)]
-    figures.segment_size, figures.moved_segments = pool.pool.segment_size, len(cold)
-    pool.pool.await_checksums(hot)
+    cold = [path for path in pool.located(moved) if path.is_relative_to(pool.source)]
+    figures.segment_size, figures.moved_segments = pool.segment_size, len(cold)
+    pool.await_checksums(hot)
 
     def move_all() -> None:
         pool.drain(_UNLIMITED)
         pool.wait_until(lambda: pool.segments_to_move() == 0 and not pool.is_moving(), "all segments are moved")
 
-    figures.hot = kept_pages(pool.pool.located(hot), control, move_all)
+    figures.hot = kept_pages(pool.located(hot), control, move_all)
     copies = [next(path for disk in pool.others if (path := disk / old.name).exists()) for old in cold]
     figures.copied_pages, figures.copied_pages_cached = pages_of(copies), cached_pages_of(copies)
 

@@ -24,7 +24,7 @@ def measure_sending(
         broker_on(pool.mountpoint, work, settings, distribution) as site,
     ):
         found.about[MOVES.still] = (
-            f"a broker on a mount with passthrough {pool.pool.passthrough()}; one disk is cordoned"
+            f"a broker on a mount with passthrough {pool.passthrough()}; one disk is cordoned"
         )
         found.about[MOVES.control] = "the same again: the noise of this machine"
         found.about[MOVES.working] = "the same broker and mount while that disk drains at the default rate"

@@ -32,7 +32,7 @@ def measure_reading(
 ) -> None:
     """On one disk. Raises CommandFailedError, WrongResultError, OSError."""
     segments = range(read_segments(settings) + NEWEST_KEPT)
-    with measured_pool(work / "reading", disks.paths[:1], settings.broker_segment_bytes) as pool:
+    with measured_pool(work / "reading", disks.paths[:1], settings.broker_segment_bytes, MeasuredPool) as pool:
         tell(f"{READ}: {len(segments)} segments are made")
         pool.make_segments(segments)
         pool.await_checksums(segments)

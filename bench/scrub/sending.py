@@ -25,7 +25,7 @@ def measure_sending(
 ) -> None:
     """Raises RocketmqError, CommandFailedError, OSError; WrongResultError if nothing was read meanwhile."""
     with (
-        measured_pool(work / "sending", disks.paths, settings.broker_segment_bytes) as pool,
+        measured_pool(work / "sending", disks.paths, settings.broker_segment_bytes, MeasuredPool) as pool,
         broker_on(pool.mountpoint, work, settings, distribution) as site,
     ):
         found.about[SCRUBS.still] = f"a broker on a mount with passthrough {pool.passthrough()}"
