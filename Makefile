@@ -16,7 +16,7 @@ demo: setup ## three disks, one mount, a real broker, 20,000 messages (README's 
 	@$(PY) -m commitlogfs.bench.demo
 
 test: setup ## the whole suite (README's second command)
-	@$(PYTEST) $(PARALLEL) -m "not soak" --durations 30 --durations-min 10
+	@$(PYTEST) $(PARALLEL) -m "not soak" --durations 30 --durations-min 10 --force-short-summary
 
 test-fast: setup ## everyday work: no broker, no slow tests: five minutes on two cores
 	@$(PYTEST) $(PARALLEL) -m "not soak and not slow and not broker"

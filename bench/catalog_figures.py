@@ -1,8 +1,8 @@
 """Time to mount and to list a big log, and the daemon's memory.
 
 The segments are sparse files made straight in the disks' directories and adopted, so the mount starts with the
-catalog it would have after a restart. The kernel's caches are not dropped: the files were made a moment ago,
-on the mount as on the bare directories it is compared with.
+catalog it would have after a restart. The first directory lies on a loop disk, so that it can hang. The kernel's
+caches are not dropped: the files were made a moment ago, on the mount as on the bare directories, its peer.
 """
 
 import os
@@ -11,19 +11,23 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from commitlogfs.bench.disks import LoopDisk
 from commitlogfs.bench.figures import Target, median
+from commitlogfs.bench.scrape_figures import SCRAPES, ScrapeFigures, measure_scrapes
 from commitlogfs.bench.served import ServedPool
 from commitlogfs.store.segment import format_segment_name
 
 SEGMENT_SIZE = 1 << 30
 MIB = 1 << 20
 HOT_LISTINGS = 3
+_DISK_BYTES = 1024 * MIB
+"""Size of the first disk, which is frozen for a while: room for the inodes of its segments, which are sparse."""
 _SPARE_DESCRIPTORS = 200
 """Descriptors left for other files when as many segments as allowed are open."""
 
@@ -56,6 +60,7 @@ class CatalogFigures:
     opened_files: int = 0
     opened_files_mib: float = 0.0
     opening_s: float = 0.0
+    scrapes: ScrapeFigures = field(default_factory=ScrapeFigures)
 
     def as_json(self) -> dict[str, Any]:
         listing, native = median(self.hot_s), median(self.native_s)
@@ -77,6 +82,7 @@ class CatalogFigures:
                 "seconds": round(self.opening_s, 3),
                 "rss_mib": self.opened_files_mib,
             },
+            "scrapes": self.scrapes.as_json(),
         }
 
     def targets(self) -> list[Target]:
@@ -85,19 +91,23 @@ class CatalogFigures:
             Target("first listing with stat of a fresh mount", median(self.first_s), 0.5, "s"),
             Target("listing with stat, hot", median(self.hot_s), 0.5, "s"),
             Target("daemon memory after listing", max(self.listed_mib), 100, "MiB"),
+            *self.scrapes.targets(),
         ]
 
 
-def measure_catalog(directory: Path, segments: int, disks: int, rounds: int, tell: Tell) -> CatalogFigures:
+def measure_catalog(
+    directory: Path, segments: int, disks: int, rounds: int, tell: Tell, scrapes: int = SCRAPES
+) -> CatalogFigures:
     """Measure below `directory`, which must not exist and is removed afterwards.
 
-    Raises WrongResultError, CommandFailedError.
+    Raises WrongResultError, CommandFailedError, DisksUnavailableError.
     """
     figures = CatalogFigures(segments, disks, [], [], [], [], [], [], [], [])
     directory.mkdir()
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, directory)
-        directories = [directory / f"disk{number:02d}" for number in range(disks)]
+        disk = stack.enter_context(LoopDisk(directory / "disk", "ext4", _DISK_BYTES))
+        directories = [disk.path / "disk00", *(directory / f"disk{number:02d}" for number in range(1, disks))]
         tell(f"making {segments:,} sparse segments on {disks} directories")
         make_sparse_segments(directories, segments)
         pool = stack.enter_context(ServedPool(directory, directories, segment_size=SEGMENT_SIZE))
@@ -106,6 +116,8 @@ def measure_catalog(directory: Path, segments: int, disks: int, rounds: int, tel
             tell(f"mounting and listing, round {number + 1} of {rounds}")
             _one_round(pool, directories, figures)
             if number == rounds - 1:
+                tell("scraping the exporter")
+                figures.scrapes = measure_scrapes(pool, disk.path, scrapes)
                 tell("opening segments as a broker does")
                 _open_all(pool, figures)
             pool.unmount()

@@ -65,14 +65,14 @@ def busy_rate(samples: Sequence[Sample]) -> float:
 
 
 def sample(count: Callable[[], int], seconds: float) -> list[Sample]:
-    """Samples of a counter for so long."""
-    return sample_while(count, lambda began_s: time.monotonic() < began_s + seconds)
+    """Samples of a counter over so long, or a little longer."""
+    return sample_while(count, lambda samples: samples[-1].at_s < samples[0].at_s + seconds)
 
 
-def sample_while(count: Callable[[], int], goes_on: Callable[[float], bool]) -> list[Sample]:
-    """Samples as long as `goes_on`, which gets the time of the first one."""
+def sample_while(count: Callable[[], int], goes_on: Callable[[Sequence[Sample]], bool]) -> list[Sample]:
+    """Samples as long as `goes_on`, which gets those until now."""
     samples = [Sample(time.monotonic(), count())]
-    while goes_on(samples[0].at_s):
+    while goes_on(samples):
         time.sleep(_SAMPLE_S)
         samples.append(Sample(time.monotonic(), count()))
     return samples

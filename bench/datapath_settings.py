@@ -53,8 +53,10 @@ class Settings:
     move_window_s: float = 10.0
     move_windows: int = 3
     move_changes: int = 4
-    scrub_bytes: int = 1024 * MIB
+    scrub_bytes: int = 2048 * MIB
     """Bytes that a scrub without a limit reads."""
+    scrub_segment_bytes: int = 256 * MIB
+    """Size of its segments: with small ones, opening them counts, which a segment of 1 GiB does not show."""
 
     def as_json(self) -> dict[str, Any]:
         directory = str(self.directory) if self.directory is not None else None
@@ -85,5 +87,6 @@ QUICK: dict[str, Any] = {
     "move_window_s": 1.0,
     "move_changes": 1,
     "scrub_bytes": 64 * MIB,
+    "scrub_segment_bytes": MIB,
 }
 """For tests: every step runs, but the figures are meaningless."""

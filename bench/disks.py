@@ -6,8 +6,11 @@ loop device. Needs root.
 
 import os
 import shutil
+import signal
 import subprocess
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -88,6 +91,34 @@ def why_no_loop_disks() -> str:
             return f"{tool} is not installed"
     found = subprocess.run(["losetup", "-f"], capture_output=True, text=True, check=False)
     return "" if found.returncode == 0 else f"no loop device is free ({found.stderr.strip()})"
+
+
+@contextmanager
+def frozen(path: Path, at_most_s: float) -> Iterator[Callable[[], None]]:
+    """Freeze the filesystem that is mounted there, as a disk that hangs: writes wait in the kernel until it is
+    thawed. The value thaws it early. Never leaves it frozen: a watchman of its own process thaws it even when this
+    process hangs in it, beyond the reach of any signal."""
+    thaw_command = ["fsfreeze", "-u", str(path)]
+    watchman = subprocess.Popen(
+        ["sh", "-c", f'sleep {at_most_s}; exec "$@"', "watchman", *thaw_command], start_new_session=True
+    )
+    try:
+        subprocess.run(["fsfreeze", "-f", str(path)], check=True)
+        is_frozen = True
+
+        def thaw() -> None:
+            nonlocal is_frozen
+            if is_frozen:
+                is_frozen = False
+                subprocess.run(thaw_command, check=True)
+
+        try:
+            yield thaw
+        finally:
+            thaw()
+    finally:
+        os.killpg(watchman.pid, signal.SIGKILL)  # its sleep too
+        watchman.wait()
 
 
 def _run(*command: str) -> None:

@@ -22,6 +22,7 @@ from commitlogfs.bench.catalog_figures import CatalogFigures, WrongResultError, 
 from commitlogfs.bench.create_figures import CreateFigures, measure_creates
 from commitlogfs.bench.disks import DisksUnavailableError
 from commitlogfs.bench.figures import Latencies, Target, environment, median, target_as_json
+from commitlogfs.bench.scrape_figures import SCRAPES
 from commitlogfs.bench.served import CommandFailedError
 from commitlogfs.console.output import make_console
 from commitlogfs.console.units import parse_size
@@ -33,6 +34,9 @@ def main(
     disks: Annotated[int, typer.Option(min=1, help="Number of directories for its segments.")] = 12,
     rounds: Annotated[int, typer.Option(min=1, help="Mounts of the big log.")] = 3,
     creates: Annotated[int, typer.Option(min=1, help="Segments created per disk and load.")] = 200,
+    scrapes: Annotated[
+        int, typer.Option(min=1, help="Scrapes of the exporter, and as many beside a daemon that hangs.")
+    ] = SCRAPES,
     segment_size: Annotated[str, typer.Option(help="Size of the created segments.")] = "1GiB",
     directory: Annotated[
         Path | None, typer.Option(help="Working directory, on ext4 or xfs. Default: $TMPDIR or /var/tmp.")
@@ -50,7 +54,7 @@ def main(
 
     try:
         with sweep.run("bench", tell, directory) as work:
-            big = measure_catalog(work / "catalog", segments, disks, rounds, tell)
+            big = measure_catalog(work / "catalog", segments, disks, rounds, tell, scrapes)
             made = measure_creates(work / "creates", ("ext4", "xfs"), creates, parse_size(segment_size), tell)
     except (WrongResultError, CommandFailedError, DisksUnavailableError, OSError) as error:
         console.print(f"bench-metadata: {error}", style="red", markup=False)

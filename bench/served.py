@@ -53,7 +53,11 @@ class ServedPool:
         self._daemon: subprocess.Popen[bytes] | None = None
         # A short path, because a socket's path has at most 107 bytes.
         self._runtime = sweep.create_base("bench", sweep.SOCKETS_PARENT)
-        self._env = {**os.environ, runtime_directory.OVERRIDE: str(self._runtime), "NO_COLOR": "1"}
+        self.environment: dict[str, str] = {
+            **os.environ,
+            runtime_directory.OVERRIDE: str(self._runtime),
+            "NO_COLOR": "1",
+        }
         lines = [f"mountpoint = {json.dumps(str(self.mountpoint))}", f"segment_size = {segment_size}"]
         lines += [f"{key} = {json.dumps(value)}" for key, value in (settings or {}).items()]
         for disk in disks:
@@ -70,7 +74,7 @@ class ServedPool:
     def run(self, verb: str, *arguments: object) -> str:
         """Run one command on this pool and return what it prints. Raises CommandFailedError."""
         done = subprocess.run(
-            cli_command(verb, *arguments), capture_output=True, text=True, check=False, env=self._env
+            cli_command(verb, *arguments), capture_output=True, text=True, check=False, env=self.environment
         )
         if done.returncode != 0:
             raise CommandFailedError(f"commitlogfs {verb}: {done.stderr.strip() or done.returncode}")
@@ -95,7 +99,7 @@ class ServedPool:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**self._env, "NOTIFY_SOCKET": address.replace("\0", "@")},
+                env={**self.environment, "NOTIFY_SOCKET": address.replace("\0", "@")},
                 start_new_session=True,
             )
             while True:

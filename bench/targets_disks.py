@@ -77,13 +77,15 @@ def directory_disks(directory: Path, count: int) -> Iterator[BenchDisks]:
     yield BenchDisks(paths, f"{count} directories on {_where(directory)}")
 
 
-def drop_caches(*, inodes: bool = False) -> None:
+def drop_caches(*, inodes: bool = False, first: Callable[[], object] = lambda: None) -> None:
     """Drop all clean pages of every filesystem at both levels, and the `inodes` that are not in use.
 
     Root only; it affects the whole machine, so it waits while another process holds a lock on the kernel's file.
+    `first` is called just before, after that wait.
     """
     with DROP_CACHES.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        first()
         file.write("3\n" if inodes else "1\n")
 
 

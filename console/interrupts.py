@@ -5,16 +5,21 @@ and prints the traceback. So a console script loads its command through `run`. A
 process blocks SIGINT for it (`block`), and the new process unblocks it as early as it can (`unblock`).
 """
 
+import atexit
 import contextlib
+import gc
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Final
 
 INTERRUPTED: Final = 130
 """128 + SIGINT, as shells report it."""
+
+_AGAIN_S: Final = 0.05
 
 Main = Callable[[], int]
 
@@ -25,9 +30,14 @@ def run(load: Callable[[], Main]) -> int:
     During the import and after the command, an interrupt ends the process at once: there is nothing to undo. In
     between it raises KeyboardInterrupt.
     """
+    sys.unraisablehook = _repeat_lost
+    atexit.register(ignore)  # the last call of all: afterwards Python would let the signal kill the process
     try:
         _on_interrupt(_leave)
+        gc.disable()  # nothing of what is loaded becomes garbage, and looking for it takes a sixth of the time
         main = load()
+        gc.freeze()
+        gc.enable()
         _on_interrupt(signal.default_int_handler)
         status = main()
         _on_interrupt(_leave)
@@ -66,6 +76,17 @@ def block() -> None:
 def unblock() -> None:
     """Accept interrupts from here on, including one that arrived while they were blocked."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
+
+
+def _repeat_lost(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Python cannot raise an exception while it frees an object, and would print and forget an interrupt. py4j's
+    objects take long enough to be hit: each tells the JVM. So the interrupt comes again when that is over."""
+    if unraisable.exc_type is KeyboardInterrupt:
+        again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT))
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def _on_interrupt(handler: object) -> None:

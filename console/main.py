@@ -12,7 +12,6 @@ from typer.exceptions import TyperException
 from commitlogfs.console.errors import UserError
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.console.plain_text import is_plain_text, use_plain_text
-from commitlogfs.console.version import VERSION
 from commitlogfs.store.printable import printable
 
 _LINE_END: Final = "\n"
@@ -96,6 +95,8 @@ def version_option(name: str) -> Any:
 
     def show_version(given: bool) -> None:
         if given:
+            from commitlogfs.console.version import VERSION  # reads the installed package, which takes time
+
             typer.echo(f"{name} {VERSION}")
             raise typer.Exit
 

@@ -73,6 +73,7 @@ from commitlogfs.fusefs.moves.sources import Sources
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.identity import RootAttributes
 from commitlogfs.store.errors import (
+    DiskError,
     DiskReadOnlyError,
     NotPermittedError,
     SegmentExistsError,
@@ -188,7 +189,9 @@ class CommitLogOperations(pyfuse3.Operations):
             self.sources,
             self.salvaged,
             self.verdicts,
+            self.lost_writes.may_lack_writes,
             invalidate,
+            observer.decisions,
         )
         self.checksums = Checksums(
             commitlog, self.threads, observer, self.mover.is_working_on, self.sources.is_written_to
@@ -206,7 +209,16 @@ class CommitLogOperations(pyfuse3.Operations):
         self.rebalancing = Rebalancing(commitlog, self.drains, self.member_records)
         self.restores = Restores(commitlog, disks, self.mover, self.drains, self.verdicts)
         self.removals = Removals(
-            commitlog, disks, self.changes, self.handles, self.backing, self._to_free, invalidate, self.sources
+            commitlog,
+            disks,
+            self.changes,
+            self.handles,
+            self.backing,
+            self._to_free,
+            invalidate,
+            self.sources,
+            self.member_records.record_removals,
+            observer,
         )
         self.freeing = Freeing(
             commitlog,
@@ -255,6 +267,7 @@ class CommitLogOperations(pyfuse3.Operations):
             self.usage,
             self.background,
             invalidate,
+            observer.decisions,
         )
         self._grown: set[int] = set()
         """Inode numbers of files that writes have, or may have, made longer since their last sync."""
@@ -355,6 +368,7 @@ class CommitLogOperations(pyfuse3.Operations):
         except SegmentNotFoundError:
             if not _resent.get():
                 raise
+            await self.removals.record_found_removed(name)
 
     @handler
     async def rename(
@@ -483,6 +497,9 @@ class CommitLogOperations(pyfuse3.Operations):
             self._grown.discard(fh)
             return
         if self.handles.is_certainly_empty(file):  # nothing to sync yet
+            return
+        if self.lost_writes.may_lack_writes(file):  # one close has reported it, and each fsync does
+            self._grown.discard(fh)
             return
         try:
             async with self.handles.use(fh) as handle:
@@ -645,10 +662,14 @@ class CommitLogOperations(pyfuse3.Operations):
     async def _commit(self, handle: Handle, *, data_only: bool = False) -> None:
         """Raises OSError, also if a former sync of the file has failed."""
         self.lost_writes.require_none(handle.file)
+        disk = self.disk_files[handle.file.disk]
         try:
-            await self.disk_files[handle.file.disk].commit(handle.fd, data_only=data_only)
-        except OSError:
-            self.lost_writes.record_failed_sync(handle.file)
+            await disk.commit(handle.fd, data_only=data_only)
+        except OSError as error:
+            seen = None
+            with contextlib.suppress(DiskError, OSError):
+                seen = await disk.stat_open(handle.fd)
+            self.lost_writes.record_failed_sync(handle.file, error, seen)
             raise
 
     async def _open_existing(self, file: Segment, flags: FlagT) -> Handle:

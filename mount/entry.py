@@ -17,9 +17,9 @@ def mount_helper() -> int:
 
 
 def _load_command_line() -> Main:
-    from commitlogfs.mount.cli import main
+    from commitlogfs.mount.cli import load
 
-    return main
+    return load()
 
 
 def _load_daemon() -> Main:

@@ -9,26 +9,27 @@ from commitlogfs.console import main as console
 from commitlogfs.console import settings
 from commitlogfs.console.errors import UserError
 from commitlogfs.console.exit_status import ExitCode
-from commitlogfs.pipeline.commands import audit, export, rebuild, stats
+from commitlogfs.pipeline.commands import audit, export, rebuild, replay, stats
 from commitlogfs.pipeline.commands.common import spark_reason
+from commitlogfs.pipeline.log.locations import without_credentials
 from commitlogfs.pipeline.source.options import OPTION_NAMES
 from commitlogfs.store.printable import printable
 
 _NAME: Final = "commitlogfs-pipeline"
 _OPTION: Final = re.compile(rf"\b(?:{'|'.join(OPTION_NAMES)})(?= ?=)|\b(?:segmentSize|splitSize)\b")
 """A name of an option of the data source, as messages use it."""
-_EXTRA: Final = {"pyspark", "py4j", "numba", "llvmlite", "numpy", "pyarrow", "matplotlib"}
+_EXTRA: Final = {"pyspark", "py4j", "numba", "llvmlite", "numpy", "pyarrow", "jinja2", "markupsafe"}
 
 app = typer.Typer(
     name=_NAME,
-    help="Spark jobs for a RocketMQ commitlog: rebuild a store, audit it, export and count its messages.",
+    help="Spark jobs for a RocketMQ commitlog: rebuild a store, audit it, export, replay and count its messages.",
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="EXIT STATUS: 0 ok, 1 findings, 2 usage, 3 no log, or Spark does not start, 4 refused.",
 )
-for module in (rebuild, audit, export, stats):
+for module in (rebuild, audit, export, replay, stats):
     module.register(app)
 
 
@@ -63,7 +64,7 @@ def _translate(error: Exception) -> UserError | None:
 
 
 def _failed(message: str, status: ExitCode) -> UserError:
-    error = UserError(printable(_with_command_line_options(message)))
+    error = UserError(printable(_with_command_line_options(without_credentials(message))))
     error.exit_code = status
     return error
 

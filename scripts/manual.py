@@ -16,10 +16,10 @@ from typer.core import TyperGroup
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from commitlogfs.mount.cli import app as filesystem
+from commitlogfs.mount.cli import application
 from commitlogfs.pipeline.cli import app as pipeline
 
-COMMANDS: Final = {"commitlogfs": filesystem, "commitlogfs-pipeline": pipeline}
+COMMANDS: Final = {"commitlogfs": application(), "commitlogfs-pipeline": pipeline}
 _STATUS: Final = "EXIT STATUS:"
 
 

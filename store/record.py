@@ -14,6 +14,7 @@ from commitlogfs.store.record_layout import (
     BODY_AT,
     BORN_HOST_AT,
     BORN_HOST_V6_BIT,
+    IPV6_EXTRA,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
@@ -21,7 +22,11 @@ from commitlogfs.store.record_layout import (
     SIZE_AND_MAGIC_BYTES,
     SMALLEST_RECORD_BYTES,
     STORE_HOST_V6_BIT,
+    STORE_TIMESTAMP_AT,
 )
+
+PEEKED_BYTES = STORE_TIMESTAMP_AT + IPV6_EXTRA + 8
+"""Bytes from a record's beginning that `peek_store_time_ms` needs."""
 
 PROPERTY_CRC_BYTES = 20
 """Length of the record's own checksum, which some brokers add as the last property, `__CRC32#`."""
@@ -169,9 +174,19 @@ class Record:
     def compression(self) -> Compression | None:
         """Compression of the body; None if it is not compressed. Raises ValueError for a number that RocketMQ does
         not define."""
-        if not self.sys_flag & SysFlag.COMPRESSED:
-            return None
-        return Compression(self.sys_flag >> _COMPRESSION_SHIFT & _COMPRESSION_BITS)
+        return compression_of(self.sys_flag)
+
+
+def compression_of(sys_flag: int) -> Compression | None:
+    """Compression of the body of a message with this SYSFLAG. Raises ValueError for a number that RocketMQ does
+    not define (CompressionType#findByValue)."""
+    if not sys_flag & SysFlag.COMPRESSED:
+        return None
+    number = sys_flag >> _COMPRESSION_SHIFT & _COMPRESSION_BITS
+    try:
+        return Compression(number)
+    except ValueError:
+        raise ValueError(f"unknown compression type {number}") from None
 
 
 def body_crc(body: bytes) -> int:
@@ -210,6 +225,24 @@ def peek(data: bytes) -> int:
     if magic not in (MAGIC_V1, MAGIC_V2) or total_size < SMALLEST_RECORD_BYTES:
         raise NotARecordError("no record begins here")
     return total_size
+
+
+def peek_store_time_ms(data: bytes, physical_offset: int) -> int | None:
+    """Store time of the record at log offset `physical_offset`, which begins with `data`; None if there is none.
+
+    Only the header counts: `data` has PEEKED_BYTES, or fewer.
+    """
+    try:
+        peek(data)
+        reader = _Reader(data)
+        *_, own_offset, sys_flag, _ = reader.unpack(_BEFORE_BORN_HOST)
+        if own_offset != physical_offset:
+            return None
+        reader.host(v6=bool(sys_flag & SysFlag.BORN_HOST_V6))
+        store_ms: int = reader.unpack(_LONG)[0]
+    except RecordError:
+        return None
+    return store_ms
 
 
 def decode(data: bytes, physical_offset: int) -> Record:

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("bench", "console", "fusefs", "mount", "pipeline", "pyspark_commitlog", "store")
+PACKAGES = ("bench", "console", "exporter", "fusefs", "mount", "pipeline", "pyspark_commitlog", "store")
 
 ALLOWED = {
     "store": {"store"},
     "console": {"console", "store"},
     "fusefs": {"fusefs", "store"},
     "mount": {"mount", "console", "fusefs", "store"},
+    "exporter": {"exporter", "console", "mount"},
     "pipeline": {"pipeline", "console", "store"},
     "pyspark_commitlog": {"pipeline"},
     "bench": {"bench", "console", "mount", "fusefs", "pipeline", "store"},
@@ -39,16 +40,21 @@ LAYERS = (
     ("fusefs.kernel", "fusefs.disks", "fusefs.integrity", "fusefs.files", "fusefs.moves", "fusefs"),
     (
         "pipeline.arrays",
+        "pipeline.bodies",
         "pipeline.log",
         "pipeline.broker",
         "pipeline.source",
         "pipeline.jobs",
+        "pipeline.replay",
         "pipeline.commands",
         "pipeline",
     ),
     (
-        *("mount.linux", "mount.config", "mount.location", "mount.preflight", "mount.keeper", "mount.status"),
-        *("mount.daemon", "mount.views", "mount.doctor", "mount.restoring", "mount.commands", "mount"),
+        *("mount.linux", "mount.config", "mount.location", "mount.preflight", "mount.keeper"),
+        *("mount.journal", "mount.status"),
+        "mount.metrics",
+        *("mount.daemon", "mount.views", "mount.top", "mount.doctor", "mount.restoring", "mount.debugging"),
+        *("mount.commands", "mount"),
     ),
 )
 """The directories of each package, lowest layer first: each imports from those before it only."""

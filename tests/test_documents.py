@@ -7,11 +7,23 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from commitlogfs.mount.cli import app
+from commitlogfs.mount.cli import application
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-PROJECT = ("bench", "console", "docs", "fusefs", "mount", "pipeline", "scripts", "store", "systemd", "tests")
+PROJECT = (
+    "bench",
+    "console",
+    "docs",
+    "fusefs",
+    "monitoring",
+    "mount",
+    "pipeline",
+    "scripts",
+    "store",
+    "systemd",
+    "tests",
+)
 """Directories whose content the documents name by a path from the root."""
 
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -71,7 +83,7 @@ def test_each_fault_of_the_list_has_a_test() -> None:
 
 def unknown_commands(document: Path) -> Iterator[str]:
     """Commands, in code, whose verb does not exist, or whose group of verbs is given no verb."""
-    top = get_command(app)
+    top = get_command(application())
     for line in _COMMAND.findall(document.read_text()):
         words = line.split()
         if words[0].startswith("-") or words[0].isupper():

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from commitlogfs.bench import rocketmq, sweep
 from commitlogfs.bench.figures import environment, median
-from commitlogfs.bench.pipeline.counting import local_session, measure_query, measure_stats
+from commitlogfs.bench.pipeline.counting import local_session, measure_query, measure_workers
 from commitlogfs.bench.pipeline.decoding import measure_decoding, measure_first_use
 from commitlogfs.bench.pipeline.errors import WrongResultError
 from commitlogfs.bench.pipeline.figures import PipelineFigures
@@ -73,13 +73,13 @@ def _measure(
     query = measure_query(log, cores, work / "spark", rounds)
     spark = local_session(cores, work / "spark", in_workers=True)
     try:
-        tell(f"counting by topic on {cores} cores, by the job, {rounds} rounds")
-        job = measure_stats(spark, log, rounds)
+        tell(f"counting by topic on {cores} cores, in the workers, {rounds} rounds")
+        workers = measure_workers(spark, log, rounds)
         tell(f"rebuilding consume queues and index on {cores} cores, {rounds} rounds")
         rebuilding = measure_rebuilding(spark, log, distribution, work, rounds)
     finally:
         spark.stop()
-    return PipelineFigures(log, cores, first_use, decoding, query, job, rebuilding)
+    return PipelineFigures(log, cores, first_use, decoding, query, workers, rebuilding)
 
 
 def _show(console: Console, figures: PipelineFigures) -> None:

@@ -1,6 +1,6 @@
 package commitlogfs;
 
-/** Entry point of the helper: {@code send}, {@code consume} or {@code mixed}, and OPTIONS; results are JSON on stdout. */
+/** Entry point of the helper: a verb and OPTIONS; results are JSON on stdout. */
 public final class Workload {
     private Workload() {
     }
@@ -28,6 +28,10 @@ public final class Workload {
                 return new Consumer(options).run();
             case "mixed":
                 return new MixedSender(options).run();
+            case "texts":
+                return new TextSender(options).run();
+            case "digests":
+                return new DigestReader(options).run();
             default:
                 usage();
                 return false;
@@ -35,7 +39,7 @@ public final class Workload {
     }
 
     private static void usage() {
-        System.err.println("usage: Workload send|consume|mixed --namesrv ADDRESS ...");
+        System.err.println("usage: Workload send|consume|mixed|texts|digests --namesrv ADDRESS ...");
         System.exit(2);
     }
 }

@@ -24,6 +24,7 @@ from commitlogfs.bench.rocketmq.mqadmin import QueriedMessage, mqadmin, query_by
 from commitlogfs.bench.rocketmq.multipath import MultiPathOracle, PathChoice
 from commitlogfs.bench.rocketmq.nameserver import NameServer
 from commitlogfs.bench.rocketmq.store_writer import Settings, StoreRun, write_stores
+from commitlogfs.bench.rocketmq.texts import COMPRESSIONS, Digest, read_digests, send_texts
 from commitlogfs.bench.rocketmq.workload import (
     AckedMessage,
     BatchSender,
@@ -40,6 +41,7 @@ from commitlogfs.bench.rocketmq.workload import (
 )
 
 __all__ = [
+    "COMPRESSIONS",
     "MULTI_DISPATCH",
     "STORE_VERSIONS",
     "VERSIONS",
@@ -48,6 +50,7 @@ __all__ = [
     "BatchSender",
     "Broker",
     "ConsumeResult",
+    "Digest",
     "Distribution",
     "FirstMessage",
     "MixedResult",
@@ -72,9 +75,11 @@ __all__ = [
     "query_by_id",
     "query_by_key",
     "read_acked",
+    "read_digests",
     "read_received",
     "send",
     "send_mixed",
+    "send_texts",
     "start_sender",
     "write_stores",
 ]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from commitlogfs.bench.rocketmq.artifacts import Distribution
 from commitlogfs.bench.rocketmq.nameserver import NameServer
-from commitlogfs.bench.rocketmq.ports import free_port
+from commitlogfs.bench.rocketmq.ports import ReservedPort
 from commitlogfs.bench.rocketmq.process import JavaServer
 from commitlogfs.bench.rocketmq.remoting import GET_ALL_TOPIC_CONFIG, GET_BROKER_RUNTIME_INFO, request
 
@@ -72,7 +72,8 @@ class Broker(JavaServer):
         )
         self.name_server = name_server
         # listenPort - 2 serves fast requests; 4.9 insists on listenPort + 1 for replication.
-        self.port = free_port((-2, 0, 1))
+        self._reserved = ReservedPort((-2, 0, 1))
+        self.port = self._reserved.number
         self.config: dict[str, ConfigValue] = {
             **_TEST_DEFAULTS,
             "brokerName": name,

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import TracebackType
 
 from commitlogfs.bench.rocketmq.artifacts import Distribution
-from commitlogfs.bench.rocketmq.ports import free_port
+from commitlogfs.bench.rocketmq.ports import ReservedPort
 from commitlogfs.bench.rocketmq.process import JavaServer
 from commitlogfs.bench.rocketmq.remoting import GET_BROKER_CLUSTER_INFO, request
 
@@ -23,7 +23,8 @@ class NameServer(JavaServer):
         log_level: str = "WARN",
     ) -> None:
         super().__init__(distribution, work_dir, name, jvm=jvm, log_level=log_level)
-        self.port = free_port()
+        self._reserved = ReservedPort()
+        self.port = self._reserved.number
 
     @property
     def address(self) -> str:

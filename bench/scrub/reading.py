@@ -32,7 +32,7 @@ def measure_reading(
 ) -> None:
     """On one disk. Raises CommandFailedError, WrongResultError, OSError."""
     segments = range(read_segments(settings) + NEWEST_KEPT)
-    with measured_pool(work / "reading", disks.paths[:1], settings.broker_segment_bytes, MeasuredPool) as pool:
+    with measured_pool(work / "reading", disks.paths[:1], settings.scrub_segment_bytes, MeasuredPool) as pool:
         tell(f"{READ}: {len(segments)} segments are made")
         pool.make_segments(segments)
         pool.await_checksums(segments)
@@ -71,8 +71,8 @@ def _scrub(pool: MeasuredPool, count: int) -> float:
     scrub, expected, before = PoolScrub(pool), count * pool.segment_size, pool.read_bytes()
     scrub.start(UNLIMITED)
 
-    def goes_on(began_s: float) -> bool:
-        return pool.read_bytes() - before < expected and time.monotonic() < began_s + TIMEOUT_S
+    def goes_on(samples: Sequence[Sample]) -> bool:
+        return samples[-1].done - before < expected and time.monotonic() < samples[0].at_s + TIMEOUT_S
 
     samples = [Sample(time.monotonic(), before), *sample_while(pool.read_bytes, goes_on)]
     pool.wait_until(lambda: not scrub.is_running(), "the scrub ends")

@@ -17,7 +17,8 @@ from commitlogfs.bench.scrub.pool_scrub import PoolScrub
 from commitlogfs.bench.targets_disks import BenchDisks
 
 SCRUBS: Final = Work("scrub", "no scrub", "scrubbing")
-_POLL_S: Final = 0.05
+_POLL_S: Final = 1.0
+"""Each question has the daemon measure its disks, which disturbs a broker as well."""
 
 
 def measure_sending(

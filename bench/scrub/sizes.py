@@ -8,11 +8,11 @@ from commitlogfs.store.pool.catalog import NEWEST_KEPT
 
 def read_segments(settings: Settings) -> int:
     """Number of segments that a free-running scrub reads."""
-    return settings.scrub_bytes // settings.broker_segment_bytes
+    return settings.scrub_bytes // settings.scrub_segment_bytes
 
 
 def needed_by_scrub(settings: Settings) -> int:
     """Required size of one disk, so that none is above `clean` at the end."""
-    reading = (read_segments(settings) + NEWEST_KEPT) * settings.broker_segment_bytes
+    reading = (read_segments(settings) + NEWEST_KEPT) * settings.scrub_segment_bytes
     sending = (cold_log_bytes(settings) + compared_log_bytes(settings)) // settings.disks
     return disk_bytes(max(reading, sending) + MADE_AHEAD * settings.broker_segment_bytes)

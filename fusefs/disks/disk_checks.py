@@ -21,9 +21,9 @@ from commitlogfs.store.disks.disk import Disk, DiskState, translate
 from commitlogfs.store.disks.membership import DrainMode
 from commitlogfs.store.errors import DiskError, DiskFullError
 from commitlogfs.store.events import log_event
-from commitlogfs.store.files.load import EndedRequests, ended_requests
 from commitlogfs.store.pool.catalog import NEWEST_KEPT
 from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.slowness.load import EndedRequests, ended_requests
 
 log = logging.getLogger(__name__)
 

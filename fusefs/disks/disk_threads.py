@@ -1,9 +1,14 @@
-"""Blocking calls in worker threads, limited for each disk, so that one hung disk cannot stop the others."""
+"""Blocking calls in worker threads, limited for each disk, so that one hung disk cannot stop the others.
 
+The kernel knows each thread by its disk, so that a daemon can tell which disks hold the threads of one that was
+killed (mount/daemon/former_daemons.py).
+"""
+
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import trio
 
@@ -12,6 +17,17 @@ from commitlogfs.store.disks.membership import DiskNumber
 T = TypeVar("T")
 
 THREADS_PER_DISK = 16
+_THREAD_NAME: Final = re.compile(r"disk-(\d+)")
+
+
+def disk_of_thread(name: str) -> DiskNumber | None:
+    """The disk on which a thread with this name works; None if it does not work on a disk."""
+    match = _THREAD_NAME.fullmatch(name)
+    return None if match is None else DiskNumber(int(match[1]))
+
+
+def _thread_name(disk: DiskNumber) -> str:
+    return f"disk-{disk}"
 
 
 class DiskThreads:
@@ -24,7 +40,8 @@ class DiskThreads:
 
     async def run(self, disk: DiskNumber, function: Callable[[], T]) -> T:
         """Result of `function`, however long it takes."""
-        return await trio.to_thread.run_sync(self._timed(disk, function), limiter=self._limiters[disk])
+        work = self._timed(disk, function)
+        return await trio.to_thread.run_sync(work, limiter=self._limiters[disk], thread_name=_thread_name(disk))
 
     async def run_within(
         self,
@@ -41,7 +58,10 @@ class DiskThreads:
         try:
             with trio.move_on_after(deadline_s):
                 return await trio.to_thread.run_sync(
-                    self._timed(disk, outcome.work), limiter=self._limiters[disk], abandon_on_cancel=True
+                    self._timed(disk, outcome.work),
+                    limiter=self._limiters[disk],
+                    abandon_on_cancel=True,
+                    thread_name=_thread_name(disk),
                 )
         except trio.Cancelled:
             if not outcome.abandon():

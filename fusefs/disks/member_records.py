@@ -70,6 +70,18 @@ class MemberRecords:
             if self._is_recordable(membership):
                 await self.change(membership, 0.0)
 
+    async def record_removals(self) -> None:
+        """Called after a removal, before that is answered: if a disk is away that may have segments which are not
+        part of the log any more, returns when a disk has recorded so, or after RECORD_PATIENCE_S."""
+        if not self._commitlog.missing:
+            return
+        with trio.move_on_after(RECORD_PATIENCE_S):
+            async with self.changing:
+                await self._record_log()
+            generation = self._commitlog.membership.generation
+            while generation not in self._commitlog.recorded.values() and self._writable_lagging():
+                await self._changed.wait()
+
     async def run(self) -> None:
         """Until cancelled. Each disk has its own task, so one that hangs delays only itself."""
         async with trio.open_nursery() as nursery:
@@ -81,15 +93,18 @@ class MemberRecords:
         """Record what the log itself changes: lost segments that are there again, and what was removed while a disk
         is away."""
         while True:
-            pause_s = LOG_INTERVAL_S
             async with self.changing:
-                membership = self._commitlog.follow_log()
-                if membership is not self._commitlog.membership:
-                    if self._is_recordable(membership):
-                        await self.change(membership, 0.0)
-                    else:
-                        pause_s = RETRY_S
-            await trio.sleep(pause_s)
+                is_recorded = await self._record_log()
+            await trio.sleep(LOG_INTERVAL_S if is_recorded else RETRY_S)
+
+    async def _record_log(self) -> bool:
+        """Let the disks record what the log has changed; False if the list of members has no room for that."""
+        membership = self._commitlog.follow_log()
+        if membership is not self._commitlog.membership:
+            if not self._is_recordable(membership):
+                return False
+            await self.change(membership, 0.0)
+        return True
 
     def _is_recordable(self, membership: Membership) -> bool:
         try:

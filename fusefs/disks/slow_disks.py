@@ -15,8 +15,14 @@ from commitlogfs.store.disks import health
 from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.events import log_event
-from commitlogfs.store.files.load import DeviceCounters, WholeDevice, device_counters, whole_device
 from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.slowness.load import (
+    DeviceCounters,
+    WholeDevice,
+    device_counters,
+    rates_between,
+    whole_device,
+)
 from commitlogfs.store.slowness.pace import Paces, paces_between
 from commitlogfs.store.slowness.policy import WINDOW_S, WINDOWS, Comparison, Device, SlownessPolicy
 
@@ -109,7 +115,10 @@ class SlowDisks:
         self._windows += 1
         now_s = time.monotonic()
         for number in devices:
+            is_known = number in before and number in now
+            rates = rates_between(before[number], now[number], seconds) if is_known else None
             for disk in self._on(number):
+                disk.device_rates = rates
                 disk.operation_times = observation.compared.get(number, ())
                 if number in observation.slow:
                     self._record_slow(disk, observation.slow[number], now_s)

@@ -13,6 +13,7 @@ from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.files.handles import Handle, Handles
 from commitlogfs.fusefs.files.name_changes import NameChanges
 from commitlogfs.fusefs.kernel import inodes
+from commitlogfs.fusefs.kernel.decisions import Placement
 from commitlogfs.fusefs.kernel.observer import Observer
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import (
@@ -24,8 +25,10 @@ from commitlogfs.store.errors import (
 )
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.allocate import Owner, Published
+from commitlogfs.store.pool.admission import FALLBACK
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog, CreatePlan
+from commitlogfs.store.segment import format_segment_name
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +68,7 @@ class Creation:
         self._background = background
         self._observer = observer
         self._reclaim = reclaim
+        self._last_refusal: NoDiskAvailableError | None = None
 
     async def create(self, name: bytes, owner: Owner) -> Handle:
         """Make a segment or temporary and open it.
@@ -73,23 +77,31 @@ class Creation:
         """
         started = time.perf_counter()
         deadline = trio.current_time() + CREATE_DEADLINE_S  # waiting for another change counts, too
-        result = "failed"
+        result, disk = "failed", ""
         try:
             async with self._changes.lock:
                 handle = await self._create(name, owner, deadline - LINK_DEADLINE_S)
-            result = "ok"
+            result, disk = "ok", self._disks[handle.file.disk].path
         except SegmentExistsError:
             result = "exists"
             raise
-        except NoDiskAvailableError:
+        except NoDiskAvailableError as error:
             result = "no-space"
+            self._record_refusal(name, error)
             raise
         finally:
             elapsed = time.perf_counter() - started
-            self._observer.segment_created(result, elapsed)
+            self._observer.segment_created(result, elapsed, disk)
         if elapsed > SLOW_CREATE_S:
             log_event(log, logging.INFO, "slow_create", segment=name, seconds=elapsed)
         return handle
+
+    def _record_refusal(self, name: bytes, error: NoDiskAvailableError) -> None:
+        """Once for all creates that get the answer of a moment ago."""
+        if error is not self._last_refusal:
+            self._last_refusal = error
+            standings = self._commitlog.admission.standings(time.monotonic())
+            self._observer.decisions.refused(name, str(error), standings)
 
     async def _create(self, name: bytes, owner: Owner, link_deadline: float) -> Handle:
         """`link_deadline` is the latest time to begin a link."""
@@ -121,6 +133,7 @@ class Creation:
         await self._commit_predecessor(plan, link_deadline)
         for reason in plan.skip_reasons:
             self._observer.placement_skipped(reason)
+        failures: list[str] = []
         for number in plan.order:
             patience_s = min(RESERVE_DEADLINE_S, link_deadline - trio.current_time())
             if patience_s <= 0:
@@ -128,12 +141,29 @@ class Creation:
                     f"{name.decode()}: no disk made the segment in time; see `dmesg`", no_space=False, failing=True
                 )
             try:
-                return await self._create_on(self._disks[number], plan, owner, patience_s)
+                handle = await self._create_on(self._disks[number], plan, owner, patience_s)
             except DiskError as error:
                 self._commitlog.record_disk_error(number, error, time.monotonic())
                 self._observer.placement_skipped(type(error).__name__)
                 log_event(log, logging.WARNING, "create_moved_on", segment=name, reason=str(error))
+                failures.append(str(error))
+            else:
+                self._record_placement(plan, handle, failures)
+                return handle
         raise self._commitlog.admission.no_disk_left(time.monotonic())
+
+    def _record_placement(self, plan: CreatePlan, handle: Handle, failures: list[str]) -> None:
+        predecessor = self._commitlog.catalog.predecessor(plan.base_offset)
+        placement = Placement(
+            format_segment_name(plan.base_offset),  # also for a copy in progress, which becomes that segment
+            self._disks[handle.file.disk].path,
+            plan.policy,
+            "" if predecessor is None else self._disks[predecessor.disk].path,
+            FALLBACK in plan.skip_reasons,
+            plan.standings,
+            tuple(failures),
+        )
+        self._observer.decisions.placed(placement)
 
     async def _create_on(self, disk: DiskFiles, plan: CreatePlan, owner: Owner, patience_s: float) -> Handle:
         fd, attributes = await disk.reserve(self._commitlog.segment_size, owner, patience_s)

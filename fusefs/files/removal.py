@@ -5,7 +5,8 @@ A file that is in use is retired instead of unlinked, so that its users can read
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from commitlogfs.fusefs.disks.reminders import Reminders
@@ -14,6 +15,7 @@ from commitlogfs.fusefs.files.handles import Handles
 from commitlogfs.fusefs.files.name_changes import NameChanges
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.backing import Backing
+from commitlogfs.fusefs.kernel.observer import Observer
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError
 from commitlogfs.store.events import log_event
@@ -52,9 +54,11 @@ class Removals:
         to_free: Reminders,
         invalidate_entry: Callable[[bytes, int], None],
         moved: MovedSegments,
+        record_removals: Callable[[], Awaitable[None]],
+        observer: Observer,
     ) -> None:
         """`to_free` is reminded of files that left the log while open. `invalidate_entry` makes the kernel drop a
-        name and its inode; it does not block."""
+        name and its inode; it does not block. `record_removals`: as of MemberRecords."""
         self._commitlog = commitlog
         self._disks = disks
         self._changes = changes
@@ -63,6 +67,8 @@ class Removals:
         self._to_free = to_free
         self._invalidate_entry = invalidate_entry
         self._moved = moved
+        self._record_removals = record_removals
+        self._observer = observer
 
     async def unlink(self, name: bytes) -> None:
         """Remove a segment or temporary for a caller of the mount. Raises SegmentNotFoundError, and as
@@ -72,6 +78,11 @@ class Removals:
             for left_over in await self._find_left_over(removal):
                 await self.carry_out(left_over)
             await self.carry_out(removal)
+
+    async def record_found_removed(self, name: bytes) -> None:
+        """The caller of the mount has asked a former daemon for this removal, which was done."""
+        self._commitlog.record_found_removed(name)
+        await self._record_removals()
 
     async def _find_left_over(self, removal: Removal) -> list[Removal]:
         """Removals of the segments before this one, if all of them were restored and never opened for writing: the
@@ -118,10 +129,13 @@ class Removals:
                 self._invalidate_entry(name, inode)
 
         await self._changes.finish(disk, "unlink", (name,), work, REMOVE_DEADLINE_S, leave_the_log)
+        await self._record_removals()
 
     async def _remove(self, removal: Removal, disk: DiskFiles) -> None:
         """Remove a file from its disk, however long it takes."""
         file, name = removal.file, removal.file.name
+        is_segment = file.role is Role.SEGMENT  # not any more, once it is retired
+        started = time.perf_counter()
         try:
             async with self._handles.first_opens_held(file):
                 if await self._handles.is_in_use(file):
@@ -132,7 +146,12 @@ class Removals:
         except Exception as error:
             self._commitlog.record_stayed(removal)
             log_event(log, logging.WARNING, "remove_failed", segment=name, disk=disk.path, reason=str(error))
+            if file.role is Role.SEGMENT:
+                self._observer.decisions.removal_failed(name, disk.path, str(error))
             raise
+        if is_segment:
+            self._observer.segment_removed(disk.path, time.perf_counter() - started)
+            self._observer.decisions.removed(name, disk.path, removal.reason, removal.why)
         self._changes.record(disk.number)
         await self._moved.complete_removal(removal)
         level = logging.WARNING if removal.is_forced else logging.INFO

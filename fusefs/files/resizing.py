@@ -13,6 +13,7 @@ from commitlogfs.fusefs.files.handles import Handles
 from commitlogfs.fusefs.files.name_changes import NameChanges
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.backing import Backing
+from commitlogfs.fusefs.kernel.decisions import SILENT, Decisions
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError, DiskFailedError, DiskReadOnlyError
 from commitlogfs.store.events import log_event
@@ -42,6 +43,7 @@ class Resizing:
         usage: UsageMonitor,
         background: BackgroundSync,
         invalidate_entry: Callable[[bytes, int], None],
+        decisions: Decisions = SILENT,
     ) -> None:
         """`invalidate_entry`: as for `Removals`."""
         self._commitlog = commitlog
@@ -53,6 +55,7 @@ class Resizing:
         self._usage = usage
         self._background = background
         self._invalidate_entry = invalidate_entry
+        self._decisions = decisions
 
     async def resize(self, file: Segment, wanted: Changes) -> None:
         """Change a file's size, and what else is `wanted`; the size is committed in the background.
@@ -105,6 +108,7 @@ class Resizing:
             self._commitlog.record_given_up(file)
             self._changes.record(None)
         log_event(log, logging.WARNING, "given_up", segment=name, disk=disk.path, reason=str(error))
+        self._decisions.given_up(name, disk.path, str(error))
         self._invalidate_entry(name, inode)
         return True
 

@@ -3,8 +3,10 @@ that disk.
 
 Only the newest segments are written, so only they are watched, as long as a process has them open, and for a
 minute after they were the newest. Each has a descriptor of its own, because the kernel reports a failure once for
-each, and a broker's msync may come first. For the same reason a sync that follows a failed one would succeed,
-although the disk still lacks the writes: it fails, too.
+each, and a broker's msync may come first.
+
+A failed sync of any file that passes through the daemon tells the same. After it, the next one would succeed,
+although the disk still lacks the writes: it fails, too, until the verdict is cleared.
 """
 
 import contextlib
@@ -29,6 +31,7 @@ from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.disks.membership import Cordon
 from commitlogfs.store.errors import DiskFailedError, SegmentNotFoundError
 from commitlogfs.store.events import log_event
+from commitlogfs.store.files.attributes import PackedAttributes, unpack
 from commitlogfs.store.pool.catalog import NEWEST_KEPT, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.scrub.verdict import MOST_RANGES, Kind, Range, Verdict, limit_ranges, whole_verdict
@@ -63,6 +66,13 @@ class _Watch:
     examine_at_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _FailedSync:
+    segment: Segment
+    has_lost: bool
+    """Whether the failure alone tells that the disk lacks writes."""
+
+
 class LostWrites:
     def __init__(
         self,
@@ -80,21 +90,53 @@ class LostWrites:
         self._watches: dict[tuple[int, int], _Watch] = {}
         """By disk number and inode."""
         self._failed_syncs: list[Segment] = []
+        """Segments, and copies, which can have no verdict."""
+        self._to_examine: list[_FailedSync] = []
+        self._failed = {number: trio.Event() for number in commitlog.disks}
+        """By disk; set when a sync has failed."""
 
-    def record_failed_sync(self, file: Segment) -> None:
-        """A process has asked for a sync of a file, and it has failed."""
-        if not self._has_failed_sync(file):
-            known = [known for known in self._failed_syncs if self._is_there(known)]
-            self._failed_syncs = [*known, file]
+    def record_failed_sync(self, file: Segment, error: OSError, seen: PackedAttributes | None) -> None:
+        """A process has asked for a sync of a file, and it has failed. `seen` are its attributes by now; None if
+        they could not be read."""
+        if self._has_failed_sync(file) or self._was_clean(file, seen):
+            return
+        known = [known for known in self._failed_syncs if self._is_there(known)]
+        self._failed_syncs = [*known, file]
+        if self._is_segment(file):
+            # A filesystem that has turned read-only refuses also a sync that has nothing to write.
+            has_lost = error.errno != errno.EROFS
+            if has_lost:  # recorded at once: the daemon may be killed before the file is examined
+                self._verdicts.record(file, whole_verdict(Kind.WRITE_LOST, file.size, round(time.time())))
+            self._to_examine.append(_FailedSync(file, has_lost=has_lost))
+            self._failed[file.disk].set()
 
     def require_none(self, file: Segment) -> None:
         """Raises OSError (EIO) if the disk lacks writes to a file, as far as is known, until its verdict is
         cleared."""
-        if self._has_failed_sync(file) or self._verdicts.kind_of(file) is Kind.WRITE_LOST:
+        if self.may_lack_writes(file):
             raise OSError(errno.EIO, "the disk lacks former writes to the file")
+
+    def may_lack_writes(self, file: Segment) -> bool:
+        """Whether a write to a file has failed: memory may have more than its disk."""
+        watch = self._watches.get((file.disk, file.ino))
+        if watch is not None and watch.has_failed:  # not examined yet
+            return True
+        return self._has_failed_sync(file) or self._verdicts.kind_of(file) is Kind.WRITE_LOST
+
+    def _was_clean(self, file: Segment, seen: PackedAttributes | None) -> bool:
+        """Whether nothing was written to a segment since it got its checksum, before which it was synced. A
+        filesystem that has shut down refuses every sync."""
+        if seen is None or not self._is_segment(file) or not self._commitlog.catalog.is_settled(file):
+            return False
+        if file.base_offset in self._commitlog.catalog.without_checksum(file.disk):
+            return False
+        return unpack(seen).mtime_ns == unpack(file.attributes).mtime_ns
 
     def _has_failed_sync(self, file: Segment) -> bool:
         return any(known is file for known in self._failed_syncs)
+
+    def _is_segment(self, file: Segment) -> bool:
+        return self._commitlog.catalog.by_ino(file.disk, file.ino) is file
 
     def _is_there(self, file: Segment) -> bool:
         with contextlib.suppress(SegmentNotFoundError):
@@ -132,36 +174,56 @@ class LostWrites:
     async def settle(self, segment: Segment) -> None:
         """The verdict on a segment was cleared: its disk's cordon does not recall it any more, and its syncs can
         succeed again."""
-        self._failed_syncs = [known for known in self._failed_syncs if known is not segment]
+        self._forget_failed_sync(segment)
         disk, reason = self._commitlog.disk_of(segment), _reason_for(segment)
         await self._member_records.change_reason(disk, reason, f"had {reason}")
 
+    def _forget_failed_sync(self, file: Segment) -> None:
+        self._failed_syncs = [known for known in self._failed_syncs if known is not file]
+
     async def _run_for(self, disk: Disk, is_open: Callable[[Segment], bool]) -> None:
         while True:
-            await trio.sleep(INTERVAL_S)
+            with trio.move_on_after(INTERVAL_S):
+                await self._failed[disk.number].wait()
+            if self._failed[disk.number].is_set():
+                self._failed[disk.number] = trio.Event()
+                for failed in tuple(self._to_examine):
+                    if failed.segment.disk == disk.number and failed.has_lost:
+                        await self._cordon(disk, failed.segment)
             if disk.is_unresponsive:  # a thread would hold the daemon as long as the disk
                 continue
-            try:
-                await self._step(disk, is_open)
-            except OSError as error:
-                log_event(log, logging.WARNING, "writes_not_watched", disk=disk.path, reason=str(error))
+            for step in (partial(self._step, disk, is_open), partial(self._examine_failed_syncs, disk)):
+                try:
+                    await step()
+                except OSError as error:
+                    log_event(log, logging.WARNING, "writes_not_watched", disk=disk.path, reason=str(error))
 
     async def _step(self, disk: Disk, is_open: Callable[[Segment], bool]) -> None:
-        catalog = self._commitlog.catalog
-        newest = [segment for segment in catalog.newest(NEWEST_KEPT) if segment.disk == disk.number]
+        newest = [segment for segment in self._commitlog.catalog.newest(NEWEST_KEPT) if segment.disk == disk.number]
         for watch in [watch for watch in self._watches.values() if watch.segment.disk == disk.number]:
-            segment = watch.segment
             if not watch.is_released:  # meanwhile the file may have been closed or removed
                 await self._check(disk, watch)
-            watch.left_s += 0.0 if segment in newest else INTERVAL_S
-            is_there = catalog.by_ino(segment.disk, segment.ino) is segment
-            if not is_there or not is_open(segment) or watch.left_s > WRITTEN_AFTER_S:
-                await self.release(segment)
+            watch.left_s += 0.0 if watch.segment in newest else INTERVAL_S
+            await self._release_if_done(disk, watch, is_open)
         for segment in newest:
             key = (segment.disk, segment.ino)
             if key not in self._watches and is_open(segment):
                 fd = await self._call(disk, partial(lost_writes.open_watch, disk.dirfd, segment.name, segment.ino))
                 self._watches[key] = _Watch(segment, fd)
+
+    async def _release_if_done(self, disk: Disk, watch: _Watch, is_open: Callable[[Segment], bool]) -> None:
+        is_segment = self._is_segment(watch.segment)
+        if is_segment and is_open(watch.segment) and watch.left_s <= WRITTEN_AFTER_S:
+            return
+        if is_segment and watch.has_failed and not watch.is_released:
+            await self._examine(disk, watch)
+        await self.release(watch.segment)
+
+    async def _examine_failed_syncs(self, disk: Disk) -> None:
+        for failed in tuple(self._to_examine):
+            if failed.segment.disk == disk.number and failed in self._to_examine:
+                await self._examine_failed_sync(disk, failed)
+                self._settle_examined(failed.segment)
 
     async def _check(self, disk: Disk, watch: _Watch) -> None:
         try:
@@ -174,31 +236,62 @@ class LostWrites:
             health.record_error(disk, DiskFailedError(disk.path, f"a write has failed ({reason})"), now_s)
             watch.has_failed = True
         if watch.has_failed and time.monotonic() >= watch.examine_at_s and not watch.is_released:
-            watch.has_failed, watch.examine_at_s = False, time.monotonic() + EXAMINED_AGAIN_S
             await self._examine(disk, watch)
 
     async def _examine(self, disk: Disk, watch: _Watch) -> None:
         """Find out what the disk lacks after a write has failed."""
-        segment, base = watch.segment, watch.segment.base_offset
+        watch.examine_at_s = time.monotonic() + EXAMINED_AGAIN_S
         try:
             found = await self._use(disk, watch, partial(lost_writes.find_lost, watch.fd))
         except OSError:
-            found = ()
+            await self._record_lost(disk, watch.segment, ())
         else:
-            if not found:  # the page was removed with its file, or written again meanwhile
-                return
+            if found:  # otherwise the page was removed with its file, or written again meanwhile
+                await self._record_lost(disk, watch.segment, found)
+        watch.has_failed = False
+
+    async def _examine_failed_sync(self, disk: Disk, failed: _FailedSync) -> None:
+        segment, found = failed.segment, tuple[tuple[int, int], ...]()
+        if not self._is_segment(segment) or not self._has_failed_sync(segment):
+            return
+        has_lost = failed.has_lost
+        try:
+            found = await self._call(disk, partial(lost_writes.find_lost_in, disk.dirfd, segment.name, segment.ino))
+        except FileNotFoundError:
+            return
+        except OSError:
+            has_lost = True
+        if found or has_lost:
+            await self._record_lost(disk, segment, found)
+        else:
+            self._forget_failed_sync(segment)
+
+    async def _record_lost(self, disk: Disk, segment: Segment, found: tuple[tuple[int, int], ...]) -> None:
+        """`found`: where, as ranges [begin, end); empty if that is not known."""
+        base, now_s = segment.base_offset, round(time.time())
         ranges = limit_ranges([Range(*one) for one in found], MOST_RANGES)
-        now_s = round(time.time())
         if ranges:
             verdict = Verdict(Kind.WRITE_LOST, now_s, ranges)
         else:
             verdict = whole_verdict(Kind.WRITE_LOST, segment.size, now_s)
-        if not self._verdicts.record(segment, verdict):
+        says_more = self._verdicts.record(segment, verdict)
+        is_announced = not self._settle_examined(segment)
+        if is_announced and not says_more:
             return
         self._commitlog.counters.lost_writes += 1
         shown = ",".join(f"{base + begin}-{base + end}" for begin, end in ranges) or "unknown"
         log_event(log, logging.ERROR, "write_lost", segment=segment.name, disk=disk.path, offsets=shown)
-        cordon = Cordon(now_s, _reason_for(segment))
+        await self._cordon(disk, segment)
+
+    def _settle_examined(self, segment: Segment) -> bool:
+        """Whether a failed sync of the segment was still to be examined."""
+        remaining = [failed for failed in self._to_examine if failed.segment is not segment]
+        was_waiting = len(remaining) < len(self._to_examine)
+        self._to_examine = remaining
+        return was_waiting
+
+    async def _cordon(self, disk: Disk, segment: Segment) -> None:
+        cordon = Cordon(round(time.time()), _reason_for(segment))
         if await self._member_records.cordon(disk, cordon):
             log_event(log, logging.WARNING, "cordoned", disk=disk.path, reason=cordon.reason)
 

@@ -9,8 +9,8 @@ from typing import Final, TypeVar
 import trio
 
 from commitlogfs.store.disks.disk import Disk
-from commitlogfs.store.files.load import MachineLoad
 from commitlogfs.store.moves.throttle import Throttle
+from commitlogfs.store.slowness.load import MachineLoad
 
 T = TypeVar("T")
 

@@ -47,7 +47,12 @@ from commitlogfs.store.scrub.progress import (
     read_progress,
     write_progress,
 )
-from commitlogfs.store.scrub.reading import CHUNK_BYTES, SegmentReader, is_any_readable
+from commitlogfs.store.scrub.reading import (
+    CHUNK_BYTES,
+    FAST_CHUNK_BYTES,
+    SegmentReader,
+    is_any_readable,
+)
 from commitlogfs.store.scrub.schedule import ScrubRules
 from commitlogfs.store.scrub.verdict import Evidence, Kind, Verdict, decide, whole_verdict
 from commitlogfs.store.segment import BaseOffset
@@ -62,6 +67,8 @@ RETRY_S: Final = 60.0
 """Time until a disk that could not be read is tried again."""
 RECORD_PATIENCE_S: Final = 2.0
 """How long an order waits until the disks have recorded it."""
+_FREE_RUNNING_RATE: Final = 1 << 30
+"""From this rate (bytes per second) on, chunks are large, so that the device is busy all the time."""
 _ATTEMPTS: Final = 3
 """Reads of a segment that is changed meanwhile, such as by the record of its checksum."""
 _COMPARED: Final = 8
@@ -149,7 +156,8 @@ class _Worker:
 
     def _check(self, job: _Job) -> Evidence | None:
         segment, pace = job.segment, self.pace
-        reader = SegmentReader(self.disk.dirfd, segment.name, segment.ino, segment.base_offset)
+        largest = FAST_CHUNK_BYTES if pace.rate >= _FREE_RUNNING_RATE else CHUNK_BYTES
+        reader = SegmentReader(self.disk.dirfd, segment.name, segment.ino, segment.base_offset, largest)
         try:
             processor_s = time.thread_time()
             is_first = True
@@ -163,7 +171,7 @@ class _Worker:
                 if not pace.may_continue(job):
                     raise _StoppedError
                 processor_s = time.thread_time()
-                return chunk_bytes(pace.rate, CHUNK_BYTES)
+                return chunk_bytes(pace.rate, largest)
 
             follows_chain = self.progress.run.follows_chains or not reader.has_checksum
             try:

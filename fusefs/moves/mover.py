@@ -16,6 +16,7 @@ from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.files.name_changes import NameChanges
 from commitlogfs.fusefs.integrity.verdicts import Verdicts
+from commitlogfs.fusefs.kernel.decisions import SILENT, Decisions
 from commitlogfs.fusefs.moves.salvaged import Salvaged
 from commitlogfs.fusefs.moves.sources import Sources
 from commitlogfs.store.disks.disk import DiskState, translate
@@ -31,7 +32,6 @@ from commitlogfs.store.errors import (
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.allocate import Owner
 from commitlogfs.store.files.attributes import unpack
-from commitlogfs.store.files.load import MachineLoad
 from commitlogfs.store.moves import repair
 from commitlogfs.store.moves.copy import CHUNK_BYTES, Restored, SegmentCopy, open_restored, open_source
 from commitlogfs.store.moves.mark import Source, read_mark, source_of
@@ -41,6 +41,7 @@ from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.scrub.recorded import with_unreadable
 from commitlogfs.store.scrub.verdict import Kind, unreadable_verdict, whole_verdict
 from commitlogfs.store.segment import BaseOffset, format_segment_name
+from commitlogfs.store.slowness.load import MachineLoad
 
 log = logging.getLogger(__name__)
 
@@ -90,9 +91,12 @@ class Mover:
         sources: Sources,
         salvaged: Salvaged,
         verdicts: Verdicts,
+        may_lack_writes: Callable[[Segment], bool],
         invalidate_entry: Callable[[bytes, int], None],
+        decisions: Decisions = SILENT,
     ) -> None:
-        """`invalidate_entry`: as for fusefs.files.removal."""
+        """`may_lack_writes` returns whether memory may have more of a segment than its disk. `invalidate_entry`: as
+        for fusefs.files.removal."""
         self._commitlog = commitlog
         self._disks = disks
         self._threads = threads
@@ -100,7 +104,9 @@ class Mover:
         self._sources = sources
         self._salvaged = salvaged
         self._verdicts = verdicts
+        self._may_lack_writes = may_lack_writes
         self._invalidate_entry = invalidate_entry
+        self._decisions = decisions
         self._one_at_a_time = trio.Lock()
         self._outside = DiskThreads([OUTSIDE])
         self._throttle = Throttle()
@@ -262,11 +268,19 @@ class Mover:
             yield
         except MoveStoppedError:
             raise
-        except Exception:
+        except Exception as error:
             self._commitlog.counters.move_failures += 1
+            self._record_failure(error)
             raise
         finally:
             self.progress = None
+
+    def _record_failure(self, error: Exception) -> None:
+        progress = self.progress
+        if progress is not None:
+            disks = self._commitlog.disks
+            source = "" if progress.source == OUTSIDE else disks[progress.source].path
+            self._decisions.copy_failed(progress.name, source, disks[progress.target].path, str(error))
 
     def may_move(self, file: Segment) -> bool:
         """Whether a segment is sealed, and nothing speaks against its move.
@@ -277,8 +291,8 @@ class Mover:
             return False
         if any(source.role is Role.MOVED for source in self._commitlog.others.sources(file.base_offset)):
             return False  # only the mark of this file tells that the two are one segment
-        if self._verdicts.kind_of(file) is Kind.WRITE_LOST:
-            return False  # the copy would have what the disk has, and memory may have more
+        if self._may_lack_writes(file):
+            return False  # the copy would have only what the disk has
         return not self._sources.is_written_to(file) and self._commitlog.names.uncertain(file.name) is None
 
     def _takes_segments(self, target: DiskNumber) -> bool:
@@ -412,6 +426,7 @@ class Mover:
             self._sources.remind(file.disk)
             source = self._commitlog.disk_of(file).path
             log_event(log, logging.INFO, "moved", segment=name, disk=source, target=disk.path)
+            self._decisions.copied("moved", name, source, disk.path)
             self._verdicts.record_moved(file, moved)
             if copy.unreadable.ranges:
                 self._salvaged.record(moved, copy.unreadable)
@@ -449,6 +464,7 @@ class Mover:
             self._changes.record(None)
             self._invalidate_entry(name, 0)
             log_event(log, logging.INFO, "restored", segment=name, disk=disk.path)
+            self._decisions.copied("restored", name, "", disk.path)
 
         async with self._changes.lock:
             await self._changes.settle(name)
@@ -484,6 +500,7 @@ class Mover:
             source = self._commitlog.disk_of(file).path
             kind_name = None if kind is None else kind.value
             log_event(log, logging.WARNING, "repaired", segment=name, disk=source, target=disk.path, kind=kind_name)
+            self._decisions.copied("repaired", name, source, disk.path)
 
         async with self._changes.lock:
             seen = await self._disks[file.disk].stat(file.path)

@@ -23,6 +23,11 @@ from commitlogfs.store.thresholds import RESUME_MARGIN, Thresholds
 
 app = typer.Typer(name="config", help="Check, show and import configuration files.", no_args_is_help=True)
 
+
+def register(application: typer.Typer) -> None:
+    application.add_typer(app)
+
+
 _Which = Annotated[
     str | None,
     typer.Argument(

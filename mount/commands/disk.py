@@ -35,6 +35,10 @@ from commitlogfs.store.disks.membership import LONGEST_REASON
 app = typer.Typer(name="disk", help="Show and change the disks of a running mount.", no_args_is_help=True)
 
 
+def register(application: typer.Typer) -> None:
+    application.add_typer(app)
+
+
 @app.command(name="list")
 def list_(which: options.Mount = None, as_json: options.Json = False) -> None:
     """Show the disks of the pool: number, state, segments, fill level, and what happens next.
@@ -61,7 +65,7 @@ def list_(which: options.Mount = None, as_json: options.Json = False) -> None:
         output.paragraph(f"?  {path}  missing", "bold red")
     for disk in document.get("offline_disks", ()):
         output.paragraph(describe_offline(disk))
-    for path in document["members"]["lagging"]:
+    for path in document.get("members", {}).get("lagging", ()):
         output.paragraph(f"{path} does not record the present list of members yet; it will when it can be written.")
 
 
@@ -115,7 +119,7 @@ def uncordon(
 def _recorded_reason(target: Target, disk: str) -> str:
     """The reason of the present cordon; empty without one."""
     for served in served_disks(target).values():
-        if disk in (str(served["number"]), served["path"]) and served["cordon"] is not None:
+        if disk in (str(served["number"]), served["path"]) and served.get("cordon") is not None:
             return str(served["cordon"]["reason"])
     return ""
 

@@ -29,8 +29,8 @@ RateOption = Annotated[
     str,
     typer.Option(
         metavar="SIZE",
-        help="Bytes per second that may be read from, or written to, a disk; by default a quarter of the time for "
-        "which disks and processors are idle, at least 4 %.",
+        help="Bytes per second that may be read from, or written to, a disk; by default 15 % of the time for "
+        "which disks and processors are idle, at least 3 % of all time.",
     ),
 ]
 

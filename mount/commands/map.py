@@ -16,7 +16,9 @@ from commitlogfs.mount.commands import options
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.which_mount import find_target
 from commitlogfs.mount.views.segment_map import Picture, draw, symbols_for
+from commitlogfs.mount.views.status_text import describe_offline
 from commitlogfs.store.gaps import gaps_between
+from commitlogfs.store.printable import printable
 
 _DISK_STYLES = ("cyan", "green", "yellow", "magenta", "blue")
 _GAPS_SHOWN = 5
@@ -50,10 +52,13 @@ def map_(
     output.paragraph(_heading(answer, len(gaps) - len(accepted), len(accepted)), "bold")
     if answer["missing_disks"]:
         output.paragraph(f"DEGRADED: served without {', '.join(answer['missing_disks'])}.", "bold red")
+    offline = answer.get("offline_disks", [])  # a daemon of a former version does not report them
+    for disk in offline:
+        output.paragraph(f"{describe_offline(disk)}.", "yellow")
     if not answer["segments"]:
         output.paragraph(f"The log is empty; its disks: {', '.join(disk['path'] for disk in answer['disks'])}.")
         return
-    disks = [(disk["number"], disk["path"]) for disk in answer["disks"]]
+    disks = [(disk["number"], printable(disk["path"])) for disk in answer["disks"]]
     width = shutil.get_terminal_size().columns
     _print(draw(disks, answer["segments"], size, width, symbols_for(sys.stdout.encoding)), output)
     for start, end in gaps[:_GAPS_SHOWN]:
@@ -61,7 +66,8 @@ def map_(
         if (start, end) in accepted:
             output.paragraph(f"{text}lost with a disk that was given up; consumers skip it silently", "yellow")
         else:
-            output.paragraph(f"{text}which consumers skip silently; bring back the files", "red")
+            remedy = "a disk that is offline may have the files" if offline else "bring back the files"
+            output.paragraph(f"{text}which consumers skip silently; {remedy}", "red")
     if len(gaps) > _GAPS_SHOWN:
         output.paragraph(f"and {len(gaps) - _GAPS_SHOWN} more gaps; --json shows all", "red")
 

@@ -12,11 +12,12 @@ import typer
 from commitlogfs.console import interrupts, settings
 from commitlogfs.console.errors import RefusedError, UsageError, UserError
 from commitlogfs.mount.config.model import Config
-from commitlogfs.mount.daemon import daemonize, lifecycle
+from commitlogfs.mount.daemon import daemonize
 from commitlogfs.mount.daemon.arguments import configuration_of, make_pool_if_none
 from commitlogfs.mount.keeper.options import DEFAULT_WATCHDOG_S, Options
 from commitlogfs.mount.linux import descriptor_store, logs, mountinfo, priority
 from commitlogfs.mount.location.runtime_directory import socket_path
+from commitlogfs.mount.preflight.mountpoint import check_mountpoint
 
 _LONGEST_WATCHDOG_S = 86400.0
 _MOST_LINKS = 40
@@ -90,7 +91,7 @@ def mount(
         if background or not no_keeper:
             socket_path(config.name)  # refuses an unusable path before anything is made
             with logs.logging_to(level=level):
-                lifecycle.check_mountpoint(config)
+                check_mountpoint(config)
                 if init is not None:
                     make_pool_if_none(config)
             serve = _daemon_command(which, init, segment_size, config, ["-v"] * verbose + ["-q"] * quiet)
@@ -110,6 +111,9 @@ def mount(
                 role = "daemon" if no_keeper else "keeper"
                 typer.echo(f"{config.mountpoint}: mounted, {role} {pid}, log {daemonize.log_file(config.name)}")
             return 0
+        with interrupts.deferred():
+            from commitlogfs.mount.daemon import lifecycle  # a keeper never needs it, and loading it takes time
+
         priority.raise_priority()
         priority.lock_memory()
         with logs.logging_to(level=level):

@@ -33,6 +33,11 @@ _POLL_S: Final = 0.2
 
 app = typer.Typer(name="rebalance", help="Make the disks of a running mount equally full.", no_args_is_help=True)
 
+
+def register(application: typer.Typer) -> None:
+    application.add_typer(app)
+
+
 CopyOption = Annotated[
     bool, typer.Option("--copy", help="Move segments; by default only new segments go to emptier disks.")
 ]

@@ -61,6 +61,10 @@ class _Group(TyperGroup):
 app = typer.Typer(name="retention", cls=_Group, no_args_is_help=True, invoke_without_command=True)
 
 
+def register(application: typer.Typer) -> None:
+    application.add_typer(app)
+
+
 @app.callback()
 def retention(
     context: typer.Context,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from commitlogfs.console import settings
-from commitlogfs.console.errors import AbsentError, RefusedError, UsageError
+from commitlogfs.console.errors import AbsentError, UsageError
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.console.formatting import count_of
 from commitlogfs.console.output import Output
@@ -31,12 +31,17 @@ _ACTIVE: Final = ("running", "paused")
 
 app = typer.Typer(name="scrub", help="Find damaged segments: read them all from the disks.", no_args_is_help=True)
 
+
+def register(application: typer.Typer) -> None:
+    application.add_typer(app)
+
+
 RateOption = Annotated[
     str,
     typer.Option(
         metavar="SIZE",
-        help="Bytes per second that may be read from each disk; by default a quarter of the time for which disks "
-        "and processors are idle, at least 4 %.",
+        help="Bytes per second that may be read from each disk; by default 15 % of the time for which disks "
+        "and processors are idle, at least 3 % of all time.",
     ),
 ]
 WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")]
@@ -225,10 +230,10 @@ def segment_offset(name: str) -> int:
 
 
 def _scrub_of(target: Target) -> dict[str, Any]:
-    """The part `scrub` of the status document. Raises RefusedError."""
+    """The part `scrub` of the status document. Raises FormerVersionError."""
     scrub: dict[str, Any] | None = control_socket.ask(target.socket, "status").get("scrub")
     if scrub is None:
-        raise RefusedError(f"{target.name}: its daemon is of a former version; `commitlogfs restart {target.name}`")
+        raise control_socket.FormerVersionError(target.name)
     return scrub
 
 

@@ -131,7 +131,7 @@ def _show_disks(document: dict[str, Any], output: Output) -> None:
     """Show one line for each disk, followed by what happens next; on a narrow terminal on a line of its own."""
     rows = [_HEADINGS, *(_cells(disk) for disk in document["disks"])]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
-    outlook = [describe_disk(disk, document) for disk in document["disks"]]
+    outlook = [printable(describe_disk(disk, document)) for disk in document["disks"]]
     room = None if output.width is None else output.width - sum(widths) - 2 * len(widths)
     behind = room is None or max(map(len, outlook)) <= room
     output.line(_aligned(_HEADINGS, widths) + ("  what happens next" if behind else ""), "bold")
@@ -150,7 +150,7 @@ def _cells(disk: dict[str, Any]) -> tuple[str, ...]:
     used, free = disk["used_percent"], disk["available_bytes"]
     return (
         str(disk["number"]),
-        disk["path"],
+        printable(disk["path"]),
         disk["state"],
         "?" if used is None else f"{used:.1f} %",
         "?" if free is None else approximate_size(free),

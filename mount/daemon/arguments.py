@@ -8,9 +8,9 @@ from pathlib import Path
 from commitlogfs.console.errors import RefusedError, UsageError
 from commitlogfs.console.units import parse_size
 from commitlogfs.mount.config.model import Config, load_config, quick_config
-from commitlogfs.mount.daemon import lifecycle
 from commitlogfs.mount.location.which_mount import configuration_file
 from commitlogfs.mount.preflight.configured_pool import disk_specs
+from commitlogfs.mount.preflight.mountpoint import check_mountpoint
 from commitlogfs.store.disks.identity import NEW_ROOT_MODE, RootAttributes
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.pool import birth
@@ -50,7 +50,7 @@ def make_pool_if_none(config: Config) -> None:
     specs = disk_specs(config)
     try:
         if not birth.is_born(specs):
-            lifecycle.check_mountpoint(config)
+            check_mountpoint(config)
             root = RootAttributes(NEW_ROOT_MODE, os.geteuid(), os.getegid())
             with contextlib.ExitStack() as stack:
                 plan = birth.plan_init(specs, config.segment_size, root, stack)

@@ -62,8 +62,9 @@ def start(command_line: Callable[[int], list[str]], name: str) -> int:
     raise RefusedError(f"{name}: the daemon ended ({status}) before it was ready; see {log_path}")
 
 
-def log_file(name: str) -> Path:
-    """The log file of a background daemon. Makes its directory (mode 0750). Raises RefusedError."""
+def log_file(name: str, *, make: bool = True) -> Path:
+    """The log file of a background daemon. Makes its directory (mode 0750), unless `make` is false. Raises
+    RefusedError."""
     override = os.environ.get(runtime_directory.OVERRIDE)
     if override:
         directory = Path(override)
@@ -75,7 +76,8 @@ def log_file(name: str) -> Path:
             raise RefusedError("no directory for the log, as this user has no home directory; set $XDG_STATE_HOME")
         directory = state / "commitlogfs"
     try:
-        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        if make:
+            directory.mkdir(mode=0o750, parents=True, exist_ok=True)
     except OSError as error:
         raise RefusedError(f"{directory}: the directory of the log cannot be made ({error.strerror})") from error
     return directory / f"{name}.log"

@@ -15,6 +15,7 @@ import trio
 
 from commitlogfs.fusefs.disks.member_records import RECORD_PATIENCE_S
 from commitlogfs.fusefs.operations import CommitLogOperations
+from commitlogfs.mount.daemon.former_daemons import FormerDaemons
 from commitlogfs.mount.daemon.member_changes import answer, record
 from commitlogfs.mount.location import control_socket, request_fields
 from commitlogfs.mount.preflight.fstab import unmounted_above
@@ -40,9 +41,10 @@ _NO_OTHER: Final = (
 class DiskChanges:
     """Answers one request after the other. A PoolError refuses it: {"refused": why}, and nothing has changed."""
 
-    def __init__(self, operations: CommitLogOperations) -> None:
+    def __init__(self, operations: CommitLogOperations, former: FormerDaemons) -> None:
         self._operations = operations
         self._commitlog = operations.commitlog
+        self._former = former
 
     def verbs(self) -> dict[str, control_socket.Answer]:
         changes: dict[str, control_socket.Request] = {
@@ -114,6 +116,10 @@ class DiskChanges:
             if text in (str(disk.number), disk.path):
                 return disk
         member = find_member(self._commitlog.membership, text)
+        if member.offline_since_s is not None:
+            raise PoolError(
+                f"{member.path}: disk {member.number} is offline; `disk online {member.number}` takes it back"
+            )
         raise PoolError(f"{member.path}: disk {member.number} is missing; bring it back")
 
     def _find_member(self, text: str) -> Member:
@@ -342,14 +348,17 @@ class DiskChanges:
         lagging: list[str] = []
         if disk is not None:
             await self._require_releasable(disk)
-        if changed and disk is None:
-            lagging = await self._record(released, dry_run=dry_run)
-        elif changed and disk is not None:
+        if disk is None:
+            self._require_holds_no_daemon(member)
+            if changed:
+                lagging = await self._record(released, dry_run=dry_run)
+        else:
             try:
                 async with self._operations.changes.lock:  # no create is on its way to a disk
                     self._require_not_written(disk)
                     disk.is_offline = True  # and none comes any more
-                lagging = await self._record(released, dry_run=dry_run)
+                if changed:
+                    lagging = await self._record(released, dry_run=dry_run)
             finally:
                 present = self._commitlog.membership.member(disk.number)
                 disk.is_offline = present is not None and present.offline_since_s is not None
@@ -381,8 +390,7 @@ class DiskChanges:
         hung = disk.path if await self._hangs(disk) else await self._operations.disk_places.find_hung()
         if hung:
             raise PoolError(
-                f"{hung}: does not answer this daemon, which could not end, so no other one could take over; "
-                "repair or detach that disk"
+                f"{hung}: does not answer this daemon, which could not end to hand over; repair or detach that disk"
             )
 
     def _require_not_written(self, disk: Disk) -> None:
@@ -405,6 +413,7 @@ class DiskChanges:
         lagging: list[str] = []
         if changed:
             if disk is None:
+                self._require_holds_no_daemon(member)
                 await self._require_at_its_path(member)
             lagging = await self._record(self._commitlog.membership.taken_back({member.number}), dry_run=dry_run)
         if changed and not dry_run:
@@ -416,6 +425,15 @@ class DiskChanges:
             "changed": changed,
             "lagging": lagging,
         }
+
+    def _require_holds_no_daemon(self, member: Member) -> None:
+        """Raises PoolError."""
+        pid = self._former.holder(member.number)
+        if pid is not None:
+            raise PoolError(
+                f"{member.path}: still holds daemon {pid}, which was killed; repair or detach the disk: it is "
+                "taken back when that process has ended"
+            )
 
     async def _require_at_its_path(self, member: Member) -> None:
         """Raises PoolError."""

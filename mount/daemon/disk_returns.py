@@ -14,6 +14,7 @@ import trio
 
 from commitlogfs.console.errors import UserError
 from commitlogfs.fusefs.disks.disk_places import DiskPlaces
+from commitlogfs.mount.daemon.former_daemons import FormerDaemons
 from commitlogfs.mount.daemon.hand_over import HandOver
 from commitlogfs.mount.location.which_mount import Target
 from commitlogfs.mount.preflight.successor_check import check_configuration
@@ -29,7 +30,13 @@ RETRY_S: Final = 300.0
 
 class DiskReturns:
     def __init__(
-        self, name: str, paths: Sequence[str], tried: Set[str], places: DiskPlaces, hand_over: HandOver
+        self,
+        name: str,
+        paths: Sequence[str],
+        tried: Set[str],
+        former: FormerDaemons,
+        places: DiskPlaces,
+        hand_over: HandOver,
     ) -> None:
         """`paths` are those of the configuration. This daemon has `tried` to serve the disks at some of them."""
         self._name = name
@@ -37,6 +44,7 @@ class DiskReturns:
         self._known = set(tried)
         """Paths that need no attempt before `_retry_at`."""
         self._retry_at = 0.0
+        self._former = former
         self._places = places
         self._hand_over = hand_over
         self._refused: dict[str, str] = {}
@@ -54,6 +62,8 @@ class DiskReturns:
                 log_event(log, logging.ERROR, "disk_look_failed", exc_info=error)
 
     async def _look(self) -> None:
+        if not self._former.are_gone():  # nobody may use the disks that hold them
+            return
         looks = await self._places.look(self._paths)
         self._known &= looks.back | looks.silent
         for path in self._refused.keys() - self._known:

@@ -1,6 +1,7 @@
 """Life of the daemon: everything is checked before anything is mounted, and undone in reverse.
 
 step                                     undone by
+0 known to its successors (flock)        closing that file
 1 control socket's name locked (flock)   closing the lock file
 2 pool opened, locked, checked           closing the disks
 3 bare mountpoint guarded                nothing: the guard stays, that is its purpose
@@ -9,7 +10,8 @@ step                                     undone by
 6 control socket, loop, probe, READY     end of the loop
 
 A daemon that is started with such descriptors takes the mount over instead. It skips step 3 and does not touch the
-mountpoint, where no daemon answers yet. If it fails, the mount stays.
+mountpoint, where no daemon answers yet. If it fails, the mount stays. If a disk still holds a thread of a former
+daemon, it serves the other disks.
 """
 
 import contextlib
@@ -27,20 +29,19 @@ import trio
 from commitlogfs.console.errors import RefusedError
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.mount.config.model import Config
-from commitlogfs.mount.daemon import takeover
-from commitlogfs.mount.daemon.served_mount import PROBE_TIMEOUT_S, ServedMount
+from commitlogfs.mount.daemon import former_daemons, takeover
+from commitlogfs.mount.daemon.former_daemons import FormerDaemons
+from commitlogfs.mount.daemon.served_mount import ServedMount, Sockets
 from commitlogfs.mount.daemon.start_cleanup import clean_up
 from commitlogfs.mount.daemon.takeover import InheritedMount
 from commitlogfs.mount.keeper import options as keeper_options
-from commitlogfs.mount.linux import descriptor_store, fuse_device, mountinfo
+from commitlogfs.mount.linux import descriptor_store
 from commitlogfs.mount.linux.open_files_limit import raise_descriptor_limit
-from commitlogfs.mount.linux.probe import probe_mount
 from commitlogfs.mount.linux.request_timeouts import describe_limits, read_request_timeouts
-from commitlogfs.mount.linux.unmount import unmount
 from commitlogfs.mount.location import control_socket, guard, runtime_directory
-from commitlogfs.mount.location.guard import BareState
 from commitlogfs.mount.location.name_lock import hold_name, release_file
 from commitlogfs.mount.preflight import configured_pool
+from commitlogfs.mount.preflight.mountpoint import check_mountpoint, is_ours
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.findings import Severity
@@ -50,7 +51,6 @@ log = logging.getLogger(__name__)
 
 LOCK_PATIENCE_S: Final = 1.0
 """When a successor starts, a child of the daemon that died may still have copies of its descriptors."""
-_FUSE_DEVICE: Final = "/dev/fuse"
 
 
 def run(config: Config, received: dict[str, int], on_ready: Callable[[], None]) -> ExitCode:
@@ -62,8 +62,8 @@ def run(config: Config, received: dict[str, int], on_ready: Callable[[], None]) 
     mount does not answer.
     """
     with ExitStack() as stack:
-        socket_path = runtime_directory.socket_path(config.name)
-        lock_fd = hold_name(config.name, LOCK_PATIENCE_S if received else 0.0)
+        former = stack.enter_context(former_daemons.joined(config.name))
+        lock_fd = hold_name(config.name, LOCK_PATIENCE_S if received else 0.0, former.ends)
         stack.callback(release_file, runtime_directory.lock_path(config.name), lock_fd, config.name)
         log_event(log, logging.INFO, "limits", open_files=raise_descriptor_limit())
         inherited = takeover.find_inherited(config.mountpoint, config.name, received)
@@ -74,7 +74,7 @@ def run(config: Config, received: dict[str, int], on_ready: Callable[[], None]) 
                 with contextlib.suppress(OSError):
                     # A connection that has ended keeps its files open as long as a process has its descriptor.
                     descriptor_store.forget(received)
-                if keeper_options.has_keeper() and not _is_ours(mountinfo.find_mount(config.mountpoint)):
+                if keeper_options.has_keeper() and not is_ours(config.mountpoint):
                     # A keeper starts a successor only for an existing mount: it has been unmounted since.
                     log_event(log, logging.INFO, "unmounted_meanwhile", path=config.mountpoint)
                     return ExitCode.OK
@@ -83,7 +83,7 @@ def run(config: Config, received: dict[str, int], on_ready: Callable[[], None]) 
             runtime_directory.record_mountpoint(lock_fd, config.mountpoint)
         started = time.perf_counter()
         with _long_lived_objects():
-            pool = _open(config, inherited)
+            pool = _open(config, inherited, former)
         stack.callback(pool.close)
         seconds = round(time.perf_counter() - started, 3)
         count = len(pool.inventory.catalog)
@@ -95,18 +95,31 @@ def run(config: Config, received: dict[str, int], on_ready: Callable[[], None]) 
             standing = guard.raise_guard(config.mountpoint, protect=os.geteuid() == 0, owner=owner)
             log_event(log, logging.INFO, "guarded", path=config.mountpoint, protection=standing.protection.value)
         warn_of_time_limits(read_request_timeouts())
-        served = ServedMount(config, pool, inherited)
+        served = ServedMount(config, pool, inherited, former)
+        sockets = stack.enter_context(_bound_sockets(config.name))
+        served.mount()
+        return trio.run(served.serve, sockets, on_ready)
+
+
+@contextlib.contextmanager
+def _bound_sockets(name: str) -> Iterator[Sockets]:
+    """The sockets at which requests will be answered; removed at the end. Raises RefusedError."""
+    control, status = runtime_directory.socket_path(name), runtime_directory.status_socket_path(name)
+    group = runtime_directory.find_status_group()
+    with ExitStack() as stack:
         try:
-            listener = control_socket.bind(socket_path)
+            bound = control_socket.bind(control)
+            stack.callback(control.unlink, missing_ok=True)
+            stack.callback(bound.close)
+            for_status = control_socket.bind_status(status, group)
+            stack.callback(status.unlink, missing_ok=True)
+            stack.callback(for_status.close)
         except OSError as error:
             raise RefusedError(
-                f"{socket_path}: cannot bind the control socket ({error.strerror}); check owner, mode and space of "
+                f"{control}: cannot bind the control socket ({error.strerror}); check owner, mode and space of "
                 "its directory"
             ) from error
-        stack.callback(socket_path.unlink, missing_ok=True)
-        stack.callback(listener.close)
-        served.mount()
-        return trio.run(served.serve, listener, on_ready)
+        yield Sockets(bound, for_status, group)
 
 
 @contextlib.contextmanager
@@ -121,37 +134,6 @@ def _long_lived_objects() -> Iterator[None]:
         gc.freeze()
 
 
-def check_mountpoint(config: Config) -> None:
-    """Refuse anything but an absent, empty or guarded directory; unmount one dead commitlogfs there.
-
-    Raises RefusedError.
-    """
-    path = config.mountpoint
-    _require_fuse_device()
-    if _is_ours(mountinfo.find_mount(path)):
-        answer = probe_mount(path, PROBE_TIMEOUT_S)
-        if answer.ok:
-            raise RefusedError(f"{path}: a commitlogfs is mounted here already; see `commitlogfs status`")
-        if not answer.dead:
-            raise RefusedError(
-                f"{path}: a commitlogfs is mounted here and may answer again ({answer.reason}); "
-                "end its daemon, or unmount it"
-            )
-        log_event(log, logging.WARNING, "dead_mount_found", path=path)
-        unmount(path)
-    try:
-        bare = guard.check_bare(path)
-        if bare.state not in (BareState.ABSENT, BareState.EMPTY, BareState.GUARDED):
-            raise RefusedError(bare.message)
-        configured_pool.require_separate(config)
-    except OSError as error:
-        raise RefusedError(f"{path}: cannot be read ({error.strerror}); check the path") from error
-
-
-def _is_ours(entry: mountinfo.MountEntry | None) -> bool:
-    return entry is not None and mountinfo.is_commitlogfs(entry)
-
-
 def warn_of_time_limits(timeouts: dict[str, int | None]) -> None:
     """A mount works with a limit as long as no request takes that long, so it is not refused."""
     limits = describe_limits(timeouts)
@@ -160,27 +142,13 @@ def warn_of_time_limits(timeouts: dict[str, int | None]) -> None:
         log_event(log, logging.WARNING, "request_timeout", limits=limits, text=text)
 
 
-def _require_fuse_device() -> None:
-    """Raises RefusedError where no filesystem can be served at all."""
-    try:
-        fd = os.open(_FUSE_DEVICE, os.O_RDWR | os.O_CLOEXEC)
-    except OSError as error:
-        reason = error.strerror
-    else:
-        with os.fdopen(fd, "rb", buffering=0):
-            if fuse_device.is_fuse_device(fd):
-                return
-        reason = "not the FUSE device"
-    raise RefusedError(
-        f"{_FUSE_DEVICE}: {reason}; load the module (modprobe fuse), or give this user or container access to it"
-    )
-
-
-def _open(config: Config, inherited: InheritedMount | None) -> Pool:
+def _open(config: Config, inherited: InheritedMount | None, former: FormerDaemons) -> Pool:
     """At a takeover the kernel itself has segments open, so open files are no reason to refuse. All that can still
     be served is served, because a broker waits for it."""
     takes_over = inherited is not None
     opened = frozenset() if inherited is None else inherited.session.opened_files()
+    paths = [disk.path for disk in config.disks]
+    held = former_daemons.find_held(paths, former.disks) if former.ends else frozenset[str]()
     with ExitStack() as stack:
         try:
             size = configured_pool.configured_segment_size(config)
@@ -191,6 +159,8 @@ def _open(config: Config, inherited: InheritedMount | None) -> Pool:
                 check_in_use=not takes_over,
                 is_mounted=takes_over,
                 opened=opened,
+                held=held,
+                dying=former.ends,
             )
             stack.callback(pool.close)
             on_missing = OnMissing.DEGRADED if takes_over else configured_pool.on_missing(config)

@@ -6,10 +6,12 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import trio
+from prometheus_client import CollectorRegistry, generate_latest
 
 from commitlogfs.console.errors import RefusedError, UserError
 from commitlogfs.console.exit_status import ExitCode
@@ -24,6 +26,7 @@ from commitlogfs.mount.config.model import Config
 from commitlogfs.mount.daemon import successor
 from commitlogfs.mount.daemon.disk_changes import DiskChanges
 from commitlogfs.mount.daemon.disk_returns import DiskReturns
+from commitlogfs.mount.daemon.former_daemons import FormerDaemons
 from commitlogfs.mount.daemon.hand_over import HandOver
 from commitlogfs.mount.daemon.keeper_watch import KeeperWatch
 from commitlogfs.mount.daemon.rebalance_changes import RebalanceChanges
@@ -31,24 +34,19 @@ from commitlogfs.mount.daemon.restore_requests import restore_verbs
 from commitlogfs.mount.daemon.scrub_requests import scrub_verbs
 from commitlogfs.mount.daemon.start_cleanup import clean_up_after_takeover, clean_up_after_unmount
 from commitlogfs.mount.daemon.takeover import InheritedMount, not_taken_over
+from commitlogfs.mount.journal.disk_watch import watch_disks
+from commitlogfs.mount.journal.entries import Kind
+from commitlogfs.mount.journal.recorder import Journal
 from commitlogfs.mount.linux import descriptor_store, logs, mountinfo, notify, read_ahead, stop_signals
 from commitlogfs.mount.linux.probe import probe_mount
 from commitlogfs.mount.linux.unmount import not_visible, unmount
 from commitlogfs.mount.location import control_socket, runtime_directory
 from commitlogfs.mount.location.name_lock import hold_name
+from commitlogfs.mount.metrics.counts import Counts
+from commitlogfs.mount.metrics.state import StateCollector
 from commitlogfs.mount.status.composed import Composed
 from commitlogfs.mount.status.control_api import ControlApi
-from commitlogfs.mount.status.document import StatusReport, count_accepted_gaps, one_line, to_json
-from commitlogfs.mount.status.metrics import (
-    ChecksumCollector,
-    LogCollector,
-    MembersCollector,
-    Metrics,
-    MountCollector,
-    OperationTimesCollector,
-    RebalanceCollector,
-    ScrubCollector,
-)
+from commitlogfs.mount.status.document import StatusReport, one_line, to_json
 from commitlogfs.store.events import log_event
 from commitlogfs.store.placement import POLICIES
 from commitlogfs.store.pool.commitlog import CommitLog
@@ -56,63 +54,70 @@ from commitlogfs.store.pool.open import Pool, find_retired
 
 log = logging.getLogger(__name__)
 
-PROBE_TIMEOUT_S: Final = 10.0
+_PROBE_TIMEOUT_S: Final = 10.0
 STATUS_INTERVAL_S: Final = 10.0
 """Also the longest time between two measurements of the log's growth."""
 WATCHDOG_BEATS: Final = 3
 """Probes per watchdog interval: one that is late does no harm."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """Bound sockets at which requests are answered."""
+
+    control: socket.socket
+    status: socket.socket
+    status_group: int | None
+    """Id of the group that may use the status socket."""
+
+
 class ServedMount:
     """The objects of one mount, wired together."""
 
-    def __init__(self, config: Config, pool: Pool, inherited: InheritedMount | None) -> None:
+    def __init__(self, config: Config, pool: Pool, inherited: InheritedMount | None, former: FormerDaemons) -> None:
         self._config = config
         self._pool = pool
         self._inherited = inherited
         self._session: Session | None = None
-        self._metrics = Metrics(None if inherited is None else successor.report_serving)
+        self._registry = CollectorRegistry()
+        on_first_answer = None if inherited is None else successor.report_serving
         self._commitlog = CommitLog(pool, POLICIES[config.placement])
         for file in find_retired(pool):  # after a clean-up, only those that are still needed
             self._commitlog.record_found_retired(file)
-        self._members_metrics = MembersCollector(self._commitlog, config.name)
-        for collector in (
-            LogCollector(self._commitlog, config.name),
-            OperationTimesCollector(self._commitlog, config.name),
-            self._members_metrics,
-        ):
-            self._metrics.registry.register(collector)
         self._status = Composed(lambda: self._report.compose())
         self._metrics_text = Composed(self._render_metrics)
         contents = ControlContents(
             status=Composed(self._compose_status_file).recent, metrics=self._metrics_text.recent
         )
+        self._journal = Journal()
         self._operations = CommitLogOperations(
             self._commitlog,
             config.retention,
             contents,
-            self._metrics,
+            Counts(self._registry, config.name, on_first_answer, self._journal),
             config.scrub,
             refuse_reads_when_full=config.refuse_reads_when_full,
         )
-        self._metrics.registry.register(MountCollector(self._operations.backing, config.name))
-        self._metrics.registry.register(
-            RebalanceCollector(self._operations.rebalancing, self._commitlog, config.name)
-        )
-        self._metrics.registry.register(ChecksumCollector(self._operations.checksums, config.name))
-        self._metrics.registry.register(ScrubCollector(self._operations, config.name))
+        self._state_collector = StateCollector(self._operations, config.name)
+        self._registry.register(self._state_collector)
         self._hand_over = HandOver(
             config.mountpoint, self._why_no_takeover, self._operations.retention.reset_clock_baseline
         )
         paths = [disk.path for disk in config.disks]
         self._disk_returns = DiskReturns(
-            config.name, paths, pool.not_read, self._operations.disk_places, self._hand_over
+            config.name, paths, pool.not_read, former, self._operations.disk_places, self._hand_over
         )
         self._report = StatusReport(config, self._operations, self._why_no_takeover, self._disk_returns.findings)
         self._control_api = ControlApi(
-            config.name, self._commitlog, self._operations, self._report, self._status, self._metrics_text
+            config.name,
+            self._commitlog,
+            self._operations,
+            self._report,
+            self._status,
+            self._metrics_text,
+            self._journal,
         )
-        self._disk_changes = DiskChanges(self._operations)
+        self._disk_changes = DiskChanges(self._operations, former)
         self._rebalance_changes = RebalanceChanges(self._operations, self._report)
         self._failure: RefusedError | None = None
         self._stops: list[int] = []
@@ -148,6 +153,9 @@ class ServedMount:
         else:
             entry = mountinfo.find_mount(config.mountpoint)
             self._device = None if entry is None else entry.device
+        self._journal.open(runtime_directory.journal_path(config.name), self._pool.pool_id)
+        kind = Kind.MOUNTED if self._inherited is None else Kind.TAKEOVER
+        self._journal.begun(kind, os.getpid(), self._pool.segment_size)
         if wanted is Passthrough.REQUIRED and self._inherited is None and self._session.not_passed_through:
             reasons = "; ".join(self._session.not_passed_through)
             self._failure = RefusedError(f'{config.mountpoint}: passthrough = "required", but {reasons}')
@@ -172,7 +180,7 @@ class ServedMount:
                 # Killing this process for being slow would end the mount.
                 notify.watch_no_longer()
 
-    async def serve(self, listener: socket.socket, on_ready: Callable[[], None]) -> ExitCode:
+    async def serve(self, sockets: Sockets, on_ready: Callable[[], None]) -> ExitCode:
         """OK once unmounted, HANDED_OVER after `restart`, FINDINGS if the connection was aborted. Raises
         RefusedError if the mount does not answer."""
         verbs = {
@@ -186,8 +194,11 @@ class ServedMount:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch_signals)
-                nursery.start_soon(control_socket.serve, listener, verbs, self._hold_name_anew)
+                nursery.start_soon(control_socket.serve, sockets.control, verbs, self._hold_name_anew)
+                reading = self._control_api.status_verbs()
+                nursery.start_soon(control_socket.serve_status, sockets.status, reading, sockets.status_group)
                 nursery.start_soon(self._announce, on_ready)
+                nursery.start_soon(watch_disks, self._commitlog, self._operations.usage, self._journal)
                 await connection.serve(self._operations)
                 nursery.cancel_scope.cancel()
         except ExceptionGroup as group:
@@ -201,6 +212,7 @@ class ServedMount:
             return ExitCode.HANDED_OVER
         aborted = self._is_attached()
         if not aborted:
+            self._journal.remove()
             await trio.to_thread.run_sync(clean_up_after_unmount, self._pool)
         level, event = (logging.ERROR, "connection_aborted") if aborted else (logging.INFO, "unmounted")
         log_event(log, level, event, path=self._config.mountpoint)
@@ -234,7 +246,7 @@ class ServedMount:
         """READY only when the mount answers a probe from a child process; then STATUS= regularly."""
         path = self._config.mountpoint
         if self._failure is None and (self._inherited is None or self._is_visible()):
-            result = await trio.to_thread.run_sync(probe_mount, path, PROBE_TIMEOUT_S)
+            result = await trio.to_thread.run_sync(probe_mount, path, _PROBE_TIMEOUT_S)
             if not result.ok and self._is_stopping:
                 return
             if not result.ok:
@@ -334,9 +346,8 @@ class ServedMount:
         return reason or "no keeper and no service manager keeps the descriptors of the mount"
 
     async def _render_metrics(self) -> bytes:
-        await self._operations.statfs_figures()
-        self._members_metrics.accepted_gaps = await count_accepted_gaps(self._commitlog)
-        return self._metrics.render()
+        self._state_collector.document = await self._status.current()
+        return generate_latest(self._registry)
 
 
 def _refusal_in(group: ExceptionGroup[Exception]) -> RefusedError | None:

@@ -5,16 +5,9 @@ from typing import Any, Final
 from commitlogfs.console.formatting import count_of
 from commitlogfs.mount.doctor.diagnosis import Check, Level, ok
 from commitlogfs.mount.doctor.disk_probe import DiskProbe
+from commitlogfs.mount.status.alerts import is_urgent
 from commitlogfs.store.findings import REPAIR_DISK
 
-_PROBLEMS: Final = frozenset(
-    {
-        *("all-full", "no-writable-disk", "disk-failed", "disk-unreadable", "disk-unresponsive", "disk-vanished"),
-        "writeback-lost",
-        "stuck",
-    }
-)
-"""Alerts because of which the log cannot be written, read or cleaned."""
 _MORE: Final = "`commitlogfs status` shows every disk and alert; docs/troubleshooting.md explains them"
 _FINDING_LEVELS: Final = {"note": Level.NOTE, "warning": Level.WARNING}
 
@@ -80,7 +73,7 @@ def check_probe(path: str, probe: DiskProbe) -> list[Check]:
 
 
 def _check_alert(alert: dict[str, Any]) -> Check:
-    level = Level.PROBLEM if alert["code"] in _PROBLEMS else Level.WARNING
+    level = Level.PROBLEM if is_urgent(alert["code"]) else Level.WARNING
     where = f"{alert['disk']}: " if alert["disk"] else ""
     return Check(alert["code"], level, f"{where}{alert['text']}", _MORE)
 

@@ -102,7 +102,7 @@ def check_sockets() -> list[Check]:
         names = runtime_directory.list_names()
     except UserError as error:
         return [
-            Check("runtime-directory", Level.PROBLEM, str(error), "make it a directory of this user, mode 0700")
+            Check("runtime-directory", Level.PROBLEM, str(error), "make it a directory of this user, mode 0711")
         ]
     stale = [path for name in names if not _is_answered(path := runtime_directory.socket_path(name))]
     if not stale:

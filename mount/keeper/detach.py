@@ -60,7 +60,7 @@ def _detach_if_ours(options: Options) -> None:
             log_event(log, logging.ERROR, "keeper_cannot_detach", path=options.mountpoint, reason=str(error))
         else:
             log_event(log, logging.WARNING, "keeper_detached", path=options.mountpoint)
-            for path in _lock_paths(options):
+            for path in (*_lock_paths(options), runtime_directory.journal_path(options.name)):
                 path.unlink(missing_ok=True)
 
 

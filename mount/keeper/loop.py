@@ -91,6 +91,8 @@ class Keeper:
         self.state = State.NO_DAEMON
         self._present: WatchedDaemon | None = None
         """None in the states NO_DAEMON and DONE."""
+        self._set_aside: list[WatchedDaemon] = []
+        """Killed daemons that disks hold in the kernel. Their successors leave those disks alone."""
         self._report_fd = options.report_fd
         self._next_start = math.inf
         self._in_use = False
@@ -120,6 +122,7 @@ class Keeper:
                 self._take_signals()
                 if self._present is not None and self._present.pidfd in readable:
                     self._take_end(self._present)
+                self._take_late_ends(readable)
                 self._take_timers()
             return self._outcome
         finally:
@@ -191,6 +194,15 @@ class Keeper:
         self._poll.unregister(daemon.pidfd)
         self._evaluate_end(daemon.collect())
 
+    def _take_late_ends(self, readable: frozenset[int]) -> None:
+        for daemon in [daemon for daemon in self._set_aside if daemon.pidfd in readable]:
+            self._set_aside.remove(daemon)
+            self._poll.unregister(daemon.pidfd)
+            end = daemon.collect()
+            log_event(log, logging.WARNING, "held_daemon_ended", repeat_key=end.pid, pid=end.pid, how=end.how)
+            if self._present is None and not math.isinf(self._next_start):
+                self._next_start = time.monotonic()  # a start may have been refused because of it
+
     def _evaluate_end(self, end: End) -> None:
         mounted = self._mount.exists()
         kept = len(self._descriptors) > 0
@@ -238,6 +250,8 @@ class Keeper:
                     is_true = seconds > 0
                 case Event.UNREPLACEABLE:
                     is_true = not self._descriptors
+                case Event.UNKILLABLE:
+                    is_true = self._in_use and len(self._descriptors) > 0
                 case _:
                     is_true = True
             if is_true:
@@ -293,6 +307,7 @@ class Keeper:
             Action.REPORT_SILENT_STANDBY: lambda _: self._report_silent_standby(),
             Action.REPORT_HUNG: self._report_hung,
             Action.REPORT_UNKILLABLE: lambda _: self._report_unkillable(),
+            Action.SET_ASIDE: lambda _: self._leave_to_itself(),
             Action.ABORT: lambda _: self._daemon.send(signal.SIGABRT),
             Action.KILL: lambda _: self._daemon.send(signal.SIGKILL),
             Action.REMEMBER_STOP: self._remember_stop,
@@ -425,6 +440,11 @@ class Keeper:
     def _report_unkillable(self) -> None:
         pid = self._daemon.pid
         log_event(log, logging.ERROR, "daemon_cannot_be_killed", repeat_key=pid, pid=pid)
+
+    def _leave_to_itself(self) -> None:
+        self._set_aside.append(self._daemon)
+        self._present = None
+        self._next_start = time.monotonic()
 
     def _remember_stop(self, about: _Details) -> None:
         self._stop = about.number

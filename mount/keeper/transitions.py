@@ -50,6 +50,7 @@ class Event(Enum):
     SOCKET_GONE = "messages could not arrive"
     SLOW = "it is slow, but it runs"
     UNREPLACEABLE = "no successor could take over"
+    UNKILLABLE = "a disk holds it in the kernel, and a successor can take over"
     EXPIRED = "none of the above"
     # the end of the present daemon, or a start that failed
     MOUNT_ENDED = "its mount is gone, or it has served and ended with status 0"
@@ -70,7 +71,13 @@ class Event(Enum):
     ADOPTED = "a running daemon has been adopted"
 
 
-DEADLINE_EVENTS: Final = (Event.SOCKET_GONE, Event.SLOW, Event.UNREPLACEABLE, Event.EXPIRED)
+DEADLINE_EVENTS: Final = (
+    Event.SOCKET_GONE,
+    Event.SLOW,
+    Event.UNREPLACEABLE,
+    Event.UNKILLABLE,
+    Event.EXPIRED,
+)
 
 
 class Action(Enum):
@@ -94,6 +101,7 @@ class Action(Enum):
     REPORT_SILENT_STANDBY = "report that it was not heard"
     REPORT_HUNG = "report that it hangs"
     REPORT_UNKILLABLE = "report that it cannot be killed"
+    SET_ASIDE = "leave it to itself; the next start is due"
     ABORT = "send SIGABRT"
     KILL = "send SIGKILL"
     REMEMBER_STOP = "remember the signal"
@@ -222,6 +230,11 @@ _ROWS: Final[Mapping[Event, Mapping[tuple[State, ...], Step]]] = {
         (State.READY,): Step(actions=(Action.CLEAR_DEADLINE, Action.REPORT_UNREPLACEABLE)),
         (State.CALLED, State.STARTING, *_ENDING): _NOT_CHECKED,
     },
+    Event.UNKILLABLE: {
+        _WITHOUT: _NO_DEADLINE,
+        (State.KILLED,): Step(State.NO_DAEMON, (Action.REPORT_UNKILLABLE, Action.SET_ASIDE)),
+        (State.CALLED, State.STARTING, State.READY, State.STOPPING, State.HUNG): _NOT_CHECKED,
+    },
     Event.EXPIRED: {
         _WITHOUT: _NO_DEADLINE,
         # One that has not even run since its call is stopped, and would not see SIGABRT.
@@ -230,7 +243,6 @@ _ROWS: Final[Mapping[Event, Mapping[tuple[State, ...], Step]]] = {
             State.HUNG, (Action.REPORT_HUNG, Action.SET_DEADLINE, Action.ABORT)
         ),
         (State.HUNG,): Step(State.KILLED, (Action.SET_DEADLINE, Action.KILL)),
-        # A disk holds it in the kernel.
         (State.KILLED,): Step(actions=(Action.CLEAR_DEADLINE, Action.REPORT_UNKILLABLE)),
     },
     Event.MOUNT_ENDED: {

@@ -41,6 +41,11 @@ class MountEntry:
     super_options: tuple[str, ...]
 
     @property
+    def user_id(self) -> int:
+        """The user who made a FUSE mount (mount option user_id); 0, root, if the kernel does not say."""
+        return next((int(option[8:]) for option in self.super_options if option.startswith("user_id=")), 0)
+
+    @property
     def device(self) -> int:
         """The st_dev of files on this mount, known without asking the filesystem."""
         return os.makedev(self.major, self.minor)

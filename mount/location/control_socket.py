@@ -1,8 +1,11 @@
-"""The control socket: a command sends one request to the daemon and gets one answer.
+"""The control socket: a command (control_client.py) sends one request to the daemon and gets one answer.
 
 It is a SOCK_SEQPACKET socket in the runtime directory. A request is one packet of JSON, `{"verb": ...}`, which may
 bring one descriptor; the answer is JSON in packets that begin with `+` (more follows) or `.` (the last). The daemon
 checks the peer's credentials and answers root and its own user only.
+
+The status socket beside it speaks the same protocol, knows only verbs that change nothing, and answers everybody
+whom its mode lets connect. Its peers take no place from those of the control socket.
 """
 
 import array
@@ -12,26 +15,30 @@ import logging
 import os
 import socket
 import struct
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import trio
 
-from commitlogfs.console.errors import RefusedError, UnreachableError, UserError
+from commitlogfs.console.errors import UserError
+from commitlogfs.mount.location.control_client import PACKET_BYTES, UNKNOWN_REQUEST
+from commitlogfs.mount.location.control_client import PEER_TIMEOUT_S as PEER_TIMEOUT_S
+from commitlogfs.mount.location.control_client import ControlError as ControlError
+from commitlogfs.mount.location.control_client import FormerVersionError as FormerVersionError
+from commitlogfs.mount.location.control_client import ask as ask
+from commitlogfs.mount.location.control_client import ask_with as ask_with
+from commitlogfs.mount.location.control_client import is_listening as is_listening
 from commitlogfs.mount.location.runtime_directory import (
+    bind_for_group,
     bind_private,
     ensure_runtime_directory,
     identity,
-    keeper_lock_path,
-    lock_path,
-    recorded_trouble,
 )
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.events import log_event
-from commitlogfs.store.files.locks import lock_holder
 
 log = logging.getLogger(__name__)
 
@@ -61,31 +68,43 @@ DESCRIPTOR = "descriptor"
 """Key, in the document that a verb gets, of the descriptor that came with the request; absent without one. It is
 closed when the verb has answered."""
 MAX_REQUEST_BYTES = 4096
-PACKET_BYTES = 32768
 MAX_PEERS = 16
 BACKLOG = 256
 """Connections that the kernel queues; beyond them, connect(2) fails with EAGAIN."""
-PEER_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 3.0
 CHECK_INTERVAL_S = 5.0
 """Time between two checks that the path still leads to this socket."""
 _UCRED = struct.Struct("=iII")
 
 
-class ControlError(UserError):
-    """The daemon understood the request and answered with an error."""
-
-
 def bind(path: Path) -> socket.socket:
-    """The listening socket, mode 0600. The caller has made sure that no other daemon uses the path."""
+    """The listening control socket, mode 0600. The caller has made sure that no other daemon uses the path."""
+    return _listen(partial(bind_private, path=path))
+
+
+def bind_status(path: Path, group: int | None) -> socket.socket:
+    """The listening status socket, open to `group`. As `bind`."""
+    return _listen(partial(bind_for_group, path=path, group=group))
+
+
+def _listen(bind_to: Callable[[socket.socket], None]) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
-        bind_private(listener, path)
+        bind_to(listener)
         listener.listen(BACKLOG)
     except BaseException:
         listener.close()
         raise
     return listener
+
+
+@dataclass(frozen=True, slots=True)
+class _Endpoint:
+    bind: Callable[[Path], socket.socket]
+    """Binds the socket anew."""
+    verbs: dict[str, Answer]
+    is_private: bool
+    """Whether only root and the daemon's own user get answers."""
 
 
 @dataclass(eq=False, slots=True)
@@ -96,21 +115,30 @@ class _Peer:
 
 
 async def serve(listener: socket.socket, verbs: dict[str, Answer], on_bound_anew: Callable[[], None]) -> None:
-    """Answer requests until cancelled.
+    """Answer requests at the control socket until cancelled.
 
     If the socket's directory is removed, it is made again, and `on_bound_anew` is called.
     """
+    await _serve(_Endpoint(bind, verbs, is_private=True), listener, on_bound_anew)
+
+
+async def serve_status(listener: socket.socket, verbs: dict[str, Answer], group: int | None) -> None:
+    """Answer requests at the status socket until cancelled. The verbs change nothing."""
+    await _serve(_Endpoint(partial(bind_status, group=group), verbs, is_private=False), listener, lambda: None)
+
+
+async def _serve(endpoint: _Endpoint, listener: socket.socket, on_bound_anew: Callable[[], None]) -> None:
     path = Path(listener.getsockname())
     while True:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_accept, listener, verbs)
+            nursery.start_soon(_accept, listener, endpoint)
             await _until_unreachable(path)
             nursery.cancel_scope.cancel()
         listener.close()
         while True:
             try:
                 ensure_runtime_directory()
-                listener = bind(path)
+                listener = endpoint.bind(path)
                 break
             except (UserError, OSError) as error:
                 log_event(log, logging.WARNING, "control_not_bound", path=path, reason=str(error))
@@ -127,17 +155,17 @@ async def _until_unreachable(path: Path) -> None:
             return
 
 
-async def _accept(listener: socket.socket, verbs: dict[str, Answer]) -> None:
+async def _accept(listener: socket.socket, endpoint: _Endpoint) -> None:
     """Accept every connection. Beyond MAX_PEERS, drop the oldest peer that has sent no request.
 
     So silent or slow peers, however many, do not keep another one waiting.
     """
-    endpoint = trio.socket.from_stdlib_socket(listener)
+    listening = trio.socket.from_stdlib_socket(listener)
     peers: list[_Peer] = []
     async with trio.open_nursery() as nursery:
         while True:
             try:
-                connection, _ = await endpoint.accept()
+                connection, _ = await listening.accept()
             except OSError as error:
                 log_event(log, logging.WARNING, "control_accept_failed", errno=error.errno)
                 await trio.sleep(0.1)
@@ -148,15 +176,15 @@ async def _accept(listener: socket.socket, verbs: dict[str, Answer]) -> None:
                 dropped.scope.cancel()
             peer = _Peer(trio.CancelScope(deadline=trio.current_time() + PEER_TIMEOUT_S))
             peers.append(peer)
-            nursery.start_soon(_serve_peer, connection, verbs, peer, peers)
+            nursery.start_soon(_serve_peer, connection, endpoint, peer, peers)
 
 
 async def _serve_peer(
-    connection: trio.socket.SocketType, verbs: dict[str, Answer], peer: _Peer, peers: list[_Peer]
+    connection: trio.socket.SocketType, endpoint: _Endpoint, peer: _Peer, peers: list[_Peer]
 ) -> None:
     try:
         with connection, peer.scope:
-            await _serve_request(connection, verbs, peer)
+            await _serve_request(connection, endpoint, peer)
     except OSError as error:
         log_event(log, logging.DEBUG, "control_peer_lost", errno=error.errno)
     finally:
@@ -164,10 +192,10 @@ async def _serve_peer(
             peers.remove(peer)
 
 
-async def _serve_request(connection: trio.socket.SocketType, verbs: dict[str, Answer], peer: _Peer) -> None:
+async def _serve_request(connection: trio.socket.SocketType, endpoint: _Endpoint, peer: _Peer) -> None:
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, uid, _ = _UCRED.unpack(credentials)
-    if uid not in (0, os.geteuid()):
+    if endpoint.is_private and uid not in (0, os.geteuid()):
         log_event(log, logging.WARNING, "control_peer_refused", pid=pid, uid=uid)
         # If we closed the connection before the request arrives, the peer's send would fail, and it would not read
         # our answer.
@@ -178,7 +206,7 @@ async def _serve_request(connection: trio.socket.SocketType, verbs: dict[str, An
     peer.asked = True
     try:
         if request:
-            answer = await _answer(request, descriptors, verbs)
+            answer = await _answer(request, descriptors, endpoint.verbs)
             reply = answer if isinstance(answer, Reply) else Reply(answer)
             try:
                 await _send(connection, reply.document)
@@ -216,7 +244,7 @@ async def _answer(request: bytes, descriptors: list[int], verbs: dict[str, Answe
         if descriptors:
             document[DESCRIPTOR] = descriptors[0]
     except (ValueError, TypeError, KeyError, RecursionError):
-        return {"error": f"this daemon does not know the request; it knows {', '.join(sorted(verbs))}"}
+        return {"error": f"{UNKNOWN_REQUEST}; it knows {', '.join(sorted(verbs))}"}
     try:
         return await verb(document)
     except (UserError, ValueError) as error:
@@ -238,81 +266,3 @@ def _encode(document: dict[str, Any]) -> bytes:
     """The document as JSON. iterencode lets other threads run; json.dumps of 60,000 segments would hold the GIL for
     50 ms."""
     return "".join(json.JSONEncoder().iterencode(document)).encode()
-
-
-def ask(path: Path, verb: str, timeout_s: float = PEER_TIMEOUT_S, **arguments: object) -> dict[str, Any]:
-    """The daemon's answer to one request. Raises UnreachableError, RefusedError, ControlError."""
-    return ask_with(path, verb, (), timeout_s, **arguments)
-
-
-def ask_with(
-    path: Path, verb: str, descriptors: Sequence[int], timeout_s: float = PEER_TIMEOUT_S, **arguments: object
-) -> dict[str, Any]:
-    """`ask`; the request brings copies of `descriptors`, at most one."""
-    name = path.stem
-    log_event(log, logging.DEBUG, "asking", socket=path, verb=verb)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
-        connection.settimeout(timeout_s)
-        try:
-            _connect(connection, os.fspath(path), time.monotonic() + timeout_s)
-            socket.send_fds(connection, [json.dumps({"verb": verb, **arguments}).encode()], descriptors)
-            text = _receive(connection)
-        except (FileNotFoundError, ConnectionRefusedError):
-            raise UnreachableError(f"{name}: {_why_no_answer(name)}") from None
-        except PermissionError:
-            raise RefusedError(f"{name}: {path}: permission denied; run as the daemon's user or root") from None
-        except TimeoutError:
-            raise UnreachableError(
-                f"{name}: the daemon does not answer within {timeout_s:g} s; "
-                "see its log, or run `commitlogfs doctor`"
-            ) from None
-        except ConnectionResetError:
-            raise UnreachableError(f"{name}: the daemon closed the connection; try again, or see its log") from None
-        except OSError as error:
-            raise UnreachableError(f"{name}: {path}: {os.strerror(error.errno or 0)}") from None
-    answer: dict[str, Any] = json.loads(text)
-    if "error" in answer:
-        raise ControlError(f"{name}: {answer['error']}")
-    return answer
-
-
-def _why_no_answer(name: str) -> str:
-    if trouble := recorded_trouble(name):
-        return f"{trouble}; see the daemon's log"
-    if any(lock_holder(os.fspath(path)) for path in (lock_path(name), keeper_lock_path(name))):
-        return "no daemon answers at this moment, but its keeper runs; try again, or see the daemon's log"
-    return "no daemon is running; start it with `commitlogfs mount`"
-
-
-def is_listening(path: Path) -> bool:
-    """Whether a daemon listens at this socket, which a dead one leaves behind. It may hang nevertheless."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
-        connection.setblocking(False)
-        try:
-            connection.connect(os.fspath(path))
-        except BlockingIOError:  # its backlog is full
-            return True
-        except OSError:
-            return False
-    return True
-
-
-def _connect(connection: socket.socket, path: str, deadline: float) -> None:
-    while True:
-        try:
-            return connection.connect(path)
-        except BlockingIOError:  # the daemon's backlog is full
-            if time.monotonic() > deadline:
-                raise TimeoutError from None
-            time.sleep(0.02)
-
-
-def _receive(connection: socket.socket) -> bytes:
-    parts = []
-    while True:
-        packet = connection.recv(PACKET_BYTES + 1)
-        if not packet:
-            raise ConnectionResetError(104, "the daemon closed the connection")
-        parts.append(packet[1:])
-        if packet[:1] == b".":
-            return b"".join(parts)

@@ -2,23 +2,24 @@
 
 import contextlib
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from commitlogfs.console.errors import RefusedError, UsageError
 from commitlogfs.mount.linux import mountinfo
 from commitlogfs.mount.location import runtime_directory
-from commitlogfs.store.files.locks import take_lock
+from commitlogfs.store.files.locks import share, take_lock
 
 
-def hold_name(name: str, patience_s: float = 0.0) -> int:
+def hold_name(name: str, patience_s: float = 0.0, dying: Collection[int] = ()) -> int:
     """The open lock file of the name; closing it releases the lock.
 
-    Raises RefusedError if another daemon holds it for longer than `patience_s`.
+    `dying`: as for take_lock. Raises RefusedError if another daemon holds it for longer than `patience_s`.
     """
     runtime_directory.ensure_runtime_directory()
     path = runtime_directory.lock_path(name)
     try:
-        fd = hold_file(path, patience_s)
+        fd = hold_file(path, patience_s, dying)
     except OSError as error:
         raise RefusedError(f"{path}: cannot be made ({error.strerror}); check the runtime directory") from error
     if fd is None:
@@ -26,19 +27,38 @@ def hold_name(name: str, patience_s: float = 0.0) -> int:
     return fd
 
 
-def hold_file(path: Path, patience_s: float) -> int | None:
+def hold_file(path: Path, patience_s: float, dying: Collection[int] = ()) -> int | None:
     """The lock file at `path`, open and locked; it is made if it is absent.
 
-    None if another process holds it for longer than `patience_s`. Raises OSError.
+    `dying`: as for take_lock. None if another process holds it for longer than `patience_s`. Raises OSError.
     """
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        if not take_lock(fd, patience_s):
+        fd = _open(path)
+        if not take_lock(fd, patience_s, dying):
             os.close(fd)
             return None
         if _is_at(path, fd):
             return fd
         os.close(fd)  # its former holder has just removed it
+
+
+def share_file(path: Path) -> tuple[int, frozenset[int]]:
+    """The file at `path`, open and with a shared lock, and the pids of the other processes that have one; it is
+    made if it is absent. Raises OSError."""
+    while True:
+        fd = _open(path)
+        others = share(fd)
+        if _is_at(path, fd):
+            return fd, others
+        os.close(fd)  # the last one of them has just removed it
+
+
+def release_shared(path: Path, fd: int) -> None:
+    """Close a file with a shared lock. The last one removes it."""
+    with contextlib.suppress(OSError):
+        if take_lock(fd) and _is_at(path, fd):
+            path.unlink()
+    os.close(fd)
 
 
 def release_file(path: Path, fd: int, name: str) -> None:
@@ -48,6 +68,10 @@ def release_file(path: Path, fd: int, name: str) -> None:
         if _is_at(path, fd) and not _is_mounted(name):
             path.unlink()
     os.close(fd)
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def _is_at(path: Path, fd: int) -> bool:

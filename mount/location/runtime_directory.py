@@ -1,10 +1,14 @@
-"""The runtime directory: it holds the control sockets and lock files of running daemons.
+"""The runtime directory: it holds the sockets, lock files and journals of running
+daemons.
+
+Other users may pass through it (0711), to a status socket that their group may use; its files are private.
 
 It is /run/commitlogfs for root; for other users $XDG_RUNTIME_DIR/commitlogfs, else ~/.cache/commitlogfs/run. It is
 never a directory that another user could have made, such as one in /tmp. $COMMITLOGFS_RUNTIME_DIR overrides it.
 """
 
 import fcntl
+import grp
 import os
 import re
 import socket
@@ -15,12 +19,22 @@ from commitlogfs.console.errors import RefusedError, UsageError
 from commitlogfs.console.user_directories import home_directory
 
 OVERRIDE = "COMMITLOGFS_RUNTIME_DIR"
+OF_ROOT = Path("/run/commitlogfs")
+STATUS_GROUP = "commitlogfs"
+"""Members of this system group, if it exists, may read the state of all mounts."""
 
 _SOCKET_SUFFIX = ".sock"
+_STATUS_SUFFIX = ".stat"
 _LOCK_SUFFIX = ".lock"
 _KEEPER_LOCK_SUFFIX = ".keep"
+_DAEMONS_SUFFIX = ".daemons"
 _NOTIFY_SUFFIX = ".note"
-_TRACES = (_SOCKET_SUFFIX, _LOCK_SUFFIX, _KEEPER_LOCK_SUFFIX)
+_JOURNAL_SUFFIX = ".journal"
+_TRACES = (
+    *(_SOCKET_SUFFIX, _STATUS_SUFFIX, _LOCK_SUFFIX, _KEEPER_LOCK_SUFFIX, _DAEMONS_SUFFIX),
+    _JOURNAL_SUFFIX,
+)
+_MODE = 0o711
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,63}")
 _MAX_SOCKET_PATH = 107
 """struct sockaddr_un holds 108 bytes, the last of them NUL."""
@@ -35,7 +49,7 @@ def runtime_directory() -> Path:
             raise UsageError(f"${OVERRIDE}: {override!r} is not absolute; set an absolute path")
         return Path(override)
     if os.geteuid() == 0:
-        return Path("/run/commitlogfs")
+        return OF_ROOT
     xdg = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
     if xdg.is_absolute() and _is_ours(xdg):
         return xdg / "commitlogfs"
@@ -46,13 +60,13 @@ def runtime_directory() -> Path:
 
 
 def ensure_runtime_directory() -> Path:
-    """Make the runtime directory (mode 0700) if it is absent, and check it. A wider mode is narrowed to 0700.
+    """Make the runtime directory (mode 0711) if it is absent, and check it. Another mode is changed to that.
 
     Raises RefusedError if it is a symbolic link, not a directory or owned by another user, or cannot be made.
     """
     directory = runtime_directory()
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.mkdir(mode=_MODE, parents=True, exist_ok=True)
     except FileExistsError as error:
         raise RefusedError(f"{directory}: is not a directory; remove it") from error
     except OSError as error:
@@ -63,12 +77,17 @@ def ensure_runtime_directory() -> Path:
     return directory
 
 
+def is_name(text: str) -> bool:
+    """Whether a text can be the name of a mount."""
+    return _NAME.fullmatch(text) is not None
+
+
 def socket_path(name: str) -> Path:
     """Path of the control socket of the mount `name`. Touches nothing.
 
     Raises UsageError for a text that cannot be a name, and for a path that is too long for a socket.
     """
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise UsageError(f"{name!r}: not a mount name; use letters, digits, and _ . @ : - (at most 64)")
     path = runtime_directory() / (name + _SOCKET_SUFFIX)
     if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
@@ -79,6 +98,16 @@ def socket_path(name: str) -> Path:
     return path
 
 
+def status_socket_path(name: str, directory: Path | None = None) -> Path:
+    """Path of the status socket of the mount `name`, in this runtime directory or another one. Touches nothing.
+    It is as long as the control socket's path.
+
+    Raises UsageError.
+    """
+    path = socket_path(name).with_suffix(_STATUS_SUFFIX)
+    return path if directory is None else directory / path.name
+
+
 def lock_path(name: str) -> Path:
     """Path of the file that the daemon of `name` keeps locked while it lives; removed after an unmount.
 
@@ -87,12 +116,29 @@ def lock_path(name: str) -> Path:
     return socket_path(name).with_suffix(_LOCK_SUFFIX)
 
 
+def daemons_path(name: str) -> Path:
+    """Path of the file that every daemon of `name` shares a lock of while its process is there, even if it was
+    killed. The last one removes it.
+
+    Raises UsageError.
+    """
+    return socket_path(name).with_suffix(_DAEMONS_SUFFIX)
+
+
 def keeper_lock_path(name: str) -> Path:
     """Path of the file that the keeper of `name` keeps locked while it lives; removed after an unmount.
 
     Raises UsageError.
     """
     return socket_path(name).with_suffix(_KEEPER_LOCK_SUFFIX)
+
+
+def journal_path(name: str) -> Path:
+    """Path of the journal of decisions of `name`, which each of its daemons continues; removed after an unmount.
+
+    Raises UsageError.
+    """
+    return socket_path(name).with_suffix(_JOURNAL_SUFFIX)
 
 
 def notify_path(name: str) -> Path:
@@ -162,6 +208,23 @@ def bind_private(unbound: socket.socket, path: Path) -> None:
         os.umask(former)
 
 
+def find_status_group() -> int | None:
+    """Id of STATUS_GROUP; None if there is no such group on this machine."""
+    try:
+        return grp.getgrnam(STATUS_GROUP).gr_gid
+    except KeyError:
+        return None
+
+
+def bind_for_group(unbound: socket.socket, path: Path, group: int | None) -> None:
+    """Bind a socket at `path`, to which members of the group may connect (0660); without a group as `bind_private`.
+    Raises OSError."""
+    bind_private(unbound, path)
+    if group is not None:
+        os.chown(path, -1, group)
+        path.chmod(0o660)
+
+
 def identity(path: Path) -> tuple[int, int] | None:
     """Device and inode of the file at `path`; None if there is none. They differ once the file was replaced."""
     try:
@@ -210,8 +273,8 @@ def _check(directory: Path) -> None:
                 f"{directory}: belongs to user {state.st_uid}, not to you (user {os.geteuid()}); run the command "
                 "as that user, or remove the directory if no daemon of that user runs"
             )
-        if stat.S_IMODE(state.st_mode) & 0o077:
-            os.fchmod(fd, 0o700)
+        if stat.S_IMODE(state.st_mode) != _MODE:
+            os.fchmod(fd, _MODE)
     finally:
         os.close(fd)
 

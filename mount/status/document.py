@@ -17,9 +17,11 @@ import trio
 from commitlogfs.console.version import VERSION
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.mount.config.model import Config
+from commitlogfs.mount.status.alerts import find_alerts
 from commitlogfs.mount.status.findings import StartupFindings
 from commitlogfs.mount.status.growth import GrowthMeter
 from commitlogfs.mount.status.moves import drain_report, moves_report
+from commitlogfs.mount.status.oldest_message import OldestMessage
 from commitlogfs.mount.status.rebalance import plan_report, rebalance_report
 from commitlogfs.mount.status.retention import retention_report
 from commitlogfs.mount.status.scrub import damage_findings, scrub_report
@@ -72,6 +74,7 @@ class StatusReport:
         self._not_taken_back = not_taken_back
         self._log = operations.commitlog
         self._growth = GrowthMeter(self._log, operations.threads)
+        self._oldest_message = OldestMessage(self._log, operations.threads)
         self._since = time.time()
         self._store_root_limiter = trio.CapacityLimiter(1)
         self._findings = StartupFindings(self._log)
@@ -92,6 +95,7 @@ class StatusReport:
         composed_at = time.time()
         figures = await self._operations.statfs_figures()
         await self._growth.measure()
+        await self._oldest_message.measure()
         log = self._log
         eligibility = log.evaluate(time.monotonic())
         rate = self._ingest_rate()
@@ -100,7 +104,7 @@ class StatusReport:
         first, last = catalog.first_whole, catalog.last_whole
         gaps = catalog.gaps()
         missed = log.missed()
-        return {
+        document = {
             "schema": SCHEMA_VERSION,
             "composed_at": composed_at,
             "name": self._config.name,
@@ -134,6 +138,7 @@ class StatusReport:
             },
             "ingest_bytes_per_second": rate,
             "written_to": self._growth.growth.written_to,
+            "oldest_message": self._oldest_message.stored_s,
             "idle_since": self._growth.growth.idle_since(time.time()),
             "thresholds": asdict(self._config.thresholds),
             "statfs": {
@@ -153,9 +158,7 @@ class StatusReport:
             "scrub": scrub_report(self._operations),
             "unreadable": self._operations.salvaged.present(),
             "missing_disks": missed,
-            "offline_disks": [
-                {"number": one.number, "path": one.path, "since": one.offline_since_s} for one in log.offline()
-            ],
+            "offline_disks": offline_report(log),
             "members": {
                 "generation": log.membership.generation,
                 "lagging": [disk.path for disk in log.lagging()],
@@ -170,6 +173,7 @@ class StatusReport:
                 *(finding.as_json() for finding in self._not_taken_back()),
             ],
         }
+        return {**document, "alerts": find_alerts(document)}
 
     def _checksums(self) -> dict[str, Any]:
         counts = self._operations.checksums.counts()
@@ -226,19 +230,23 @@ class StatusReport:
             "eta_seconds": None if following is None else following.eta_seconds,
             "last_error": disk.last_error,
             "operation_times": [_times(compared) for compared in disk.operation_times],
+            "io": None if disk.device_rates is None else asdict(disk.device_rates),
             "slowness": None if disk.slowness is None else _slowness(disk.slowness),
-            "lost_writes": [
-                {
-                    "segment": format_segment_name(lost.base_offset).decode(),
-                    "since": lost.since_s,
-                    "ranges": [[lost.base_offset + begin, lost.base_offset + end] for begin, end in lost.ranges],
-                }
-                for lost in self._operations.verdicts.lost_writes().get(disk.number, ())
-            ],
+            "lost_writes": self._lost_writes(disk),
             "drain": drain_report(disk, self._operations, self._ingest_rate()),
             "held_segments": len(self._log.others.moved(disk.number)),
             "cordon": None if disk.cordon is None else {"since": disk.cordon.since_s, "reason": disk.cordon.reason},
         }
+
+    def _lost_writes(self, disk: Disk) -> list[dict[str, Any]]:
+        return [
+            {
+                "segment": format_segment_name(lost.base_offset).decode(),
+                "since": lost.since_s,
+                "ranges": [[lost.base_offset + begin, lost.base_offset + end] for begin, end in lost.ranges],
+            }
+            for lost in self._operations.verdicts.lost_writes().get(disk.number, ())
+        ]
 
     async def _store_root(self) -> dict[str, Any]:
         """The directory around the mountpoint: normally the broker's storePathRootDir, whose disk holds the
@@ -277,6 +285,11 @@ def _slowness(slowness: Slowness) -> dict[str, Any]:
         "since": round(time.time() - (now_s - slowness.since_s)),
         "probe_in_seconds": None if probe_at_s is None else max(0, round(probe_at_s - now_s)),
     }
+
+
+def offline_report(log: CommitLog) -> list[dict[str, Any]]:
+    """The members that an operator has released."""
+    return [{"number": one.number, "path": one.path, "since": one.offline_since_s} for one in log.offline()]
 
 
 def to_json(document: dict[str, Any]) -> bytes:

@@ -67,6 +67,10 @@ class RecordFields(NamedTuple):
     """The host's first eight bytes as one number; for IPv4 this is the whole host."""
     store_host_word: Longs
 
+    def of_rows(self, rows: Longs | slice) -> "RecordFields":
+        """The fields of these rows, in their order."""
+        return RecordFields(*(values[rows] for values in self))
+
 
 def record_fields(data: Bytes, positions: Longs) -> RecordFields:
     """Fields of the records at `positions`; a walk must have checked that the records lie in `data`."""

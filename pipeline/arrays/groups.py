@@ -1,5 +1,7 @@
 """Groups records by a text (their topic, their queue), as numbers instead of texts. Compiled."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from commitlogfs.pipeline.arrays.array_types import Bytes, Longs
@@ -18,6 +20,29 @@ def group_spans(data: Bytes, starts: Longs, lengths: Longs, also: Longs | None =
     slots = np.full(1 << (2 * rows + 1).bit_length(), -1, np.int64)
     count = _group(data, starts, lengths, np.zeros(rows, np.int64) if also is None else also, groups, firsts, slots)
     return groups, firsts[:count]
+
+
+def group_rows(
+    data: Bytes, rows: int, texts: Sequence[tuple[Longs, Longs]], numbers: Sequence[Longs]
+) -> tuple[Longs, Longs]:
+    """As `group_spans`, by any number of texts (starts and lengths; a length below 0 is a group of its own) and
+    numbers."""
+    nothing = np.zeros(rows, np.int64)
+    also: Longs | None = None
+    for values in numbers:
+        also = values if also is None else _paired(data, also, values)
+    groups, firsts = nothing, nothing
+    for starts, lengths in texts or [(nothing, nothing)]:
+        groups, firsts = group_spans(data, starts, lengths, also)
+        also = groups
+    return groups, firsts
+
+
+def _paired(data: Bytes, one: Longs, other: Longs) -> Longs:
+    """A number for each row, equal where both are."""
+    nothing = np.zeros(len(one), np.int64)
+    (left, _), (right, rights) = (group_spans(data, nothing, nothing, values) for values in (one, other))
+    return left * max(1, len(rights)) + right
 
 
 def all_alike(numbers: Longs, flags: Longs, excluded: int) -> bool:

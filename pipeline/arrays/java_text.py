@@ -36,6 +36,23 @@ def well_formed(data: Bytes, starts: Longs, lengths: Longs) -> tuple[Bytes, Long
     return out[: offsets[-1]], offsets
 
 
+def malformed_rows(values: Bytes, offsets: Ints) -> Longs:
+    """Rows of the consecutive texts that are not valid UTF-8, ascending."""
+    if is_ascii(values):
+        return np.empty(0, np.int64)
+    starts, lengths = offsets[:-1].astype(np.int64), np.diff(offsets).astype(np.int64)
+    rewritten, new_offsets = well_formed(values, starts, lengths)
+    if np.array_equal(rewritten, values):
+        return np.empty(0, np.int64)
+    new_lengths = np.diff(new_offsets)
+    differs = new_lengths != lengths
+    for row in np.flatnonzero(~differs & (lengths > 0)).tolist():
+        start, new_start, length = starts[row], new_offsets[row], lengths[row]
+        differs[row] = not np.array_equal(values[start : start + length], rewritten[new_start : new_start + length])
+    rows: Longs = np.flatnonzero(differs)
+    return rows
+
+
 def is_ascii(texts: Bytes) -> bool:
     """Whether no byte of a contiguous array has its highest bit set: then every text in it is well-formed."""
     return not _has_high_bit(texts)

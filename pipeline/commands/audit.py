@@ -35,7 +35,8 @@ def audit(
     broker_conf: common.BrokerConf = None,
     broker_version: common.BrokerVersion = None,
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with plots.")
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Also write a page: findings with what to do, and charts."),
     ] = None,
     segment_size: common.SegmentSize = None,
     split_size: common.SplitSize = common.DEFAULT_SPLIT,
@@ -60,7 +61,7 @@ def audit(
     for warning in settings.warnings:
         common.complain(f"warning: {warning}")
     log_bytes = _size(place, segment_size)
-    with common.spark_session("audit", master) as spark, common.progress_bar("audit", log_bytes) as on_progress:
+    with common.spark_for_jobs("audit", master) as spark, common.progress_bar("audit", log_bytes) as on_progress:
         job = partial(
             run,
             store_root=store_root,
@@ -107,7 +108,7 @@ def _size(place: str, segment_size: str | None) -> int:
 
 
 def _show(report: "AuditReport") -> None:
-    from commitlogfs.pipeline.jobs.findings import MEANINGS
+    from commitlogfs.pipeline.jobs.findings import MEANINGS, REMEDIES
 
     common.say(
         f"{count_of(report.found.records, 'message')} in {count_of(report.segments, 'segment')}, log offsets "
@@ -122,6 +123,6 @@ def _show(report: "AuditReport") -> None:
     if len(shown) > _SHOWN:
         common.show(f"... (--json has the first of each kind, {len(shown)} in all)")
     for kind, count in sorted(report.findings.counts.items()):
-        common.show(f"{count:,} x {kind}: {MEANINGS[kind]}")
+        common.show(f"{count:,} x {kind}: {MEANINGS[kind]}. To do: {REMEDIES[kind]}")
     if report.is_whole:
         common.say("no findings")

@@ -3,9 +3,10 @@
 import json
 import re
 import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -33,12 +34,32 @@ from commitlogfs.store.printable import printable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from commitlogfs.pipeline.log.scanner import Damage
     from commitlogfs.pipeline.log.segments import LogListing
+    from commitlogfs.pipeline.source.session import Spark
 
 _Result = TypeVar("_Result")
+_Spark = TypeVar("_Spark", bound="Spark")
 _JAVA_EXCEPTION: Final = re.compile(r"^Exception in thread .*?: (.*)")
+_LOST_TASK: Final = re.compile(
+    r"^Job aborted .*: Lost task .* \(TID \d+\) \(.*?\): (?:[\w.$]+(?:Exception|Error): )?(.+)"
+)
+"""Spark's first line about a failed task; its last part is the task's own error."""
+_KNOWN_REASONS: Final = {
+    "Python worker exited unexpectedly": (
+        "a Python worker was killed or crashed; if memory ran out, use fewer cores (--master local[1])"
+    ),
+    "Cannot call methods on a stopped SparkContext": "it stopped while starting; check that the master is running",
+    "Connection refused": "its JVM ended while starting; check that $SPARK_LOCAL_DIRS or /tmp is writable",
+}
+"""Meanings of some errors of Spark, by a part of their text."""
+_NO_JVM: Final = "JAVA_GATEWAY_EXITED"
+_SPARK_CLASS: Final = re.compile(r"^\S*/spark-class: line \d+: ")
+"""The shell script that starts the JVM, as bash names it before an error."""
 _POLL_EVERY_S: Final = 0.2
 _END_S: Final = 60.0
+_JVM_EXIT_S: Final = 2.0
+"""A process that is killed closes its connections a moment before it can be waited for."""
 
 
 # --- options ---------------------------------------------------------------------------------------------
@@ -76,6 +97,11 @@ BrokerVersion = Annotated[
     ),
 ]
 DEFAULT_SPLIT: Final = "128m"
+
+
+def given(options: dict[str, str | None]) -> dict[str, str]:
+    """Options of `format("commitlog")` without those that were not given."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def parse_mode(text: str) -> Any:
@@ -127,12 +153,27 @@ def list_log(log: str, segment_size: str | None, mode: Any = None) -> "LogListin
 
 
 @contextmanager
-def spark_session(verb: str, master: str | None, *, in_workers: bool = True) -> "Iterator[SparkSession]":
-    """A session that is always stopped at the end. SIGTERM raises KeyboardInterrupt inside. `in_workers`: see
-    `session`."""
+def spark_for_jobs(verb: str, master: str | None) -> "Iterator[Spark]":
+    """As `spark_for_queries`, without SQL, which starts sooner."""
+    from commitlogfs.pipeline.source.session import job_context
+
+    with _running(verb, master, job_context) as spark:
+        yield spark
+
+
+@contextmanager
+def spark_for_queries(verb: str, master: str | None) -> "Iterator[SparkSession]":
+    """A session that is always stopped at the end. SIGTERM raises KeyboardInterrupt inside. Raises UnreachableError
+    if Spark does not start or its JVM ends inside."""
     from commitlogfs.pipeline.source.session import session
 
-    start = partial(session, f"commitlogfs-pipeline {verb}", master=master, in_workers=in_workers)
+    with _running(verb, master, session) as spark:
+        yield spark
+
+
+@contextmanager
+def _running(verb: str, master: str | None, launch: "Callable[..., _Spark]") -> "Iterator[_Spark]":
+    start = partial(launch, f"commitlogfs-pipeline {verb}", master=master)
     if settings.current().verbose:
         spark = _started(partial(start, log_level="WARN"))
     else:
@@ -148,12 +189,48 @@ def spark_session(verb: str, master: str | None, *, in_workers: bool = True) -> 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield spark
+    except Exception as error:
+        status = _jvm_status(spark) if _is_lost_connection(error) else None
+        if status is None:
+            raise
+        how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
+        raise UnreachableError(
+            f"Spark's JVM {how}; if memory ran out, use fewer cores (--master local[1]); finished output stays"
+        ) from error
     finally:
+        _stop(spark)
+
+
+def _stop(spark: "Spark") -> None:
+    """Stops Spark. A second interrupt is ignored: in a call to the JVM, py4j would print its trace."""
+    former = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
         spark.stop()
+    except Exception:
+        if _jvm_status(spark) is None:
+            raise  # a JVM that has ended cannot answer, which is reported already
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
-def _started(start: "Callable[[], SparkSession]") -> "SparkSession":
-    """The session, started completely or not at all: an interrupt half-way would leave a JVM that waits for ever.
+def _is_lost_connection(error: BaseException) -> bool:
+    return isinstance(error, ConnectionError) or type(error).__module__.partition(".")[0] == "py4j"
+
+
+def _jvm_status(spark: "Spark") -> int | None:
+    """Exit status of the JVM, as subprocess has it; None if it is running, or spark-submit has started it."""
+    process = getattr(spark.sparkContext._gateway, "proc", None)
+    if process is None:
+        return None
+    try:
+        return int(process.wait(_JVM_EXIT_S))
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _started(start: "Callable[[], _Spark]") -> "_Spark":
+    """Calls `start`, completely or not at all: an interrupt half-way would leave a JVM that waits for ever.
 
     It is started in a thread, where PySpark does not install its own handler for SIGINT: that handler calls the JVM
     in the middle of another call, which breaks the connection.
@@ -198,7 +275,7 @@ def interruptible(work: Callable[[], _Result], cancel: Callable[[], object]) -> 
     return done[0]
 
 
-def run_job(spark: "SparkSession", work: Callable[[], _Result]) -> _Result:
+def run_job(spark: "Spark", work: Callable[[], _Result]) -> _Result:
     """Runs `work`, which starts Spark jobs; an interrupt cancels them."""
     return interruptible(work, spark.sparkContext.cancelAllJobs)
 
@@ -209,7 +286,12 @@ def _start_reason(error: StartFailedError) -> str:
         match = _JAVA_EXCEPTION.search(line)
         if match is not None:
             return match[1].strip()
-    return spark_reason(error.__cause__ or error)
+    reason = spark_reason(error.__cause__ or error)
+    if _NO_JVM in reason:
+        lines = (_SPARK_CLASS.sub("", line.strip()) for line in error.stderr)
+        said = next(filter(None, lines), "no JVM was started")
+        return f"{said}; check JAVA_HOME: Spark needs Java 17 or later"
+    return reason
 
 
 def spark_reason(error: BaseException) -> str:
@@ -217,7 +299,13 @@ def spark_reason(error: BaseException) -> str:
     java = getattr(error, "java_exception", None)
     text = str(java.getMessage() or java) if java is not None else str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    for part, meaning in _KNOWN_REASONS.items():
+        if part in lines[0]:
+            return meaning
+    lost_task = _LOST_TASK.search(lines[0])
+    return lines[0] if lost_task is None else lost_task[1]
 
 
 # --- output ----------------------------------------------------------------------------------------------
@@ -236,6 +324,14 @@ def show(line: str) -> None:
 
 def complain(text: str) -> None:
     typer.echo(printable(text), err=True)
+
+
+def complain_of(damages: "Iterable[Damage]") -> None:
+    for damage in damages:
+        complain(
+            f"damage: segment {damage.segment}, log offset {damage.offset}, {damage.length} bytes skipped: "
+            f"{damage.reason}"
+        )
 
 
 def show_json(document: dict[str, Any]) -> None:

@@ -116,7 +116,7 @@ def rebuild(
         _show_plan(plan, as_json=as_json)
         return
     with (
-        common.spark_session("rebuild", master) as spark,
+        common.spark_for_jobs("rebuild", master) as spark,
         common.progress_bar("rebuild", plan.log_bytes) as on_progress,
     ):
         job = partial(
@@ -339,8 +339,4 @@ def _show(result: "RebuildResult") -> None:
     common.say(f"written to {result.output}")
     for omission in result.not_served:
         common.complain(f"missing: {omission}")
-    for damage in result.damages:
-        common.complain(
-            f"damage: segment {damage.segment}, log offset {damage.offset}, {damage.length} bytes skipped: "
-            f"{damage.reason}"
-        )
+    common.complain_of(result.damages)

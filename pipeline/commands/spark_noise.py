@@ -15,6 +15,8 @@ from typing import Final
 _NOISE: Final = re.compile(
     r"WARNING: Using incubator modules"
     r"|Using Spark's default log4j profile"
+    r"|Picked up (JAVA_TOOL_OPTIONS|JDK_JAVA_OPTIONS|_JAVA_OPTIONS): "
+    r"|NOTE: Picked up JDK_JAVA_OPTIONS: "
     r"|Setting default log level to"
     r"|To adjust logging level use"
     r"|\d\d/\d\d/\d\d \d\d:\d\d:\d\d (WARN|INFO) "

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.cells import cell_len
@@ -10,14 +10,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from commitlogfs.console.errors import UsageError
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.console.formatting import approximate_size, count_of, moment, rate, shortened
 from commitlogfs.console.settings import wants_json
 from commitlogfs.pipeline.commands import common
+from commitlogfs.pipeline.source.group_keys import GroupKey, Kind, parse_keys
 from commitlogfs.store.printable import printable
 
 if TYPE_CHECKING:
-    from commitlogfs.pipeline.jobs.stats import LogStats, TopicStats
+    from commitlogfs.pipeline.jobs.stats import GroupedStats, LogStats, TopicStats
 
 _HEADINGS: Final = (
     *("messages", "stored", "bodies", "largest", "queues", "messages", "bytes"),
@@ -38,25 +40,44 @@ def stats(
     mode: common.Mode = "FAILFAST",
     segment_size: common.SegmentSize = None,
     split_size: common.SplitSize = common.DEFAULT_SPLIT,
+    by: Annotated[
+        str,
+        typer.Option(
+            metavar="KEY,KEY,...",
+            help="Count by these: topic, tags, queueId, and minute, hour or day of storeTimestamp or "
+            "bornTimestamp, such as hour(storeTimestamp).",
+            show_default="topic, with rates",
+        ),
+    ] = "",
     master: common.Master = None,
     as_json: common.Json = False,
 ) -> None:
-    """Count the messages of a log by topic: bytes, times, rates, queues, largest message.
+    """Count the messages of a log by topic: bytes, times, rates, queues, largest message. Or --by other keys.
 
     All messages count, including those of system topics and of transactions.
 
     EXIT STATUS: 0 ok; 1 damage or a missing part of the log; 2 bad options; 3 no log at LOG, or Spark does not
     start; 4 Spark is not installed.
     """
+    from commitlogfs.pipeline.jobs.stats import grouped_stats
     from commitlogfs.pipeline.jobs.stats import stats as count
 
+    keys = _parse_keys(by) if by else ()
     damage_mode, split_bytes = common.parse_mode(mode), common.parse_size("--split-size", split_size)
     listing = common.list_log(log, segment_size, damage_mode)
-    size = None if segment_size is None else listing.segment_size
     log_bytes = sum(segment.size for segment in listing.segments)
-    with common.spark_session("stats", master) as spark, common.progress_bar("stats", log_bytes) as on_progress:
-        job = partial(count, segment_size=size, mode=damage_mode, split_size=split_bytes, on_progress=on_progress)
-        found = common.run_job(spark, partial(job, spark, log))
+    with common.spark_for_jobs("stats", master) as spark, common.progress_bar("stats", log_bytes) as on_progress:
+        how = {
+            "segment_size": None if segment_size is None else listing.segment_size,
+            "mode": damage_mode,
+            "split_size": split_bytes,
+            "on_progress": on_progress,
+        }
+        found: LogStats | GroupedStats
+        if keys:
+            found = common.run_job(spark, partial(grouped_stats, spark, log, keys, **how))
+        else:
+            found = common.run_job(spark, partial(count, spark, log, **how))
     if wants_json(as_json):
         common.show_json(found.as_json())
     else:
@@ -65,21 +86,31 @@ def stats(
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def _show(found: "LogStats") -> None:
-    _show_table(found, common.data_console())
+def _parse_keys(text: str) -> tuple[GroupKey, ...]:
+    try:
+        return parse_keys(text)
+    except ValueError as error:
+        raise UsageError(f"--by {text}: {error}") from None
+
+
+def _show(found: "LogStats | GroupedStats") -> None:
+    from commitlogfs.pipeline.jobs.stats import LogStats
+
+    if isinstance(found, LogStats):
+        _show_table(found, common.data_console())
+        counted = count_of(len(found.topics), "topic")
+    else:
+        _show_groups(found, common.data_console())
+        counted = count_of(len(found.groups), "group")
     common.say(
         f"{count_of(found.segments, 'segment')}, log offsets {found.start_offset:,} to {found.end_offset:,}, "
-        f"{count_of(len(found.topics), 'topic')}"
+        f"{counted}"
     )
     for omission in found.not_served:
         common.complain(f"missing: {omission}")
     for start, end in found.missing:
         common.complain(f"missing: log offsets {start} to {end} (no segment holds them)")
-    for damage in found.damages:
-        common.complain(
-            f"damage: segment {damage.segment}, log offset {damage.offset}, {damage.length} bytes skipped: "
-            f"{damage.reason}"
-        )
+    common.complain_of(found.damages)
 
 
 def _show_table(found: "LogStats", console: Console) -> None:
@@ -97,6 +128,31 @@ def _show_table(found: "LogStats", console: Console) -> None:
         name_width = max(_LEAST_NAME, width - sum(widths[column] for column in columns))
         console.width = name_width + sum(widths[column] for column in columns)
         console.print(_table(columns, name_width, rows, total))
+
+
+def _show_groups(found: "GroupedStats", console: Console) -> None:
+    """One line for each group; a terminal that is too narrow wraps them."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for key in found.keys:
+        table.add_column(key.text, justify="left" if key.kind is Kind.TEXT else "right", no_wrap=True)
+    for heading in ("messages", "stored", "bodies", "largest", "first (UTC)", "last (UTC)"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for group in found.groups:
+        figures = group.figures
+        table.add_row(
+            *(Text(_shown(key, value)) for key, value in zip(found.keys, group.values, strict=True)),
+            f"{figures.messages:,}",
+            *(approximate_size(size) for size in (figures.stored_bytes, figures.body_bytes, figures.largest_bytes)),
+            *(moment(time_ms) for time_ms in (figures.first_ms, figures.last_ms)),
+        )
+    console.width = max(console.width, console.measure(table).maximum)
+    console.print(table)
+
+
+def _shown(key: GroupKey, value: str | int | None) -> str:
+    if value is None:
+        return "-"
+    return moment(int(value)) if key.kind is Kind.TIME else printable(str(value))
 
 
 def _table(

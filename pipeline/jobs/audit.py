@@ -15,8 +15,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from commitlogfs.pipeline.broker.dispatch import LMQ_PREFIX, QueueKey
 from commitlogfs.pipeline.broker.index_reader import IndexFile, IndexFileError, keys_between, list_index
 from commitlogfs.pipeline.broker.lock import broker_pid
@@ -34,6 +32,7 @@ from commitlogfs.pipeline.log.splits import DEFAULT_SPLIT_BYTES, plan_splits
 from commitlogfs.pipeline.log.tail import find_end
 from commitlogfs.pipeline.log.truncation import crossing_record, expected_end
 from commitlogfs.pipeline.log.unread_end import Unread, find_unread, require_messages
+from commitlogfs.pipeline.source.session import Spark
 from commitlogfs.store.broker_store import BATCH_CONSUME_QUEUE, CONSUME_QUEUE, INDEX
 from commitlogfs.store.segment import LARGEST_OFFSET
 
@@ -94,7 +93,7 @@ class AuditReport:
 
 
 def audit(
-    spark: SparkSession,
+    spark: Spark,
     log: str,
     *,
     store_root: Path | None = None,
@@ -194,7 +193,7 @@ def _add_listing_findings(
 class _Run:
     def __init__(
         self,
-        spark: SparkSession,
+        spark: Spark,
         plan: AuditPlan,
         report: AuditReport,
         known_topics: frozenset[str] | None,

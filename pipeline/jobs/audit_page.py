@@ -1,27 +1,22 @@
-"""An audit as one self-contained HTML page: without scripts and external files, with plots inline."""
+"""An audit as one self-contained HTML page: no scripts, no external files. It looks like the exporter's page."""
 
-import html
-import io
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from commitlogfs.console.formatting import approximate_duration, approximate_size, count_of
 from commitlogfs.pipeline.jobs.audit import AuditReport
-from commitlogfs.pipeline.jobs.findings import MEANINGS
+from commitlogfs.pipeline.jobs.findings import MEANINGS, REMEDIES, Finding, Kind
 from commitlogfs.pipeline.log.errors import LocationError
+from commitlogfs.store.printable import printable
 
-_TOPICS_DRAWN = 15
-_MIB = 1 << 20
-
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1b1f24; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-table { border-collapse: collapse; width: 100%; } tr:nth-child(even) { background: #f4f6f8; }
-td, th { text-align: left; padding: .25rem .6rem; vertical-align: top; font-variant-numeric: tabular-nums; }
-.verdict { padding: .6rem 1rem; border-radius: .4rem; font-weight: 600; }
-.whole { background: #e3f4e6; } .broken { background: #fbe4e1; } svg { max-width: 100%; height: auto; }
-"""
+_TOPICS_DRAWN: Final = 15
+_BARS: Final = 96
+"""Most bars of a chart: neighbouring hours share one in a log of more than four days."""
+_WIDTH: Final = 1000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def write_page(report: AuditReport, path: Path) -> None:
@@ -33,155 +28,168 @@ def write_page(report: AuditReport, path: Path) -> None:
 
 
 def _page(report: AuditReport) -> str:
-    title = f"Audit of {report.log}"
-    parts = [
-        f"<h1>{_text(title)}</h1>",
-        _verdict(report),
-        "<h2>What was read</h2>",
-        _facts(report),
-        *_findings(report),
-        *_notes(report),
-        "<h2>Records by hour of their store time</h2>",
-        _plot_hours(report),
-        "<h2>Bytes by topic</h2>",
-        _plot_topics(report),
-    ]
-    if report.findings.total:
-        parts += ["<h2>Where in the log</h2>", _plot_places(report)]
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{_text(title)}</title>'
-        f"<style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
-    )
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    def safe(value: object) -> object:
+        """Producers choose the names of topics, which may have control characters besides markup."""
+        return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+    def commands(text: str) -> Markup:
+        """`text` with its commands, which are between backticks, marked as such."""
+        parts = enumerate(text.split("`"))
+        return Markup("").join(Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in parts)
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, finalize=safe, trim_blocks=True)
+    environment.filters["commands"] = commands
+    here = resources.files("commitlogfs.pipeline.jobs")
+    look = resources.files("commitlogfs.exporter") / "page/page.css"
+    style = Markup(look.read_text("utf-8") + (here / "audit_page.css").read_text("utf-8"))  # noqa: S704 - our own
+    template = environment.from_string((here / "audit_page.html").read_text("utf-8"))
+    return template.render(content_of(report), style=style) + "\n"
+
+
+def content_of(report: AuditReport) -> dict[str, Any]:
+    """The values that the template shows. Pure."""
+    hours, per_bar = _hours(report)
+    return {
+        "log": report.log,
+        "verdict": _verdict(report),
+        "summary": _summary(report),
+        "kinds": [_kind(report, kind) for kind in Kind if report.findings.counts[kind]],
+        "places": _places(report),
+        "ends": (_offset(report.begin_offset), _offset(report.end_offset)),
+        "notes": report.notes,
+        "facts": _facts(report),
+        "topics": _topics(report),
+        "hours": hours,
+        "hours_axis": [bar["begin"] for bar in _ends_and_middle(hours)],
+        "hours_label": f"One bar covers {count_of(per_bar, 'hour')} with messages (UTC)",
+        "footer": f"commitlogfs-pipeline audit, {approximate_duration(report.seconds)}",
+    }
 
 
 def _verdict(report: AuditReport) -> str:
     if report.is_whole:
-        return f'<p class="verdict whole">No findings: {_text(" and ".join(report.compared))} agree.</p>'
-    return f'<p class="verdict broken">{report.findings.total:,} findings.</p>'
+        return "No findings"
+    kinds = sum(1 for count in report.findings.counts.values() if count)
+    return f"{count_of(report.findings.total, 'finding')} of {count_of(kinds, 'kind')}"
 
 
-def _facts(report: AuditReport) -> str:
-    return _table(
-        [
-            ("log offsets", f"{report.begin_offset:,} to {report.end_offset:,}"),
-            ("segments", f"{report.segments:,}"),
-            ("records", f"{report.found.records:,}"),
-            ("bytes of records", f"{report.found.record_bytes:,}"),
-            ("queues", f"{report.queues:,}, {report.queue_entries:,} entries match"),
-            ("index", f"{report.index_files:,} files for {report.found.keys:,} keys"),
-            ("compared", ", ".join(report.compared)),
-            ("time", f"{report.seconds:.1f} s"),
-        ]
-    )
+def _summary(report: AuditReport) -> str:
+    *others, last = report.compared
+    compared = f"{', '.join(others)} and {last}" if others else last
+    if report.is_whole and len(report.compared) > 1:
+        return f"The {compared} agree, and every record matches its CRCs."
+    if report.is_whole:
+        return "Every record of the log matches its CRCs."
+    return f"Compared: {compared}. What to do is said with each kind of finding."
 
 
-def _findings(report: AuditReport) -> list[str]:
-    if not report.findings.total:
-        return []
-    counts = [(str(kind), f"{count:,}", MEANINGS[kind]) for kind, count in sorted(report.findings.counts.items())]
-    shown = [
-        (str(one.kind), str(one.offset) if one.offset >= 0 else "", one.where, one.detail)
-        for one in report.findings.all_shown()
-    ]
+def _kind(report: AuditReport, kind: Kind) -> dict[str, Any]:
+    count = report.findings.counts[kind]
+    shown = [one for one in report.findings.all_shown() if one.kind is kind]
+    return {
+        "name": str(kind),
+        "count": f"{count:,}",
+        "meaning": _capital(MEANINGS[kind]),
+        "remedy": _capital(REMEDIES[kind]),
+        "shown_title": f"All {count:,}" if len(shown) >= count else f"The first {len(shown):,} of {count:,}",
+        "shown": [{"offset": _place(one), "where": one.where, "detail": one.detail} for one in shown],
+    }
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _place(finding: Finding) -> str:
+    return f"{finding.offset:,}" if finding.offset >= 0 else "-"
+
+
+def _offset(offset: int) -> str:
+    return f"log offset {offset:,} ({approximate_size(offset)})"
+
+
+def _places(report: AuditReport) -> list[dict[str, Any]]:
+    """One row for each kind whose findings have log offsets."""
+    whole = max(1, report.end_offset - report.begin_offset)
+    rows = []
+    for kind in Kind:
+        offsets = [one.offset for one in report.findings.all_shown() if one.kind is kind and one.offset >= 0]
+        ticks = {max(0, min(_WIDTH - 3, (offset - report.begin_offset) * _WIDTH // whole)) for offset in offsets}
+        if ticks:
+            label = f"{count_of(len(offsets), 'place')} of {kind}, from {min(offsets):,} to {max(offsets):,}"
+            rows.append({"name": str(kind), "label": label, "ticks": sorted(ticks)})
+    return rows
+
+
+def _facts(report: AuditReport) -> list[tuple[str, str]]:
+    size = report.end_offset - report.begin_offset
     return [
-        "<h2>Findings</h2>",
-        _table(counts, ("kind", "number", "meaning")),
-        "<h2>The first of each kind</h2>",
-        _table(shown, ("kind", "log offset", "where", "what")),
+        ("Log", f"{approximate_size(size)} in {count_of(report.segments, 'segment')}"),
+        ("Log offsets", f"{report.begin_offset:,} to {report.end_offset:,}"),
+        ("Messages", f"{report.found.records:,}, {approximate_size(report.found.record_bytes)}"),
+        ("Topics", f"{len(report.found.topics):,}"),
+        ("Queues", f"{report.queues:,}; {report.queue_entries:,} entries match"),
+        ("Index", f"{count_of(report.index_files, 'file')} for {count_of(report.found.keys, 'key')}"),
+        ("Compared", ", ".join(report.compared)),
+        ("Store", "-" if report.store_root is None else str(report.store_root)),
     ]
 
 
-def _notes(report: AuditReport) -> list[str]:
-    if not report.notes:
-        return []
-    return ["<h2>Notes</h2><ul>", *(f"<li>{_text(note)}</li>" for note in report.notes), "</ul>"]
+def _topics(report: AuditReport) -> list[dict[str, Any]]:
+    """The largest, with bars in proportion to the first, and one row for all others."""
+    total = max(1, report.found.topics.total())
+    largest = report.found.topics.most_common(_TOPICS_DRAWN)
+    rest = len(report.found.topics) - len(largest)
+    if rest == 1:  # a row for it takes no more room than one for "others"
+        largest, rest = report.found.topics.most_common(), 0
+    rows = [_topic(name, size, total, largest[0][1]) for name, size in largest]
+    if rest:
+        others = total - sum(size for _, size in largest)
+        rows.append(_topic(f"{rest:,} other topics", others, total, others) | {"is_rest": True})
+    return rows
 
 
-def _table(rows: Sequence[tuple[str, ...]], head: tuple[str, ...] = ()) -> str:
-    lines = ["<table>"]
-    if head:
-        lines.append("<tr>" + "".join(f"<th>{_text(name)}</th>" for name in head) + "</tr>")
-    lines += ["<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows]
-    return "".join([*lines, "</table>"])
+def _topic(name: str, size: int, total: int, full: int) -> dict[str, Any]:
+    share = f"{100 * size / total:.0f} %" if 100 * size >= total else "less than 1 %"
+    return {
+        "name": name,
+        "size": approximate_size(size),
+        "share": share,
+        "width": max(1, size * _WIDTH // max(1, full)),
+        "is_rest": False,
+    }
 
 
-def _text(text: str) -> str:
-    """`text` escaped for HTML: producers choose the names of topics."""
-    return html.escape("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text))
-
-
-# --- plots -----------------------------------------------------------------------------------------------
-
-
-def _plot_hours(report: AuditReport) -> str:
-    from matplotlib.figure import Figure
-
+def _hours(report: AuditReport) -> tuple[list[dict[str, Any]], int]:
+    """The bars, and how many hours each stands for. Only hours with messages are drawn, side by side: one record
+    with a damaged time would stretch a time axis over centuries."""
     hours = sorted(report.found.hours)
-    if not hours:
-        return "<p>No records.</p>"
-    # Hours are drawn side by side: one record with a damaged time would stretch a time axis over centuries.
-    figure = Figure(figsize=(9, 2.6), layout="constrained")
-    axes = figure.subplots()
-    axes.bar(range(len(hours)), [report.found.hours[hour] for hour in hours], width=0.9, color="#3b6ea5")
-    step = max(1, len(hours) // 8)
-    axes.set_xticks(range(0, len(hours), step), [_hour(hour) for hour in hours[::step]], fontsize=8)
-    axes.set_ylabel("records")
-    return _svg(figure)
+    per_bar = max(1, -(-len(hours) // _BARS))
+    groups = [hours[at : at + per_bar] for at in range(0, len(hours), per_bar)]
+    counts = [sum(report.found.hours[hour] for hour in group) for group in groups]
+    most = max(counts, default=1)
+    return [_bar(group, count, most) for group, count in zip(groups, counts, strict=True)], per_bar
 
 
-def _plot_topics(report: AuditReport) -> str:
-    from matplotlib.figure import Figure
-
-    topics = report.found.topics.most_common(_TOPICS_DRAWN)
-    if not topics:
-        return "<p>No records.</p>"
-    figure = Figure(figsize=(9, 0.6 + 0.32 * len(topics)), layout="constrained")
-    axes = figure.subplots()
-    names = [_plain(name) for name, _ in topics]
-    axes.barh(range(len(names)), [size / _MIB for _, size in topics], color="#3b6ea5")
-    axes.set_yticks(range(len(names)), names, fontsize=8, parse_math=False)
-    axes.invert_yaxis()
-    axes.set_xlabel("MiB of records")
-    return _svg(figure)
+def _bar(hours: Sequence[int], count: int, most: int) -> dict[str, Any]:
+    begin = _hour(hours[0])
+    until = f" to {_hour(hours[-1])}" if len(hours) > 1 else ""
+    return {
+        "begin": begin,
+        "height": max(1, count * 100 // most),
+        "label": f"{begin}{until}: {count_of(count, 'message')}",
+    }
 
 
-def _plot_places(report: AuditReport) -> str:
-    from matplotlib.figure import Figure
-
-    places = [(one.offset, str(one.kind)) for one in report.findings.all_shown() if one.offset >= 0]
-    if not places:
-        return "<p>None of the findings has a log offset.</p>"
-    kinds = sorted({kind for _, kind in places})
-    figure = Figure(figsize=(9, 0.8 + 0.3 * len(kinds)), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(
-        [offset for offset, _ in places], [kinds.index(kind) for _, kind in places], "|", color="#b3372b", ms=14
-    )
-    axes.set_yticks(range(len(kinds)), kinds, fontsize=8)
-    axes.set_ylim(-0.6, len(kinds) - 0.4)
-    axes.set_xlim(report.begin_offset, max(report.end_offset, report.begin_offset + 1))
-    axes.set_xlabel("log offset")
-    return _svg(figure)
-
-
-def _plain(name: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in name[:60])
+def _ends_and_middle(bars: Sequence[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    return [bars[place] for place in sorted({0, len(bars) // 2, len(bars) - 1})] if bars else []
 
 
 def _hour(hour: int) -> str:
-    from datetime import UTC, datetime, timedelta
-
     try:
-        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(hours=hour)).strftime("%Y-%m-%d\n%H:%M")
+        return (_EPOCH + timedelta(hours=hour)).strftime("%Y-%m-%d %H:%M")
     except OverflowError:
-        return "?"
-
-
-def _svg(figure: Any) -> str:
-    import matplotlib as mpl
-
-    buffer = io.StringIO()
-    with mpl.rc_context({"svg.fonttype": "none"}):  # text stays text, which is smaller and searchable
-        figure.savefig(buffer, format="svg")
-    drawing = buffer.getvalue()
-    return re.sub(r"<metadata>.*?</metadata>", "", drawing[drawing.index("<svg") :], flags=re.DOTALL)
+        return "outside the calendar"

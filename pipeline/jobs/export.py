@@ -15,13 +15,13 @@ on a busy machine: 1.4 to 4.6 times as fast (median 2.5) as the same source thro
 """
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from commitlogfs.pipeline.arrays.java_text import well_formed_text
 from commitlogfs.pipeline.jobs import export_tasks as tasks
@@ -34,9 +34,9 @@ from commitlogfs.pipeline.jobs.export_directory import (
     partition_directory,
 )
 from commitlogfs.pipeline.jobs.export_tasks import FilePlan, FileWritten, Layout, Partition, Reading
-from commitlogfs.pipeline.jobs.tally import Tally, store_days, tally_splits
 from commitlogfs.pipeline.log.errors import LocationError, OptionError, PipelineError
 from commitlogfs.pipeline.log.losses import (
+    DataLossError,
     missing_ranges,
     not_served,
     require_beginning,
@@ -50,15 +50,16 @@ from commitlogfs.pipeline.log.segments import LogListing, list_segments
 from commitlogfs.pipeline.log.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
 from commitlogfs.pipeline.log.truncation import expected_end
 from commitlogfs.pipeline.source.columns import COLUMNS, Projection
+from commitlogfs.pipeline.source.group_keys import KEYS
 from commitlogfs.pipeline.source.options import Edge, ReadOptions, parse_options
 from commitlogfs.pipeline.source.selection import RecordFilter
+from commitlogfs.pipeline.source.tally import Tally, tally_splits
 from commitlogfs.pipeline.source.worker_task import worker_task
 from commitlogfs.store.gaps import uncovered
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from commitlogfs.pipeline.jobs.progress import OnProgress
+    from commitlogfs.pipeline.source.session import Spark
 
 DEFAULT_FILE_BYTES: Final = 512 << 20
 DEFAULT_RANGE_BYTES: Final = 8 << 30
@@ -67,6 +68,8 @@ _SPLITS_PER_CORE: Final = 4
 COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
 _COUNTING: Final = 0.2
 """Share of a range's time that counting takes, for the progress display."""
+
+_TOPIC_AND_DAY: Final = (KEYS["topic"], KEYS["day(storeTimestamp)"])
 
 Range = tuple[int, int]
 
@@ -88,6 +91,8 @@ class ExportRequest:
     """Target size of a file, in bytes of log (upper bound): a larger partition of a range gets several files."""
     replace: bool = False
     """Whether finished ranges are exported again; the new files replace the old ones."""
+    whole_files: bool = False
+    """Whether the files have the columns of `partition_by`, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +166,10 @@ class ExportResult:
     def damages(self) -> tuple[Damage, ...]:
         return tuple(damage for one in self.ranges for damage in one.damages)
 
+    @property
+    def has_findings(self) -> bool:
+        return any((self.damages, self.lost, self.kept, self.not_served))
+
     def as_json(self) -> dict[str, Any]:
         """Stable schema (docs/pipeline.md)."""
         return {
@@ -181,27 +190,37 @@ class ExportResult:
         }
 
 
-def plan_export(request: ExportRequest, options: Mapping[str, str] | None = None, *, cores: int = 1) -> ExportPlan:
+def _require_replaceable(request: ExportRequest, directory: ExportDirectory) -> None:
+    if request.replace and directory.is_delta_table():
+        raise ExportRefusedError(f"{directory.place}: is a Delta table, and would lose files; leave --replace out")
+
+
+def plan_export(
+    request: ExportRequest,
+    options: Mapping[str, str] | None = None,
+    *,
+    cores: int = 1,
+    directory: ExportDirectory | None = None,
+) -> ExportPlan:
     """The plan of an `export` with these arguments. Changes nothing, and needs no Spark.
 
-    `options`: those of `format("commitlog")`: topic, startingOffsets, mode, splitSize, ... Raises OptionError,
-    LocationError, DataLossError, ExportRefusedError.
+    `options`: those of `format("commitlog")`: topic, startingOffsets, mode, splitSize, ... `directory`: that of the
+    request's output, if it is at hand. Raises OptionError, LocationError, DataLossError, ExportRefusedError.
     """
-    read = parse_options({"path": request.log, **(options or {})}, streaming=False)
+    read = _read_options(request, options)
     layout = _layout(request)
     settings = _settings(layout, read)
-    directory = ExportDirectory(request.output)
+    directory = directory or ExportDirectory(request.output)
     directory.check(settings)
+    _require_replaceable(request, directory)
     listing, log_end = survey(read.path, read.segment_size)
     _require_outside(directory.place, listing)
     require_log(listing)
     require_places(listing, fail=read.fail_on_data_loss)
     start, end = _bounds(read, listing, log_end)
     before = tuple(directory.finished())
-    requested = _unfinished(start, end, before)
-    finished_to = max((one.end for one in before), default=start)
-    if read.start is Edge.EARLIEST and finished_to < start:
-        requested.insert(0, (finished_to, start))
+    requested = [*_deleted(read, start, before), *_unfinished(start, end, before)]
+    _require_no_cut(request, read, before, log_end)
     from_beginning = read.start is Edge.EARLIEST and bool(requested) and requested[0][0] == listing.begin_offset
     require_beginning(listing, fail=read.fail_on_data_loss and from_beginning)
     lost = _lost_ranges(read, listing, [*requested, *_missing_end(read, listing, log_end)])
@@ -217,25 +236,33 @@ def plan_export(request: ExportRequest, options: Mapping[str, str] | None = None
 
 
 def export(
-    spark: "SparkSession",
+    spark: "Spark",
     request: ExportRequest,
     options: Mapping[str, str] | None = None,
     *,
     on_progress: "OnProgress | None" = None,
+    on_finished: Callable[[FinishedRange], object] | None = None,
+    directory: ExportDirectory | None = None,
 ) -> ExportResult:
-    """Export the log up to its end. `on_progress` gets bytes of the log: done, and total.
+    """Export the log up to its end. `on_progress` gets bytes of the log: done, and total. `on_finished` gets every
+    finished range, in any run: those that were finished before first. `directory`: that of the request's output,
+    closed; who calls this repeatedly passes the same one.
 
     Raises the errors of `plan_export`, DamagedLogError (FAILFAST), ExportInterruptedError, OutputError; finished
     ranges stay finished.
     """
-    plan = plan_export(request, options, cores=spark.sparkContext.defaultParallelism)
-    with ExportDirectory(request.output).open(plan.settings) as directory:
+    directory = directory or ExportDirectory(request.output)
+    make_plan = partial(
+        plan_export, request, options, cores=spark.sparkContext.defaultParallelism, directory=directory
+    )
+    plan = make_plan()
+    with directory.open(plan.settings):
         # The plan was made before the lock was taken: another export may have finished ranges meanwhile.
         if directory.finished() != list(plan.before):
-            plan = plan_export(request, options, cores=spark.sparkContext.defaultParallelism)
+            plan = make_plan()
         run = _Run(spark, plan, directory, on_progress)
         try:
-            ranges = tuple(finished for one in plan.todo for finished in run.export_range(*one))
+            ranges = tuple(_each(plan, run, on_finished or (lambda _range: None)))
         except BaseException:
             with suppress(OSError, PipelineError):
                 directory.clear_building()  # if this fails, the next run clears it
@@ -251,7 +278,25 @@ def export(
     )
 
 
+def _each(plan: ExportPlan, run: "_Run", on_finished: Callable[[FinishedRange], object]) -> Iterator[FinishedRange]:
+    """The ranges that this run finishes."""
+    for before in plan.before:
+        on_finished(before)
+    for one in plan.todo:
+        for finished in run.export_range(*one):
+            on_finished(finished)
+            yield finished
+
+
 # --- planning --------------------------------------------------------------------------------------------
+
+
+def _read_options(request: ExportRequest, options: Mapping[str, str] | None) -> ReadOptions:
+    read = parse_options({"path": request.log, **(options or {})}, streaming=False)
+    if read.bodies.unfold or read.aggregate:
+        name = "unfold" if read.bodies.unfold else "aggregate"
+        raise OptionError(f"option {name}: an export has a row for each message as stored; leave it out")
+    return read
 
 
 def _layout(request: ExportRequest) -> Layout:
@@ -265,7 +310,15 @@ def _layout(request: ExportRequest) -> Layout:
         raise OptionError(f"partition by {', '.join(unknown)}: is not supported; the columns are {names}")
     if len({*request.columns}) < len(request.columns):
         raise OptionError("columns: a column occurs twice; name each column once")
-    layout = Layout(request.columns, request.partition_by, request.compression)
+    layout = Layout(request.columns, request.partition_by, request.compression, request.whole_files)
+    if request.whole_files:
+        sources = [tasks.PARTITION_SOURCES[name] for name in request.partition_by]
+        missing = [name for name in sources if name not in request.columns]
+        if missing:
+            raise OptionError(
+                f"columns: {', '.join(missing)}: is needed by the partitions {', '.join(request.partition_by)}; "
+                "add it, or choose other partitions"
+            )
     if not layout.file_schema.names:
         raise OptionError("columns: all of them are in the names of directories; name another column for the files")
     if request.compression not in COMPRESSIONS:
@@ -285,6 +338,9 @@ def _settings(layout: Layout, read: ReadOptions) -> dict[str, Any]:
         "endingTimestamp": read.end_ms,
         "includeSystemTopics": read.include_system_topics,
         "includeHalfMessages": read.include_half_messages,
+        # Outputs of former versions do not have these keys.
+        **({"decompress": True} if read.bodies.decompress else {}),
+        **({"whole_files": True} if layout.whole_files else {}),
     }
 
 
@@ -301,6 +357,26 @@ def _bounds(read: ReadOptions, listing: LogListing, log_end: int) -> Range:
             return end, end
         case start:
             return min(first_place(listing, max(start, begin), log_end), end), end
+
+
+def _deleted(read: ReadOptions, start: int, before: Sequence[FinishedRange]) -> list[Range]:
+    """The part behind the finished ranges that was deleted from the log before it was exported."""
+    finished_to = max((one.end for one in before), default=start)
+    is_wanted = read.start is Edge.EARLIEST or (isinstance(read.start, int) and read.start <= finished_to)
+    return [(finished_to, start)] if is_wanted and finished_to < start else []
+
+
+def _require_no_cut(
+    request: ExportRequest, read: ReadOptions, before: Sequence[FinishedRange], log_end: int
+) -> None:
+    """Raises DataLossError if the log ends before what was exported: a broker that recovers may cut it back, and
+    other messages will then have the offsets of those that were exported."""
+    finished_to = max((one.end for one in before), default=0)
+    if read.fail_on_data_loss and not request.replace and finished_to > log_end:
+        raise DataLossError(
+            f"{read.path}: the log ends at {log_end}, but was exported up to {finished_to}: it was cut back, or "
+            "its end is missing; export into another output, or with failOnDataLoss=false"
+        )
 
 
 def _missing_end(read: ReadOptions, listing: LogListing, log_end: int) -> list[Range]:
@@ -385,7 +461,7 @@ def _split_bytes(read: ReadOptions) -> int:
 
 class _Run:
     def __init__(
-        self, spark: "SparkSession", plan: ExportPlan, directory: ExportDirectory, on_progress: "OnProgress | None"
+        self, spark: "Spark", plan: ExportPlan, directory: ExportDirectory, on_progress: "OnProgress | None"
     ) -> None:
         read = plan.options
         self._spark, self._plan, self._directory, self._on_progress = spark, plan, directory, on_progress
@@ -395,6 +471,7 @@ class _Run:
             RecordFilter.of(read),
             DamageMode.PERMISSIVE if read.permissive else DamageMode.FAILFAST,
             read.check_crc,
+            read.bodies,
         )
         self._listing = plan.listing
         self._done_bytes = 0
@@ -473,7 +550,8 @@ class _Run:
         count = partial(_count, splits=splits, reading=self._reading)
         for number, tally in self._run_tasks(splits, count, 0.0, _COUNTING):
             whole.merge(tally)
-            for (raw, day), figures in tally.figures.items():
+            for values, figures in tally.figures.items():
+                raw, day = cast("tuple[bytes, int]", values)
                 of_split = sizes.setdefault(layout.partition_of(well_formed_text(raw), day), {})
                 of_split[number] = of_split.get(number, 0) + figures.stored_bytes
         for partition in sizes:
@@ -554,7 +632,7 @@ class _Run:
 @worker_task
 def _count(numbers: Iterable[int], *, splits: Sequence[Split], reading: Reading) -> Iterator[tuple[int, Tally]]:
     for number in numbers:
-        yield number, tally_splits([splits[number]], reading.mode, store_days, reading.filter)
+        yield number, tally_splits([splits[number]], reading.mode, _TOPIC_AND_DAY, reading.filter)
 
 
 def plan_files(sizes: Mapping[Partition, Mapping[int, int]], file_size: int, cores: int) -> list[FilePlan]:

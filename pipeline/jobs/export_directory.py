@@ -19,14 +19,25 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
+from urllib.parse import unquote
 
 from pyarrow import ArrowInvalid, fs
 
 from commitlogfs.console.exit_status import ExitCode
-from commitlogfs.pipeline.log.errors import LocationError, PipelineError, os_reason, output_errors
+from commitlogfs.pipeline.log.errors import (
+    LocationError,
+    OutputError,
+    PipelineError,
+    os_reason,
+    output_errors,
+)
 from commitlogfs.pipeline.log.scanner import Damage
 
 OWN: Final = "_commitlogfs"
+_COLUMNS: Final = "columns"
+"""The setting that may change: later runs may add columns."""
+_TABLE: Final = "whole_files"
+"""The setting of an output whose files an Iceberg table has."""
 _COMMITTING: Final = ".committing"
 _UNFINISHED: Final = ".tmp"
 _LONGEST_NAME: Final = 255
@@ -39,6 +50,10 @@ class ExportRefusedError(PipelineError):
     """The export was refused; nothing was written."""
 
     exit_code = ExitCode.REFUSED
+
+
+class ExportBusyError(ExportRefusedError):
+    """Another export writes into the same output."""
 
 
 class ExportInterruptedError(PipelineError):
@@ -80,6 +95,12 @@ class FinishedRange:
         )
 
 
+def partition_values(path: str) -> dict[str, str | None]:
+    """The values in the names of the directories above a file, by column."""
+    pairs = (part.partition("=") for part in path.split("/")[:-1])
+    return {name: None if value == _DEFAULT_PARTITION else unquote(value) for name, _, value in pairs}
+
+
 def partition_directory(partition: Iterable[tuple[str, str | None]]) -> str:
     """`topic=T/date=D`, as Spark names it. Raises ExportRefusedError for a name that no filesystem accepts."""
     names = [f"{column}={_escape(value)}" for column, value in partition]
@@ -117,6 +138,8 @@ class ExportDirectory:
         self._lock: int | None = None
         self._is_cut_short = False
         """Whether a commit was interrupted; the next `open` completes it."""
+        self._known: dict[tuple[str, int | None], FinishedRange] = {}
+        """Manifests that were read: name and time -> content. An export that follows a log makes many of them."""
 
     # --- opening ----------------------------------------------------------------------------------------
 
@@ -135,7 +158,12 @@ class ExportDirectory:
             self._require_empty()
             return
         for key in sorted({*before, *settings}):
-            if before.get(key) != settings.get(key):
+            if before.get(key) != settings.get(key) and not (key == _COLUMNS and _extends(settings, before)):
+                if key == _TABLE:
+                    how = "without" if settings.get(key) else "with"
+                    raise ExportRefusedError(
+                        f"{self.place}: was exported {how} --iceberg; do so again, or name another output"
+                    )
                 raise ExportRefusedError(
                     f"{self.place}: was exported with {key} = {_shown(before.get(key))}, not "
                     f"{_shown(settings.get(key))}; use the same value, or name another output"
@@ -151,6 +179,8 @@ class ExportDirectory:
             if self._read_json(f"{OWN}/export.json") is None:
                 self._write_json(f"{OWN}/export.json", settings)
             self.check(settings)
+            if self._read_json(f"{OWN}/export.json") != settings:
+                self._write_json(f"{OWN}/export.json", settings)
             self._recover()
         except OSError as error:
             self.close()
@@ -177,7 +207,7 @@ class ExportDirectory:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
-            raise ExportRefusedError(
+            raise ExportBusyError(
                 f"{self.place}: another export is writing into it; wait until it has ended"
             ) from None
         self._lock = lock
@@ -195,16 +225,50 @@ class ExportDirectory:
     ) -> None:
         self.close()
 
+    # --- reading ----------------------------------------------------------------------------------------
+
+    def settings(self) -> dict[str, Any] | None:
+        """The settings of the exports into this directory; None if there were none. Raises LocationError."""
+        try:
+            return self._read_json(f"{OWN}/export.json")
+        except OSError as error:
+            raise LocationError(f"{self.place}: {os_reason(error)}") from error
+
+    def open_file(self, path: str) -> Any:
+        """A finished file, open for reading at any place. Raises OSError."""
+        return self._fs.open_input_file(self._path(path))
+
     # --- finished ranges --------------------------------------------------------------------------------
+
+    def is_delta_table(self) -> bool:
+        """Whether a Delta table refers to the files."""
+        return bool(self._info("_delta_log").type == fs.FileType.Directory)
 
     def finished(self) -> list[FinishedRange]:
         """The finished ranges in the order of the log."""
         if self._info(f"{OWN}/ranges").type != fs.FileType.Directory:
             return []
-        names = [info.base_name for info in self._list(f"{OWN}/ranges")]
-        documents = [self._read_json(f"{OWN}/ranges/{name}") for name in names if name.endswith(".json")]
-        ranges = [FinishedRange.of_json(document) for document in documents if document is not None]
-        return sorted(ranges, key=lambda one: one.start)
+        found = {}
+        for info in self._list(f"{OWN}/ranges"):
+            if not info.base_name.endswith(".json"):
+                continue
+            manifest = info.base_name, info.mtime_ns
+            document = None if manifest in self._known else self._read_json(f"{OWN}/ranges/{info.base_name}")
+            if document is not None:
+                found[manifest] = FinishedRange.of_json(document)
+            elif manifest in self._known:
+                found[manifest] = self._known[manifest]
+        self._known = found
+        return sorted(found.values(), key=lambda one: one.start)
+
+    def require_files(self, finished: FinishedRange) -> None:
+        """Raises ExportRefusedError if a file of this range is not there any more."""
+        for file in finished.files:
+            if self._info(file.path).type != fs.FileType.File:
+                raise ExportRefusedError(
+                    f"{self.place}: {file.path} was deleted; export the log offsets {finished.start} to "
+                    f"{finished.end} into another output"
+                )
 
     # --- writing ----------------------------------------------------------------------------------------
 
@@ -217,7 +281,10 @@ class ExportDirectory:
         """Sync the file if it is local; its size."""
         if self._is_local:
             _sync(self._path(path))
-        return int(self._info(path).size)
+        info = self._info(path)
+        if info.type != fs.FileType.File:
+            raise OutputError(f"{self.place}: {path} is not there although it was written; check the storage")
+        return int(info.size)
 
     def commit(self, new: FinishedRange, made: Mapping[str, str], before: FinishedRange | None = None) -> None:
         """Move the files of `new` from `made` (final path -> path in building) to their final paths. `before`: an
@@ -328,6 +395,10 @@ def _sync(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _extends(settings: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    return {*settings[_COLUMNS]} >= {*before[_COLUMNS]}
 
 
 def _shown(value: Any) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from commitlogfs.pipeline.jobs.export_directory import OWN, ExportRefusedError
-from commitlogfs.pipeline.jobs.export_tasks import PARTITION_COLUMNS
+from commitlogfs.pipeline.jobs.export_tasks import PARTITION_COLUMNS, PARTITION_SOURCES
 from commitlogfs.pipeline.log.errors import OptionError, PipelineError
 from commitlogfs.pipeline.log.locations import local_path
 from commitlogfs.pipeline.source.columns import COLUMNS
@@ -94,7 +94,7 @@ def _read_stream(
     """The requested columns, and those that the partitions need."""
     from pyspark.sql.functions import col, to_date
 
-    needed = [name for name, by in (("topic", "topic"), ("storeTimestamp", "date")) if by in partition_by]
+    needed = [PARTITION_SOURCES[by] for by in PARTITION_COLUMNS if by in partition_by]
     names = [*columns, *(name for name in needed if name not in columns)]
     rows = spark.readStream.format("commitlog").options(**options).schema(_schema(names)).load(log)
     return rows.withColumn("date", to_date(col("storeTimestamp"))) if "date" in partition_by else rows
@@ -116,9 +116,10 @@ def wait(query: "StreamingQuery") -> None:
 
 
 def _schema(names: Sequence[str]) -> str:
-    from commitlogfs.pipeline.source.data_source import COLUMN_TYPES
+    from commitlogfs.pipeline.source.data_source import COLUMN_TYPES, TEXT_TYPE
 
-    unknown = [name for name in names if name not in COLUMN_TYPES]
+    known = COLUMN_TYPES | TEXT_TYPE
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise OptionError(f"column {', '.join(unknown)}: is unknown; the columns are {', '.join(COLUMN_TYPES)}")
-    return ", ".join(f"{name} {COLUMN_TYPES[name].simpleString()}" for name in names)
+        raise OptionError(f"column {', '.join(unknown)}: is unknown; the columns are {', '.join(known)}")
+    return ", ".join(f"{name} {known[name].simpleString()}" for name in names)

@@ -15,17 +15,20 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from commitlogfs.pipeline.arrays.array_types import Longs
+from commitlogfs.pipeline.bodies.body_options import BodyOptions
 from commitlogfs.pipeline.jobs.export_directory import ExportDirectory
-from commitlogfs.pipeline.jobs.tally import DAY_MS
 from commitlogfs.pipeline.log.errors import output_errors
 from commitlogfs.pipeline.log.scanner import Damage, DamageMode
 from commitlogfs.pipeline.log.splits import Split
-from commitlogfs.pipeline.source.columns import COLUMNS
+from commitlogfs.pipeline.source.columns import ALL_COLUMNS
+from commitlogfs.pipeline.source.group_keys import DAY_MS
 from commitlogfs.pipeline.source.rows import DAMAGE_COLUMN, RowReader
 from commitlogfs.pipeline.source.selection import RecordFilter
 from commitlogfs.pipeline.source.worker_task import worker_task
 
-PARTITION_COLUMNS: Final = ("topic", "date")
+PARTITION_SOURCES: Final = {"topic": "topic", "date": "storeTimestamp"}
+"""The column from which the value of each partition comes."""
+PARTITION_COLUMNS: Final = tuple(PARTITION_SOURCES)
 _PACKED_BYTES: Final = 256 << 10
 """Size of the largest item: Spark and its sort hold some hundreds of items at a time."""
 _HELD_BYTES: Final = 32 << 20
@@ -51,20 +54,23 @@ class Layout:
     """As requested; columns of `partition_by` are in the names of directories, not in the files."""
     partition_by: tuple[str, ...]
     compression: str
+    whole_files: bool = False
+    """Whether the files have the columns of `partition_by`, too, as tables of other formats need it."""
 
     @property
     def file_schema(self) -> pa.Schema:
-        return pa.schema([COLUMNS.field(name) for name in self.columns if name not in self.partition_by])
+        left_out = () if self.whole_files else self.partition_by
+        return pa.schema([ALL_COLUMNS.field(name) for name in self.columns if name not in left_out])
 
     def read_schema(self, mode: DamageMode) -> pa.Schema:
         """The columns to decode, including those that locate a damaged range in PERMISSIVE mode."""
-        needed = [name for name, by in (("topic", "topic"), ("storeTimestamp", "date")) if by in self.partition_by]
+        needed = [PARTITION_SOURCES[by] for by in PARTITION_COLUMNS if by in self.partition_by]
         if mode is DamageMode.PERMISSIVE:
             needed += ["commitLogOffset", "storeSize", "segment"]
         names = self.file_schema.names
         names += [name for name in needed if name not in names]
         damage = [pa.field(DAMAGE_COLUMN, pa.string())] if mode is DamageMode.PERMISSIVE else []
-        return pa.schema([*(COLUMNS.field(name) for name in names), *damage])
+        return pa.schema([*(ALL_COLUMNS.field(name) for name in names), *damage])
 
     def partition_of(self, topic: str, day: int) -> Partition:
         return (
@@ -118,11 +124,13 @@ class Reading:
     filter: RecordFilter
     mode: DamageMode
     check_crc: bool
+    bodies: BodyOptions
 
     def rows_of(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Raises SegmentGoneError even with failOnDataLoss=false: the driver handles it."""
         schema = self.layout.read_schema(self.mode)
-        return RowReader(schema, self.filter, self.mode, self.check_crc, fail_on_data_loss=True).read(split)
+        rows = RowReader(schema, self.filter, self.mode, self.check_crc, fail_on_data_loss=True, bodies=self.bodies)
+        return rows.read(split)
 
 
 # --- decoding --------------------------------------------------------------------------------------------

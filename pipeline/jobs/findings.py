@@ -51,6 +51,31 @@ MEANINGS = {
     Kind.INDEX_BROKEN: "keys of an index file cannot be found",
 }
 
+_RESTORE = "fill it from a slave or a copy: `commitlogfs restore NAME --from DIRECTORY`"
+_REPAIR = "repair the segment from a slave or a copy: `commitlogfs restore NAME --from DIRECTORY`"
+_REBUILD = "make queues and index again from the log: `commitlogfs-pipeline rebuild`"
+
+REMEDIES = {
+    Kind.GAP: f"bring the disk back that has it, or {_RESTORE}",
+    Kind.CUT_SHORT: _REPAIR,
+    Kind.UNREAD_END: f"none if the broker was killed at that moment; otherwise {_REPAIR}",
+    Kind.EMPTY_PLACE: "mount the disk, or leave the directory out",
+    Kind.NOT_SERVED: "bring the disk back: `commitlogfs status` names it",
+    Kind.DUPLICATE_SEGMENT: "`commitlogfs check` shows which of them belongs to the log",
+    Kind.DAMAGE: _REPAIR,
+    Kind.BODY_CRC: _REPAIR,
+    Kind.PROPERTY_CRC: _REPAIR,
+    Kind.QUEUE_JUMP: "compare with a slave: messages may be missing",
+    Kind.QUEUE_MISSING: _REBUILD,
+    Kind.QUEUE_ENTRY_MISSING: _REBUILD,
+    Kind.QUEUE_ENTRY_WRONG: _REBUILD,
+    Kind.QUEUE_ENTRY_STRAY: f"{_REBUILD}; if the log has lost messages, first fill it from a slave",
+    Kind.INDEX_ENTRY_MISSING: _REBUILD,
+    Kind.INDEX_ENTRY_STRAY: _REBUILD,
+    Kind.INDEX_BROKEN: _REBUILD,
+}
+"""The next step of an operator for each kind."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:

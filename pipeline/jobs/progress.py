@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from pyspark.sql import SparkSession
+from commitlogfs.pipeline.source.session import Spark
 
 OnProgress = Callable[[int, int], None]
 """Called with the number of finished tasks and of known tasks; the latter grows when stages begin. After successful
@@ -21,7 +21,7 @@ _POLL_AGAIN_S = 0.01
 
 
 @contextmanager
-def show_progress(spark: SparkSession, on_progress: OnProgress | None) -> Iterator[None]:
+def show_progress(spark: Spark, on_progress: OnProgress | None) -> Iterator[None]:
     """Report the jobs that this thread runs inside; the thread's previous job group is restored afterwards."""
     if on_progress is None:
         yield
@@ -46,7 +46,7 @@ def show_progress(spark: SparkSession, on_progress: OnProgress | None) -> Iterat
 class _Jobs:
     """The jobs of one group; used by one thread at a time."""
 
-    def __init__(self, spark: SparkSession, group: str, on_progress: OnProgress) -> None:
+    def __init__(self, spark: Spark, group: str, on_progress: OnProgress) -> None:
         self._tracker = spark.sparkContext.statusTracker()
         self._group = group
         self._on_progress = on_progress

@@ -19,7 +19,6 @@ from operator import itemgetter
 from pathlib import Path
 
 from pyspark import RDD, StorageLevel
-from pyspark.sql import SparkSession
 
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.pipeline.broker.index_file import IndexFileWriter, Share, file_names, file_size, plan_files
@@ -38,6 +37,7 @@ from commitlogfs.pipeline.log.splits import DEFAULT_SPLIT_BYTES, Split, plan_spl
 from commitlogfs.pipeline.log.tail import find_end
 from commitlogfs.pipeline.log.truncation import expected_end
 from commitlogfs.pipeline.log.unread_end import require_messages, warn_of_unread_end
+from commitlogfs.pipeline.source.session import Spark
 from commitlogfs.store.broker_store import BATCH_CONSUME_QUEUE, CONSUME_QUEUE, INDEX
 
 _TASKS_AT_MOST = 20_000
@@ -75,7 +75,7 @@ class RebuildResult:
 
 
 def rebuild(
-    spark: SparkSession,
+    spark: Spark,
     log: str,
     output: Path,
     *,
@@ -183,7 +183,7 @@ class _Run:
     """A rebuild in progress, with its intermediate results."""
 
     def __init__(
-        self, spark: SparkSession, building: Path, settings: BrokerSettings, *, queues: bool, index: bool
+        self, spark: Spark, building: Path, settings: BrokerSettings, *, queues: bool, index: bool
     ) -> None:
         self._context, self._building, self._settings = spark.sparkContext, building, settings
         self._queues, self._index = queues, index

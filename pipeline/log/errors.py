@@ -32,6 +32,10 @@ class LocationError(PipelineError):
     exit_code = ExitCode.UNREACHABLE
 
 
+class StartPastEndError(LocationError):
+    """The log ends before the offset at which reading begins."""
+
+
 class DuplicateSegmentError(PipelineError):
     """Two directories hold a segment with the same base offset, and an operator must decide which one belongs to
     the log."""

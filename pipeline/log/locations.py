@@ -1,5 +1,6 @@
 """Locations as users write them: directories, comma lists of directories, URIs. Imports nothing large."""
 
+import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -21,6 +22,11 @@ def absolute_place(place: str) -> str:
 def absolute_places(path: str) -> str:
     """`absolute_place` of each location in a comma list."""
     return ",".join(map(absolute_place, split_places(path)))
+
+
+def without_credentials(path: str) -> str:
+    """The locations without the user names and passwords that URIs may have."""
+    return re.sub(r"(?<=://)[^/?@,]*@", "", path)
 
 
 def local_path(place: str) -> Path | None:

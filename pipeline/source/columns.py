@@ -1,24 +1,27 @@
 """The log as Arrow columns. Only requested columns are gathered.
 
-Names and meanings are those of RocketMQ's MessageExt. All values are as stored: a compressed body stays compressed.
+Names and meanings are those of RocketMQ's MessageExt, values are as stored. `text` is the
+decompressed body as UTF-8.
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from commitlogfs.pipeline.arrays.array_types import Bytes, Ints, Longs
-from commitlogfs.pipeline.arrays.fields import RecordFields, record_fields
+from commitlogfs.pipeline.arrays.fields import record_fields
 from commitlogfs.pipeline.arrays.gather import gather
 from commitlogfs.pipeline.arrays.groups import all_alike, group_spans
 from commitlogfs.pipeline.arrays.java_text import is_ascii, well_formed
 from commitlogfs.pipeline.arrays.properties import find_property, parse_all
+from commitlogfs.pipeline.bodies.messages import Bodies, Messages
 from commitlogfs.pipeline.log.errors import PipelineError
 from commitlogfs.pipeline.log.scanner import Chunk
+from commitlogfs.pipeline.log.segments import SegmentFile
 from commitlogfs.store.record import Host, SysFlag
 from commitlogfs.store.record_layout import MAGIC_V1, MAGIC_V2
 
@@ -50,7 +53,10 @@ COLUMNS: pa.Schema = pa.schema(
         ("segment", pa.string()),
     ]
 )
-"""All columns, in the order of a table without a given schema."""
+"""The columns of a table without a given schema, in their order."""
+TEXT: Final = "text"
+"""A column that must be asked for: with bodies that are no text it would make rows larger for nothing."""
+ALL_COLUMNS: pa.Schema = COLUMNS.append(pa.field(TEXT, pa.string()))
 
 _MAGIC = np.array([0, MAGIC_V1, MAGIC_V2], np.uint32).view(np.int32)
 _V4_HOST_BYTES, _V6_HOST_BYTES = 8, 20
@@ -58,38 +64,46 @@ _LARGEST_MS = (2**63 - 1) // 1000
 
 
 class Projection:
-    """Columns by name, in the requested order. Raises PipelineError for an unknown name."""
+    """Columns by name, in the requested order; `body` as stored unless it is to be `decompressed`, too. Raises
+    PipelineError for an unknown name."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        unknown = [name for name in names if name not in COLUMNS.names]
+    def __init__(self, names: Sequence[str], *, decompressed: bool = False) -> None:
+        unknown = [name for name in names if name not in ALL_COLUMNS.names]
         if unknown:
-            names = ", ".join(COLUMNS.names)
+            names = ", ".join(ALL_COLUMNS.names)
             raise PipelineError(f"column {', '.join(unknown)} is unknown; the columns are {names}")
         self.names = tuple(names)
-        self.schema: pa.Schema = pa.schema([COLUMNS.field(name) for name in names])
+        self._decompressed = decompressed
+        self.schema: pa.Schema = pa.schema([ALL_COLUMNS.field(name) for name in names])
 
-    def to_batch(
-        self, chunk: Chunk, fields: RecordFields | None = None, selection: Longs | None = None
-    ) -> pa.RecordBatch:
-        """The records of `chunk`, or those of the rows in `selection`, ascending. The batch does not refer to the
-        chunk's buffer. `fields`: those of all the chunk's records, if they are known already."""
-        if fields is None:
-            positions = chunk.positions if selection is None else chunk.positions[selection]
-            fields = record_fields(chunk.data, positions)
-        elif selection is not None:
-            fields = RecordFields(*(values[selection] for values in fields))
-        rows = _Rows(chunk, fields)
+    def to_batch(self, chunk: Chunk, selection: Longs | None = None) -> pa.RecordBatch:
+        """The records of `chunk`, or those of the rows in `selection`, ascending, with bodies as stored."""
+        positions = chunk.positions if selection is None else chunk.positions[selection]
+        return self.batch_of(Messages(chunk.data, record_fields(chunk.data, positions), None), chunk.segment)
+
+    def batch_of(self, messages: Messages, segment: SegmentFile) -> pa.RecordBatch:
+        """These messages of `segment`; `text` and a decompressed `body` need decompressed bodies. The batch does
+        not refer to the buffer of the messages."""
+        rows = _Rows(messages, segment, stored=not self._decompressed)
         return pa.RecordBatch.from_arrays([_BUILDERS[name](rows) for name in self.names], schema=self.schema)
 
 
 class _Rows:
     """The source of the columns of one batch."""
 
-    def __init__(self, chunk: Chunk, fields: RecordFields) -> None:
-        self.data: Bytes = chunk.data
-        self.fields = fields
-        self.segment = chunk.segment
-        self.count = len(fields.total_size)
+    def __init__(self, messages: Messages, segment: SegmentFile, *, stored: bool) -> None:
+        self.data, self.fields = messages.data, messages.fields
+        self.segment = segment
+        self.count = len(messages.fields.total_size)
+        self._given, self._stored = messages.bodies, stored
+
+    @cached_property
+    def texts(self) -> Bodies:
+        return self._given or Bodies.stored(self.data, self.fields)
+
+    @property
+    def bodies(self) -> Bodies:
+        return Bodies.stored(self.data, self.fields) if self._stored else self.texts
 
     def value_of(self, name: bytes) -> pa.Array:
         starts, lengths = find_property(
@@ -149,8 +163,12 @@ def _topic(rows: _Rows) -> pa.Array:
 
 
 def _body(rows: _Rows) -> pa.Array:
-    values, offsets = gather(rows.data, rows.fields.body_start, rows.fields.body_length)
+    values, offsets = rows.bodies
     return pa.Array.from_buffers(pa.binary(), rows.count, [None, pa.py_buffer(offsets), pa.py_buffer(values)])
+
+
+def _text(rows: _Rows) -> pa.Array:
+    return _strings(*rows.texts)
 
 
 def _properties(rows: _Rows) -> pa.Array:
@@ -222,4 +240,5 @@ _BUILDERS: dict[str, Callable[[_Rows], Any]] = {
     "bodyCRC": _int32("body_crc"),
     "magicCode": _magic,
     "segment": _segment,
+    TEXT: _text,
 }

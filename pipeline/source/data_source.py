@@ -20,12 +20,14 @@ from pyspark.sql.types import (
 
 from commitlogfs.pipeline.log.errors import OptionError, PipelineError
 from commitlogfs.pipeline.log.locations import absolute_places
+from commitlogfs.pipeline.source.group_keys import Kind
 from commitlogfs.pipeline.source.options import ReadOptions, parse_options
 from commitlogfs.pipeline.source.worker_task import short_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from commitlogfs.pipeline.source.aggregation import AggregateReader
     from commitlogfs.pipeline.source.rows import RowReader
 
 COLUMN_TYPES: Final[dict[str, DataType]] = {
@@ -53,7 +55,14 @@ COLUMN_TYPES: Final[dict[str, DataType]] = {
     "segment": StringType(),
 }
 """Spark's types for `columns.COLUMNS`."""
-_CHOSEN_ONLY: Final[dict[str, DataType]] = {"damage": StringType()}
+TEXT_TYPE: Final[dict[str, DataType]] = {"text": StringType()}
+_CHOSEN_ONLY: Final[dict[str, DataType]] = {**TEXT_TYPE, "damage": StringType()}
+"""Columns that only a given schema has."""
+_KEY_TYPES: Final[dict[Kind, DataType]] = {
+    Kind.TEXT: StringType(),
+    Kind.NUMBER: IntegerType(),
+    Kind.TIME: TimestampType(),
+}
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
@@ -71,6 +80,12 @@ class CommitlogDataSource(DataSource):
     int, bornTimestamp timestamp, storeTimestamp timestamp, bornHost string, storeHost string, reconsumeTimes int,
     preparedTransactionOffset long, bodyCRC int, magicCode int, segment string. All values are as stored: the body
     of a compressed message (sysFlag bit 0) is compressed.
+
+    A schema may also name the column `text string`: the body, decompressed (zlib, LZ4, zstd), as text. Bytes that
+    are not UTF-8 become U+FFFD, as in Java, with a warning in the executor's log.
+
+        messages = spark.read.format("commitlog").schema("topic string, text string").load(path)
+        messages.selectExpr("topic", "from_json(text, 'order long, total double') AS order")
 
     Spark does not say which columns a query needs. A schema does, and columns that are not in it are neither
     decoded nor moved, so always give one:
@@ -101,8 +116,22 @@ class CommitlogDataSource(DataSource):
     mode                     FAILFAST: damage is an error that names segment and offset. PERMISSIVE: damage is
                              skipped up to the next message, and reported: if the schema has a column `damage
                              string`, as a row for each skipped range, with commitLogOffset, storeSize and segment;
-                             otherwise as a warning in the executor's log
-    checkCrc                 true: the body must match its CRC, if the column is requested
+                             otherwise as a warning in the executor's log. A body that cannot be decompressed is
+                             damage, too
+    checkCrc                 true: the body must match its CRC, if the column body or text is requested
+    decompress               false: `body` is as stored; true: decompressed. `text` always is
+    maxBodySize              64m: a body that decompresses to more is damage; at most 1g
+    unfold                   false; true: a batch that the broker has stored as one record (a topic with
+                             queue.type=BatchCQ) becomes a row for each of its messages, as consumers get them
+    aggregate                keys: the workers count, and each partition has one row for each group; batch only
+
+    Aggregation in the workers is faster than groupBy on single messages, which all pass through the JVM. Keys are
+    topic, tags, queueId, and minute, hour or day of storeTimestamp or bornTimestamp (UTC). The columns are those of
+    the keys (`storeHour timestamp` for hour(storeTimestamp)), then messages long, bytes long (as stored), first
+    timestamp and last timestamp (store times). Add up the partitions:
+
+        (spark.read.format("commitlog").option("aggregate", "topic,hour(storeTimestamp)").load(path)
+            .groupBy("topic", "storeHour").agg({"messages": "sum", "bytes": "sum"}))
 
     Partitions are ranges of segments, in the log's order. A time range is found by a binary search that tolerates a
     clock that was set back by up to a minute; where times fall by more, more is read, with a warning.
@@ -129,8 +158,9 @@ class CommitlogDataSource(DataSource):
 
     @short_errors()
     def schema(self) -> StructType:
-        parse_options(self.options)
-        return StructType([StructField(name, kind) for name, kind in COLUMN_TYPES.items()])
+        options = parse_options(self.options)
+        types = _aggregate_types(options) if options.aggregate else COLUMN_TYPES
+        return StructType([StructField(name, kind) for name, kind in types.items()])
 
     @short_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -138,7 +168,7 @@ class CommitlogDataSource(DataSource):
 
         options = _located(parse_options(self.options, streaming=False))
         kind = PushingReader if _is_pushing() else CommitlogReader
-        return kind(options, _row_reader(options, schema))
+        return kind(options, _split_reader(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from commitlogfs.pipeline.source.stream_reader import CommitlogStreamReader, RefusedStreamReader
@@ -161,6 +191,31 @@ def _located(options: ReadOptions) -> ReadOptions:
     return replace(options, path=absolute_places(options.path))
 
 
+def _aggregate_types(options: ReadOptions) -> dict[str, DataType]:
+    keys: dict[str, DataType] = {key.column: _KEY_TYPES[key.kind] for key in options.aggregate}
+    return keys | {"messages": LongType(), "bytes": LongType(), "first": TimestampType(), "last": TimestampType()}
+
+
+def _split_reader(options: ReadOptions, schema: StructType) -> "RowReader | AggregateReader":
+    from commitlogfs.pipeline.log.scanner import DamageMode
+    from commitlogfs.pipeline.source.selection import RecordFilter
+
+    if not options.aggregate:
+        return _row_reader(options, schema)
+    from commitlogfs.pipeline.source.aggregation import AggregateReader
+
+    expected = StructType([StructField(name, kind) for name, kind in _aggregate_types(options).items()])
+    if schema.simpleString() != expected.simpleString():
+        raise OptionError("option aggregate decides the columns: leave schema() out, and choose columns afterwards")
+    return AggregateReader(
+        schema=_arrow_schema(schema),
+        keys=options.aggregate,
+        filter=RecordFilter.of(options),
+        mode=DamageMode.PERMISSIVE if options.permissive else DamageMode.FAILFAST,
+        fail_on_data_loss=options.fail_on_data_loss,
+    )
+
+
 def _row_reader(options: ReadOptions, schema: StructType) -> "RowReader":
     from commitlogfs.pipeline.log.scanner import DamageMode
     from commitlogfs.pipeline.source.rows import RowReader
@@ -173,6 +228,7 @@ def _row_reader(options: ReadOptions, schema: StructType) -> "RowReader":
         mode=DamageMode.PERMISSIVE if options.permissive else DamageMode.FAILFAST,
         check_crc=options.check_crc,
         fail_on_data_loss=options.fail_on_data_loss,
+        bodies=options.bodies,
     )
 
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeVar
 
+from commitlogfs.pipeline.bodies.body_options import AS_STORED, DEFAULT_LIMIT, LARGEST_LIMIT, BodyOptions
 from commitlogfs.pipeline.log.errors import OptionError
+from commitlogfs.pipeline.source.group_keys import GroupKey, parse_keys
 from commitlogfs.store.segment import LARGEST_OFFSET
 
 _Value = TypeVar("_Value")
@@ -51,6 +53,9 @@ class ReadOptions:
     include_half_messages: bool = False
     permissive: bool = False
     check_crc: bool = True
+    bodies: BodyOptions = AS_STORED
+    aggregate: tuple[GroupKey, ...] = ()
+    """Keys; empty: a row for each message."""
 
 
 OPTION_NAMES: Final = (
@@ -72,6 +77,10 @@ OPTION_NAMES: Final = (
     "includeHalfMessages",
     "mode",
     "checkCrc",
+    "decompress",
+    "maxBodySize",
+    "unfold",
+    "aggregate",
 )
 _SPARKS_OWN: Final = ("paths",)
 """`load([one, other])` passes the paths under this name, as JSON."""
@@ -79,10 +88,13 @@ _EXCLUDING: Final = (
     ("topic", "topicPattern"),
     ("startingOffsets", "startingTimestamp"),
     ("endingOffsets", "endingTimestamp"),
+    ("aggregate", "decompress"),
+    ("aggregate", "maxBodySize"),
+    ("aggregate", "unfold"),
 )
 _DEFAULT_END: Final[Edge | int] = Edge.LATEST
 _STREAM_ONLY: Final = ("maxBytesPerTrigger", "maxOffsetsPerTrigger")
-_BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp")
+_BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "aggregate")
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool | None = None) -> ReadOptions:
@@ -111,6 +123,12 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None = None) ->
         include_half_messages=options.value("includeHalfMessages", _flag, False),
         permissive=options.value("mode", _mode, False),
         check_crc=options.value("checkCrc", _flag, True),
+        bodies=BodyOptions(
+            decompress=options.value("decompress", _flag, False),
+            unfold=options.value("unfold", _flag, False),
+            limit=options.value("maxBodySize", _body_size, DEFAULT_LIMIT),
+        ),
+        aggregate=options.value("aggregate", parse_keys, ()),
     )
 
 
@@ -155,7 +173,7 @@ def _refuse_combinations(options: _Options, streaming: bool | None) -> None:
     for one, other in _EXCLUDING:
         if one in options and other in options:
             raise OptionError(f"options {one} and {other} exclude each other; give one of them")
-    wrong, kind = (_BATCH_ONLY, "a stream, which has no end") if streaming else (_STREAM_ONLY, "a batch")
+    wrong, kind = (_BATCH_ONLY, "a stream") if streaming else (_STREAM_ONLY, "a batch")
     for name in wrong if streaming is not None else ():
         if name in options:
             raise OptionError(f"option {name} is not for {kind}; leave it out")
@@ -213,6 +231,13 @@ def _positive_size(text: str) -> int:
     if match is None or not int(match[1]):
         raise ValueError("must be a number of bytes above 0, such as 1073741824 or 1g")
     return int(match[1]) * _UNITS[match[2].lower()]
+
+
+def _body_size(text: str) -> int:
+    size = _positive_size(text)
+    if size > LARGEST_LIMIT:
+        raise ValueError("must be at most 1g")
+    return size
 
 
 def _milliseconds(text: str) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from commitlogfs.pipeline.log.errors import LocationError
+from commitlogfs.pipeline.log.errors import StartPastEndError
 from commitlogfs.pipeline.log.losses import require_beginning, require_complete, require_places
 from commitlogfs.pipeline.log.seek import narrow_by_time, survey
 from commitlogfs.pipeline.log.segments import LogListing
@@ -14,12 +14,14 @@ from commitlogfs.pipeline.log.splits import DEFAULT_SPLIT_BYTES, Split, plan_spl
 from commitlogfs.pipeline.log.truncation import expected_end
 from commitlogfs.pipeline.source.options import Edge, ReadOptions
 from commitlogfs.pipeline.source.pushdown import bounds_of
-from commitlogfs.pipeline.source.rows import RowReader
 from commitlogfs.pipeline.source.selection import Bounds
 from commitlogfs.pipeline.source.worker_task import short_errors, worker_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from commitlogfs.pipeline.source.aggregation import AggregateReader
+    from commitlogfs.pipeline.source.rows import RowReader
 
 _MOST_TASKS = 10_000
 """Above this number of tasks, splits grow: a task costs Spark's driver more than a split of default size costs a
@@ -66,7 +68,7 @@ def _offsets(options: ReadOptions, listing: LogListing, log_end: int) -> tuple[i
         case Edge.EARLIEST:
             return (listing.segments[0].base_offset if listing.segments else 0), end
         case int(start) if start > log_end:
-            raise LocationError(f"{options.path}: the log ends at {log_end}, before startingOffsets = {start}")
+            raise StartPastEndError(f"{options.path}: the log ends at {log_end}, before startingOffsets = {start}")
         case start:
             return start, end
 
@@ -82,7 +84,7 @@ def _expected_end(options: ReadOptions, listing: LogListing, log_end: int) -> in
 class CommitlogReader(DataSourceReader):
     """Reader for queries whose filters are given as options only."""
 
-    def __init__(self, options: ReadOptions, rows: RowReader) -> None:
+    def __init__(self, options: ReadOptions, rows: "RowReader | AggregateReader") -> None:
         self._options, self._rows = options, rows
         self._bounds = Bounds(start_ms=options.start_ms, end_ms=options.end_ms)
 
@@ -106,7 +108,7 @@ class PushingReader(CommitlogReader):
 
 
 @worker_task
-def read_partition(rows: RowReader, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+def read_partition(rows: "RowReader | AggregateReader", partition: InputPartition) -> "Iterator[pa.RecordBatch]":
     """The rows of one partition. PySpark passes a partition of its own class if none was planned: it has no
     rows."""
     return rows.read(partition.split) if isinstance(partition, LogPartition) else iter(())

@@ -29,7 +29,7 @@ SYSTEM_TOPICS: Final = frozenset(
 )
 """The broker's own topics (TopicValidator#isSystemTopic), besides those that begin with rmq_sys_. Retry and
 dead-letter topics belong to consumer groups, not to the broker."""
-_SYSTEM_PREFIX: Final = b"rmq_sys_"
+SYSTEM_PREFIX: Final = b"rmq_sys_"
 
 _MOST_VERDICTS: Final = 100_000
 _LONGEST: Final = 255
@@ -134,7 +134,7 @@ class RecordFilter:
         if self.topic_pattern is not None:
             return self._checked(data, starts, lengths)
         if self._uncertain is None:
-            self._uncertain = _prefilter(self._topics_to_check(), b"" if self._is_by_name else _SYSTEM_PREFIX)
+            self._uncertain = _prefilter(self._topics_to_check(), b"" if self._is_by_name else SYSTEM_PREFIX)
         uncertain = np.flatnonzero(self._uncertain[data[starts], np.minimum(lengths, _LONGEST)])
         selected = np.full(len(starts), not self._is_by_name)
         if len(uncertain):
@@ -155,10 +155,11 @@ class RecordFilter:
     def _checked(self, data: Bytes, starts: Longs, lengths: Longs) -> Selection:
         groups, firsts = group_spans(data, starts, lengths)
         spans = zip(starts[firsts].tolist(), lengths[firsts].tolist(), strict=True)
-        verdicts = [self._is_selected(data[start : start + length].tobytes()) for start, length in spans]
+        verdicts = [self.selects_topic(data[start : start + length].tobytes()) for start, length in spans]
         return np.array(verdicts, np.bool_)[groups]
 
-    def _is_selected(self, topic: bytes) -> bool:
+    def selects_topic(self, topic: bytes) -> bool:
+        """Whether messages of this topic may be selected."""
         verdict = self._verdicts.get(topic)
         if verdict is None:
             if len(self._verdicts) >= _MOST_VERDICTS:
@@ -177,7 +178,7 @@ class RecordFilter:
             return True
         if topic in HALF_TOPICS:
             return self.include_half_messages
-        return self.include_system_topics or not (topic in SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIX))
+        return self.include_system_topics or not (topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX))
 
 
 def _prefilter(names: frozenset[bytes], prefix: bytes) -> Selection:

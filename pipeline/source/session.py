@@ -1,12 +1,15 @@
-"""The Spark session of our own jobs and tests."""
+"""Spark as our own jobs and tests start it: a session for queries, or only the context that the jobs need."""
 
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
+from pyspark import SparkConf, SparkContext
+from pyspark.errors.exceptions.captured import install_exception_handler
 from pyspark.sql import SparkSession
 
 from commitlogfs.pipeline.source.data_source import CommitlogDataSource
@@ -43,6 +46,20 @@ _JVM_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 """Precede the user's own options (spark.driver.defaultJavaOptions, extraJavaOptions), so the user's win."""
 
 
+@dataclass(frozen=True, slots=True)
+class JobContext:
+    """Spark without SQL, which takes more than a third of the time that a session needs to start."""
+
+    sparkContext: SparkContext  # noqa: N815 - the name that a session has for it
+
+    def stop(self) -> None:
+        self.sparkContext.stop()
+
+
+Spark = SparkSession | JobContext
+"""Our jobs run in either."""
+
+
 def session(
     name: str,
     *,
@@ -57,23 +74,56 @@ def session(
     our own. `in_workers`: for jobs whose rows the JVM does not process (rebuild, audit, export, stats); a local JVM
     that this call starts is slow at queries. Conditions are not pushed down: CommitlogDataSource says why.
     """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(name)
-    chosen = master or os.environ.get("MASTER") or LOCAL
-    is_local = chosen.startswith("local")
-    ours = _SETTINGS | (_LOCAL_SETTINGS if is_local else {}) | (_IN_WORKERS if in_workers else {})
-    if master is not None or not _is_submitted():
-        builder = builder.master(chosen)
-    for key, value in (ours | dict(settings or {})).items():
+    start = _Start.of(name, master, settings or {}, log_level, in_workers=in_workers)
+    builder = SparkSession.builder
+    for key, value in start.settings.items():
         builder = builder.config(key, value)
-    jvm_options = [_QUICK_JVM] if is_local and in_workers else []
-    if log_level in _QUIET_LEVELS and not _has_logging_of_its_own():
-        jvm_options.append(f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
-    with _jvm_options(jvm_options):
+    with _jvm_options(start.jvm_options):
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel(log_level)
     spark.dataSource.register(CommitlogDataSource)
     return spark
+
+
+def job_context(name: str, *, master: str | None = None, log_level: str = "ERROR") -> JobContext:
+    """Spark for our jobs, as `session` with `in_workers` starts it, but without queries."""
+    start = _Start.of(name, master, {}, log_level, in_workers=True)
+    conf = SparkConf()
+    for key, value in start.settings.items():
+        conf.set(key, value)
+    with _jvm_options(start.jvm_options):
+        context = SparkContext.getOrCreate(conf)
+    install_exception_handler()  # as a session does it: errors of the JVM are raised as PySparkException
+    context.setLogLevel(log_level)
+    return JobContext(context)
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """How Spark is to be started."""
+
+    settings: Mapping[str, str]
+    jvm_options: Sequence[str]
+
+    @classmethod
+    def of(
+        cls, name: str, master: str | None, settings: Mapping[str, str], log_level: str, *, in_workers: bool
+    ) -> Self:
+        """See `session`."""
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        chosen = master or os.environ.get("MASTER") or LOCAL
+        is_local = chosen.startswith("local")
+        ours = {"spark.app.name": name, **_SETTINGS}
+        if master is not None or not _is_submitted():
+            ours["spark.master"] = chosen
+        if is_local:
+            ours |= _LOCAL_SETTINGS
+        if in_workers:
+            ours |= _IN_WORKERS
+        jvm_options = [_QUICK_JVM] if is_local and in_workers else []
+        if log_level in _QUIET_LEVELS and not _has_logging_of_its_own():
+            jvm_options.append(f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
+        return cls(ours | dict(settings), jvm_options)
 
 
 @contextmanager

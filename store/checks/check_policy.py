@@ -9,7 +9,7 @@ made one observation in that time, not sixty.
 from typing import Final
 
 from commitlogfs.store.checks.check import DiskCheck, Stage
-from commitlogfs.store.files.load import EndedRequests
+from commitlogfs.store.slowness.load import EndedRequests
 
 INTERVAL_S: Final = 7.0
 """Time between two checks of a disk. A skipped one and the time until a hang is proven have to fit into 30 s, also

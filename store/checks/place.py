@@ -16,6 +16,8 @@ class Place:
     pool_id: str
     """"" if no disk of a pool lies there, as in the bare directory under a mount."""
     disk_id: str
+    number: int = 0
+    """The disk's number in its pool."""
 
 
 NOWHERE = Place(0, 0, "", "")
@@ -43,7 +45,7 @@ def look(path: str) -> Place:
         status, known = os.fstat(fd), identity.read_identity(fd, path)
         if known is None:
             return Place(status.st_dev, status.st_ino, "", "")
-        return Place(status.st_dev, status.st_ino, known.pool_id, known.disk_id)
+        return Place(status.st_dev, status.st_ino, known.pool_id, known.disk_id, known.number)
     finally:
         os.close(fd)
 

@@ -16,6 +16,7 @@ from commitlogfs.store.errors import (
 )
 from commitlogfs.store.files.filesystem import FilesystemKind
 from commitlogfs.store.findings import REPAIR_DISK
+from commitlogfs.store.slowness.load import DeviceRates
 from commitlogfs.store.slowness.policy import Comparison, Slowness
 from commitlogfs.store.thresholds import Thresholds
 
@@ -96,6 +97,8 @@ class Disk:
     """Slowness of its device: tried last, or only noted (store/slowness/policy.py)."""
     operation_times: tuple[Comparison, ...] = ()
     """Times of a read and a write on its device in the latest window."""
+    device_rates: DeviceRates | None = None
+    """Work of its device in the latest window; None without counters, and before the first one."""
 
     @property
     def last_error(self) -> str:

@@ -17,7 +17,8 @@ from typing import Final
 
 from commitlogfs.store._syscalls import SYNC_FILE_RANGE_WAIT_BEFORE, sync_file_range
 from commitlogfs.store.files import safe_open
-from commitlogfs.store.files.hashing import RWF_DONTCACHE, set_direct
+from commitlogfs.store.files.direct import set_direct
+from commitlogfs.store.files.hashing import RWF_DONTCACHE
 from commitlogfs.store.segment import BaseOffset
 
 PAGE_BYTES: Final = 4096
@@ -48,23 +49,23 @@ def require_written(watch: int) -> None:
     sync_file_range(watch, _BEHIND_THE_FILE, PAGE_BYTES, SYNC_FILE_RANGE_WAIT_BEFORE)
 
 
-def find_lost(watch: int) -> tuple[tuple[int, int], ...]:
+def find_lost(fd: int) -> tuple[tuple[int, int], ...]:
     """The pages in memory that differ from the disk, as ranges [begin, end) of the file. Raises OSError if the disk
     cannot be read.
 
     A direct read first writes the dirty pages of its range, so a page that is the same in memory before and after
     it is on the disk, or lost. Reads the whole file, which leaves no more of it in memory.
     """
-    size, found = os.fstat(watch).st_size, list[tuple[int, int]]()
+    size, found = os.fstat(fd).st_size, list[tuple[int, int]]()
     before, after, on_disk = (mmap.mmap(-1, _CHUNK_BYTES) for _ in range(3))
-    device = os.open(f"/proc/self/fd/{watch}", os.O_RDONLY | os.O_CLOEXEC)
+    device = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
     try:
         set_direct(device)
         for begin in range(0, size, _CHUNK_BYTES):
-            length = _read_memory(watch, before, begin)
+            length = _read_memory(fd, before, begin)
             if os.preadv(device, [on_disk], begin) < length:
                 raise OSError(errno.EIO, "cannot be read completely")
-            _read_memory(watch, after, begin)
+            _read_memory(fd, after, begin)
             if before[:length] == on_disk[:length]:
                 continue
             for page in range(0, length, PAGE_BYTES):
@@ -76,14 +77,23 @@ def find_lost(watch: int) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def _read_memory(watch: int, buffer: mmap.mmap, begin: int) -> int:
+def find_lost_in(dirfd: int, name: bytes, ino: int) -> tuple[tuple[int, int], ...]:
+    """As find_lost, of a file in a directory."""
+    fd = safe_open.open_file(dirfd, name, os.O_RDONLY, ino)
+    try:
+        return find_lost(fd)
+    finally:
+        os.close(fd)
+
+
+def _read_memory(fd: int, buffer: mmap.mmap, begin: int) -> int:
     """Number of bytes read, from memory where they are there."""
     try:
-        return os.preadv(watch, [buffer], begin, RWF_DONTCACHE)
+        return os.preadv(fd, [buffer], begin, RWF_DONTCACHE)
     except OSError as error:
         if error.errno != errno.EOPNOTSUPP:
             raise
-    return os.preadv(watch, [buffer], begin)
+    return os.preadv(fd, [buffer], begin)
 
 
 def _append(ranges: list[tuple[int, int]], begin: int, end: int) -> None:

@@ -5,7 +5,6 @@ others leave it again. All functions block and belong in a worker thread.
 """
 
 import errno
-import fcntl
 import mmap
 import os
 import time
@@ -19,13 +18,13 @@ from commitlogfs.store.checksum import Checksum, Key, format_checksum, parse_che
 from commitlogfs.store.errors import SegmentChangedError
 from commitlogfs.store.files import durable, safe_open
 from commitlogfs.store.files.attributes import FileAttributes, PackedAttributes, stat_fd, stat_name, unpack
+from commitlogfs.store.files.direct import ALIGNMENT, set_direct
 
 CHUNK_BYTES: Final = 1 << 20
 AT_REST_S: Final = 2.0
 """A file that was changed within this time is not hashed: a second change could leave the same mtime."""
 RWF_DONTCACHE: Final = 0x80
 """preadv2(2), since Linux 6.14."""
-_ALIGNMENT: Final = 4096
 _ABSENT: Final = frozenset({errno.ENODATA, errno.ENOTSUP})
 
 
@@ -128,7 +127,7 @@ class SegmentHash:
             if not count:
                 raise SegmentChangedError(f"{self._name.decode()}: ends at {self._position + filled}")
             filled = min(required, filled + count)
-            if not self._flags and filled < required and filled % _ALIGNMENT:
+            if not self._flags and filled < required and filled % ALIGNMENT:
                 raise OSError(errno.EIO, "cannot be read completely", os.fsdecode(self._name))
         self._digest.update(memoryview(self._buffer)[:required])
         self._position += required
@@ -165,12 +164,3 @@ def _recorded(file: int | str) -> Checksum | None:
         if error.errno in _ABSENT:
             return None
         raise
-
-
-def set_direct(fd: int) -> None:
-    """Let reads of an open file go past the page cache. Does nothing on a filesystem without direct I/O."""
-    try:
-        fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_DIRECT)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise

@@ -6,6 +6,7 @@ A native broker keeps every segment open and mapped, so its newest one shows it.
 import errno
 import fcntl
 import os
+import signal
 
 from commitlogfs.store.files import safe_open
 
@@ -18,6 +19,9 @@ def is_open_elsewhere(dirfd: int, path: bytes) -> bool | None:
     """
     fd = safe_open.open_file(dirfd, path, os.O_RDONLY)
     try:
+        # An open meanwhile, even by another thread of ours, sends the holder a signal: by default SIGIO, which ends
+        # the process. SIGURG is ignored by default.
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except OSError as error:

@@ -40,15 +40,14 @@ from commitlogfs.store.errors import (
 from commitlogfs.store.files import allocate, durable, safe_open
 from commitlogfs.store.files.allocate import Owner, Published
 from commitlogfs.store.files.attributes import FileAttributes, stat_fd, stat_name, unpack
+from commitlogfs.store.files.direct import ALIGNMENT, set_direct
 from commitlogfs.store.files.hashing import read_checksum, write_checksum
 from commitlogfs.store.moves.mark import Source, read_mark, source_of, write_mark, write_repair_mark
 from commitlogfs.store.moves.restored import has_mark, mark_restored
 from commitlogfs.store.moves.unreadable import MEDIUM_ERRORS, UnreadableRanges, read_unreadable, write_unreadable
 
 CHUNK_BYTES: Final = 1 << 20
-_ALIGNMENT: Final = 4096
-"""Multiple of every offset and length for O_DIRECT: the largest logical block of any drive."""
-_SALVAGED_AT_ONCE: Final = 8 * _ALIGNMENT
+_SALVAGED_AT_ONCE: Final = 8 * ALIGNMENT
 """Bytes of a failing range that one call reads: a disk may take seconds for each bad block, and a step of a copy
 has a deadline."""
 _PROBES: Final = 16
@@ -115,7 +114,7 @@ class SegmentCopy:
             self._target = allocate.reserve(target_dirfd, self._size, self._owner())
             self._target_dirfd = target_dirfd
             os.ftruncate(self._target, self._size)
-            _set_direct(self._target, wanted=True)
+            set_direct(self._target)
 
     def read_chunk(self, most: int = CHUNK_BYTES) -> int:
         """Read the next bytes of the source, at most `most`. Returns their number, 0 at the end. Raises OSError,
@@ -134,8 +133,8 @@ class SegmentCopy:
         """Write to the copy what was read. Raises OSError."""
         with self._used():
             chunk = memoryview(self._buffer)[: self._filled]
-            if self._filled % _ALIGNMENT:
-                _set_direct(self._target, wanted=False)
+            if self._filled % ALIGNMENT:
+                set_direct(self._target, wanted=False)
             written = 0
             while written < self._filled:
                 written += os.pwritev(self._target, [chunk[written:]], self._position + written)
@@ -190,7 +189,7 @@ class SegmentCopy:
             if self.has_checksum:
                 write_checksum(self._target, self._checksum or self._of_source.digest())
             os.fsync(self._target)
-            _set_direct(self._target, wanted=True)
+            set_direct(self._target)
 
     def _write_verdict(self, add: Callable[[bytes, UnreadableRanges], bytes] | None) -> None:
         """The copy gets the verdict on the source. Without room for it there, the daemon still knows it."""
@@ -259,16 +258,16 @@ class SegmentCopy:
         filled = 0
         while filled < wanted:
             # O_DIRECT reads whole blocks; at the end of the file fewer bytes come back.
-            length = -(-(wanted - filled) // _ALIGNMENT) * _ALIGNMENT
+            length = -(-(wanted - filled) // ALIGNMENT) * ALIGNMENT
             count = os.preadv(fd, [memoryview(self._buffer)[filled : filled + length]], position + filled)
             if not count:
                 raise SegmentChangedError(f"ends at {position + filled} instead of {self._size}")
             if filled + count >= wanted:
                 break
             # A read ends before a bad block; the next one fails.
-            if count < _ALIGNMENT:
+            if count < ALIGNMENT:
                 raise OSError(errno.EIO, "cannot be read completely")
-            filled += count // _ALIGNMENT * _ALIGNMENT
+            filled += count // ALIGNMENT * ALIGNMENT
         return wanted
 
     def _salvage(self, wanted: int) -> int:
@@ -276,22 +275,22 @@ class SegmentCopy:
         if not self._position:
             self._require_any_readable()
         buffer = memoryview(self._buffer)
-        for at in range(0, wanted, _ALIGNMENT):
-            block = buffer[at : at + _ALIGNMENT]
+        for at in range(0, wanted, ALIGNMENT):
+            block = buffer[at : at + ALIGNMENT]
             if not self._read_block(self._position + at, block):
-                block[:] = bytes(_ALIGNMENT)
-                self.unreadable.add(self._position + at, min(self._position + at + _ALIGNMENT, self._size))
+                block[:] = bytes(ALIGNMENT)
+                self.unreadable.add(self._position + at, min(self._position + at + ALIGNMENT, self._size))
         return wanted
 
     def _require_any_readable(self) -> None:
-        blocks = self._size // _ALIGNMENT
-        places = {blocks * number // _PROBES * _ALIGNMENT for number in range(_PROBES)}
-        if not any(self._read_block(place, memoryview(self._buffer)[:_ALIGNMENT]) for place in sorted(places)):
+        blocks = self._size // ALIGNMENT
+        places = {blocks * number // _PROBES * ALIGNMENT for number in range(_PROBES)}
+        if not any(self._read_block(place, memoryview(self._buffer)[:ALIGNMENT]) for place in sorted(places)):
             raise SegmentUnreadableError("cannot be read at all")
 
     def _read_block(self, position: int, block: memoryview) -> bool:
         try:
-            return os.preadv(self._source, [block], position) == min(_ALIGNMENT, self._size - position)
+            return os.preadv(self._source, [block], position) == min(ALIGNMENT, self._size - position)
         except OSError as error:
             if error.errno not in MEDIUM_ERRORS:
                 raise
@@ -347,7 +346,7 @@ def open_source(dirfd: int, name: bytes, ino: int, *, salvages: bool = False) ->
     try:
         # Afterwards a store to a mapping of the file changes its mtime, which tells that the copy is worth nothing.
         _sync(source, {*MEDIUM_ERRORS, errno.EROFS} if salvages else ())
-        _set_direct(source, wanted=True)
+        set_direct(source)
         before = unpack(stat_fd(source))
         checksum = _checksum_of(source, before, salvages=salvages)
         return SegmentCopy(source, before, salvages=salvages, checksum=checksum)
@@ -374,7 +373,7 @@ def open_restored(source: int, size: int, restored: Restored) -> SegmentCopy:
         before = unpack(stat_fd(source))
         if before.size != size:
             raise SegmentChangedError(f"has {before.size} bytes instead of {size}")
-        _set_direct(source, wanted=True)
+        set_direct(source)
         return SegmentCopy(source, before, restored)
     except BaseException:
         os.close(source)
@@ -386,14 +385,4 @@ def _sync(fd: int, tolerated: Collection[int]) -> None:
         os.fsync(fd)
     except OSError as error:
         if error.errno not in tolerated:
-            raise
-
-
-def _set_direct(fd: int, *, wanted: bool) -> None:
-    """Does nothing on a filesystem without direct I/O."""
-    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
-    try:
-        fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT if wanted else flags & ~os.O_DIRECT)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
             raise

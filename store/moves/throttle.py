@@ -2,9 +2,9 @@
 
 from typing import Final
 
-IDLE_SHARE: Final = 0.25
+IDLE_SHARE: Final = 0.15
 """Part of the idle time for which a move without a rate keeps its disks busy."""
-SMALLEST_SHARE: Final = 0.04
+SMALLEST_SHARE: Final = 0.03
 """Part of the time, on a machine without idle time: a drain that never ends helps nobody."""
 LONGEST_PAUSE_S: Final = 0.5
 """After this a new rate, or the end of the move, takes effect."""

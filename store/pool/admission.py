@@ -11,6 +11,7 @@ from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError, DiskFailedError, DiskFullError, NoDiskAvailableError
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.placement import Candidate, EmptierFirst, PlacementPolicy, PlacementRequest
+from commitlogfs.store.placement.standing import Standing, standing_of
 from commitlogfs.store.pool.catalog import Catalog, Role, Segment
 from commitlogfs.store.pool.other_files import OtherFiles
 from commitlogfs.store.pool.space import Space
@@ -18,6 +19,9 @@ from commitlogfs.store.segment import BaseOffset
 
 NO_SPACE_CACHE_S = 0.1
 """How long the answer holds that no disk takes a segment: the broker tries again about every millisecond."""
+
+FALLBACK = "fallback"
+"""Skip reason: all disks were passed over for their fill level, and those below `full` are taken all the same."""
 
 _WORDS = {
     RefusalReason.ABOVE_FORCE: "above force",
@@ -34,7 +38,11 @@ class Choice(NamedTuple):
     order: tuple[DiskNumber, ...]
     """In order of preference. A disk with a leftover of the new file's name is not among them."""
     skip_reasons: tuple[str, ...]
-    """Why others were passed over; "fallback" if all were, for their fill level, and are taken all the same."""
+    """Why others were passed over, and FALLBACK."""
+    policy: str
+    """Name of the policy that gave the order."""
+    standings: tuple[Standing, ...]
+    """All disks at that moment."""
 
 
 class Admission:
@@ -67,6 +75,8 @@ class Admission:
         """Which disks may take a segment now; remembers which are skipped, for the hysteresis."""
         eligibility = evaluate(self._views(now_s), self._catalog.segment_size, self._skipped)
         self._skipped = eligibility.skipped
+        if eligibility.eligible:  # what `status` calls the next disk takes a segment at once
+            self.forget_refusal()
         return eligibility
 
     def choose(self, base: BaseOffset, name: bytes, now_s: float) -> Choice:
@@ -79,7 +89,13 @@ class Admission:
         leftover_disks = {file.disk for file in self._others.leftovers_named(name)}
         order = tuple(number for number in self._rank(base, eligibility) if number not in leftover_disks)
         reasons = [reason.name.lower() for reason in eligibility.refusals.values()]
-        return Choice(order, (*reasons, "fallback") if eligibility.fallback else tuple(reasons))
+        skip_reasons = (*reasons, FALLBACK) if eligibility.fallback else tuple(reasons)
+        policy = self._emptier_first if self.favours_emptier else self._policy
+        return Choice(order, skip_reasons, policy.name, self._standings(eligibility))
+
+    def standings(self, now_s: float) -> tuple[Standing, ...]:
+        """How all disks stand now, by the latest measurements. Changes nothing."""
+        return self._standings(evaluate(self._views(now_s), self._catalog.segment_size, self._skipped))
 
     def preview_next(self) -> tuple[DiskNumber, ...]:
         """Where the segment after the newest would go now, best first; empty if nowhere."""
@@ -135,6 +151,12 @@ class Admission:
         reasons = ", ".join(parts) or "all refused"
         message = f"no disk takes a new segment ({reasons}); free space, or repair or add a disk"
         return NoDiskAvailableError(message, no_space=no_space, failing=failing)
+
+    def _standings(self, eligibility: Eligibility) -> tuple[Standing, ...]:
+        return tuple(
+            standing_of(disk, self._space.usage(disk.number), eligibility.refusals.get(disk.number))
+            for disk in self._disks.values()
+        )
 
     # --- order ---------------------------------------------------------------------------------------
 

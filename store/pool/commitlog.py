@@ -36,13 +36,14 @@ from commitlogfs.store.files.attributes import PackedAttributes, ino_of, mtime_o
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.findings import Finding, FindingCode
 from commitlogfs.store.placement import PlacementPolicy
+from commitlogfs.store.placement.standing import Standing
 from commitlogfs.store.pool.admission import Admission
 from commitlogfs.store.pool.catalog import Catalog, Role, Segment
 from commitlogfs.store.pool.names import Names
 from commitlogfs.store.pool.open import Pool
 from commitlogfs.store.pool.other_files import OtherFiles
 from commitlogfs.store.pool.space import Space
-from commitlogfs.store.segment import BaseOffset
+from commitlogfs.store.segment import BaseOffset, parse_segment_name
 
 UNLINK = "unlink"
 LEFT_OVER = "left-over"
@@ -60,6 +61,9 @@ class CreatePlan:
     order: tuple[DiskNumber, ...]
     skip_reasons: tuple[str, ...]
     """Why other disks were passed over."""
+    policy: str
+    standings: tuple[Standing, ...]
+    """All disks at that moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +237,7 @@ class CommitLog:
         base, role = self.names.parse_new(name)
         self.names.require_free(name, base)
         choice = self.admission.choose(base, name, now_s)
-        return CreatePlan(name, base, role, choice.order, choice.skip_reasons)
+        return CreatePlan(name, base, role, choice.order, choice.skip_reasons, choice.policy, choice.standings)
 
     def record_created(self, plan: CreatePlan, number: DiskNumber, published: Published) -> Segment:
         """The file exists. Returns its entry."""
@@ -368,6 +372,13 @@ class CommitLog:
     def is_removing(self) -> bool:
         """Whether a disk has not yet answered to a removal."""
         return self.names.is_any_leaving
+
+    def record_found_removed(self, name: bytes) -> None:
+        """A former daemon has removed this file, and may have died before anything recorded that."""
+        base = parse_segment_name(name, self.segment_size)
+        first = self.catalog.first
+        if base is not None and first is not None and base < first.base_offset:
+            self._removed_end = max(self._removed_end, base + self.segment_size)
 
     def _drop_name(self, removal: Removal) -> None:
         if removal.file is self.catalog.first:

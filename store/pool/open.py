@@ -5,7 +5,7 @@ import dataclasses
 import errno
 import os
 import time
-from collections.abc import Iterable, Set
+from collections.abc import Collection, Iterable, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
@@ -118,6 +118,8 @@ def open_pool(
     check_in_use: bool = True,
     is_mounted: bool = False,
     opened: Set[tuple[DiskNumber, int]] | None = frozenset(),
+    held: Set[str] = frozenset(),
+    dying: Collection[int] = (),
 ) -> Pool:
     """Open, identify and scan every disk. The findings of the returned pool name every irregularity.
 
@@ -125,16 +127,19 @@ def open_pool(
     daemon; the lock needs no file and works on a read-only disk. `opened` are the opened files of a mount that is
     taken over, as for take_inventory; None beside a running daemon, which alone knows them. A disk that cannot be
     read completely counts as missing, as segments that were not read would be taken for absent. So does one that is
-    offline while the pool `is_mounted`.
+    offline while the pool `is_mounted`, and one whose path is in `held`: it holds a former daemon, and is not
+    touched. `dying` are the pids of such daemons, which keep their locks on the other disks.
 
     Changes nothing. Raises PoolError if no scan is possible: no directory can be read, no disk has an identity
     (NoIdentityError), or memory or descriptors do not suffice.
     """
     with contextlib.ExitStack() as stack:
-        directories, findings = _open_directories(specs, stack)
+        directories, findings = _open_directories(specs, held, stack)
         patience_s = lock_patience_s if lock else None
         all_opened = len(directories) == len(specs)
-        found, more = _identify(directories, segment_size, patience_s, all_opened=all_opened, is_mounted=is_mounted)
+        found, more = _identify(
+            directories, segment_size, patience_s, dying, all_opened=all_opened, is_mounted=is_mounted
+        )
         findings += more
         contents, more = _read_all([_make_disk(disk) for disk in found.disks], found.segment_size)
         findings += more
@@ -350,12 +355,14 @@ def remove_leftovers(pool: Pool, *, dry_run: bool = False) -> list[str]:
 
 
 def _open_directories(
-    specs: tuple[DiskSpec, ...], stack: contextlib.ExitStack
+    specs: tuple[DiskSpec, ...], held: Set[str], stack: contextlib.ExitStack
 ) -> tuple[list[OpenDirectory], list[Finding]]:
     directories: list[OpenDirectory] = []
     findings: list[Finding] = []
     for spec in specs:
         try:
+            if spec.path in held:
+                raise DirectoryError(spec.path, "holds a daemon that was killed, or does not answer", REPAIR_DISK)
             directory = open_spec(spec)
         except DirectoryError as error:
             findings.append(
@@ -381,6 +388,7 @@ def _identify(
     directories: list[OpenDirectory],
     segment_size: int | None,
     lock_patience_s: float | None,
+    dying: Collection[int],
     *,
     all_opened: bool,
     is_mounted: bool,
@@ -397,11 +405,11 @@ def _identify(
         findings += compare_segment_size(members[0].spec.path, found.segment_size, segment_size)
     is_twice = any(finding.code is FindingCode.DISK_TWICE for finding in findings)
     if lock_patience_s is not None and not is_twice:
-        findings += _lock_all(members, lock_patience_s)
+        findings += _lock_all(members, lock_patience_s, dying)
     return found, findings
 
 
-def _lock_all(members: list[OpenDirectory], patience_s: float) -> list[Finding]:
+def _lock_all(members: list[OpenDirectory], patience_s: float, dying: Collection[int]) -> list[Finding]:
     return [
         Finding(
             FindingCode.POOL_IN_USE,
@@ -412,7 +420,7 @@ def _lock_all(members: list[OpenDirectory], patience_s: float) -> list[Finding]:
             "the pool is mounted already: see `commitlogfs status`, or unmount it first",
         )
         for directory in members
-        if not take_lock(directory.dirfd, patience_s)
+        if not take_lock(directory.dirfd, patience_s, dying)
     ]
 
 

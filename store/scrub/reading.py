@@ -22,15 +22,16 @@ import xxhash
 from commitlogfs.store.errors import SegmentChangedError, SegmentUnreadableError
 from commitlogfs.store.files import safe_open
 from commitlogfs.store.files.attributes import stat_fd, unpack
-from commitlogfs.store.files.hashing import read_checksum, set_direct
+from commitlogfs.store.files.direct import ALIGNMENT, set_direct
+from commitlogfs.store.files.hashing import read_checksum
 from commitlogfs.store.moves.unreadable import MEDIUM_ERRORS, UnreadableRanges, read_unreadable
 from commitlogfs.store.scrub.chain import check_chain
 from commitlogfs.store.scrub.verdict import Evidence, Range
 from commitlogfs.store.segment import BaseOffset
 
 CHUNK_BYTES: Final = 1 << 20
-_ALIGNMENT: Final = 4096
-"""Multiple of every offset and length for O_DIRECT: the largest logical block of any drive."""
+FAST_CHUNK_BYTES: Final = 4 << 20
+"""For reads that give way to nobody: each chunk costs some 0.1 ms for its way through three threads."""
 _BLOCKS_AT_ONCE: Final = 8
 """Blocks of a failing range that are read between two pauses: a disk may take seconds for each bad one."""
 _PROBES: Final = 16
@@ -45,8 +46,11 @@ next. It raises whatever is to end the read."""
 class SegmentReader:
     """One segment. For one thread; close it afterwards."""
 
-    def __init__(self, dirfd: int, name: bytes, ino: int, base_offset: BaseOffset) -> None:
-        """Raises OSError."""
+    def __init__(
+        self, dirfd: int, name: bytes, ino: int, base_offset: BaseOffset, chunk_bytes: int = CHUNK_BYTES
+    ) -> None:
+        """`chunk_bytes`: the most to read at once. Raises OSError."""
+        self.chunk_bytes = chunk_bytes
         self._base_offset = base_offset
         self._name = name
         self._fd = safe_open.open_file(dirfd, name, os.O_RDONLY, ino)
@@ -58,7 +62,7 @@ class SegmentReader:
         except BaseException:
             os.close(self._fd)
             raise
-        self._buffers = [mmap.mmap(-1, CHUNK_BYTES) for _ in range(2)]
+        self._buffers = [mmap.mmap(-1, chunk_bytes) for _ in range(2)]
 
     @property
     def size(self) -> int:
@@ -78,7 +82,7 @@ class SegmentReader:
         with _Readers(self._timed_read, len(free)) as readers:
             while position < self.size or reads:
                 while free and position < self.size:
-                    length = min(next_chunk(done, seconds), CHUNK_BYTES, self.size - position)
+                    length = min(next_chunk(done, seconds), self.chunk_bytes, self.size - position)
                     done = 0
                     buffer = free.pop()
                     reads.append((readers.submit(position, length, buffer), buffer))
@@ -117,7 +121,7 @@ class SegmentReader:
             except OSError as error:
                 if error.errno not in MEDIUM_ERRORS:
                     raise
-                failing_until = position + min(most, CHUNK_BYTES)
+                failing_until = position + min(most, self.chunk_bytes)
             if position < failing_until:
                 done = self._read_around(position, most, unreadable)
             data = self._buffers[0][:done]
@@ -142,43 +146,43 @@ class SegmentReader:
 
     def _read(self, position: int, most: int, buffer: mmap.mmap) -> int:
         """Fill the buffer from the next bytes. Returns their number."""
-        required = min(most, CHUNK_BYTES, self.size - position)
+        required = min(most, self.chunk_bytes, self.size - position)
         filled = 0
         while filled < required:
             # O_DIRECT reads whole blocks; at the end of the file fewer bytes come back.
-            length = -(-(required - filled) // _ALIGNMENT) * _ALIGNMENT
+            length = -(-(required - filled) // ALIGNMENT) * ALIGNMENT
             count = os.preadv(self._fd, [memoryview(buffer)[filled : filled + length]], position + filled)
             if not count:
                 raise SegmentChangedError(f"{self._name.decode()}: ends at {position + filled}")
             if filled + count >= required:
                 break
-            if count < _ALIGNMENT:  # a read ends before a bad block; the next one fails
+            if count < ALIGNMENT:  # a read ends before a bad block; the next one fails
                 raise OSError(errno.EIO, "cannot be read completely", os.fsdecode(self._name))
-            filled += count // _ALIGNMENT * _ALIGNMENT
+            filled += count // ALIGNMENT * ALIGNMENT
         return required
 
     def _read_around(self, position: int, most: int, unreadable: UnreadableRanges) -> int:
         """The same, some blocks only, with zeros for those that cannot be read."""
         if not unreadable.ranges:
             self._require_any_readable()
-        required = min(most, _BLOCKS_AT_ONCE * _ALIGNMENT, self.size - position)
+        required = min(most, _BLOCKS_AT_ONCE * ALIGNMENT, self.size - position)
         buffer = memoryview(self._buffers[0])
-        for at in range(0, required, _ALIGNMENT):
-            if not self._read_block(position + at, buffer[at : at + _ALIGNMENT]):
-                buffer[at : at + _ALIGNMENT] = bytes(_ALIGNMENT)
-                unreadable.add(position + at, min(position + at + _ALIGNMENT, self.size))
+        for at in range(0, required, ALIGNMENT):
+            if not self._read_block(position + at, buffer[at : at + ALIGNMENT]):
+                buffer[at : at + ALIGNMENT] = bytes(ALIGNMENT)
+                unreadable.add(position + at, min(position + at + ALIGNMENT, self.size))
         return required
 
     def _require_any_readable(self) -> None:
-        blocks = self.size // _ALIGNMENT
-        places = {blocks * number // _PROBES * _ALIGNMENT for number in range(_PROBES)}
-        block = memoryview(self._buffers[0])[:_ALIGNMENT]
+        blocks = self.size // ALIGNMENT
+        places = {blocks * number // _PROBES * ALIGNMENT for number in range(_PROBES)}
+        block = memoryview(self._buffers[0])[:ALIGNMENT]
         if not any(self._read_block(place, block) for place in sorted(places)):
             raise SegmentUnreadableError(f"{self._name.decode()}: cannot be read at all")
 
     def _read_block(self, position: int, block: memoryview) -> bool:
         try:
-            return os.preadv(self._fd, [block], position) == min(_ALIGNMENT, self.size - position)
+            return os.preadv(self._fd, [block], position) == min(ALIGNMENT, self.size - position)
         except OSError as error:
             if error.errno not in MEDIUM_ERRORS:
                 raise
@@ -234,7 +238,7 @@ class _Readers:
 
 def is_any_readable(dirfd: int, names: Iterable[bytes]) -> bool:
     """Whether the device can read the first block of one of these files."""
-    block = mmap.mmap(-1, _ALIGNMENT)
+    block = mmap.mmap(-1, ALIGNMENT)
     for name in names:
         try:
             fd = safe_open.open_file(dirfd, name, os.O_RDONLY)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from commitlogfs.store.files.load import DeviceCounters
+from commitlogfs.store.slowness.load import DeviceCounters
 
 WITHOUT_TRANSFER_BYTES: Final = 64 << 10
 """Bytes that a device transfers in about the time that it needs before it transfers the first one. Of a disk that

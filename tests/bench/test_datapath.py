@@ -150,7 +150,7 @@ def test_interrupted_it_clears_away(workdir, number):
 @pytest.mark.root
 def test_without_root_one_line_says_so():
     code = (
-        "import os, sys; import commitlogfs.bench.datapath; from commitlogfs.mount import cli;"
+        "import os, sys; import commitlogfs.bench.datapath; from commitlogfs.mount import cli; cli.application();"
         "os.setuid(65534); sys.exit(cli.main(['bench', '--quick']))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

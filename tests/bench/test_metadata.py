@@ -27,7 +27,20 @@ def run_bench(workdir: Path, *arguments: str) -> subprocess.CompletedProcess[str
 @pytest.mark.root
 @pytest.mark.slow
 def test_a_tiny_run_measures_everything_and_leaves_nothing(workdir):
-    sizes = ("--segments", "60", "--disks", "3", "--rounds", "1", "--creates", "5", "--segment-size", "16MiB")
+    sizes = (
+        "--segments",
+        "60",
+        "--disks",
+        "3",
+        "--rounds",
+        "1",
+        "--creates",
+        "5",
+        "--segment-size",
+        "16MiB",
+        "--scrapes",
+        "3",
+    )
     done = run_bench(workdir, "--json", *sizes)
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(done.stdout)
@@ -38,6 +51,9 @@ def test_a_tiny_run_measures_everything_and_leaves_nothing(workdir):
         assert 0 < catalog[key][0] < 60
     assert catalog["mount_pool_opened_seconds"] < catalog["mount_ready_seconds"]
     assert catalog["open_files"]["count"] == 60
+    for key in ("fresh_ms", "disk_hangs_ms", "hanging_ms"):
+        assert len(catalog["scrapes"][key]) == 3
+    assert catalog["scrapes"]["series"] > 100
     assert 10 < catalog["rss_listed_mib"][0] < 200
     loads = {(figures["disk"], figures["load"]) for figures in document["creates"]}
     assert len(loads) in (2, 4)  # ext4 and xfs, or a plain directory where there are no loop devices
@@ -45,7 +61,7 @@ def test_a_tiny_run_measures_everything_and_leaves_nothing(workdir):
         assert figures["mount"]["count"] == figures["native"]["count"] == 5
         assert 0 < figures["mount"]["p50_ms"] <= figures["mount"]["p99_ms"] <= figures["mount"]["max_ms"]
         assert (figures["syncs_per_second"] > 0) == ("appender" in figures["load"])
-    assert len(document["targets"]) == 4 + len(document["creates"])
+    assert len(document["targets"]) == 7 + len(document["creates"])
     assert {"kernel", "python", "versions", "load_average"} <= document["environment"].keys()
     assert list(workdir.iterdir()) == []
     assert mountinfo.mounts_below(workdir) == ()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from support import page_cache
 from support.bench_runs import assert_nothing_left, run_bench, series
 
 from commitlogfs.bench.beside_broker import FLUSHES
-from commitlogfs.bench.counter_windows import Sample, count_at, rates, settled_after
+from commitlogfs.bench.counter_windows import Sample, count_at, rates, sample, settled_after
 from commitlogfs.bench.datapath_settings import QUICK, Settings
 from commitlogfs.bench.moves.figures import MoveFigures, RateChange
 from commitlogfs.bench.moves.sending import MOVES
@@ -26,6 +27,16 @@ def steps(*rates_of_steps: float, step_s: float = 0.1, begin_s: float = 5.0) -> 
     for rate in rates_of_steps:
         found.append(Sample(found[-1].at_s + step_s, found[-1].done + round(rate * step_s)))
     return found
+
+
+def test_samples_cover_the_whole_time_although_a_count_takes_long():
+    def count() -> int:
+        time.sleep(0.02)
+        return 0
+
+    samples = sample(count, 0.05)
+    assert samples[-1].at_s - samples[0].at_s >= 0.05
+    assert len(rates(samples, 0.05)) == 1
 
 
 def test_a_count_between_two_samples_is_in_proportion():

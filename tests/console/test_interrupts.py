@@ -86,3 +86,43 @@ def test_a_command_that_ignores_interrupts_continues(workdir):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     assert run(50, "commitlogfs", "config", "--help", directory=workdir, preexec_fn=ignore).returncode == 0
+
+
+def test_an_interrupt_while_the_interpreter_ends_does_not_change_the_status() -> None:
+    program = """
+import os, signal, sys
+from commitlogfs.console import interrupts
+
+class Interrupter:
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGINT):
+        kill(pid, number)
+
+def work():
+    raise KeyboardInterrupt
+
+sys.left = Interrupter()  # goes with its module, after the last atexit call
+sys.exit(interrupts.run(lambda: work))
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stderr) == (_INTERRUPTED, b"")
+
+
+def test_an_interrupt_while_an_object_is_freed_is_not_lost() -> None:
+    program = """
+import os, signal, sys, time
+from commitlogfs.console import interrupts
+
+class Interrupter:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+
+def work():
+    Interrupter()
+    time.sleep(30)
+    return 0
+
+sys.exit(interrupts.run(lambda: work))
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stderr) == (_INTERRUPTED, b"")

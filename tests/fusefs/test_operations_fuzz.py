@@ -16,12 +16,13 @@ import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 from pyfuse3 import EntryAttributes, FUSEError
 
 from commitlogfs.fusefs.files.control_files import ControlContents
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.operations import CommitLogOperations
-from commitlogfs.mount.status.metrics import Metrics
+from commitlogfs.mount.metrics.counts import Counts
 from commitlogfs.store.disks.directories import DiskSpec
 from commitlogfs.store.disks.identity import RootAttributes
 from commitlogfs.store.placement import POLICIES
@@ -58,7 +59,7 @@ def served(base_directory: Path) -> Iterator[Served]:
         (directories[index % 2] / format_segment_name(index * SIZE).decode()).write_bytes(bytes([index]) * SIZE)
     log = CommitLog(open_pool(specs, None), POLICIES["round-robin"])
     contents = ControlContents(_nothing, _nothing)
-    operations = CommitLogOperations(log, RetentionRules(), contents, Metrics())
+    operations = CommitLogOperations(log, RetentionRules(), contents, Counts(CollectorRegistry(), "fuzz"))
     yield Served(operations, directories)
     operations.handles.close()
     operations.backing.close()

@@ -13,6 +13,8 @@ from commitlogfs.mount import cli
 from commitlogfs.mount.config.errors import ConfigError
 from commitlogfs.mount.config.model import parse_config
 from commitlogfs.mount.config.retention import RetentionTable
+from commitlogfs.mount.metrics.table import METRICS
+from commitlogfs.mount.status.alerts import ADVICE
 from commitlogfs.store.retention import AlertCode, Mode, RetentionRules
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +34,11 @@ def rows(document, heading, first_cell):
     section = re.split(rf"^#{{1,{len(level)}}} ", rest, maxsplit=1, flags=re.MULTILINE)[0]
     _, table = section.split(f"\n| {first_cell} |", maxsplit=1)
     lines = re.match(r"[^\n]*\n\|[-|]+\|\n((?:\|.*\|\n)+)", table)[1].splitlines()
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [split_row(line) for line in lines]
+
+
+def split_row(line):
+    return [cell.strip() for cell in line.strip("|").split("|")]
 
 
 def documented_defaults():
@@ -68,8 +74,9 @@ def test_one_row_for_every_mode_and_every_alert():
 
 
 def test_one_row_for_every_verb_and_exit_status():
-    commands = {info.name or info.callback.__name__ for info in cli.app.registered_commands}
-    verbs = commands | {group.name or group.typer_instance.info.name for group in cli.app.registered_groups}
+    app = cli.application()
+    commands = {info.name or info.callback.__name__ for info in app.registered_commands}
+    verbs = commands | {group.name or group.typer_instance.info.name for group in app.registered_groups}
     documented = [re.match(r"`([\w-]+)", row[0])[1] for row in rows("reference/cli.md", "Verbs", "verb")]
     assert len(set(documented)) == len(documented)
     assert {verb.replace("_", "-") for verb in verbs} == set(documented)
@@ -114,3 +121,15 @@ def test_one_row_for_every_event():
     documented = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     assert len(set(documented)) == len(documented)
     assert set(documented) == logged.keys() | COMPUTED_EVENTS
+
+
+def test_one_row_for_every_alert_that_follows_from_the_state():
+    text = (ROOT / "docs/troubleshooting.md").read_text()
+    documented = {(row[0], row[1]) for row in map(split_row, text.splitlines()) if len(row) == 4}
+    for code, advice in ADVICE.items():
+        assert (f"`{code.value}`", advice.urgency.value) in documented
+
+
+def test_one_row_for_every_metric():
+    documented = [row[:3] for row in rows("reference/metrics.md", "Names", "metric")]
+    assert documented == [[f"`{row.name}`", row.type.value, ", ".join(row.labels)] for row in METRICS]

@@ -6,6 +6,7 @@ import pytest
 from support.command_line import CommandLine
 from support.pools import MIB, segment_name
 from support.refusals import degrade, write_segment
+from support.scrubs import await_recorded
 from support.snapshots import snapshot
 from support.waiting import eventually
 
@@ -115,6 +116,7 @@ def test_while_the_pool_is_served(make_pool, cli):
     pool.make_segments(range(3))
     # The daemon notes the newest segment in the background; afterwards it leaves the directory alone.
     eventually(lambda: os.getxattr(pool.disks[0], "user.commitlogfs.newest") == b"%d" % (2 * MIB))
+    await_recorded(pool)
     before = snapshot(*pool.disks)
     with open(pool.path(2), "rb"):  # the daemon has the newest segment open: no finding
         ran = cli("check", pool.config)

@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.pools import MIB, PoolMount, segment_bytes
+from support.records import make_record
 from support.waiting import eventually
+
+from commitlogfs.mount.metrics.table import METRICS, SERIES_PER_DISK, Type
 
 pytestmark = pytest.mark.mounted
 
@@ -298,6 +301,15 @@ def test_a_document_read_in_parts_fits_together(filled: PoolMount) -> None:
 # --- metrics ----------------------------------------------------------------------------------------------
 
 
+WITHOUT_EVENTS = {
+    *("alert", "damaged_segments", "disk_drain_segments", "disk_io_errors", "disk_operation_seconds"),
+    *("disk_peers_operation_seconds", "disk_threshold_eta_seconds", "fuse_ops", "oldest_message_timestamp_seconds"),
+    *("passthrough_fallbacks", "placement_skips", "retention_force_eta_seconds", "retention_pressure_eta_seconds"),
+    *("scrub_remaining_bytes", "scrub_unread_segments", "log_end_offset_bytes", "store_root_used_ratio"),
+    *("disk_read_bytes", "disk_written_bytes", "disk_busy_seconds", "disk_segment_removal_seconds"),
+}
+"""Metrics without a series until something has happened, or on a filesystem without a block device."""
+
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -336,9 +348,9 @@ def test_the_metrics_parse_and_count(filled: PoolMount) -> None:
     filled.path(20).unlink()
     with pytest.raises(OSError):  # noqa: PT011
         (filled.mountpoint / "no-segment").touch()
-    created = ("commitlogfs_segment_creates_total", frozenset({("result", "ok")}))
+    created = ("commitlogfs_segment_creates_total", frozenset({pool, ("result", "ok")}))
     removed = ("commitlogfs_segments_removed_total", frozenset({pool, ("reason", "unlink")}))
-    refused = ("commitlogfs_fuse_ops_total", frozenset({("op", "create"), ("errno", "EINVAL")}))
+    refused = ("commitlogfs_fuse_ops_total", frozenset({pool, ("op", "create"), ("errno", "EINVAL")}))
     after = eventually(lambda: changed(before, samples(filled), refused))
     assert after[created] == before.get(created, 0) + 1
     assert after[removed] == before.get(removed, 0) + 1
@@ -348,9 +360,47 @@ def test_the_metrics_parse_and_count(filled: PoolMount) -> None:
 def test_the_documentation_names_every_metric(filled: PoolMount) -> None:
     text = (REFERENCE / "metrics.md").read_text()
     for family in text_string_to_metric_families(control(filled, "metrics").read_text()):
-        if family.name.endswith("_created"):  # the client library's own companion of every counter
-            continue
         assert family.name.removeprefix("commitlogfs_") in text.replace("_total", ""), family.name
+
+
+def test_the_metrics_are_those_of_the_table(filled: PoolMount) -> None:
+    exposed = list(text_string_to_metric_families(control(filled, "metrics").read_text()))
+    rows = {row.full_name.removesuffix("_total").removesuffix("_info"): row for row in METRICS}
+    names = {family.name.removesuffix("_info") for family in exposed}
+    assert names <= set(rows)
+    assert set(rows) - names <= {f"commitlogfs_{name}" for name in WITHOUT_EVENTS}
+    for family in exposed:
+        row = rows[family.name.removesuffix("_info")]
+        assert family.documentation == row.text
+        assert family.type in {row.type.value, "gauge" if row.type is Type.INFO else ""}
+        for sample in family.samples:
+            assert set(sample.labels) - {"le"} == set(row.all_labels), sample
+
+
+def test_a_disk_has_few_series(filled: PoolMount) -> None:
+    lines = control(filled, "metrics").read_text().splitlines()
+    for disk in filled.disks:
+        series = [line for line in lines if f'disk="{disk}"' in line]
+        assert 20 < len(series) <= SERIES_PER_DISK
+
+
+def write(path: Path, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.write(content)
+
+
+def test_the_oldest_message_has_its_store_time(make_pool: Callable[..., PoolMount]) -> None:
+    pool = make_pool(2)
+    pool.start()
+    pool.make_segments([0, 1], fill=False)
+    assert pool.status()["oldest_message"] is None
+    assert "oldest_message_timestamp_seconds{" not in pool.metrics()
+    write(pool.path(0), make_record(0, store_ms=1_700_000_000_456))
+    assert pool.status()["oldest_message"] == 1_700_000_000.456
+    write(pool.path(1), make_record(pool.segment_size, store_ms=1_700_000_001_000))
+    pool.path(0).unlink()
+    assert pool.status()["oldest_message"] == 1_700_000_001.0
+    assert 'oldest_message_timestamp_seconds{pool="test"} 1.700000001e+09' in pool.metrics()
 
 
 def test_reading_control_files_leaves_nothing_open(filled: PoolMount) -> None:

@@ -15,10 +15,12 @@ from commitlogfs.store.files.locks import lock_holder
 
 pytestmark = [pytest.mark.mounted, pytest.mark.slow]
 
-# The console script, which says when its own code begins: what an interpreter prints before that is its own.
+# The console script, which says when its own code begins: what an interpreter prints before that is its own, also
+# between that word and the first line of the command.
 _SCRIPT = """
-import sys
+import os, signal, sys
 from commitlogfs.mount.entry import command_line
+signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 print("begun", flush=True)
 sys.exit(command_line())
 """

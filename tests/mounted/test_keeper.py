@@ -369,7 +369,8 @@ def test_no_false_alarm_beside_busy_processes(make_pool: Callable[..., PoolMount
 def test_an_unmounted_mount_leaves_no_runtime_files(kept: Kept):
     pool = kept.pool
     directory = Path(pool.env["COMMITLOGFS_RUNTIME_DIR"])
-    assert {path.suffix for path in directory.iterdir()} == {".sock", ".lock", ".keep", ".note"}
+    suffixes = {".sock", ".stat", ".lock", ".keep", ".note", ".daemons", ".journal"}
+    assert {path.suffix for path in directory.iterdir()} == suffixes
     pool.stop()
     assert not list(directory.iterdir())
     pool.start()  # without a keeper

@@ -2,17 +2,19 @@
 
 import contextlib
 import errno
+import fcntl
 import mmap
 import os
+import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import scrubs
+from support import checksums, scrubs
 from support.flaky_disks import DeadBlocksDisk, FlakyDisk, flaky_available
-from support.loop_disks import XFS_MIN_BYTES, DiskFarm, mkfs_available
+from support.loop_disks import XFS_MIN_BYTES, DiskFarm, commitlog_directories, mkfs_available
 from support.pools import MIB, PoolMount, segment_bytes
 from support.waiting import eventually
 
@@ -62,9 +64,7 @@ def pool(
     flaky: FlakyDisk, disk_farm: DiskFarm, make_pool: Callable[..., PoolMount], request: pytest.FixtureRequest
 ) -> PoolMount:
     """Segment 0 is on the flaky disk, and the newest one."""
-    directories = [disk.path / "commitlog" for disk in (flaky, disk_farm.add())]
-    for directory in directories:
-        directory.mkdir(mode=0o700)
+    directories = commitlog_directories(flaky, disk_farm.add())
     pool = make_pool(
         disks=directories,
         retention={"interval": '"1s"'},
@@ -100,7 +100,7 @@ def lose_writes(pool: PoolMount, flaky: FlakyDisk, broker: Broker) -> None:
     flaky.fail_writes()
     broker.store()
     began_s = time.monotonic()
-    eventually(lambda: lost(pool), NOTICED_S, pool.log_since_start)
+    eventually(lambda: "event=write_lost " in pool.log_since_start(), NOTICED_S, pool.log_since_start)
     assert time.monotonic() - began_s < NOTICED_S
     flaky.heal()
 
@@ -191,8 +191,119 @@ def test_a_copy_that_could_not_be_synced_gets_no_name(
     assert os.listdir(pool.mountpoint) == [pool.path(0).name]
 
 
+@pytest.mark.skipif(bool(flaky_available()), reason=flaky_available())
+@pytest.mark.parametrize("mode", ["auto", "off"], ids=["passed", "plain"])
+def test_a_failed_sync_of_a_sealed_segment_is_a_lost_write(
+    disk_farm: DiskFarm, make_pool: Callable[..., PoolMount], mode: str
+) -> None:
+    """A drain would replace what memory shows by what the disk has."""
+    dead = disk_farm.add_of(DeadBlocksDisk)
+    assert isinstance(dead, DeadBlocksDisk)
+    directories = commitlog_directories(dead, disk_farm.add())
+    settings = {"passthrough": f'"{mode}"'}
+    pool = make_pool(disks=directories, retention={"interval": '"1s"'}, settings=settings)
+    pool.start()
+    pool.make_segments(range(8))
+    assert [disk_of(pool, index) for index in (0, 2)] == [pool.disks[0]] * 2
+    fd = os.open(pool.path(0), os.O_RDWR)
+    try:
+        dead.refuse_a_page(f"commitlog/{pool.path(0).name}", fd, segment_bytes(0, MIB), 8)
+        assert sync_error(fd) == errno.EIO
+        dead.mend()
+        assert sync_error(fd) == errno.EIO
+        eventually(lambda: "event=write_lost " in pool.log_since_start(), 10, pool.log_since_start)
+        (found,) = lost(pool)
+        assert found["ranges"] in ([], [[8 * PAGE, 9 * PAGE]]), "the page may have been unreadable still"
+        eventually(lambda: alerts(pool), 5)
+        eventually(lambda: pool.status()["disks"][0]["cordon"], 5)
+        ran = pool.cli("disk", "drain", 1, pool.name, "--rate", "1GiB")
+        assert ran.status == 0, ran.err
+        eventually(lambda: disk_of(pool, 2) == pool.disks[1], 20, pool.log_since_start)
+        time.sleep(2.0)
+        assert disk_of(pool, 0) == pool.disks[0]
+        assert sync_error_of(pool, 0) == errno.EIO
+        ran = pool.cli("scrub", "clear", pool.name)
+        assert ran.status == 0, ran.err
+        assert sync_error(fd) == 0
+        eventually(lambda: not alerts(pool), 5)
+    finally:
+        os.close(fd)
+    eventually(lambda: disk_of(pool, 0) == pool.disks[1], 20, pool.log_since_start)
+
+
+@pytest.mark.skipif(bool(flaky_available()), reason=flaky_available())
+def test_a_sync_that_a_read_only_disk_refuses_loses_nothing_by_itself(
+    disk_farm: DiskFarm, make_pool: Callable[..., PoolMount]
+) -> None:
+    """There was nothing to write."""
+    disk = disk_farm.add_of(FlakyDisk, "ext4", 64 * MIB)
+    directories = commitlog_directories(disk, disk_farm.add())
+    pool = make_pool(disks=directories, settings={"passthrough": '"off"'})
+    pool.start()
+    pool.make_segments(range(8))
+    fd = os.open(pool.path(0), os.O_RDWR)
+    try:
+        os.sync()
+        disk.fail_writes()
+        eventually(lambda: touch_error(directories[0]) == errno.EROFS, 20)
+        disk.heal()
+        assert sync_error(fd) == errno.EROFS
+        time.sleep(4.0)
+        assert sync_error(fd) == errno.EROFS
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    assert lost(pool) == []
+
+
+def test_a_filesystem_that_has_shut_down_loses_nothing_that_was_not_written(
+    disk_farm: DiskFarm, make_pool: Callable[..., PoolMount]
+) -> None:
+    """It refuses every sync, also of a segment that was synced before and not written since."""
+    disk = disk_farm.add()
+    directories = commitlog_directories(disk, disk_farm.add())
+    pool = make_pool(disks=directories, settings={"passthrough": '"off"'})
+    pool.start()
+    pool.make_segments(range(8))
+    eventually(lambda: checksums.NAME in os.listxattr(pool.path(0)), 20)
+    written, clean = (os.open(pool.path(index), os.O_RDWR) for index in (2, 0))
+    try:
+        os.pwrite(written, b"x" * PAGE, 0)
+        shut_down(disk.path)
+        assert [sync_error(fd) for fd in (written, clean)] == [errno.EIO] * 2
+        time.sleep(4.0)
+    finally:
+        for fd in (written, clean):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+    assert [found["segment"] for found in lost(pool)] == [pool.path(2).name]
+
+
+def shut_down(directory: Path) -> None:
+    """Everything is written first (FS_IOC_SHUTDOWN); then the filesystem answers with errors only."""
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.ioctl(fd, 0x8004587D, struct.pack("I", 0))
+    finally:
+        os.close(fd)
+
+
+def touch_error(directory: Path) -> int:
+    """The errno of a change that the journal of the disk has to write; 0 if that succeeds."""
+    try:
+        os.utime(directory)
+        os.sync()
+    except OSError as error:
+        return error.errno or -1
+    return 0
+
+
 def sync_error_of(pool: PoolMount, index: int) -> int:
-    fd = os.open(pool.path(index), os.O_RDWR)
+    """As sync_error, of a segment. An xfs whose log could not be written has shut down, and opens nothing."""
+    try:
+        fd = os.open(pool.path(index), os.O_RDWR)
+    except OSError as error:
+        return error.errno or 0
     try:
         return sync_error(fd)
     finally:

@@ -23,7 +23,9 @@ def answered(pool: PoolMount) -> dict[str, int]:
     """Requests that the daemon has answered, by kind. Not asked through the mount, which would add some."""
     text = pool.metrics()
     found: dict[str, int] = {}
-    for op, count in re.findall(r'^commitlogfs_fuse_ops_total\{errno="[^"]*",op="(\w+)"\} ([0-9.]+)', text, re.M):
+    for op, count in re.findall(
+        r'^commitlogfs_fuse_ops_total\{errno="[^"]*",op="(\w+)",pool="test"\} ([0-9.]+)', text, re.M
+    ):
         found[op] = found.get(op, 0) + int(float(count))
     return found
 
@@ -210,7 +212,7 @@ def test_a_disk_on_overlayfs_is_served_plain_beside_others(
     assert passthrough_of(pool) == ("on", 1, 1)
     assert f"event=passthrough_off disk={stacked}" in pool.log_since_start()
     assert (
-        'commitlogfs_passthrough_fallbacks_total{reason="stacked filesystem"} 1.0'
+        'commitlogfs_passthrough_fallbacks_total{pool="test",reason="stacked filesystem"} 1.0'
         in (pool.mountpoint / ".commitlogfs/metrics").read_text()
     )
     pool.stop()

@@ -95,5 +95,5 @@ def test_a_disk_that_becomes_slow(disk_farm: DiskFarm, make_pool: MakePool, seco
         assert "event=disk_not_slow" in pool.log_since_start()
         back_from = newest(pool)
         eventually(lambda: str(pool.disks[0]) in places_after(pool, back_from), 120)
-        assert metric(pool, "disk_state", 'pool="test",state="slow"') == 0
+        assert metric(pool, "disk_state", 'pool="test",state="rw"') == 1
     assert Path(pool.disks[0]).is_dir()

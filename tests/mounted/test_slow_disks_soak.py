@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.filling import status
 from support.flaky_disks import TurningDisk, flaky_available
-from support.loop_disks import DiskFarm, LoopDisk
+from support.loop_disks import DiskFarm, LargeBlockDisk, LoopDisk
 from support.pools import MIB, PoolMount
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.soak]
@@ -85,12 +85,18 @@ def maintained(pool: PoolMount, luck: random.Random, ended: threading.Event) -> 
             pool.cli("disk", "uncordon", drained, pool.name)
 
 
+class LargeBlockTurningDisk(TurningDisk):
+    """With blocks as on a large disk, so that its directory can record five members."""
+
+    MKFS_OPTIONS = LargeBlockDisk.MKFS_OPTIONS
+
+
 POOLS: dict[str, list[type[LoopDisk]]] = {
-    "four alike": [LoopDisk] * 4,
-    "one that turns": [LoopDisk] * 3 + [TurningDisk],
-    "two that turn": [LoopDisk] * 3 + [TurningDisk] * 2,
-    "two": [LoopDisk] * 2,
-    "one": [LoopDisk],
+    "four alike": [LargeBlockDisk] * 4,
+    "one that turns": [LargeBlockDisk] * 3 + [LargeBlockTurningDisk],
+    "two that turn": [LargeBlockDisk] * 3 + [LargeBlockTurningDisk] * 2,
+    "two": [LargeBlockDisk] * 2,
+    "one": [LargeBlockDisk],
 }
 
 

@@ -147,6 +147,13 @@ def test_status_works_for_another_user(served: list[PoolMount], as_user: AsUser,
     assert ran.stdout.startswith(f"{NAMES[0]} on {served[0].mountpoint}")
 
 
+def test_top_works_for_another_user(served: list[PoolMount], as_user: AsUser) -> None:
+    ran = as_user("top", NAMES[0], "--once", "--interval", "0.2")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.startswith(f" {NAMES[0]} on {served[0].mountpoint}")
+    assert "1 segment of 1MiB" in ran.stdout
+
+
 def test_the_table_works_for_another_user(served: list[PoolMount], as_user: AsUser) -> None:
     """Other mounts of this machine may be in it, too."""
     shown = [line.split()[:3] for line in as_user("status").stdout.splitlines()]

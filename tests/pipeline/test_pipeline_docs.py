@@ -2,15 +2,19 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.pipeline import cli
 from commitlogfs.pipeline.jobs.export import DEFAULT_FILE_BYTES, DEFAULT_RANGE_BYTES, ExportResult
-from commitlogfs.pipeline.jobs.stats import LogStats, TopicStats
+from commitlogfs.pipeline.jobs.stats import Group, GroupedStats, LogStats, TopicStats
 from commitlogfs.pipeline.log.splits import DEFAULT_SPLIT_BYTES
+from commitlogfs.pipeline.replay.run import ReplayResult
 from commitlogfs.pipeline.source.columns import COLUMNS
 from commitlogfs.pipeline.source.data_source import COLUMN_TYPES
+from commitlogfs.pipeline.source.group_keys import KEYS, Kind, parse_keys
 from commitlogfs.pipeline.source.options import OPTION_NAMES
+from commitlogfs.pipeline.source.tally import Figures
 
 TEXT = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
 
@@ -37,6 +41,15 @@ def test_every_option_and_column_is_there() -> None:
     assert list(COLUMN_TYPES) == COLUMNS.names
 
 
+def test_every_key_of_an_aggregation_is_there() -> None:
+    rows = [
+        line.split("|") for line in section("## Aggregation in the workers").splitlines() if line.startswith("| `")
+    ]
+    assert {name for row in rows for name in re.findall(r"`([^`]+)`", row[1])} == set(KEYS)
+    shown = " ".join(row[2] for row in rows)
+    assert all(f"`{key.column}`" in shown for key in KEYS.values() if key.kind is Kind.TIME)
+
+
 def test_every_verb_status_and_default_is_there() -> None:
     for command in cli.app.registered_commands:
         assert command.callback is not None
@@ -52,10 +65,23 @@ def test_every_verb_status_and_default_is_there() -> None:
 
 def test_every_key_of_the_json_is_there() -> None:
     topic = TopicStats(1, 1, 1, 1, 1, 0, 0)
-    counted = LogStats("log", 1, 0, 1, topic, {"t": topic}, (), ()).as_json()
+    place: dict[str, Any] = {
+        "log": "log",
+        "segments": 1,
+        "start_offset": 0,
+        "end_offset": 1,
+        "damages": (),
+        "missing": (),
+    }
+    counted = LogStats(**place, total=topic, topics={"t": topic}).as_json()
+    group = Group(("t", 0), Figures(1, 1, 1, 1, 0, 0))
+    by_hour = GroupedStats(**place, keys=parse_keys("topic,hour(storeTimestamp)"), groups=(group,)).as_json()
+    figures = {key: value for key, value in by_hour["groups"][0].items() if key not in ("topic", "storeHour")}
     exported = ExportResult("out", (), 0, 0, (), ()).as_json()
     for text, document in (
         (section("### stats"), {**counted, **topic.as_json()}),
+        (section("### stats"), {**by_hour, **figures}),
         (section("### export"), exported),
+        (section("### replay"), ReplayResult().as_json()),
     ):
         assert [key for key in document if f"`{key}`" not in text] == []

@@ -353,10 +353,12 @@ test -e $0/fuse || mknod -m 666 $0/fuse c 10 229
 mount --bind $0/fuse /dev/fuse
 exec "$@"
 """
-# Imported before the change of user, who need not be able to read the installation.
+# All is loaded before the change of user, who need not be able to read the installation.
 _AS_NOBODY = """
 import os, sys
-from commitlogfs.mount.cli import main
+from commitlogfs.mount import serve
+from commitlogfs.mount.cli import application, main
+application()
 os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
 sys.exit(main(sys.argv[1:]))
 """

@@ -15,12 +15,13 @@ NOBODY = 65534
 UNKNOWN = 54_321
 """In no user database."""
 
-# Imported before the change of user, who need not be able to read the installation.
+# All is loaded before the change of user, who need not be able to read the installation.
 _AS_USER = """
 import os, sys
 from pathlib import Path
-from commitlogfs.mount.cli import main
+from commitlogfs.mount.cli import application, main
 from commitlogfs.mount.config import model
+application()
 model.SYSTEM_DIRECTORY, uid = Path(sys.argv[1]), int(sys.argv[2])
 os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
 sys.exit(main(sys.argv[3:]))

@@ -12,10 +12,13 @@ from support.releases import SOURCE
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from commitlogfs.mount.cli import app as filesystem
+from commitlogfs.mount.cli import application
 from commitlogfs.pipeline.cli import app as pipeline
 
-COMMANDS: dict[str, Any] = {"commitlogfs": get_command(filesystem), "commitlogfs-pipeline": get_command(pipeline)}
+COMMANDS: dict[str, Any] = {
+    "commitlogfs": get_command(application()),
+    "commitlogfs-pipeline": get_command(pipeline),
+}
 
 
 @pytest.fixture(scope="module")

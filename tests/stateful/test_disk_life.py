@@ -517,7 +517,7 @@ class DiskLifeModel(RuleBasedStateMachine):
         if how == "kill":
             self.life.kept.go_on()
         elif how == "restart":
-            self.life.pool.cli("restart", self.life.pool.name)
+            self.life.restart()
         self.find_lost(member)
         if self.newest_is_away and how != "kill":
             if how == "mount":
@@ -646,12 +646,12 @@ class DiskLifeModel(RuleBasedStateMachine):
         if os.listdir(member.path):
             self.refused("add", member.path, why="")
         self.life.use([*(m.path for m in self.members), member.path], is_degraded_allowed=False)
-        ran = self.life.pool.cli("restart", self.life.pool.name)
+        ran = self.life.restart()
         assert ran.status == REFUSED, ran
         assert self.refuses_strictly or "disk-removed" in ran.err, ran.err
         if not self.newest_is_away:
             self.life.use([*(m.path for m in self.members), member.path], is_degraded_allowed=True)
-            ran = self.life.pool.cli("restart", self.life.pool.name)
+            ran = self.life.restart()
             assert ran.status == 0, ran.err
             self.life.await_daemon()
             self.agrees()
@@ -714,7 +714,7 @@ class DiskLifeModel(RuleBasedStateMachine):
     def restart(self) -> None:
         """A strict one is refused if anything is missing."""
         is_refused = self.newest_is_away or (self.refuses_strictly and not self.is_degraded_allowed)
-        ran = self.life.pool.cli("restart", self.life.pool.name)
+        ran = self.life.restart()
         assert ran.status == (REFUSED if is_refused else 0), ran
         self.life.await_daemon()
         self.started_at = self.steps

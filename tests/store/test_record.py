@@ -19,6 +19,7 @@ from commitlogfs.store.record import (
     decode,
     parse_properties,
     peek,
+    peek_store_time_ms,
 )
 
 AT = 5 << 20
@@ -208,3 +209,14 @@ def test_no_single_flipped_bit_raises_anything_else():
             except RecordError:
                 continue
             assert found.property_crc_ok is not True
+
+
+def test_the_store_time_is_in_the_header():
+    for host in ("10.1.2.3", "::1"):
+        raw = make_record(AT, born=(host, 50123), stored=(host, 10911))
+        assert peek_store_time_ms(raw[: record.PEEKED_BYTES], AT) == decode(raw, AT).store_timestamp_ms
+    raw = make_record(AT)
+    assert peek_store_time_ms(raw, AT + 1) is None
+    assert peek_store_time_ms(raw[:40], AT) is None
+    assert peek_store_time_ms(make_blank(100), AT) is None
+    assert peek_store_time_ms(bytes(100), AT) is None

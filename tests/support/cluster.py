@@ -6,12 +6,14 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import psutil
 import pyspark
+from support import spark_driver
 from support.waiting import eventually
 
 _HOST = "127.0.0.1"
@@ -121,3 +123,35 @@ class SparkCluster:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(daemon.pid, signal.SIGKILL)
         self._daemons.clear()
+
+
+def start_verb(*arguments: object) -> "subprocess.Popen[str]":
+    """A verb of the pipeline, which reads the log in small splits, in a session of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "commitlogfs.pipeline", *map(str, arguments), "--split-size", "256k"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "SPARK_LOCAL_IP": _HOST},
+        start_new_session=True,
+    )
+
+
+def kill_an_executor(cluster: SparkCluster, job: "subprocess.Popen[str]", begun: Callable[[], bool]) -> str:
+    """Once the job has `begun`; the output of the job, which must end well."""
+    try:
+
+        def at_work() -> bool:
+            spark_driver.require_running(job)
+            return begun()
+
+        eventually(at_work, spark_driver.BUSY_S)
+        victim = cluster.executors()[-1]
+        os.kill(victim, signal.SIGKILL)
+        spark_driver.require_running(job)
+        out = spark_driver.finish(job)
+    finally:
+        spark_driver.kill(job)
+    assert victim not in cluster.executors()
+    return out

@@ -8,16 +8,18 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from commitlogfs.mount import cli
 
-COMMAND = (sys.executable, "-m", "commitlogfs.mount.cli")
+COMMAND = (str(Path(sys.executable).with_name("commitlogfs")),)
+PIPELINE = (str(Path(sys.executable).with_name("commitlogfs-pipeline")),)
 _PLAIN_OUTPUT = {"COLUMNS": "200", "NO_COLOR": "1"}
 _OUTPUTS = (1, 2)
-_NEEDS_A_PROCESS = {"mount", "restart"}
-"""Verbs that change the process they run in, or leave processes behind."""
+_NEEDS_A_PROCESS = {"mount", "restart", "top"}
+"""Verbs that change the process they run in, fork it, or leave processes behind."""
 
 
 @dataclass(slots=True)

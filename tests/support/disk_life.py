@@ -20,6 +20,7 @@ from support.processes import has_ended
 from support.waiting import eventually
 
 from commitlogfs.console.errors import UnreachableError
+from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.store import layout
 
 SIZE = 64 * 1024
@@ -155,6 +156,15 @@ class DiskLife:
 
     def status(self) -> Any:
         return self.pool.ask("status")
+
+    def restart(self) -> Ran:
+        """A daemon that takes a disk back hands over by itself, and for that moment none answers."""
+
+        def asked() -> Ran | None:
+            ran = self.pool.cli("restart", self.pool.name)
+            return None if ran.status == ExitCode.UNREACHABLE else ran
+
+        return eventually(asked)
 
     def await_daemon(self) -> None:
         """Wait until the daemon that got ready last answers, and every disk records the list of members."""

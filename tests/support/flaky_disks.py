@@ -4,6 +4,7 @@ The kernel sees a block device that answers reads or writes with EIO, as a faili
 themselves. Or one that answers late, or not at all.
 """
 
+import mmap
 import os
 import shutil
 import signal
@@ -64,9 +65,12 @@ class FlakyDisk(LoopDisk):
         for device in (self.path.stat().st_dev, self.image.stat().st_dev):
             number = f"{os.major(device)}:{os.minor(device)}"
             Path(f"/sys/class/bdi/{number}/read_ahead_kb").write_text("0")  # one read brings no neighbours back
-        for flag in ("--freeze", "--unfreeze"):  # after that no journal holds on to blocks
+        drop_caches(inodes=True, first=self._write_all)
+
+    def _write_all(self) -> None:
+        """After that no journal holds on to blocks."""
+        for flag in ("--freeze", "--unfreeze"):
             subprocess.run(["fsfreeze", flag, str(self.path)], check=True)
-        drop_caches(inodes=True)
 
     def heal(self) -> None:
         """The device answers again; a filesystem that has given up does not know that."""
@@ -241,6 +245,14 @@ class DeadBlocksDisk(BadBlocksDisk):
     """Single blocks can neither be read nor written. The journal is well, so the filesystem continues."""
 
     fails_writes_too = True
+
+    def refuse_a_page(self, name: str, fd: int, content: bytes, page: int) -> None:
+        """Write a file as a whole, and then one page of it again, which cannot be synced: that is left to do."""
+        os.pwrite(fd, content, 0)
+        os.fsync(fd)
+        self.bypass_cache()
+        self.damage(name, page * mmap.PAGESIZE, (page + 1) * mmap.PAGESIZE)
+        os.pwrite(fd, b"y" * mmap.PAGESIZE, page * mmap.PAGESIZE)
 
 
 def _listens(path: Path) -> bool:

@@ -14,6 +14,8 @@ from support.pools import PoolMount
 from support.processes import has_ended
 from support.waiting import eventually
 
+from commitlogfs.console.errors import UnreachableError
+
 _READY_TIMEOUT_S = 30.0
 
 
@@ -56,19 +58,30 @@ class KeptMount:
         if how == "kill":
             self.replace()
             return
-        before = self.daemon
         ran = self.pool.cli("restart", self.pool.name)
         assert ran.status == 0, ran.err
-        assert self.newest_daemon() != before
+        self.await_successor()  # which answers a moment before it says that it is ready
+        self.newest_daemon()
 
     def newest_daemon(self) -> int:
         """Process id of the daemon that got ready last."""
         self.daemon = self._daemon_pid()
         return self.daemon
 
+    def await_handover(self) -> int:
+        """Process id of the daemon that serves, once no former one does."""
+        eventually(lambda: self.newest_daemon() == self._answering(), _READY_TIMEOUT_S)
+        return self.daemon
+
     def await_successor(self) -> None:
         """Wait until another daemon than the one last asked for is ready; the keeper is running."""
         eventually(lambda: self._daemon_pid() != self.daemon, _READY_TIMEOUT_S)
+
+    def _answering(self) -> int:
+        try:
+            return int(self.pool.ask("status")["daemon"]["pid"])
+        except UnreachableError:  # none at the moment
+            return 0
 
     def _ready_count(self) -> int:
         return self.pool.log_since_start().count("event=ready ")
@@ -76,3 +89,10 @@ class KeptMount:
     def _daemon_pid(self) -> int:
         lines = [line for line in self.pool.log_since_start().splitlines() if "event=ready " in line]
         return int(lines[-1].rpartition("pid=")[2].split()[0])
+
+
+def newest_keeper(pool: PoolMount, former: int) -> int:
+    """Process id of the keeper started last; 0 if that is still `former`."""
+    lines = [line for line in pool.log_since_start().splitlines() if "event=keeper_started" in line]
+    pid = int(lines[-1].rpartition("pid=")[2].split()[0]) if lines else former
+    return pid if pid != former else 0

@@ -230,6 +230,14 @@ class DiskFarm:
         self.close()
 
 
+def commitlog_directories(*disks: LoopDisk) -> list[Path]:
+    """A new directory on each of these disks, for a pool."""
+    directories = [disk.path / "commitlog" for disk in disks]
+    for directory in directories:
+        directory.mkdir(mode=0o700)
+    return directories
+
+
 def _attempt(action: Callable[[], None]) -> Exception | None:
     try:
         action()

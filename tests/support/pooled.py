@@ -115,6 +115,7 @@ class Parts:
             self.sources,
             self.salvaged,
             self.verdicts,
+            self.lost_writes.may_lack_writes,
             invalidate,
         )
         self.removals = Removals(
@@ -126,6 +127,8 @@ class Parts:
             self.to_free,
             self.kernel.invalidate,
             self.sources,
+            members.record_removals,
+            observer,
         )
         self.freeing = Freeing(
             commitlog,

@@ -1,7 +1,9 @@
 """A pool served by the real daemon, started through the command line as an operator would."""
 
 import contextlib
+import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterable, Sequence
@@ -9,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 from support.command_line import COMMAND, Ran, run_cli
 
 from commitlogfs.mount.location import control_socket
@@ -84,7 +87,7 @@ class PoolMount:
             if values:
                 lines += [f"[{table}]", *(f"{key} = {value}" for key, value in values.items())]
         for index, disk in enumerate(self.disks):
-            lines += ["[[disks]]", f'path = "{disk}"']
+            lines += ["[[disks]]", f"path = {json.dumps(str(disk))}"]  # a TOML basic string has the same escapes
             lines += [f"{key} = {value}" for key, value in self.disk_settings.get(index, {}).items()]
         self.config.write_text("\n".join(lines) + "\n")
 
@@ -158,13 +161,22 @@ class PoolMount:
         subprocess.run(["umount", "-l", str(self.mountpoint)], capture_output=True, check=False)
         if self.daemon is not None:
             try:
-                self.daemon.wait(timeout=5)
+                self.daemon.wait(timeout=START_TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                self.daemon.kill()
-                self.daemon.wait()
+                self._kill_all()
             self.daemon = None
         if self.mountpoint.is_dir():
             self.cli("umount", "--unguard", self.mountpoint)
+
+    def _kill_all(self) -> None:
+        """The daemons with their keeper: one that outlives it would start another."""
+        assert self.daemon is not None
+        self.daemon.send_signal(signal.SIGSTOP)
+        for process in psutil.Process(self.daemon.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.daemon.kill()
+        self.daemon.wait()
 
     def restart(self) -> None:
         self.stop()

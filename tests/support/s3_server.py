@@ -12,7 +12,7 @@ from typing import Any
 
 from support.waiting import eventually
 
-from commitlogfs.bench.rocketmq.ports import free_port
+from commitlogfs.bench.rocketmq.ports import ReservedPort
 
 HOST = "127.0.0.1"
 _START_S = 90.0
@@ -26,7 +26,8 @@ def lack() -> str:
 @contextmanager
 def s3_server(directory: Path) -> Iterator[str]:
     """Its HOST:PORT."""
-    port = free_port((0,))
+    reserved = ReservedPort()
+    port = reserved.number
     with (directory / "s3.log").open("wb") as log:
         server = subprocess.Popen(
             [sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(port)],
@@ -61,6 +62,16 @@ def bucket_of(endpoint: str) -> Any:
         endpoint_override=endpoint,
         allow_bucket_creation=True,
     )
+
+
+def store(endpoint: str, bucket: str, path: str, directory: Path) -> str:
+    """Copy the files of a directory to a path of a bucket, which is made if absent; the URI of the copy."""
+    server = bucket_of(endpoint)
+    server.create_dir(bucket)
+    for file in directory.iterdir():
+        with server.open_output_stream(f"{bucket}/{path}/{file.name}") as stream:
+            stream.write(file.read_bytes())
+    return uri(endpoint, bucket, path)
 
 
 def uri(endpoint: str, bucket: str, path: str = "") -> str:

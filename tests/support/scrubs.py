@@ -12,6 +12,7 @@ from support.pools import PoolMount
 from support.records import make_sealed
 from support.waiting import eventually
 
+from commitlogfs.store.layout import XATTR_SCRUB
 from commitlogfs.store.record import BlankRecordError, Record, decode
 
 PATIENCE_S = 60.0
@@ -85,6 +86,11 @@ def report(pool: PoolMount) -> dict[str, Any]:
 
 def damaged(pool: PoolMount) -> dict[str, dict[str, Any]]:
     return {one["segment"]: one for one in report(pool)["damaged"]}
+
+
+def await_recorded(pool: PoolMount) -> None:
+    """A daemon records soon after its start how far the scrub of each disk is; then it lets the directories be."""
+    eventually(lambda: all(XATTR_SCRUB in os.listxattr(disk) for disk in pool.disks))
 
 
 def await_state(pool: PoolMount, state: str) -> None:

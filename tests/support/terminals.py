@@ -48,6 +48,18 @@ class Terminal:
         except OSError:  # the command has ended
             pass
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def output(self) -> bytes:
+        """Everything that the command has written."""
+        return self._output
+
+    def press(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
     def text(self) -> str:
         return _STYLES.sub("", self._output.decode(errors="replace"))
 

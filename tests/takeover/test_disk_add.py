@@ -45,7 +45,7 @@ def add(pool: PoolMount, directory: Path, *options: str) -> Ran:
 
 def replace_newest(kept: KeptMount) -> None:
     """Kill the daemon that the command has started, once it is ready."""
-    eventually(lambda: kept.newest_daemon() == kept.pool.status()["daemon"]["pid"])
+    kept.await_handover()
     kept.replace()
 
 
@@ -225,7 +225,7 @@ def test_the_daemon_dies_at_each_step(keep: Callable[..., KeptMount], plan: Faul
     pool = kept.pool
     for step in range(1, MOST_STEPS):
         directory = new_directory(pool, f"new{step}")
-        plan.die_at(kept.newest_daemon(), step)
+        plan.die_at(kept.await_handover(), step)
         ran = add(pool, directory)
         if plan.disarm() < step:
             assert ran.status == 0, ran.err

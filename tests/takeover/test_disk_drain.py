@@ -377,7 +377,7 @@ def test_a_reader_of_an_older_copy_brings_it_not_back(filled: KeptMount, taken_o
     number = pool.disk_of(index)
     with opened(pool, index) as mapping:
         assert drain(pool, number + 1).status == 0
-        eventually(lambda: is_drained(pool, number + 1))
+        eventually(lambda: is_drained(pool, number + 1), 60)
         fd = os.open(pool.path(index), os.O_RDONLY)
         try:
             store(mapping)
@@ -458,7 +458,7 @@ def test_the_daemon_dies_at_each_step(
                 for index, fd in enumerate(fds):
                     assert os.pread(fd, MIB, 0) == segment_bytes(index, MIB), index
             plan.disarm()
-            eventually(lambda: kept.newest_daemon() == pool.ask("status")["daemon"]["pid"])
+            kept.await_handover()
             pool.ask("disk-cancel", disk=str(source + 1))
     finally:
         for fd in fds:
@@ -484,8 +484,7 @@ def drain_again(pool: PoolMount, number: int) -> None:
 def deaths_of(kept: KeptMount, plan: FaultPlan, every: int) -> Iterator[int]:
     """The number of the step, from the beginning of the body, before which the daemon dies."""
     for step in range(1, MOST_STEPS, every):
-        eventually(lambda: kept.newest_daemon() == kept.pool.status()["daemon"]["pid"])
-        plan.die_at(kept.newest_daemon(), step)
+        plan.die_at(kept.await_handover(), step)
         yield step
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.command_line import Ran
+from support.disk_life import recorded_identity
 from support.filling import status
 from support.freezing import frozen
 from support.kept import KeptMount
@@ -95,6 +96,12 @@ def test_a_disk_is_checked_beside_the_mount(pool: Pool) -> None:
     assert f"{pool.directory} offline since" in " ".join(pool.mount.cli("disk", "list", "test").out.split())
     assert "its segments are not served; `disk online 1`" in " ".join(pool.mount.cli("status", "test").out.split())
     assert "members_offline{" in pool.mount.metrics()
+    shown = " ".join(pool.mount.cli("map", "test").out.split())
+    assert f"{pool.directory} offline since" in shown
+    assert "DEGRADED" not in shown
+    assert "a disk that is offline may have the files" in shown
+    for verb in ("cordon", "uncordon", "drain", "safe-to-remove", "remove"):
+        assert "`disk online 1` takes it back" in pool.cli(verb).err, verb
     pool.mount.make_segments(range(9, 12))
     pool.disk.unmount()
     check = subprocess.run(["e2fsck", "-f", "-n", pool.disk.image], capture_output=True, check=False)
@@ -199,6 +206,22 @@ def test_a_disk_that_changed_places_is_not_taken_back(pool: Pool) -> None:
         assert (refused.status, "disk 1 is not there" in refused.err) == (4, True)
 
 
+def test_what_the_log_has_removed_meanwhile_stays_away_after_a_kill(pool: Pool) -> None:
+    """The daemon dies right after the removal is answered. With segment 0, the log would begin before a gap."""
+    pool.take_offline()
+    for index in (1, 2):
+        pool.mount.path(index).unlink()
+    pool.kept.replace()
+    assert recorded_identity(pool.mount.disks[1])["removed_before"] == 3 * pool.mount.segment_size
+    pool.take_back()
+    assert pool.listed() == {3, 4, 5, *NEWER}
+    assert removed_segments(pool) == [pool.mount.path(0).name]
+
+
+def removed_segments(pool: Pool) -> list[str]:
+    return [found["file"] for found in status(pool.mount)["findings"] if found["code"] == "removed-segments"]
+
+
 # --- refusals --------------------------------------------------------------------------------------------
 
 
@@ -230,3 +253,12 @@ def test_a_disk_that_hangs(pool: Pool) -> None:
         with pytest.raises(OSError, match="rror"):
             pool.mount.path(0).unlink()
         require_refused(pool.mount, pool.cli("offline"), "does not answer this daemon")
+
+
+def test_an_interrupted_command_whose_segment_has_become_one_of_the_newest(pool: Pool) -> None:
+    """The broker has truncated its log meanwhile."""
+    assert "refused" not in pool.mount.ask("disk-offline", disk="1")
+    for index in (*reversed(NEWER), 5, 4):
+        pool.mount.path(index).unlink()
+    require_refused(pool.mount, pool.cli("offline"), "to which the broker may still write")
+    assert pool.cli("online").status == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.bare_mounts import cover, unmount
-from support.kept import KeptMount
+from support.kept import KeptMount, newest_keeper
 from support.pools import MIB, PoolMount, segment_bytes
 from support.versions import VersionedMount
 from support.waiting import eventually
@@ -206,13 +206,6 @@ def test_without_a_keeper_nobody_hands_over(keep: Callable[..., KeptMount]) -> N
     assert control_socket.ask(socket, "status")["daemon"]["pid"] == kept.daemon
     assert pool.cli("restart", pool.name).status == 0
     assert pool.cli("umount", pool.name).status == 0
-
-
-def newest_keeper(pool: PoolMount, former: int) -> int:
-    """Process id of the keeper started last; 0 if that is still `former`."""
-    lines = [line for line in pool.log_since_start().splitlines() if "event=keeper_started" in line]
-    pid = int(lines[-1].rpartition("pid=")[2].split()[0]) if lines else former
-    return pid if pid != former else 0
 
 
 def test_the_runtime_directory_is_cleared_away(make_pool: Callable[..., PoolMount]) -> None:

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 
 import pytest
-from support.flaky_disks import FlakyDisk, flaky_available
+from support.flaky_disks import DeadBlocksDisk, FlakyDisk, flaky_available
 from support.kept import KeptMount
-from support.loop_disks import DiskFarm
-from support.pools import MIB, PoolMount
+from support.loop_disks import DiskFarm, commitlog_directories
+from support.pools import MIB, PoolMount, segment_bytes
 from support.scrubs import damaged, has_verdict
 from support.waiting import eventually
 
@@ -36,9 +36,7 @@ def flaky(disk_farm: DiskFarm) -> FlakyDisk:
 @pytest.fixture
 def kept(flaky: FlakyDisk, disk_farm: DiskFarm, keep: Callable[..., KeptMount]) -> KeptMount:
     """Segment 0 is on the flaky disk, and the newest one."""
-    directories = [disk.path / "commitlog" for disk in (flaky, disk_farm.add())]
-    for directory in directories:
-        directory.mkdir(mode=0o700)
+    directories = commitlog_directories(flaky, disk_farm.add())
     kept = keep(disks=directories, retention={"interval": '"1s"'})
     kept.pool.make_segments([0])
     assert (directories[0] / kept.pool.path(0).name).exists()
@@ -105,3 +103,30 @@ def test_the_alert_is_kept_over_kills_and_restarts_until_it_is_cleared(kept: Kep
     assert alerts(pool) == []
     assert pool.status()["disks"][0]["cordon"]["reason"] == f"had lost writes of {pool.path(0).name}"
     assert damaged(pool) == {}
+
+
+def test_a_failed_sync_of_a_sealed_segment_is_known_to_the_next_daemon(
+    disk_farm: DiskFarm, keep: Callable[..., KeptMount]
+) -> None:
+    dead = disk_farm.add_of(DeadBlocksDisk)
+    assert isinstance(dead, DeadBlocksDisk)
+    directories = commitlog_directories(dead, disk_farm.add())
+    kept = keep(disks=directories, retention={"interval": '"1s"'})
+    pool = kept.pool
+    pool.make_segments(range(8))
+    assert (directories[0] / pool.path(0).name).exists()
+    fd = os.open(pool.path(0), os.O_RDWR)
+    try:
+        dead.refuse_a_page(f"commitlog/{pool.path(0).name}", fd, segment_bytes(0, MIB), 8)
+        with pytest.raises(OSError, match="Input/output error"):
+            os.fdatasync(fd)
+        eventually(lambda: has_verdict(pool, 0), 5.0)
+        kept.replace()
+        dead.mend()
+        with pytest.raises(OSError, match="Input/output error"):
+            os.fdatasync(fd)
+        eventually(lambda: alerts(pool), 10.0, pool.log_since_start)
+        assert pool.cli("scrub", "clear", pool.name).status == 0
+        os.fdatasync(fd)
+    finally:
+        os.close(fd)

@@ -379,6 +379,10 @@ def test_a_restored_segment_leaves_with_those_around_it(kept: KeptMount, slave: 
         lose(pool, 5)
         assert indexes(pool) == [6, 7, 8]
     assert pool.log_since_start().count("reason=left-over") == 2
+    entries = pool.ask("decisions", kind="removed")["decisions"]
+    assert [one["facts"]["reason"] for one in entries][:3] == ["unlink", "left-over", "left-over"]
+    assert f"before {5 * MIB:020d}, which it removes" in entries[1]["text"]
+    assert len(pool.ask("decisions", kind="restored")["decisions"]) == 2  # by a former daemon
     assert pool.status()["segments"]["gaps"] == []
 
 

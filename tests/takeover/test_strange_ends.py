@@ -423,7 +423,7 @@ def test_no_descriptor_left_in_the_daemon(mounted: PoolMount) -> None:
     eventually(lambda: len(used()) < len(before))
     text = (mounted.mountpoint / ".commitlogfs/metrics").read_text()
     for op in ("open", "create"):
-        assert f'commitlogfs_fuse_ops_total{{errno="EMFILE",op="{op}"}} 20.0' in text
+        assert f'commitlogfs_fuse_ops_total{{errno="EMFILE",op="{op}",pool="test"}} 20.0' in text
     assert [disk["last_error"] for disk in mounted.status()["disks"]] == ["", "", ""]
     assert "unexpected_error" not in mounted.log_since_start()
 

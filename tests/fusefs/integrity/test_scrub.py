@@ -308,7 +308,7 @@ def test_a_disk_that_hangs_is_given_up_until_the_next_run(
                 daemon.now_s += HOUR_S
                 await until(lambda: scrub.is_active)
                 await daemon.ended()
-            assert parts.threads.statistics()[DiskNumber(2)] == 1
+            await until(lambda: parts.threads.statistics()[DiskNumber(2)] == 1)
             hang.answer()
             daemon.now_s += HOUR_S
             await until(lambda: scrub.is_active)

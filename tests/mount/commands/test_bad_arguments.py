@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 import typer
 from support.command_line import CommandLine
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from commitlogfs.mount import cli as cli_module
-from commitlogfs.mount.cli import app
+from commitlogfs.mount.cli import application
 from commitlogfs.mount.config import model as config_module
 
 VERBS = ["init", "adopt", "mount", "umount", "restart", "ready", "status", "map", "locate", "read", "check"]
-VERBS += ["doctor", "bench", "reopen-logs", "restore"]
+VERBS += ["explain", "doctor", "debug", "bench", "reopen-logs", "restore", "top", "exporter"]
 USAGE, UNREACHABLE = 2, 3
 
 
@@ -179,7 +181,32 @@ def test_without_arguments_the_help_is_all_that_is_said(cli, line):
 
 
 def test_the_table_of_verbs_is_complete():
-    assert {command.name or command.callback.__name__ for command in app.registered_commands} == set(VERBS)
+    registered = application().registered_commands
+    assert {command.name or command.callback.__name__ for command in registered} == set(VERBS)
+
+
+@pytest.mark.parametrize("verb", cli_module.VERBS)
+def test_each_verb_is_loaded_alone(verb):
+    command = get_command(application(verb))
+    assert isinstance(command, TyperGroup)
+    assert list(command.commands) == [verb]
+    assert cli_module.verb_of([verb]) == verb
+
+
+@pytest.mark.parametrize(
+    ("line", "verb"),
+    [
+        ("--config status map", "map"),
+        ("--config=status map", "map"),
+        ("-v --json status init", "status"),
+        ("bench status", None),
+        ("no-such-verb", None),
+        ("--help", None),
+        ("", None),
+    ],
+)
+def test_the_verb_is_found_behind_options(line, verb):
+    assert cli_module.verb_of(line.split()) == verb
 
 
 def test_a_system_error_that_no_command_foresees_is_one_line(monkeypatch, capsys):
@@ -189,7 +216,7 @@ def test_a_system_error_that_no_command_foresees_is_one_line(monkeypatch, capsys
     def status() -> None:
         raise OSError(errno.EIO, "Input/output error", "/data1/x")
 
-    monkeypatch.setattr(cli_module, "app", failing)
+    monkeypatch.setattr(cli_module, "application", lambda _verb: failing)
     assert cli_module.main([]) == 1
     assert capsys.readouterr().err == "commitlogfs: /data1/x: Input/output error\n"
 

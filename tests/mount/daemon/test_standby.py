@@ -247,10 +247,11 @@ def test_without_its_keeper_it_ends(waiter: Waiter) -> None:
 _AUDITED = """
 import sys
 from commitlogfs.mount import serve
-from commitlogfs.mount.status.metrics import Metrics
+from prometheus_client import CollectorRegistry
+from commitlogfs.mount.metrics.counts import Counts
 opened = []
 sys.addaudithook(lambda event, arguments: opened.append(arguments) if event in ("open", "import") else None)
-Metrics()
+Counts(CollectorRegistry(), "demo")
 print(opened)
 """
 

@@ -52,6 +52,7 @@ EARLY_STOP      . x . x . . . -
 SOCKET_GONE     x . . . x x x x
 SLOW            x . x . x x x x
 UNREPLACEABLE   x x x . x x x x
+UNKILLABLE      x x x x x x N x
 EXPIRED         x K H H H K . x
 MOUNT_ENDED     D D D D D D D x
 FIRST_FAILED    D x D x D D D x

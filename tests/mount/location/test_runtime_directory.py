@@ -41,21 +41,22 @@ def test_users_have_their_own(workdir: Path, monkeypatch: pytest.MonkeyPatch):
         assert runtime_directory.runtime_directory() == Path("/home/x/.cache/commitlogfs/run")
 
 
-def test_it_is_made_for_us_alone(directory: Path):
+def test_others_may_only_pass_through_it(directory: Path):
     former = os.umask(0)
     try:
         assert runtime_directory.ensure_runtime_directory() == directory
     finally:
         os.umask(former)
-    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o711
     assert runtime_directory.ensure_runtime_directory() == directory
 
 
-def test_a_wider_mode_is_narrowed(directory: Path):
+@pytest.mark.parametrize("mode", [0o755, 0o700, 0o1777])
+def test_another_mode_is_changed(directory: Path, mode: int):
     directory.mkdir()
-    directory.chmod(0o755)
+    directory.chmod(mode)
     runtime_directory.ensure_runtime_directory()
-    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o711
 
 
 def test_a_symlink_or_file_is_refused(directory: Path, workdir: Path):

@@ -30,7 +30,7 @@ from commitlogfs.pipeline.jobs.apply import make_manifest, write_manifest
 from commitlogfs.pipeline.jobs.audit import AuditReport
 from commitlogfs.pipeline.log.segments import list_segments
 
-VERBS = ["rebuild", "audit", "export", "stats"]
+VERBS = ["rebuild", "audit", "export", "replay", "stats"]
 USAGE, UNREACHABLE, REFUSED = 2, 3, 4
 Run = Callable[..., tuple[int, str, str]]
 
@@ -94,8 +94,17 @@ def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.M
         ("export log out --file-size much", USAGE, "--file-size: 'much'"),
         ("export log out --range-size much", USAGE, "--range-size: 'much'"),
         ("export log out --checkpoint cp", USAGE, "--checkpoint has no effect without --follow"),
-        ("export log out --follow --replace", USAGE, "a stream does not support --replace"),
-        ("export log out --follow --ending-offsets 5", USAGE, "a stream has no end"),
+        ("export log out --follow --replace", USAGE, "--follow and --available-now exclude --replace"),
+        ("export log out --available-now --iceberg a.b.c", USAGE, "--available-now is not needed with --iceberg"),
+        ("export log out --follow --iceberg a.b.c --checkpoint c", USAGE, "--checkpoint has no effect with"),
+        ("export log out --dry-run --iceberg lake.messages", USAGE, "--iceberg lake.messages: is not CATALOG."),
+        ("export log out --dry-run --iceberg lake..messages", USAGE, "is not CATALOG.NAMESPACE.TABLE"),
+        ("export log out --replace --iceberg a.b.c", USAGE, "--replace deletes files that the table"),
+        ("export log out --follow --delta --ending-offsets 5", USAGE, "go to the log's end; leave out --ending"),
+        ("export log out --replace --delta", USAGE, "--replace deletes files that the table of --delta has"),
+        ("export log out --follow --ending-offsets 5", USAGE, "go to the log's end; leave out --ending"),
+        ("stats ftp://me:secret@host/log", UNREACHABLE, "ftp://host/log: Unrecognized filesystem type"),
+        ("export log s3://k:s@b/out --delta", USAGE, "s3://b/out: a table cannot have an output with settings"),
         (
             "export log,empty out",
             REFUSED,
@@ -103,6 +112,28 @@ def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.M
         ),
         ("rebuild log,empty --output out", REFUSED, "leave it out; --mode PERMISSIVE reads the rest"),
         ("export log log/out", REFUSED, "is inside the log; name a directory outside of"),
+        ("replay", USAGE, "Missing argument 'LOG'"),
+        ("replay log --position p", USAGE, "Missing option '--to'"),
+        ("replay log --to h:1", USAGE, "Missing option '--position'"),
+        ("replay nowhere --to h:1 --position p", UNREACHABLE, "nowhere: No such file"),
+        ("replay empty --to h:1 --position p", UNREACHABLE, "empty: holds no segments"),
+        ("replay log --to h:1 --position no/p", REFUSED, "no/p: cannot be written (No such file or directory)"),
+        ("replay log --to h:1 --position empty", REFUSED, "empty: cannot be read as a position"),
+        ("replay log --to h:1 --position bad.conf", REFUSED, "bad.conf: is not the position of a replay"),
+        ("replay log --to h:1 --position p --map-topic A", USAGE, "--map-topic A: must be OLD=NEW"),
+        (
+            "replay log --to h:1 --position p --map-topic A=B --map-topic A=C",
+            USAGE,
+            "--map-topic: A is mapped twice",
+        ),
+        ("replay log --to h:1 --position p --rate 0", USAGE, "--rate"),
+        ("replay log --to h:1 --position p --topic TBW102", USAGE, "TBW102: a client may not send to it"),
+        ("replay log --to h:1 --position p --topic %RETRY%g", USAGE, "%RETRY%g: a client may not send to it"),
+        ("replay log --to h:1 --position p --topic rmq_sys_x", USAGE, "rmq_sys_x: a client may not send to it"),
+        ("replay log --to h:1 --position p --map-topic A=TBW102", USAGE, "--map-topic: TBW102: a client may not"),
+        ("replay log --to h:1 --position p --starting-offsets latest", USAGE, "must be earliest or a log offset"),
+        ("replay log --to h:1 --position p --credentials nowhere", USAGE, "--credentials nowhere: cannot be read"),
+        ("replay log --to h:1 --position p --client nowhere", UNREACHABLE, "nowhere: has no rocketmq-client*.jar"),
         ("rebuild", USAGE, "no log given; give LOG, --store-root or --broker-conf"),
         ("rebuild log", USAGE, "no output given; give --output DIR"),
         ("rebuild log --apply", USAGE, "give --store-root"),
@@ -142,6 +173,7 @@ def test_bad_input(run: Run, tmp_path: Path, line: str, status: int, said: str) 
     assert (got, out) == (status, ""), err
     assert err.startswith("commitlogfs-pipeline: ")
     assert said in err
+    assert "secret" not in err
     assert err.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -178,7 +210,7 @@ def test_a_page_that_cannot_be_written_at_the_end_costs_no_report(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "page.html")
 
-    monkeypatch.setattr(common, "spark_session", lambda *_: nullcontext())
+    monkeypatch.setattr(common, "spark_for_jobs", lambda *_: nullcontext())
     monkeypatch.setattr(common, "run_job", lambda *_: report)
     monkeypatch.setattr(audit_page, "write_page", full)
     status, out, err = run("audit", "log", "--html", "page.html", "--json")
@@ -347,6 +379,7 @@ _START = """WARNING: Using incubator modules: jdk.incubator.vector
 Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties
 26/11/21 23:37:42 WARN Utils: Set SPARK_LOCAL_IP if you need to bind to another address
 Setting default log level to "WARN".
+Picked up JAVA_TOOL_OPTIONS: -Xmx1g
 """
 
 
@@ -364,6 +397,11 @@ Setting default log level to "WARN".
 def test_only_noise_is_kept_back(text: str, left: str) -> None:
     assert "".join(without_noise(text.splitlines(keepends=True))) == left
 
+
+_LOST = (
+    "Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent failure: Lost task 0.0 in "
+    "stage 1.0 (TID 1) (host executor driver): "
+)
 
 # --- whole commands --------------------------------------------------------------------------------------
 
@@ -414,18 +452,80 @@ def test_a_master_that_is_none(tmp_path: Path) -> None:
     assert failed.stderr.count("\n") == 1
 
 
+def test_a_missing_java_is_one_line(tmp_path: Path) -> None:
+    write_log(tmp_path / "log", 1 << 16, messages(10))
+    failed = command("stats", tmp_path / "log", env={**os.environ, "JAVA_HOME": "/nonexistent"})
+    assert (failed.returncode, failed.stdout, failed.stderr.count("\n")) == (UNREACHABLE, "", 1)
+    assert failed.stderr == (
+        "commitlogfs-pipeline: Spark does not start: /nonexistent/bin/java: No such file or directory; check "
+        "JAVA_HOME: Spark needs Java 17 or later\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (f"{_LOST}java.io.IOException: No space left on device\n\tat x.Y", "No space left on device"),
+        (f"{_LOST}org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)", "a Python worker"),
+        ("Cannot call methods on a stopped SparkContext.\nThis was created at:", "it stopped while starting"),
+        ("something\nelse", "something"),
+        ("", "RuntimeError"),
+    ],
+)
+def test_an_error_of_spark_is_shortened_to_its_reason(text: str, reason: str) -> None:
+    assert common.spark_reason(RuntimeError(text)).startswith(reason)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("killed", "status", "said"),
+    [
+        ("java", UNREACHABLE, "Spark's JVM was killed by signal 9; if memory ran out"),
+        ("worker", 1, "Spark: a Python worker was killed or crashed; if memory ran out"),
+    ],
+)
+def test_a_killed_process_of_spark_is_one_line(tmp_path: Path, killed: str, status: int, said: str) -> None:
+    job = _start_long_export(tmp_path)
+    try:
+        eventually(lambda: len(_workers(job.pid)) > 1, 240)
+        jvm = next(process for process in psutil.Process(job.pid).children() if process.name() == "java")
+        (jvm if killed == "java" else _workers(job.pid)[-1]).kill()
+        _, err = job.communicate(timeout=120)
+        eventually(lambda: not _session_members(job.pid))
+    finally:
+        _kill_session(job.pid)
+        job.wait(30)
+    assert (job.returncode, err.count("\n")) == (status, 1), err
+    assert said in err
+
+
+def _start_long_export(directory: Path) -> "subprocess.Popen[str]":
+    """One of many tasks, on one core, in a session of its own."""
+    write_log(directory / "log", 1 << 20, messages(30_000))
+    line = [sys.executable, "-m", "commitlogfs.pipeline", "export", "log", "out", "--split-size", "10k"]
+    environment = {**os.environ, "MASTER": "local[1]"}
+    return subprocess.Popen(
+        line, cwd=directory, start_new_session=True, stderr=subprocess.PIPE, text=True, env=environment
+    )
+
+
+def _workers(session: int) -> list[psutil.Process]:
+    """Spark's daemon of Python workers, then the workers."""
+    below = psutil.Process(session).children(recursive=True)
+    return [process for process in below if "pyspark.worker" in _command(process)]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("started", ["bin/java", "pyspark.worker"])
 def test_an_interrupted_job_ends_at_once_and_leaves_nothing(tmp_path: Path, started: str) -> None:
-    write_log(tmp_path / "log", 1 << 20, messages(30_000))
-    line = [sys.executable, "-m", "commitlogfs.pipeline", "export", "log", "out", "--split-size", "10k"]
-    environment = {**os.environ, "MASTER": "local[1]"}
-    job = subprocess.Popen(
-        line, cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE, text=True, env=environment
-    )
+    job = _start_long_export(tmp_path)
     try:
         eventually(lambda: any(started in line for line in _session_members(job.pid)), 240)
         job.send_signal(signal.SIGINT)
+        if started == "pyspark.worker":  # an impatient user: Spark is stopping
+            for _ in range(20):
+                time.sleep(0.05)
+                job.send_signal(signal.SIGINT)
         _, err = job.communicate(timeout=120)
         eventually(lambda: not _session_members(job.pid))
     finally:

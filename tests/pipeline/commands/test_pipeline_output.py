@@ -17,7 +17,9 @@ from commitlogfs.pipeline.jobs import audit as audit_job
 from commitlogfs.pipeline.jobs import stats as stats_job
 from commitlogfs.pipeline.jobs.audit import AuditReport
 from commitlogfs.pipeline.jobs.findings import Kind
-from commitlogfs.pipeline.jobs.stats import LogStats, TopicStats
+from commitlogfs.pipeline.jobs.stats import Group, GroupedStats, LogStats, TopicStats
+from commitlogfs.pipeline.source.group_keys import parse_keys
+from commitlogfs.pipeline.source.tally import Figures
 from commitlogfs.store.printable import printable
 
 
@@ -27,7 +29,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: object) -> Iterator[None]:
         yield None
 
-    monkeypatch.setattr(common, "spark_session", none)
+    monkeypatch.setattr(common, "spark_for_jobs", none)
     monkeypatch.setattr(common, "run_job", lambda _, work: work())
 
 
@@ -79,10 +81,21 @@ def test_names_are_shown_as_they_are(
 ) -> None:
     write_log(tmp_path / "log", 1 << 16, messages(3))
     of_topic = TopicStats(1, 1, 1, 1, 1, 0, 0)
-    found = LogStats("log", 1, 0, 1, of_topic, {name: of_topic}, (), ())
+    place: dict[str, Any] = {"log": "log", "segments": 1, "start_offset": 0, "end_offset": 1}
+    place |= {"damages": (), "missing": ()}
+    found = LogStats(**place, total=of_topic, topics={name: of_topic})
     monkeypatch.setattr(stats_job, "stats", lambda *_, **__: found)
     assert cli.main(["stats", str(tmp_path / "log")]) == 0
     assert capfd.readouterr().out.splitlines()[1].startswith(f"{printable(name)} ")
+    groups = (Group((None, 0), Figures(1, 1, 1, 1, 0, 0)), Group((name, 0), Figures(1, 1, 1, 1, 0, 0)))
+    by_keys = GroupedStats(**place, keys=parse_keys("tags,hour(storeTimestamp)"), groups=groups)
+    monkeypatch.setattr(stats_job, "grouped_stats", lambda *_, **__: by_keys)
+    assert cli.main(["stats", str(tmp_path / "log"), "--by", "tags,hour(storeTimestamp)"]) == 0
+    shown = capfd.readouterr().out.splitlines()
+    assert shown[1].split()[:3] == ["-", "1970-01-01", "00:00:00"]
+    assert shown[2].startswith(f"{printable(name)} ")
+    assert cli.main(["stats", str(tmp_path / "log"), "--by", "tag"]) == 2
+    assert "did you mean tags?" in capfd.readouterr().err
     report = AuditReport(str(tmp_path / "log"), None, 0, 0, 1, notes=[f"note of {name}"])
     report.findings.add(Kind.QUEUE_MISSING, -1, f"{name}/0", f"{name} is missing")
     monkeypatch.setattr(audit_job, "audit", lambda *_, **__: report)

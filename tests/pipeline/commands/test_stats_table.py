@@ -17,7 +17,16 @@ LONG = "%RETRY%" + "a" * 60 + "b" * 60
 
 
 def table(names: list[str]) -> LogStats:
-    return LogStats("log", 1, 0, 1 << 30, FIGURES, dict.fromkeys(names, FIGURES), (), ())
+    return LogStats(
+        log="log",
+        segments=1,
+        start_offset=0,
+        end_offset=1 << 30,
+        damages=(),
+        missing=(),
+        total=FIGURES,
+        topics=dict.fromkeys(names, FIGURES),
+    )
 
 
 def shown(columns: int, names: Sequence[str] = (LONG, "short")) -> list[str]:

@@ -456,7 +456,7 @@ def test_the_report_as_json_and_as_a_page(spark: SparkSession, store: Store, tmp
     write_page(report, page)
     text = page.read_text()
     assert "body-crc" in text
-    assert str(store.log.offsets[7]) in text
+    assert f"{store.log.offsets[7]:,}" in text
     assert text.count("<svg") >= 2
     assert "<script" not in text
     assert set(re.findall(r"https?://[^/\"]+", text)) <= {"http://www.w3.org"}, "names of namespaces only"

@@ -1,20 +1,15 @@
 """A real standalone cluster, a master and two workers: what it answers is what local mode answers."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from support import spark_driver
-from support.cluster import SparkCluster
+from support.cluster import SparkCluster, kill_an_executor, start_verb
 from support.messages import message, messages
 from support.rebuilding import read_files
-from support.waiting import eventually
 from support.written_logs import WrittenLog, write_log
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
@@ -60,19 +55,8 @@ def test_a_killed_executor_changes_nothing(cluster: SparkCluster, log: WrittenLo
     driver = spark_driver.start(
         "count", cluster.url, log.directory, "splitSize=30000", f"marks={workdir}", *settings_of(cluster)
     )
-    try:
-
-        def at_work() -> bool:
-            spark_driver.require_running(driver)
-            return len(list(workdir.iterdir())) > 20
-
-        eventually(at_work, spark_driver.BUSY_S)
-        victim = cluster.executors()[0]
-        os.kill(victim, signal.SIGKILL)
-        assert json.loads(spark_driver.finish(driver)) == expected()
-    finally:
-        spark_driver.kill(driver)
-    assert victim not in cluster.executors()
+    counted = kill_an_executor(cluster, driver, lambda: len([*workdir.iterdir()]) > 20)
+    assert json.loads(counted) == expected()
 
 
 # --- the jobs ------------------------------------------------------------------------------------------------
@@ -93,34 +77,6 @@ def store(base_directory: Path) -> Path:
 
 def run_verb(*arguments: object) -> None:
     spark_driver.finish(start_verb(*arguments))
-
-
-def start_verb(*arguments: object) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "commitlogfs.pipeline", *map(str, arguments), "--split-size", "256k"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-        start_new_session=True,
-    )
-
-
-def kill_an_executor(cluster: SparkCluster, job: "subprocess.Popen[str]", begun: Callable[[], bool]) -> None:
-    """Once the job has `begun`; then the job is waited for, which must end well."""
-    try:
-
-        def at_work() -> bool:
-            spark_driver.require_running(job)
-            return begun()
-
-        eventually(at_work, spark_driver.BUSY_S)
-        os.kill(cluster.executors()[-1], signal.SIGKILL)
-        spark_driver.require_running(job)
-        spark_driver.finish(job)
-    finally:
-        spark_driver.kill(job)
 
 
 def test_a_rebuild_whose_executor_is_killed(cluster: SparkCluster, store: Path, workdir: Path) -> None:

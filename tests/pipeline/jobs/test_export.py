@@ -13,13 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from support.compressed import TYPES, ZSTD, compressed
 from support.messages import FIRST_MS, STEP_MS, message, messages
 from support.written_logs import WrittenLog, write_log
 
 from commitlogfs.pipeline.jobs.export import ExportRequest, ExportResult, export, plan_export, plan_files
 from commitlogfs.pipeline.jobs.export_directory import ExportRefusedError
 from commitlogfs.pipeline.jobs.export_stream import follow, wait
-from commitlogfs.pipeline.log.errors import PipelineError
+from commitlogfs.pipeline.log.errors import OptionError, PipelineError
 from commitlogfs.pipeline.log.losses import DataLossError
 from commitlogfs.pipeline.log.scanner import Chunk, scan_split
 from commitlogfs.pipeline.log.segments import list_segments
@@ -133,6 +134,37 @@ def test_chosen_columns_topics_and_times(spark: SparkSession, tmp_path: Path) ->
     assert bodies == [
         b"message %08d" % number for number in range(COUNT) if number % 3 == 1 and 400 <= number < 700
     ]
+
+
+@pytest.mark.parametrize("decompress", [False, True])
+def test_bodies_as_text_and_decompressed(spark: SparkSession, tmp_path: Path, decompress: bool) -> None:
+    kinds = [0, *TYPES] * 20
+    bodies = [f"Bücher {number} ".encode() * 9 for number in range(len(kinds))]
+    stored = [compressed(body, kind) for body, kind in zip(bodies, kinds, strict=True)]
+    makers = [message(n, body=stored[n], sys_flag=kind) for n, kind in enumerate(kinds)]
+    write_log(tmp_path / "log", SEGMENT, makers)
+    columns = ("commitLogOffset", "body", "text")
+    run(spark, tmp_path, {"decompress": str(decompress)}, columns=columns)
+    rows = spark.read.parquet(str(tmp_path / "out")).orderBy("commitLogOffset").collect()
+    assert [row.text for row in rows] == [body.decode() for body in bodies]
+    assert [bytes(row.body) for row in rows] == (bodies if decompress else stored)
+    with pytest.raises(ExportRefusedError, match="decompress"):
+        run(spark, tmp_path, {"decompress": str(not decompress)}, columns=columns)
+
+
+def test_a_stream_has_texts_too(spark: SparkSession, tmp_path: Path) -> None:
+    makers = [message(n, body=compressed(b"text %d" % n, ZSTD), sys_flag=ZSTD) for n in range(10)]
+    write_log(tmp_path / "log", SEGMENT, makers)
+    out = str(tmp_path / "stream")
+    wait(follow(spark, str(tmp_path / "log"), out, columns=["text"], partition_by=(), available_now=True))
+    assert {row.text for row in spark.read.parquet(out).collect()} == {f"text {n}" for n in range(10)}
+
+
+@pytest.mark.parametrize("option", [{"unfold": "true"}, {"aggregate": "topic"}])
+def test_rows_that_are_no_stored_messages_are_refused(tmp_path: Path, option: dict[str, str]) -> None:
+    write_log(tmp_path / "log", SEGMENT, messages(3))
+    with pytest.raises(OptionError, match=f"option {next(iter(option))}: an export has a row for each message"):
+        plan_export(ExportRequest(str(tmp_path / "log"), str(tmp_path / "out")), option)
 
 
 def test_files_without_directories_have_all_columns(spark: SparkSession, tmp_path: Path) -> None:

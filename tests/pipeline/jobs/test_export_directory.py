@@ -14,6 +14,7 @@ from commitlogfs.pipeline.jobs.export_directory import (
     FinishedRange,
     partition_directory,
 )
+from commitlogfs.pipeline.log.errors import OutputError
 from commitlogfs.pipeline.log.scanner import Damage
 
 SETTINGS: dict[str, Any] = {"format": 1, "columns": ["body"]}
@@ -122,6 +123,45 @@ def test_other_settings_and_foreign_directories_are_refused(tmp_path: Path) -> N
     with pytest.raises(ExportRefusedError, match=r"cannot be written \("):
         ExportDirectory("/proc/nowhere").open(SETTINGS)
     assert [path.name for path in tmp_path.iterdir() if path.name not in ("out", "file")] == []
+
+
+def test_columns_may_be_added_and_then_stay(tmp_path: Path) -> None:
+    more = {**SETTINGS, "columns": ["topic", *SETTINGS["columns"]]}
+    ExportDirectory(str(tmp_path)).open(SETTINGS).close()
+    ExportDirectory(str(tmp_path)).open(more).close()
+    ExportDirectory(str(tmp_path)).open(more).close()
+    with pytest.raises(ExportRefusedError, match=r'with columns = \["topic", "body"\], not \["body"\]'):
+        ExportDirectory(str(tmp_path)).open(SETTINGS)
+
+
+def test_an_output_of_an_iceberg_table_stays_one(tmp_path: Path) -> None:
+    ExportDirectory(str(tmp_path)).open({**SETTINGS, "whole_files": True}).close()
+    with pytest.raises(ExportRefusedError, match="was exported with --iceberg; do so again"):
+        ExportDirectory(str(tmp_path)).check(SETTINGS)
+
+
+def test_a_file_that_the_storage_has_lost_is_an_error(tmp_path: Path) -> None:
+    with ExportDirectory(str(tmp_path)).open(SETTINGS) as directory:
+        path, stream = directory.new_file("a")
+        stream.close()
+        directory._is_local = False  # as on a server that confirms what it does not store
+        (tmp_path / path).unlink()
+        with pytest.raises(OutputError, match="is not there although it was written"):
+            directory.finish_file(path)
+
+
+def test_ranges_of_another_process_are_seen(tmp_path: Path) -> None:
+    """Although the finished ranges are read only once."""
+    mine, other = ExportDirectory(str(tmp_path)), ExportDirectory(str(tmp_path))
+    with other.open(SETTINGS):
+        first, made = make(other, 0, 9, ["a"])
+        other.commit(first, made)
+        assert mine.finished() == [first]
+        again, made = make(other, 0, 9, ["b"])
+        other.commit(again, made, first)
+        second, made = make(other, 9, 20, ["a"])
+        other.commit(second, made)
+    assert mine.finished() == [again, second]
 
 
 def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from commitlogfs.pipeline.jobs import export_tasks
 from commitlogfs.pipeline.jobs.export import ExportRequest, ExportResult, _Run, export, plan_export
 from commitlogfs.pipeline.jobs.export_directory import ExportDirectory, ExportInterruptedError
 from commitlogfs.pipeline.log.errors import OutputError, PipelineError
+from commitlogfs.pipeline.log.losses import DataLossError
 
 SEGMENT = 1 << 14
 COUNT = 300
@@ -45,6 +46,39 @@ def exported(directory: Path) -> list[int]:
 
 def outside(log: WrittenLog, start: int, end: int) -> list[int]:
     return [offset for offset in log.offsets if not start <= offset < end]
+
+
+# --- between two runs ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", ["earliest", "0", str(SEGMENT // 2)])
+def test_what_was_deleted_before_it_was_exported_is_an_error(tmp_path: Path, log: WrittenLog, start: str) -> None:
+    """Wherever the export began."""
+    options = {"startingOffsets": start}
+    end = run(tmp_path, options).end_offset
+    while log.end < 4 * SEGMENT:
+        log.append(message(len(log.offsets)))
+    for base in range(0, 3 * SEGMENT, SEGMENT):
+        log.segment_at(base).unlink()
+    with pytest.raises(DataLossError, match=f"log offsets {end} to {3 * SEGMENT}"):
+        plan_export(request(tmp_path), options)
+    assert run(tmp_path, {**options, **GO_ON}).lost == ((end, 3 * SEGMENT),)
+
+
+def test_what_the_caller_leaves_out_is_not_missing(tmp_path: Path, log: WrittenLog) -> None:
+    run(tmp_path, {"endingOffsets": str(SEGMENT)})
+    log.segment_at(0).unlink()
+    assert run(tmp_path, {"startingOffsets": str(2 * SEGMENT)}).lost == ()
+
+
+def test_a_log_that_was_cut_back_is_an_error(tmp_path: Path, log: WrittenLog) -> None:
+    """A broker that recovers stores other messages where the exported ones were."""
+    run(tmp_path)
+    end, cut = log.end, log.offsets[-20]
+    log.write_at(cut, b"\0" * (end - cut))
+    with pytest.raises(DataLossError, match=f"the log ends at {cut}, but was exported up to {end}"):
+        plan_export(request(tmp_path))
+    assert plan_export(request(tmp_path), GO_ON).todo == ()
 
 
 # --- replacing -------------------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def test_times(spark: SparkSession, log: WrittenLog) -> None:
 @pytest.mark.slow
 def test_an_offset_behind_the_log(spark: SparkSession, log: WrittenLog) -> None:
     with pytest.raises(
-        PySparkException, match=r"LocationError: .*the log ends at [0-9]*, before startingOffsets = 9999999"
+        PySparkException, match=r"StartPastEndError: .*the log ends at [0-9]*, before startingOffsets = 9999999"
     ):
         load(spark, log, startingOffsets=9_999_999).count()
     assert load(spark, log, startingOffsets=log.end).count() == 0

@@ -2,6 +2,7 @@
 
 import pytest
 
+from commitlogfs.pipeline.bodies.body_options import BodyOptions
 from commitlogfs.pipeline.log.errors import OptionError
 from commitlogfs.pipeline.source.options import OPTION_NAMES, Edge, ReadOptions, parse_options
 
@@ -48,7 +49,11 @@ def test_every_option_is_understood() -> None:
     limits = {"path": "/log", "maxBytesPerTrigger": "10k", "maxOffsetsPerTrigger": "7"}
     stream = parse_options(limits, streaming=True)
     assert (stream.max_bytes_per_trigger, stream.max_offsets_per_trigger) == (10240, 7)
-    assert set(OPTION_NAMES) == set(GOOD) | set(others) | set(limits)
+    bodies = {"path": "/log", "decompress": "true", "unfold": "true", "maxBodySize": "1m"}
+    assert parse_options(bodies).bodies == BodyOptions(decompress=True, unfold=True, limit=1 << 20)
+    grouped = {"path": "/log", "aggregate": "topic"}
+    assert [key.text for key in parse_options(grouped).aggregate] == ["topic"]
+    assert set(OPTION_NAMES) == set(GOOD) | set(others) | set(limits) | set(bodies) | set(grouped)
 
 
 def test_names_come_in_any_case() -> None:

@@ -39,12 +39,7 @@ def endpoint(base_directory: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def stored(endpoint: str, log: WrittenLog) -> str:
     """The URI of a copy of the log."""
-    bucket = s3_server.bucket_of(endpoint)
-    bucket.create_dir("archive")
-    for path in log.directory.iterdir():
-        with bucket.open_output_stream(f"archive/log/{path.name}") as file:
-            file.write(path.read_bytes())
-    return s3_server.uri(endpoint, "archive", "log")
+    return s3_server.store(endpoint, "archive", "log", log.directory)
 
 
 def test_every_message_once(stored: str, log: WrittenLog) -> None:

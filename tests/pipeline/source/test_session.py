@@ -1,4 +1,4 @@
-"""The session of our own jobs."""
+"""Spark as our own jobs start it."""
 
 import json
 import os
@@ -10,21 +10,28 @@ import pytest
 
 PROGRAM = """
 import json, os
-from commitlogfs.pipeline.source.session import session
-spark = session("tests", master="local[1]", in_workers=True, settings={"spark.driver.memory": "512m"})
-jvm = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
+from commitlogfs.pipeline.source.session import job_context, session
+spark = START
+jvm = spark.sparkContext._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
 kept = spark.sparkContext.parallelize([0], 1).map(lambda _: os.environ["MALLOC_TRIM_THRESHOLD_"]).collect()
 print(json.dumps([list(jvm), kept, os.environ["SPARK_SUBMIT_OPTS"]]))
 spark.stop()
 """
 
 
+STARTS = {
+    "session": 'session("tests", master="local[1]", in_workers=True, settings={"spark.driver.memory": "512m"})',
+    "job_context": 'job_context("tests", master="local[1]")',
+}
+
+
 @pytest.mark.slow
-def test_a_local_jvm_for_our_jobs_compiles_quickly_and_has_the_users_options(tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", STARTS)
+def test_a_local_jvm_for_our_jobs_compiles_quickly_and_has_the_users_options(tmp_path: Path, start: str) -> None:
     (tmp_path / "spark-defaults.conf").write_text("spark.driver.defaultJavaOptions -Dadmin=yes\n")
     mine = "-XX:-UsePerfData -Dmine=yes"
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", PROGRAM.replace("START", STARTS[start])],
         env={**os.environ, "SPARK_CONF_DIR": str(tmp_path), "SPARK_SUBMIT_OPTS": mine},
         cwd=tmp_path,
         capture_output=True,

@@ -9,7 +9,7 @@ from commitlogfs.store.checks.check_policy import (
     SILENT_OBSERVATIONS_WITHOUT_COUNTERS,
     CheckPolicy,
 )
-from commitlogfs.store.files.load import EndedRequests
+from commitlogfs.store.slowness.load import EndedRequests
 
 NOTHING_READ = DiskCheck(read=0, failed=3, read_errno=5, write_errno=0)
 ALL_READ = DiskCheck(read=3, failed=0, read_errno=0, write_errno=0)

@@ -180,6 +180,17 @@ def test_no_space_is_remembered_for_a_moment():
     assert log.plan_create(name(1), NOW + NO_SPACE_CACHE_S).order
 
 
+def test_a_disk_that_is_found_to_have_room_ends_the_memory_of_no_space():
+    """So that what `status` calls the next disk takes a segment at once."""
+    log = make_log(usage=FULL)
+    with pytest.raises(NoDiskAvailableError):
+        log.plan_create(name(0), NOW)
+    for number in log.disks:
+        log.space.record_usage(number, ROOMY)
+    assert log.admission.preview_next()
+    assert log.plan_create(name(0), NOW + 0.001).order
+
+
 def test_a_removal_ends_the_memory_of_no_space():
     log = make_log({0: SIZE}, usage=FULL)
     with pytest.raises(NoDiskAvailableError):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlogfs.store.files.load import DeviceCounters
+from commitlogfs.store.slowness.load import DeviceCounters
 from commitlogfs.store.slowness.pace import WITHOUT_TRANSFER_BYTES, Operation, Pace, combined, paces_between
 
 AT_BOOT = DeviceCounters(*[0] * 8)

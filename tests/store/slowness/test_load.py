@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.loop_disks import DiskFarm
 
-from commitlogfs.store.files import load
-from commitlogfs.store.files.load import MachineLoad, device_counters, whole_device
+from commitlogfs.store.slowness import load
+from commitlogfs.store.slowness.load import MachineLoad, device_counters, whole_device
 
 
 def spin() -> None:

@@ -8,9 +8,9 @@ from typing import Final
 
 PERIOD_S: Final = 1.0
 """The kernel counts the processors' time in ticks of some milliseconds, so a shorter period tells little."""
-_READS, _READ_SECTORS, _READ_MS, _WRITES, _WRITE_SECTORS, _WRITE_MS, _BUSY_MS = 0, 2, 3, 4, 6, 7, 9
+_READS, _READ_SECTORS, _READ_MS, _WRITES, _WRITE_SECTORS, _WRITE_MS, _UNDER_WAY, _BUSY_MS = 0, 2, 3, 4, 6, 7, 8, 9
 """Fields of a block device's stat file: requests that have ended, their 512-byte sectors and their time from the
-queue to the end, and ms with at least one under way (Documentation/block/stat.rst)."""
+queue to the end, requests under way, and ms with at least one under way (Documentation/block/stat.rst)."""
 _FLUSH_MS = 16
 _SECTOR: Final = 512
 _BLOCK_DEVICES: Final = Path("/sys/dev/block")
@@ -45,6 +45,8 @@ class DeviceCounters:
     flush_ms: int
     busy_ms: int
     """Time with at least one request under way."""
+    under_way: int = 0
+    """Requests that have not ended."""
 
 
 def device_counters(device: int) -> DeviceCounters | None:
@@ -61,6 +63,29 @@ def device_counters(device: int) -> DeviceCounters | None:
         write_ms=counters[_WRITE_MS],
         flush_ms=counters[_FLUSH_MS] if len(counters) > _FLUSH_MS else 0,
         busy_ms=counters[_BUSY_MS],
+        under_way=counters[_UNDER_WAY],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRates:
+    """Work of a block device in a period."""
+
+    read_bytes_per_second: float
+    written_bytes_per_second: float
+    busy_ratio: float
+    """Part of the period with at least one request under way, from 0 to 1."""
+
+
+def rates_between(before: DeviceCounters, after: DeviceCounters, seconds: float) -> DeviceRates:
+    """The rates between two readings of a device's counters; 0 for a counter that has begun anew."""
+
+    def rate(first: int, last: int) -> float:
+        return max(0, last - first) / seconds
+
+    busy_ratio = min(1.0, rate(before.busy_ms, after.busy_ms) / 1000)
+    return DeviceRates(
+        rate(before.read_bytes, after.read_bytes), rate(before.write_bytes, after.write_bytes), busy_ratio
     )
 
 

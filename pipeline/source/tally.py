@@ -1,26 +1,21 @@
-"""Counts the records of a split by topic and a second number, over whole buffers and without making rows.
+"""Counts the records of splits by some keys, over whole buffers and without making rows.
 
-The second number is a queue id or a day. A compiled loop adds up; only distinct topics become Python texts.
+A compiled loop adds up; only the keys of distinct groups become Python values.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from commitlogfs.pipeline.arrays.array_types import Longs
 from commitlogfs.pipeline.arrays.compiled import compiled
-from commitlogfs.pipeline.arrays.fields import RecordFields, record_fields
-from commitlogfs.pipeline.arrays.groups import group_spans
+from commitlogfs.pipeline.arrays.fields import record_fields
 from commitlogfs.pipeline.log.scanner import Chunk, Damage, DamageMode, scan_split
 from commitlogfs.pipeline.log.splits import Split
+from commitlogfs.pipeline.source.group_keys import GroupKey, Value, grouped
 from commitlogfs.pipeline.source.selection import RecordFilter
-
-DAY_MS: Final = 86_400_000
-
-Second = Callable[[RecordFields], Longs]
-"""Computes the second number of each record."""
 
 
 class Figures(NamedTuple):
@@ -47,18 +42,18 @@ class Figures(NamedTuple):
         )
 
 
-Key = tuple[bytes, int]
-"""Topic as stored, and the second number."""
+Values = tuple[Value, ...]
+"""Those of the keys, in their order."""
 
 
 @dataclass(slots=True)
 class Tally:
     """Picklable."""
 
-    figures: dict[Key, Figures] = field(default_factory=dict)
+    figures: dict[Values, Figures] = field(default_factory=dict)
     damages: list[Damage] = field(default_factory=list)
 
-    def add(self, key: Key, figures: Figures) -> None:
+    def add(self, key: Values, figures: Figures) -> None:
         known = self.figures.get(key)
         self.figures[key] = figures if known is None else known | figures
 
@@ -68,16 +63,9 @@ class Tally:
         self.damages += other.damages
 
 
-def queue_ids(fields: RecordFields) -> Longs:
-    return fields.queue_id
-
-
-def store_days(fields: RecordFields) -> Longs:
-    """Days since 1970 (UTC) of the store times."""
-    return fields.store_ms // DAY_MS
-
-
-def tally_splits(splits: Iterable[Split], mode: DamageMode, second: Second, only: RecordFilter | None) -> Tally:
+def tally_splits(
+    splits: Iterable[Split], mode: DamageMode, keys: Sequence[GroupKey], only: RecordFilter | None
+) -> Tally:
     """Counts all records of `splits`, or `only` some of them. Raises the errors of `scan_split`."""
     tally = Tally()
     for split in splits:
@@ -85,24 +73,22 @@ def tally_splits(splits: Iterable[Split], mode: DamageMode, second: Second, only
             if isinstance(part, Damage):
                 tally.damages.append(part)
             else:
-                _count(part, second, only, tally)
+                _count(part, keys, only, tally)
     return tally
 
 
-def _count(chunk: Chunk, second: Second, only: RecordFilter | None, tally: Tally) -> None:
+def _count(chunk: Chunk, keys: Sequence[GroupKey], only: RecordFilter | None, tally: Tally) -> None:
     fields = record_fields(chunk.data, chunk.positions)
     selection = None if only is None else only.select(chunk.data, fields)
     if selection is not None:
         if not len(selection):
             return
-        fields = RecordFields(*(values[selection] for values in fields))
-    also = second(fields)
-    groups, firsts = group_spans(chunk.data, fields.topic_start, fields.topic_length, also)
-    sums = np.zeros((len(firsts), len(Figures._fields)), np.int64)
+        fields = fields.of_rows(selection)
+    groups, found = grouped(keys, chunk.data, fields)
+    sums = np.zeros((len(found), len(Figures._fields)), np.int64)
     _add_up(groups, fields.total_size, fields.body_length, fields.store_ms, sums)
-    starts, lengths = fields.topic_start[firsts].tolist(), fields.topic_length[firsts].tolist()
-    for start, length, number, row in zip(starts, lengths, also[firsts].tolist(), sums.tolist(), strict=True):
-        tally.add((chunk.data[start : start + length].tobytes(), number), Figures(*row))
+    for values, row in zip(found, sums.tolist(), strict=True):
+        tally.add(values, Figures(*row))
 
 
 @compiled

@@ -1,0 +1,66 @@
+"""The position of a replay: durable, locked, and only for the replay that it was made for."""
+
+from pathlib import Path
+
+import pytest
+
+from commitlogfs.console.errors import RefusedError
+from commitlogfs.pipeline.log.errors import OutputError
+from commitlogfs.pipeline.replay.position import Position, PositionFile
+
+REPLAY = {"log": "/log", "target": "host:9876", "topics": None}
+
+
+def test_the_next_process_continues(tmp_path: Path) -> None:
+    path = tmp_path / "position"
+    with PositionFile(path, REPLAY) as file:
+        assert file.position == Position()
+        file.record(Position(100, 3))
+        file.record(Position(200, 5, {"T": ["b:0", "b:1"]}))
+    with PositionFile(path, REPLAY) as file:
+        assert file.position == Position(200, 5, {"T": ["b:0", "b:1"]})
+
+
+def test_an_interrupted_record_leaves_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "position"
+    with PositionFile(path, REPLAY) as file:
+        file.record(Position(100, 3))
+    (tmp_path / "position.new").write_text('{"format"')
+    with PositionFile(path, REPLAY) as file:
+        assert file.position == Position(100, 3)
+        file.record(Position(200, 5))
+    with PositionFile(path, REPLAY) as file:
+        assert file.position == Position(200, 5)
+
+
+def test_another_replay_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "position"
+    with PositionFile(path, REPLAY) as file:
+        file.record(Position(100, 3))
+    with (
+        pytest.raises(RefusedError, match="of another replay, whose target is host:9876 instead of other:9876"),
+        PositionFile(path, REPLAY | {"target": "other:9876"}),
+    ):
+        pass
+    with PositionFile(path, REPLAY):
+        pass  # the refusal has left no lock
+
+
+def test_two_at_once_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "position"
+    with PositionFile(path, REPLAY), pytest.raises(RefusedError, match="another replay uses it"):
+        PositionFile(path, REPLAY).__enter__()
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 2}', "null", '{"format": 1, "replay": 3}'])
+def test_another_file_is_refused_and_stays(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "position"
+    path.write_text(content)
+    with pytest.raises(RefusedError, match="is not the position of a replay"), PositionFile(path, REPLAY):
+        pass
+    assert path.read_text() == content
+
+
+def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="cannot be written"), PositionFile(tmp_path / "no" / "position", REPLAY):
+        pass
