@@ -249,13 +249,14 @@ class ServedMount:
             result = await trio.to_thread.run_sync(probe_mount, path, _PROBE_TIMEOUT_S)
             if not result.ok and self._is_stopping:
                 return
-            if not result.ok:
-                if self._inherited is not None:
-                    # The mount stays: the keeper notices that this process does not get ready.
-                    raise RefusedError(f"{path}: taken over, but it does not answer ({result.reason})")
+            if not result.ok and self._inherited is None:
                 self._failure = RefusedError(
                     f"{path}: mounted, but it does not answer ({result.reason}); unmounted again"
                 )
+            elif not result.ok and self._is_visible():
+                # If the mount is not visible, the probe has examined something else, and this daemon is ready.
+                # Else the mount stays: the keeper notices that this process does not get ready.
+                raise RefusedError(f"{path}: taken over, but it does not answer ({result.reason})")
         if self._failure is not None:
             await self._unmount()
             return

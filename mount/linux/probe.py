@@ -29,7 +29,7 @@ def step(name, call, *args):
         sys.exit(2 if error.errno in (errno.ENOTCONN, errno.ECONNABORTED) else 1)
 step("statfs", os.statvfs, mountpoint)
 if step("stat of the root", os.stat, mountpoint).st_dev != device:
-    print("another filesystem has just been mounted here")
+    print("another filesystem is visible here now")
     sys.exit(1)
 step("lookup of " + hidden, os.stat, os.path.join(mountpoint, hidden))
 print("ok")
