@@ -75,20 +75,21 @@ def receive(sock: socket.socket) -> Call | None:
     """Waits for the call. None if the keeper has closed its end or has ended. Raises BrokenCallError, and closes
     all descriptors that came, if a part of the call is missing."""
     room = socket.CMSG_SPACE(_MAX_FDS * array.array("i").itemsize)
-    # A keeper that calls before it has read that this daemon is loaded, and closes its end, leaves an error in
-    # front of the call: unix_release_sock() of the kernel reports the unread message as a reset connection, once.
-    for _ in range(2):
+    # A keeper closes its end when it has called, and the kernel may report that before it gives out the call:
+    # - as the end, once, if call and close come while a read begins: __skb_wait_for_more_packets() checks the queue
+    #   first and the connection afterwards;
+    # - as a reset connection, once, if the keeper has not read that this daemon is loaded: unix_release_sock().
+    for _ in range(3):
         with contextlib.suppress(ConnectionError):
             text, ancillary, flags, _ = sock.recvmsg(_MAX_BYTES, room, socket.MSG_CMSG_CLOEXEC)
-            break
+            if text:
+                break
     else:
         return None
     fds = array.array("i")
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-    if not text:
-        return None
     sent = json.loads(text) if not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) else None
     if sent is None or len(sent["names"]) != len(fds):
         for fd in fds:
