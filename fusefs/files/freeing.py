@@ -59,6 +59,10 @@ class Freeing:
             for disk in self._disks.values():
                 nursery.start_soon(self._run_for, disk)
 
+    async def free_now(self, number: DiskNumber) -> None:
+        """Return once each file of a disk has been checked, and freed unless it is in use. `run` is running."""
+        await self._to_free.run_round(number)
+
     async def punch(self, file: Segment) -> None:
         """Free the blocks of a retired file although it is open. They stay where another user keeps the file under
         a name of his own, and count as impossible to gain from then on. Raises DiskError, OSError."""

@@ -45,11 +45,20 @@ class Invalidation:
     def __init__(self) -> None:
         self._waiting: list[bytes] = []
         self._wanted = trio.Event()
+        self._sent = trio.Event()
+        """Set once the kernel has got all names so far."""
+        self._sent.set()
 
     def invalidate(self, name: bytes, inode: int) -> None:
         """Arguments as of `notification`. May be called before `run`."""
+        if not self._waiting:
+            self._sent = trio.Event()
         self._waiting.append(notification(name, inode))
         self._wanted.set()
+
+    async def sent(self) -> None:
+        """Return once the kernel has got all names so far; never if there is no connection to send them by."""
+        await self._sent.wait()
 
     async def run(self) -> None:
         """Runs until cancelled. A child process that waits for the kernel is left to itself then."""
@@ -57,8 +66,9 @@ class Invalidation:
         while device is not None:
             await self._wanted.wait()
             self._wanted = trio.Event()
-            messages, self._waiting = b"".join(self._waiting), []
+            messages, self._waiting, sent = b"".join(self._waiting), [], self._sent
             failure = await trio.to_thread.run_sync(_send, device, messages, abandon_on_cancel=True)
+            sent.set()
             if failure:
                 log_event(log, logging.WARNING, "names_not_forgotten", reason=failure)
 

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
@@ -77,6 +77,8 @@ class Progress:
     """Or "verifying"."""
     done_bytes: int = 0
     """In this phase."""
+    ended: trio.Event = field(default_factory=trio.Event)
+    """The files of this move are closed."""
 
 
 class Mover:
@@ -138,12 +140,12 @@ class Mover:
 
         async with self._one_at_a_time:
             require_wanted()
-            self.progress = Progress(file.name, file.size, file.disk, target)
-            with self._counted():
+            progress = Progress(file.name, file.size, file.disk, target)
+            with self._counted(progress):
                 await self._require_only_file(file)
                 copy = await self._open_source(file, salvages=salvages)
                 try:
-                    await self._copy(copy, self.progress, rate, require_wanted)
+                    await self._copy(copy, progress, rate, require_wanted)
                     await self._publish(copy, file, target)
                 finally:
                     await self._close(copy.close, target)
@@ -243,11 +245,11 @@ class Mover:
     ) -> AsyncIterator[SegmentCopy]:
         """A verified copy of an open file from outside the pool, without a name."""
         size = self._commitlog.segment_size
-        self.progress = Progress(name, size, OUTSIDE, target)
-        with self._counted():
+        progress = Progress(name, size, OUTSIDE, target)
+        with self._counted(progress):
             copy = await self._step(partial(open_restored, source, size, restored), OUTSIDE, SegmentCopy.close)
             try:
-                await self._copy(copy, self.progress, rate, require_possible)
+                await self._copy(copy, progress, rate, require_possible)
                 yield copy
             finally:
                 await self._close(copy.close, target)
@@ -263,24 +265,21 @@ class Mover:
             await threads.run_within(disk, CLOSE_DEADLINE_S, close)
 
     @contextlib.contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _counted(self, progress: Progress) -> Iterator[None]:
+        self.progress = progress
         try:
             yield
         except MoveStoppedError:
             raise
         except Exception as error:
             self._commitlog.counters.move_failures += 1
-            self._record_failure(error)
-            raise
-        finally:
-            self.progress = None
-
-    def _record_failure(self, error: Exception) -> None:
-        progress = self.progress
-        if progress is not None:
             disks = self._commitlog.disks
             source = "" if progress.source == OUTSIDE else disks[progress.source].path
             self._decisions.copy_failed(progress.name, source, disks[progress.target].path, str(error))
+            raise
+        finally:
+            self.progress = None
+            progress.ended.set()
 
     def may_move(self, file: Segment) -> bool:
         """Whether a segment is sealed, and nothing speaks against its move.
@@ -303,6 +302,11 @@ class Mover:
     def is_working_on(self, disk: DiskNumber) -> bool:
         """Whether a move reads from or writes to a disk now."""
         return self.progress is not None and disk in (self.progress.source, self.progress.target)
+
+    async def finish_moves_from(self, disk: DiskNumber) -> None:
+        """Return once no move from a disk is under way, which holds its source open until its end."""
+        while self.progress is not None and self.progress.source == disk:
+            await self.progress.ended.wait()
 
     async def remove_stray_copies(self) -> None:
         """Undo what a disk that failed has left half done, so that the segments concerned can be moved again."""

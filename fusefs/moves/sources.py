@@ -93,6 +93,10 @@ class Sources:
         """A segment was moved from a disk."""
         self._moved.remind(disk)
 
+    async def let_go_now(self, disk: DiskNumber) -> None:
+        """Return once each source on a disk has been removed or set aside, if possible. `run` is running."""
+        await self._moved.run_round(disk)
+
     # --- removals of segments that were moved --------------------------------------------------------
 
     async def prepare_removal(self, removal: Removal) -> None:

@@ -32,6 +32,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+FREE_PATIENCE_S: Final = 2.5
+"""How long an answer waits until a slow disk has freed closed files. Together with RECORD_PATIENCE_S for the
+directory, it is less than a peer waits (PEER_TIMEOUT_S)."""
+
 _NO_OTHER: Final = (
     "no other disk takes new segments now, so the broker could not write; "
     "uncordon or repair another disk, free space there, or add one"
@@ -189,6 +193,7 @@ class DiskChanges:
         dry_run = request_fields.flag(request, "dry_run")
         disk = self._find(request_fields.disk(request))
         was_leaving = disk.is_leaving
+        await self._free_closed_files(disk)
         try:
             async with self._operations.changes.lock:  # no create is on its way to a disk
                 self._require_no_files(disk)
@@ -212,6 +217,7 @@ class DiskChanges:
     async def _content(self, request: dict[str, Any]) -> dict[str, Any]:
         """How many segments and other files a disk holds."""
         disk = self._find(request_fields.disk(request))
+        await self._free_closed_files(disk)
         return {
             **self._describe(disk),
             "held": len(self._commitlog.others.moved(disk.number)) - self._left_behind(disk),
@@ -219,6 +225,20 @@ class DiskChanges:
             "set_aside": self._set_aside(disk),
             "other_files": sum(file.disk == disk.number for file in self._commitlog.others),
         }
+
+    async def _free_closed_files(self, disk: Disk) -> None:
+        """Return once an empty disk holds no file that has left the log and that no process has open, or after
+        FREE_PATIENCE_S. Drained means that the log has no segment there: the last ones may not be freed yet."""
+        operations, number = self._operations, disk.number
+        if disk.state is not DiskState.RW or disk.is_troubled or self._commitlog.catalog.count_on_disk(number):
+            return
+        if all(file.disk != number for file in self._commitlog.others):
+            return
+        with trio.move_on_after(FREE_PATIENCE_S):
+            await operations.mover.finish_moves_from(number)  # its own descriptors would count as users
+            await operations.sources.let_go_now(number)
+            await operations.invalidation.sent()  # the kernel holds each file whose name it knows
+            await operations.freeing.free_now(number)
 
     def _left_behind(self, disk: Disk) -> int:
         """Number of files that the drain of a failing disk leaves there: their copies lack what could not be read,
