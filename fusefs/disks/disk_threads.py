@@ -108,11 +108,13 @@ class SingleCalls:
         if disk in self._under_way:
             raise TimeoutError("an earlier call has not ended")
         self._under_way.add(disk)
-        has_started = False
+        # Whoever takes it decides whether the call is made: its thread, or the waiting task, which found no thread
+        # free or did not wait until its thread ran. Nobody else would end the call in the latter case.
+        begin = threading.Lock()
 
         def work() -> T:
-            nonlocal has_started
-            has_started = True
+            if not begin.acquire(blocking=False):
+                raise TimeoutError("nobody waits for this call any more")
             try:
                 return function()
             finally:
@@ -121,7 +123,7 @@ class SingleCalls:
         try:
             return await self._threads.run_within(disk, deadline_s, work)
         finally:
-            if not has_started:  # no thread was free: nothing else would end this call
+            if begin.acquire(blocking=False):
                 self._under_way.discard(disk)
 
 
