@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from support.bench_runs import assert_nothing_left, bench_command, environment, run_bench, series
-from support.waiting import eventually
+from support.command_line import LOAD_VERB
+from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.bench import datapath, targets
 from commitlogfs.bench import datapath_content as content
@@ -43,7 +44,7 @@ def assert_measured(document: dict[str, Any], names: tuple[str, ...], measured: 
 
 @pytest.mark.mounted
 @pytest.mark.root
-@pytest.mark.slow
+@pytest.mark.timing
 def test_the_data_path_on_disks_of_its_own(workdir, tmp_path):
     output = tmp_path / "results"
     done = run_bench(workdir, "--quick", "--only", "data", "--output", str(output), "--json")
@@ -70,7 +71,7 @@ def test_the_data_path_on_disks_of_its_own(workdir, tmp_path):
 
 @pytest.mark.mounted
 @pytest.mark.root
-@pytest.mark.slow
+@pytest.mark.timing
 def test_the_data_path_in_a_given_directory(workdir):
     done = run_bench(workdir, "--quick", "--only", "data", "--rounds", "1", "--directory", str(workdir))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -91,7 +92,7 @@ def assert_recovery_measured(document: dict[str, Any], loads: tuple[int, ...] = 
 
 @pytest.mark.mounted
 @pytest.mark.root
-@pytest.mark.slow
+@pytest.mark.timing
 def test_how_long_a_killed_daemon_is_missed(workdir):
     loads = ("--load", "0", "--load", "2")
     done = run_bench(workdir, "--quick", "--only", "recovery", *loads, "--json")
@@ -122,7 +123,7 @@ def test_all_parts_one_after_the_other(workdir):
 
 @pytest.mark.mounted
 @pytest.mark.root
-@pytest.mark.slow
+@pytest.mark.timing
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_clears_away(workdir, number):
     with subprocess.Popen(
@@ -150,10 +151,12 @@ def test_interrupted_it_clears_away(workdir, number):
 @pytest.mark.root
 def test_without_root_one_line_says_so():
     code = (
-        "import os, sys; import commitlogfs.bench.datapath; from commitlogfs.mount import cli; cli.application();"
+        f"{LOAD_VERB}import os, sys, commitlogfs.bench.datapath; load_verb('bench')\n"
         "os.setuid(65534); sys.exit(cli.main(['bench', '--quick']))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "commitlogfs bench: root is required to mount disks and to drop caches\n"
 
@@ -162,6 +165,7 @@ SMALL = Settings(**{**QUICK, "segment_bytes": 2 * MIB, "readers": 1})
 
 
 @pytest.mark.root
+@pytest.mark.alone
 def test_bytes_that_differ_are_an_error_not_a_figure(workdir):
     target = targets.native([workdir], SMALL.segment_bytes)
     fill_for_readers(target, SMALL)
@@ -176,6 +180,7 @@ def test_bytes_that_differ_are_an_error_not_a_figure(workdir):
 
 
 @pytest.mark.root
+@pytest.mark.alone
 def test_a_segment_in_the_wrong_place_is_an_error(workdir):
     """Each page tells whose it is, so that not even an equal position of another segment passes."""
     target = targets.native([workdir], SMALL.segment_bytes)

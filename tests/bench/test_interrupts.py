@@ -4,6 +4,8 @@ import signal
 import subprocess
 import sys
 
+from support.waiting import PATIENCE_S
+
 PROGRAM = """
 import os, signal, subprocess, sys
 from commitlogfs.bench.interrupts import InterruptedByUserError, Interrupts
@@ -32,7 +34,7 @@ def run(step: str) -> str:
         text=True,
         check=False,
         start_new_session=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert done.returncode == 0, done.stderr

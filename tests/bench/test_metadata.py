@@ -25,7 +25,7 @@ def run_bench(workdir: Path, *arguments: str) -> subprocess.CompletedProcess[str
 
 @pytest.mark.mounted
 @pytest.mark.root
-@pytest.mark.slow
+@pytest.mark.timing
 def test_a_tiny_run_measures_everything_and_leaves_nothing(workdir):
     sizes = (
         "--segments",

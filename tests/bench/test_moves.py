@@ -2,13 +2,14 @@
 
 import json
 import os
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support import page_cache
 from support.bench_runs import assert_nothing_left, run_bench, series
 
+from commitlogfs.bench import counter_windows
 from commitlogfs.bench.beside_broker import FLUSHES
 from commitlogfs.bench.counter_windows import Sample, count_at, rates, sample, settled_after
 from commitlogfs.bench.datapath_settings import QUICK, Settings
@@ -29,11 +30,18 @@ def steps(*rates_of_steps: float, step_s: float = 0.1, begin_s: float = 5.0) -> 
     return found
 
 
-def test_samples_cover_the_whole_time_although_a_count_takes_long():
+def test_samples_cover_the_whole_time_although_a_count_takes_long(monkeypatch):
+    now_s = 5.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
     def count() -> int:
-        time.sleep(0.02)
+        sleep(0.02)
         return 0
 
+    monkeypatch.setattr(counter_windows, "time", SimpleNamespace(monotonic=lambda: now_s, sleep=sleep))
     samples = sample(count, 0.05)
     assert samples[-1].at_s - samples[0].at_s >= 0.05
     assert len(rates(samples, 0.05)) == 1
@@ -169,7 +177,7 @@ def test_moves_on_one_disk_are_refused(workdir: Path):
 @pytest.mark.broker
 @pytest.mark.mounted
 @pytest.mark.root
-@pytest.mark.slow
+@pytest.mark.timing
 @page_cache.kept()
 def test_moves_beside_a_broker(workdir: Path):
     # A move at the default rate rests for most of the time: sending has to take longer than a rest.

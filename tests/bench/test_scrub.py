@@ -60,7 +60,7 @@ def test_disks_are_large_enough() -> None:
 @pytest.mark.broker
 @pytest.mark.mounted
 @pytest.mark.root
-@pytest.mark.slow
+@pytest.mark.timing
 @page_cache.kept()
 def test_a_scrub_beside_fio_and_beside_a_broker(workdir: Path) -> None:
     done = run_bench(workdir, "--quick", "--only", "scrub", "--rounds", "1", "--messages", "6000", "--json")

@@ -4,13 +4,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support.processes import waits_for_fuse
 from support.tiny_fuse import tiny_fuse
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.bench import sweep
 from commitlogfs.mount.linux import mountinfo
@@ -116,10 +116,9 @@ def test_a_fuse_mount_whose_daemon_hangs_is_swept(workdir: Path):
     place.mkdir()
     with tiny_fuse(place, hang_after_read=True):
         stuck = subprocess.Popen(["stat", "-f", str(place)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while Path(f"/proc/{stuck.pid}/wchan").read_text() != "request_wait_answer":
-            time.sleep(0.01)
+        eventually(lambda: waits_for_fuse(stuck.pid))
         assert sweep.detach_mounts(workdir) == [f"mount {place} (fuse.commitlogfs)"]
-        assert stuck.wait(5) != 0
+        assert stuck.wait(PATIENCE_S) != 0
     assert mountinfo.find_mount(place) is None
 
 

@@ -11,7 +11,7 @@ SPARK_START_S = 2.0
 """The JVM alone needs more of a processor."""
 
 
-@pytest.mark.slow
+@pytest.mark.timing
 def test_the_time_of_all_processes_is_counted(workdir: Path) -> None:
     command = [sys.executable, "-m", "commitlogfs.bench.pipeline.verb_costs", "--messages", "1000"]
     command += ["--verb", "stats", "--directory", str(workdir)]

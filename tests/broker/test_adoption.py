@@ -10,10 +10,11 @@ import pytest
 from support.brokers import check_all, complaints, send_all
 from support.command_line import run_cli
 from support.pools import MIB
+from support.waiting import PATIENCE_S
 
 from commitlogfs.bench import rocketmq
 
-pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 COUNT = 3000
 RECIPE = Path(__file__).parents[2] / "docs" / "adopting.md"
@@ -137,7 +138,7 @@ def run_recipe(commands, substitutions, pool):
         capture_output=True,
         text=True,
         env={**os.environ, **pool.env, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr + done.stdout

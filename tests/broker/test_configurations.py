@@ -12,7 +12,7 @@ from support.pools import MIB
 
 from commitlogfs.bench import rocketmq
 
-pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 COUNT = 4000
 

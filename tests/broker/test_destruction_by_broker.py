@@ -9,12 +9,13 @@ import subprocess
 import pytest
 from support.brokers import IDLE_S, Stand, complaints, digest, fill, line_count, send_all, wait_until
 from support.pools import MIB
+from support.waiting import PATIENCE_S
 
 from commitlogfs.bench import rocketmq
 from commitlogfs.bench.rocketmq import StartFailedError
 from commitlogfs.mount.location.guard import GUARD_NAME
 
-pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 COUNT = 3000
 LOAD_FAILED = 253
@@ -115,12 +116,12 @@ def test_running_broker_whose_mount_is_gone_cannot_write_into_the_bare_directory
         wait_until(lambda: line_count(acked) >= 500, "sending")
         subprocess.run(["umount", "-l", str(stand.pool.mountpoint)], check=True)
         # It fills what it has open, then needs a new file: two segments later at most.
-        wait_until(lambda: REFUSED in broker.log_text().lower(), "the next segment", 40)
+        wait_until(lambda: REFUSED in broker.log_text().lower(), "the next segment")
         assert os.listdir(stand.pool.mountpoint) == [GUARD_NAME]
         sender.kill()
     broker.kill()
     assert stand.pool.daemon is not None
-    assert stand.pool.daemon.wait(20) == 0  # the last user has gone, and with it the detached mount
+    assert stand.pool.daemon.wait(PATIENCE_S) == 0  # the last user has gone, and with it the detached mount
     stand.pool.daemon = None
     assert os.listdir(stand.pool.mountpoint) == [GUARD_NAME]
     stand.pool.start()
@@ -158,7 +159,7 @@ def test_failed_creation_leaves_no_name_and_the_broker_heals(stand, broker, newe
     with rocketmq.start_sender(newest, stand.names.address, "Healed", acked=acked) as sender:
         wait_until(lambda: line_count(acked) >= 500, "sending")
         fillers = [fill(disk.path, 99) for disk in stand.disks]
-        wait_until(lambda: REFUSED in broker.log_text().lower(), "all disks full", 40)
+        wait_until(lambda: REFUSED in broker.log_text().lower(), "all disks full")
         stuck = line_count(acked)
         for directory in stand.directories():
             assert [p.name for p in directory.iterdir() if p.stat().st_size == 0] == []
@@ -167,7 +168,7 @@ def test_failed_creation_leaves_no_name_and_the_broker_heals(stand, broker, newe
         assert not broker_crashed(broker)
         for filler in fillers:
             filler.unlink()
-        wait_until(lambda: line_count(acked) >= stuck + 3000, "sending again", 40)
+        wait_until(lambda: line_count(acked) >= stuck + 3000, "sending again")
         totals = sender.stop()
     assert totals.failed > 0
     seen = rocketmq.consume(newest, stand.names.address, "Healed", expect=totals.sent, idle_timeout_s=IDLE_S)

@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 from support.loop_disks import DiskFarm
 from support.pools import MIB, PoolMount, segment_name
+from support.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 SMALL = 4096
 MANY = 2500
@@ -101,6 +102,7 @@ def test_listing_never_misses_a_stable_name(make_pool):
         assert churning.result() > 20
 
 
+@pytest.mark.timing
 def test_listed_names_answer_on_a_hung_disk(disk_farm, make_pool):
     """Frozen under twenty writers, more than the threads a disk has: names and sizes come from memory."""
     for fstype in ("ext4", "xfs"):
@@ -134,7 +136,7 @@ def test_listed_names_answer_on_a_hung_disk(disk_farm, make_pool):
         assert pool.disk_of(40) == 1
     finally:
         subprocess.run(["fsfreeze", "-u", str(frozen.path)], check=True)
-        assert [writer.wait(20) for writer in writers] == [0] * len(writers)
+        assert [writer.wait(PATIENCE_S) for writer in writers] == [0] * len(writers)
 
 
 def test_listing_is_complete_on_a_failed_disk(disk_farm, make_pool):

@@ -12,7 +12,7 @@ from support.pools import MIB
 
 from commitlogfs.bench import rocketmq
 
-pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 
 def test_a_fourth_disk_and_a_cordon(disk_farm: DiskFarm, new_stand, newest, workdir: Path):
@@ -64,7 +64,7 @@ def test_a_dead_disk_is_given_up_while_the_broker_runs(new_stand, newest, workdi
             ran = pool.cli("disk", "remove", "--lost", "--yes", 1, pool.name)
             assert ran.status == 0, ran.err
             before = line_count(acked)
-            wait_until(lambda: line_count(acked) > before + 1000, "the broker to go on", 60)
+            wait_until(lambda: line_count(acked) > before + 1000, "the broker to go on")
             sender.stop()
         pool.disks = pool.disks[1:]
         status = pool.status()
@@ -88,18 +88,18 @@ def test_a_dead_disk_is_replaced_and_a_slave_fills_its_gaps(disk_farm: DiskFarm,
     with stand.broker(newest) as master, slave_of(stand, newest, master, workdir / "slave") as slave:
         copies = slave.commitlog_dirs[0]
         send_all(newest, stand.names, "Replicated", 100)
-        wait_until(lambda: (copies / f"{0:020d}").exists(), "the slave to replicate from the beginning", 60)
+        wait_until(lambda: (copies / f"{0:020d}").exists(), "the slave to replicate from the beginning")
         with rocketmq.start_sender(
             newest, stand.names.address, "Replaced", size_bytes=4096, rate=1500, acked=acked
         ) as sender:
-            wait_until(lambda: line_count(acked) >= 4000, "some segments on each disk", 60)
+            wait_until(lambda: line_count(acked) >= 4000, "some segments on each disk")
             flaky.fail_writes()
             flaky.fail_reads()
             wait_until(lambda: pool.status()["disks"][0]["state"] == "failed", "the failure to be noticed", 120)
             ran = pool.cli("disk", "replace", "--yes", 1, new, pool.name)
             assert ran.status == 0, ran.err
             before = line_count(acked)
-            wait_until(lambda: line_count(acked) > before + 4000, "the broker to go on", 60)
+            wait_until(lambda: line_count(acked) > before + 4000, "the broker to go on")
             sent = sender.stop()
         pool.disks = [*pool.disks[1:], new]
         status = pool.status()
@@ -107,7 +107,7 @@ def test_a_dead_disk_is_replaced_and_a_slave_fills_its_gaps(disk_farm: DiskFarm,
         assert status["segments"]["accepted_gaps"] == len(status["segments"]["gaps"]) > 0, status["segments"]
         assert any((new / name).exists() for name in os.listdir(pool.mountpoint))
         end = max(os.listdir(pool.mountpoint))
-        wait_until(lambda: (copies / end).exists(), "the slave to have the end", 60)
+        wait_until(lambda: (copies / end).exists(), "the slave to have the end")
         ran = pool.cli("restore", pool.name, "--from", copies)
         assert ran.status == 0, ran.out + ran.err
         assert pool.status()["segments"]["gaps"] == []
@@ -119,6 +119,7 @@ def test_a_dead_disk_is_replaced_and_a_slave_fills_its_gaps(disk_farm: DiskFarm,
         check_all(newest, stand.names, "Replaced", sent)
 
 
+@pytest.mark.timing
 def test_a_machine_starts_without_the_disk_of_the_newest_segment(new_stand, newest):
     stand = new_stand(("ext4", "xfs", "ext4"), segment_size=2 * MIB, disk_bytes=512 * MIB)
     pool = stand.pool

@@ -8,7 +8,7 @@ from support.brokers import fill
 from support.pools import MIB
 from support.waiting import eventually
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 JAVA_LONG_MAX = 2**63 - 1
 

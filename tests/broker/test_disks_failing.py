@@ -11,7 +11,7 @@ from support.pools import MIB
 
 from commitlogfs.bench.rocketmq import Broker
 
-pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root]
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_disk_that_refuses_at_the_create_itself_is_passed_over(stand, broker, ne
         for path in made:
             path.unlink()
         roll(stand, 2)
-        wait_until(lambda: 2 in roll(stand, 3), "the disk to be used again", 60)
+        wait_until(lambda: 2 in roll(stand, 3), "the disk to be used again")
 
 
 def use_up_inodes(directory: Path) -> list[Path]:
@@ -96,7 +96,7 @@ def test_disk_that_turns_read_only_is_passed_over(stand, broker, newest, workdir
         filler = fill(disk.path, 86)
         roll(stand, 6)
         behind = int(max(os.listdir(stand.directories()[0]))) + stand.pool.segment_size
-        wait_until(lambda: flushed_offset(broker) >= behind, "the broker to have flushed its segments", 60)
+        wait_until(lambda: flushed_offset(broker) >= behind, "the broker to have flushed its segments")
         Path(f"/sys/fs/ext4/{device}/trigger_fs_error").write_text("1")
         with pytest.raises(OSError, match="Read-only"):
             (disk.path / "probe").touch()

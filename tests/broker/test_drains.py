@@ -13,7 +13,7 @@ from support.pools import MIB, PoolMount
 
 from commitlogfs.bench import rocketmq
 
-pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 SIZE = 2 * MIB
 RESERVED_H = 72
@@ -68,7 +68,7 @@ def test_segments_that_were_moved_or_wait_leave_by_the_brokers_age_rule(new_stan
         with rocketmq.start_sender(
             newest, stand.names.address, "During", size_bytes=4096, rate=1000, acked=acked
         ) as sender:
-            wait_until(lambda: line_count(acked) >= 4000, "some segments on each disk", 60)
+            wait_until(lambda: line_count(acked) >= 4000, "some segments on each disk")
             drain(pool, 2, "--by-expiry")
             assert pool.cli("disk", "cordon", 1, pool.name).status == 0
             roll(stand, 4)  # both have none of the newest segments any more
@@ -86,7 +86,7 @@ def test_segments_that_were_moved_or_wait_leave_by_the_brokers_age_rule(new_stan
             age(pool, expired)
             wait_until(lambda: not {*expired} & {*os.listdir(pool.mountpoint)}, "the broker's cleaning", CLEANED_S)
             for number in (1, 2):
-                wait_until(lambda n=number: safe_to_remove(pool, n)[0] == 0, f"disk {number} to be free", 60)
+                wait_until(lambda n=number: safe_to_remove(pool, n)[0] == 0, f"disk {number} to be free")
                 assert on_disk(pool, number) == []
             assert pool.ask("status")["moves"]["bytes"] == moved_bytes == len(moving) * SIZE
             totals = sender.stop()
@@ -103,6 +103,7 @@ def test_segments_that_were_moved_or_wait_leave_by_the_brokers_age_rule(new_stan
         check_all(newest, stand.names, "After", send_all(newest, stand.names, "After", 100))
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(bool(flaky_available()), reason=flaky_available())
 def test_a_failing_disk_is_saved_while_the_broker_works(
     new_stand: Callable[..., Stand], newest, workdir: Path
@@ -119,7 +120,7 @@ def test_a_failing_disk_is_saved_while_the_broker_works(
         with rocketmq.start_sender(
             newest, stand.names.address, "During", size_bytes=4096, rate=500, acked=acked
         ) as sender:
-            wait_until(lambda: line_count(acked) >= 4000, "some segments on each disk", 60)
+            wait_until(lambda: line_count(acked) >= 4000, "some segments on each disk")
             segment = on_disk(pool, 1)[1]
             bad.damage(f"commitlog/{segment}", 64 * BLOCK, 65 * BLOCK)
             drain(pool, 1, "--failing", "--rate", FAST)
@@ -134,7 +135,7 @@ def test_a_failing_disk_is_saved_while_the_broker_works(
         assert (status, f"java (pid {broker.pid})" in said) == (1, True), said
         broker.kill()
         broker.start()
-        wait_until(lambda: safe_to_remove(pool, 1)[0] == 0, "the disk to be free", 60)
+        wait_until(lambda: safe_to_remove(pool, 1)[0] == 0, "the disk to be free")
         ran = pool.cli("disk", "remove", "--lost", "--yes", 1, pool.name)
         assert ran.status == 0, ran.err
         pool.disks = pool.disks[1:]

@@ -19,7 +19,7 @@ from support.pools import MIB
 from commitlogfs.bench import rocketmq
 from commitlogfs.bench.rocketmq import Broker, ConsumeResult, Distribution
 
-pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root]
+pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.soak]
 
 SEGMENT = 4 * MIB
 BODY = 32 * 1024
@@ -178,7 +178,6 @@ def make(new_stand: Callable[..., Stand]) -> Callable[..., Stand]:
     return make
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize(
     ("retention", "settings", "config", "by"),
     [
@@ -226,7 +225,6 @@ def removals_asked_for(stand: Stand) -> int:
     return sum(" event=removed " in line and " reason=unlink" in line for line in lines)
 
 
-@pytest.mark.soak
 def test_one_disk_is_full_of_other_data(make: Callable[..., Stand], newest: Distribution, workdir: Path) -> None:
     """The full disk takes no segment, an alert reports it, and the log on the other disk is not emptied because of
     it."""
@@ -241,7 +239,6 @@ def test_one_disk_is_full_of_other_data(make: Callable[..., Stand], newest: Dist
     stand.pool.stop()
 
 
-@pytest.mark.soak
 def test_all_disks_are_full_of_other_data(make: Callable[..., Stand], newest: Distribution, workdir: Path) -> None:
     """Deleting would not help, so nothing is deleted: messages are refused, until there is room again."""
     stand = make(AT_ONCE)
@@ -257,14 +254,14 @@ def test_all_disks_are_full_of_other_data(make: Callable[..., Stand], newest: Di
         with rocketmq.start_sender(
             newest, names.address, topic, start=first, size_bytes=BODY, rate=SLOW, acked=acked
         ) as sender:
-            wait_until(lambda: "op=create errno=ENOSPC" in stand.pool.log_since_start(), "a create refused", 60)
+            wait_until(lambda: "op=create errno=ENOSPC" in stand.pool.log_since_start(), "a create refused")
             time.sleep(3)  # until the active segment is written full, and messages are refused, too
             assert check_log(stand)[0] == 0
             assert sum(stand.pool.status()["retention"]["removed"].values()) == 0
             for disk in stand.disks:
                 fill_to(disk.path, 50)
             goal = line_count(acked) + 500
-            wait_until(lambda: line_count(acked) >= goal, "messages taken again", 60)
+            wait_until(lambda: line_count(acked) >= goal, "messages taken again")
             totals = sender.stop()
         assert totals.failed > 0
         assert totals.abandoned == 0
@@ -280,7 +277,6 @@ def alert_codes(stand: Stand) -> set[str]:
     return {alert["code"] for alert in stand.pool.status()["retention"]["alerts"]}
 
 
-@pytest.mark.soak
 def test_what_goes_while_the_broker_is_stopped(make: Callable[..., Stand], newest: Distribution) -> None:
     """Only as many segments as needed are removed, and their space is free at once; the broker starts cleanly with
     a log that begins later."""
@@ -293,8 +289,8 @@ def test_what_goes_while_the_broker_is_stopped(make: Callable[..., Stand], newes
     before = check_log(stand)
     for disk in stand.disks:
         fill_to(disk.path, 87)
-    wait_until(lambda: sum(stand.pool.status()["retention"]["removed"].values()), "removals", 30)
-    wait_until(lambda: stand.pool.status()["retention"]["force_in_seconds"] is None, "an end", 30)
+    wait_until(lambda: sum(stand.pool.status()["retention"]["removed"].values()), "removals")
+    wait_until(lambda: stand.pool.status()["retention"]["force_in_seconds"] is None, "an end")
     removed = stand.pool.status()["retention"]["removed"]["force"]
     assert check_log(stand) == before[removed:]
     assert 0 < removed < len(before) / 2
@@ -304,7 +300,6 @@ def test_what_goes_while_the_broker_is_stopped(make: Callable[..., Stand], newes
     stand.pool.stop()
 
 
-@pytest.mark.soak
 def test_a_hung_broker_is_no_reason_to_wait(
     make: Callable[..., Stand], newest: Distribution, workdir: Path
 ) -> None:
@@ -321,19 +316,17 @@ def test_a_hung_broker_is_no_reason_to_wait(
         try:
             for disk in stand.disks:
                 fill_to(disk.path, 87)
-            wait_until(lambda: sum(stand.pool.status()["retention"]["removed"].values()), "removals", 30)
-            wait_until(lambda: stand.pool.status()["retention"]["force_in_seconds"] is None, "an end", 30)
+            wait_until(lambda: sum(stand.pool.status()["retention"]["removed"].values()), "removals")
+            wait_until(lambda: stand.pool.status()["retention"]["force_in_seconds"] is None, "an end")
             removed = stand.pool.status()["retention"]["removed"]["force"]
             cycles = stand.pool.status()["retention"]["cycles"]
-            wait_until(lambda: stand.pool.status()["retention"]["cycles"] > cycles + 3, "some more cycles", 30)
+            wait_until(lambda: stand.pool.status()["retention"]["cycles"] > cycles + 3, "some more cycles")
             assert stand.pool.status()["retention"]["removed"]["force"] == removed
             assert check_log(stand) == before[removed:]
             assert min(map(used_percent, stand.directories())) > 86  # held: nothing is free yet
         finally:
             os.kill(broker.pid, signal.SIGCONT)
-        wait_until(
-            lambda: not stand.pool.status()["retention"]["held_open"]["segments"], "the broker to let go", 60
-        )
+        wait_until(lambda: not stand.pool.status()["retention"]["held_open"]["segments"], "the broker to let go")
         for disk in stand.disks:  # or the broker deletes what the consumer is about to read
             fill_to(disk.path, 0)
         sent = rocketmq.send(newest, names, topic, count=200, start=index, size_bytes=BODY, retry=True)

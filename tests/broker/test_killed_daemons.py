@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.broker,
     pytest.mark.mounted,
     pytest.mark.root,
-    pytest.mark.slow,
+    pytest.mark.full,
     pytest.mark.skipif(bool(faults.why_not()), reason=faults.why_not() or "can be built"),
 ]
 

@@ -10,7 +10,7 @@ from support.pools import MIB
 from commitlogfs.bench import rocketmq
 from commitlogfs.bench.rocketmq import Broker
 
-pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root]
 
 COUNT = 100_000
 
@@ -57,6 +57,7 @@ def test_first_start_sends_and_consumes_100_000_messages(stand, broker, newest, 
     assert complaints(broker) == []
 
 
+@pytest.mark.full
 def test_clean_restart_serves_everything_again(stand, broker, newest, sent):
     before = sorted(os.listdir(stand.pool.mountpoint))
     assert broker.stop() == 143
@@ -69,6 +70,7 @@ def test_clean_restart_serves_everything_again(stand, broker, newest, sent):
     assert complaints(broker) == []
 
 
+@pytest.mark.full
 def test_what_a_killed_broker_acknowledged_synchronously_is_consumed(stand, broker, newest, sent, workdir):
     broker.kill()
     broker.config["flushDiskType"] = "SYNC_FLUSH"
@@ -77,11 +79,11 @@ def test_what_a_killed_broker_acknowledged_synchronously_is_consumed(stand, brok
     with rocketmq.start_sender(newest, stand.names.address, "Crash", threads=16, acked=acked_file) as sender:
         for round_number in range(1, 3):
             goal = line_count(acked_file) + 3000
-            wait_until(lambda goal=goal: line_count(acked_file) >= goal, f"crash {round_number}", 40)
+            wait_until(lambda goal=goal: line_count(acked_file) >= goal, f"crash {round_number}")
             broker.kill()
             broker.start()
         goal = line_count(acked_file) + 1000
-        wait_until(lambda: line_count(acked_file) >= goal, "sending after the last recovery", 40)
+        wait_until(lambda: line_count(acked_file) >= goal, "sending after the last recovery")
         totals = sender.stop()
     assert totals.failed > 0, "no send was interrupted: the kills came too late"
     acked = rocketmq.read_acked(acked_file)

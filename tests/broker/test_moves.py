@@ -17,7 +17,7 @@ from support.pools import MIB, PoolMount
 
 from commitlogfs.console.errors import UnreachableError
 
-pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 FAST = 200 * MIB
 STEPS = 24
@@ -59,7 +59,7 @@ def ask(pool: PoolMount, verb: str, number: int, **arguments: int) -> None:
         except UnreachableError:
             return False
 
-    wait_until(asked, verb, 60)
+    wait_until(asked, verb)
 
 
 def hash_of(pool: PoolMount, names: list[str]) -> str:
@@ -85,9 +85,9 @@ def move_round_and_round(stand: Stand, kept: KeptMount, plan: FaultPlan, deaths:
             ask(pool, "disk-cancel", number)
             number = number % 4 + 1
             ask(pool, "disk-drain", number)
-        wait_until(lambda: is_served(pool), "the next daemon", 30)
+        wait_until(lambda: is_served(pool), "the next daemon")
     ask(pool, "disk-drain", number, rate=FAST)  # without a rate, it would give way to the broker
-    wait_until(lambda: not left(pool, number), "the drain to end", 60)
+    wait_until(lambda: not left(pool, number), "the drain to end")
     ask(pool, "disk-cancel", number)
     assert hash_of(pool, sealed) == before
 
@@ -174,7 +174,7 @@ def test_a_native_broker_in_the_middle_of_a_drain(stand: Stand, newest) -> None:
         pool.start()
         broker.config["storePathCommitLog"] = str(pool.mountpoint)
         broker.start()
-        wait_until(lambda: not left(pool, 1), "the drain to end", 60)
+        wait_until(lambda: not left(pool, 1), "the drain to end")
         check_all(newest, stand.names, "Mounted", sent)
         check_all(newest, stand.names, "Native", more)
 
@@ -195,12 +195,12 @@ def test_a_slave_copies_what_its_master_has_mapped(stand: Stand, newest, workdir
 
         with slave:
             send_all(newest, stand.names, "Replicated", 100)
-            wait_until(lambda: has(sorted(os.listdir(pool.mountpoint))[:1]), "the first messages", 60)
+            wait_until(lambda: has(sorted(os.listdir(pool.mountpoint))[:1]), "the first messages")
             slave.kill()
             send_all(newest, stand.names, "Replicated", 5000, size_bytes=4096)
             sealed = sorted(os.listdir(pool.mountpoint))[:-2]
             assert pool.cli("disk", "drain", 1, pool.name).status == 0
-            wait_until(lambda: not left(pool, 1), "the drain to end", 60)
+            wait_until(lambda: not left(pool, 1), "the drain to end")
             assert disk(pool, 1)["held_segments"] > 1
             slave.start()
-            wait_until(lambda: has(sealed), "the slave to have every sealed segment", 60)
+            wait_until(lambda: has(sealed), "the slave to have every sealed segment")

@@ -8,7 +8,7 @@ from support.pools import MIB
 
 from commitlogfs.bench.rocketmq import StartFailedError
 
-pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 COUNT = 6000
 

@@ -14,7 +14,7 @@ from support.scrubs import scrub
 
 from commitlogfs.bench import rocketmq
 
-pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.slow, pytest.mark.soak]
+pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.soak]
 
 KILLS = 200
 KILLS_PER_RECOVERY = 4
@@ -35,7 +35,7 @@ def test_no_false_verdict(new_stand: Callable[..., Stand], newest: rocketmq.Dist
         with rocketmq.start_sender(
             newest, stand.names.address, "Scrubbed", size_bytes=4096, rate=300, acked=acked
         ) as sender:
-            wait_until(lambda: line_count(acked) >= 4000, "some sealed segments", 60)
+            wait_until(lambda: line_count(acked) >= 4000, "some sealed segments")
             for kill in range(1, KILLS + 1):
                 assert pool.cli("scrub", "start", pool.name, "--rate", "100MiB").status == 0
                 time.sleep(chance.random() / 2)

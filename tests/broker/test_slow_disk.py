@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.broker,
     pytest.mark.mounted,
     pytest.mark.root,
-    pytest.mark.slow,
+    pytest.mark.soak,  # it measures times, which a busy machine spoils
     pytest.mark.skipif(bool(flaky_available()), reason=flaky_available()),
 ]
 
@@ -46,7 +46,6 @@ def newest_places(stand: Stand) -> set[int]:
     return {n for n, directory in enumerate(stand.directories()) for name in names if (directory / name).exists()}
 
 
-@pytest.mark.soak  # it measures times, which a busy machine spoils
 @pytest.mark.parametrize("seconds", [0.1, 1.0], ids=["ten times", "a hundred times"])
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_no_send_waits_for_a_slow_disk(

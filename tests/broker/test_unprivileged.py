@@ -10,7 +10,7 @@ from support.pools import MIB
 
 from commitlogfs.bench import rocketmq
 
-pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 BROKER_USER = (12345, 12346)
 STRANGER = 23456

@@ -13,7 +13,7 @@ from support.pools import MIB
 from commitlogfs.bench import rocketmq
 from commitlogfs.bench.rocketmq import Distribution
 
-pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 ROLLS = 12
 
@@ -43,14 +43,14 @@ def run_against(
         with rocketmq.start_sender(
             newest, stand.names.address, "Failing", size_bytes=4096, rate=1500, acked=acked
         ) as sender:
-            wait_until(lambda: line_count(acked) >= messages, "sending", 60)
+            wait_until(lambda: line_count(acked) >= messages, "sending")
             flaky.fail_writes()
-            wait_until(lambda: is_noticed(stand), "the failure to be noticed", 60)
+            wait_until(lambda: is_noticed(stand), "the failure to be noticed")
             before = max(os.listdir(stand.pool.mountpoint))
-            wait_until(lambda: len(made_since(stand, before)) >= ROLLS, f"{ROLLS} more segments", 90)
+            wait_until(lambda: len(made_since(stand, before)) >= ROLLS, f"{ROLLS} more segments")
             # Before the stop, which would count a message as abandoned that is still waiting for its answer.
             started = range(max(acked_messages(acked)))
-            wait_until(lambda: acked_messages(acked).issuperset(started), "every message so far", 60)
+            wait_until(lambda: acked_messages(acked).issuperset(started), "every message so far")
             totals = sender.stop()
         assert totals.abandoned == 0, "\n".join([totals.last_error, *troubles(stand), *complaints(broker)[:20]])
         later = made_since(stand, before)[3:]  # the first ones were made ahead

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.waiting import PATIENCE_S
 
 _INTERRUPTED = 130
 
@@ -48,7 +49,7 @@ def run(
         capture_output=True,
         text=True,
         env={**os.environ, "COMMITLOGFS_RUNTIME_DIR": str(directory)},
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
         **options,
     )
@@ -103,7 +104,7 @@ def work():
 sys.left = Interrupter()  # goes with its module, after the last atexit call
 sys.exit(interrupts.run(lambda: work))
 """
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=PATIENCE_S, check=False)
     assert (ran.returncode, ran.stderr) == (_INTERRUPTED, b"")
 
 
@@ -124,5 +125,5 @@ def work():
 
 sys.exit(interrupts.run(lambda: work))
 """
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=PATIENCE_S, check=False)
     assert (ran.returncode, ran.stderr) == (_INTERRUPTED, b"")

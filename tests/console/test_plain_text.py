@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.waiting import PATIENCE_S
 
 from commitlogfs.console.plain_text import is_plain_text
 
@@ -39,7 +40,7 @@ def on_terminal(script: str, *arguments: object, **variables: str) -> bytes:
     except OSError:  # the other end is closed
         pass
     os.close(ours)
-    assert process.wait(timeout=60) in (0, 1), said
+    assert process.wait(timeout=PATIENCE_S) in (0, 1), said
     return said
 
 

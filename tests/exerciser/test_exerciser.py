@@ -23,7 +23,6 @@ pytestmark = [pytest.mark.mounted, pytest.mark.root]
 TESTS = Path(__file__).parents[1]
 SILENCE_S = 120.0
 """Without an end or the wish for another daemon."""
-READY_S = 30.0
 RESTARTS_SHARE = 0.3
 """The other daemons are killed."""
 
@@ -69,7 +68,7 @@ class Daemons:
 
     def _next_ready(self) -> int:
         try:
-            return eventually(self._find_ready, READY_S)
+            return eventually(self._find_ready)
         except AssertionError as error:
             raise AssertionError(f"no daemon gets ready\n{last_words(self._pool)}") from error
 
@@ -183,7 +182,7 @@ def check(
     eventually(lambda: pool.status()["segments"]["retired"] == 0)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_no_difference(
     pool: PoolMount, exercise: Callable[[int, int, int], Run], request: pytest.FixtureRequest
 ) -> None:

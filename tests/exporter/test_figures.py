@@ -1,6 +1,7 @@
 """The figures of daemons that hang or lie, and of mounts that cannot be looked for."""
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import Awaitable, Callable
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Message
 from support.scripted_daemon import scripted_daemon
+from support.waiting import PATIENCE_S
 
 from commitlogfs.console.errors import UnreachableError, UserError
 from commitlogfs.exporter import figures as figures_module
@@ -48,7 +50,12 @@ async def get(app: ASGIApp, path: str) -> bytes:
 
 
 async def fetched(figures: Figures) -> Any:
-    return (await figures.recent(5.0, 0.0))[0]
+    return (await figures.recent(PATIENCE_S, 0.0))[0]
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures_module, "ANSWER_TIMEOUT_S", 2 * PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -60,16 +67,17 @@ async def fetched(figures: Figures) -> Any:
         {"status": STATUS, "metrics": [1]},
     ],
 )
-def test_an_answer_that_is_not_understood_is_no_answer(tmp_path: Path, lie: dict[str, Any]) -> None:
+def test_an_answer_that_is_not_understood_is_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: dict[str, Any]
+) -> None:
     async def test(figures: Figures) -> None:
         assert (await fetched(figures)).is_up
         served.answers = lie
-        await asyncio.sleep(figures_module.MAX_AGE_S + 0.1)
+        monkeypatch.setattr(figures_module, "MAX_AGE_S", 0.0)  # from now on, each reader gets new figures
         mount = await fetched(figures)
         assert not mount.is_up
         assert mount.error
         served.answers = {"status": STATUS, "metrics": METRICS}
-        await asyncio.sleep(figures_module.MAX_AGE_S + 0.1)
         assert (await fetched(figures)).is_up
 
     with scripted_daemon(tmp_path / SOCKET, status=STATUS, metrics=METRICS) as served:
@@ -83,9 +91,10 @@ def test_readers_who_ask_the_same_share_an_answer_and_delay_no_figures(tmp_path:
         others = [
             asyncio.create_task(figures.ask("alpha", "decisions", limit=limit)) for limit in range(MOST_QUESTIONS)
         ]
-        refused = (await asyncio.wait(others, timeout=1))[0]
+        refused = (await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED))[0]
         assert [type(task.exception()) for task in refused] == [UnreachableError]
         assert (await fetched(figures)).is_up
+        assert sum(task.done() for task in others) == 1
         assert not any(task.done() for task in asked)
         served.release()
         assert await asyncio.gather(*asked) == [{"segments": []}] * 50
@@ -120,9 +129,13 @@ def test_mounts_that_cannot_be_looked_for_stay(
 
     async def before_and_after() -> list[str]:
         async with Figures(discover) as figures:
-            before = [one.found.name for one in await figures.recent()]
-            await asyncio.sleep(0.5)
-            return before + [one.found.name for one in await figures.recent()]
+            before = now = [one.found.name for one in await figures.recent()]
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE_S):
+                    while now == before:
+                        await asyncio.sleep(0.01)
+                        now = [one.found.name for one in await figures.recent()]
+            return before + now
 
     with caplog.at_level(logging.ERROR):
         assert asyncio.run(before_and_after()) == ["alpha", "beta"]

@@ -24,7 +24,7 @@ from commitlogfs.exporter.app import CONTENT_SECURITY_POLICY
 pytestmark = [
     pytest.mark.mounted,
     pytest.mark.root,
-    pytest.mark.slow,
+    pytest.mark.full,
     pytest.mark.skipif(bool(browsers.lack()), reason=browsers.lack() or "has a browser"),
 ]
 
@@ -58,13 +58,13 @@ def test_a_mount_live(browser: Browser, disk_farm: DiskFarm, make_pool: Callable
         pool.make_segments([5])
         browser.shows("The log has 6 segments")
         fill_to(disks[1], 87)
-        browser.shows("skipped for new segments until below 83 %", timeout_s=30)
+        browser.shows("skipped for new segments until below 83 %")
         pool.kill()
-        browser.shows("daemon away", "this is the last known state", timeout_s=30)
+        browser.shows("daemon away", "this is the last known state")
         assert "The log has 6 segments" in browser.text
         pool.abandon()
         pool.start()
-        eventually(lambda: "daemon away" not in browser.text, 30)
+        eventually(lambda: "daemon away" not in browser.text, 120)
         browser.shows("The log has 6 segments")
         # A map of a daemon that is away is refused.
         assert [text for text in browser.complaints() if "503" not in text] == []

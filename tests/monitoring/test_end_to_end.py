@@ -30,7 +30,8 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
     pytest.mark.mounted,
     pytest.mark.root,
-    pytest.mark.slow,
+    pytest.mark.full,
+    pytest.mark.alone,  # a disk is frozen
     pytest.mark.skipif(bool(prometheus.lacking()), reason=prometheus.lacking()),
 ]
 
@@ -126,7 +127,7 @@ def live(pool: PoolMount, stack: Stack) -> None:
     write_for(pool, 4.0)
     for disk in pool.disks:
         fill_to(disk.parent, 87)
-    eventually(lambda: stack.query("commitlogfs_retention_force_eta_seconds"), PATIENCE_S)
+    eventually(lambda: stack.query("commitlogfs_retention_force_eta_seconds"))
     for disk in pool.disks:
         (disk.parent / FOREIGN).unlink()
     ran = pool.cli("disk", "cancel", pool.disks[1], pool.name)
@@ -223,7 +224,7 @@ def happen(incident: Incident, stack: Stack) -> None:
     begun = time.time()
     with incident.fault():
         try:
-            incident.found = eventually(lambda: find(stack, incident.alert), PATIENCE_S)
+            incident.found = eventually(lambda: find(stack, incident.alert))
         except AssertionError:
             return
         finally:
@@ -250,7 +251,7 @@ def await_silence(stack: Stack) -> list[str]:
         return [name for name in stack.firing() if name.split()[0] not in EXPECTED]
 
     try:
-        eventually(lambda: not present(), PATIENCE_S)
+        eventually(lambda: not present())
     except AssertionError:
         return present()
     return []
@@ -275,6 +276,7 @@ def test_a_fault_reaches_alertmanager_with_its_disk_and_runbook(story: Story, na
     assert others <= {"", incident.disk}, "an alert names another disk"
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("name", INCIDENTS)
 def test_an_alert_fires_within_the_stated_time(story: Story, name: str) -> None:
     incident = story.incidents[name]

@@ -10,7 +10,7 @@ from support.scrubs import await_recorded
 from support.snapshots import snapshot
 from support.waiting import eventually
 
-pytestmark = [pytest.mark.mounted, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.full]
 
 
 @pytest.fixture

@@ -17,13 +17,14 @@ from support.flaky_disks import FlakyDisk, flaky_available
 from support.freezing import frozen
 from support.loop_disks import XFS_MIN_BYTES, DiskFarm, LoopDisk
 from support.pools import MIB, PoolMount, segment_bytes
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 FOUND_WITHIN_S = 40.0
 """Disks in trouble are found within 30 s; a busy machine that runs tests gets a margin."""
 BACKOFF_S = 60.0
+"""Time after which a disk that can be read again takes segments."""
 NEVER = {"interval": '"10m"'}
 """Only the checks find a fault: the rules of forced deletion, which probe disks in trouble, do not run."""
 
@@ -43,7 +44,7 @@ def first(pool: PoolMount) -> Any:
     return status(pool)["disks"][0]
 
 
-def await_state(pool: PoolMount, state: str, seconds: float = FOUND_WITHIN_S) -> None:
+def await_state(pool: PoolMount, state: str, seconds: float = PATIENCE_S) -> None:
     eventually(lambda: first(pool)["state"] == state, seconds)
 
 
@@ -59,14 +60,23 @@ def metric(pool: PoolMount, state: str) -> bool:
 
 
 @pytest.mark.skipif(bool(flaky_available()), reason=flaky_available())
-@pytest.mark.parametrize("fstype", ["ext4", "xfs"])
-def test_a_disk_that_fails_every_read(disk_farm: DiskFarm, make_pool: MakePool, fstype: str) -> None:
+@pytest.mark.parametrize(
+    ("fstype", "found_s", "backoff_s"),
+    [
+        pytest.param("ext4", PATIENCE_S, PATIENCE_S, id="ext4"),
+        pytest.param("xfs", PATIENCE_S, PATIENCE_S, id="xfs"),
+        pytest.param("ext4", FOUND_WITHIN_S, BACKOFF_S, id="in_time", marks=pytest.mark.timing),
+    ],
+)
+def test_a_disk_that_fails_every_read(
+    disk_farm: DiskFarm, make_pool: MakePool, fstype: str, found_s: float, backoff_s: float
+) -> None:
     bad = disk_farm.add_of(FlakyDisk, fstype, XFS_MIN_BYTES if fstype == "xfs" else None)
     pool = pool_on(make_pool, [bad, disk_farm.add()])
     pool.make_segments(range(6))
     bad.bypass_cache()
     bad.fail_reads()
-    await_state(pool, "unreadable")
+    await_state(pool, "unreadable", found_s)
     assert metric(pool, "unreadable")
     assert "Input/output error" in first(pool)["last_error"]
     assert "event=disk_unreadable" in pool.log_since_start()
@@ -77,9 +87,9 @@ def test_a_disk_that_fails_every_read(disk_farm: DiskFarm, make_pool: MakePool, 
     assert [place(pool, index) for index in range(6, 9)] == [1, 1, 1]
     assert pool.log_since_start().count("event=create_moved_on") == placed
     bad.heal()
-    await_state(pool, "rw")
+    await_state(pool, "rw", found_s)
     assert "event=disk_readable" in pool.log_since_start()
-    eventually(lambda: first(pool)["eligible"], BACKOFF_S)
+    eventually(lambda: first(pool)["eligible"], backoff_s)
     pool.make_segments(range(9, 11))
     assert {place(pool, index) for index in range(9, 11)} == {0, 1}
 
@@ -96,6 +106,7 @@ def read_mapped(path: Path) -> "subprocess.CompletedProcess[bytes]":
     return subprocess.run([sys.executable, "-c", _MAPPED_READ, path], stdout=subprocess.PIPE, check=False)
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(bool(flaky_available()), reason=flaky_available())
 @pytest.mark.parametrize("mode", ["auto", "off"], ids=["passed", "plain"])
 def test_only_segments_of_an_unreadable_disk_fail(disk_farm: DiskFarm, make_pool: MakePool, mode: str) -> None:
@@ -135,6 +146,7 @@ def opened(pool: PoolMount, indexes: range) -> Iterator[list[int]]:
             os.close(fd)
 
 
+@pytest.mark.timing
 def test_a_frozen_disk(disk_farm: DiskFarm, make_pool: MakePool) -> None:
     disks = [disk_farm.add(), disk_farm.add()]
     pool = pool_on(make_pool, disks)
@@ -142,7 +154,7 @@ def test_a_frozen_disk(disk_farm: DiskFarm, make_pool: MakePool) -> None:
     time.sleep(2)
     started = time.monotonic()
     with frozen(disks[0], FOUND_WITHIN_S + 10) as thaw:
-        await_state(pool, "unresponsive")
+        await_state(pool, "unresponsive", FOUND_WITHIN_S)
         assert time.monotonic() - started < FOUND_WITHIN_S
         assert metric(pool, "unresponsive")
         said = pool.cli("status", pool.name).out.replace("\n", " ")
@@ -183,6 +195,7 @@ def storm(paths: list[Path]) -> Iterator[None]:
             process.wait()
 
 
+@pytest.mark.timing
 def test_a_busy_disk_is_well(disk_farm: DiskFarm, make_pool: MakePool) -> None:
     pool = pool_on(make_pool, [disk_farm.add(), disk_farm.add()])
     pool.make_segments(range(6))
@@ -202,11 +215,11 @@ def test_a_check_leaves_nothing_behind(disk_farm: DiskFarm, make_pool: MakePool)
     pool.make_segments(range(3))
     before = sorted(os.listdir(pool.disks[0]))
     written = sectors_written(disk)
-    eventually(lambda: sectors_written(disk) > written, FOUND_WITHIN_S)  # a synced write of a check
+    eventually(lambda: sectors_written(disk) > written)  # a synced write of a check
     assert pool.daemon is not None
     pool.daemon.kill()
     pool.daemon.wait()
-    eventually(lambda: not checkers_of(disk), 10)
+    eventually(lambda: not checkers_of(disk))
     assert sorted(os.listdir(pool.disks[0])) == before
     pool.abandon()
 

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.broker,
     pytest.mark.mounted,
     pytest.mark.root,
-    pytest.mark.slow,
+    pytest.mark.full,
     pytest.mark.skipif(shutil.which("javac") is None, reason="needs a JDK (java, javac)"),
 ]
 

@@ -210,18 +210,23 @@ def document_of(pool: PoolMount) -> Any:
 
 
 def test_many_opens_a_second_show_one_document(filled: PoolMount) -> None:
-    started = time.monotonic()
     seen = [document_of(filled)["composed_at"] for _ in range(300)]
-    took_s = time.monotonic() - started
-    assert len(set(seen)) <= took_s + 2
+    assert len(set(seen)) <= seen[-1] - seen[0] + 2
     assert seen == sorted(seen)
 
 
 def test_the_status_file_is_at_most_a_second_old(filled: PoolMount) -> None:
-    for pause_s in (0.0, 0.4, 0.4, 0.4):
-        time.sleep(pause_s)
+    """Whenever it is read: until it has been composed anew twice, its age grows to a second again and again."""
+    ages: dict[float, list[float]] = {}
+
+    def is_composed_anew() -> bool:
         asked = time.time()
-        assert document_of(filled)["composed_at"] >= asked - 1.05
+        composed_at = document_of(filled)["composed_at"]
+        ages.setdefault(composed_at, []).append(asked - composed_at)
+        return len(ages) > 2
+
+    eventually(is_composed_anew)
+    assert max(max(seen) for seen in ages.values()) <= 1.05
 
 
 def test_a_command_shows_what_happened_before_it(filled: PoolMount) -> None:

@@ -23,7 +23,7 @@ from support.unprivileged import Desktop
 
 from commitlogfs.bench import sweep
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 MakePool = Callable[..., PoolMount]
 BODY = b"MarkerOfABody"
@@ -196,6 +196,7 @@ def test_a_broken_configuration(mounted: PoolMount) -> None:
     assert archive.names >= {"mounts.txt", "devices.json", "versions.json"}
 
 
+@pytest.mark.timing
 @pytest.mark.skipif(bool(flaky_available()), reason=flaky_available())
 def test_a_hanging_disk(disk_farm: DiskFarm, make_pool: MakePool) -> None:
     """The pieces that wait for the disk are given up; its device is named without a stat of the disk."""

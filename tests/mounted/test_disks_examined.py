@@ -16,7 +16,7 @@ from support.waiting import eventually
 
 from commitlogfs.mount.doctor.disk_probe import DiskProbe, Probed, probe_disks
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 MakePool = Callable[..., PoolMount]
 
@@ -118,7 +118,7 @@ def test_a_disk_that_failed(
     pool.make_segments(range(2))
     Path(f"/sys/fs/ext4/{Path(bad.device).name}/trigger_fs_error").write_text("test\n")
     pool.make_segments([2])  # moves on to the other disk
-    eventually(lambda: pool.ask("status")["disks"][0]["state"] == "failed", 20)
+    eventually(lambda: pool.ask("status")["disks"][0]["state"] == "failed")
     told = problems(cli, pool)
     assert told["disk-failed"].startswith(f"{pool.disks[0]}: segments cannot be made there")
     assert told["disk-unwritable"].startswith(f"{pool.disks[0]}: ")
@@ -132,6 +132,7 @@ def test_a_disk_that_failed(
     assert [disk["state"] for disk in by_disks["disks"]] == ["failed", "rw"]
 
 
+@pytest.mark.timing
 def test_a_disk_that_hangs(disk_farm: DiskFarm, make_pool: MakePool, cli: CommandLine) -> None:
     """No file can be created on a frozen disk, and a process that tries cannot be killed."""
     bad, good = disk_farm.add(), disk_farm.add()
@@ -146,6 +147,7 @@ def test_a_disk_that_hangs(disk_farm: DiskFarm, make_pool: MakePool, cli: Comman
     pool.stop()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("served", [True, False])
 def test_every_read_fails_before_anybody_asked(
     disk_farm: DiskFarm, make_pool: MakePool, cli: CommandLine, served: bool

@@ -16,7 +16,7 @@ from commitlogfs.mount.doctor import machine
 from commitlogfs.mount.doctor.broker import find_broker
 from commitlogfs.mount.linux import mountinfo
 
-pytestmark = [pytest.mark.mounted, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.full]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from support.filling import await_disk, status
 from support.loop_disks import DiskFarm, DiskWithoutExtents, LoopDisk, mkfs_available
 from support.pools import MIB, WITHOUT_CHECKS, PoolMount, segment_bytes
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
 MakePool = Callable[..., PoolMount]
 
@@ -123,6 +123,7 @@ def test_ext4_that_aborted_its_journal(disk_farm: DiskFarm, make_pool: MakePool)
     assert pool.path(0).stat().st_size == MIB
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("fstype", ["ext4", "xfs"])
 def test_a_disk_that_vanished(disk_farm: DiskFarm, make_pool: MakePool, fstype: str) -> None:
     if not mkfs_available(fstype):

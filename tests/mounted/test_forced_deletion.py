@@ -16,7 +16,7 @@ from support.pools import MIB, PoolMount, segment_bytes
 from support.reader import a_reader
 from support.waiting import eventually
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
 QUICK = {"interval": '"1s"', "force_after": '"1s"', "grace": '"1s"'}
 NEVER = {"interval": '"1s"', "force_after": '"24h"'}
@@ -73,7 +73,7 @@ def fill_with_segments(pool: PoolMount, percent: float, start: int = 0) -> int:
 def test_pressure_that_holds_removes_the_oldest_until_below_resume(start_pool: StartPool) -> None:
     pool = start_pool()
     count = fill_with_segments(pool, 86)
-    eventually(lambda: min(percents(pool)) < 83 or None, 20)
+    eventually(lambda: min(percents(pool)) < 83 or None)
     eventually(lambda: status(pool)["retention"]["force_in_seconds"] is None or None)
     left = indexes(pool)
     assert left[-1] == count - 1
@@ -179,7 +179,7 @@ def test_held_by_a_reader_there_is_no_cascade(start_pool: StartPool, keeps_descr
             reader.hold(pool.path(index))
         count = fill_with_segments(pool, 86, start=count)
         eventually(lambda: removals(pool))
-        eventually(lambda: status(pool)["retention"]["force_in_seconds"] is None or None, 20)
+        eventually(lambda: status(pool)["retention"]["force_in_seconds"] is None or None)
         gone = len(removals(pool))
         assert min(percents(pool)) > 84  # nothing is free yet
         for _ in range(3):
@@ -201,7 +201,7 @@ def test_punched_only_when_every_disk_is_full(start_pool: StartPool, punch: bool
             reader.hold(pool.path(index))
         count = fill_with_segments(pool, 88, start=count)
         eventually(lambda: removals(pool))
-        eventually(lambda: status(pool)["retention"]["force_in_seconds"] is None or None, 20)
+        eventually(lambda: status(pool)["retention"]["force_in_seconds"] is None or None)
         assert "event=punching" not in pool.log_since_start()
         directories = [Path(disk).parent for disk in pool.disks]
         for directory in directories:
@@ -219,6 +219,7 @@ def test_punched_only_when_every_disk_is_full(start_pool: StartPool, punch: bool
         assert ("event=punching" in pool.log_since_start()) == punch
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("passthrough", ["auto", "off"])
 def test_what_somebody_has_moved_or_linked_is_neither_punched_nor_counted(
     start_pool: StartPool, passthrough: str
@@ -241,10 +242,10 @@ def test_what_somebody_has_moved_or_linked_is_neither_punched_nor_counted(
         for disk in pool.disks:
             fill_to(Path(disk).parent, 88)
         eventually(lambda: len(removals(pool)) > 4 or None)
-        eventually(lambda: status(pool)["retention"]["force_in_seconds"] is None or None, 20)
+        eventually(lambda: status(pool)["retention"]["force_in_seconds"] is None or None)
         for disk in pool.disks:
             fill_to(Path(disk).parent, 91)
-        eventually(lambda: min(percents(pool)) < 90 or None, 20)
+        eventually(lambda: min(percents(pool)) < 90 or None)
         assert reader.look()[:4] == [segment_bytes(index, 64) for index in range(4)]
     for index, path in enumerate(kept):
         assert path.read_bytes()[:4096] == segment_bytes(index, 4096)
@@ -256,6 +257,7 @@ def test_what_somebody_has_moved_or_linked_is_neither_punched_nor_counted(
     assert "traceback" not in told
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fstype", ["ext4", "xfs"])
 @pytest.mark.parametrize("is_sized", [True, False], ids=["sized", "without a size"])
 @pytest.mark.parametrize("mode", ["auto", "off"], ids=["passed", "plain"])
@@ -295,6 +297,7 @@ def test_every_disk_full_to_the_last_block_while_a_segment_is_written(
     pool.make_segments([2])
 
 
+@pytest.mark.full
 def test_a_segment_that_cannot_be_removed_keeps_all_later_ones(start_pool: StartPool) -> None:
     pool = start_pool()
     pool.make_segments([0])
@@ -302,15 +305,16 @@ def test_a_segment_that_cannot_be_removed_keeps_all_later_ones(start_pool: Start
     subprocess.run(["chattr", "+i", str(backing)], check=True)
     try:
         count = fill_with_segments(pool, 86, start=1)
-        eventually(lambda: pool.log_since_start().count("event=remove_failed") >= 1, 20)
+        eventually(lambda: pool.log_since_start().count("event=remove_failed") >= 1)
         eventually(lambda: "retention_failed" in pool.log_since_start())
         assert indexes(pool) == list(range(count))
     finally:
         subprocess.run(["chattr", "-i", str(backing)], check=True)
-    eventually(lambda: min(percents(pool)) < 83 or None, 20)
+    eventually(lambda: min(percents(pool)) < 83 or None)
     assert indexes(pool)[0] > 0
 
 
+@pytest.mark.full
 def test_a_disk_that_fails_has_no_say(disk_farm: DiskFarm, make_pool: Callable[..., PoolMount]) -> None:
     """ext4 that has aborted its journal looks writable, and here nearly empty, to statvfs."""
     disks = [disk_farm.add("ext4") for _ in range(2)]
@@ -328,6 +332,7 @@ def test_a_disk_that_fails_has_no_say(disk_farm: DiskFarm, make_pool: Callable[.
     assert 100 * (st.f_blocks - st.f_bfree) / st.f_blocks > 70  # of the other one
 
 
+@pytest.mark.full
 def test_a_disk_that_vanishes_during_a_cycle_ends_it(
     disk_farm: DiskFarm, make_pool: Callable[..., PoolMount]
 ) -> None:
@@ -338,16 +343,17 @@ def test_a_disk_that_vanishes_during_a_cycle_ends_it(
     pool = make_pool(disks=[disk.path / "commitlog" for disk in disks], retention={**QUICK, "interval": '"2s"'})
     pool.start()
     count = fill_with_segments(pool, 86)
-    eventually(lambda: removals(pool), 20)
+    eventually(lambda: removals(pool))
     disks[0].vanish()
     cycles = status(pool)["retention"]["cycles"]
-    eventually(lambda: status(pool)["retention"]["cycles"] > cycles + 2, 30)
+    eventually(lambda: status(pool)["retention"]["cycles"] > cycles + 2)
     left = sorted(int(name) // MIB for name in os.listdir(pool.mountpoint))
     assert left == list(range(left[0], count))
     survivors = {path.name for path in (disks[1].path / "commitlog").iterdir() if path.name.isdigit()}
     assert survivors == {pool.path(index).name for index in left if index % 2 == 1}
 
 
+@pytest.mark.full
 def test_mode_off_deletes_nothing_and_hides_nothing(start_pool: StartPool) -> None:
     pool = start_pool(retention={**QUICK, "mode": '"off"'})
     count = fill_with_segments(pool, 89)
@@ -362,6 +368,7 @@ def test_mode_off_deletes_nothing_and_hides_nothing(start_pool: StartPool) -> No
     assert shown == pytest.approx(min(percents(pool)), abs=1.1)
 
 
+@pytest.mark.full
 def test_mode_filesystem_hides_pressure_and_expires_by_age(start_pool: StartPool) -> None:
     hours = ";".join(f"{hour:02d}" for hour in range(24))
     retention = {**NEVER, "mode": '"filesystem"', "reserved": '"1h"', "delete_when": f'"{hours}"'}
@@ -371,7 +378,7 @@ def test_mode_filesystem_hides_pressure_and_expires_by_age(start_pool: StartPool
     assert (st.f_blocks - st.f_bfree) * 100 <= 75 * st.f_blocks
     for index in (0, 1, 2, 4):
         os.utime(pool.path(index), (0, os.stat(pool.path(index)).st_mtime - 7200))
-    eventually(lambda: indexes(pool)[0] == 3, 20)
+    eventually(lambda: indexes(pool)[0] == 3)
     before = status(pool)["retention"]["cycles"]
     eventually(lambda: status(pool)["retention"]["cycles"] > before + 1)
     assert indexes(pool)[0] == 3  # 4 has expired, but 3 has not
@@ -383,6 +390,7 @@ def test_mode_filesystem_hides_pressure_and_expires_by_age(start_pool: StartPool
     assert {line["reason"] for line in removals(pool)} == {"age"}
 
 
+@pytest.mark.full
 def test_reads_are_refused_when_full_if_that_is_wanted(start_pool: StartPool) -> None:
     pool = start_pool(settings={"refuse_reads_when_full": "true"}, retention={"mode": '"off"'})
     pool.make_segments(range(3))
@@ -398,6 +406,7 @@ def test_reads_are_refused_when_full_if_that_is_wanted(start_pool: StartPool) ->
     assert pool.path(0).read_bytes()[:64] == segment_bytes(0, 64)
 
 
+@pytest.mark.full
 def test_the_dry_run_tells_what_would_go_and_removes_nothing(start_pool: StartPool) -> None:
     pool = start_pool(retention=NEVER)
     count = fill_with_segments(pool, 86)

@@ -13,9 +13,9 @@ from support.filling import status
 from support.freezing import frozen
 from support.loop_disks import DiskFarm, LoopDisk, mkfs_available
 from support.pools import MIB, PoolMount, segment_bytes
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full, pytest.mark.alone]
 
 MakePool = Callable[..., PoolMount]
 
@@ -138,7 +138,7 @@ def test_disk_that_hangs_loses_the_segment_and_its_leftover(disk_farm: DiskFarm,
     """The late ftruncate is carried out after the thaw: a file of full size without data, which is removed."""
     pool, disks = pool_on(disk_farm, make_pool)
     fd = created(pool, 3)
-    with frozen(disks[0]) as thaw:
+    with frozen(disks[0], 2 * PATIENCE_S) as thaw:
         with pytest.raises(OSError) as refused:  # noqa: PT011
             os.ftruncate(fd, MIB)
         assert refused.value.errno == errno.EIO
@@ -147,7 +147,7 @@ def test_disk_that_hangs_loses_the_segment_and_its_leftover(disk_farm: DiskFarm,
         assert place(pool, 3) != 0
         assert bare(pool, 0, 3).exists()
         thaw()
-    eventually(lambda: not bare(pool, 0, 3).exists(), 20)
+    eventually(lambda: not bare(pool, 0, 3).exists())
     assert pool.path(3).read_bytes()[:4096] == segment_bytes(3, 4096)
     assert listed(pool) == list(range(4))
 

@@ -16,7 +16,7 @@ from support.loop_disks import DiskFarm, LoopDisk
 from support.pools import MIB, PoolMount, segment_bytes
 from support.waiting import eventually
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.timing]
 
 AT_ONCE_S = 1.5
 """Maximum time of a listing or a stat beside a hung disk: the deadline of one second, and a margin."""

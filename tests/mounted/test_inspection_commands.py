@@ -14,7 +14,7 @@ from support.records import make_blank, make_record
 from commitlogfs.mount.linux import mountinfo
 from commitlogfs.mount.views.segment_map import BLOCKS
 
-pytestmark = [pytest.mark.mounted, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.full]
 
 SEGMENTS = 8
 BODY = b"the body of a message "

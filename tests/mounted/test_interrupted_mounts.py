@@ -8,12 +8,12 @@ import time
 
 import pytest
 from support.pools import PoolMount
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.mount.linux import mountinfo
 from commitlogfs.store.files.locks import lock_holder
 
-pytestmark = [pytest.mark.mounted, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.full]
 
 # The console script, which says when its own code begins: what an interpreter prints before that is its own, also
 # between that word and the first line of the command.
@@ -24,7 +24,6 @@ signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 print("begun", flush=True)
 sys.exit(command_line())
 """
-_END_S = 5.0
 _SILENT = (0, 130, -signal.SIGINT)
 """Unmounted; interrupted; interrupted when the interpreter had taken its handlers away. A shell calls both 130."""
 
@@ -54,12 +53,12 @@ def seconds_until_ready(pool: PoolMount, *options: str) -> float:
     started = time.monotonic()
     assert process.stderr is not None
     if "--daemon" in options:
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=PATIENCE_S) == 0
     else:
         assert any("event=ready" in line for line in process.stderr)
     seconds = time.monotonic() - started
     assert pool.cli("umount", pool.mountpoint).status == 0
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_S)
     return seconds
 
 
@@ -67,7 +66,7 @@ def interrupt_at(pool: PoolMount, delay_s: float, *options: str) -> None:
     process = start(pool, *options)
     time.sleep(delay_s)
     os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_S)
     for word in ("Traceback", "KeyboardInterrupt", "Exception ignored", "Fatal Python error"):
         assert word not in err, (delay_s, err)
     assert process.returncode in _SILENT, (delay_s, process.returncode, err)
@@ -76,11 +75,10 @@ def interrupt_at(pool: PoolMount, delay_s: float, *options: str) -> None:
     # A daemon in the background, or its keeper, may be ending still.
     eventually(
         lambda: mountinfo.find_mount(pool.mountpoint) is None,
-        _END_S,
-        lambda: f"{delay_s}: {process.returncode} {err}",
+        shown=lambda: f"{delay_s}: {process.returncode} {err}",
     )
-    eventually(lambda: not is_served(pool), _END_S, lambda: str(delay_s))
-    eventually(lambda: lock_holder(str(pool.runtime / f"{pool.name}.keep")) is None, _END_S, lambda: str(delay_s))
+    eventually(lambda: not is_served(pool), shown=lambda: str(delay_s))
+    eventually(lambda: lock_holder(str(pool.runtime / f"{pool.name}.keep")) is None, shown=lambda: str(delay_s))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from support.freezing import frozen
 from support.loop_disks import DiskFarm
 from support.pools import PoolMount
 from support.processes import has_ended
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.mount.linux import logs
 
@@ -136,22 +136,23 @@ def test_a_log_that_cannot_be_opened_stops_no_takeover(background: Callable[...,
     mount.log.rename(mount.renamed)
     os.mkfifo(mount.log)
     former = mount.daemon()
-    assert mount.pool.cli("restart", "--timeout", "15", mount.pool.config).status == 0
+    assert mount.pool.cli("restart", "--timeout", f"{PATIENCE_S:g}", mount.pool.config).status == 0
     assert mount.daemon() != former
     mount.log.unlink()
 
 
+@pytest.mark.alone
 def test_a_hung_log_disk_does_not_hold_up_a_start(disk_farm: DiskFarm) -> None:
     """A new log file cannot be made there; the daemon has to take the mount over all the same."""
     disk = disk_farm.add()
     script = "from commitlogfs.mount.linux import logs; logs.catch_hangup(); print('started', flush=True)"
-    with frozen(disk):
+    with frozen(disk, 2 * PATIENCE_S):
         process = subprocess.Popen(
             [sys.executable, "-c", script],
             stdout=subprocess.PIPE,
             env={**os.environ, logs.FILE_VARIABLE: str(disk.path / "new.log")},
         )
         assert process.stdout is not None
-        readable, _, _ = select.select([process.stdout], [], [], 10)
-    process.communicate(timeout=20)
+        readable, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
+    process.communicate(timeout=PATIENCE_S)
     assert readable

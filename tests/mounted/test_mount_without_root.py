@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from support import unprivileged
-from support.pools import MIB, START_TIMEOUT_S, segment_name
+from support.pools import MIB, segment_name
 from support.unprivileged import UID, Desktop
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 CLI = [sys.executable, "-m", "commitlogfs.mount.cli"]
 
@@ -54,7 +54,7 @@ def test_a_pool(desktop: Desktop) -> None:
     for expected in ("", "again"):
         daemon = desktop.start(*CLI, "mount", config, log=log)
         try:
-            eventually(lambda: "event=ready" in log.read_text(), START_TIMEOUT_S)
+            eventually(lambda: "event=ready" in log.read_text())
             if not expected:
                 done = desktop.run(sys.executable, "-c", SMALL_BROKER, mountpoint, MIB)
                 assert done.returncode == 0, done.stderr
@@ -74,7 +74,7 @@ def test_a_pool(desktop: Desktop) -> None:
             assert read.stdout == "00000002"
             unmounted = desktop.run(*CLI, "umount", mountpoint)
             assert unmounted.returncode == 0, unmounted.stderr
-            assert daemon.wait(START_TIMEOUT_S) == 0
+            assert daemon.wait(PATIENCE_S) == 0
         finally:
             desktop.run("fusermount3", "-u", "-q", mountpoint)
             daemon.terminate()

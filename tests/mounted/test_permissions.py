@@ -13,7 +13,7 @@ from support.pools import MIB, PoolMount
 
 from commitlogfs.mount.linux import mountinfo
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 BROKER, STRANGER = 12_345, 23_456
 NextIndex = Callable[[], int]
@@ -131,7 +131,6 @@ def test_nothing_on_the_mount_is_executed(owned: PoolMount, numbers: Iterator[in
         subprocess.run([owned.path(index)], check=False)
 
 
-@pytest.mark.slow
 def test_owner_and_mode_of_the_directory_outlive_the_mount(make_pool: Callable[..., PoolMount]) -> None:
     pool = make_pool(2)
     pool.start()

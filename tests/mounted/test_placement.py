@@ -10,7 +10,7 @@ from support.filling import fill_and_await, status
 from support.loop_disks import DiskFarm, LoopDisk, mkfs_available
 from support.pools import MIB, PoolMount, segment_bytes
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 FARM = ("ext4", "xfs" if mkfs_available("xfs") else "ext4", "ext4")
 

@@ -20,7 +20,7 @@ from support.waiting import eventually
 
 from commitlogfs.console.errors import UnreachableError
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full, pytest.mark.alone]
 
 MOVED = 9
 MOVE_STEPS = 53
@@ -173,7 +173,7 @@ def test_removals_by_rule_leave_no_hole_whenever_the_power_goes(
         pool.make_segments([end])
         end += 1
     os.sync()
-    eventually(lambda: pool.log_since_start().count("event=removed") >= removed_before, 20)
+    eventually(lambda: pool.log_since_start().count("event=removed") >= removed_before)
     for disk in disks:
         disk.vanish()
     pool.kill()
@@ -242,7 +242,7 @@ def test_the_power_goes_while_a_segment_moves(
         os.kill(pool.daemon.pid, signal.SIGSTOP)  # no other daemon comes
         plan.die_at(kept.newest_daemon(), step)
         with contextlib.suppress(UnreachableError):
-            pool.ask("disk-drain", disk=str(step % 3 + 1))
+            pool.ask("disk-drain", disk=str(step % 3 + 1), rate=1 << 30)
         with contextlib.suppress(AssertionError):  # a disk may have too few segments for so many steps
             eventually(lambda: has_ended(kept.daemon), 3.0)
         for disk in disks:

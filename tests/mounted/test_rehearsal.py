@@ -14,7 +14,7 @@ from commitlogfs.mount.config.model import load_config
 from commitlogfs.mount.preflight.rehearsal import why_not_mountable
 from commitlogfs.store.pool.open import OnMissing
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 SEGMENTS = 40
 
@@ -38,6 +38,7 @@ def _servers() -> None:
         pytest.skip(lack)
 
 
+@pytest.mark.timing
 def test_slow_disks_are_waited_for_while_they_answer(
     disk_farm: DiskFarm, make_pool: Callable[..., PoolMount]
 ) -> None:
@@ -48,6 +49,7 @@ def test_slow_disks_are_waited_for_while_they_answer(
     assert time.monotonic() - started > silence_s
 
 
+@pytest.mark.alone
 def test_a_disk_that_hangs_is_not_waited_for(disk_farm: DiskFarm, make_pool: Callable[..., PoolMount]) -> None:
     disk = disk_farm.add_of(FlakyDisk)
     pool = cold_pool(disk, make_pool)

@@ -10,7 +10,7 @@ from support.loop_disks import DiskFarm, mkfs_available
 from support.pools import MIB, PoolMount, segment_bytes
 from support.waiting import eventually
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 
 def fill(path: Path) -> None:

@@ -15,7 +15,7 @@ from support.waiting import eventually
 
 from commitlogfs.store.disks.reclaim import FRUITLESS_REMOVALS
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 QUICK = {"interval": '"1s"', "force_after": '"0s"', "grace": '"1s"'}
 SEGMENTS = 60
@@ -68,7 +68,7 @@ def test_what_is_kept_elsewhere_is_not_removed_for_its_space(
             stack.enter_context(keep(Path(disk)))
         for number in range(2):
             fill_and_await(pool, number, 88)
-        eventually(lambda: "not-reclaiming" in alerts(pool), 20)
+        eventually(lambda: "not-reclaiming" in alerts(pool))
         await_cycles(pool, 3)
         assert SEGMENTS - len(os.listdir(pool.mountpoint)) <= at_most
         assert shown_percent(pool) <= SHOWN_WHERE_NOTHING_HELPS
@@ -91,7 +91,7 @@ def test_what_is_open_on_the_disks_themselves_counts_as_held(
         for number in range(2):
             fill_and_await(pool, number, 88)
         eventually(lambda: status(pool)["retention"]["removed"]["force"])
-        eventually(lambda: status(pool)["retention"]["force_in_seconds"] is None or None, 20)
+        eventually(lambda: status(pool)["retention"]["force_in_seconds"] is None or None)
         gone = SEGMENTS - len(os.listdir(pool.mountpoint))
         await_cycles(pool, 4)  # a removed file that nobody knows of would have been freed by now
         assert SEGMENTS - len(os.listdir(pool.mountpoint)) == gone < SEGMENTS // 2
@@ -126,7 +126,7 @@ def alerts(pool: PoolMount) -> set[str]:
 
 def await_cycles(pool: PoolMount, count: int) -> None:
     before = status(pool)["retention"]["cycles"]
-    eventually(lambda: status(pool)["retention"]["cycles"] >= before + count or None, 20)
+    eventually(lambda: status(pool)["retention"]["cycles"] >= before + count or None)
 
 
 def shown_percent(pool: PoolMount) -> float:

@@ -16,7 +16,7 @@ from support.pools import MIB, PoolMount
 from support.records import make_sealed
 from support.repairs import content, files_aside, files_of, restore, rot, rotten, set_aside
 from support.scrubs import damaged, records_of, scrub
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.store import layout
 from commitlogfs.store.scrub.verdict import Kind, format_verdict, whole_verdict
@@ -65,7 +65,7 @@ class Reader(threading.Thread):
 
     def end(self) -> None:
         self._is_wanted = False
-        self.join(10)
+        self.join(PATIENCE_S)
 
 
 def test_a_rotten_segment_is_repaired_under_its_readers(filled: PoolMount, slave: Path) -> None:

@@ -2,10 +2,11 @@
 
 import pytest
 from support.pools import PoolMount
+from support.waiting import PATIENCE_S
 
 from commitlogfs.mount.linux import mountinfo
 
-pytestmark = [pytest.mark.mounted, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.full]
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def test_umount_by_name_leaves_a_mount_of_the_same_name_alone(twins):
     one, two = twins
     ran = one.cli("umount", "twin")
     assert ran.status == 0, ran.err
-    assert one.daemon.wait(10) == 0
+    assert one.daemon.wait(PATIENCE_S) == 0
     one.daemon = None
     assert mountinfo.find_mount(one.mountpoint) is None
     assert one.cli("umount", "twin").status != 0

@@ -12,7 +12,7 @@ from support.loop_disks import DiskFarm
 from support.pools import MIB, PoolMount
 from support.waiting import eventually
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 ROUNDS = 30
 
@@ -118,6 +118,7 @@ def test_an_inode_number_reused_behind_cached_pages(single: PoolMount) -> None:
     assert reused > ROUNDS // 2
 
 
+@pytest.mark.alone
 def test_space_and_the_retired_file_go_with_the_last_close(single: PoolMount) -> None:
     write_segment(single, 0, 1)
     write_segment(single, 1, 2)

@@ -18,7 +18,7 @@ from support.waiting import eventually
 pytestmark = [
     pytest.mark.mounted,
     pytest.mark.root,
-    pytest.mark.slow,
+    pytest.mark.timing,
     pytest.mark.skipif(bool(flaky_available()), reason=flaky_available()),
 ]
 

@@ -12,12 +12,12 @@ from support.filling import fill_and_await, status, used_percent
 from support.freezing import frozen
 from support.loop_disks import DiskFarm, LoopDisk
 from support.pools import MIB, SOON_LOST, PoolMount
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.store.checks.probe import DiskProbe, probe_disk
 from commitlogfs.store.errors import DiskError, DiskReadOnlyError
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 AT_ONCE = {"interval": '"1s"', "force_after": '"0s"', "grace": '"1s"'}
 SEGMENTS = 60
@@ -42,7 +42,7 @@ def alerts(pool: PoolMount) -> dict[str, str]:
 
 def await_cycles(pool: PoolMount, count: int) -> None:
     before = status(pool)["retention"]["cycles"]
-    eventually(lambda: status(pool)["retention"]["cycles"] >= before + count or None, 20)
+    eventually(lambda: status(pool)["retention"]["cycles"] >= before + count or None)
 
 
 def listed(pool: PoolMount) -> list[int]:
@@ -54,11 +54,12 @@ def metric(pool: PoolMount, index: int, state: str) -> bool:
     return f'commitlogfs_disk_state{{disk="{pool.disks[index]}",pool="test",state="{state}"}} 1.0' in text
 
 
+@pytest.mark.alone
 def test_a_hiccup_removes_nothing_and_is_forgotten(disk_farm: DiskFarm, make_pool: MakePool) -> None:
     """One create that hangs on the disk with room, while the other is above `force`."""
     pool, disks = pool_of_two(disk_farm, make_pool)
     fill_and_await(pool, 1, 88)
-    with frozen(disks[0]) as thaw:
+    with frozen(disks[0], 2 * PATIENCE_S) as thaw:
         with contextlib.suppress(OSError):
             pool.make_segments([SEGMENTS])
         assert status(pool)["disks"][0]["last_error"]
@@ -101,9 +102,9 @@ def test_segments_of_a_lost_disk_keep_no_others(
     fill_and_await(pool, 1, 88)
     eventually(lambda: "disk-failed" in alerts(pool))
     began_s = time.monotonic()
-    eventually(lambda: "count as absent" in alerts(pool)["disk-failed"], seconds + 60)
+    eventually(lambda: "count as absent" in alerts(pool)["disk-failed"], seconds + PATIENCE_S)
     assert time.monotonic() - began_s > seconds / 2
-    eventually(lambda: used_percent(disks[1].path) < 83, 20)
+    eventually(lambda: used_percent(disks[1].path) < 83)
     await_cycles(pool, 2)
     left = [index for index in listed(pool) if index % 2 or index == SEGMENTS]
     assert 1 < left[0] < SEGMENTS // 2

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from support.pools import MIB, PoolMount
 
-pytestmark = [pytest.mark.mounted, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.full]
 BOTH_MODES = True
 
 NextIndex = Callable[[], int]

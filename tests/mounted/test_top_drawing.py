@@ -67,6 +67,7 @@ def test_no_colours_and_no_bold_on_request(shared: PoolMount) -> None:
     assert not is_styled("--no-color")
 
 
+@pytest.mark.timing
 def test_the_first_frame_comes_at_once(shared: PoolMount) -> None:
     def start_s() -> float:
         began_s = time.monotonic()
@@ -92,6 +93,7 @@ def test_no_slow_library_is_loaded_for_a_frame() -> None:
     assert not slow & set(loaded.split())
 
 
+@pytest.mark.timing
 def test_a_frame_costs_little(shared: PoolMount) -> None:
     interval_s = 0.2
     with terminal(shared, "top", "--interval", str(interval_s)) as shown:
@@ -102,7 +104,7 @@ def test_a_frame_costs_little(shared: PoolMount) -> None:
     assert cost_s < FRAME_COST_S
 
 
-@pytest.mark.slow
+@pytest.mark.timing
 @pytest.mark.skipif(bool(flaky_available()), reason=flaky_available() or "-")
 def test_it_quits_while_a_disk_hangs(disk_farm: DiskFarm, make_pool: Callable[..., PoolMount]) -> None:
     """The daemon is dead, so the directories are read, and one disk does not answer."""

@@ -8,15 +8,24 @@ import threading
 
 import pytest
 from support.pools import PoolMount
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
+from commitlogfs.mount.linux import unmount as unmount_module
 from commitlogfs.mount.linux.unmount import unmount
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
 
-def test_a_passing_look_is_waited_for(mounted: PoolMount) -> None:
-    """As a watchdog's probe is one, or a `df`."""
+@pytest.mark.parametrize(
+    "passing_s",
+    [pytest.param(PATIENCE_S, id="patient"), pytest.param(None, id="by default", marks=pytest.mark.timing)],
+)
+def test_a_passing_look_is_waited_for(
+    mounted: PoolMount, monkeypatch: pytest.MonkeyPatch, passing_s: float | None
+) -> None:
+    """As a watchdog's probe is one, or a `df`. By default, an unmount waits for a second."""
+    if passing_s is not None:
+        monkeypatch.setattr(unmount_module, "_PASSING_S", passing_s)
     assert mounted.daemon is not None
     os.kill(mounted.daemon.pid, signal.SIGSTOP)
     look = subprocess.Popen([sys.executable, "-c", f"import os; os.statvfs({str(mounted.mountpoint)!r})"])
@@ -32,7 +41,7 @@ def test_a_passing_look_is_waited_for(mounted: PoolMount) -> None:
         assert not os.path.ismount(mounted.mountpoint)
     finally:
         os.kill(mounted.daemon.pid, signal.SIGCONT)
-        look.wait(10)
+        look.wait(PATIENCE_S)
 
 
 def wchan(pid: int) -> str:
@@ -78,6 +87,6 @@ def test_the_last_closes_do_not_disturb_the_end(mounted: PoolMount) -> None:
             opener.kill()
         unmount(str(mounted.mountpoint))
         assert mounted.daemon is not None
-        assert mounted.daemon.wait(10) == 0, mounted.log_path.read_text()
+        assert mounted.daemon.wait(PATIENCE_S) == 0, mounted.log_path.read_text()
         mounted.start()
     mounted.stop()

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from support.broker_unit import release
 from support.pools import PoolMount
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 _ENTRY = """#!{python}
 import sys
@@ -48,7 +48,12 @@ class Installed:
     def run(self, *arguments: object) -> str:
         command = [str(self.commands / "commitlogfs"), *map(str, arguments)]
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, env={**os.environ, **self.pool.env}, timeout=60
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, **self.pool.env},
+            timeout=PATIENCE_S,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -11,11 +11,12 @@ from support import unprivileged
 from support.command_line import CommandLine
 from support.pools import PoolMount
 from support.unprivileged import Desktop
+from support.waiting import PATIENCE_S
 
 from commitlogfs.bench import sweep
 from commitlogfs.mount.linux import mountinfo
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 CLI = [sys.executable, "-m", "commitlogfs.mount.cli"]
 NAMES = (f"orders{os.getpid()}", f"payments{os.getpid()}")
@@ -114,7 +115,7 @@ def test_mount_takes_the_mountpoint_of_a_configuration(
     monkeypatch.setenv(*next(iter(pool.env.items())))
     directories = (pool.config.parent, pool.mountpoint)
     command = [sys.executable, "-c", MOUNT_WITH_CONFIGURATIONS_IN, *map(str, directories)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert mountinfo.find_mount(pool.mountpoint) is not None
     assert cli("status", pool.name).status == 0

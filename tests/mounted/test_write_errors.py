@@ -13,7 +13,7 @@ from support.loop_disks import XFS_MIN_BYTES, DiskFarm, mkfs_available
 from support.pools import MIB, PoolMount, segment_bytes
 from support.waiting import eventually
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.timing]
 
 MakePool = Callable[..., PoolMount]
 RETRY_S = 0.001

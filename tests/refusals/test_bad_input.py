@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.command_line import Ran
+from support.command_line import LOAD_VERB, Ran
 from support.loop_disks import DiskFarm, DiskWithoutExtents
 from support.pools import MIB, PoolMount
 from support.snapshots import snapshot
+from support.waiting import PATIENCE_S
 
 from commitlogfs.mount.linux import mountinfo
 
-pytestmark = [pytest.mark.mounted, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.full]
 
 USAGE, UNREACHABLE, REFUSED = 2, 3, 4
 NOBODY = 65534
@@ -353,14 +354,12 @@ test -e $0/fuse || mknod -m 666 $0/fuse c 10 229
 mount --bind $0/fuse /dev/fuse
 exec "$@"
 """
-# All is loaded before the change of user, who need not be able to read the installation.
-_AS_NOBODY = """
+_AS_NOBODY = f"""{LOAD_VERB}
 import os, sys
 from commitlogfs.mount import serve
-from commitlogfs.mount.cli import application, main
-application()
+load_verb(sys.argv[1])
 os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
-sys.exit(main(sys.argv[1:]))
+sys.exit(cli.main(sys.argv[1:]))
 """
 
 
@@ -376,7 +375,7 @@ def as_nobody(pool: PoolMount, *arguments: object) -> Ran:
         capture_output=True,
         text=True,
         env={**os.environ, "COMMITLOGFS_RUNTIME_DIR": str(runtime), "HOME": "/nonexistent", "COLUMNS": "200"},
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr)
@@ -423,7 +422,7 @@ def test_without_dev_fuse(pool: PoolMount, options: tuple[str, ...]) -> None:
         capture_output=True,
         text=True,
         env={**os.environ, **pool.env},
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     check(pool, Ran(done.returncode, done.stdout, done.stderr), REFUSED, "/dev/fuse: not the FUSE device")

@@ -12,7 +12,7 @@ from support.pools import MIB, PoolMount
 from support.refusals import write_segment
 from support.snapshots import snapshot
 
-pytestmark = [pytest.mark.mounted, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.full]
 
 IDENTITY = "user.commitlogfs.identity"
 

@@ -10,7 +10,7 @@ from support.pools import MIB, PoolMount, segment_bytes
 from support.refusals import degrade, refused_mount, write_segment
 from support.snapshots import snapshot
 
-pytestmark = [pytest.mark.mounted, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.full]
 
 Damage = Callable[[PoolMount], None]
 

@@ -8,6 +8,7 @@ import pytest
 from support.command_line import Ran
 from support.loop_disks import MIB, DiskFarm
 from support.pools import PoolMount
+from support.waiting import PATIENCE_S
 
 from commitlogfs.mount.config import edit
 from commitlogfs.store import layout
@@ -178,7 +179,7 @@ def test_the_bare_directory_of_a_disk_that_fstab_names(make_pool: Callable[..., 
         assert os.listdir(bare) == []
     finally:
         pool.daemon.terminate()  # its mount is not visible from here
-    assert pool.daemon.wait(20) == 0
+    assert pool.daemon.wait(PATIENCE_S) == 0
     pool.daemon = None
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from support.pools import PoolMount
+from support.waiting import PATIENCE_S
 
 from commitlogfs.mount.linux import mountinfo
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 HELPER = Path("/sbin/mount.commitlogfs")
 
@@ -44,7 +45,7 @@ def run(pool: PoolMount, *command: object) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         env={**os.environ, **pool.env},
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.command_line import Ran
+from support.command_line import LOAD_VERB, Ran
+from support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.root
 
@@ -16,15 +17,14 @@ UNKNOWN = 54_321
 """In no user database."""
 
 # All is loaded before the change of user, who need not be able to read the installation.
-_AS_USER = """
+_AS_USER = f"""{LOAD_VERB}
 import os, sys
 from pathlib import Path
-from commitlogfs.mount.cli import application, main
 from commitlogfs.mount.config import model
-application()
+load_verb(sys.argv[3])
 model.SYSTEM_DIRECTORY, uid = Path(sys.argv[1]), int(sys.argv[2])
 os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
-sys.exit(main(sys.argv[3:]))
+sys.exit(cli.main(sys.argv[3:]))
 """
 # Without the mounts of others, which `status` would show.
 _ALONE = (
@@ -61,7 +61,7 @@ def run(workdir: Path, etc: Path) -> Run:
             text=True,
             env=environment,
             cwd=workdir,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert "Traceback" not in done.stderr, done.stderr

@@ -12,8 +12,9 @@ import pytest
 from support.pools import PoolMount
 from support.refusals import degrade, refused_mount
 from support.snapshots import snapshot
+from support.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.mounted, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.full]
 
 _HOLD = """
 import mmap, os, sys
@@ -40,7 +41,7 @@ def held(path: Path, how: str) -> Iterator[int]:
     finally:
         holder.stdin.close()
         holder.stdout.close()
-        holder.wait(10)
+        holder.wait(PATIENCE_S)
 
 
 @pytest.mark.parametrize("how", ["open", "mapped", "reader"])
@@ -109,5 +110,5 @@ def test_a_daemon_that_has_the_segments_mapped_itself_is_no_stranger(striped: Po
         former = striped.daemon
         striped.start()  # without waiting for the former process
         assert former is not None
-        assert former.wait(10) == 0
+        assert former.wait(PATIENCE_S) == 0
         striped.stop()

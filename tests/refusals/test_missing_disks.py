@@ -19,7 +19,7 @@ from commitlogfs.mount.preflight.configured_pool import refusal
 from commitlogfs.store.findings import Finding, FindingCode, Severity
 from commitlogfs.store.pool.open import PoolRefusedError
 
-pytestmark = [pytest.mark.mounted, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.full]
 
 
 def take_away(disk: Path) -> Path:

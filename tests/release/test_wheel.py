@@ -16,7 +16,7 @@ from support.written_logs import write_log
 
 from commitlogfs.bench import sweep
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 QUERY = """
 import json, sys

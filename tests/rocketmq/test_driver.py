@@ -14,7 +14,7 @@ from commitlogfs.bench.rocketmq import Broker, Distribution, NameServer, Workloa
 
 pytestmark = [
     pytest.mark.broker,
-    pytest.mark.slow,
+    pytest.mark.full,
     pytest.mark.skipif(shutil.which("javac") is None, reason="needs a JDK (java, javac)"),
 ]
 

@@ -15,7 +15,7 @@ from support.waiting import eventually
 
 from commitlogfs.store.segment import LARGEST_OFFSET, parse_segment_name, parse_temporary_name
 
-pytestmark = [pytest.mark.mounted, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.full]
 
 EXPECTED = {
     errno.EINVAL,

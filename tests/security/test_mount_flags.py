@@ -10,7 +10,7 @@ from support.pools import PoolMount
 
 from commitlogfs.mount.linux import mountinfo
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 NOBODY = 65534
 

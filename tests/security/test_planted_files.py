@@ -14,7 +14,7 @@ from support.pools import MIB, PoolMount, segment_bytes
 from support.snapshots import snapshot
 from support.waiting import eventually
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 Plant = Callable[[Path, Path], None]
 
@@ -254,7 +254,6 @@ def test_nothing_left_open(shared: PoolMount, closed: int, secret: Path) -> None
 # --- before the mount --------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_planted_before_the_mount(make_pool, secret: Path) -> None:
     """Everything at once: reported, served around, kept. The daemon starts, so no fifo has blocked it."""
     pool = make_pool(3)
@@ -300,7 +299,6 @@ def test_planted_before_the_mount(make_pool, secret: Path) -> None:
     assert "evil\\nname\\x1b[31m: alien-file" in ran.err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("same_filesystem", [True, False])
 def test_something_mounted_over_a_segment(make_pool, same_filesystem: bool) -> None:
     """The planted file is not the disk's own: before the mount it is not a segment, later it is not opened."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.pools import PoolMount
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.runtime_directory import STATUS_GROUP
@@ -70,7 +70,7 @@ def path_of(pool: PoolMount, kind: str = "stat") -> Path:
 def ask(pool: PoolMount, verb: str, *groups: int, kind: str = "stat") -> subprocess.CompletedProcess[str]:
     """The answer to a user without rights of his own."""
     asking = [sys.executable, "-c", _ASK, str(path_of(pool, kind)), verb, *map(str, groups)]
-    return subprocess.run(asking, capture_output=True, text=True, check=False, timeout=20)
+    return subprocess.run(asking, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 def test_its_group_reads_and_changes_nothing(pool: PoolMount, group: int) -> None:
@@ -103,7 +103,7 @@ def test_silent_peers_keep_no_command_waiting(pool: PoolMount, group: int) -> No
 
 def test_it_is_there_again_after_its_directory_was_removed(pool: PoolMount, group: int) -> None:
     shutil.rmtree(pool.runtime)
-    eventually(lambda: path_of(pool).exists() and path_of(pool, "sock").exists(), 30)
+    eventually(lambda: path_of(pool).exists() and path_of(pool, "sock").exists())
     found = path_of(pool).stat()
     assert (stat.S_IMODE(found.st_mode), found.st_gid) == (0o660, group)
     assert json.loads(ask(pool, "status", group).stdout)["name"] == pool.name

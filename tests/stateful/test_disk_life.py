@@ -42,7 +42,7 @@ from support.faults import FaultPlan
 from support.pools import segment_name
 from support.waiting import eventually
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 SOAK_EXAMPLES = int(os.environ.get("COMMITLOGFS_SOAK_EXAMPLES", "200"))
 DISKS_AT_FIRST = 3

@@ -15,7 +15,7 @@ from support.waiting import eventually
 pytestmark = [
     pytest.mark.mounted,
     pytest.mark.root,
-    pytest.mark.slow,
+    pytest.mark.full,
     pytest.mark.skipif(bool(faults.why_not()), reason=faults.why_not() or "can be built"),
 ]
 

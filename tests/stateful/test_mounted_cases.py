@@ -13,7 +13,7 @@ from support.waiting import eventually
 
 from commitlogfs.bench import sweep
 
-pytestmark = [pytest.mark.mounted, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.full]
 
 SIZE = 64 * 1024
 

@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 from support.pools import PoolMount, segment_name
 from support.waiting import eventually
 
-pytestmark = [pytest.mark.mounted, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.full]
 
 SIZE = 64 * 1024
 LAST_INDEX = 9
@@ -541,7 +541,6 @@ def pool(make_pool, request) -> PoolMount:
     return pool
 
 
-@pytest.mark.slow
 def test_model_agrees(pool: PoolMount) -> None:
     """Always the same sequences. A failure is not shrunk here, which would take minutes: the soak does that."""
     chosen = settings(max_examples=16, stateful_step_count=60, phases=[Phase.generate])
@@ -550,7 +549,6 @@ def test_model_agrees(pool: PoolMount) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 def test_model_agrees_for_long(pool: PoolMount) -> None:
     """New sequences in every run; a failure is shrunk and printed with a blob that reproduces it."""
     chosen = settings(max_examples=SOAK_EXAMPLES, stateful_step_count=80, derandomize=False, print_blob=True)

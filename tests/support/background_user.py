@@ -117,7 +117,7 @@ def running(mountpoint: Path, segment_size: int) -> Iterator[None]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as other:
         try:
             yield
-            out, err = other.communicate(timeout=60)
+            out, err = other.communicate()
         finally:
             other.kill()
     assert other.returncode == 0, err.decode()

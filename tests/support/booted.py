@@ -7,19 +7,16 @@ does to /etc, /run or /var stays. Units that would reach the host (udev, sysctl,
 import contextlib
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 _SYSTEMD = Path("/lib/systemd/systemd")
-_BOOT_TIMEOUT_S = 60.0
 _MASKED = (
     *(f"systemd-{name}.service" for name in ("sysctl", "udevd", "random-seed", "timesyncd", "logind", "pstore")),
     *(f"systemd-{name}.service" for name in ("remount-fs", "binfmt", "modules-load", "update-utmp", "resolved")),
@@ -150,13 +147,12 @@ def booted(workdir: Path, units: dict[str, str]) -> Iterator[Booted]:
         start_new_session=True,
     )
     try:
-        init_pid = eventually(lambda: _init_of(outer.pid), _BOOT_TIMEOUT_S)
+        init_pid = eventually(lambda: _init_of(outer.pid))
         system = Booted(init_pid, workdir / "shared")
         eventually(
             lambda: (
                 system.run("systemctl", "is-system-running", check=False).stdout.strip() in ("running", "degraded")
             ),
-            _BOOT_TIMEOUT_S,
         )
         yield system
     finally:
@@ -166,7 +162,7 @@ def booted(workdir: Path, units: dict[str, str]) -> Iterator[Booted]:
                 os.kill(child, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(outer.pid, signal.SIGKILL)
-        outer.wait(30)
+        outer.wait(PATIENCE_S)
         log.close()
         _remove_group(group)
         subprocess.run(["umount", "-l", str(overlay)], check=False)
@@ -207,12 +203,10 @@ def _init_of(pid: int) -> int | None:
 
 
 def _remove_group(group: Path) -> None:
-    deadline = time.monotonic() + 10
-    while group.exists():
+    def is_removed() -> bool:
         for directory, _, _ in os.walk(group, topdown=False):
             with contextlib.suppress(OSError):
                 os.rmdir(directory)
-        if time.monotonic() > deadline:
-            shutil.rmtree(group, ignore_errors=True)
-            return
-        time.sleep(0.05)
+        return not group.exists()
+
+    eventually(is_removed)

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from support.flaky_disks import AgeingDisk, BadBlocksDisk, FlakyDisk
 from support.loop_disks import DiskFarm, LoopDisk
 from support.pools import MIB, PoolMount
+from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.bench import rocketmq
 from commitlogfs.bench.rocketmq import Broker, ConsumeResult, Distribution, NameServer, SendResult
@@ -24,7 +24,7 @@ _UNRELATED = (
 )
 
 
-IDLE_S = 30.0
+IDLE_S = 60.0
 """How long a consumer waits for a next message: a broker that was killed and started again may be unknown to the
 name server until it repeats its registration after 10 s."""
 
@@ -146,11 +146,9 @@ def digest(directory: Path) -> dict[str, str]:
     }
 
 
-def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
-        time.sleep(0.05)
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
+    """As `eventually`, with a name for what is waited for."""
+    eventually(condition, timeout_s, lambda: what)
 
 
 def line_count(path: Path) -> int:
@@ -210,7 +208,7 @@ def roll(stand: Stand, count: int = 12) -> list[int]:
     def made() -> list[str]:
         return sorted(name for name in os.listdir(stand.pool.mountpoint) if name > newest)
 
-    wait_until(lambda: len(made()) >= count, f"{count} more segments", 60)
+    wait_until(lambda: len(made()) >= count, f"{count} more segments")
     return [
         next(number for number, directory in enumerate(stand.directories()) if (directory / name).exists())
         for name in made()[:count]

@@ -10,7 +10,7 @@ import axe_core_python
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 CHROMIUM = Path("/usr/bin/chromium")
 DRIVER = Path("/usr/bin/chromedriver")
@@ -32,7 +32,7 @@ class Browser:
         found: str = self.driver.execute_script("return document.body.innerText")
         return found
 
-    def shows(self, *texts: str, timeout_s: float = 15) -> None:
+    def shows(self, *texts: str, timeout_s: float = PATIENCE_S) -> None:
         eventually(lambda: all(text in self.text for text in texts), timeout_s, lambda: self.text)
 
     def use(self, width: int, theme: str) -> None:
@@ -90,7 +90,7 @@ def browser() -> Iterator[Browser]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
     try:
-        driver.set_script_timeout(30)
+        driver.set_script_timeout(PATIENCE_S)
         yield Browser(driver)
     finally:
         driver.quit()

@@ -18,7 +18,6 @@ from commitlogfs.store.checksum import Checksum, parse_checksum
 NAME = "user.commitlogfs.xxh3"
 NEWEST = 3
 """Number of segments that get none."""
-PATIENCE_S = 15.0
 LONG_AGO_NS = 1_600_000_000_123_456_789
 
 
@@ -104,4 +103,4 @@ def await_checksums(pool: PoolMount, count: int) -> None:
             return False
         return bool(found["with"] == count)
 
-    eventually(are_computed, PATIENCE_S, lambda: str(counts(pool)))
+    eventually(are_computed, shown=lambda: str(counts(pool)))

@@ -14,12 +14,10 @@ from typing import Self
 import psutil
 import pyspark
 from support import spark_driver
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 _HOST = "127.0.0.1"
 _SPARK_HOME = Path(pyspark.__file__).parent
-_START_S = 90.0
-_STOP_S = 20.0
 _MASTER_URL = re.compile(rf"spark://{re.escape(_HOST)}:[0-9]+")
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
@@ -36,14 +34,14 @@ class SparkCluster:
         self._directory.mkdir(exist_ok=True)
         try:
             master = self._start("master", "master.Master", "--port", "0")
-            self.url = eventually(lambda: self._find(master, "master", _MASTER_URL), _START_S)
+            self.url = eventually(lambda: self._find(master, "master", _MASTER_URL))
             for number in range(self._count):
                 name = f"worker{number}"
                 work = self._directory / name
                 arguments = ("--port", "0", "--cores", "1", "--memory", "1g", "--work-dir", str(work), self.url)
                 worker = self._start(name, "worker.Worker", *arguments)
                 registered = re.compile("Successfully registered with master")
-                eventually(lambda w=worker, n=name, r=registered: self._find(w, n, r), _START_S)
+                eventually(lambda w=worker, n=name, r=registered: self._find(w, n, r))
         except BaseException:
             self._end()
             raise
@@ -116,7 +114,7 @@ class SparkCluster:
                 daemon.terminate()
         for daemon in reversed(self._daemons):
             try:
-                daemon.wait(_STOP_S)
+                daemon.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()

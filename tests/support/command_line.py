@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from support.waiting import PATIENCE_S
+
 from commitlogfs.mount import cli
 
 COMMAND = (str(Path(sys.executable).with_name("commitlogfs")),)
@@ -20,6 +22,18 @@ _PLAIN_OUTPUT = {"COLUMNS": "200", "NO_COLOR": "1"}
 _OUTPUTS = (1, 2)
 _NEEDS_A_PROCESS = {"mount", "restart", "top"}
 """Verbs that change the process they run in, fork it, or leave processes behind."""
+
+
+LOAD_VERB = """
+import contextlib, io
+from commitlogfs.mount import cli
+def load_verb(name):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        cli.main([name, "--help"])
+        cli.main([name, "--no-such-option"])
+"""
+"""Code of a program that becomes another user, who need not be able to read the installation: a verb loads what it
+needs when it is called, so `load_verb` calls it before."""
 
 
 @dataclass(slots=True)
@@ -41,7 +55,7 @@ def run_process(*arguments: object, env: Mapping[str, str] | None = None, user: 
         capture_output=True,
         text=True,
         env={**os.environ, **_PLAIN_OUTPUT, **(env or {})},
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
         user=user,
         group=user,

@@ -25,7 +25,6 @@ from commitlogfs.store import layout
 
 SIZE = 64 * 1024
 """Bytes of a segment."""
-READY_S = 30.0
 STEPS_PATIENCE_S = 0.5
 """How long a daemon may take to the step before which it is to die."""
 
@@ -178,7 +177,7 @@ class DiskLife:
             is_joining = any(disk["state"] == "joining" for disk in document["disks"])
             return is_newest and not is_joining and not document["members"]["lagging"]
 
-        eventually(is_settled, READY_S, self.pool.log_path.read_text)
+        eventually(is_settled, shown=self.pool.log_path.read_text)
 
     def await_disk(self, number: int) -> None:
         """Wait until a daemon serves the disk: it takes one that is back by itself."""
@@ -189,7 +188,7 @@ class DiskLife:
             except (UnreachableError, OSError):
                 return False
 
-        eventually(is_served, READY_S, self.pool.log_path.read_text)
+        eventually(is_served, shown=self.pool.log_path.read_text)
         self.await_daemon()
 
     @contextlib.contextmanager
@@ -202,7 +201,7 @@ class DiskLife:
         self._faults.die_at(before, step)
         yield
         if self._faults.disarm() >= step:
-            eventually(lambda: self.kept.newest_daemon() != before, READY_S, self.pool.log_path.read_text)
+            eventually(lambda: self.kept.newest_daemon() != before, shown=self.pool.log_path.read_text)
         self.await_daemon()
 
     def _stop_newest(self) -> int:

@@ -14,12 +14,11 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 from support.command_line import COMMAND
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.bench.rocketmq.ports import ReservedPort
 
 HOST = "127.0.0.1"
-_START_S = 30.0
 
 
 @dataclass
@@ -44,9 +43,11 @@ class RunningExporter:
 
     def request(self, path: str, method: str = "GET", **headers: str) -> Answer:
         if self.context is None:
-            connection = http.client.HTTPConnection(HOST, self.port, timeout=20)
+            connection = http.client.HTTPConnection(HOST, self.port, timeout=PATIENCE_S)
         else:
-            connection = http.client.HTTPSConnection("localhost", self.port, timeout=20, context=self.context)
+            connection = http.client.HTTPSConnection(
+                "localhost", self.port, timeout=PATIENCE_S, context=self.context
+            )
         try:
             connection.request(method, path, headers=headers)
             answer = connection.getresponse()
@@ -96,10 +97,10 @@ def running_exporter(
             return False
 
     try:
-        eventually(answers, _START_S, told.read_text)
+        eventually(answers, shown=told.read_text)
         yield running
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0, told.read_text()
+        assert process.wait(PATIENCE_S) == 0, told.read_text()
         assert told.read_text() == ""
     finally:
         process.kill()

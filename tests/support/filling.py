@@ -2,15 +2,14 @@
 
 import contextlib
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from support.pools import PoolMount
+from support.waiting import eventually
 
 FOREIGN = "foreign-data"
-WAIT_S = 10.0
 
 
 def used_percent(disk: Path) -> float:
@@ -59,13 +58,12 @@ def status(pool: PoolMount) -> Any:
 
 def await_disk(pool: PoolMount, index: int, condition: Callable[[Any], bool]) -> Any:
     """Wait until the daemon's view of one disk (an entry of `disks`) meets the condition."""
-    deadline = time.monotonic() + WAIT_S
-    while True:
+
+    def found() -> Any:
         disk = status(pool)["disks"][index]
-        if condition(disk):
-            return disk
-        assert time.monotonic() < deadline, disk
-        time.sleep(0.05)
+        return disk if condition(disk) else None
+
+    return eventually(found, shown=lambda: str(status(pool)["disks"][index]))
 
 
 def fill_and_await(pool: PoolMount, index: int, percent: float) -> None:

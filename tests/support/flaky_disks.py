@@ -10,13 +10,13 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
-from support.loop_disks import BUSY_TIMEOUT_S, LoopDisk
+from support.loop_disks import LoopDisk
+from support.waiting import eventually
 
 from commitlogfs.bench.targets_disks import drop_caches
 from commitlogfs.mount.linux import mountinfo
@@ -107,9 +107,9 @@ class FlakyDisk(LoopDisk):
             *("error-pread=EIO", "error-pread-rate=100%", f"error-pread-file={self._reads_fail}"),
             *(f"delay-read={self.read_delay_ms}ms", f"delay-write={self.write_delay_ms}ms"),
         )
-        _await(lambda: _listens(path), "nbdkit to listen")
+        eventually(lambda: _listens(path))
         self._start("nbdfuse", str(served), f"nbd+unix:///?socket={path}")
-        _await(lambda: served.is_file() and served.stat().st_size == self.size_bytes, "nbdfuse to serve the disk")
+        eventually(lambda: served.is_file() and served.stat().st_size == self.size_bytes)
 
     def _plugin(self) -> tuple[str, ...]:
         """nbdkit's plugin, and its arguments."""
@@ -121,17 +121,20 @@ class FlakyDisk(LoopDisk):
             self._servers.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
 
     def _stop_serving(self) -> None:
-        deadline = time.monotonic() + BUSY_TIMEOUT_S
-        while mountinfo.find_mount(self._serving) is not None:
-            done = subprocess.run(["umount", str(self._serving)], capture_output=True, text=True, check=False)
-            if done.returncode != 0 and time.monotonic() > deadline:
-                raise RuntimeError(done.stderr.strip())
-            if done.returncode != 0:
-                time.sleep(0.05)
+        eventually(self._is_released)
         for server in reversed(self._servers):
             server.send_signal(signal.SIGTERM)
             server.wait()
         self._servers.clear()
+
+    def _is_released(self) -> bool:
+        """Whether nobody serves the disk to the kernel any more, after an attempt to end that."""
+        if mountinfo.find_mount(self._serving) is None:
+            return True
+        done = subprocess.run(["umount", str(self._serving)], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr.strip())
+        return False
 
 
 class SlowDisk(FlakyDisk):
@@ -262,11 +265,3 @@ def _listens(path: Path) -> bool:
         except OSError:
             return False
     return True
-
-
-def _await(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"not within 10 s: {what}")
-        time.sleep(0.02)

@@ -30,7 +30,7 @@ def fuse_backup(mountpoint: Path, directory: Path, close_s: float = 0.0) -> Iter
         subprocess.run(["umount", "-i", "-f", "-l", str(mountpoint)], check=False, capture_output=True)
         with contextlib.suppress(ProcessLookupError):
             server.send_signal(signal.SIGKILL)
-        server.wait(10)
+        server.wait()
 
 
 def main(mountpoint: str, directory: str, close_s: str) -> None:

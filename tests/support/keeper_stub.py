@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.bench import sweep
 from commitlogfs.mount.keeper.options import Options
@@ -101,7 +101,7 @@ class KeptStub:
         eventually(lambda: len(self.events("daemon_ready")) >= count)
         return self.runs()[-1]
 
-    def wait(self, timeout_s: float = 10.0) -> int:
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
         assert self.keeper is not None
         try:
             return self.keeper.wait(timeout_s)

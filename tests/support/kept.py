@@ -7,7 +7,6 @@ daemon that may be dead.
 
 import os
 import signal
-import time
 from dataclasses import dataclass
 
 from support.pools import PoolMount
@@ -15,8 +14,6 @@ from support.processes import has_ended
 from support.waiting import eventually
 
 from commitlogfs.console.errors import UnreachableError
-
-_READY_TIMEOUT_S = 30.0
 
 
 @dataclass
@@ -38,20 +35,18 @@ class KeptMount:
         os.kill(self.daemon, number)
         eventually(lambda: has_ended(self.daemon))
 
-    def go_on(self) -> float:
-        """Let the keeper start the next daemon; the seconds until that is ready."""
+    def go_on(self) -> None:
+        """Let the keeper start the next daemon; returns when that is ready."""
         assert self.pool.daemon is not None
         seen = self._ready_count()
-        started = time.monotonic()
         os.kill(self.pool.daemon.pid, signal.SIGCONT)
-        eventually(lambda: self._ready_count() > seen, _READY_TIMEOUT_S, self.pool.log_path.read_text)
+        eventually(lambda: self._ready_count() > seen, shown=self.pool.log_path.read_text)
         self.daemon = self._daemon_pid()
-        return time.monotonic() - started
 
-    def replace(self) -> float:
-        """Kill the daemon; the seconds until the next one is ready."""
+    def replace(self) -> None:
+        """Kill the daemon; returns when the next one is ready."""
         self.kill()
-        return self.go_on()
+        self.go_on()
 
     def change(self, how: str) -> None:
         """Another daemon serves afterwards: by "kill", or by "restart"."""
@@ -70,12 +65,12 @@ class KeptMount:
 
     def await_handover(self) -> int:
         """Process id of the daemon that serves, once no former one does."""
-        eventually(lambda: self.newest_daemon() == self._answering(), _READY_TIMEOUT_S)
+        eventually(lambda: self.newest_daemon() == self._answering())
         return self.daemon
 
     def await_successor(self) -> None:
         """Wait until another daemon than the one last asked for is ready; the keeper is running."""
-        eventually(lambda: self._daemon_pid() != self.daemon, _READY_TIMEOUT_S)
+        eventually(lambda: self._daemon_pid() != self.daemon)
 
     def _answering(self) -> int:
         try:

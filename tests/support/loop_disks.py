@@ -9,11 +9,12 @@ import fcntl
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
+
+from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.mount.linux import holders, mountinfo
 
@@ -25,8 +26,6 @@ SHUTDOWN_IOCTL = 0x8004587D
 """EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN: one number, made for tests of crashes."""
 WITHOUT_LOG_FLUSH = 2
 
-BUSY_TIMEOUT_S = 5.0
-REPAIR_TIMEOUT_S = 30.0
 
 _MKFS = {
     # No reserved blocks, inode tables and journal written lazily: an image stays small and is ready at once.
@@ -111,32 +110,36 @@ class LoopDisk:
             _run("mount", "-t", self.fstype, "-o", chosen, str(self.image), str(self.path))
 
     def unmount(self) -> None:
-        """Unmount it; its contents stay. Raises RuntimeError, naming the holders, if it stays busy."""
-        deadline = time.monotonic() + BUSY_TIMEOUT_S
-        while self.is_mounted:
+        """Unmount it; its contents stay. Raises AssertionError, naming the holders, if it stays busy."""
+        eventually(self._is_unmounted, PATIENCE_S, self._describe_holders)
+
+    def _describe_holders(self) -> str:
+        return holders.describe_holders(holders.find_holders(self.path))
+
+    def _is_unmounted(self) -> bool:
+        """Try to unmount it; whether it is unmounted."""
+        if self.is_mounted:
             done = subprocess.run(["umount", str(self.path)], capture_output=True, text=True, check=False)
-            if done.returncode != 0 and time.monotonic() > deadline:
-                who = holders.describe_holders(holders.find_holders(self.path))
-                raise RuntimeError(f"{done.stderr.strip()}; held by {who}")
             if done.returncode != 0:
-                time.sleep(0.05)
+                raise RuntimeError(done.stderr.strip())
+        return not self.is_mounted
 
     def repair(self) -> None:
         """Unmount it and mount it again, after which a failed one is writable: once nobody has it mounted, which
         another mount namespace (a container that starts) may for a while."""
-        deadline = time.monotonic() + REPAIR_TIMEOUT_S
-        while True:
-            self.unmount()
-            self.mount()
-            try:
-                (self.path / ".probe").touch()
-                (self.path / ".probe").unlink()
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.1)
-            else:
-                return
+        eventually(self._is_repaired)
+
+    def _is_repaired(self) -> bool:
+        """Try to mount it anew; whether it is writable."""
+        if not self._is_unmounted():
+            return False
+        self.mount()
+        try:
+            (self.path / ".probe").touch()
+            (self.path / ".probe").unlink()
+        except OSError as error:
+            raise RuntimeError(f"{self.path}: not writable: {error}") from error
+        return True
 
     def remount_ro(self) -> None:
         """Make its filesystem read-only under the feet of its users (fails while files are open to write)."""

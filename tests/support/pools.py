@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +12,11 @@ from typing import Any
 
 import psutil
 from support.command_line import COMMAND, Ran, run_cli
+from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.mount.location import control_socket
 
 MIB = 1 << 20
-START_TIMEOUT_S = 20.0
 WITHOUT_CHECKS = {"PYTHONPATH": str(Path(__file__).with_name("without_checks"))}
 """Variables of daemons that do not check their disks: a request meets a fault first, however slow the machine."""
 SOON_PROBED = {"PYTHONPATH": str(Path(__file__).with_name("soon_probed"))}
@@ -122,11 +121,12 @@ class PoolMount:
                 stderr=log,
                 env={**os.environ, **self.env, **self.variables},
             )
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while "event=ready" not in self.log_since_start():
-            assert self.daemon.poll() is None, self.log_path.read_text()
-            assert time.monotonic() < deadline, self.log_path.read_text()
-            time.sleep(0.02)
+        daemon = self.daemon
+        eventually(
+            lambda: "event=ready" in self.log_since_start() or daemon.poll() is not None,
+            shown=self.log_path.read_text,
+        )
+        assert daemon.poll() is None, self.log_path.read_text()
 
     def has_open(self, backing: Path) -> bool:
         """Whether the daemon has a file of a disk open: a close(2) is through before the daemon has heard of it.
@@ -146,7 +146,7 @@ class PoolMount:
             return
         ran = self.cli("umount", self.mountpoint)
         assert ran.status == 0, ran.err
-        assert self.daemon.wait(timeout=START_TIMEOUT_S) == 0, self.log_path.read_text()
+        assert self.daemon.wait(timeout=PATIENCE_S) == 0, self.log_path.read_text()
         self.daemon = None
 
     def kill(self) -> None:
@@ -161,7 +161,7 @@ class PoolMount:
         subprocess.run(["umount", "-l", str(self.mountpoint)], capture_output=True, check=False)
         if self.daemon is not None:
             try:
-                self.daemon.wait(timeout=START_TIMEOUT_S)
+                self.daemon.wait(timeout=PATIENCE_S)
             except subprocess.TimeoutExpired:
                 self._kill_all()
             self.daemon = None
@@ -203,7 +203,7 @@ class PoolMount:
 
     def ask(self, verb: str, **arguments: object) -> Any:
         """The daemon's answer, without a process for the command line."""
-        return control_socket.ask(self.socket, verb, control_socket.PEER_TIMEOUT_S, **arguments)
+        return control_socket.ask(self.socket, verb, PATIENCE_S, **arguments)
 
     # --- content -------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """State of a process according to the kernel."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -15,3 +16,13 @@ def has_ended(pid: int) -> bool:
         return state == "Z" and len(os.listdir(f"/proc/{pid}/task")) == 1
     except (FileNotFoundError, ProcessLookupError):
         return True
+
+
+def waits_for_fuse(pid: int) -> bool:
+    """Whether a thread of the process waits for the answer of a FUSE daemon; False if the process has ended."""
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):  # this thread has ended
+                if (task / "wchan").read_text() == "request_wait_answer":
+                    return True
+    return False

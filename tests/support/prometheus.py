@@ -22,7 +22,7 @@ from typing import Any
 from support.command_line import COMMAND
 from support.monitoring import MONITORING, RULES
 from support.pools import PoolMount
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.bench.rocketmq.ports import ReservedPort
 
@@ -160,23 +160,23 @@ def _program(
         yield
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE_S)
 
 
 def _await(url: str, log: Path) -> None:
     def answers() -> bool:
         try:
-            with urllib.request.urlopen(url, timeout=2) as answer:  # noqa: S310 - an address of ours
+            with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:  # noqa: S310 - an address of ours
                 return bool(answer.status == 200)
         except (OSError, urllib.error.URLError):
             return False
 
-    eventually(answers, 20, log.read_text)
+    eventually(answers, shown=log.read_text)
 
 
 def _fetch(url: str) -> Any:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - an address of ours
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:  # noqa: S310 - an address of ours
             return json.load(answer)
     except urllib.error.HTTPError as error:
         raise AssertionError(f"{url}: {error.read().decode()}") from error

@@ -60,6 +60,6 @@ def a_reader(*, keeps_descriptors: bool = False) -> Iterator[Reader]:
             yield Reader(process)
             assert process.stdin is not None
             process.stdin.close()
-            assert process.wait(10) == 0
+            assert process.wait() == 0
         finally:
             process.kill()

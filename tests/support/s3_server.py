@@ -15,7 +15,6 @@ from support.waiting import eventually
 from commitlogfs.bench.rocketmq.ports import ReservedPort
 
 HOST = "127.0.0.1"
-_START_S = 90.0
 
 
 def lack() -> str:
@@ -43,7 +42,7 @@ def s3_server(directory: Path) -> Iterator[str]:
             with socket.socket() as probe:
                 return probe.connect_ex((HOST, port)) == 0
 
-        eventually(answers, _START_S)
+        eventually(answers)
         yield f"{HOST}:{port}"
     finally:
         server.terminate()

@@ -15,7 +15,6 @@ from support.waiting import eventually
 from commitlogfs.store.layout import XATTR_SCRUB
 from commitlogfs.store.record import BlankRecordError, Record, decode
 
-PATIENCE_S = 60.0
 FAST = "100GiB"
 """A rate that does not limit anything."""
 
@@ -94,7 +93,7 @@ def await_recorded(pool: PoolMount) -> None:
 
 
 def await_state(pool: PoolMount, state: str) -> None:
-    eventually(lambda: report(pool)["state"] == state, PATIENCE_S, lambda: str(report(pool)))
+    eventually(lambda: report(pool)["state"] == state, shown=lambda: str(report(pool)))
 
 
 def has_verdict(pool: PoolMount, index: int) -> bool:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from support.waiting import PATIENCE_S
 
 from commitlogfs.pipeline.source.session import session
 
 MASTER = "local[2]"
-_END_S = 30.0
 
 
 @contextmanager
@@ -41,6 +41,6 @@ def _end_jvm() -> None:
     gateway.shutdown()
     jvm = gateway.proc
     jvm.stdin.close()
-    jvm.wait(_END_S)
+    jvm.wait(PATIENCE_S)
     SparkContext._gateway = None
     SparkContext._jvm = None

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 from support.command_line import COMMAND
 from support.pools import PoolMount
+from support.waiting import PATIENCE_S
 
 _STYLES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 FIGURES = re.compile(
@@ -65,10 +66,10 @@ class Terminal:
 
     def interrupt(self) -> int:
         self._process.send_signal(signal.SIGINT)
-        return self._process.wait(20)
+        return self._process.wait(PATIENCE_S)
 
     def wait(self) -> int:
-        return self._process.wait(60)
+        return self._process.wait(PATIENCE_S)
 
     def close(self) -> None:
         self._process.kill()

@@ -41,7 +41,7 @@ def tiny_fuse(
         subprocess.run(["umount", "-i", "-f", "-l", str(mountpoint)], check=False, capture_output=True)
         with contextlib.suppress(ProcessLookupError):
             daemon.send_signal(signal.SIGKILL)
-        daemon.wait(10)
+        daemon.wait()
 
 
 def main(mountpoint: str, subtype: str, hidden: str, hang: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 PROMPT = "prompt>"
 _SHELL = ("bash", "--norc", "--noprofile")
@@ -70,7 +70,7 @@ class Tmux:
     def shell_pid(self) -> int:
         return int(self._run("display", "-p", "#{pane_pid}"))
 
-    def eventually_shows(self, text: str, timeout_s: float = 10.0) -> str:
+    def eventually_shows(self, text: str, timeout_s: float = PATIENCE_S) -> str:
         """The screen that has this text."""
         return eventually(lambda: self._with(text), timeout_s, self.text)
 

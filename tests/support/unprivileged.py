@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 UID = 65534
 
@@ -47,7 +47,7 @@ class Desktop:
             text=True,
             check=False,
             env=self._environment(),
-            timeout=60,
+            timeout=PATIENCE_S,
         )
 
     def start(self, *command: object, log: Path) -> subprocess.Popen[bytes]:

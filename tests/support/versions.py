@@ -109,7 +109,7 @@ class VersionedMount(KeptMount):
     def wait_ready(self, count: int) -> None:
         """Until the keeper has seen `count` daemons get ready. Keeper and daemon write to one log: the line of a
         daemon may appear after that of the keeper about it."""
-        eventually(lambda: len(self.events("daemon_ready")) >= count, 40)
+        eventually(lambda: len(self.events("daemon_ready")) >= count)
         eventually(lambda: len(self.events("ready")) >= count)
         self.daemon = self._daemon_pid()
 
@@ -118,7 +118,7 @@ class VersionedMount(KeptMount):
         assert self.pool.daemon is not None
         before = len(self.events(event))
         os.kill(self.pool.daemon.pid, signal.SIGCONT)
-        return eventually(lambda: self.events(event)[before:], 40)[0]
+        return eventually(lambda: self.events(event)[before:])[0]
 
 
 def events(pool: PoolMount, name: str, **fields: object) -> list[str]:

@@ -1,4 +1,4 @@
-"""Waiting for a condition instead of for a time."""
+"""Waiting for a condition instead of for a time. Nothing else in the gate waits (tests/test_architecture.py)."""
 
 import time
 from collections.abc import Callable
@@ -8,10 +8,12 @@ import trio
 
 T = TypeVar("T")
 
-WAIT_S = 10.0
+PATIENCE_S = 120.0
+"""How long anything is waited for: far longer than a busy machine needs, and shorter than pytest's limit for a
+test, so that a failure shows what was missing. A test that passes does not take longer for it."""
 
 
-def eventually(condition: Callable[[], T], timeout_s: float = WAIT_S, shown: Callable[[], str] = str) -> T:
+def eventually(condition: Callable[[], T], timeout_s: float = PATIENCE_S, shown: Callable[[], str] = str) -> T:
     """The first true value of `condition`; an AssertionError or RuntimeError in it counts as not yet. What `shown`
     returns is part of the failure: a log, for instance."""
     deadline = time.monotonic() + timeout_s
@@ -28,7 +30,7 @@ def eventually(condition: Callable[[], T], timeout_s: float = WAIT_S, shown: Cal
         time.sleep(0.02)
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     """As `eventually`, for the tasks of an event loop."""
     with trio.fail_after(timeout_s):
         while not condition():  # noqa: ASYNC110 - what is waited for happens in several tasks and threads

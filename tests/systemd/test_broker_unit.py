@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.mounted,
     pytest.mark.root,
     pytest.mark.broker,
-    pytest.mark.slow,
+    pytest.mark.timing,
     pytest.mark.skipif(
         bool(why_not() or loop_available()), reason=why_not() or loop_available() or "can be booted"
     ),

@@ -13,7 +13,7 @@ from commitlogfs.bench.rocketmq.ports import ReservedPort
 pytestmark = [
     pytest.mark.mounted,
     pytest.mark.root,
-    pytest.mark.slow,
+    pytest.mark.timing,
     pytest.mark.skipif(bool(why_not()), reason=why_not() or "can be booted"),
 ]
 

@@ -18,7 +18,7 @@ from commitlogfs.bench import sweep
 pytestmark = [
     pytest.mark.mounted,
     pytest.mark.root,
-    pytest.mark.slow,
+    pytest.mark.timing,
     pytest.mark.skipif(
         bool(why_not() or loop_available()), reason=why_not() or loop_available() or "can be booted"
     ),

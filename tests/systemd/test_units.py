@@ -16,7 +16,7 @@ from commitlogfs.mount.linux.priority import NICE
 pytestmark = [
     pytest.mark.mounted,
     pytest.mark.root,
-    pytest.mark.slow,
+    pytest.mark.timing,
     pytest.mark.skipif(bool(why_not()), reason=why_not() or "can be booted"),
 ]
 

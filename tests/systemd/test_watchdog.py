@@ -9,7 +9,7 @@ from support.waiting import eventually
 
 pytestmark = [
     pytest.mark.root,
-    pytest.mark.slow,
+    pytest.mark.timing,
     pytest.mark.skipif(bool(why_not()), reason=why_not() or "can be booted"),
 ]
 

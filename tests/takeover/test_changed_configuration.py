@@ -62,7 +62,7 @@ def test_forced_it_hands_over_all_the_same(keep: Callable[..., KeptMount], by: s
     ran = pool.cli("restart", pool.name if by == "name" else pool.config, "--timeout", "1", "--force")
     pool.config.write_text(usable)
     assert ran.status == 1, ran.err
-    eventually(lambda: pool.cli("status", pool.name).status == 0, 30)
+    eventually(lambda: pool.cli("status", pool.name).status == 0)
     assert pool.status()["daemon"]["pid"] != former
 
 

@@ -10,7 +10,7 @@ from support.kept import KeptMount
 from support.loop_disks import DiskFarm
 from support.pools import MIB, PoolMount, segment_bytes
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 
 def test_written_before_the_death_and_closed_after_it(

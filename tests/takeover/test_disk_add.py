@@ -14,7 +14,7 @@ from support.command_line import COMMAND, Ran
 from support.faults import FaultPlan
 from support.kept import KeptMount
 from support.pools import PoolMount, segment_bytes
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.mount.location import control_socket
 from commitlogfs.store import layout
@@ -185,12 +185,12 @@ def run_dying(pool: PoolMount, plan: FaultPlan, step: int, *arguments: object) -
         env={**os.environ, **pool.env, **plan.variables},
     ) as command:
         plan.die_at(command.pid, step)
-        out, _ = command.communicate("go\n", timeout=60)
+        out, _ = command.communicate("go\n", timeout=PATIENCE_S)
     return command.returncode, out
 
 
 @with_faults
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_command_dies_at_each_step(keep: Callable[..., KeptMount], plan: FaultPlan) -> None:
     """Either nothing is left, or the next daemon completes it; repeated, the command completes in any case."""
     kept = keep(3)
@@ -218,7 +218,7 @@ def test_the_command_dies_at_each_step(keep: Callable[..., KeptMount], plan: Fau
 
 
 @with_faults
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_daemon_dies_at_each_step(keep: Callable[..., KeptMount], plan: FaultPlan) -> None:
     """While it prepares the directory, and while it hands over."""
     kept = keep(3, variables=plan.variables)

@@ -19,9 +19,12 @@ from support.freezing import frozen
 from support.kept import KeptMount
 from support.loop_disks import DiskFarm
 from support.pools import MIB, PoolMount, segment_bytes
-from support.waiting import eventually
+from support.processes import waits_for_fuse
+from support.scrubs import FAST
+from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.console.errors import UnreachableError
+from commitlogfs.console.units import parse_size
 from commitlogfs.fusefs.moves.sources import CHECK_INTERVAL_S
 from commitlogfs.store import layout
 
@@ -50,7 +53,9 @@ def filled(kept: KeptMount) -> KeptMount:
 
 
 def drain(pool: PoolMount, disk: object, *options: str) -> Ran:
-    return pool.cli("disk", "drain", disk, pool.name, *options)
+    """Use a rate: without one, a move slows down on a busy machine."""
+    rate = () if {"--rate", "--by-expiry"} & {*options} else ("--rate", FAST)
+    return pool.cli("disk", "drain", disk, pool.name, *rate, *options)
 
 
 def on_disk(disk: Path) -> set[int]:
@@ -120,6 +125,17 @@ def test_segments_go_to_the_other_disks_and_keep_their_attributes(filled: KeptMo
     eventually(lambda: set_aside(pool.disks[1]) == [])
     moves = pool.ask("status")["moves"]
     assert (moves["segments"], moves["bytes"], moves["failed"]) == (len(moved), len(moved) * MIB, 0)
+
+
+@pytest.mark.full
+def test_without_a_rate_a_drain_ends_too(filled: KeptMount) -> None:
+    """It gives way to other users of the disks."""
+    pool = filled.pool
+    ran = pool.cli("disk", "drain", 2, pool.name)
+    assert ran.status == 0, ran.err
+    eventually(lambda: is_drained(pool, 2))
+    require_whole(pool)
+    require_on_one_disk(pool)
 
 
 def test_the_newest_follow_when_newer_ones_are_made_and_the_disk_leaves(filled: KeptMount) -> None:
@@ -209,7 +225,7 @@ def test_readers_notice_nothing(filled: KeptMount) -> None:
         try:
             for number in (1, 2, 3, 1):
                 assert drain(pool, number).status == 0
-                eventually(lambda number=number: is_drained(pool, number), 30.0)
+                eventually(lambda number=number: is_drained(pool, number))
                 assert pool.cli("disk", "cancel", number, pool.name).status == 0
         finally:
             has_ended.set()
@@ -222,7 +238,7 @@ def test_readers_notice_nothing(filled: KeptMount) -> None:
 def test_a_segment_that_changes_while_it_is_copied_is_copied_again(filled: KeptMount) -> None:
     pool = filled.pool
     index = max(on_disk(pool.disks[1]) - set(range(COUNT - NEWEST, COUNT)))
-    assert drain(pool, 2, "--rate", "1MiB").status == 0
+    assert drain(pool, 2, "--rate", "32KiB").status == 0
     eventually(lambda: (pool.ask("status")["moves"]["current"] or {}).get("done_bytes", 0) > 0)
     with pool.path(index).open("r+b") as file:
         file.write(b"changed")
@@ -279,7 +295,7 @@ def test_a_segment_is_put_back_if_its_old_file_changes(filled: KeptMount) -> Non
         drain_beside_user(pool, number)
         mapping[2000:2005] = b"late!"
         mapping.flush()
-        eventually(lambda: "event=put_back" in pool.log_path.read_text(), 20.0)
+        eventually(lambda: "event=put_back" in pool.log_path.read_text())
         eventually(lambda: pool.disk_of(index) == number)
         assert pool.path(index).read_bytes()[2000:2005] == b"late!"
     finally:
@@ -325,7 +341,7 @@ def test_a_store_during_the_verification_is_not_lost(filled: KeptMount, cut: boo
     number = 1
     index = max(on_disk(pool.disks[number]) - set(range(COUNT - NEWEST, COUNT)))
     with opened(pool, index) as mapping:
-        assert drain(pool, number + 1, "--rate", "1MiB").status == 0
+        assert drain(pool, number + 1, "--rate", "128KiB").status == 0
         eventually(lambda: is_verifying(pool))
         for later in range(index + 1, COUNT if cut else index + 1):
             pool.path(later).unlink()
@@ -377,11 +393,11 @@ def test_a_reader_of_an_older_copy_brings_it_not_back(filled: KeptMount, taken_o
     number = pool.disk_of(index)
     with opened(pool, index) as mapping:
         assert drain(pool, number + 1).status == 0
-        eventually(lambda: is_drained(pool, number + 1), 60)
+        eventually(lambda: is_drained(pool, number + 1))
         fd = os.open(pool.path(index), os.O_RDONLY)
         try:
             store(mapping)
-            eventually(lambda: pool.disk_of(index) == number, 20.0)
+            eventually(lambda: pool.disk_of(index) == number)
             if taken_over:
                 filled.replace()
             time.sleep(CHECK_INTERVAL_S + 1)
@@ -395,7 +411,11 @@ def test_a_reader_of_an_older_copy_brings_it_not_back(filled: KeptMount, taken_o
     assert "both_changed" not in pool.log_path.read_text()
 
 
-def test_a_hung_old_disk_delays_no_other_change(disk_farm: DiskFarm, keep: Callable[..., KeptMount]) -> None:
+@pytest.mark.alone
+def change_beside_a_hung_disk(
+    disk_farm: DiskFarm, keep: Callable[..., KeptMount], run: Callable[[Callable[[], None]], None]
+) -> None:
+    """Make a segment while a removal waits for the disk; `run` calls the function that does it."""
     disks = [disk_farm.add("ext4") for _ in range(3)]
     directories = [disk.path / "commitlog" for disk in disks]
     for directory in directories:
@@ -406,23 +426,38 @@ def test_a_hung_old_disk_delays_no_other_change(disk_farm: DiskFarm, keep: Calla
     number = pool.disk_of(index)
     with opened(pool, index):
         drain_beside_user(pool, number)
-        with frozen(disks[number]), ThreadPoolExecutor() as threads:
-            began = time.monotonic()
+        with frozen(disks[number], 2 * PATIENCE_S), ThreadPoolExecutor() as threads:
             unlinking = threads.submit(pool.path(index + 1).unlink)
-            time.sleep(0.3)
-            threads.submit(pool.make_segments, [COUNT], fill=False).result()
-            assert time.monotonic() - began < 8
+            eventually(lambda: waits_for_fuse(os.getpid()) or unlinking.done())
+            run(lambda: threads.submit(pool.make_segments, [COUNT], fill=False).result())
             with pytest.raises(OSError, match="rror"):
                 unlinking.result()
         eventually(lambda: "event=put_back" in pool.log_path.read_text(), shown=pool.log_path.read_text)
     require_whole(pool, COUNT + 1, but=(COUNT,))
 
 
+@pytest.mark.alone
+def test_a_hung_old_disk_keeps_no_other_change_from_its_end(
+    disk_farm: DiskFarm, keep: Callable[..., KeptMount]
+) -> None:
+    change_beside_a_hung_disk(disk_farm, keep, lambda make: make())
+
+
+@pytest.mark.timing
+def test_a_hung_old_disk_delays_no_other_change(disk_farm: DiskFarm, keep: Callable[..., KeptMount]) -> None:
+    def measure(make: Callable[[], None]) -> None:
+        began = time.monotonic()
+        make()
+        assert time.monotonic() - began < 8
+
+    change_beside_a_hung_disk(disk_farm, keep, measure)
+
+
 # --- deaths ----------------------------------------------------------------------------------------------
 
 
 @with_faults
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("mode", "held", "every"),
     [
@@ -451,7 +486,7 @@ def test_the_daemon_dies_at_each_step(
             deaths += 1
             source = step % 3
             drain_again(pool, source + 1)
-            eventually(lambda number=source: is_drained(pool, number + 1), 30.0, pool.log_path.read_text)
+            eventually(lambda number=source: is_drained(pool, number + 1), shown=pool.log_path.read_text)
             require_whole(pool)
             require_on_one_disk(pool)
             if held:
@@ -474,11 +509,11 @@ def drain_again(pool: PoolMount, number: int) -> None:
 
     def asked() -> bool:
         try:
-            return "refused" not in pool.ask("disk-drain", disk=str(number))
+            return "refused" not in pool.ask("disk-drain", disk=str(number), rate=parse_size(FAST))
         except UnreachableError:
             return False
 
-    eventually(asked, 30.0)
+    eventually(asked)
 
 
 def deaths_of(kept: KeptMount, plan: FaultPlan, every: int) -> Iterator[int]:
@@ -491,25 +526,37 @@ def deaths_of(kept: KeptMount, plan: FaultPlan, every: int) -> Iterator[int]:
 # --- pace, cancelling, refusals --------------------------------------------------------------------------
 
 
-def test_a_rate_is_kept_can_be_changed_and_the_drain_cancelled(filled: KeptMount) -> None:
+@pytest.mark.timing
+def test_a_rate_is_kept_and_a_cancelled_drain_ends_soon(filled: KeptMount) -> None:
     pool = filled.pool
-    before = on_disk(pool.disks[1])
-    ran = drain(pool, 2, "--rate", "256KiB", "--json")
-    assert ran.status == 0, ran.err
-    assert ran.json()["changed"]
+    assert drain(pool, 2, "--rate", "256KiB").status == 0
     eventually(lambda: (pool.ask("status")["moves"]["current"] or {}).get("done_bytes", 0) > 0)
-    assert pool.ask("status")["moves"]["current"]["from"] == str(pool.disks[1])
     began = time.monotonic()
     time.sleep(1.0)
     seen = pool.ask("status")["moves"]
     elapsed = time.monotonic() - began
     assert (seen["segments"], seen["current"]["phase"]) == (0, "copying")
     assert seen["current"]["done_bytes"] < (elapsed + 2) * 256 * 1024
-    ran = pool.cli("disk", "cancel", 2, pool.name)
-    assert ran.status == 0, ran.err
+    assert pool.cli("disk", "cancel", 2, pool.name).status == 0
     cancelled = time.monotonic()
     eventually(lambda: pool.ask("status")["moves"]["current"] is None)
     assert time.monotonic() - cancelled < 5
+
+
+def test_a_rate_can_be_changed_and_the_drain_cancelled(filled: KeptMount) -> None:
+    """At the first rate, a segment takes minutes."""
+    pool = filled.pool
+    before = on_disk(pool.disks[1])
+    ran = drain(pool, 2, "--rate", "4KiB", "--json")
+    assert ran.status == 0, ran.err
+    assert ran.json()["changed"]
+    eventually(lambda: (pool.ask("status")["moves"]["current"] or {}).get("done_bytes", 0) > 0)
+    seen = pool.ask("status")["moves"]
+    assert seen["current"]["from"] == str(pool.disks[1])
+    assert (seen["segments"], seen["current"]["phase"]) == (0, "copying")
+    ran = pool.cli("disk", "cancel", 2, pool.name)
+    assert ran.status == 0, ran.err
+    eventually(lambda: pool.ask("status")["moves"]["current"] is None)
     assert on_disk(pool.disks[1]) == before
     assert pool.ask("status")["disks"][1]["state"] == "rw"
     assert "does not drain" in pool.cli("disk", "cancel", 2, pool.name).out
@@ -542,8 +589,8 @@ def test_a_target_that_takes_no_more_segments_gets_none(keep: Callable[..., Kept
     assert pool.cli("disk", "cordon", 3, pool.name).status == 0
     fill(pool, range(COUNT))
     assert pool.cli("disk", "uncordon", 3, pool.name).status == 0
-    assert drain(pool, 1, "--rate", "64KiB").status == 0
-    eventually(lambda: (pool.ask("status")["moves"]["current"] or {}).get("to") == str(target), 30)
+    assert drain(pool, 1, "--rate", "16KiB").status == 0
+    eventually(lambda: (pool.ask("status")["moves"]["current"] or {}).get("to") == str(target))
     if verb == "remove":
         ran = pool.cli("disk", "remove", 3, pool.name)
         assert (ran.status, "is being copied to it" in ran.err) == (4, True), ran.err
@@ -552,7 +599,7 @@ def test_a_target_that_takes_no_more_segments_gets_none(keep: Callable[..., Kept
     if verb == "remove":
         eventually(lambda: pool.cli("disk", "remove", 3, pool.name).status == 0)
     assert drain(pool, 1, "--rate", "1GiB").status == 0
-    eventually(lambda: is_drained(pool, 1), 30)
+    eventually(lambda: is_drained(pool, 1))
     assert on_disk(target) == set()
     require_whole(pool)
 
@@ -568,7 +615,7 @@ def test_a_salvaged_segment_can_be_moved_once_more(filled: KeptMount) -> None:
     file = pool.disks[1] / pool.path(index).name
     os.setxattr(file, layout.XATTR_UNREADABLE, b"[[0,4096]]")
     assert drain(pool, 2, "--rate", "1GiB").status == 0
-    eventually(lambda: index not in on_disk(pool.disks[1]), 20)
+    eventually(lambda: index not in on_disk(pool.disks[1]))
     (copy,) = [disk / file.name for disk in pool.disks if (disk / file.name).exists()]
     assert os.getxattr(copy, layout.XATTR_UNREADABLE) == b"[[0,4096]]"
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.kept import KeptMount
 from support.pools import MIB, PoolMount
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.console.errors import UnreachableError
 from commitlogfs.mount.location import control_socket
@@ -31,7 +31,7 @@ def end(kept: KeptMount) -> None:
     pool = kept.pool
     assert pool.cli("umount", pool.mountpoint).status == 0
     assert pool.daemon is not None
-    pool.daemon.wait(30)
+    pool.daemon.wait(PATIENCE_S)
     pool.daemon = None
 
 
@@ -137,7 +137,7 @@ def test_a_missing_disk_of_a_degraded_mount(kept: KeptMount) -> None:
     del pool.settings["on_missing"]
     pool.cli("umount", pool.mountpoint)
     assert pool.daemon is not None
-    pool.daemon.wait(30)
+    pool.daemon.wait(PATIENCE_S)
     pool.start("--watchdog", "0")
     assert indexes(pool) == [0, 1, 3, 4, 6, 7, 9, 10, 11, 12]
 
@@ -194,10 +194,10 @@ def test_the_source_of_a_lost_copy_is_the_segment_again(kept: KeptMount, is_moun
         file.write(b"a message")
     held = os.open(pool.path(index), os.O_RDWR)
     assert pool.cli("disk", "drain", "--rate", "1GiB", source, pool.name).status == 0
-    eventually(lambda: pool.disks[pool.disk_of(index)] != source, 20)
+    eventually(lambda: pool.disks[pool.disk_of(index)] != source)
     number = pool.disk_of(index)
     pool.make_segments(range(12, 15))
-    eventually(lambda: pool.ask("status")["moves"]["current"] is None, 20)
+    eventually(lambda: pool.ask("status")["moves"]["current"] is None)
     assert pool.cli("disk", "cancel", source, pool.name).status == 0
     # The newest segments stay, so that a mount without that disk is possible.
     assert pool.cli("disk", "cordon", number + 1, pool.name).status == 0
@@ -219,7 +219,7 @@ def test_the_source_of_a_lost_copy_is_the_segment_again(kept: KeptMount, is_moun
     without(pool, number)
     if not is_mounted:
         pool.start("--watchdog", "0")
-    eventually(lambda: index in indexes(pool), 30)
+    eventually(lambda: index in indexes(pool))
     assert pool.path(index).read_bytes().startswith(b"a message")
     assert (source / pool.path(index).name).exists()
     eventually(lambda: not [gap for gap in pool.status()["segments"]["gaps"] if gap[0] == index * MIB])

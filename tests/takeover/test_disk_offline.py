@@ -16,8 +16,9 @@ from support.freezing import frozen
 from support.kept import KeptMount
 from support.loop_disks import DiskFarm, LoopDisk
 from support.pools import PoolMount
+from support.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full, pytest.mark.alone]
 
 COUNT = 6
 NEWER = range(COUNT, COUNT + 3)
@@ -249,7 +250,7 @@ def test_a_disk_that_drains(pool: Pool) -> None:
 
 def test_a_disk_that_hangs(pool: Pool) -> None:
     """It holds a thread of the daemon, which could not end before the disk answers."""
-    with frozen(pool.disk, 60):
+    with frozen(pool.disk, 2 * PATIENCE_S):
         with pytest.raises(OSError, match="rror"):
             pool.mount.path(0).unlink()
         require_refused(pool.mount, pool.cli("offline"), "does not answer this daemon")

@@ -12,7 +12,7 @@ from support.loop_disks import DiskFarm, LoopDisk
 from support.pools import MIB, segment_bytes
 from support.waiting import eventually
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 HEAD = 4096
 

@@ -14,11 +14,10 @@ from support.kept import KeptMount
 from support.pools import PoolMount, segment_bytes
 from support.waiting import eventually
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 SIZE = 256 * 1024
 KEPT = 30
-PATIENCE_S = 60.0
 _BROKER = """
 import mmap, os, sys, time
 directory, size, kept = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -61,7 +60,7 @@ class Load:
 
     def await_more(self, count: int) -> None:
         before = self.made()
-        eventually(lambda: self.made() >= before + count, PATIENCE_S)
+        eventually(lambda: self.made() >= before + count)
 
     def stop(self) -> None:
         self._process.kill()
@@ -87,10 +86,10 @@ def test_no_error_and_nothing_lost(keep: Callable[..., KeptMount], mode: str, ro
         load.await_more(KEPT)
         for number in range(4, 4 + rounds):
             require_done(pool.cli("disk", "add", new, pool.name))
-            eventually(lambda: segments_on(new) > 2, PATIENCE_S, load.require_running)
+            eventually(lambda: segments_on(new) > 2, shown=load.require_running)
             require_done(pool.cli("disk", "drain", number, pool.name, "--rate", "1GiB"))
-            eventually(lambda: segments_on(new) == 0, PATIENCE_S, load.require_running)
-            eventually(lambda number=number: removed(pool, number), PATIENCE_S, load.require_running)
+            eventually(lambda: segments_on(new) == 0, shown=load.require_running)
+            eventually(lambda number=number: removed(pool, number), shown=load.require_running)
             load.await_more(4)
             assert len(pool.status()["disks"]) == 3
     assert pool.status()["segments"]["gaps"] == []

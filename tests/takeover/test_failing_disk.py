@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.mounted,
     pytest.mark.root,
     pytest.mark.skipif(bool(flaky_available()), reason=flaky_available()),
+    pytest.mark.alone,
 ]
 
 BLOCK = 4096
@@ -95,7 +96,7 @@ def test_what_can_be_read_is_saved_and_the_rest_is_known(failing: Failing) -> No
     pool = failing.pool
     failing.bad.damage(name(4), 3 * BLOCK, 5 * BLOCK)
     failing.drain()
-    eventually(lambda: failing.left() == 0, 60)
+    eventually(lambda: failing.left() == 0)
     lost = pool.status()["unreadable"]
     # nbdfuse's pages may be larger than a block, and fail as a whole.
     assert lost[0][0] <= 4 * MIB + 3 * BLOCK
@@ -118,7 +119,7 @@ def test_what_can_be_read_is_saved_and_the_rest_is_known(failing: Failing) -> No
     failing.kept.newest_daemon()
     assert len(pool.status()["disks"]) == 2
     assert pool.status()["segments"]["gaps"] == []
-    eventually(lambda: pool.status()["unreadable"] == lost, 20)  # by the next daemon, too
+    eventually(lambda: pool.status()["unreadable"] == lost)  # by the next daemon, too
     checked = pool.cli("check", pool.config, "--json").json()
     (finding,) = [f for f in checked["findings"] if f["code"] == "unreadable-range"]
     assert (finding["file"], finding["severity"]) == (name(4), "warning")
@@ -132,17 +133,17 @@ def test_what_could_not_be_read_is_filled_from_a_slave(failing: Failing, workdir
     (slave / name(4)).write_bytes(content(4))
     failing.bad.damage(name(4), 3 * BLOCK, 5 * BLOCK)
     failing.drain()
-    eventually(lambda: failing.left() == 0, 60)
+    eventually(lambda: failing.left() == 0)
     (found,) = [one for one in pool.status()["scrub"]["damaged"] if one["segment"] == name(4)]
     assert (found["kind"], len(pool.status()["unreadable"])) == ("unreadable", len(found["ranges"]))
     failing.kept.replace()
-    eventually(lambda: pool.status()["scrub"]["damaged"] == [found], 20)
-    early = pool.cli("restore", pool.name, "--segment", name(4), "--from", slave)
+    eventually(lambda: pool.status()["scrub"]["damaged"] == [found])
+    early = pool.cli("restore", pool.name, "--segment", name(4), "--from", slave, "--rate", "100MiB")
     assert (early.status, f"its former file is still on {failing.path}" in early.out) == (1, True), early.out
     failing.give_up()
     failing.kept.newest_daemon()
-    eventually(lambda: pool.status()["scrub"]["damaged"] == [found], 20)
-    ran = pool.cli("restore", pool.name, "--segment", name(4), "--from", slave)
+    eventually(lambda: pool.status()["scrub"]["damaged"] == [found])
+    ran = pool.cli("restore", pool.name, "--segment", name(4), "--from", slave, "--rate", "100MiB")
     assert (ran.status, "1 segment repaired" in ran.out) == (0, True), ran.out
     assert pool.path(4).read_bytes() == content(4)
     assert pool.status()["unreadable"] == pool.status()["scrub"]["damaged"] == []
@@ -152,7 +153,7 @@ def test_an_ordinary_drain_stops_at_a_bad_block(failing: Failing) -> None:
     failing.bad.damage(name(4), 3 * BLOCK, 4 * BLOCK)
     ran = failing.pool.cli("disk", "drain", "--rate", "100MiB", failing.path, failing.pool.name)
     assert ran.status == 0, ran.err
-    eventually(lambda: failing.pool.status()["moves"]["last_error"] != "", 30)
+    eventually(lambda: failing.pool.status()["moves"]["last_error"] != "")
     assert failing.pool.path(4).exists()
     assert failing.pool.status()["unreadable"] == []
 
@@ -162,9 +163,9 @@ def test_a_read_only_disk_is_saved_completely(failing: Failing) -> None:
     pool = failing.pool
     os.sync()
     failing.bad.turn_read_only()
-    eventually(lambda: pool.cli("disk", "drain", failing.path, pool.name).status == 4, 20)
+    eventually(lambda: pool.cli("disk", "drain", failing.path, pool.name).status == 4)
     failing.drain()
-    eventually(lambda: failing.left() == 0, 60)
+    eventually(lambda: failing.left() == 0)
     for index in range(12):
         assert pool.path(index).read_bytes() == content(index)
     assert pool.status()["unreadable"] == []
@@ -183,10 +184,10 @@ def test_a_segment_of_which_nothing_can_be_read_stays(failing: Failing) -> None:
     pool = failing.pool
     failing.bad.damage(name(4), 0, MIB)
     failing.drain()
-    eventually(lambda: failing.left() == 1, 60)
+    eventually(lambda: failing.left() == 1)
     drain = failing.disk()["drain"]
     assert isinstance(drain, dict)
-    eventually(lambda: failing.disk()["drain"]["unreadable_segments"] == 1, 10)  # type: ignore[index]
+    eventually(lambda: failing.disk()["drain"]["unreadable_segments"] == 1)  # type: ignore[index]
     # The page of nbdfuse that holds an end of it may also hold an end of its neighbour on the disk.
     incomplete = {name(begin // MIB) for begin, _ in pool.status()["unreadable"]}
     eventually(lambda: set(segments_in(failing.bad.path)) == {name(4), *incomplete})

@@ -18,7 +18,7 @@ from support.waiting import eventually
 pytestmark = [
     pytest.mark.mounted,
     pytest.mark.root,
-    pytest.mark.slow,
+    pytest.mark.full,
     pytest.mark.skipif(bool(faults.why_not()), reason=faults.why_not() or "can be built"),
 ]
 
@@ -53,11 +53,11 @@ class Pressed:
 
     def settle(self) -> None:
         """Until nothing more is to go."""
-        eventually(lambda: self.pool.status()["retention"]["force_in_seconds"] is None, 20)
+        eventually(lambda: self.pool.status()["retention"]["force_in_seconds"] is None)
 
     def await_freed(self) -> None:
         """Until no removed segment is left on any disk."""
-        eventually(lambda: not any((Path(disk) / ".commitlogfs").exists() for disk in self.pool.disks), 20)
+        eventually(lambda: not any((Path(disk) / ".commitlogfs").exists() for disk in self.pool.disks))
 
     def add(self) -> int:
         self.pool.make_segments([self.end])
@@ -84,11 +84,11 @@ def test_between_two_steps_of_a_removal(pressed: Pressed) -> None:
         while pressed.level() < 85:
             pressed.add()
         pressed.plan.die_at(former, step)
-        eventually(lambda step=step: pressed.plan.steps >= step or pressed.level() < 83, 20)
+        eventually(lambda step=step: pressed.plan.steps >= step or pressed.level() < 83)
         died = pressed.plan.disarm() >= step
         if died:
             pressed.kept.await_successor()
-        eventually(lambda: pressed.level() < 85, 20)  # the next daemon begins only at `force`
+        eventually(lambda: pressed.level() < 85)  # the next daemon begins only at `force`
         pressed.settle()
         pressed.listed()
     pressed.await_freed()
@@ -111,13 +111,13 @@ def test_between_two_steps_of_a_removal_while_somebody_has_it_mapped(pressed: Pr
                 reader.hold(pressed.pool.path(pressed.add()))
             pressed.plan.die_at(former, step)
             oldest = pressed.pool.path(first)
-            eventually(lambda oldest=oldest: not oldest.exists(), 20)
+            eventually(lambda oldest=oldest: not oldest.exists())
             if pressed.plan.disarm() >= step:
                 pressed.kept.await_successor()
             pressed.settle()
             if pressed.level() > 89:
                 break
-    eventually(lambda: pressed.level() < 84, 20)
+    eventually(lambda: pressed.level() < 84)
     pressed.listed()
     pressed.await_freed()
 
@@ -133,10 +133,10 @@ def test_between_two_steps_of_a_punch(pressed: Pressed) -> None:
             pressed.plan.die_at(former, step)
             for disk in pressed.pool.disks:
                 fill_to(Path(disk).parent, 92)
-            eventually(lambda step=step: pressed.plan.steps >= step, 20)
+            eventually(lambda step=step: pressed.plan.steps >= step)
             pressed.plan.disarm()
             pressed.kept.await_successor()
-            eventually(lambda: pressed.level() < 90, 20)
+            eventually(lambda: pressed.level() < 90)
             seen = reader.look()
             assert all(bytes_seen in (segment_bytes(index, 64), bytes(64)) for index, bytes_seen in enumerate(seen))
             assert seen.count(bytes(64)) >= punched

@@ -18,7 +18,6 @@ from support.written_logs import WrittenLog, write_log
 pytestmark = [
     pytest.mark.mounted,
     pytest.mark.root,
-    pytest.mark.slow,
     pytest.mark.soak,
     pytest.mark.skipif(bool(why_not_former()), reason=why_not_former() or "can be installed"),
 ]

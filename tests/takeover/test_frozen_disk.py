@@ -12,17 +12,17 @@ import pytest
 from support.kept import KeptMount
 from support.loop_disks import DiskFarm
 from support.pools import segment_bytes
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.alone]
 
 FIFREEZE, FITHAW = 0xC0045877, 0xC0045878
-PATIENCE_S = 25.0
+FROZEN_S = 2 * PATIENCE_S
 
 
 @contextlib.contextmanager
 def frozen(directory: Path) -> Iterator[threading.Event]:
-    """Until the end, or for PATIENCE_S: then the event is set. Without a child, which would ask the mount."""
+    """Until the end, or for FROZEN_S: then the event is set. Without a child, which would ask the mount."""
     in_vain = threading.Event()
     fd = os.open(directory, os.O_RDONLY)
 
@@ -31,7 +31,7 @@ def frozen(directory: Path) -> Iterator[threading.Event]:
         fcntl.ioctl(fd, FITHAW, 0)
 
     fcntl.ioctl(fd, FIFREEZE, 0)
-    timer = threading.Timer(PATIENCE_S, thaw)
+    timer = threading.Timer(FROZEN_S, thaw)
     timer.start()
     try:
         yield in_vain

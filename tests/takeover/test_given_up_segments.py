@@ -13,7 +13,7 @@ from support.loop_disks import DiskFarm, LoopDisk
 from support.pools import MIB, PoolMount, segment_bytes
 from support.waiting import eventually
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full, pytest.mark.alone]
 
 
 @pytest.fixture

@@ -15,17 +15,21 @@ from support.kept import KeptMount, newest_keeper
 from support.loop_disks import DiskFarm, LoopDisk, commitlog_directories
 from support.pools import PoolMount, segment_bytes
 from support.processes import has_ended
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.console.errors import UserError
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full, pytest.mark.alone]
 
 COUNT = 6
 NEWER = range(COUNT, COUNT + 3)
-FROZEN_S = 120.0
+FROZEN_S = 300.0
 REPLACED_S = 30.0
+"""Time until a successor serves the other disks."""
+ENDED_S = 10.0
+"""Time until the former daemon has ended after the disk answers."""
 BACK_S = 60.0
+"""Time until the disk is served again after it answers."""
 
 
 class Pool:
@@ -64,14 +68,14 @@ class Pool:
         daemon = self.kept.daemon
         eventually(lambda: {name for name, state in threads(daemon) if state == "D"} == {"disk-1"})
 
-    def kill(self) -> int:
+    def kill(self, replaced_s: float = PATIENCE_S) -> int:
         """Kill the daemon, which does not end, and wait for its successor."""
         former = self.kept.daemon
         os.kill(former, signal.SIGKILL)
-        eventually(lambda: self.kept.newest_daemon() != former, REPLACED_S, self.mount.log_since_start)
+        eventually(lambda: self.kept.newest_daemon() != former, replaced_s, self.mount.log_since_start)
         return former
 
-    def await_back(self) -> None:
+    def await_back(self, back_s: float = PATIENCE_S) -> None:
         """The disk is served again, by itself."""
 
         def is_back() -> bool:
@@ -79,11 +83,11 @@ class Pool:
                 return self.missing == []
             return False
 
-        eventually(is_back, BACK_S, self.mount.log_since_start)
+        eventually(is_back, back_s, self.mount.log_since_start)
         self.kept.newest_daemon()
 
-    def require_back(self) -> None:
-        self.await_back()
+    def require_back(self, back_s: float = PATIENCE_S) -> None:
+        self.await_back(back_s)
         assert self.listed() >= {*range(1, COUNT), *NEWER}
         assert status(self.mount)["segments"]["gaps"] == []
         assert self.mount.path(3).read_bytes()[:4096] == segment_bytes(3, 4096)
@@ -103,10 +107,17 @@ def threads(pid: int) -> list[tuple[str, str]]:
     return found
 
 
-def test_a_successor_serves_the_other_disks(pool: Pool) -> None:
+@pytest.mark.parametrize(
+    ("replaced_s", "ended_s", "back_s"),
+    [
+        pytest.param(PATIENCE_S, PATIENCE_S, PATIENCE_S, id="works"),
+        pytest.param(REPLACED_S, ENDED_S, BACK_S, id="in_time", marks=pytest.mark.timing),
+    ],
+)
+def test_a_successor_serves_the_other_disks(pool: Pool, replaced_s: float, ended_s: float, back_s: float) -> None:
     with frozen(pool.disk, FROZEN_S):
         pool.hold_a_thread()
-        former = pool.kill()
+        former = pool.kill(replaced_s)
         assert not has_ended(former)
         assert pool.missing == [str(pool.mount.disks[0])]
         assert pool.listed() == {1, 2, 4, 5, *NEWER}
@@ -116,8 +127,8 @@ def test_a_successor_serves_the_other_disks(pool: Pool) -> None:
         time.sleep(12.0)  # its path can be opened meanwhile, and leads to the disk
         assert pool.missing == [str(pool.mount.disks[0])]
         assert not has_ended(former)
-    eventually(lambda: has_ended(former), 10.0)
-    pool.require_back()
+    eventually(lambda: has_ended(former), ended_s)
+    pool.require_back(back_s)
     assert "event=held_daemon_ended" in pool.mount.log_since_start()
 
 
@@ -144,7 +155,7 @@ def test_the_next_daemons_leave_it_alone_too(pool: Pool) -> None:
         former = pool.kill()
         second = pool.kept.daemon
         os.kill(second, signal.SIGKILL)
-        eventually(lambda: pool.kept.newest_daemon() != second, REPLACED_S, pool.mount.log_since_start)
+        eventually(lambda: pool.kept.newest_daemon() != second, shown=pool.mount.log_since_start)
         ran = pool.mount.cli("restart", "--degraded", pool.mount.name)
         assert ran.status == 0, ran.err
         pool.kept.newest_daemon()
@@ -164,7 +175,7 @@ def test_its_keeper_is_killed_too(pool: Pool) -> None:
         keeper.wait()
         eventually(lambda: newest_keeper(pool.mount, keeper.pid))
         os.kill(daemon, signal.SIGKILL)
-        eventually(lambda: pool.kept.newest_daemon() != daemon, REPLACED_S, pool.mount.log_since_start)
+        eventually(lambda: pool.kept.newest_daemon() != daemon, shown=pool.mount.log_since_start)
         assert not has_ended(former)
         assert pool.missing == [str(pool.mount.disks[0])]
         pool.mount.make_segments([9])
@@ -176,10 +187,10 @@ def test_a_move_to_the_disk_is_under_way(pool: Pool) -> None:
     """The segment stays where it is; when the disk is back, the move is completed."""
     assert pool.cli("uncordon") == 0
     with frozen(pool.disk, FROZEN_S):
-        ran = pool.mount.cli("disk", "drain", "2", pool.mount.name)
+        ran = pool.mount.cli("disk", "drain", "2", pool.mount.name, "--rate", "1GiB")
         assert ran.status == 0, ran.err
         daemon = pool.kept.daemon
-        eventually(lambda: ("disk-1", "D") in threads(daemon), 30, pool.mount.log_since_start)
+        eventually(lambda: ("disk-1", "D") in threads(daemon), shown=pool.mount.log_since_start)
         former = pool.kill()
         assert not has_ended(former)
         assert pool.listed() >= {1, 2, 4, 5, *NEWER}
@@ -191,7 +202,7 @@ def test_a_move_to_the_disk_is_under_way(pool: Pool) -> None:
         drain = status(pool.mount)["disks"][1]["drain"]
         return drain is not None and drain["segments_left"] == drain["segments_kept"]
 
-    eventually(is_drained, BACK_S, pool.mount.log_since_start)
+    eventually(is_drained, shown=pool.mount.log_since_start)
     names = [int(name) for disk in pool.mount.disks for name in os.listdir(disk) if name.isdecimal()]
     assert len(names) == len(set(names)), "no segment has two places"
     assert not any((pool.mount.disks[1] / pool.mount.path(index).name).exists() for index in (1, 4))

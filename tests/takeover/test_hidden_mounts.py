@@ -11,7 +11,7 @@ from support.bare_mounts import cover, unmount
 from support.kept import KeptMount, newest_keeper
 from support.pools import MIB, PoolMount, segment_bytes
 from support.versions import VersionedMount
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.mount.linux import mountinfo
 from commitlogfs.mount.location import control_socket, runtime_directory
@@ -153,9 +153,9 @@ def test_a_stop_between_two_daemons_leaves_what_covers_it(held: tuple[KeptMount,
     cover(pool.mountpoint)
     os.kill(kept.daemon, signal.SIGKILL)
     try:
-        eventually(lambda: "event=successor_refused" in pool.log_since_start(), 20)
+        eventually(lambda: "event=successor_refused" in pool.log_since_start())
         os.kill(keeper.pid, signal.SIGTERM)
-        eventually(lambda: "event=stop_refused" in pool.log_since_start(), 20)
+        eventually(lambda: "event=stop_refused" in pool.log_since_start())
         covering = mountinfo.find_mount(pool.mountpoint)
         assert covering is not None
         assert covering.fstype == "tmpfs"
@@ -178,7 +178,7 @@ def test_unmounted_while_the_successor_is_on_its_way(keep_versions: Callable[...
     unmount(pool.mountpoint)
     go.touch()
     assert pool.daemon is not None
-    assert pool.daemon.wait(30) == 0
+    assert pool.daemon.wait(PATIENCE_S) == 0
     pool.daemon = None
     assert mounts(pool) == []
     assert os.listdir(pool.mountpoint) == [GUARD]
@@ -197,12 +197,12 @@ def test_without_a_keeper_nobody_hands_over(keep: Callable[..., KeptMount]) -> N
         if keeper == pool.daemon.pid:
             pool.daemon.wait()
         former = keeper
-        keeper = eventually(lambda former=former: newest_keeper(pool, former), 20)
+        keeper = eventually(lambda former=former: newest_keeper(pool, former))
     os.kill(keeper, signal.SIGKILL)
     socket = Path(pool.runtime) / runtime_directory.socket_path(pool.name).name
     eventually(lambda: control_socket.ask(socket, "status")["daemon"]["takeover_available"] is False)
     assert "its keeper has died" in control_socket.ask(socket, "restart")["refused"]
-    eventually(lambda: control_socket.ask(socket, "status")["daemon"]["takeover_available"], 20)
+    eventually(lambda: control_socket.ask(socket, "status")["daemon"]["takeover_available"])
     assert control_socket.ask(socket, "status")["daemon"]["pid"] == kept.daemon
     assert pool.cli("restart", pool.name).status == 0
     assert pool.cli("umount", pool.name).status == 0
@@ -216,8 +216,8 @@ def test_the_runtime_directory_is_cleared_away(make_pool: Callable[..., PoolMoun
     for path in pool.runtime.iterdir():
         path.unlink()
     pool.runtime.rmdir()
-    eventually(lambda: "event=listening_anew" in pool.log_since_start(), 20)
-    eventually(lambda: "event=control_bound_anew" in pool.log_since_start(), 20)
+    eventually(lambda: "event=listening_anew" in pool.log_since_start())
+    eventually(lambda: "event=control_bound_anew" in pool.log_since_start())
     assert pool.status()["daemon"]["pid"] == daemon
     assert pool.cli("status", pool.mountpoint).status == 0
     assert "event=daemon_hung" not in pool.log_since_start()

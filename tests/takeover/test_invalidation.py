@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.versions import VersionedMount
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
@@ -49,10 +49,10 @@ def test_a_create_under_way_is_answered_by_the_one_after_the_next(
     eventually((tmp_path / "waits").exists)  # sent again to the next one, which has names forgotten meanwhile
     second = mount.events("daemon_started")[-1]
     pid = int(second.split(" pid=")[1].split()[0])
-    eventually(lambda: is_stuck(pid), 1.5)
+    eventually(lambda: is_stuck(pid))
     os.kill(pid, signal.SIGKILL)
     (tmp_path / "hold").unlink()
-    creating.join(20)
+    creating.join(PATIENCE_S)
     assert made
     os.close(made[0])
     mount.wait_ready(3)

@@ -17,7 +17,7 @@ from support.waiting import eventually
 pytestmark = [
     pytest.mark.mounted,
     pytest.mark.root,
-    pytest.mark.slow,
+    pytest.mark.full,
     pytest.mark.skipif(bool(faults.why_not()), reason=faults.why_not() or "can be built"),
 ]
 
@@ -109,7 +109,7 @@ def test_remove_while_it_is_mapped(dying: DyingMount) -> None:
             assert os.pread(fd, 64, 0) == mapped[:64] == segment_bytes(index, 64)
             assert os.fstat(fd).st_nlink == 0
         os.close(fd)
-    eventually(lambda: dying.on_disks() == [], 30)
+    eventually(lambda: dying.on_disks() == [])
 
 
 def test_rename_of_a_finished_copy(dying: DyingMount) -> None:
@@ -153,4 +153,4 @@ def test_the_same_name_again(dying: DyingMount) -> None:
         for fd, content in held:
             assert os.pread(fd, 64, 0) == content
         assert len({os.fstat(fd).st_ino for fd, _ in held}) == len(held)
-    eventually(lambda: dying.on_disks() == [], 30)
+    eventually(lambda: dying.on_disks() == [])

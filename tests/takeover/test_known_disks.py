@@ -10,7 +10,7 @@ from support.loop_disks import DiskFarm, LoopDisk
 from support.pools import WITHOUT_CHECKS
 from support.waiting import eventually
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 NEVER = {"interval": '"10m"'}
 """Between the looks of two daemons at their start no other one comes."""

@@ -16,7 +16,7 @@ from support.waiting import eventually
 
 from commitlogfs.store.disks import identity
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 RETENTION = {"interval": '"1s"'}
 """How often leftovers of disks that are well are removed."""
@@ -72,6 +72,7 @@ def assert_whole(pool: PoolMount, count: int) -> None:
     assert not [finding for finding in status(pool)["findings"] if finding["severity"].startswith("refuses")]
 
 
+@pytest.mark.alone
 def test_a_given_up_file_while_the_segment_is_missing(disk_farm: DiskFarm, keep: Callable[..., KeptMount]) -> None:
     """Segment 3 was given up on the first disk, made and written on another, and that one vanishes."""
     kept, disks = on_disks(disk_farm, keep)
@@ -108,6 +109,7 @@ def test_a_given_up_file_while_the_segment_is_missing(disk_farm: DiskFarm, keep:
     eventually(lambda: not bare(pool, 0, 3).exists())
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("index", [3, 0], ids=["newest", "oldest"])
 def test_an_empty_file_stays_while_a_disk_is_missing(
     disk_farm: DiskFarm, keep: Callable[..., KeptMount], index: int

@@ -13,7 +13,7 @@ from support.pools import MIB, PoolMount
 from support.versions import VersionedMount
 from support.waiting import eventually
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 RECORDS = 32
 """Where a backing table's records begin."""

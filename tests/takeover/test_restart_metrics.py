@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from support.pools import PoolMount
 from support.versions import VersionedMount
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
@@ -47,7 +47,7 @@ def test_restarts_and_requests_sent_again_are_counted(keep_versions: Callable[..
     mount.kill()
     mount.before("")
     mount.go_on()
-    asking.join(20)
+    asking.join(PATIENCE_S)
     assert values == [os.fsencode(pool.disks[1])]
     assert told(pool) == zero | {"restarts_total": 2, "resent_requests_total": 1}
     for index in range(3):

@@ -20,7 +20,8 @@ from support.fuse_backup import fuse_backup
 from support.kept import KeptMount
 from support.pools import MIB, PoolMount
 from support.records import make_sealed
-from support.waiting import eventually
+from support.scrubs import FAST
+from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.mount.location import control_socket
 from commitlogfs.store import layout
@@ -28,6 +29,10 @@ from commitlogfs.store import layout
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
 STORED_MS = 1_700_000_000_456
+ENDED_S = 2.0
+"""Time after an interrupt until the daemon copies nothing more."""
+FAILED_S = 1.0
+"""The same, until a restore that waits for a move has ended."""
 
 
 def content(index: int) -> bytes:
@@ -76,7 +81,8 @@ def lose(pool: PoolMount, *lost: int) -> None:
 
 
 def restore(pool: PoolMount, *options: object, status: int = 0) -> str:
-    ran = pool.cli("restore", pool.name, *options)
+    """Use a rate: without one, a move slows down on a busy machine."""
+    ran = pool.cli("restore", pool.name, "--rate", FAST, *options)
     assert ran.status == status, ran.err
     return ran.out + ran.err
 
@@ -86,7 +92,7 @@ def end(kept: KeptMount) -> None:
     pool = kept.pool
     assert pool.cli("umount", pool.mountpoint).status == 0
     assert pool.daemon is not None
-    pool.daemon.wait(30)
+    pool.daemon.wait(PATIENCE_S)
     pool.daemon = None
 
 
@@ -237,6 +243,17 @@ def test_damaged_copies_are_named_and_another_place_is_tried(kept: KeptMount, sl
     assert pool.path(4).read_bytes() == content(4)
 
 
+@pytest.mark.full
+def test_without_a_rate_a_restore_ends_too(kept: KeptMount, slave: Path) -> None:
+    """It gives way to other users of the disks."""
+    pool = kept.pool
+    lose(pool, 2, 4, 5)
+    ran = pool.cli("restore", pool.name, "--from", slave)
+    assert (ran.status, ran.out) == (0, "test: 3 segments restored (3.0 MiB)\n"), ran.err
+    for index in range(9):
+        assert pool.path(index).read_bytes() == content(index)
+
+
 def test_the_segment_that_a_slave_still_writes_is_not_taken(kept: KeptMount, slave: Path) -> None:
     pool = kept.pool
     lose(pool, 4)
@@ -308,26 +325,30 @@ def test_no_place_is_a_usage_error(kept: KeptMount) -> None:
 def test_a_killed_daemon_is_waited_for(kept: KeptMount, slave: Path) -> None:
     pool = kept.pool
     lose(pool, 2, 4, 5)
-    with spawned(pool, "restore", pool.name, "--from", slave, "--rate", "1MiB") as command:
+    with spawned(pool, "restore", pool.name, "--from", slave, "--rate", "512KiB") as command:
         eventually(lambda: pool.status()["moves"]["current"] is not None)
         kept.replace()
-        assert command.wait(60) == 0
+        assert command.wait(PATIENCE_S) == 0
     for index in range(9):
         assert pool.path(index).read_bytes() == content(index)
         assert len(files_of(pool, index)) == 1
 
 
-def test_an_interrupted_command_leaves_nothing_half_done(kept: KeptMount, slave: Path) -> None:
+@pytest.mark.parametrize(
+    "ended_s",
+    [pytest.param(PATIENCE_S, id="works"), pytest.param(ENDED_S, id="in_time", marks=pytest.mark.timing)],
+)
+def test_an_interrupted_command_leaves_nothing_half_done(kept: KeptMount, slave: Path, ended_s: float) -> None:
     pool = kept.pool
     lose(pool, 2, 4, 5)
-    with spawned(pool, "restore", pool.name, "--from", slave, "--rate", "256KiB") as command:
+    with spawned(pool, "restore", pool.name, "--from", slave, "--rate", "32KiB") as command:
         eventually(lambda: pool.status()["moves"]["current"] is not None)
         command.send_signal(signal.SIGINT)
-        assert command.wait(10) == 130
+        assert command.wait(PATIENCE_S) == 130
         assert command.stdout is not None
         said = "the restore has ended; repeat the command to restore what is still missing\n"
         assert command.stdout.read().endswith(said)
-    eventually(lambda: pool.status()["moves"]["current"] is None, 2)
+    eventually(lambda: pool.status()["moves"]["current"] is None, ended_s)
     assert indexes(pool) == [0, 1, 3, 6, 7, 8]
     restore(pool, "--from", slave)
     assert indexes(pool) == list(range(9))
@@ -338,8 +359,8 @@ def test_an_interrupted_command_leaves_nothing_half_done(kept: KeptMount, slave:
 
 @contextmanager
 def slow_restore(pool: PoolMount, place: Path) -> Iterator[subprocess.Popen[str]]:
-    """A restore that takes seconds for a segment, with its copy begun."""
-    with spawned(pool, "restore", pool.name, "--from", place, "--rate", "256KiB") as command:
+    """A restore that takes half a minute for a segment, with its copy begun."""
+    with spawned(pool, "restore", pool.name, "--from", place, "--rate", "32KiB") as command:
         eventually(lambda: pool.status()["moves"]["current"] is not None)
         yield command
 
@@ -358,7 +379,7 @@ def test_a_segment_that_is_in_no_gap_any_more_is_not_added(
     lose(pool, missing)
     with slow_restore(pool, slave) as command:
         lose(pool, *removed)
-        out, _ = command.communicate(timeout=20)
+        out, _ = command.communicate(timeout=PATIENCE_S)
     assert command.returncode == 1
     assert f"{missing * MIB:020d}: not taken from {slave}: " in out
     assert "is in no gap of the log" in out
@@ -447,49 +468,56 @@ def test_a_wrong_store_time_is_bounded_by_the_neighbours(
 # --- several commands ------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_an_interrupted_command_does_not_cancel_another_one(kept: KeptMount, slave: Path) -> None:
     pool = kept.pool
     lose(pool, 4)
     with slow_restore(pool, slave) as first:
-        with spawned(pool, "restore", pool.name, "--from", slave) as second:
+        with spawned(pool, "restore", pool.name, "--from", slave, "--rate", FAST) as second:
             eventually(lambda: has_open(second, slave / f"{4 * MIB:020d}"))
             second.send_signal(signal.SIGINT)
-            assert second.wait(10) == 130
+            assert second.wait(PATIENCE_S) == 130
         of_another = {"base_offset": 4 * MIB, "token": "0"}
         assert pool.ask("restore-cancel", **of_another) == {"cancelled": False}
-        assert first.wait(20) == 0
+        assert first.wait(PATIENCE_S) == 0
     assert indexes(pool) == list(range(9))
 
 
 def has_open(command: subprocess.Popen[str], path: Path) -> bool:
-    for link in Path(f"/proc/{command.pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            if link.readlink() == path:
-                return True
+    with contextlib.suppress(FileNotFoundError):  # it has ended
+        for link in Path(f"/proc/{command.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if link.readlink() == path:
+                    return True
     return False
 
 
-def test_a_restore_that_waits_for_a_move_is_cancelled(kept: KeptMount, slave: Path) -> None:
+@pytest.mark.parametrize(
+    "failed_s",
+    [pytest.param(PATIENCE_S, id="works"), pytest.param(FAILED_S, id="in_time", marks=pytest.mark.timing)],
+)
+def test_a_restore_that_waits_for_a_move_is_cancelled(kept: KeptMount, slave: Path, failed_s: float) -> None:
     pool = kept.pool
     lose(pool, 4)
     assert pool.cli("disk", "drain", pool.disks[0], pool.name, "--rate", "4KiB").status == 0
     eventually(lambda: pool.status()["moves"]["current"] is not None)
     moved = pool.status()["moves"]["current"]["segment"]
-    with spawned(pool, "restore", pool.name, "--from", slave) as command:
+    with spawned(pool, "restore", pool.name, "--from", slave, "--rate", FAST) as command:
         eventually(lambda: pool.ask("restore-state", base_offset=4 * MIB)["state"] == "running")
         eventually(lambda: pool.status()["moves"]["current"]["done_bytes"] > 0)
         assert pool.ask("restore-state", base_offset=4 * MIB)["done_bytes"] == 0
         command.send_signal(signal.SIGINT)
-        assert command.wait(10) == 130
-    eventually(lambda: pool.ask("restore-state", base_offset=4 * MIB)["state"] == "failed", 1)
+        assert command.wait(PATIENCE_S) == 130
+    eventually(lambda: pool.ask("restore-state", base_offset=4 * MIB)["state"] == "failed", failed_s)
     assert pool.status()["moves"]["current"]["segment"] == moved
-    with spawned(pool, "restore", pool.name, "--from", slave) as again:
+    with spawned(pool, "restore", pool.name, "--from", slave, "--rate", FAST) as again:
         eventually(lambda: pool.ask("restore-state", base_offset=4 * MIB)["state"] == "running")
         assert pool.cli("disk", "cancel", pool.disks[0], pool.name).status == 0
-        assert again.wait(20) == 0
+        assert again.wait(PATIENCE_S) == 0
     assert indexes(pool) == list(range(9))
 
 
+@pytest.mark.full
 def test_a_refusal_of_one_segment_does_not_end_the_command(kept: KeptMount, slave: Path) -> None:
     """Another command restores a segment at that time."""
     pool = kept.pool
@@ -500,7 +528,7 @@ def test_a_refusal_of_one_segment_does_not_end_the_command(kept: KeptMount, slav
         out = restore(pool, "--from", slave, status=1)
         assert f"{4 * MIB:020d}: not taken from {slave}: test: {4 * MIB:020d}: another restore is under way" in out
         assert f"1 segment restored (1.0 MiB); still missing: {4 * MIB:020d}" in out
-        assert first.wait(20) == 1
+        assert first.wait(PATIENCE_S) == 1
 
 
 # --- filesystems that may hang ---------------------------------------------------------------------------
@@ -518,7 +546,7 @@ def test_a_backup_that_stalls_does_not_concern_the_daemon(kept: KeptMount, slave
             eventually(lambda: pool.status()["moves"]["current"] is not None)
             server.send_signal(signal.SIGSTOP)
             kept.replace()
-            assert restoring.wait(30) == 0
+            assert restoring.wait(PATIENCE_S) == 0
     assert pool.path(4).read_bytes() == content(4)
 
 
@@ -527,16 +555,33 @@ def test_the_daemon_refuses_a_file_of_a_remote_filesystem(kept: KeptMount, slave
     lose(pool, 4)
     backup = workdir / "backup"
     backup.mkdir()
+    with fuse_backup(backup, slave):
+        fd = os.open(backup / f"{4 * MIB:020d}", os.O_RDONLY)
+        hand_in_remote(pool, fd)
+        pool.make_segments([9])
+        os.close(fd)
+    restore(pool, "--from", slave)
+
+
+def hand_in_remote(pool: PoolMount, fd: int) -> None:
+    arguments = {"base_offset": 4 * MIB, "mtime_ns": 1, "xxh3": "00" * 16, "token": ""}
+    answer = control_socket.ask_with(pool.socket, "restore-segment", [fd], PATIENCE_S, **arguments)
+    assert answer["refused"].startswith(f"{4 * MIB:020d}: its file is not on a local filesystem")
+
+
+@pytest.mark.timing
+def test_the_close_of_a_remote_file_delays_no_create(kept: KeptMount, slave: Path, workdir: Path) -> None:
+    pool = kept.pool
+    lose(pool, 4)
+    backup = workdir / "backup"
+    backup.mkdir()
     with fuse_backup(backup, slave, close_s=3.0):
         fd = os.open(backup / f"{4 * MIB:020d}", os.O_RDONLY)
-        arguments = {"base_offset": 4 * MIB, "mtime_ns": 1, "xxh3": "00" * 16, "token": ""}
-        answer = control_socket.ask_with(pool.socket, "restore-segment", [fd], 5.0, **arguments)
-        assert answer["refused"].startswith(f"{4 * MIB:020d}: its file is not on a local filesystem")
+        hand_in_remote(pool, fd)
         began = time.monotonic()
         pool.make_segments([9])  # while the daemon closes the file, which takes 3 s
         assert time.monotonic() - began < 1.5
         os.close(fd)
-    restore(pool, "--from", slave)
 
 
 # --- texts -----------------------------------------------------------------------------------------------

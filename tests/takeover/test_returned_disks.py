@@ -14,13 +14,15 @@ from support.filling import status
 from support.freezing import frozen
 from support.kept import KeptMount
 from support.loop_disks import DiskFarm, LoopDisk, mkfs_available
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full, pytest.mark.alone]
 
-NOTICED_WITHIN_S = 40.0
-"""Looks come every 5 s; a busy machine that runs tests gets a margin."""
 COUNT = 6
+NOTICED_WITHIN_S = 40.0
+"""A disk is checked every 5 s; a busy machine that runs tests gets a margin."""
+SERVED_WITHIN_S = 10.0
+"""Time until the segments of a disk that was taken back can be read."""
 DISK_LOOKS_S = 17.0
 """Time for two looks, the first of which may get no answer."""
 
@@ -29,6 +31,8 @@ class Pool:
     """Three disks with segments 0 to 5, of which the first disk has 0 and 3. This process has segment 0 open."""
 
     def __init__(self, disk_farm: DiskFarm, keep: Callable[..., KeptMount], fstype: str, **settings: str) -> None:
+        self.noticed_s = self.served_s = PATIENCE_S
+        """Limits of the events and of the reads that are waited for."""
         self.disk: LoopDisk = disk_farm.add(fstype)
         disks = [self.disk, disk_farm.add(), disk_farm.add()]
         self.newest = disks[-1]
@@ -54,17 +58,19 @@ class Pool:
     def lose(self) -> None:
         """The device is gone: every access fails, and the operator, or udev, unmounts it."""
         self.disk.vanish()
-        eventually(lambda: self.state in {"failed", "unreadable"}, NOTICED_WITHIN_S)
+        eventually(lambda: self.state in {"failed", "unreadable"}, self.noticed_s)
         self.disk.detach()
 
     def await_event(self, event: str) -> None:
-        eventually(lambda: f"event={event} " in self.mount.log_since_start(), NOTICED_WITHIN_S)
+        eventually(lambda: f"event={event} " in self.mount.log_since_start(), self.noticed_s)
 
     def assert_served(self) -> None:
         """Every segment, also those that were open before, and the disk takes new ones."""
         for index, content in enumerate(self.contents):
-            eventually(lambda index=index, content=content: self.mount.path(index).read_bytes() == content, 10)
-        eventually(lambda: status(self.mount)["disks"][0]["eligible"], NOTICED_WITHIN_S)
+            eventually(
+                lambda index=index, content=content: self.mount.path(index).read_bytes() == content, self.served_s
+            )
+        eventually(lambda: status(self.mount)["disks"][0]["eligible"], self.noticed_s)
         made = range(len(os.listdir(self.mount.mountpoint)), len(os.listdir(self.mount.mountpoint)) + 3)
         self.mount.make_segments(made)
         assert sorted(self.mount.disk_of(index) for index in made) == [0, 1, 2]
@@ -82,8 +88,18 @@ def pool(request: pytest.FixtureRequest, disk_farm: DiskFarm, keep: Callable[...
         os.close(made.opened)
 
 
-@pytest.mark.parametrize("pool", [("ext4", "auto"), ("ext4", "off"), ("xfs", "auto")], ids="-".join, indirect=True)
-def test_a_lost_disk_that_comes_back_as_another_device(pool: Pool) -> None:
+@pytest.mark.parametrize(
+    ("pool", "noticed_s", "served_s"),
+    [
+        pytest.param(("ext4", "auto"), PATIENCE_S, PATIENCE_S, id="ext4-auto"),
+        pytest.param(("ext4", "off"), PATIENCE_S, PATIENCE_S, id="ext4-off"),
+        pytest.param(("xfs", "auto"), PATIENCE_S, PATIENCE_S, id="xfs-auto"),
+        pytest.param(("ext4", "auto"), NOTICED_WITHIN_S, SERVED_WITHIN_S, id="in_time", marks=pytest.mark.timing),
+    ],
+    indirect=["pool"],
+)
+def test_a_lost_disk_that_comes_back_as_another_device(pool: Pool, noticed_s: float, served_s: float) -> None:
+    pool.noticed_s, pool.served_s = noticed_s, served_s
     pool.lose()
     pool.disk.come_back()
     pool.await_event("disk_back")
@@ -96,9 +112,17 @@ def test_a_lost_disk_that_comes_back_as_another_device(pool: Pool) -> None:
     pool.assert_served()
 
 
-def test_a_disk_that_is_unmounted_and_mounted_again(pool: Pool) -> None:
+@pytest.mark.parametrize(
+    "noticed_s",
+    [
+        pytest.param(PATIENCE_S, id="works"),
+        pytest.param(NOTICED_WITHIN_S, id="in_time", marks=pytest.mark.timing),
+    ],
+)
+def test_a_disk_that_is_unmounted_and_mounted_again(pool: Pool, noticed_s: float) -> None:
+    pool.noticed_s = noticed_s
     pool.disk.detach()
-    eventually(lambda: pool.state == "vanished", NOTICED_WITHIN_S)
+    eventually(lambda: pool.state == "vanished", noticed_s)
     document = status(pool.mount)
     assert [alert["code"] for alert in document["retention"]["alerts"]] == ["disk-vanished"]
     assert 'state="vanished"} 1.0' in pool.mount.metrics()
@@ -110,7 +134,7 @@ def test_a_disk_that_is_unmounted_and_mounted_again(pool: Pool) -> None:
     daemon = pool.kept.newest_daemon()
     pool.disk.mount()
     pool.await_event("disk_returned")
-    eventually(lambda: pool.state == "rw")
+    eventually(lambda: pool.state == "rw", noticed_s)
     pool.assert_served()
     assert pool.kept.newest_daemon() == daemon, "it was never closed, so nothing has to be opened"
 
@@ -150,7 +174,7 @@ def test_another_disk_in_its_place(pool: Pool, disk_farm: DiskFarm) -> None:
     pool.disk.detach()
     other = disk_farm.add()
     other.detach()
-    eventually(lambda: pool.state == "vanished", NOTICED_WITHIN_S)
+    eventually(lambda: pool.state == "vanished")
     other.path = pool.disk.path
     other.mount()
     pool.mount.make_segments(range(COUNT, COUNT + 3))
@@ -158,7 +182,7 @@ def test_another_disk_in_its_place(pool: Pool, disk_farm: DiskFarm) -> None:
     assert pool.state == "vanished"
     other.unmount()
     pool.disk.mount()
-    eventually(lambda: pool.state == "rw", NOTICED_WITHIN_S)
+    eventually(lambda: pool.state == "rw")
     assert "disk_back" not in pool.mount.log_since_start()
 
 
@@ -214,7 +238,7 @@ def test_a_read_only_disk_is_repaired_beside_the_mount(pool: Pool) -> None:
     pool.disk.mount()
     pool.await_event("disk_back")
     pool.kept.await_successor()
-    eventually(lambda: pool.state == "rw", NOTICED_WITHIN_S)
+    eventually(lambda: pool.state == "rw")
     pool.assert_served()
 
 
@@ -234,7 +258,7 @@ def test_a_plain_mapping_leads_to_the_disk_that_is_back(pool: Pool, how: str) ->
             pool.disk.mount()
         pool.await_event("disk_back")
         pool.kept.await_successor()
-        eventually(lambda: pool.mount.path(0).read_bytes()[6:] == pool.contents[0][6:], 10)
+        eventually(lambda: pool.mount.path(0).read_bytes()[6:] == pool.contents[0][6:])
         mapping[:6] = b"behind"
         mapping.flush()
         os.pwrite(pool.opened, b"descriptor", 6)
@@ -251,7 +275,7 @@ def test_a_plain_file_that_was_open_all_the_time_is_retired(pool: Pool) -> None:
     pool.disk.mount()
     pool.await_event("disk_back")
     pool.kept.await_successor()
-    eventually(pool.mount.path(0).exists, 10)
+    eventually(pool.mount.path(0).exists)
     pool.mount.path(0).unlink()
     assert os.pread(pool.opened, len(pool.contents[0]), 0) == pool.contents[0]
 
@@ -275,7 +299,7 @@ def test_a_disk_is_not_tried_again_because_a_look_had_no_answer(pool: Pool) -> N
 def test_no_hand_over_while_another_disk_holds_the_daemon(pool: Pool, disk_farm: DiskFarm) -> None:
     """It could not end, and nobody would serve the mount until that disk answers."""
     pool.lose()
-    with frozen(disk_farm.disks[1], 60) as thaw:
+    with frozen(disk_farm.disks[1], 2 * PATIENCE_S) as thaw:
         pool.mount.make_segments([COUNT, COUNT + 1])  # the frozen disk is tried for one of them
         pool.disk.come_back()
         pool.await_event("disk_not_taken_back")

@@ -43,11 +43,11 @@ def test_the_next_daemon_reads_at_most_one_segment_again(filled: KeptMount) -> N
     pool = filled.pool
     for index in SEALED[::5]:
         scrubs.flip(backing(pool, index), 100)
-    assert pool.cli("scrub", "start", pool.name, "--rate", "1MiB").status == 0
+    assert pool.cli("scrub", "start", pool.name, "--rate", "128KiB").status == 0
     read = 0.0
     for kill in range(KILLS):
         before = report(pool)["done_bytes"]
-        eventually(lambda before=before: report(pool)["done_bytes"] > before + MIB, scrubs.PATIENCE_S)
+        eventually(lambda before=before: report(pool)["done_bytes"] > before + MIB)
         at_kill = read_bytes(pool)
         done = report(pool)["done_bytes"]
         filled.change("restart" if kill == KILLS - 1 else "kill")
@@ -98,12 +98,12 @@ def test_a_verdict_goes_with_a_move(filled: KeptMount) -> None:
     before = scrub(pool)
     eventually(lambda: scrubs.has_verdict(pool, first))
     scrubs.flip(backing(pool, other), 100)
-    assert pool.cli("disk", "drain", 2, pool.name).status == 0
-    eventually(lambda: len(damaged(pool)) == 2, scrubs.PATIENCE_S)
+    assert pool.cli("disk", "drain", 2, pool.name, "--rate", scrubs.FAST).status == 0
+    eventually(lambda: len(damaged(pool)) == 2)
     assert damaged(pool)[pool.path(other).name]["located"] is False
     assert pool.ask("status")["checksums"]["mismatches"] == [pool.path(first).name, pool.path(other).name]
-    assert pool.cli("disk", "drain", 2, pool.name, "--failing").status == 0
-    eventually(lambda: not any((pool.disks[1] / pool.path(index).name).exists() for index in on_second), 60.0)
+    assert pool.cli("disk", "drain", 2, pool.name, "--failing", "--rate", scrubs.FAST).status == 0
+    eventually(lambda: not any((pool.disks[1] / pool.path(index).name).exists() for index in on_second))
     moved = damaged(pool)
     assert moved[pool.path(first).name]["messages"] == before[pool.path(first).name]["messages"]
     assert moved[pool.path(first).name]["disk"] != str(pool.disks[1])
@@ -136,6 +136,7 @@ def flaky(disk_farm: DiskFarm, bad: BadBlocksDisk, keep: Callable[..., KeptMount
     return kept
 
 
+@pytest.mark.alone
 @with_flaky_disks
 def test_unreadable_blocks_are_named(bad: BadBlocksDisk, flaky: KeptMount) -> None:
     pool = flaky.pool
@@ -153,6 +154,7 @@ def test_unreadable_blocks_are_named(bad: BadBlocksDisk, flaky: KeptMount) -> No
     assert 'commitlogfs_scrub_errors_total{kind="unreadable",pool="test"} 1.0' in pool.metrics()
 
 
+@pytest.mark.alone
 @with_flaky_disks
 def test_a_disk_that_reads_nothing_leads_to_no_verdict(bad: BadBlocksDisk, flaky: KeptMount) -> None:
     """The disk has failed, not its segments; the other disks are scrubbed."""
@@ -160,8 +162,8 @@ def test_a_disk_that_reads_nothing_leads_to_no_verdict(bad: BadBlocksDisk, flaky
     bad.drop_caches()  # before: it may wait for another test
     bad.fail_reads()
     assert pool.cli("scrub", "start", pool.name, "--rate", scrubs.FAST).status == 0
-    eventually(lambda: report(pool)["disks"][1]["ended"], scrubs.PATIENCE_S)
-    eventually(lambda: "event=scrub_failed" in pool.log_path.read_text(), scrubs.PATIENCE_S)
+    eventually(lambda: report(pool)["disks"][1]["ended"])
+    eventually(lambda: "event=scrub_failed" in pool.log_path.read_text())
     assert damaged(pool) == {}
     assert report(pool)["state"] == "running"
     bad.heal()
@@ -171,7 +173,7 @@ def test_a_disk_that_reads_nothing_leads_to_no_verdict(bad: BadBlocksDisk, flaky
 def test_a_scrub_survives_an_unmount(filled: KeptMount, workdir: Path) -> None:
     pool = filled.pool
     assert pool.cli("scrub", "start", pool.name, "--rate", "256KiB").status == 0
-    eventually(lambda: report(pool)["done_bytes"] > 3 * MIB, scrubs.PATIENCE_S)
+    eventually(lambda: report(pool)["done_bytes"] > 3 * MIB)
     done = report(pool)["done_bytes"]
     pool.stop()
     filled.start()

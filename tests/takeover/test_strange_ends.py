@@ -22,12 +22,12 @@ from support.loop_disks import DiskFarm
 from support.pools import MIB, PoolMount, segment_bytes
 from support.processes import has_ended
 from support.versions import VersionedMount, events
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.mount.keeper.spawn import spawn
 from commitlogfs.mount.linux import mountinfo
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 GUARD = "COMMITLOG-NOT-MOUNTED"
 SYS_PIDFD_GETFD = 438
@@ -47,7 +47,7 @@ def mounts(pool: PoolMount) -> list[mountinfo.MountEntry]:
 def wait_for_end(pool: PoolMount) -> int:
     """Exit status of the keeper."""
     assert pool.daemon is not None
-    status = pool.daemon.wait(20)
+    status = pool.daemon.wait(PATIENCE_S)
     pool.daemon = None
     return status
 
@@ -60,7 +60,7 @@ def start_watched(pool: PoolMount) -> int:
 
 def await_daemon(pool: PoolMount, count: int) -> None:
     """Until so many daemons, one after the other, have become ready."""
-    eventually(lambda: len(events(pool, "daemon_ready")) == count, 30, pool.log_path.read_text)
+    eventually(lambda: len(events(pool, "daemon_ready")) == count, shown=pool.log_path.read_text)
 
 
 # --- the administrator -------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def test_files_of_an_aborted_mount_that_close_late(
     fd = os.open(Path(pool.disks[0]) / pool.path(0).name, os.O_RDONLY)
     try:
         abort(pool)
-        eventually(lambda: events(pool, "dead_mount_found"), 30, pool.log_path.read_text)
+        eventually(lambda: events(pool, "dead_mount_found"), shown=pool.log_path.read_text)
         eventually(lambda: not mounts(pool))
         time.sleep(0.3)
     finally:
@@ -290,7 +290,7 @@ def test_a_crash_loop_harms_nobody(keep_versions: Callable[..., VersionedMount],
     os.kill(pool.daemon.pid, signal.SIGCONT)
     # One that is about to be ready has answered: it did not fail to start.
     end = "daemon_died" if stage == "before it is ready" else "successor_failed"
-    eventually(lambda: len(mount.events(end)) >= 4, 30)
+    eventually(lambda: len(mount.events(end)) >= 4)
     mapped[:4] = b"goes"
     there = mounts(pool)
     mount.before("")

@@ -13,7 +13,7 @@ import pytest
 from support import background_user
 from support.kept import KeptMount
 from support.pools import MIB, segment_bytes
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.mount.linux import mountinfo
 
@@ -50,7 +50,7 @@ def in_background(work: Callable[[], object]) -> Callable[[], object]:
     thread.start()
 
     def result() -> object:
-        thread.join(30)
+        thread.join(PATIENCE_S)
         assert outcome, "still waits"
         if isinstance(outcome[0], BaseException):
             raise outcome[0]
@@ -114,7 +114,7 @@ def test_many_deaths_in_a_row(kept: KeptMount) -> None:
             kept.replace()
     assert names(kept) == []
     assert len(mountinfo.mounts_below(kept.pool.workdir)) == 1
-    eventually(lambda: not any((Path(disk) / ".commitlogfs").exists() for disk in kept.pool.disks), 30)
+    eventually(lambda: not any((Path(disk) / ".commitlogfs").exists() for disk in kept.pool.disks))
 
 
 def test_a_removed_but_mapped_segment_is_kept_over_the_death_and_freed_at_its_last_close(kept: KeptMount) -> None:
@@ -156,7 +156,7 @@ def test_unmounting_after_a_takeover_ends_everything(kept: KeptMount) -> None:
     ran = kept.pool.cli("umount", kept.pool.mountpoint)
     assert ran.status == 0, ran.err
     assert keeper is not None
-    assert keeper.wait(15) == 0
+    assert keeper.wait(PATIENCE_S) == 0
     kept.pool.daemon = None
     kept.start()  # a fresh mount
     assert kept.pool.status()["daemon"]["restarts"] == 0

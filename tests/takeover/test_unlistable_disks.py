@@ -18,7 +18,7 @@ from support.waiting import eventually
 from commitlogfs.store import layout
 from commitlogfs.store.disks import identity
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full, pytest.mark.alone]
 
 COUNT = 40
 """So many that no filesystem keeps the names in the directory's inode."""

@@ -14,7 +14,7 @@ from support.waiting import eventually
 
 from commitlogfs.store.disks import identity
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full, pytest.mark.alone]
 
 
 @pytest.fixture(params=["ext4", pytest.param("xfs", marks=pytest.mark.soak)])

@@ -11,7 +11,7 @@ from support.versions import VersionedMount
 
 from commitlogfs.mount.linux import mountinfo
 
-pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 LAYOUTS = {
     "handshake": {"fusefs/kernel/handshake.py": ("LAYOUT = 1", "LAYOUT = 2")},

@@ -3,6 +3,7 @@
 import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 from commitlogfs.fusefs.disks.abandoned_work import AbandonableWork
 
@@ -32,7 +33,7 @@ def test_a_result_in_time_is_the_waiters():
         assert await AbandonableWork(slow.work, slow.discard).wait(5) == "made"
         assert not slow.discarded
 
-    trio.run(main)
+    trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
 def test_an_error_in_time_is_the_waiters():
@@ -42,7 +43,7 @@ def test_an_error_in_time_is_the_waiters():
         with pytest.raises(OSError, match="injected"):
             await AbandonableWork(slow.work, slow.discard).wait(5)
 
-    trio.run(main)
+    trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
 @pytest.mark.parametrize(("outcome", "discarded"), [("made", ["made"]), (OSError(5, "injected"), [])])
@@ -56,7 +57,7 @@ def test_what_comes_too_late_is_discarded(outcome, discarded):
         await trio.testing.wait_all_tasks_blocked()
         assert slow.discarded == discarded
 
-    trio.run(main)
+    trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
 def test_a_cancelled_waiter_leaves_the_work_running():
@@ -69,4 +70,4 @@ def test_a_cancelled_waiter_leaves_the_work_running():
         await trio.testing.wait_all_tasks_blocked()
         assert slow.discarded == ["made"]
 
-    trio.run(main)
+    trio.run(main, clock=MockClock(autojump_threshold=0))

@@ -3,10 +3,10 @@
 import errno
 import os
 import threading
-import time
 
 import trio
 from support.pooled import open_parts
+from support.waiting import PATIENCE_S
 
 from commitlogfs.fusefs.disks.background import BackgroundSync
 from commitlogfs.store import layout
@@ -76,7 +76,7 @@ class Gate:
         original = getattr(os, function)
 
         def gated(fd: int) -> None:
-            assert self._open.wait(30)
+            assert self._open.wait(PATIENCE_S)
             original(fd)
 
         monkeypatch.setattr(os, function, gated)
@@ -96,7 +96,7 @@ async def create_waits(parts, name, gate):
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(create)
-        await trio.sleep(0.1)
+        await trio.sleep(0.1)  # an opportunity to end too early
         waits = not ended
         gate.open()
     return waits
@@ -161,7 +161,7 @@ def test_a_sync_that_fails_is_tried_again_and_its_disk_passed_over(workdir, monk
         monkeypatch.setattr(os, "fsync", failing)
         await parts.background.committed(disk)
         assert parts.commitlog.disks[disk].last_failure is not None
-        assert disk in parts.commitlog.evaluate(time.monotonic()).in_backoff
+        assert disk in parts.commitlog.evaluate(parts.commitlog.disks[disk].retry_at_s - 1).in_backoff
         await parts.background.committed(disk)
         assert len(calls) == 2
         await parts.background.committed(disk)

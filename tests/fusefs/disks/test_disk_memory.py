@@ -68,7 +68,7 @@ def daemons(workdir):
 @pytest.mark.parametrize("is_failing", [False, True])
 def test_trouble_of_a_disk_is_kept_and_forgotten(daemons, is_failing):
     first = daemons()
-    since_s = time.monotonic() - 30
+    since_s = time.monotonic() / 2  # not before the machine was started
     health.record_error(first.disk, DiskReadOnlyError("/data1", "its filesystem is read-only"), since_s)
     first.disk.is_failing = first.disk.is_read_only = is_failing
     first.memory.save()
@@ -90,8 +90,9 @@ def test_trouble_of_a_disk_is_kept_and_forgotten(daemons, is_failing):
 
 def test_findings_of_checks_are_kept_and_forgotten(daemons):
     first = daemons()
-    since_s = time.monotonic() - 20
-    health.record_silence(first.disk, since_s, time.monotonic())
+    now_s = time.monotonic()
+    since_s = now_s / 2  # not before the machine was started
+    health.record_silence(first.disk, since_s, now_s)
     health.record_unreadable(first.commitlog.disks[DiskNumber(2)], "Input/output error")
     first.memory.save()
     second = daemons()
@@ -111,15 +112,16 @@ def test_findings_of_checks_are_kept_and_forgotten(daemons):
 def test_slow_disks_are_kept_and_forgotten(daemons):
     first = daemons()
     now_s = time.monotonic()
-    first.disk.slowness = Slowness(Comparison(Operation.WRITE, 0.2504, 0.0021, 0.003), now_s - 700, now_s + 500)
-    other = Slowness(Comparison(Operation.READ, 99.0, 0.0, 0.003), now_s - 50, now_s + 550)
+    since_s = now_s / 2  # not before the machine was started
+    first.disk.slowness = Slowness(Comparison(Operation.WRITE, 0.2504, 0.0021, 0.003), since_s, now_s + 500)
+    other = Slowness(Comparison(Operation.READ, 99.0, 0.0, 0.003), since_s, now_s + 550)
     first.commitlog.disks[DiskNumber(2)].slowness = other
     first.memory.save()
     second = daemons()
     second.memory.restore()
     kept = second.disk.slowness
     assert kept.comparison == Comparison(Operation.WRITE, 0.25, 0.002, None)
-    assert (kept.since_s, kept.probe_at_s) == pytest.approx((now_s - 700, now_s + 500), abs=1)
+    assert (kept.since_s, kept.probe_at_s) == pytest.approx((since_s, now_s + 500), abs=1)
     kept = second.commitlog.disks[DiskNumber(2)].slowness
     assert kept.comparison == Comparison(Operation.READ, 32.767, 0.0, None)
     health.record_not_slow(second.disk)

@@ -1,18 +1,21 @@
 """Deadlines, late results, and disks that hang: every hang is a threading.Event."""
 
 import threading
-from collections.abc import Callable
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 import trio
 import trio.testing
+from support.waiting import eventually
+from trio.testing import MockClock
 
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads, SingleCalls, _Outcome
 from commitlogfs.store.disks.membership import DiskNumber
 
 ONE, TWO = DiskNumber(1), DiskNumber(2)
 SOON_S = 0.02
+LONG_S = 300.0
 
 
 class Hung:
@@ -26,7 +29,7 @@ class Hung:
 
     def work(self) -> str:
         self.started.set()
-        assert self.released.wait(30)
+        assert self.released.wait(LONG_S)
         return "late"
 
     def discard(self, value: str) -> None:
@@ -44,13 +47,28 @@ def hung():
 
 
 async def wait_for(event: threading.Event) -> None:
-    assert await trio.to_thread.run_sync(event.wait, 30)
+    assert await trio.to_thread.run_sync(event.wait, LONG_S)
 
 
 async def until_idle(threads: DiskThreads) -> None:
-    with trio.fail_after(30):
-        while any(threads.statistics().values()):
-            await trio.lowlevel.checkpoint()
+    """Wait in real time, as threads end in real time whatever the clock of trio is."""
+    await trio.to_thread.run_sync(eventually, lambda: not any(threads.statistics().values()))
+
+
+@asynccontextmanager
+async def deadline_passing(clock: MockClock, started: threading.Event | None = None) -> AsyncIterator[None]:
+    """Let SOON_S pass when `started` is set; without it, when the call in the context waits."""
+
+    async def let_it_pass() -> None:
+        if started is None:
+            await trio.testing.wait_all_tasks_blocked()
+        else:
+            await wait_for(started)
+        clock.jump(SOON_S)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(let_it_pass)
+        yield
 
 
 def test_a_result_in_time_is_returned_and_never_discarded():
@@ -58,7 +76,7 @@ def test_a_result_in_time_is_returned_and_never_discarded():
 
     async def main() -> None:
         threads = DiskThreads([ONE])
-        assert await threads.run_within(ONE, 30, lambda: 7, discarded.append) == 7
+        assert await threads.run_within(ONE, LONG_S, lambda: 7, discarded.append) == 7
         assert await threads.run(ONE, lambda: 8) == 8
 
     trio.run(main)
@@ -66,18 +84,21 @@ def test_a_result_in_time_is_returned_and_never_discarded():
 
 
 def test_a_late_result_is_discarded_exactly_once():
+    clock = MockClock()
+
     async def main() -> None:
         threads = DiskThreads([ONE])
         with hung() as call:
-            with pytest.raises(TimeoutError, match=r"no answer within 0\.02 s"):
-                await threads.run_within(ONE, SOON_S, call.work, call.discard)
+            async with deadline_passing(clock, call.started):
+                with pytest.raises(TimeoutError, match=r"no answer within 0\.02 s"):
+                    await threads.run_within(ONE, SOON_S, call.work, call.discard)
             assert threads.statistics() == {ONE: 1}, "the hung thread is seen"
             assert call.discarded == []
             call.released.set()
             await until_idle(threads)
         assert call.discarded == ["late"]
 
-    trio.run(main)
+    trio.run(main, clock=clock)
 
 
 def test_a_result_that_nobody_waits_for_any_more_is_discarded_too():
@@ -99,26 +120,29 @@ def test_a_result_that_nobody_waits_for_any_more_is_discarded_too():
 
 
 def test_errors_pass_through_in_time_and_are_dropped_when_late():
+    clock = MockClock()
+
     def fail() -> None:
         raise OSError(5, "broken")
 
     async def main() -> None:
         threads = DiskThreads([ONE])
         with pytest.raises(OSError, match="broken"):
-            await threads.run_within(ONE, 30, fail)
+            await threads.run_within(ONE, LONG_S, fail)
         with hung() as call:
 
             def late_failure() -> str:
                 call.work()
                 raise OSError(5, "broken")
 
-            with pytest.raises(TimeoutError):
-                await threads.run_within(ONE, SOON_S, late_failure, call.discard)
+            async with deadline_passing(clock, call.started):
+                with pytest.raises(TimeoutError):
+                    await threads.run_within(ONE, SOON_S, late_failure, call.discard)
             call.released.set()
             await until_idle(threads)
         assert call.discarded == []
 
-    trio.run(main)
+    trio.run(main, clock=clock)
 
 
 def test_a_result_of_the_last_moment_belongs_to_exactly_one_side():
@@ -156,6 +180,8 @@ def test_the_last_moment_under_real_threads():
 
 
 def test_a_hung_disk_leaves_the_others_alone():
+    clock = MockClock()
+
     async def main() -> None:
         threads = DiskThreads([ONE, TWO], threads_per_disk=3)
         with hung() as call:
@@ -164,34 +190,38 @@ def test_a_hung_disk_leaves_the_others_alone():
                     nursery.start_soon(threads.run, ONE, call.work)
                 await trio.testing.wait_all_tasks_blocked()
                 assert threads.statistics() == {ONE: 3, TWO: 0}
-                with trio.fail_after(30):
-                    assert await threads.run(TWO, lambda: "fine") == "fine"
+                assert await threads.run(TWO, lambda: "fine") == "fine"
+                async with deadline_passing(clock):
                     with pytest.raises(TimeoutError):
                         await threads.run_within(ONE, SOON_S, lambda: "never runs", call.discard)
                 call.released.set()
         assert threads.statistics() == {ONE: 0, TWO: 0}
         assert call.discarded == [], "what never started has no result"
 
-    trio.run(main)
+    trio.run(main, clock=clock)
 
 
 def test_an_abandoned_thread_still_counts_against_its_disk():
+    clock = MockClock()
+
     async def main() -> None:
         threads = DiskThreads([ONE], threads_per_disk=2)
         with hung() as call:
             for _ in range(2):
-                with pytest.raises(TimeoutError):
-                    await threads.run_within(ONE, SOON_S, call.work)
+                async with deadline_passing(clock):
+                    with pytest.raises(TimeoutError):
+                        await threads.run_within(ONE, SOON_S, call.work)
             ran = threading.Event()
-            with pytest.raises(TimeoutError):
-                await threads.run_within(ONE, SOON_S, ran.set)
+            async with deadline_passing(clock):
+                with pytest.raises(TimeoutError):
+                    await threads.run_within(ONE, SOON_S, ran.set)
             assert not ran.is_set(), "hung calls must not pile up without limit"
             call.released.set()
             await until_idle(threads)
-            await threads.run_within(ONE, 30, ran.set)
+            await threads.run_within(ONE, LONG_S, ran.set)
             assert ran.is_set()
 
-    trio.run(main)
+    trio.run(main, clock=clock)
 
 
 def test_run_waits_as_long_as_it_takes():
@@ -209,29 +239,60 @@ def test_run_waits_as_long_as_it_takes():
 
 
 def test_a_call_is_refused_while_an_earlier_one_hangs():
+    clock = MockClock()
+
     async def main() -> None:
         calls = SingleCalls(DiskThreads([ONE, TWO]))
         with hung() as call:
-            with pytest.raises(TimeoutError):
-                await calls.run_within(ONE, SOON_S, call.work)
+            async with deadline_passing(clock, call.started):
+                with pytest.raises(TimeoutError):
+                    await calls.run_within(ONE, SOON_S, call.work)
             assert calls.is_under_way(ONE)
             with pytest.raises(TimeoutError, match="earlier"):
-                await calls.run_within(ONE, 30, lambda: "second")
-            assert await calls.run_within(TWO, 30, lambda: "other") == "other"
+                await calls.run_within(ONE, LONG_S, lambda: "second")
+            assert await calls.run_within(TWO, LONG_S, lambda: "other") == "other"
 
-    trio.run(main)
+    trio.run(main, clock=clock)
 
 
 def test_a_call_that_found_no_thread_is_not_under_way():
+    clock = MockClock()
+
     async def main() -> None:
         threads = DiskThreads([ONE], threads_per_disk=1)
         calls = SingleCalls(threads)
         with hung() as call:
-            with pytest.raises(TimeoutError):
-                await threads.run_within(ONE, SOON_S, call.work)
-            with pytest.raises(TimeoutError, match="no answer"):
-                await calls.run_within(ONE, SOON_S, lambda: "too late")
+            async with deadline_passing(clock, call.started):
+                with pytest.raises(TimeoutError):
+                    await threads.run_within(ONE, SOON_S, call.work)
+            async with deadline_passing(clock):
+                with pytest.raises(TimeoutError, match="no answer"):
+                    await calls.run_within(ONE, SOON_S, lambda: "too late")
             assert not calls.is_under_way(ONE)
-        assert await calls.run_within(ONE, 30, lambda: "well") == "well"
+        assert await calls.run_within(ONE, LONG_S, lambda: "well") == "well"
+
+    trio.run(main, clock=clock)
+
+
+class LateThreads(DiskThreads):
+    """Its threads begin a call only after the deadline: `begin` is the thread of the last call."""
+
+    begin: Callable[[], object]
+
+    async def run_within(self, disk, deadline_s, function, discard=None):
+        self.begin = function
+        raise TimeoutError("no answer")
+
+
+def test_a_call_whose_thread_begins_too_late_is_not_made():
+    async def main() -> None:
+        threads = LateThreads([ONE])
+        calls, made = SingleCalls(threads), []
+        with pytest.raises(TimeoutError, match="no answer"):
+            await calls.run_within(ONE, SOON_S, lambda: made.append("late"))
+        assert not calls.is_under_way(ONE)
+        with pytest.raises(TimeoutError, match="nobody waits"):
+            threads.begin()
+        assert made == [], "a second call may hold another thread of a hung disk meanwhile"
 
     trio.run(main)

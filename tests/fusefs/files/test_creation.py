@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from support.pooled import Parts, make, open_parts
 
 from commitlogfs.fusefs.files import creation
@@ -119,10 +120,13 @@ def test_waiting_for_another_change_counts(parts: Parts, monkeypatch: pytest.Mon
     monkeypatch.setattr(creation, "CREATE_DEADLINE_S", 0.3)
     monkeypatch.setattr(creation, "LINK_DEADLINE_S", 0.1)
 
+    clock = trio.testing.MockClock()
+
     async def change_for(seconds: float, task_status: "trio.TaskStatus[None]") -> None:
         async with parts.changes.lock:
             task_status.started()
-            await trio.sleep(seconds)
+            await trio.testing.wait_all_tasks_blocked()  # until the create waits
+            clock.jump(seconds)
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
@@ -131,4 +135,4 @@ def test_waiting_for_another_change_counts(parts: Parts, monkeypatch: pytest.Mon
                 await make(parts, 0)
         assert (caught.value.no_space, caught.value.failing) == (False, True)
 
-    trio.run(main)
+    trio.run(main, clock=clock)

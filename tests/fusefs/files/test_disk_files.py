@@ -10,7 +10,7 @@ import pytest
 import trio
 from support.files import open_disk
 from support.pooled import OURS
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.fusefs.files.disk_files import DiskFiles
@@ -71,7 +71,7 @@ def test_a_reservation_that_comes_too_late_is_closed(
     made: list[int] = []
 
     def waiting(dirfd: int, segment_size: int, owner: Owner) -> int:
-        assert go_on.wait(30)
+        assert go_on.wait(PATIENCE_S)
         made.append(reserve(dirfd, segment_size, owner))
         return made[0]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import trio
 from support.pooled import SIZE, Parts, make, name_of
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 from commitlogfs.fusefs.files import removal
 from commitlogfs.fusefs.kernel import inodes
@@ -23,11 +23,12 @@ class SlowUnlink:
     """Unlinks wait for `go_on`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.go_on = threading.Event()
+        self.started, self.go_on = threading.Event(), threading.Event()
         unlink = remove.remove_file
 
         def waiting(dirfd: int, name: bytes, ino: int) -> DiskUsage:
-            assert self.go_on.wait(30)
+            self.started.set()
+            assert self.go_on.wait(PATIENCE_S)
             return unlink(dirfd, name, ino)
 
         monkeypatch.setattr(remove, "remove_file", waiting)
@@ -71,8 +72,14 @@ def test_a_removal_by_rule_that_is_cut_short_leaves_the_log_in_order(
         await make(parts, 1)
         file = parts.commitlog.catalog.first
         assert file is not None
-        with trio.move_on_after(0.05) as scope:
-            async with parts.changes.lock:
+        with trio.CancelScope() as scope:
+
+            async def cut_short() -> None:
+                await until(slow.started.is_set)
+                scope.cancel()
+
+            async with trio.open_nursery() as nursery, parts.changes.lock:
+                nursery.start_soon(cut_short)
                 await parts.removals.carry_out(Removal(file, "full", "for a test"))
         assert scope.cancelled_caught
         assert [segment.base_offset for segment in parts.commitlog.catalog] == [SIZE]
@@ -98,10 +105,14 @@ def test_a_disk_that_hangs_keeps_nobody_elses_removed_segments(
     hung = parts.commitlog.disks[DiskNumber(1)].dirfd
 
     def waiting(dirfd: int, name: bytes) -> DiskUsage:
-        assert dirfd != hung or go_on.wait(30)
+        assert dirfd != hung or go_on.wait(PATIENCE_S)
         return drop(dirfd, name)
 
     monkeypatch.setattr(remove, "drop_retired", waiting)
+
+    def is_one_left() -> bool:
+        parts.to_free.remind_all()
+        return len(parts.commitlog.others.retired()) <= 1
 
     async def main() -> None:
         for index in range(2):
@@ -113,10 +124,7 @@ def test_a_disk_that_hangs_keeps_nobody_elses_removed_segments(
         assert len(parts.commitlog.others.retired()) == 2
         parts.kernel.holds_all = False
         async with parts.freeing_runs():
-            with trio.fail_after(10):
-                while len(parts.commitlog.others.retired()) > 1:
-                    parts.to_free.remind_all()
-                    await trio.sleep(0.01)
+            await until(is_one_left)
             assert [file.disk for file in parts.commitlog.others.retired()] == [1]
             go_on.set()
             await until(lambda: not parts.commitlog.others.retired())

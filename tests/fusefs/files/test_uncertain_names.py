@@ -4,6 +4,9 @@ disk; what the first one has kept is empty, known as a leftover, and goes."""
 import errno
 import os
 import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +14,8 @@ import pytest
 import trio
 from support.files import names_in
 from support.pooled import OURS, SIZE, Parts, open_parts
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
+from trio.testing import MockClock
 
 from commitlogfs.fusefs.errors import errno_of
 from commitlogfs.fusefs.files import copies, creation
@@ -20,10 +24,10 @@ from commitlogfs.store.disks import health
 from commitlogfs.store.errors import DiskError, NoDiskAvailableError, SegmentExistsError
 from commitlogfs.store.files import allocate, durable, safe_open
 from commitlogfs.store.files.allocate import Owner
-from commitlogfs.store.pool.admission import NO_SPACE_CACHE_S
 
 NAME = b"%020d" % 0
 COPY = b".%b.x1" % NAME
+LINK_DEADLINE_S = 10_000.0
 
 
 @pytest.fixture
@@ -54,6 +58,11 @@ def ill(monkeypatch):
 
 def holders(parts: Parts, name: bytes) -> list[int]:
     return [n for n, directory in enumerate(parts.directories) if name.decode() in names_in(directory)]
+
+
+async def refusal_expired(parts: Parts) -> None:
+    """Wait until a recent refusal does not answer creates any more."""
+    await until(lambda: not parts.commitlog.admission.refuses_for_now(time.monotonic()))
 
 
 async def create_refused(parts: Parts) -> None:
@@ -91,13 +100,13 @@ def test_without_another_disk_a_denied_name_is_made_where_it_failed(workdir, ill
     async def main(parts: Parts) -> None:
         with pytest.raises(NoDiskAvailableError):
             await parts.creation.create(NAME, OURS)
-        await trio.sleep(NO_SPACE_CACHE_S)
+        await refusal_expired(parts)
         with pytest.raises(NoDiskAvailableError):
             await parts.creation.create(NAME, OURS)  # it is still there
         (parts.directories[0] / NAME.decode()).unlink()
         ill.clear()
         ill.append((0, 0))
-        await trio.sleep(NO_SPACE_CACHE_S)
+        await refusal_expired(parts)
         await parts.creation.create(NAME, OURS)
         assert holders(parts, NAME) == [0]
 
@@ -141,6 +150,22 @@ class SlowLinks:
 
     only: int = 1 << 30
     event: threading.Event = field(default_factory=threading.Event)
+    begun: int = 0
+    clock: MockClock = field(default_factory=lambda: MockClock(rate=1.0))
+
+    @asynccontextmanager
+    async def out_of_time(self) -> AsyncIterator[None]:
+        """Let the deadline of each waiting link pass, and no other deadline."""
+
+        async def move_clock() -> None:
+            for count in range(1, self.only + 1):
+                await until(lambda count=count: self.begun >= count)
+                self.clock.jump(LINK_DEADLINE_S)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(move_clock)
+            yield
+            nursery.cancel_scope.cancel()
 
 
 @pytest.fixture
@@ -150,11 +175,13 @@ def slow_link(monkeypatch):
     def waiting_link(fd: int, dirfd: int, name: bytes) -> None:
         if name == NAME and slow.only > 0:
             slow.only -= 1
-            assert slow.event.wait(30)
+            slow.begun += 1
+            assert slow.event.wait(PATIENCE_S)
         link(fd, dirfd, name)
 
     monkeypatch.setattr(safe_open, "link_unnamed", waiting_link)
-    monkeypatch.setattr(creation, "LINK_DEADLINE_S", 0.05)
+    monkeypatch.setattr(creation, "CREATE_DEADLINE_S", 100 * LINK_DEADLINE_S)
+    monkeypatch.setattr(creation, "LINK_DEADLINE_S", LINK_DEADLINE_S)
     yield slow
     slow.event.set()
 
@@ -162,7 +189,8 @@ def slow_link(monkeypatch):
 def test_beside_a_link_that_hangs_the_segment_is_made_elsewhere(parts, slow_link):
     async def main() -> None:
         slow_link.only = 1
-        handle = await parts.creation.create(NAME, OURS)
+        async with slow_link.out_of_time():
+            handle = await parts.creation.create(NAME, OURS)
         await parts.creation.create(b"%020d" % SIZE, OURS)
         assert holders(parts, NAME) == [handle.file.disk - 1] != [0]
 
@@ -174,13 +202,14 @@ def test_beside_a_link_that_hangs_the_segment_is_made_elsewhere(parts, slow_link
             await until(lambda: holders(parts, NAME) == [handle.file.disk - 1])
         assert parts.commitlog.find_name(NAME) is handle.file
 
-    trio.run(main)
+    trio.run(main, clock=slow_link.clock)
 
 
 def test_a_link_that_hung_is_the_segment_if_no_other_was_made(parts, slow_link):
     async def main() -> None:
-        with pytest.raises(NoDiskAvailableError):
-            await parts.creation.create(NAME, OURS)
+        async with slow_link.out_of_time():
+            with pytest.raises(NoDiskAvailableError):
+                await parts.creation.create(NAME, OURS)
         slow_link.event.set()
         await until(lambda: len(holders(parts, NAME)) == 3)
         await until(lambda: parts.commitlog.find_name(NAME) is not None)
@@ -193,26 +222,27 @@ def test_a_link_that_hung_is_the_segment_if_no_other_was_made(parts, slow_link):
         await parts.removals.unlink(NAME)
         assert holders(parts, NAME) == []
 
-    trio.run(main)
+    trio.run(main, clock=slow_link.clock)
 
 
-def test_a_cancelled_create_leaves_a_segment_but_nothing_open(parts, slow_link, monkeypatch):
+def test_a_cancelled_create_leaves_a_segment_but_nothing_open(parts, slow_link):
     async def main() -> None:
-        monkeypatch.setattr(creation, "LINK_DEADLINE_S", 1.0)
-        with trio.move_on_after(0.05):
-            await parts.creation.create(NAME, OURS)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(parts.creation.create, NAME, OURS)
+            await until(lambda: slow_link.begun > 0)
+            nursery.cancel_scope.cancel()
         slow_link.event.set()
         await until(lambda: parts.commitlog.find_name(NAME) is not None)
         await until(lambda: parts.handles.statistics().opens == 0)
 
-    trio.run(main)
+    trio.run(main, clock=slow_link.clock)
 
 
 def test_a_rename_that_hangs_holds_up_its_own_names_only(parts, monkeypatch):
     link, go_on = os.link, threading.Event()
 
     def waiting_link(*arguments: Any, **options: Any) -> None:
-        assert go_on.wait(30)
+        assert go_on.wait(PATIENCE_S)
         link(*arguments, **options)
 
     async def main() -> None:
@@ -249,7 +279,7 @@ def test_every_disk_hung_for_a_moment_and_the_next_create_succeeds(parts, monkey
             await parts.creation.create(NAME, OURS)
         assert errno_of(refused.value) == errno.EIO
         monkeypatch.setattr(allocate, "reserve", reserve)
-        await trio.sleep(NO_SPACE_CACHE_S)
+        await refusal_expired(parts)
         await parts.creation.create(NAME, OURS)
 
     trio.run(main)

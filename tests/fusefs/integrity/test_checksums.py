@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,19 +10,20 @@ import trio
 import xxhash
 from support.checksums import LONG_AGO_NS, is_valid, recorded
 from support.pooled import Parts, make, name_of, open_parts, place, segment
+from support.waiting import until
 
 from commitlogfs.fusefs.integrity import checksums
-from commitlogfs.fusefs.integrity.checksums import Checksums
+from commitlogfs.fusefs.integrity.checksums import Checksums, _Worker
 from commitlogfs.fusefs.kernel.observer import SilentObserver
 from commitlogfs.store import layout
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskFailedError
+from commitlogfs.store.files import hashing
 from commitlogfs.store.pool.catalog import NEWEST_KEPT
 
 COUNT = 9
 SEALED = COUNT - NEWEST_KEPT
-PATIENCE_S = 5.0
 FIRST, SECOND = DiskNumber(1), DiskNumber(2)
 
 
@@ -40,6 +41,18 @@ def parts(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parts]:
         yield parts
 
 
+class WatchedChecksums(Checksums):
+    """Records the disks on which nothing is left to do for the moment."""
+
+    idle: set[DiskNumber]
+
+    async def _step(self, worker: _Worker) -> float:
+        pause_s = await super()._step(worker)
+        if pause_s == checksums.CHECK_INTERVAL_S:
+            self.idle.add(worker.disk.number)
+        return pause_s
+
+
 class Background:
     """The computation, as while a daemon serves."""
 
@@ -47,7 +60,7 @@ class Background:
         self.parts = parts
         self.busy: set[DiskNumber] = set()
         self.written_to: set[bytes] = set()
-        self.checksums = Checksums(
+        self.checksums = WatchedChecksums(
             parts.commitlog,
             parts.threads,
             SilentObserver(),
@@ -55,16 +68,20 @@ class Background:
             lambda file: file.name in self.written_to,
         )
 
-    def require(self, expected: set[int]) -> None:
-        """Serve until exactly these segments have a checksum of their content, and a little longer."""
+    def require(self, expected: set[int], has_worked: Callable[[], bool] = lambda: True) -> None:
+        """Serve until exactly these segments have a checksum of their content, no disk has anything to do, and
+        `has_worked`; then a little longer."""
+        self.checksums.idle = set()
+
+        def is_done() -> bool:
+            is_idle = self.checksums.idle == set(self.parts.commitlog.disks)
+            return self._having() == expected and not self.checksums.counts().unread and is_idle and has_worked()
 
         async def serve() -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.checksums.run)
-                with trio.move_on_after(PATIENCE_S):
-                    while self._having() != expected or self.checksums.counts().unread:  # noqa: ASYNC110
-                        await trio.sleep(0.02)
-                await trio.sleep(0.1)
+                await until(is_done)
+                await trio.sleep(0.1)  # an opportunity to compute one too many
                 nursery.cancel_scope.cancel()
 
         trio.run(serve)
@@ -133,7 +150,8 @@ def test_a_segment_that_is_about_to_expire_gets_none(parts: Parts) -> None:
     Background(parts).require(set())
 
 
-def test_a_recently_changed_segment_waits(parts: Parts) -> None:
+def test_a_recently_changed_segment_waits(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashing, "AT_REST_S", 3600.0)
     place(parts, 4).touch()
     Background(parts).require(set(range(SEALED)) - {4})
 
@@ -148,7 +166,7 @@ def test_a_refused_attribute_is_not_tried_all_the_time(parts: Parts, monkeypatch
 
     with monkeypatch.context() as full:
         full.setattr(os, "setxattr", refuse)
-        Background(parts).require(set())
+        Background(parts).require(set(), lambda: attempts > 0)
     assert 0 < attempts <= SEALED
 
 

@@ -2,12 +2,13 @@
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trio
 from support.pooled import SIZE, Parts, make, open_parts, place, segment
+from support.waiting import until
 
 from commitlogfs.fusefs.integrity import recorded as module
 from commitlogfs.fusefs.integrity.recorded import Recorded
@@ -19,7 +20,6 @@ from commitlogfs.store.scrub.verdict import Kind, whole_verdict
 COUNT = 9
 DAMAGED, SALVAGED = 1, 4
 """Both lie on the second disk."""
-PATIENCE_S = 10.0
 
 
 class Failing:
@@ -53,12 +53,6 @@ def parts(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parts]:
         yield parts
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110
-            await trio.sleep(0.01)
-
-
 def damaged_names(parts: Parts) -> list[bytes]:
     return [found.name for found, _ in parts.verdicts.present()]
 
@@ -77,12 +71,11 @@ def test_those_of_a_disk_in_trouble_are_found_when_it_is_well(
     recorded = Recorded(parts.commitlog, parts.threads, parts.verdicts, parts.salvaged.record_found)
 
     async def run() -> None:
-        with trio.fail_after(PATIENCE_S):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(recorded.find)
-                await until(lambda: failing.tried >= COUNT)
-                assert not parts.verdicts.present()
-                failing.descriptors.clear()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(recorded.find)
+            await until(lambda: failing.tried >= COUNT)
+            assert not parts.verdicts.present()
+            failing.descriptors.clear()
 
     with caplog.at_level("INFO"):
         trio.run(run)

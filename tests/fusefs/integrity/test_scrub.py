@@ -4,7 +4,7 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ import trio
 from support.checksums import LONG_AGO_NS
 from support.pooled import SIZE, Parts, make, open_parts, place, segment
 from support.records import make_sealed
+from support.waiting import until
 
 from commitlogfs.fusefs.integrity import scrub as module
 from commitlogfs.fusefs.integrity.scrub import Scrub
@@ -34,7 +35,6 @@ SEALED = COUNT - NEWEST_KEPT
 HOUR_S = 3600.0
 RATE = 1 << 40
 NOW_S = 1_800_000_000.0
-PATIENCE_S = 10.0
 
 
 @pytest.fixture
@@ -49,14 +49,6 @@ def parts(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parts]:
             os.utime(place(parts, index), ns=(LONG_AGO_NS, LONG_AGO_NS + index))
             trio.run(parts.attributes.refresh, segment(parts, index))
         yield parts
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(round(PATIENCE_S / 0.01)):
-        if condition():
-            return
-        await trio.sleep(0.01)
-    raise AssertionError(f"not within {PATIENCE_S:g} s")
 
 
 class Daemon:
@@ -87,10 +79,17 @@ class Daemon:
     def left_bytes(self) -> int:
         return sum(figures.left_bytes for figures in self.scrub.figures().values())
 
+    def left_by_disk(self) -> dict[int, int]:
+        return {number: figures.left_bytes for number, figures in self.scrub.figures().items()}
+
+    def waits_for(self) -> set[str]:
+        return {figures.waits_for for figures in self.scrub.figures().values()}
+
     async def ended(self) -> None:
         await until(lambda: not self.scrub.is_active)
 
     async def stays(self, *, active: bool) -> None:
+        """For a little while, which is an opportunity for a change."""
         for _ in range(20):
             await trio.sleep(0.01)
             assert self.scrub.is_active is active
@@ -101,7 +100,10 @@ def test_the_schedule_counts_from_the_first_start(parts: Parts) -> None:
 
     async def run() -> None:
         async with daemon.running() as scrub:
+            assert scrub.is_loaded
             await daemon.stays(active=False)
+            assert scrub.next_s() == NOW_S + HOUR_S
+            await until(lambda: layout.XATTR_SCRUB in os.listxattr(parts.directories[2]))
             daemon.now_s += HOUR_S - 1
             await daemon.stays(active=False)
         next_one = Daemon(parts, ScrubRules(HOUR_S, RATE), daemon.now_s)
@@ -124,7 +126,7 @@ def test_a_scheduled_scrub_runs_in_its_window_only(parts: Parts) -> None:
 
     async def run() -> None:
         async with daemon.running() as scrub:
-            await trio.sleep(0.05)
+            assert scrub.is_loaded
             daemon.now_s += 2 * HOUR_S
             await daemon.stays(active=False)
             daemon.busy.update(parts.commitlog.disks)
@@ -132,9 +134,10 @@ def test_a_scheduled_scrub_runs_in_its_window_only(parts: Parts) -> None:
             await until(lambda: scrub.is_active)
             daemon.now_s += HOUR_S  # 04:00, before anything was read
             daemon.busy.clear()
+            await until(lambda: daemon.waits_for() == {"outside of its window"})
             await daemon.stays(active=True)
             assert daemon.left_bytes() == SEALED * SIZE
-            assert {figures.waits_for for figures in scrub.figures().values()} == {"outside of its window"}
+            assert daemon.waits_for() == {"outside of its window"}
             daemon.now_s += 23 * HOUR_S
             await daemon.ended()
             assert scrub.completed_s() == daemon.now_s
@@ -181,9 +184,10 @@ def test_it_gives_way_to_moves_of_a_disk(parts: Parts) -> None:
     async def run() -> None:
         async with daemon.running() as scrub:
             await scrub.begin(RATE, follows_chains=False)
+            await until(lambda: daemon.left_by_disk() == {1: 0, 2: SEALED // 3 * SIZE, 3: 0})
+            await until(lambda: scrub.figures()[DiskNumber(2)].waits_for == "a move")
             await daemon.stays(active=True)
-            left = {number: figures.left_bytes for number, figures in scrub.figures().items()}
-            assert left == {1: 0, 2: SEALED // 3 * SIZE, 3: 0}
+            assert daemon.left_by_disk() == {1: 0, 2: SEALED // 3 * SIZE, 3: 0}
             assert scrub.figures()[DiskNumber(2)].waits_for == "a move"
             daemon.busy.clear()
             await daemon.ended()
@@ -248,9 +252,50 @@ def test_only_one_is_under_way(parts: Parts) -> None:
 # --- disks and segments that cannot be read --------------------------------------------------------------
 
 
+GIVE_UP_S = 25.0
+STEP_S = patience.LONGEST_STEP_S
+
+
+class PatienceClock:
+    """The time of the patience with disks. It stands still until the test moves it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._now_s = 0.0
+        self._checks = 0
+        monkeypatch.setattr(patience, "GIVE_UP_S", GIVE_UP_S)
+        is_over = patience.Patience.is_over
+
+        def timed(
+            of: patience.Patience, _now_s: float, progress: Progress, read_bytes: int, *, is_idle: bool
+        ) -> bool:
+            self._checks += 1
+            return is_over(of, self._now_s, progress, read_bytes, is_idle=is_idle)
+
+        monkeypatch.setattr(patience.Patience, "is_over", timed)
+
+    async def pass_by(self) -> None:
+        """Let more time pass than a disk has, while all disks are checked again and again."""
+        for _ in range(round(GIVE_UP_S / STEP_S) + 2):
+            self._now_s += STEP_S
+            seen = self._checks
+            await until(lambda seen=seen: self._checks >= seen + 6)  # each of three disks
+
+    async def give_up_second(self, daemon: Daemon) -> None:
+        """Until the run has ended on the others, and then without the second disk."""
+
+        def others_have_ended() -> bool:
+            figures = daemon.scrub.figures()
+            return all(one.progress.ended_s for number, one in figures.items() if number != 2)
+
+        await until(others_have_ended)
+        assert daemon.scrub.is_active
+        await self.pass_by()
+        await daemon.ended()
+
+
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "GIVE_UP_S", 0.3)
+def clock(monkeypatch: pytest.MonkeyPatch) -> PatienceClock:
+    return PatienceClock(monkeypatch)
 
 
 class Hang:
@@ -287,9 +332,8 @@ def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
     return [record.__dict__["fields"] for record in caplog.records if record.__dict__.get("event") == name]
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_disk_that_hangs_is_given_up_until_the_next_run(
-    parts: Parts, hang: Hang, caplog: pytest.LogCaptureFixture
+    parts: Parts, hang: Hang, clock: PatienceClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     daemon = Daemon(parts, ScrubRules(HOUR_S))
 
@@ -297,7 +341,7 @@ def test_a_disk_that_hangs_is_given_up_until_the_next_run(
         async with daemon.running() as scrub:
             daemon.now_s += 2 * HOUR_S
             await until(lambda: scrub.is_active)
-            await daemon.ended()
+            await clock.give_up_second(daemon)
             assert scrub.unread() == {DiskNumber(2): SEALED // 3}
             assert scrub.completed_s() == 0
             assert {number for number, one in scrub.figures().items() if one.progress.completed_s} == {1, 3}
@@ -307,7 +351,7 @@ def test_a_disk_that_hangs_is_given_up_until_the_next_run(
             for _ in range(3):
                 daemon.now_s += HOUR_S
                 await until(lambda: scrub.is_active)
-                await daemon.ended()
+                await clock.give_up_second(daemon)
             await until(lambda: parts.threads.statistics()[DiskNumber(2)] == 1)
             hang.answer()
             daemon.now_s += HOUR_S
@@ -326,16 +370,15 @@ def test_a_disk_that_hangs_is_given_up_until_the_next_run(
     assert ends == [*[((SEALED - unread) * SIZE, unread)] * 4, (SEALED * SIZE, None)]
 
 
-@pytest.mark.usefixtures("impatient")
-def test_a_disk_in_trouble_is_given_up_and_known_so_to_the_next_daemon(parts: Parts) -> None:
+def test_a_disk_in_trouble_is_given_up_and_known_so_to_the_next_daemon(parts: Parts, clock: PatienceClock) -> None:
     parts.commitlog.disks[DiskNumber(2)].is_failing = True
     daemon, second = Daemon(parts, ScrubRules(0.0)), Daemon(parts, ScrubRules(0.0))
 
     async def run() -> None:
         async with daemon.running() as scrub:
             await scrub.begin(RATE, follows_chains=False)
-            await daemon.ended()
-            await trio.sleep(0.1)
+            await clock.give_up_second(daemon)
+            await until(lambda: all(read_progress(disk.dirfd).ended_s for disk in parts.commitlog.disks.values()))
         async with second.running() as scrub:
             await second.stays(active=False)
             assert scrub.unread() == {DiskNumber(2): SEALED // 3}
@@ -343,20 +386,20 @@ def test_a_disk_in_trouble_is_given_up_and_known_so_to_the_next_daemon(parts: Pa
     trio.run(run)
 
 
-@pytest.mark.usefixtures("impatient")
-def test_pauses_and_moves_do_not_count(parts: Parts) -> None:
+def test_pauses_and_moves_do_not_count(parts: Parts, clock: PatienceClock) -> None:
     daemon = Daemon(parts, ScrubRules(0.0))
     daemon.busy.update(parts.commitlog.disks)
 
     async def run() -> None:
         async with daemon.running() as scrub:
             await scrub.begin(RATE, follows_chains=False)
-            await trio.sleep(1.0)
+            await clock.pass_by()
             await scrub.change(Command.PAUSE, 0)
             daemon.busy.clear()
-            await trio.sleep(1.0)
+            await clock.pass_by()
             await scrub.change(Command.RUN, 1)  # one byte in a second: no segment is ever done
-            await trio.sleep(1.0)
+            await until(lambda: all(worker.job and worker.job.is_resting for worker in scrub._workers.values()))
+            await clock.pass_by()
             assert scrub.is_active
             await scrub.change(Command.RUN, RATE)
             await daemon.ended()
@@ -386,9 +429,8 @@ def test_a_file_that_cannot_be_opened_is_passed_over(parts: Parts, caplog: pytes
     assert len(events(caplog, "scrub_failed")) == 2
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_disk_that_hangs_at_the_start_does_not_stop_the_schedule(
-    parts: Parts, monkeypatch: pytest.MonkeyPatch
+    parts: Parts, clock: PatienceClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answered, dirfd = threading.Event(), parts.commitlog.disks[DiskNumber(2)].dirfd
 
@@ -403,10 +445,12 @@ def test_a_disk_that_hangs_at_the_start_does_not_stop_the_schedule(
     async def run() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(daemon.scrub.run)
+            await until(lambda: daemon.scrub.not_loaded() == [2])
+            await clock.pass_by()
             await until(lambda: daemon.scrub.is_loaded)
             daemon.now_s += 2 * HOUR_S
             await until(lambda: daemon.scrub.is_active)
-            await daemon.ended()
+            await clock.give_up_second(daemon)
             assert daemon.scrub.unread() == {DiskNumber(2): SEALED // 3}
             answered.set()
             daemon.now_s += HOUR_S

@@ -2,17 +2,21 @@
 
 import errno
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trio
 from support.pooled import Parts, make, name_of, open_parts, segment
+from support.waiting import PATIENCE_S, until
+from trio.testing import wait_all_tasks_blocked
 
 from commitlogfs.fusefs.moves.mover import MoveStoppedError
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import StoreError, UncertainPublishError
 from commitlogfs.store.files import durable
+from commitlogfs.store.moves.copy import SegmentCopy
 from commitlogfs.store.pool.catalog import NEWEST_KEPT
 
 COUNT = 8
@@ -52,6 +56,36 @@ def test_a_moved_segment_is_another_file_with_the_same_content(parts: Parts) -> 
     assert parts.kernel.invalidated == [name_of(1)]
     let_go(parts)
     assert place(parts, 1).read_bytes() == bytes([1]) * 4096
+    assert list(parts.commitlog.others) == []
+
+
+def test_a_move_is_finished_when_its_files_are_closed(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then, its descriptor makes the source look as if a process had it open."""
+    file, close, go_on = segment(parts, 1), SegmentCopy.close, threading.Event()
+
+    def waiting(copy: SegmentCopy) -> None:
+        assert go_on.wait(PATIENCE_S)
+        close(copy)
+
+    monkeypatch.setattr(SegmentCopy, "close", waiting)
+
+    async def main() -> None:
+        ends: list[bool] = []
+
+        async def finish() -> None:
+            await parts.mover.finish_moves_from(file.disk)
+            ends.append(go_on.is_set())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(parts.mover.move, file, other(parts, 1), lambda: 0, lambda: True)
+            await until(lambda: segment(parts, 1) is not file)
+            nursery.start_soon(finish)
+            await wait_all_tasks_blocked()
+            go_on.set()
+        assert ends == [True]
+
+    trio.run(main)
+    let_go(parts)
     assert list(parts.commitlog.others) == []
 
 

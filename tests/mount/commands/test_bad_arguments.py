@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 from support.command_line import CommandLine
+from support.waiting import PATIENCE_S
 from typer.core import TyperGroup
 from typer.main import get_command
 
@@ -226,6 +227,6 @@ def test_letters_that_the_locale_has_not_are_escaped(tmp_path):
     disk.mkdir()
     command = [sys.executable, "-m", "commitlogfs.mount.cli", "init", "--disks", str(disk), "--dry-run"]
     environment = {**os.environ, "PYTHONIOENCODING": "latin-1:strict"}
-    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert rb"Ni\u0107" in done.stdout

@@ -10,20 +10,23 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.keeper_stub import KeptStub
 from support.processes import has_ended
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.mount.daemon import successor
 from commitlogfs.mount.keeper import standby_call
 from commitlogfs.mount.keeper.standby_call import STANDBY_OPTION, BrokenCallError, Call
 from commitlogfs.mount.keeper.transitions import TIME_LIMITS_S, State
+
+SUCCEEDED_WITHIN_S = 10.0
+"""Time until another daemon serves if the standby does not run; the keeper waits longer for a slow start."""
 
 
 @pytest.fixture
@@ -80,6 +83,46 @@ def test_a_keeper_may_call_before_it_reads_that_the_standby_is_loaded(
     assert call is not None
     assert call.variables == {"A": "b"}
     assert standby_call.receive(daemons) is None
+
+
+class _EndSeenEarly(socket.socket):
+    """The daemon's end of a channel. Within the first read, a keeper calls and closes its end: after the kernel has
+    checked the queue, and before it checks the connection. That read reports the end, with the call in the queue.
+
+    The kernel alone does so in about one of a million calls that meet the read (`__skb_wait_for_more_packets`).
+    """
+
+    caller: Callable[[], None] | None = None
+
+    def recvmsg(
+        self, bufsize: int, ancbufsize: int = 0, flags: int = 0, /
+    ) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
+        caller, self.caller = self.caller, None
+        if caller is None:
+            return super().recvmsg(bufsize, ancbufsize, flags)
+        caller()
+        return b"", [], 0, None
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_call_counts_although_its_end_is_reported_first(
+    ends: tuple[socket.socket, socket.socket], loaded: bool
+) -> None:
+    """The standby ended with status 0 and without a line in the log, although it had been called."""
+    keepers, daemons = ends
+
+    def call() -> None:
+        standby_call.send(keepers, Call({"A": "b"}, []))
+        keepers.close()
+
+    with _EndSeenEarly(fileno=daemons.detach()) as channel:
+        channel.caller = call
+        if loaded:
+            standby_call.report_loaded(channel)
+        received = standby_call.receive(channel)
+        assert received is not None
+        assert received.variables == {"A": "b"}
+        assert standby_call.receive(channel) is None
 
 
 def test_half_a_call_is_an_error(ends: tuple[socket.socket, socket.socket]) -> None:
@@ -235,13 +278,13 @@ def test_a_standby_whose_code_was_removed_ends(waiter: Waiter) -> None:
     waiter.wait()
     waiter.part.unlink()
     assert waiter.call() == ("", b"")
-    assert waiter.process.wait(10) == 1
+    assert waiter.process.wait(PATIENCE_S) == 1
 
 
 def test_without_its_keeper_it_ends(waiter: Waiter) -> None:
     waiter.wait()
     waiter._channel.close()
-    assert waiter.process.wait(10) == 0
+    assert waiter.process.wait(PATIENCE_S) == 0
 
 
 _AUDITED = """
@@ -333,18 +376,27 @@ class TestWithMount:
         assert len(stub.mounts()) == 1
         self._no_zombies(stub)
 
-    @pytest.mark.slow
-    def test_one_that_does_not_run_is_not_waited_for(self, stub: KeptStub) -> None:
+    @pytest.mark.full
+    @pytest.mark.parametrize(
+        "within_s",
+        [
+            pytest.param(PATIENCE_S, id="works"),
+            pytest.param(SUCCEEDED_WITHIN_S, id="in_time", marks=pytest.mark.timing),
+        ],
+    )
+    def test_one_that_does_not_run_is_not_waited_for(self, stub: KeptStub, within_s: float) -> None:
         stub.start(standby=True)
         first = stub.wait_ready()
         waiting = stub.wait_standby()
         os.kill(waiting, signal.SIGSTOP)
         os.kill(first["pid"], signal.SIGKILL)
-        second = stub.wait_ready(2)  # within eventually's 10 s
+        eventually(lambda: len(stub.events("daemon_ready")) == 2, within_s)
+        second = stub.wait_ready(2)
         assert second["pid"] not in (first["pid"], waiting)
         assert stub.events("standby_not_heard")
         self._no_zombies(stub)
 
+    @pytest.mark.timing
     def test_one_that_is_slow_is_waited_for(self, stub: KeptStub) -> None:
         """It is called while it still loads, and takes longer for that than it may be silent."""
         stub.start(standby=True)

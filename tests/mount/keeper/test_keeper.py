@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from support.command_line import run_cli
 from support.keeper_stub import KeptStub
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.mount.keeper import options as keeper_options
 from commitlogfs.mount.keeper import policy
@@ -301,6 +301,14 @@ def test_a_keeper_that_cannot_start_reports_it_itself(stub: KeptStub):
     assert not stub.runs()
 
 
+def await_messages_read(stub: KeptStub) -> None:
+    """Until the keeper has read all messages and signals that were sent before. Its socket is read after its
+    signals: what it reports about this message, it reports after them."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(b"STATUS=x", str(stub.runtime / "stub.note"))
+    eventually(lambda: stub.events("foreign_message"))
+
+
 @pytest.mark.mounted
 @pytest.mark.root
 class TestWithMount:
@@ -350,12 +358,12 @@ class TestWithMount:
         assert os.readlink(f"/proc/{stub.keeper.pid}/cwd") == "/"
         assert str(stub.directory) not in stub.runs()[0]["fds"].values()
 
-    @pytest.mark.slow
+    @pytest.mark.full
     def test_two_keepers_of_one_name(self, stub: KeptStub):
         stub.start()
         stub.wait_ready()
         line = Options("stub", str(stub.mountpoint), ("true",), 0.0).command_line()
-        second = subprocess.run(line, env=stub.env, capture_output=True, text=True, check=False, timeout=20)
+        second = subprocess.run(line, env=stub.env, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
         assert second.returncode == 4
         assert "its keeper is running already" in second.stderr
         os.kill(stub.runs()[-1]["pid"], signal.SIGKILL)  # its socket still works
@@ -416,7 +424,7 @@ class TestWithMount:
         failures = stub.events("successor_failed")
         assert [line.split("next_start_s=")[1].split()[0] for line in failures] == ["0.05", "0.1", "0.2", "0.4"]
 
-    @pytest.mark.slow
+    @pytest.mark.full
     def test_a_crash_loop_gives_up_and_uncovers_the_bare_directory(self, stub: KeptStub):
         stub.mountpoint.mkdir()
         (stub.mountpoint / "GUARD").touch()
@@ -426,7 +434,7 @@ class TestWithMount:
         while stub.keeper.poll() is None:
             most = max(most, len(stub.mounts()))
             time.sleep(0.05)
-        assert stub.wait(60) == 1
+        assert stub.wait(PATIENCE_S) == 1
         assert most == 1
         assert len(stub.runs()) == 12
         assert os.listdir(stub.mountpoint) == ["GUARD"]
@@ -452,7 +460,7 @@ class TestWithMount:
             stub.wait_ready()
             held = os.open(stub.mountpoint, os.O_PATH)
             (stub.directory / "held").touch()
-            eventually(lambda: len(stub.events("mount_held_without_daemon")) > 5, 60.0)  # after 17 starts
+            eventually(lambda: len(stub.events("mount_held_without_daemon")) > 5)  # after 17 starts
             assert len(stub.mounts()) == 1
             assert stub.keeper.poll() is None
             said = [manager.recv(4096).decode() for _ in range(12)][-1]
@@ -474,7 +482,7 @@ class TestWithMount:
         soft, hard = resource.prlimit(stub.keeper.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(stub.keeper.pid, resource.RLIMIT_NOFILE, (20, hard))  # copies get higher numbers
         os.kill(run["pid"], signal.SIGKILL)
-        eventually(lambda: len(stub.events("mount_held_without_daemon")) > 3, 60.0)
+        eventually(lambda: len(stub.events("mount_held_without_daemon")) > 3)
         assert stub.events("daemon_not_started")
         resource.prlimit(stub.keeper.pid, resource.RLIMIT_NOFILE, (soft, hard))
         assert stub.wait_ready(2)["fds"]["3"] == "/dev/fuse"
@@ -483,7 +491,7 @@ class TestWithMount:
         )  # the stub has no socket
         os.close(held)
 
-    @pytest.mark.slow
+    @pytest.mark.full
     @pytest.mark.parametrize("status", [2, 4])
     def test_a_refusing_successor_keeps_the_mount(self, stub: KeptStub, status: int):
         stub.plan("mount store ready exit:1", f"exit:{status}")
@@ -520,30 +528,33 @@ class TestWithMount:
         assert stub.wait() == 0
         assert stub.mounts() == []
 
-    def test_a_stop_while_a_successor_starts_that_refuses(self, stub: KeptStub):
+    @pytest.mark.parametrize("within_s", [PATIENCE_S, pytest.param(4.0, marks=pytest.mark.timing)])
+    def test_a_stop_while_a_successor_starts_that_refuses(self, stub: KeptStub, within_s: float):
         stub.plan("mount store ready exit:1", "wait:go exit:4")
         stub.start()
         stub.wait_ready()
         eventually(lambda: len(stub.runs()) == 2)
         stub.keeper.terminate()
-        time.sleep(0.2)  # not a condition: whether it was taken in time or not, the end is the same
+        await_messages_read(stub)
         (stub.directory / "go").touch()
-        assert stub.wait(4) == 0  # before the next one, which would come 5 s later
+        assert stub.wait(within_s) == 0  # before the next one, which would come 5 s later
         assert stub.mounts() == []
         assert len(stub.runs()) == 2
 
     def test_a_stop_that_was_refused_is_over(self, stub: KeptStub):
         """A mount in use stays; a death much later must not end it."""
-        stub.watchdog_s = 1.0
+        stub.plan("mount store handle ready wait:go say:WATCHDOG=1 barrier hang")
+        stub.watchdog_s = 10 * PATIENCE_S
         stub.start()
         run = stub.wait_ready()
         (stub.directory / "busy").touch()
         stub.keeper.terminate()
         eventually(lambda: (stub.directory / "signals").exists())
-        time.sleep(1.0)  # three signs of life
+        (stub.directory / "go").touch()
+        eventually(lambda: (stub.directory / "barrier").exists())  # the keeper has read the sign of life
         os.kill(run["pid"], signal.SIGKILL)
         stub.wait_ready(2)
-        time.sleep(0.5)
+        time.sleep(0.5)  # an opportunity to send another one
         assert (stub.directory / "signals").read_text() == "SIGTERM\n"
 
     def test_an_aborted_connection_leaves_the_bare_directory(self, stub: KeptStub):
@@ -554,7 +565,7 @@ class TestWithMount:
         assert stub.mounts() == []
         assert stub.events("keeper_detached")
 
-    @pytest.mark.slow
+    @pytest.mark.full
     def test_no_daemon_starts_for_a_mount_that_ended_meanwhile(self, stub: KeptStub):
         stub.plan("mount store ready exit:1", "exit:4")
         stub.start()
@@ -620,7 +631,7 @@ class TestWithMount:
     def test_the_keepers_own_manager_gets_its_state(self, stub: KeptStub):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
             manager.bind(str(stub.directory / "manager"))
-            manager.settimeout(10)
+            manager.settimeout(PATIENCE_S)
             stub.environment["NOTIFY_SOCKET"] = str(stub.directory / "manager")
             stub.start()
             pid = stub.keeper.pid
@@ -700,10 +711,7 @@ class TestWithMount:
         stub.start()
         eventually(lambda: len(stub.runs()) == 2)
         stub.keeper.send_signal(signal.SIGTERM)
-        # Its socket is read after its signals: what it says of this message, it says after the signal.
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.sendto(b"STATUS=x", str(stub.runtime / "stub.note"))
-        eventually(lambda: stub.events("foreign_message"))
+        await_messages_read(stub)
         assert not (stub.directory / "signals").exists()
         (stub.directory / "go").touch()
         assert stub.wait() == 0

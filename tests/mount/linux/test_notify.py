@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.waiting import PATIENCE_S
 
 from commitlogfs.mount.linux import notify
 
@@ -17,7 +18,7 @@ def manager(
     name = f"@commitlogfs-test-{os.getpid()}" if request.param == "abstract" else str(workdir / "s")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind("\0" + name[1:] if name.startswith("@") else name)
-        sock.settimeout(5)
+        sock.settimeout(PATIENCE_S)
         monkeypatch.setenv("NOTIFY_SOCKET", name)
         yield sock
 

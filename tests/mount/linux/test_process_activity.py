@@ -62,6 +62,7 @@ def test_a_child_counts_for_its_parent(start: Callable[[str], int]):
     eventually(lambda: read_activity(pid).has_moved_since(before))
 
 
+@pytest.mark.timing
 def test_a_process_of_low_priority_starves(start: Callable[[str], int]):
     """Beside others on its one processor."""
     processor = {min(os.sched_getaffinity(0))}

@@ -1,12 +1,13 @@
 """The control socket, served and asked in this process."""
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
+from support.waiting import PATIENCE_S
 
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.control_socket import Answer, Reply
@@ -17,7 +18,7 @@ def test_what_follows_an_answer_waits_until_it_is_sent(tmp_path: Path, monkeypat
     encode = control_socket._encode
 
     def encode_slowly(document: dict[str, Any]) -> bytes:
-        time.sleep(0.1)
+        trio.from_thread.run(trio.testing.wait_all_tasks_blocked)
         return encode(document)
 
     monkeypatch.setattr(control_socket, "_encode", encode_slowly)
@@ -35,8 +36,8 @@ def test_what_follows_an_answer_waits_until_it_is_sent(tmp_path: Path, monkeypat
             nursery.start_soon(control_socket.serve, listener, verbs, lambda: None)
             peer.start()
 
-    peer = threading.Thread(target=lambda: answers.append(control_socket.ask(path, "end")))
+    peer = threading.Thread(target=lambda: answers.append(control_socket.ask(path, "end", PATIENCE_S)))
     with listener:
         trio.run(main)
-    peer.join(10)
+    peer.join()
     assert answers == [{"pid": 1}]

@@ -1,7 +1,6 @@
 """Directories of disks, asked by processes of their own."""
 
 import select
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +8,8 @@ import pytest
 from support.waiting import eventually
 
 from commitlogfs.mount.top.directories import Directories
+
+NOW_S = 100.0
 
 
 @pytest.fixture
@@ -19,11 +20,11 @@ def directories() -> Iterator[Directories]:
 
 
 def answered(directories: Directories, paths: list[str], *, counts: bool) -> None:
-    directories.ask(paths, time.monotonic(), counts=counts)
+    directories.ask(paths, NOW_S, counts=counts)
 
     def all_known() -> bool:
         select.select([directories], [], [], 0.1)
-        directories.receive(time.monotonic())
+        directories.receive(NOW_S)
         return all(directories[path].asked_s is None for path in paths)
 
     eventually(all_known)
@@ -52,7 +53,7 @@ def test_an_absent_directory_has_an_error(directories: Directories, tmp_path: Pa
 def test_a_directory_is_not_asked_again_at_once(directories: Directories, tmp_path: Path) -> None:
     path = str(tmp_path)
     answered(directories, [path], counts=True)
-    directories.ask([path], time.monotonic(), counts=False)
+    directories.ask([path], NOW_S + 1, counts=False)
     assert directories[path].asked_s is None
 
 

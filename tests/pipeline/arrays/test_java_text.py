@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.waiting import PATIENCE_S
 
 from commitlogfs.pipeline.arrays.java_text import is_ascii, java_hashes, well_formed
 
@@ -36,7 +37,7 @@ def _samples() -> list[bytes]:
     return [*(text.encode() for text in texts), *(bytes([one]) for one in edges), *pairs, *longer]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_every_kind_of_bytes_is_read_as_a_jvm_reads_them(tmp_path: Path) -> None:
     program = tmp_path / "Text.java"
     program.write_text(_PROGRAM)
@@ -48,7 +49,7 @@ def test_every_kind_of_bytes_is_read_as_a_jvm_reads_them(tmp_path: Path) -> None
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     said = [line.split(" x") for line in answer.stdout.splitlines()]
     data = np.frombuffer(b"".join(samples), np.uint8)

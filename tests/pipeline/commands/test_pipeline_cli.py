@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 from support.messages import messages
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 from support.written_logs import write_log
 
 from commitlogfs.pipeline import cli
@@ -339,7 +339,7 @@ def test_without_the_extra_one_line_says_what_to_install(verb: str, library: str
         "from commitlogfs.pipeline.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", program, *verb.split()]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stdout) == (REFUSED, "")
     assert done.stderr == f"commitlogfs-pipeline: {library} is not installed; pip install 'commitlogfs[spark]'\n"
 
@@ -350,7 +350,9 @@ def test_help_needs_no_extra() -> None:
         "from commitlogfs.pipeline.cli import main; main(['export', '--help'])\n"
         "print(sorted({'pyspark', 'numba', 'numpy', 'pyarrow'} & set(sys.modules)), file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "[]\n")
 
 
@@ -411,7 +413,7 @@ def command(*arguments: object, **options: Any) -> "subprocess.CompletedProcess[
     return subprocess.run(line, capture_output=True, text=True, timeout=300, check=False, **options)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_verbs_with_spark_print_their_result_and_nothing_else(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log", 1 << 16, messages(1000))
     options = {"env": {**os.environ, "MASTER": "local[2]"}, "cwd": tmp_path}
@@ -443,7 +445,7 @@ def test_more_verbs_with_spark_print_their_result_and_nothing_else(tmp_path: Pat
     assert "<html" in (tmp_path / "page.html").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_master_that_is_none(tmp_path: Path) -> None:
     write_log(tmp_path / "log", 1 << 16, messages(10))
     failed = command("stats", tmp_path / "log", "--master", "nonsense")
@@ -476,7 +478,7 @@ def test_an_error_of_spark_is_shortened_to_its_reason(text: str, reason: str) ->
     assert common.spark_reason(RuntimeError(text)).startswith(reason)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("killed", "status", "said"),
     [
@@ -490,11 +492,11 @@ def test_a_killed_process_of_spark_is_one_line(tmp_path: Path, killed: str, stat
         eventually(lambda: len(_workers(job.pid)) > 1, 240)
         jvm = next(process for process in psutil.Process(job.pid).children() if process.name() == "java")
         (jvm if killed == "java" else _workers(job.pid)[-1]).kill()
-        _, err = job.communicate(timeout=120)
+        _, err = job.communicate(timeout=300)
         eventually(lambda: not _session_members(job.pid))
     finally:
         _kill_session(job.pid)
-        job.wait(30)
+        job.wait(300)
     assert (job.returncode, err.count("\n")) == (status, 1), err
     assert said in err
 
@@ -515,7 +517,7 @@ def _workers(session: int) -> list[psutil.Process]:
     return [process for process in below if "pyspark.worker" in _command(process)]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("started", ["bin/java", "pyspark.worker"])
 def test_an_interrupted_job_ends_at_once_and_leaves_nothing(tmp_path: Path, started: str) -> None:
     job = _start_long_export(tmp_path)
@@ -526,16 +528,16 @@ def test_an_interrupted_job_ends_at_once_and_leaves_nothing(tmp_path: Path, star
             for _ in range(20):
                 time.sleep(0.05)
                 job.send_signal(signal.SIGINT)
-        _, err = job.communicate(timeout=120)
+        _, err = job.communicate(timeout=300)
         eventually(lambda: not _session_members(job.pid))
     finally:
         _kill_session(job.pid)
-        job.wait(30)
+        job.wait(300)
     assert (job.returncode, err) == (130, "")
     assert list((tmp_path / "out").rglob("*.parquet")) == []
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_an_interrupt_ends_a_stream_cleanly_and_nothing_is_left(tmp_path: Path) -> None:
     write_log(tmp_path / "log", 1 << 16, messages(100))
     line = [sys.executable, "-m", "commitlogfs.pipeline", "export", "log", "out", "--follow", "--interval", "1"]
@@ -549,11 +551,11 @@ def test_an_interrupt_ends_a_stream_cleanly_and_nothing_is_left(tmp_path: Path) 
             assert time.monotonic() < deadline
             time.sleep(0.1)
         stream.send_signal(signal.SIGINT)
-        out, err = stream.communicate(timeout=120)
+        out, err = stream.communicate(timeout=300)
         eventually(lambda: not _session_members(stream.pid))
     finally:
         _kill_session(stream.pid)
-        stream.wait(30)
+        stream.wait(300)
     assert (stream.returncode, out, err) == (0, "", "")
 
 

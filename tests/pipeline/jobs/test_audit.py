@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 from support.rebuilding import rebuild_in_process
 from support.records import make_record
+from support.waiting import PATIENCE_S
 from support.written_logs import WrittenLog, write_log
 
 from commitlogfs.pipeline.broker.dispatch import DispatchRules, QueueKey
@@ -27,8 +28,6 @@ from commitlogfs.pipeline.jobs.audit_tasks import AuditPlan, QueueTally, UnseenE
 from commitlogfs.pipeline.jobs.findings import Kind
 from commitlogfs.pipeline.log.errors import LocationError, SegmentGoneError
 from commitlogfs.pipeline.log.segments import list_segments
-
-pytestmark = pytest.mark.slow
 
 SEGMENT = 1 << 16
 SPLIT = 20_000
@@ -198,7 +197,7 @@ def running_broker(root: Path) -> Iterator[None]:
         holder.stdout.readline()
         yield
     finally:
-        holder.communicate(b"\n", timeout=10)
+        holder.communicate(b"\n", timeout=PATIENCE_S)
 
 
 def test_beside_a_running_broker_only_what_is_new_may_be_missing(spark: SparkSession, store: Store) -> None:

@@ -69,10 +69,10 @@ def test_the_table_is_the_log(spark: SparkSession, log: WrittenLog, tmp_path: Pa
     assert {str(value["date"]) for value in values} == {"2023-11-14", "2023-11-15"}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_command(log: WrittenLog, tmp_path: Path) -> None:
     command = [*PIPELINE, "export", str(tmp_path / "log"), str(tmp_path / "out"), "--delta"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert offsets(tmp_path) == log.offsets
 
@@ -120,7 +120,7 @@ def test_other_partitions(
 TRACED = ("delta_table.py", "deltalake/table.py")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     "step", [pytest.param(step, marks=[] if step in (38, 104) else pytest.mark.soak) for step in range(5, 550, 11)]
 )

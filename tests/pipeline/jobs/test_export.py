@@ -237,7 +237,7 @@ with local_session(Path(sys.argv[2])) as spark:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_killed_in_the_middle_and_run_again(spark: SparkSession, tmp_path: Path, base_directory: Path) -> None:
     log = write_log(tmp_path / "log", SEGMENT, messages(3 * COUNT))
     place = base_directory / "killed"  # a short name: Spark makes sockets below it

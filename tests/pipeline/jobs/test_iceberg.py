@@ -109,7 +109,7 @@ def test_ranges_that_were_finished_without_the_table_are_added(
 TRACED = ("iceberg_table.py", "pyiceberg/table/__init__.py")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     "step",
     [60, 240, 330, 450, *(pytest.param(step, marks=pytest.mark.soak) for step in range(5, 1110, 24))],

@@ -27,8 +27,6 @@ from commitlogfs.pipeline.log.segments import list_segments
 from commitlogfs.pipeline.log.splits import plan_splits
 from commitlogfs.store.record import decode
 
-pytestmark = pytest.mark.slow
-
 SEGMENT = 1 << 14
 MS = 1_700_000_000_000
 SETTINGS = BrokerSettings(queue_file_size=20 * 50, index_slots=31, index_capacity=100)

@@ -23,7 +23,7 @@ from commitlogfs.pipeline.jobs.rebuild import rebuild
 
 pytestmark = [
     pytest.mark.broker,
-    pytest.mark.slow,
+    pytest.mark.full,
     pytest.mark.skipif(shutil.which("javac") is None, reason="needs a JDK (java, javac)"),
 ]
 

@@ -25,7 +25,7 @@ from commitlogfs.pipeline.jobs.export_directory import ExportDirectory
 from commitlogfs.pipeline.jobs.export_tables import ExportTables
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.full,
     pytest.mark.timeout(900),
     pytest.mark.skipif(bool(s3_server.lack()), reason=s3_server.lack()),
 ]

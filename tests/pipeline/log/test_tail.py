@@ -2,17 +2,20 @@
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.messages import message
 from support.records import make_record
 from support.written_logs import sized, write_log
 
+from commitlogfs.pipeline.log import tail
 from commitlogfs.pipeline.log.segments import list_segments
 from commitlogfs.pipeline.log.tail import find_end
 from commitlogfs.pipeline.log.window import WINDOW_BYTES
 
 SEGMENT = 1 << 16
+CHANGES = 10
 
 
 def end_of(directory: Path, known: int = 0, settle_s: float = 0.0) -> int:
@@ -65,31 +68,20 @@ def test_half_a_record_is_not_the_log_yet(tmp_path: Path) -> None:
         assert end_of(tmp_path) == log.end
 
 
-def test_the_last_record_counts_once_it_does_not_change(tmp_path: Path) -> None:
+def test_the_last_record_counts_once_it_does_not_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lengths may be there before its last bytes are."""
     log = write_log(tmp_path, SEGMENT, [sized(400)] * 5)
     newest = log.offsets[-1]
-    stop = threading.Event()
+    slept: list[float] = []
 
-    def keep_writing() -> None:
-        number = 0
-        while not stop.wait(0.005):
-            number += 1
-            log.write_at(newest + 100, number.to_bytes(4, "big"))
+    def write_meanwhile(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) < CHANGES:
+            log.write_at(newest + 100, len(slept).to_bytes(4, "big"))
 
-    writer = threading.Thread(target=keep_writing)
-    writer.start()
-    ended: list[int] = []
-    reader = threading.Thread(target=lambda: ended.append(end_of(tmp_path, settle_s=0.05)))
-    reader.start()
-    reader.join(0.5)
-    try:
-        assert reader.is_alive(), "a record that still changes was taken for whole"
-    finally:
-        stop.set()
-        writer.join()
-        reader.join(10)
-    assert ended == [log.end]
+    monkeypatch.setattr(tail, "time", SimpleNamespace(sleep=write_meanwhile))
+    assert end_of(tmp_path, settle_s=0.05) == log.end
+    assert slept == [0.05] * CHANGES, "a record that still changes was taken for whole"
 
 
 def test_a_broker_that_writes_on_and_on_does_not_hold_us_up(tmp_path: Path) -> None:

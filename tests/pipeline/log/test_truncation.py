@@ -150,7 +150,7 @@ def shown(report: AuditReport) -> list[tuple[Kind, Finding]]:
     return [(one.kind, one) for one in report.findings.all_shown() if one.kind is not Kind.QUEUE_JUMP]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_jobs_tell_of_it(spark: SparkSession, log: WrittenLog, tmp_path: Path) -> None:
     cut(log, 1000)
     lacking = (LAST + 1000, LAST + SEGMENT)
@@ -163,7 +163,7 @@ def test_the_jobs_tell_of_it(spark: SparkSession, log: WrittenLog, tmp_path: Pat
     assert [(one.offset, one.length) for one in result.damages] == [(lacking[0], lacking[1] - lacking[0])]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_an_audit_finds_the_only_segment_truncated(spark: SparkSession, tmp_path: Path) -> None:
     log = write_log(tmp_path / "log", SEGMENT, messages(50))
     cut(log, log.offsets[30] + 60, base=0)
@@ -209,7 +209,7 @@ def test_a_disk_of_a_pool_may_be_empty(log: WrittenLog, disks: str, tmp_path: Pa
     assert planned(disks) == log.end
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_an_audit_finds_the_place_without_segments(spark: SparkSession, disks: str, tmp_path: Path) -> None:
     report = audit(spark, disks)
     assert [(kind, one.where) for kind, one in shown(report)] == [(Kind.EMPTY_PLACE, str(tmp_path / "disk2"))]

@@ -25,7 +25,7 @@ from commitlogfs.pipeline.replay.position import Position
 from commitlogfs.pipeline.replay.run import ReplayRequest, count, plan
 from commitlogfs.pipeline.source.columns import COLUMNS
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 SEGMENT = 1 << 16
 DAY_MS = 86_400_000

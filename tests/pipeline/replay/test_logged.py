@@ -60,7 +60,7 @@ def test_the_identity_of_a_replay_has_no_password() -> None:
     assert "key:secret@" in request.options.path
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(bool(s3_server.lack()), reason=s3_server.lack())
 def test_a_server_that_ends_meanwhile_is_one_line(log: WrittenLog, tmp_path: Path) -> None:
     with s3_server.s3_server(tmp_path) as endpoint:

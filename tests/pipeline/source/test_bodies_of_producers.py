@@ -11,6 +11,7 @@ from commitlogfs.bench.rocketmq import COMPRESSIONS, Broker, NameServer
 
 pytestmark = [
     pytest.mark.broker,
+    pytest.mark.full,
     pytest.mark.skipif(shutil.which("javac") is None, reason="needs a JDK (java, javac)"),
 ]
 

@@ -114,7 +114,7 @@ def test_an_empty_directory_is_a_table_only_if_said_so(spark: SparkSession, work
 # --- planning --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_one_segment_uses_many_cores(spark: SparkSession, log: WrittenLog) -> None:
     segments = len(list(log.directory.iterdir()))
     assert load(spark, log).rdd.getNumPartitions() == segments
@@ -124,7 +124,7 @@ def test_one_segment_uses_many_cores(spark: SparkSession, log: WrittenLog) -> No
     assert offsets(load(spark, log, splitSize=10_000)) == log.offsets
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(("start", "end"), [(1000, 100_000), (SEGMENT, 2 * SEGMENT), (5, 6), (0, 1 << 40)])
 def test_ranges(spark: SparkSession, log: WrittenLog, start: int, end: int) -> None:
     frame = load(spark, log, startingOffsets=start, endingOffsets=end)
@@ -136,7 +136,7 @@ def test_times(spark: SparkSession, log: WrittenLog) -> None:
     assert offsets(load(spark, log, startingTimestamp=start, endingTimestamp=end)) == log.offsets[300:1500]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_an_offset_behind_the_log(spark: SparkSession, log: WrittenLog) -> None:
     with pytest.raises(
         PySparkException, match=r"StartPastEndError: .*the log ends at [0-9]*, before startingOffsets = 9999999"
@@ -146,7 +146,7 @@ def test_an_offset_behind_the_log(spark: SparkSession, log: WrittenLog) -> None:
     assert load(spark, log, startingOffsets="latest").count() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_what_is_missing(spark: SparkSession, own_log: WrittenLog) -> None:
     own_log.segment_at(SEGMENT).unlink()
     with pytest.raises(PySparkException, match=r"DataLossError: .*a gap between segments; a disk"):
@@ -207,7 +207,7 @@ def test_filters_by_option(spark: SparkSession, log: WrittenLog) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_comma_list_of_directories_and_uris(spark: SparkSession, log: WrittenLog, workdir: Path) -> None:
     """A log without its mount: bare disks, and as file:// through pyarrow."""
     disks = [workdir / f"disk{number}" for number in range(3)]
@@ -254,7 +254,7 @@ CONDITIONS = [
 COLUMNS_OF_CONDITIONS = "commitLogOffset long, topic string, queueId int, storeTimestamp timestamp"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_pushdown_changes_no_result(spark: SparkSession, log: WrittenLog, pushdown: None, condition: str) -> None:
     pushed = offsets(load(spark, log, COLUMNS_OF_CONDITIONS).filter(condition))
@@ -263,7 +263,7 @@ def test_pushdown_changes_no_result(spark: SparkSession, log: WrittenLog, pushdo
     assert pushed == plain
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_pushdown_opens_no_segment_without_rows(spark: SparkSession, own_log: WrittenLog, pushdown: None) -> None:
     """All others are unreadable: garbage, which FAILFAST would not bear."""
     for path in own_log.directory.iterdir():
@@ -279,7 +279,7 @@ def test_pushdown_opens_no_segment_without_rows(spark: SparkSession, own_log: Wr
         load(spark, own_log, COLUMNS_OF_CONDITIONS).filter(condition).count()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_pushdown_of_times_opens_few_segments(spark: SparkSession, workdir: Path, pushdown: None) -> None:
     log = write_log(workdir / "log", 4096, messages(4000))
     condition = f"storeTimestamp >= timestamp_millis({FIRST_MS + 3500 * STEP_MS})"
@@ -288,7 +288,7 @@ def test_pushdown_of_times_opens_few_segments(spark: SparkSession, workdir: Path
     assert offsets(frame) == log.offsets[3500:]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.xfail(reason="Spark 4.3.0 keeps the first query's plan with what load() returned", strict=True)
 def test_pushdown_with_one_load_for_two_queries(spark: SparkSession, log: WrittenLog, pushdown: None) -> None:
     """A bug of Spark: the manual describes it, and our own sessions leave pushdown off because of it."""
@@ -318,7 +318,7 @@ def stream_into(spark: SparkSession, log: WrittenLog, workdir: Path, **options: 
     return sorted(offsets(spark.read.parquet(str(workdir / "table"))))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_stream_goes_on_from_its_checkpoint(spark: SparkSession, own_log: WrittenLog, workdir: Path) -> None:
     assert stream_into(spark, own_log, workdir, maxBytesPerTrigger=100_000) == own_log.offsets
     assert stream_into(spark, own_log, workdir) == own_log.offsets
@@ -327,7 +327,7 @@ def test_a_stream_goes_on_from_its_checkpoint(spark: SparkSession, own_log: Writ
     assert stream_into(spark, own_log, workdir, maxOffsetsPerTrigger=200) == own_log.offsets
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_stream_with_segments_deleted_in_between(spark: SparkSession, own_log: WrittenLog, workdir: Path) -> None:
     before = list(own_log.offsets)
     assert stream_into(spark, own_log, workdir) == before

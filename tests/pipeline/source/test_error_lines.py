@@ -112,7 +112,7 @@ rows.count()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_plain_script_prints_the_line_once_and_last(log: WrittenLog) -> None:
     said = log.directory.parent / "said"
     ran = subprocess.run(

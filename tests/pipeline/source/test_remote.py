@@ -18,7 +18,7 @@ from commitlogfs.pipeline.source.options import parse_options
 from commitlogfs.pipeline.source.reader import plan_batch
 from commitlogfs.pipeline.source.selection import Bounds
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(s3_server.lack()), reason=s3_server.lack())]
+pytestmark = [pytest.mark.full, pytest.mark.skipif(bool(s3_server.lack()), reason=s3_server.lack())]
 
 SEGMENT = 1 << 16
 

@@ -25,7 +25,7 @@ STARTS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("start", STARTS)
 def test_a_local_jvm_for_our_jobs_compiles_quickly_and_has_the_users_options(tmp_path: Path, start: str) -> None:
     (tmp_path / "spark-defaults.conf").write_text("spark.driver.defaultJavaOptions -Dadmin=yes\n")

@@ -166,7 +166,7 @@ def test_a_stream_on_a_new_mount_reads_the_first_segment(make_pool: Callable[...
         reader.latestOffset({"offset": source.end}, ReadAllAvailable())
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_every_verb_takes_a_new_mount_for_an_empty_log(
     spark: SparkSession, make_pool: Callable[..., PoolMount], tmp_path: Path
 ) -> None:
@@ -180,7 +180,7 @@ def test_every_verb_takes_a_new_mount_for_an_empty_log(
     assert plan_export(ExportRequest(log, str(tmp_path / "out"))).todo == ()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_stats_of_a_new_mount_exits_with_0(make_pool: Callable[..., PoolMount]) -> None:
     pool = make_pool(1)
     pool.start()

@@ -2,7 +2,6 @@
 
 import mmap
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from support.loop_disks import DiskFarm, mkfs_available
 from commitlogfs.bench.page_cache import cached_pages_of
 from commitlogfs.store import layout
 from commitlogfs.store.errors import SegmentChangedError
+from commitlogfs.store.files import hashing as hashing_module
 from commitlogfs.store.files.hashing import (
     CHUNK_BYTES,
     SegmentHash,
@@ -111,7 +111,7 @@ def test_a_page_that_was_dirty_before_is_noticed(directory: int, segment: Path) 
     """Without a sync, a further store to it would not change the mtime."""
     with segment.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapping:
         mapping[0] = 1
-        time.sleep(2.1)
+        os.utime(segment, ns=(LONG_AGO_NS, LONG_AGO_NS))
 
         def store() -> None:
             mapping[1] = mapping[1] ^ 1
@@ -131,7 +131,10 @@ def test_another_file_under_the_name_has_none(directory: int, segment: Path, wor
     assert known(directory, segment) is None
 
 
-def test_a_recently_changed_file_is_not_at_rest(directory: int, segment: Path) -> None:
+def test_a_recently_changed_file_is_not_at_rest(
+    directory: int, segment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hashing_module, "AT_REST_S", 3600.0)
     segment.touch()
     hashing = begin(directory, segment)
     assert not hashing.is_at_rest

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.waiting import PATIENCE_S
+
 from commitlogfs.store.files.write_lease import is_open_elsewhere
 
 OPENED_MEANWHILE = """
@@ -20,7 +22,7 @@ def then_open(fd, command, *arguments):
     if (command, *arguments) == (fcntl.F_SETLEASE, fcntl.F_WRLCK):
         opener.start()
         begun = time.monotonic()
-        while real(fd, fcntl.F_GETLEASE) == fcntl.F_WRLCK and time.monotonic() < begun + 20:
+        while real(fd, fcntl.F_GETLEASE) == fcntl.F_WRLCK and time.monotonic() < begun + 120:
             time.sleep(0.01)  # the kernel has not asked for the lease yet
     return result
 
@@ -47,6 +49,10 @@ def test_open_and_not_open(tmp_path: Path) -> None:
 def test_an_open_meanwhile_does_not_end_the_process(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     ran = subprocess.run(
-        [sys.executable, "-c", OPENED_MEANWHILE, tmp_path], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", OPENED_MEANWHILE, tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert (ran.returncode, ran.stdout) == (0, "False\n"), ran.stderr

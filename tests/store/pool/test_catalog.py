@@ -153,6 +153,7 @@ def test_a_path_tells_where_a_file_lies():
     assert retired.path == b".commitlogfs/00000000000000004096.0123abcd"
 
 
+@pytest.mark.timing
 def test_lookup_in_a_contiguous_log_does_not_grow_with_it():
     """O(1): a thousand times the segments cost about the same, where a search from the front costs the lot."""
 

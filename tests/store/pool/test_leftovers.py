@@ -46,6 +46,7 @@ def path(disk: Disk) -> Path:
 
 
 @pytest.mark.root
+@pytest.mark.alone
 def test_reserved_blocks_are_no_data(disk: Disk, made: int) -> None:
     assert leftovers.holds_nothing(made)
     os.ftruncate(made, MIB)

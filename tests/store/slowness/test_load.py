@@ -19,6 +19,7 @@ def spin() -> None:
         pass
 
 
+@pytest.mark.timing
 def test_busy_processors() -> None:
     machine = MachineLoad()
     processes = [multiprocessing.Process(target=spin, daemon=True) for _ in range(os.cpu_count() or 1)]
@@ -35,18 +36,29 @@ def test_busy_processors() -> None:
 
 
 @pytest.mark.root
+@pytest.mark.timing
 def test_a_busy_disk(disk_farm: DiskFarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reads of one byte after the other keep a disk busy, and other disks do not count."""
+    """Writes of one byte after the other keep a disk busy, and other disks do not count."""
+
+    def write_on(file: Path, seconds: float) -> None:
+        fd = os.open(file, os.O_RDWR | os.O_DSYNC)
+        try:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                os.pwrite(fd, b"x", 0)
+        finally:
+            os.close(fd)
+
     busy_disk, idle_disk = (disk_farm.add("ext4").path for _ in range(2))
     file = busy_disk / "file"
     file.write_bytes(bytes(1 << 20))
     devices = [os.stat(disk).st_dev for disk in (busy_disk, idle_disk)]
     monkeypatch.setattr(load, "_processor_times", lambda: (0, 0))  # tests beside this one keep them busy
-    read_on(file, 0.1)
+    write_on(file, 0.1)
     busy_ms = MachineLoad()
     now = time.monotonic()
     busy_ms.busy(devices, now)
-    of_busy = counted(lambda: read_on(file, 0.5), devices[:1])
+    of_busy = counted(lambda: write_on(file, 0.5), devices[:1])
     of_idle = counted(lambda: time.sleep(0.5), devices[1:])
     assert of_busy > of_idle
     assert of_busy > 0.2
@@ -59,18 +71,9 @@ def counted(work: Callable[[], None], devices: list[int]) -> float:
     return machine.busy(devices, time.monotonic())
 
 
-def read_on(file: Path, seconds: float) -> None:
-    fd = os.open(file, os.O_RDWR | os.O_DSYNC)
-    try:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            os.pwrite(fd, b"x", 0)
-    finally:
-        os.close(fd)
-
-
 def test_a_device_without_counters_is_idle(tmp_path: Path) -> None:
-    assert 0.0 <= MachineLoad().busy([os.makedev(0, 12345)], time.monotonic()) <= 1.0
+    now_s = time.monotonic()
+    assert 0.0 <= MachineLoad().busy([os.makedev(0, 12345)], now_s) <= 1.0
 
 
 @pytest.mark.root
