@@ -1,13 +1,9 @@
 # Every target works on a fresh Debian 12 as root: `scripts/setup` installs what is missing into .venv.
 VENV ?= .venv
 PY   := $(VENV)/bin/python
-PYTEST := $(PY) -m pytest
-# Much of the suite waits (for brokers, disks, deadlines): two workers keep two cores busy.
-WORKERS ?= 2
-# Files in their order: the long ones (bench, broker) come first, so that no worker is left with one at the end.
-PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-
-.PHONY: setup demo test test-fast test-floors soak lint manual bench bench-metadata bench-pipeline clean
+export PYTHON := $(PY)
+ROOM ?=
+.PHONY: setup demo test test-full test-timing test-floors soak lint manual bench bench-metadata bench-pipeline clean
 
 setup: ## system packages, virtual environment, editable install
 	@scripts/setup $(VENV)
@@ -15,17 +11,20 @@ setup: ## system packages, virtual environment, editable install
 demo: setup ## three disks, one mount, a real broker, 20,000 messages (README's first command)
 	@$(PY) -m commitlogfs.bench.demo
 
-test: setup ## the whole suite (README's second command)
-	@$(PYTEST) $(PARALLEL) -m "not soak" --durations 30 --durations-min 10 --force-short-summary
+test: setup ## the gate: what must pass before a change lands (README's second command)
+	@scripts/test-lane gate $(ROOM)
 
-test-fast: setup ## everyday work: no broker, no slow tests: five minutes on two cores
-	@$(PYTEST) $(PARALLEL) -m "not soak and not slow and not broker"
+test-full: setup ## every test that does not measure time; ROOM=takeover: those of one room
+	@scripts/test-lane full $(ROOM)
 
-test-floors: setup ## everyday tests with the oldest versions that pyproject.toml allows
+test-timing: setup ## what measures time, makes storms or boots machines: one process, alone on the machine
+	@scripts/test-lane timing $(ROOM)
+
+test-floors: setup ## most of the gate with the oldest versions that pyproject.toml allows
 	@scripts/test-floors
 
-soak: setup ## longer proofs, not in CI
-	@$(PYTEST) -m soak --timeout 7200
+soak: setup ## longer proofs: hours
+	@scripts/test-lane soak $(ROOM)
 
 lint: setup ## spelling, words, complexity, ruff and mypy strict
 	@scripts/lint $(VENV)

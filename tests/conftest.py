@@ -1,17 +1,21 @@
-"""One base directory per run, swept before and after; skips that name the missing ability; no leaked mounts."""
+"""One base directory and one mount namespace per process, swept before and after; skips that name the missing
+ability; no leaked mounts; the minutes of each room."""
 
+import contextlib
 import os
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+from support import mount_namespace
+from support.lanes import Times
 from support.loop_disks import DiskFarm, loop_available, mkfs_available
 from support.pools import PoolMount
+from support.waiting import eventually
 
 from commitlogfs.bench import sweep
 from commitlogfs.bench.rocketmq.process import JVM_FLAGS
@@ -24,6 +28,18 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{_SHORT_LIVED} -XX:+UseSerialGC")
 # The same examples on every machine and in every run; no time limit per example, since machines are busy.
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
 settings.load_profile("repeatable")
+
+
+_SHARED_NAMESPACE = mount_namespace.enter()
+"""Why this process has no mount namespace of its own; "" if it has one."""
+
+_ENDING_S = 30.0
+"""Patience with processes that end after the last test; what still runs then is a failure of the run."""
+
+_SHORT_RUN_S = 60.0
+"""A run of less says nothing about where time goes."""
+
+_TIMES = Times(Path(__file__).parent.parent / "build" / "test-times.json")
 
 
 def _lacks_root() -> str:
@@ -52,17 +68,48 @@ def pytest_report_header() -> list[str]:
         "loop": loop_available(),
         "xfs": "" if mkfs_available("xfs") else "no mkfs.xfs",
         "java": _lacks_java(),
+        "mount namespaces": _SHARED_NAMESPACE,
     }
     shown = ", ".join(f"{name}: {lack or 'yes'}" for name, lack in abilities.items())
     return [f"abilities: {shown}", f"kernel: {os.uname().release}"]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _longest_file_first(config, items)
     lacks = {marker: lack for marker, probe in _NEEDS.items() if (lack := probe())}
     for item in items:
         for marker, lack in lacks.items():
             if item.get_closest_marker(marker) is not None:
                 item.add_marker(pytest.mark.skip(reason=lack))
+
+
+def _longest_file_first(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """So that no worker is left with a long file at the end. Unknown files keep the order of the collection."""
+    # xdist requires the same order of all workers, so they get the times from the process that has started them.
+    worker = getattr(config, "workerinput", None)
+    former = worker["former_times"] if worker is not None else _TIMES.former_by_file()
+    items.sort(key=lambda item: -former.get(item.nodeid.partition("::")[0], 0.0))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """xdist starts a worker."""
+    node.workerinput["former_times"] = _TIMES.former_by_file()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _TIMES.add(report.nodeid, report.duration)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """In the process that reports: xdist's workers have no terminal."""
+    rooms = _TIMES.by_room()
+    if sum(rooms.values()) < _SHORT_RUN_S:
+        return
+    terminalreporter.section("minutes by room, added over all processes")
+    for room in sorted(rooms, key=lambda room: -rooms[room]):
+        terminalreporter.write_line(f"{rooms[room] / 60:6.1f}  {room}")
+    _TIMES.save()
 
 
 @pytest.fixture(scope="session")
@@ -74,9 +121,8 @@ def base_directory() -> Iterator[Path]:
     with sweep.belonging_to(base):
         yield base
     # What the last test has ended may need a moment: the kernel takes the locked memory of a daemon apart.
-    deadline = time.monotonic() + 2.0
-    while sweep.processes_of(base) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    with contextlib.suppress(AssertionError):
+        eventually(lambda: not sweep.processes_of(base), _ENDING_S)
     left = sweep.sweep(base)
     assert not left, f"left at the end of the run: {left}"
     assert not base.exists(), f"could not be removed: {base}"

@@ -1,4 +1,4 @@
-"""The borders between packages, read from the source; no package is imported here."""
+"""The borders between packages, and the rules of the gate, read from the source; no package is imported here."""
 
 import ast
 import subprocess
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.gate_rule import breaches_of, lanes_in, lanes_of_file
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("bench", "console", "exporter", "fusefs", "mount", "pipeline", "pyspark_commitlog", "store")
@@ -100,6 +101,64 @@ BLOCKING_NAMES = {"open", "stat_fd", "stat_name", "stat_names", "stat_changes", 
 
 LOOP_EXCEPTIONS = {("creation.py", "_link", "os.close")}
 """A just made, still unnamed file is given up after an error: nothing is flushed by that close."""
+
+
+GATE_EXCEPTIONS = {
+    "tests/support/waiting.py": "the one place that waits",
+    "tests/support/faulty_s3.py::_handler": "a server that is slow on purpose",
+    "tests/support/flaky_disks.py": "what tests that are marked `alone` use",
+    "tests/support/freezing.py::frozen": "the same",
+    "tests/support/fuse_backup.py::main": "a server that is slow on purpose",
+    "tests/support/slow_query.py::_main": "a query that takes a while, so that it can be interrupted",
+    "tests/support/spark_driver.py::_count": "a job that takes a while, so that it can be interrupted",
+    "tests/support/stub_daemon.py": "a daemon that is as slow as its script says, and polls for files",
+    "tests/test_architecture.py::test_the_search_for_breaches_of_the_gate_finds_them": "its text is data",
+    "tests/exporter/test_figures.py::test_mounts_that_cannot_be_looked_for_stay": "polls as `until`, under asyncio",
+    "tests/fusefs/disks/test_abandoned_work.py": "trio.run gets a MockClock in the helper `run`",
+    "tests/fusefs/disks/test_background.py::create_waits": "gives a create the opportunity to end too early",
+    "tests/fusefs/disks/test_reminders.py": "trio.run gets a MockClock in the helper `run`",
+    "tests/fusefs/integrity/test_checksums.py::Background.require": "gives time for one checksum too many",
+    "tests/fusefs/integrity/test_scrub.py::Daemon.stays": "gives an opportunity for a change of the state",
+    "tests/mount/keeper/test_keeper.py::TestWithMount.test_a_stop_that_was_refused_is_over": (
+        "gives the keeper the opportunity to send a second signal"
+    ),
+    "tests/mount/status/test_composed.py": "trio.run gets a MockClock in the helper `run`",
+    "tests/mounted/test_checksums.py::test_a_store_to_an_open_mapping_is_never_missed": (
+        "gives the daemon the opportunity to compute a checksum that is too old"
+    ),
+    "tests/mounted/test_growth.py::append": "used by a test of the timing lane",
+    "tests/mounted/test_lost_writes.py::touch_error": "used by tests that are marked `alone`",
+    "tests/mounted/test_same_name_again.py::free_blocks": "used by a test that is marked `alone`",
+    "tests/mounted/test_passthrough.py::test_a_mapping_without_a_descriptor_holds_a_removed_segment": (
+        "gives the daemon the opportunity to free a file that is in use"
+    ),
+    "tests/mounted/test_top.py::test_a_resize_is_followed_at_once": (
+        "lets the second frame pass, so that the resize is the reason of the next one"
+    ),
+    "tests/pipeline/log/test_tail.py::test_a_broker_that_writes_on_and_on_does_not_hold_us_up": (
+        "a writer that pauses between two messages"
+    ),
+    "tests/pipeline/source/test_stream_reader.py::test_each_message_once_while_a_writer_appends": (
+        "a writer that leaves parts of records for the reader to see"
+    ),
+    "tests/takeover/test_checksums.py::read_beside_a_hung_disk": "used by tests that are `alone` or `timing`",
+    "tests/takeover/test_disk_drain.py::change_beside_a_hung_disk": ("used by tests that are `alone` or `timing`"),
+    "tests/takeover/test_disk_drain.py::test_a_slow_cut_while_the_drain_continues": "a cut that is slow on purpose",
+    "tests/takeover/test_disk_drain.py::test_a_reader_of_an_older_copy_brings_it_not_back": (
+        "gives the old copy the opportunity to come back"
+    ),
+    "tests/takeover/test_repair.py::test_an_older_time_of_the_copy_brings_nothing_back": (
+        "gives the damaged file the opportunity to come back"
+    ),
+    "tests/takeover/test_scrub.py::test_orders_are_known_to_the_next_daemon": (
+        "gives a paused scrub the opportunity to read"
+    ),
+    "tests/takeover/test_takeover.py::test_requests_wait_for_the_successor": (
+        "lets the requests be sent first; a later one is answered as well"
+    ),
+}
+"""Function or file of the tests -> why it may do what the gate may not. No sleep here decides a test: on a busy
+machine it gives less opportunity for something wrong, and makes nothing right fail."""
 
 
 @dataclass(frozen=True)
@@ -290,3 +349,72 @@ async def handler(self):
     (function,) = ast.parse(source).body
     assert isinstance(function, ast.AsyncFunctionDef)
     assert sorted(call for _, call in blocking_calls(function)) == ["open", "os.listdir", "os.pread", "time.sleep"]
+
+
+def test_the_gate_measures_no_time_and_disturbs_nothing() -> None:
+    found = breaches_of(modules_of("tests"), ROOT)
+    allowed = {breach for breach in found if {breach.where, breach.where.partition("::")[0]} & set(GATE_EXCEPTIONS)}
+    assert [f"{breach.where} {breach.what}" for breach in found if breach not in allowed] == []
+    used = {name for breach in allowed for name in (breach.where, breach.where.partition("::")[0])}
+    assert sorted(set(GATE_EXCEPTIONS) - used) == [], "exceptions that nothing needs any more"
+
+
+def test_the_search_for_breaches_of_the_gate_finds_them(tmp_path: Path) -> None:
+    source = """
+import pytest
+pytestmark = [pytest.mark.root]
+def test_waits():
+    time.sleep(1)
+async def test_polls():
+    await trio.sleep(0)
+    await trio.sleep(0.1)
+    with trio.fail_after(5):
+        pass
+def test_is_quick():
+    began = time.monotonic()
+    assert time.monotonic() - began < 2
+@pytest.mark.timing
+def test_measures():
+    time.sleep(1)
+@pytest.mark.alone
+def test_syncs():
+    os.sync()
+@pytest.mark.full
+def test_freezes():
+    time.sleep(1)
+    subprocess.run(["fsfreeze", "-f", disk])
+def test_is_impatient():
+    eventually(is_done, 10.0)
+    daemon.wait(timeout=120)
+@pytest.mark.timing
+def a_helper():
+    subprocess.run(["sync"])
+class TestAll:
+    def test_everything(self):
+        os.sync()
+        with frozen(disk):
+            os.nice(3)
+@pytest.mark.parametrize("n", [1, pytest.param(2, marks=pytest.mark.soak)])
+async def test_in_simulated_time(autojump_clock, n):
+    await trio.sleep(3600)
+def test_makes_data():
+    return time.monotonic() + 3
+"""
+    (tmp_path / "tests").mkdir()
+    path = tmp_path / "tests" / "test_x.py"
+    path.write_text(source)
+    assert [(b.where.partition("::")[2], b.what) for b in breaches_of([path], tmp_path)] == [
+        ("test_waits", "sleeps: time.sleep"),
+        ("test_polls", "limits time: trio.fail_after"),
+        ("test_polls", "sleeps: trio.sleep"),
+        ("test_is_quick", "measures time: time.monotonic"),
+        ("test_freezes", "disturbs the machine: fsfreeze"),
+        ("test_is_impatient", "is impatient: eventually 10"),
+        ("a_helper", "disturbs the machine: sync"),
+        ("TestAll.test_everything", "changes a priority: os.nice"),
+        ("TestAll.test_everything", "disturbs the machine: frozen"),
+        ("TestAll.test_everything", "disturbs the machine: sync"),
+    ]
+    assert lanes_in(path)["test_measures"] == "timing"
+    assert set(lanes_in(path).values()) == {"gate", "full", "timing"}
+    assert lanes_of_file(path) == ["full", "gate", "soak", "timing"]

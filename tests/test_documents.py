@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import lane_table
+from support.gate_rule import lanes_in, lanes_of_file
+from support.lanes import GATE, LANES
 from typer.main import get_command
 
 from commitlogfs.mount.cli import application
@@ -30,6 +33,8 @@ _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(PROJECT)})(?:/[\w.@-]+)+/?")
 _TEST = re.compile(r"\b(tests/[\w/]+\.py)::(\w+)")
+_TEST_WITH_LANE = re.compile(_TEST.pattern + rf"`(?: \(({'|'.join(LANES)})\b[^)]*\))?")
+_FILE_WITH_LANE = re.compile(rf"\b(tests/\w+/[\w/]*test_\w+\.py)`(?: \(({'|'.join(LANES)})\b[^)]*\))?")
 _MODULE = re.compile(r"(?<![\w./-])\w+\.(?:py|c)\b")
 _COMMAND = re.compile(r"(?:`|^\$ )commitlogfs ([a-z-][^`\n]*)", re.MULTILINE)
 _NAMED_DOCUMENT = re.compile(r"\bdocs/[\w./-]*\.md\b|\bREADME\.md\b")
@@ -79,6 +84,24 @@ def test_each_fault_of_the_list_has_a_test() -> None:
     rows = re.findall(r"^\| (\d+): .*\| .* \| (.*) \|$", (ROOT / "docs" / "faults.md").read_text(), re.MULTILINE)
     assert sorted(int(number) for number, _ in rows) == [*range(24, 46), *range(60, 65)]
     assert [number for number, tests in rows if "tests/" not in tests] == []
+
+
+def lanes_named(document: Path) -> Iterator[tuple[str, str, str]]:
+    """(file, test, lane) as the document says: no note means the gate."""
+    for file, test, lane in _TEST_WITH_LANE.findall(document.read_text()):
+        yield file, test, lane or GATE
+
+
+def test_the_list_of_faults_names_the_lane_of_each_test() -> None:
+    named = list(lanes_named(ROOT / "docs" / "faults.md"))
+    assert named
+    assert [(file, test, lane) for file, test, lane in named if lanes_in(ROOT / file)[test] != lane] == []
+    files = _FILE_WITH_LANE.findall((ROOT / "docs" / "faults.md").read_text())
+    assert [(file, lane) for file, lane in files if (lane or GATE) not in lanes_of_file(ROOT / file)] == []
+
+
+def test_the_table_of_lanes_is_current() -> None:
+    assert lane_table.stored() == lane_table.table(), "run .venv/bin/python tests/support/lane_table.py"
 
 
 def unknown_commands(document: Path) -> Iterator[str]:
