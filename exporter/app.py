@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -100,21 +99,21 @@ class _Json(JSONResponse):
 
 class _Api:
     def __init__(self, figures: Figures) -> None:
-        self._figures = figures
+        self._figures, self._clock = figures, figures.clock
         self._maps: dict[str, tuple[float, dict[str, Any]]] = {}
         """When the segments were asked for (monotonic), and the answer, by mount."""
 
     async def metrics(self, request: Request) -> Response:
         mounts = await self._figures.recent()
-        text, content_type = expose(mounts, time.monotonic(), request.headers.get("accept", ""))
+        text, content_type = expose(mounts, self._clock.monotonic(), request.headers.get("accept", ""))
         return Response(text, headers={"content-type": content_type})
 
     async def status(self, request: Request) -> Response:
         mounts = await self._figures.recent()
-        now_s = time.monotonic()
+        now_s = self._clock.monotonic()
         return _Json(
             {
-                "composed_at": time.time(),
+                "composed_at": self._clock.wall(),
                 "version": VERSION,
                 "mounts": [_describe(mount, now_s) for mount in mounts],
             }
@@ -125,10 +124,11 @@ class _Api:
         mount = await self._known(request)
         name = mount.found.name
         asked_s, answer = self._maps.get(name, (0.0, {}))
-        if not answer or time.monotonic() - asked_s > MAP_AGE_S:
+        if not answer or self._clock.monotonic() - asked_s > MAP_AGE_S:
             answer = await _answered(lambda: self._figures.ask(name, "segments"))
-            self._maps = {kept: of for kept, of in self._maps.items() if time.monotonic() - of[0] < MAP_AGE_S}
-            self._maps[name] = time.monotonic(), answer
+            now_s = self._clock.monotonic()
+            self._maps = {kept: of for kept, of in self._maps.items() if now_s - of[0] < MAP_AGE_S}
+            self._maps[name] = now_s, answer
         scrub = (mount.status or {}).get("scrub", {})  # a daemon of a former version has none
         damaged = [one["base_offset"] for one in scrub.get("damaged", ())]
         return _Json(await asyncio.to_thread(segment_map.draw, answer, columns, damaged))

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from commitlogfs.console.errors import UnreachableError, UserError
 from commitlogfs.exporter.mounts import FoundMount
 from commitlogfs.mount.location import control_socket
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 
 MAX_AGE_S: Final = 1.0
 """Older figures are fetched anew when somebody reads them: the next reader gets the new ones."""
@@ -59,8 +59,9 @@ class _Source:
     """Asks one daemon, in threads of its own: one that hangs holds no other one's. The figures have a thread of
     their own, so that no question of a reader delays them."""
 
-    def __init__(self, figures: MountFigures) -> None:
+    def __init__(self, figures: MountFigures, clock: Clock) -> None:
         self.figures = figures
+        self._clock = clock
         self._figures_thread = ThreadPoolExecutor(1, f"figures-{figures.found.name}")
         self._questions_thread = ThreadPoolExecutor(1, f"questions-{figures.found.name}")
         self._asked_s = 0.0
@@ -71,13 +72,13 @@ class _Source:
     def begin_if_due(self) -> None:
         """Fetch, unless the latest answer is recent, or is awaited."""
         is_fetching = self._fetching is not None and not self._fetching.done()
-        if not is_fetching and time.monotonic() - self._asked_s > MAX_AGE_S:
-            self._asked_s = time.monotonic()
+        if not is_fetching and self._clock.monotonic() - self._asked_s > MAX_AGE_S:
+            self._asked_s = self._clock.monotonic()
             self._fetching = asyncio.create_task(self._fetch(self._asked_s))
 
     def awaited(self, max_age_s: float) -> list[asyncio.Task[None]]:
         """The fetch under way, if the latest figures are older than that."""
-        age_s = self.figures.age_s(time.monotonic())
+        age_s = self.figures.age_s(self._clock.monotonic())
         is_recent = age_s is not None and age_s <= max_age_s
         return [] if is_recent or self._fetching is None or self._fetching.done() else [self._fetching]
 
@@ -137,8 +138,10 @@ def _ask(sockets: Iterable[Path], verb: str, **arguments: object) -> dict[str, A
 class Figures:
     """All mounts of the machine. `async with` keeps them fresh while readers come."""
 
-    def __init__(self, discover: Discover) -> None:
+    def __init__(self, discover: Discover, clock: Clock = SYSTEM_CLOCK) -> None:
         self._discover = discover
+        self.clock = clock
+        """Ages are differences of its times, so code that shows an age must read the same clock."""
         self._sources: dict[str, _Source] = {}
         self._read_s = -KEPT_FRESH_S
         self._keeping: asyncio.Task[None] | None = None
@@ -158,7 +161,7 @@ class Figures:
 
     async def recent(self, patience_s: float = PATIENCE_S, max_age_s: float = OLD_AGE_S) -> list[MountFigures]:
         """The figures of all mounts by name, at most `max_age_s` old where their daemons answer in time."""
-        self._read_s = time.monotonic()
+        self._read_s = self.clock.monotonic()
         sources = list(self._sources.values())
         for source in sources:
             source.begin_if_due()
@@ -179,7 +182,7 @@ class Figures:
                 await self._find()
             except Exception:  # those that were found before stay
                 logging.exception("cannot look for mounts")
-            if time.monotonic() - self._read_s < KEPT_FRESH_S:
+            if self.clock.monotonic() - self._read_s < KEPT_FRESH_S:
                 for source in self._sources.values():
                     source.begin_if_due()
 
@@ -191,5 +194,5 @@ class Figures:
             if name in self._sources:
                 self._sources[name].figures.found = one
             else:
-                self._sources[name] = _Source(MountFigures(one))
+                self._sources[name] = _Source(MountFigures(one), self.clock)
         self._sources = dict(sorted(self._sources.items()))

@@ -4,23 +4,23 @@ import asyncio
 import contextlib
 import os
 import tempfile
-import time
 from pathlib import Path
 from typing import Final
 
 from commitlogfs.console.errors import RefusedError
 from commitlogfs.exporter.exposition import expose
 from commitlogfs.exporter.figures import ANSWER_TIMEOUT_S, MAX_AGE_S, Figures
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 
 FILE_NAME: Final = "commitlogfs.prom"
 _LEFT_S: Final = 60.0
 """Writing takes far less, so an older temporary file has no writer."""
 
 
-def write(directory: Path, text: bytes) -> None:
+def write(directory: Path, text: bytes, clock: Clock = SYSTEM_CLOCK) -> None:
     """Replace the file; a reader never sees a part of it. Raises RefusedError."""
     try:
-        _sweep(directory)
+        _sweep(directory, clock)
         fd, temporary = tempfile.mkstemp(dir=directory, prefix=f".{FILE_NAME}.")
         try:
             with os.fdopen(fd, "wb") as file:
@@ -36,18 +36,18 @@ def write(directory: Path, text: bytes) -> None:
         ) from error
 
 
-def _sweep(directory: Path) -> None:
+def _sweep(directory: Path, clock: Clock) -> None:
     """Remove what an exporter that was killed has left half-written."""
     for left in directory.glob(f".{FILE_NAME}.*"):
         with contextlib.suppress(FileNotFoundError):
-            if time.time() - left.stat().st_mtime > _LEFT_S:
+            if clock.wall() - left.stat().st_mtime > _LEFT_S:
                 left.unlink()
 
 
 async def compose(figures: Figures) -> bytes:
     """The text with figures that every daemon had time to give."""
     mounts = await figures.recent(ANSWER_TIMEOUT_S, MAX_AGE_S)
-    text, _ = expose(mounts, time.monotonic())
+    text, _ = expose(mounts, figures.clock.monotonic())
     return text
 
 
@@ -57,7 +57,7 @@ async def keep_writing(directory: Path, figures: Figures, interval_s: float) -> 
     try:
         while True:
             text = await compose(figures)
-            writing = asyncio.ensure_future(asyncio.to_thread(write, directory, text))
+            writing = asyncio.ensure_future(asyncio.to_thread(write, directory, text, figures.clock))
             await asyncio.shield(writing)
             await asyncio.sleep(interval_s)
     finally:

@@ -2,12 +2,13 @@
 
 import contextlib
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyfuse3
 import trio
 
-from commitlogfs.fusefs.disks.disk_checks import SUCCESSOR_DELAY_S
+from commitlogfs.fusefs.assembly import Parts
 from commitlogfs.fusefs.disks.incarnations import Incarnations, report_returned
 from commitlogfs.fusefs.kernel import extension, session
 from commitlogfs.fusefs.kernel.inherited_session import InheritedSession
@@ -21,8 +22,6 @@ log = logging.getLogger(__name__)
 FSTYPE = "fuse.commitlogfs"
 MAX_TASKS = 1024
 """Requests under way at once. pyfuse3's default of 99 would let one hung disk stop the whole mount."""
-
-TRY_DISK_DEADLINE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,79 +59,80 @@ def mount(
     as it is).
     """
     chosen = session.begin(operations, options.mountpoint, mount_options(options), options.passthrough, inherited)
-    backing, commitlog = operations.backing, operations.commitlog
+    backing = operations.parts.backing
     backing.begin(chosen.table, extension.module, chosen.why_plain)
-    refused = {} if chosen.taken_over else _refusing_disks(operations)
+    refused = {} if chosen.taken_over else _refusing_disks(operations.parts)
     if chosen.why_plain:
         log_event(log, logging.WARNING, "passthrough_off", reason=chosen.why_plain)
     if chosen.why_no_takeover:
         log_event(log, logging.WARNING, "takeover_impossible", reason=chosen.why_no_takeover)
     backing.state_lost = chosen.state_lost or chosen.table.epoch > 0
-    incarnations = Incarnations(commitlog.disks.values(), backing)
     if chosen.taken_over:
-        freed = 0
-        if chosen.state_lost:
-            backing.resume_without_state()
-        else:
-            served = (file for file in commitlog.files() if file.disk not in incarnations.renewed)
-            freed = backing.resume(served, commitlog.disks.keys())
-            operations.suspect_growth(commitlog.files())
-            operations.disk_memory.restore(incarnations.returned)
-        log_event(log, logging.INFO, "taken_over", state_lost=chosen.state_lost, ids_given_back=freed)
         assert extension.module is not None
-        extension.module.resend()
-        chosen.table.record_takeover()
-        operations.invalidate_removed()
-        report_returned(commitlog.disks.values(), incarnations.returned)
-    incarnations.record()
+        take_up(operations, state_lost=chosen.state_lost, resend=extension.module.resend)
+    else:
+        begin(operations)
     chosen.not_passed_through = [chosen.why_plain] if chosen.why_plain else []
     chosen.not_passed_through += [f"{path}: {reason}" for path, reason in refused.items()]
     return chosen
 
 
-def _refusing_disks(operations: CommitLogOperations) -> dict[str, str]:
+def begin(operations: CommitLogOperations) -> None:
+    """A new mount: nobody has served it before."""
+    Incarnations(operations.commitlog.disks.values(), operations.parts.backing).record()
+
+
+def take_up(operations: CommitLogOperations, *, state_lost: bool, resend: Callable[[], None]) -> None:
+    """Continue from what the former daemon of this mount has left in the backing table, which is lost or not.
+    `resend` makes the kernel send the requests again that were not answered."""
+    parts, commitlog = operations.parts, operations.commitlog
+    incarnations = Incarnations(commitlog.disks.values(), parts.backing)
+    freed = 0
+    if state_lost:
+        parts.backing.resume_without_state()
+    else:
+        served = (file for file in commitlog.files() if file.disk not in incarnations.renewed)
+        freed = parts.backing.resume(served, commitlog.disks.keys())
+        operations.suspect_growth(commitlog.files())
+        parts.disk_memory.restore(incarnations.returned)
+    log_event(log, logging.INFO, "taken_over", state_lost=state_lost, ids_given_back=freed)
+    resend()
+    parts.backing.record_takeover()
+    operations.invalidate_removed()
+    report_returned(commitlog.disks.values(), incarnations.returned)
+    incarnations.record()
+
+
+def _refusing_disks(parts: Parts) -> dict[str, str]:
     """Whose files the kernel cannot serve by itself, by path, with the reason."""
     refused = {}
-    for disk in _writable_disks(operations):
-        reason = operations.backing.probe_disk(disk)
-        operations.backing.record_disk(disk, reason)
+    for disk in _writable_disks(parts):
+        reason = parts.backing.probe_disk(disk)
+        parts.backing.record_disk(disk, reason)
         if reason:
             refused[disk.path] = reason
     return refused
 
 
-def _writable_disks(operations: CommitLogOperations) -> list[Disk]:
-    return [disk for disk in operations.commitlog.disks.values() if disk.state is DiskState.RW]
+def _writable_disks(parts: Parts) -> list[Disk]:
+    return [disk for disk in parts.commitlog.disks.values() if disk.state is DiskState.RW]
 
 
 async def serve(operations: CommitLogOperations) -> None:
     """Answer requests until the filesystem is unmounted or `stop_serving`; then finish what was promised."""
+    parts = operations.parts
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(operations.background.run)
-        nursery.start_soon(operations.freeing.run)
-        nursery.start_soon(operations.retention.run)
-        nursery.start_soon(operations.invalidation.run)
-        nursery.start_soon(operations.disk_memory.run)
-        nursery.start_soon(operations.member_records.run)
-        nursery.start_soon(operations.sources.run)
-        nursery.start_soon(operations.drains.run, operations.rebalancing.step)
-        nursery.start_soon(operations.restores.run)
-        nursery.start_soon(operations.recorded.find)
-        nursery.start_soon(operations.checksums.run)
-        nursery.start_soon(operations.lost_writes.run, operations.handles.may_be_open)
-        nursery.start_soon(operations.verdicts.run)
-        nursery.start_soon(operations.scrub.run)
-        nursery.start_soon(operations.disk_checks.run, SUCCESSOR_DELAY_S if operations.backing.takeovers else 0.0)
-        nursery.start_soon(_give_back_unknown, operations)
-        if operations.backing.takeovers:
-            for disk in _writable_disks(operations):
+        parts.start(nursery, is_successor=parts.backing.takeovers > 0)
+        nursery.start_soon(_give_back_unknown, parts)
+        if parts.backing.takeovers:
+            for disk in _writable_disks(parts):
                 if not disk.is_unresponsive:  # the thread would hold this daemon as long as the disk hangs
-                    nursery.start_soon(_try_disk, operations, disk)
+                    nursery.start_soon(_try_disk, parts, disk)
         await _answer_requests()
-        await operations.background.drain()
+        await parts.background.drain()
         nursery.cancel_scope.cancel()
     with trio.CancelScope(shield=True):
-        await operations.sources.finish()
+        await parts.sources.finish()
 
 
 async def _answer_requests() -> None:
@@ -144,17 +144,16 @@ async def _answer_requests() -> None:
         log.debug("the connection ended during a read")
 
 
-async def _try_disk(operations: CommitLogOperations, disk: Disk) -> None:
+async def _try_disk(parts: Parts, disk: Disk) -> None:
     """After a takeover, when requests are served: a disk that hangs must not hold up the others."""
     with contextlib.suppress(TimeoutError):
-        reason = await operations.threads.run_within(
-            disk.number, TRY_DISK_DEADLINE_S, lambda: operations.backing.probe_disk(disk)
-        )
-        operations.backing.record_disk(disk, reason)
+        patience_s = parts.commitlog.timing.requests.try_disk_s
+        reason = await parts.threads.run_within(disk.number, patience_s, lambda: parts.backing.probe_disk(disk))
+        parts.backing.record_disk(disk, reason)
 
 
-async def _give_back_unknown(operations: CommitLogOperations) -> None:
-    freed = await operations.backing.give_back_unknown()
+async def _give_back_unknown(parts: Parts) -> None:
+    freed = await parts.backing.give_back_unknown()
     if freed:
         log_event(log, logging.INFO, "unknown_ids_given_back", count=freed)
 
@@ -167,6 +166,5 @@ def stop_serving() -> None:
 def close(operations: CommitLogOperations) -> None:
     """After `serve` has returned: the mount is gone already, or goes on without this process. Never unmount it from
     here (libfuse would do so lazily, under a running broker)."""
-    operations.handles.close()
-    operations.backing.close()
+    operations.parts.close()
     pyfuse3.close(unmount=False)

@@ -8,7 +8,6 @@ import errno
 import functools
 import logging
 import os
-import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, cast
@@ -31,45 +30,13 @@ from pyfuse3 import (
     XAttrNameT,
 )
 
-from commitlogfs.fusefs.disks.background import BackgroundSync
-from commitlogfs.fusefs.disks.check_child import CheckChild
-from commitlogfs.fusefs.disks.disk_checks import DiskChecks
-from commitlogfs.fusefs.disks.disk_memory import DiskMemory
-from commitlogfs.fusefs.disks.disk_places import DiskPlaces
-from commitlogfs.fusefs.disks.disk_probes import DiskProbes
-from commitlogfs.fusefs.disks.disk_threads import DiskThreads
-from commitlogfs.fusefs.disks.member_records import MemberRecords
-from commitlogfs.fusefs.disks.reminders import Reminders
-from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
+from commitlogfs.fusefs.assembly import Parts
 from commitlogfs.fusefs.errors import errno_of
 from commitlogfs.fusefs.files import attrs, xattrs
-from commitlogfs.fusefs.files.backing_attributes import BackingAttributes
 from commitlogfs.fusefs.files.control_files import DIRECTORY_NAME, ControlContents, ControlFiles
-from commitlogfs.fusefs.files.copies import Copies
-from commitlogfs.fusefs.files.creation import Creation
-from commitlogfs.fusefs.files.disk_files import files_of_disks
-from commitlogfs.fusefs.files.freeing import Freeing
-from commitlogfs.fusefs.files.handles import Handle, Handles
-from commitlogfs.fusefs.files.listing import Listing, readdir_reply
-from commitlogfs.fusefs.files.name_changes import NameChanges
-from commitlogfs.fusefs.files.removal import Removals
-from commitlogfs.fusefs.files.resizing import Resizing
-from commitlogfs.fusefs.files.retention import Retention
-from commitlogfs.fusefs.integrity.checksums import Checksums
-from commitlogfs.fusefs.integrity.lost_writes import LostWrites
-from commitlogfs.fusefs.integrity.recorded import Recorded
-from commitlogfs.fusefs.integrity.scrub import Scrub
-from commitlogfs.fusefs.integrity.verdicts import Verdicts
+from commitlogfs.fusefs.files.handles import Handle
+from commitlogfs.fusefs.files.listing import readdir_reply
 from commitlogfs.fusefs.kernel import extension, inodes
-from commitlogfs.fusefs.kernel.backing import Backing
-from commitlogfs.fusefs.kernel.invalidation import Invalidation
-from commitlogfs.fusefs.kernel.observer import Observer
-from commitlogfs.fusefs.moves.drains import Drains
-from commitlogfs.fusefs.moves.mover import Mover
-from commitlogfs.fusefs.moves.rebalancing import Rebalancing
-from commitlogfs.fusefs.moves.restores import Restores
-from commitlogfs.fusefs.moves.salvaged import Salvaged
-from commitlogfs.fusefs.moves.sources import Sources
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.identity import RootAttributes
 from commitlogfs.store.errors import (
@@ -85,19 +52,13 @@ from commitlogfs.store.files.allocate import PERMISSION_BITS, Owner
 from commitlogfs.store.files.attributes import unpack
 from commitlogfs.store.files.changes import Changes
 from commitlogfs.store.pool.catalog import Role, Segment
-from commitlogfs.store.pool.commitlog import CommitLog
-from commitlogfs.store.retention import RetentionRules
-from commitlogfs.store.retention.statfs import BLOCK_BYTES, DiskShare, StatfsFigures, compose
-from commitlogfs.store.scrub.schedule import ScrubRules
+from commitlogfs.store.retention.statfs import BLOCK_BYTES
 from commitlogfs.store.segment import SegmentState, format_segment_name
 
 log = logging.getLogger(__name__)
 
-RECENT_S = 60.0
-"""Longer than a takeover takes, even after some failed starts: for `suspect_growth`."""
 INVALIDATED_SEGMENTS = 64
 """More segments than a daemon removes by rule before it reports them to the kernel."""
-STATFS_AGE_S = 1.0
 SLOW_OPERATION_S = 1.0
 NAME_MAX = 255
 
@@ -119,8 +80,8 @@ def handler(method: Handler[P, R]) -> Handler[P, R]:
     async def handle(self: "CommitLogOperations", *args: P.args, **kwargs: P.kwargs) -> R:
         _resent.set(_last_was_resent())  # pyfuse3 goes from reading a request straight to here
         if _resent.get():
-            self.observer.request_resent()
-        started = time.perf_counter()
+            self.parts.observer.request_resent()
+        started = self.commitlog.clock.monotonic()
         errno_name = ""
         try:
             return await method(self, *args, **kwargs)
@@ -133,8 +94,8 @@ def handler(method: Handler[P, R]) -> Handler[P, R]:
             log_event(log, logging.DEBUG, "refused", op=op, errno=errno_name, reason=str(error))
             raise FUSEError(code) from error
         finally:
-            elapsed = time.perf_counter() - started
-            self.observer.operation(op, errno_name, elapsed)
+            elapsed = self.commitlog.clock.monotonic() - started
+            self.parts.observer.operation(op, errno_name, elapsed)
             if elapsed > SLOW_OPERATION_S:
                 log_event(log, logging.WARNING, "slow_operation", op=op, seconds=elapsed)
 
@@ -147,132 +108,17 @@ class CommitLogOperations(pyfuse3.Operations):
     enable_writeback_cache = False
     supports_dot_lookup = False
 
-    def __init__(
-        self,
-        commitlog: CommitLog,
-        rules: RetentionRules,
-        contents: ControlContents,
-        observer: Observer,
-        scrub_rules: ScrubRules = ScrubRules(),  # noqa: B008 - it is frozen
-        *,
-        refuse_reads_when_full: bool = False,
-    ) -> None:
+    def __init__(self, parts: Parts, contents: ControlContents, *, refuse_reads_when_full: bool = False) -> None:
         super().__init__()
-        self.commitlog = commitlog
-        self.observer = observer
-        self.threads = DiskThreads(commitlog.disks)
-        self.background = BackgroundSync(commitlog, self.threads)
-        self.backing = Backing(observer)
-        self.usage = UsageMonitor(commitlog, self.threads, observer)
-        self.disk_memory = DiskMemory(commitlog, self.backing)
-        self.member_records = MemberRecords(commitlog, self.threads)
-        self.invalidation = Invalidation()
-        self.disk_files = files_of_disks(commitlog.disks.values(), self.threads, observer)
-        disks, invalidate = self.disk_files, self.invalidation.invalidate
-        self._to_free = Reminders(commitlog.disks)
-        self.verdicts = Verdicts(commitlog, self.threads)
-        self.lost_writes = LostWrites(commitlog, self.threads, observer, self.member_records, self.verdicts)
-        self.handles = Handles(commitlog, disks, self.backing, self._to_free, self.lost_writes.release)
-        self.attributes = BackingAttributes(commitlog, disks, self.handles)
-        self.listing = Listing(commitlog, disks, self.attributes)
-        self.changes = NameChanges(commitlog, disks, self.background)
-        self.sources = Sources(
-            commitlog, disks, self.changes, self.handles, self.backing, self._to_free, invalidate
-        )
-        self.salvaged = Salvaged(commitlog)
-        self.recorded = Recorded(commitlog, self.threads, self.verdicts, self.salvaged.record_found)
-        self.mover = Mover(
-            commitlog,
-            disks,
-            self.threads,
-            self.changes,
-            self.sources,
-            self.salvaged,
-            self.verdicts,
-            self.lost_writes.may_lack_writes,
-            invalidate,
-            observer.decisions,
-        )
-        self.checksums = Checksums(
-            commitlog, self.threads, observer, self.mover.is_working_on, self.sources.is_written_to
-        )
-        self.scrub = Scrub(
-            commitlog,
-            self.threads,
-            observer,
-            self.verdicts,
-            self.mover.is_working_on,
-            self.sources.is_written_to,
-            scrub_rules,
-        )
-        self.drains = Drains(commitlog, self.mover, self.usage)
-        self.rebalancing = Rebalancing(commitlog, self.drains, self.member_records)
-        self.restores = Restores(commitlog, disks, self.mover, self.drains, self.verdicts)
-        self.removals = Removals(
-            commitlog,
-            disks,
-            self.changes,
-            self.handles,
-            self.backing,
-            self._to_free,
-            invalidate,
-            self.sources,
-            self.member_records.record_removals,
-            observer,
-        )
-        self.freeing = Freeing(
-            commitlog,
-            disks,
-            self.handles,
-            self.backing,
-            self._to_free,
-            kernel_holds,
-            self.sources.put_back_if_changed,
-        )
-        probes = DiskProbes(commitlog, self.threads, observer, self.disk_memory.save)
-        child = CheckChild(commitlog.disks.values())
-        self.disk_checks = DiskChecks(commitlog, child, probes, observer, self.disk_memory.save)
-        self.disk_places = DiskPlaces(commitlog, child, self.threads)
-        self.retention = Retention(
-            rules,
-            commitlog,
-            self.changes,
-            self.removals,
-            self.freeing,
-            self.attributes,
-            self.usage,
-            self.listing.refresh,
-            probes,
-            self.backing,
-            self.verdicts.lost_writes,
-        )
-        self.creation = Creation(
-            commitlog,
-            disks,
-            self.changes,
-            self.handles,
-            self.usage,
-            self.background,
-            observer,
-            self.retention.reclaim,
-        )
-        self.copies = Copies(commitlog, disks, self.changes, self.handles, self.attributes)
-        self.resizing = Resizing(
-            commitlog,
-            disks,
-            self.changes,
-            self.handles,
-            self.attributes,
-            self.backing,
-            self.usage,
-            self.background,
-            invalidate,
-            observer.decisions,
-        )
+        self.parts = parts
+        self.commitlog = parts.commitlog
+        self.disk_files = parts.disk_files
+        self.handles = parts.handles
+        self.attributes = parts.attributes
         self._grown: set[int] = set()
         """Inode numbers of files that writes have, or may have, made longer since their last sync."""
         self._refuse_reads_when_full = refuse_reads_when_full
-        self.control = ControlFiles(commitlog, disks, self.handles, contents)
+        self.control = ControlFiles(parts.commitlog, parts.disk_files, parts.handles, contents)
 
     # --- names and attributes ------------------------------------------------------------------------
 
@@ -294,12 +140,12 @@ class CommitLogOperations(pyfuse3.Operations):
         """The kernel drops inodes, also some that a former daemon has answered for. Nothing is kept for each
         lookup, because inode numbers are derived from the files themselves."""
         if self.commitlog.others.has_retired:
-            self._to_free.remind_all()
+            self.parts.to_free.remind_all()
 
     @handler
     async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
         if inode == inodes.ROOT:
-            return attrs.entry_of_root(self.commitlog.root, self.changes.changed_ns)
+            return attrs.entry_of_root(self.commitlog.root, self.parts.changes.changed_ns)
         if self.control.owns(inode):
             return self.control.entry(inode)
         file = self._file(inode)
@@ -333,7 +179,7 @@ class CommitLogOperations(pyfuse3.Operations):
             attributes = await disk.change(file.path, file.ino, changes, check_resize)
             self.commitlog.record_attributes(file, attributes)
         else:
-            await self.resizing.resize(file, changes)
+            await self.parts.resizing.resize(file, changes)
             self._grown.discard(inode)  # a broker's way: it has its size now, and is synced
         return attrs.entry_of_file(file)
 
@@ -351,7 +197,7 @@ class CommitLogOperations(pyfuse3.Operations):
         if parent_inode != inodes.ROOT:
             raise NotPermittedError("control files cannot be made")
         try:
-            handle = await self.creation.create(name, Owner(ctx.uid, ctx.gid, mode))
+            handle = await self.parts.creation.create(name, Owner(ctx.uid, ctx.gid, mode))
         except SegmentExistsError:
             file = self.commitlog.find_name(name)
             if file is None or (flags & os.O_EXCL and not (_resent.get() and file.size == 0)):
@@ -364,11 +210,11 @@ class CommitLogOperations(pyfuse3.Operations):
         if parent_inode != inodes.ROOT or name == DIRECTORY_NAME:
             raise NotPermittedError("control files cannot be removed")
         try:
-            await self.removals.unlink(name)
+            await self.parts.removals.unlink(name)
         except SegmentNotFoundError:
             if not _resent.get():
                 raise
-            await self.removals.record_found_removed(name)
+            await self.parts.removals.record_found_removed(name)
 
     @handler
     async def rename(
@@ -384,9 +230,9 @@ class CommitLogOperations(pyfuse3.Operations):
             raise NotPermittedError("only a finished copy can be renamed, onto its segment's name")
         copy = self.commitlog.find_name(name_old)
         if copy is not None:
-            self.lost_writes.require_none(copy)
+            self.parts.lost_writes.require_none(copy)
         try:
-            await self.copies.publish(name_old, name_new)
+            await self.parts.copies.publish(name_old, name_new)
         except SegmentNotFoundError:
             if not (_resent.get() and self.commitlog.find_name(name_new)):
                 raise
@@ -465,9 +311,9 @@ class CommitLogOperations(pyfuse3.Operations):
     def suspect_growth(self, files: Iterable[Segment]) -> None:
         """After a takeover, treat recently changed files as grown: one may be a copy whose writer closes it
         soon."""
-        since_ns = time.time_ns() - round(RECENT_S * 1e9)
+        since_ns = self.commitlog.clock.wall_ns() - round(self.commitlog.timing.requests.recent_s * 1e9)
         for file in files:
-            if self.backing.is_inherited(file) and unpack(file.attributes).ctime_ns >= since_ns:
+            if self.parts.backing.is_inherited(file) and unpack(file.attributes).ctime_ns >= since_ns:
                 self._grown.add(inodes.encode(file))
 
     def invalidate_removed(self) -> None:
@@ -482,7 +328,7 @@ class CommitLogOperations(pyfuse3.Operations):
             bases |= set(range(oldest, first.base_offset, log.segment_size))
         for base in sorted(bases):
             if log.catalog.get(base) is None:
-                self.invalidation.invalidate(format_segment_name(base), 0)
+                self.parts.kernel.invalidate(format_segment_name(base), 0)
 
     @handler
     async def flush(self, fh: FileHandleT) -> None:
@@ -498,7 +344,7 @@ class CommitLogOperations(pyfuse3.Operations):
             return
         if self.handles.is_certainly_empty(file):  # nothing to sync yet
             return
-        if self.lost_writes.may_lack_writes(file):  # one close has reported it, and each fsync does
+        if self.parts.lost_writes.may_lack_writes(file):  # one close has reported it, and each fsync does
             self._grown.discard(fh)
             return
         try:
@@ -519,7 +365,7 @@ class CommitLogOperations(pyfuse3.Operations):
             if handle.writable:
                 await self._commit(handle, data_only=datasync)
             else:
-                self.lost_writes.require_none(handle.file)
+                self.parts.lost_writes.require_none(handle.file)
 
     @handler
     async def release(self, fh: FileHandleT) -> None:
@@ -528,7 +374,7 @@ class CommitLogOperations(pyfuse3.Operations):
         else:
             with contextlib.suppress(SegmentNotFoundError):
                 file = self._file(InodeT(fh))
-                if self.backing.is_passed_through(file):
+                if self.parts.backing.is_passed_through(file):
                     await self.attributes.refresh(file)
             await self.handles.release(fh)
 
@@ -537,7 +383,7 @@ class CommitLogOperations(pyfuse3.Operations):
     @handler
     async def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
         if inode == inodes.ROOT:
-            await self.listing.refresh()
+            await self.parts.listing.refresh()
         return FileHandleT(inode)
 
     @handler
@@ -547,7 +393,7 @@ class CommitLogOperations(pyfuse3.Operations):
                 if index >= start_id and not readdir_reply(token, name, self.control.entry(inode), index + 1):
                     break
             return
-        self.listing.reply(token, start_id)
+        self.parts.listing.reply(token, start_id)
 
     @handler
     async def releasedir(self, fh: FileHandleT) -> None: ...
@@ -563,7 +409,7 @@ class CommitLogOperations(pyfuse3.Operations):
 
     @handler
     async def statfs(self, ctx: RequestContext) -> StatvfsData:
-        figures = await self.statfs_figures()
+        figures = await self.parts.statfs_figures()
         count = len(self.commitlog.catalog)
         data = StatvfsData()
         data.f_bsize = data.f_frsize = BLOCK_BYTES
@@ -574,21 +420,6 @@ class CommitLogOperations(pyfuse3.Operations):
         data.f_namemax = NAME_MAX
         return data
 
-    async def statfs_figures(self) -> StatfsFigures:
-        """The figures that statfs shows, at most STATFS_AGE_S old."""
-        await self.usage.refresh(STATFS_AGE_S)
-        shares = tuple(
-            DiskShare(
-                disk.present_state,
-                self.commitlog.space.usage(disk.number),
-                self.commitlog.space.freeable_bytes(disk.number),
-                disk.thresholds,
-            )
-            for disk in self.commitlog.disks.values()
-        )
-        rules = self.retention.rules
-        return compose(shares, rules.trigger, rules.mode, forced_are_open=self.retention.forced_are_open)
-
     # --- extended attributes -------------------------------------------------------------------------
 
     @handler
@@ -598,7 +429,7 @@ class CommitLogOperations(pyfuse3.Operations):
             raise FUSEError(pyfuse3.ENOATTR)  # security.capability is asked before every write: be quick
         file = self._file(inode)
         if name == xattrs.STATE:
-            return (await self.segment_state(file)).value.encode()
+            return (await self.parts.segment_state(file)).value.encode()
         await self.attributes.refresh(file)
         if name == xattrs.CHECKSUM:
             digest = await self._checksum(file)
@@ -634,19 +465,6 @@ class CommitLogOperations(pyfuse3.Operations):
             raise FUSEError(errno.EOPNOTSUPP)  # cp -a and the like then preserve the mode by chmod
         raise NotPermittedError("extended attributes are read-only")
 
-    async def segment_state(self, file: Segment, deadline_s: float | None = None) -> SegmentState:
-        """State of a segment, by the first bytes of it and of the next two. Raises OSError; with a deadline
-        TimeoutError."""
-
-        async def has_data(segment: Segment) -> bool:
-            return await self.disk_files[segment.disk].has_data(segment.path, deadline_s)
-
-        own = await has_data(file)
-        successor = False
-        for segment in xattrs.successors(self.commitlog, file):
-            successor = successor or await has_data(segment)
-        return xattrs.state_of(file, own, successor)
-
     async def _checksum(self, file: Segment) -> bytes | None:
         """The digest of a settled segment, if it has one of its content on the disk. Raises DiskError, OSError."""
         catalog = self.commitlog.catalog
@@ -661,7 +479,7 @@ class CommitLogOperations(pyfuse3.Operations):
 
     async def _commit(self, handle: Handle, *, data_only: bool = False) -> None:
         """Raises OSError, also if a former sync of the file has failed."""
-        self.lost_writes.require_none(handle.file)
+        self.parts.lost_writes.require_none(handle.file)
         disk = self.disk_files[handle.file.disk]
         try:
             await disk.commit(handle.fd, data_only=data_only)
@@ -669,7 +487,7 @@ class CommitLogOperations(pyfuse3.Operations):
             seen = None
             with contextlib.suppress(DiskError, OSError):
                 seen = await disk.stat_open(handle.fd)
-            self.lost_writes.record_failed_sync(handle.file, error, seen)
+            self.parts.lost_writes.record_failed_sync(handle.file, error, seen)
             raise
 
     async def _open_existing(self, file: Segment, flags: FlagT) -> Handle:
@@ -680,17 +498,17 @@ class CommitLogOperations(pyfuse3.Operations):
         acknowledged, and be lost; refused the open, it does not start.
         """
         for source in self.commitlog.others.sources(file.base_offset) if self.commitlog.others.has_retired else ():
-            if await self.sources.put_back_if_changed(source):
+            if await self.parts.sources.put_back_if_changed(source):
                 raise inodes.StaleInodeError(f"{file.name.decode()}: is on another disk again")
         await self._check_truncation(file, flags)
         to_write = flags & os.O_ACCMODE != os.O_RDONLY
         if to_write and not file.size:
-            await self.resizing.require_writable(file)
+            await self.parts.resizing.require_writable(file)
         handle = await self.handles.open(file, to_write=to_write)
         if handle.writable or not to_write:
             return handle
         try:
-            if await self.segment_state(file) is not SegmentState.SEALED:
+            if await self.parts.segment_state(file) is not SegmentState.SEALED:
                 raise DiskReadOnlyError(
                     self.commitlog.disk_of(file).path,
                     f"its filesystem is read-only, so nothing can be appended to {file.name.decode()}",
@@ -703,7 +521,7 @@ class CommitLogOperations(pyfuse3.Operations):
     def _require_readable(self, flags: int) -> None:
         """Refuse reads while every disk is full, if the configuration says so. Mappings and passthrough reads do
         not come to the daemon: for them it holds from the next open on."""
-        if self._refuse_reads_when_full and flags & os.O_ACCMODE != os.O_WRONLY and self.retention.is_full:
+        if self._refuse_reads_when_full and flags & os.O_ACCMODE != os.O_WRONLY and self.parts.retention.is_full:
             raise FUSEError(errno.ENOSPC)
 
     def _file(self, inode: InodeT) -> Segment:
@@ -732,7 +550,7 @@ class CommitLogOperations(pyfuse3.Operations):
         the end of the segment. A broker opens for reading and writing.
         """
         writes_only = flags & os.O_ACCMODE == os.O_WRONLY or bool(flags & os.O_APPEND)
-        passed = self.backing.is_passed_through(file)
+        passed = self.parts.backing.is_passed_through(file)
         direct = writes_only and passed
         if flags & os.O_ACCMODE == os.O_RDWR and self._may_grow_unseen(file):
             self._grown.add(inodes.encode(file))
@@ -740,7 +558,7 @@ class CommitLogOperations(pyfuse3.Operations):
 
     def _may_grow_unseen(self, file: Segment) -> bool:
         """Whether a file can grow without a request to the daemon."""
-        return self.backing.is_passed_through(file) and file.size < self.commitlog.segment_size
+        return self.parts.backing.is_passed_through(file) and file.size < self.commitlog.segment_size
 
     async def _change_root(self, changes: Changes) -> EntryAttributes:
         """Change mode and owner of the mounted directory; every writable disk records them."""
@@ -758,16 +576,5 @@ class CommitLogOperations(pyfuse3.Operations):
                     await self.disk_files[disk.number].write_root(root)
             self.commitlog.root = root
         if changes.mtime_ns is not None:
-            self.changes.changed_ns = changes.mtime_ns
-        return attrs.entry_of_root(root, self.changes.changed_ns)
-
-
-def kernel_holds(inode: int) -> bool:
-    """Whether the kernel still has this inode, open or cached. Blocks; never call it in a request's task."""
-    try:
-        pyfuse3.invalidate_inode(InodeT(inode), attr_only=True)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        log_event(log, logging.WARNING, "kernel_not_asked", errno=error.errno)
-    return True
+            self.parts.changes.changed_ns = changes.mtime_ns
+        return attrs.entry_of_root(root, self.parts.changes.changed_ns)

@@ -5,10 +5,12 @@ A broker may be waiting for this process, so it imports only what it needs to se
 
 import argparse
 import logging
+import os
 import sys
 
 from commitlogfs.console import interrupts
 from commitlogfs.console.errors import UserError
+from commitlogfs.mount.config.timing import timing_from
 from commitlogfs.mount.daemon import daemonize, lifecycle, standby
 from commitlogfs.mount.daemon.arguments import configuration_of, make_pool_if_none
 from commitlogfs.mount.keeper.standby_call import STANDBY_OPTION
@@ -30,18 +32,19 @@ def main() -> int:
     priority.lock_memory()  # before the first thread, which reopening the log starts
     logs.catch_hangup()
     interrupts.unblock()
-    if chosen.standby_fd is None:
-        received = descriptor_store.take_received()
-    else:
-        received = standby.wait_until_called(chosen.standby_fd)
     report = daemonize.Report(chosen.report_fd)
     level = logging.DEBUG if chosen.verbose else logging.WARNING if chosen.quiet else logging.INFO
     try:
+        timing = timing_from(os.environ)
+        if chosen.standby_fd is None:
+            received = descriptor_store.take_received()
+        else:
+            received = standby.wait_until_called(chosen.standby_fd, timing.keeper.start_s)
         config = configuration_of(chosen.which, chosen.init, chosen.segment_size)
         with logs.logging_to(level=level):
             if chosen.init is not None:
                 make_pool_if_none(config)
-            return int(lifecycle.run(config, received, report.ready))
+            return int(lifecycle.run(config, received, report.ready, timing))
     except UserError as error:
         report.failed(error)
         print(f"commitlogfs: {error}", file=sys.stderr)

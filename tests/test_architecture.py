@@ -18,7 +18,7 @@ ALLOWED = {
     "console": {"console", "store"},
     "fusefs": {"fusefs", "store"},
     "mount": {"mount", "console", "fusefs", "store"},
-    "exporter": {"exporter", "console", "mount"},
+    "exporter": {"exporter", "console", "mount", "store"},
     "pipeline": {"pipeline", "console", "store"},
     "pyspark_commitlog": {"pipeline"},
     "bench": {"bench", "console", "mount", "fusefs", "pipeline", "store"},
@@ -65,6 +65,7 @@ LARGER_DIRECTORIES = {
     "mount.commands": "one module for each verb",
     "mount.daemon": "one module for each group of control verbs",
     "pipeline.jobs": "three jobs, each with its tasks and its output",
+    "store": "what its directories share",
 }
 
 FORBIDDEN = {
@@ -98,6 +99,42 @@ BLOCKING = {
 """module -> functions that may wait for a disk, so never called straight from the event loop."""
 
 BLOCKING_NAMES = {"open", "stat_fd", "stat_name", "stat_names", "stat_changes", "measure_usage", "sleep"}
+
+CLOCKS = {
+    "time": {
+        *("clock_gettime", "gmtime", "localtime", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"),
+        *("process_time", "sleep", "thread_time", "time", "time_ns"),
+    },
+    "datetime": {"now", "today", "utcnow"},
+    "date": {"today"},
+}
+"""module or class -> functions that read a clock, or wait by it. With a time, gmtime and localtime read none."""
+
+WITHOUT_CLOCKS = ("console", "exporter", "fusefs", "pipeline", "store")
+"""Packages in which only store/clock.py reads a clock."""
+
+TIMES_ELSEWHERE = {
+    "store/disks/forecast.py": "windows of an estimate",
+    "store/files/locks.py": "pause of a loop at the start",
+    "store/files/remove.py": "pause of a loop of milliseconds",
+    "store/moves/levelling.py": "largest result of an estimate",
+    "store/moves/throttle.py": "memory of a rate",
+    "store/pool/open.py": "patience of a start",
+    "store/retention/clocks.py": "threshold for a difference of two clocks",
+    "store/retention/simulated_broker.py": "RocketMQ's",
+    "store/scrub/estimate.py": "windows of an estimate",
+    "store/scrub/schedule.py": "default of the configuration, and units",
+    "store/slowness/policy.py": "threshold for what was measured",
+    "fusefs/files/attrs.py": "for the kernel's memory",
+    "fusefs/files/creation.py": "threshold for a warning",
+    "fusefs/operations.py": "threshold for a warning",
+    "mount/daemon/former_daemons.py": "pause of a loop",
+    "mount/keeper/options.py": "default of an option",
+}
+"""Modules of the daemon and its keeper with constants in seconds that store/timing.py lacks, and why."""
+
+TIMED = ("store", "fusefs", "mount/daemon", "mount/journal", "mount/keeper", "mount/status")
+
 
 LOOP_EXCEPTIONS = {("creation.py", "_link", "os.close")}
 """A just made, still unnamed file is given up after an error: nothing is flushed by that close."""
@@ -304,6 +341,68 @@ def test_the_daemon_loads_no_library_of_the_command_line() -> None:
     loaded = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True).stdout
     assert "commitlogfs.mount.serve" in loaded.split()
     assert not {"typer", "rich", "tomlkit", "numpy", "pyspark"} & set(loaded.split())
+
+
+def test_one_place_reads_the_clock() -> None:
+    """So that a simulation decides what time it is."""
+    found = [
+        f"{path.relative_to(ROOT)}:{line} {call}"
+        for package in WITHOUT_CLOCKS
+        for path in modules_of(package)
+        if path != ROOT / "store/clock.py"
+        for line, call in clock_readings(ast.parse(path.read_text()))
+    ]
+    assert not found
+
+
+def clock_readings(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(ast.Name(module), name), args=arguments):
+                if name in CLOCKS.get(module, ()) and not (name in {"gmtime", "localtime"} and arguments):
+                    yield node.lineno, f"{module}.{name}"
+            case ast.ImportFrom(module="time", names=names):
+                yield from ((node.lineno, f"time.{alias.name}") for alias in names if alias.name in CLOCKS["time"])
+            case ast.keyword(value=ast.Attribute(ast.Name("time"), name)) if name in CLOCKS["time"]:
+                yield node.value.lineno, f"time.{name}"
+
+
+def test_the_search_for_clocks_finds_them() -> None:
+    source = """
+from time import monotonic, struct_time
+now = time.time()
+later(clock=time.monotonic)
+hour = time.localtime().tm_hour
+of_another = time.localtime(now).tm_hour
+day = datetime.now(UTC)
+wait(self.clock.monotonic())
+"""
+    assert sorted(clock_readings(ast.parse(source))) == [
+        (2, "time.monotonic"),
+        (3, "time.time"),
+        (4, "time.monotonic"),
+        (5, "time.localtime"),
+        (7, "datetime.now"),
+    ]
+
+
+def test_one_place_holds_the_times() -> None:
+    """Intervals, patiences and paces; so that a test or a simulation gives others."""
+    with_times = {
+        str(path.relative_to(ROOT))
+        for directory in TIMED
+        for path in (ROOT / directory).rglob("*.py")
+        if any(is_in_seconds(statement) for statement in ast.parse(path.read_text()).body)
+    }
+    assert sorted(with_times) == sorted(TIMES_ELSEWHERE)
+
+
+def is_in_seconds(statement: ast.stmt) -> bool:
+    """Whether it gives a constant in seconds its value."""
+    match statement:
+        case ast.Assign(targets=[ast.Name(name)]) | ast.AnnAssign(target=ast.Name(name)):
+            return name.isupper() and name.endswith("_S")
+    return False
 
 
 def test_no_package_code_imports_tests() -> None:

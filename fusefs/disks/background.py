@@ -3,7 +3,6 @@
 import logging
 import math
 import os
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -124,7 +123,8 @@ class BackgroundSync:
         except OSError as error:
             if sync:
                 self._to_sync.add(number)  # until it succeeds
-            health.record_error(disk, DiskFailedError(disk.path, f"sync: {error.strerror}"), time.monotonic())
+            failure = DiskFailedError(disk.path, f"sync: {error.strerror}")
+            health.record_error(disk, failure, self._commitlog.clock.monotonic(), self._commitlog.timing.health)
             log_event(log, logging.WARNING, "sync_failed", disk=disk.path, errno=error.errno)
         else:
             self._recorded[number] = record

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import trio
 
@@ -21,14 +21,9 @@ from commitlogfs.store.checks.place import Place
 from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.events import log_event
+from commitlogfs.store.timing import CheckTiming
 
 log = logging.getLogger(__name__)
-
-END_S: Final = 0.2
-START_S: Final = 5.0
-"""How long a check waits for the first child to start."""
-RESTART_S: Final = 60.0
-"""Time until another child is started for one that has ended."""
 
 
 @dataclass(slots=True)
@@ -55,8 +50,9 @@ class Look:
 
 
 class CheckChild:
-    def __init__(self, disks: Iterable[Disk]) -> None:
+    def __init__(self, disks: Iterable[Disk], timing: CheckTiming) -> None:
         self._disks = list(disks)
+        self._timing = timing
         self._process: trio.Process | None = None
         self._has_started = trio.Event()
         self._sending = trio.Lock()
@@ -81,11 +77,11 @@ class CheckChild:
             finally:
                 await self._end()
             log_event(log, logging.WARNING, "disk_checks_interrupted", reason=reason)
-            await trio.sleep(RESTART_S)
+            await trio.sleep(self._timing.child_restart_s)
 
     async def ask(self, disk: DiskNumber, names: Sequence[bytes], *, may_write: bool) -> Asked | None:
         """Ask for a check of a disk, one at a time; None if there is no child."""
-        with trio.move_on_after(START_S):
+        with trio.move_on_after(self._timing.child_start_s):
             await self._has_started.wait()
         process = self._process
         if process is None:
@@ -98,7 +94,7 @@ class CheckChild:
     async def look(self, path: str, patience_s: float) -> Place | None:
         """Where a path leads; None if that cannot be found out now. The answer to an earlier look that was not
         waited for is taken."""
-        with trio.move_on_after(START_S):
+        with trio.move_on_after(self._timing.child_start_s):
             await self._has_started.wait()
         process = self._process
         if process is None:
@@ -193,7 +189,7 @@ class CheckChild:
     async def _end(self) -> None:
         """End the child, so that its disks can be unmounted as soon as the daemon has ended, and its checks."""
         process, self._process = self._process, None
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + END_S):
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + self._timing.child_end_s):
             if process is not None:
                 process.kill()
                 await process.wait()

@@ -4,18 +4,18 @@ import errno
 import logging
 import os
 import random
-import time
 from collections.abc import Callable
-from typing import Final
+from functools import partial
 
 import trio
 
 from commitlogfs.fusefs.disks.check_child import CheckChild
 from commitlogfs.fusefs.disks.disk_probes import DiskProbes
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.fusefs.disks.slow_disks import PROBE_CHECKS, SlowDisks
 from commitlogfs.fusefs.kernel.observer import Observer
 from commitlogfs.store.checks.check import BLOCKS_READ, DiskCheck, Stage
-from commitlogfs.store.checks.check_policy import CONFIRM_S, INTERVAL_S, OBSERVE_S, CheckPolicy
+from commitlogfs.store.checks.check_policy import CheckPolicy
 from commitlogfs.store.disks import health
 from commitlogfs.store.disks.disk import Disk, DiskState, translate
 from commitlogfs.store.disks.membership import DrainMode
@@ -23,12 +23,9 @@ from commitlogfs.store.errors import DiskError, DiskFullError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.pool.catalog import NEWEST_KEPT
 from commitlogfs.store.pool.commitlog import CommitLog
-from commitlogfs.store.slowness.load import EndedRequests, ended_requests
+from commitlogfs.store.slowness.load import EndedRequests, Machine
 
 log = logging.getLogger(__name__)
-
-SUCCESSOR_DELAY_S: Final = 3.0
-"""A daemon that has taken a mount over answers requests first."""
 
 
 class DiskChecks:
@@ -39,24 +36,29 @@ class DiskChecks:
         probes: DiskProbes,
         observer: Observer,
         save: Callable[[], None],
+        threads: DiskThreads,
+        machine: Machine,
     ) -> None:
         """`save` keeps what is known of the disks for the next daemon."""
         self._commitlog = commitlog
+        self._timing = commitlog.timing.checks
         self._probes = probes
         self._observer = observer
         self._save = save
         self._child = child
-        self._slow = SlowDisks(commitlog, save)
+        self._threads = threads
+        self._machine = machine
+        self._slow = SlowDisks(commitlog, save, threads, machine)
 
     async def run(self, delay_s: float = 0.0) -> None:
         """Check all disks until cancelled."""
         await trio.sleep(delay_s)
-        disks = list(self._commitlog.disks.values())
+        disks, interval_s = list(self._commitlog.disks.values()), self._timing.interval_s
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._child.run)
             nursery.start_soon(self._slow.run)
             for index, disk in enumerate(disks):
-                nursery.start_soon(self._check_at_intervals, disk, index * INTERVAL_S / len(disks))
+                nursery.start_soon(self._check_at_intervals, disk, index * interval_s / len(disks))
 
     async def _check_at_intervals(self, disk: Disk, delay_s: float) -> None:
         await trio.sleep(delay_s)
@@ -74,9 +76,9 @@ class DiskChecks:
         elif policy.is_due(ended, is_suspected=is_suspected):
             await self._ask(disk, policy, ended)
         if disk.is_troubled and not disk.is_unresponsive:
-            await self._probes.probe(disk, INTERVAL_S / 2)
+            await self._probes.probe(disk, self._timing.interval_s / 2)
         self._save()
-        return CONFIRM_S if policy.is_confirming else INTERVAL_S
+        return self._timing.confirm_s if policy.is_confirming else self._timing.interval_s
 
     async def _probe_slow(self, disk: Disk, policy: CheckPolicy) -> None:
         await self._slow.begin_probe(disk)
@@ -97,10 +99,10 @@ class DiskChecks:
 
     async def _answer(self, disk: Disk, policy: CheckPolicy) -> DiskCheck | None:
         """The answer, however long it takes; None if there is no child process, or it has ended."""
-        asked_at_s = time.monotonic()
+        asked_at_s = self._commitlog.clock.monotonic()
         asked = await self._child.ask(disk.number, self._samples(disk), may_write=_may_write(disk))
         while asked is not None:
-            with trio.move_on_after(OBSERVE_S):
+            with trio.move_on_after(self._timing.observe_s):
                 await asked.has_ended.wait()
             if asked.has_ended.is_set():
                 return asked.answer
@@ -118,12 +120,12 @@ class DiskChecks:
         return [segment.name for segment in (settled or chosen)[:BLOCKS_READ]]
 
     async def _ended_requests(self, disk: Disk) -> EndedRequests | None:
-        return await trio.to_thread.run_sync(ended_requests, disk.device)
+        return await self._threads.aside(partial(self._machine.ended_requests, disk.device))
 
     # --- results -------------------------------------------------------------------------------------
 
     def _record_silence(self, disk: Disk, stage: Stage, asked_at_s: float) -> None:
-        now_s = time.monotonic()
+        now_s = self._commitlog.clock.monotonic()
         if not disk.is_unresponsive:
             self._observer.disk_error(disk.path, f"check-{stage.value}", "ETIMEDOUT")
             log_event(
@@ -134,11 +136,11 @@ class DiskChecks:
                 stage=stage.value,
                 seconds=now_s - asked_at_s,
             )
-        health.record_silence(disk, asked_at_s, now_s)
+        health.record_silence(disk, asked_at_s, now_s, self._commitlog.timing.health)
         self._save()
 
     def _record(self, disk: Disk, policy: CheckPolicy, check: DiskCheck) -> None:
-        now_s = time.monotonic()
+        now_s = self._commitlog.clock.monotonic()
         if disk.is_unresponsive:
             health.record_answer(disk)
             log_event(log, logging.WARNING, "disk_responsive", disk=disk.path)
@@ -156,7 +158,7 @@ class DiskChecks:
             self._observer.disk_error(disk.path, "check-writing", _name(check.write_errno))
             if not disk.is_troubled:
                 log_event(log, logging.WARNING, "disk_check_failed", disk=disk.path, reason=str(error))
-            health.record_error(disk, error, now_s)
+            health.record_error(disk, error, now_s, self._commitlog.timing.health)
 
 
 def _name(code: int) -> str:

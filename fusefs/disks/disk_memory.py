@@ -6,7 +6,6 @@ when no segment of a disk could be read: nobody probed the disk while there was 
 again.
 """
 
-import time
 from collections.abc import Set
 from enum import IntEnum
 from typing import Final
@@ -22,7 +21,6 @@ from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.slowness.pace import Operation
 from commitlogfs.store.slowness.policy import Comparison, Slowness
 
-INTERVAL_S: Final = 1.0
 _FREE_UNIT: Final = 1 << 16
 """Unit, in bytes, in which free space is stored: 32 bits are enough for 256 TiB."""
 _FAILING, _READ_ONLY, _UNRESPONSIVE = 1, 2, 4
@@ -58,21 +56,21 @@ class DiskMemory:
         self._backing = backing
 
     async def run(self) -> None:
-        """Save once a second until cancelled."""
+        """Save at intervals until cancelled."""
         while True:
             self.save()
-            await trio.sleep(INTERVAL_S)
+            await trio.sleep(self._commitlog.timing.health.remembered_s)
 
     def save(self) -> None:
         """Store the present health of all disks."""
-        fruitless = self._commitlog.space.fruitless_removals()
+        now_s, fruitless = self._commitlog.clock.monotonic(), self._commitlog.space.fruitless_removals()
         for disk in self._commitlog.disks.values():
             values: dict[Kind, int] = {}
             if disk.is_troubled:
                 flags = _FAILING * disk.is_failing | _READ_ONLY * disk.is_read_only
                 values[Kind.TROUBLE] = flags | _UNRESPONSIVE * disk.is_unresponsive
                 since_s = disk.suspected_since_s
-                values[Kind.SUSPECTED_SINCE_S] = round(time.monotonic() if since_s is None else since_s)
+                values[Kind.SUSPECTED_SINCE_S] = round(now_s if since_s is None else since_s)
             if disk.is_unreadable:
                 values[Kind.UNREADABLE] = 1
             values |= _slowness_of(disk)
@@ -89,7 +87,7 @@ class DiskMemory:
         """Restore the health that the former daemon has stored, after a takeover. Disks that have `returned` begin
         anew."""
         notes = self._backing.kept_notes()
-        now_s = time.monotonic()
+        now_s = self._commitlog.clock.monotonic()
         for disk in self._commitlog.disks.values():
             if disk.number in returned:
                 continue
@@ -104,6 +102,7 @@ class DiskMemory:
                     is_unresponsive=bool(flags & _UNRESPONSIVE),
                     since_s=min(since_s, now_s),
                     now_s=now_s,
+                    timing=self._commitlog.timing.health,
                 )
             if Kind.UNREADABLE in of_disk:
                 health.record_unreadable(disk, "as a former daemon has found")

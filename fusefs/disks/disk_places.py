@@ -21,16 +21,8 @@ from commitlogfs.store.pool.commitlog import CommitLog
 
 log = logging.getLogger(__name__)
 
-LOOK_S: Final = 5.0
-"""How long one look waits for an answer; the next one takes the same answer."""
 LOOKS_TO_VANISH: Final = 2
 """Looks in a row: mounts may be moved in two steps."""
-
-HUNG_S: Final = 3.0
-"""A call on a disk that lasts as long counts as hung."""
-HUNG_CHECK_S: Final = 0.1
-LONG_S: Final = 1.0
-"""A call on a disk without trouble that lasts as long may hang."""
 
 
 @dataclass(slots=True)
@@ -46,6 +38,7 @@ class PathChecks:
 class DiskPlaces:
     def __init__(self, commitlog: CommitLog, child: CheckChild, threads: DiskThreads) -> None:
         self._commitlog = commitlog
+        self._timing = commitlog.timing.checks
         self._child = child
         self._threads = threads
         self._away: dict[DiskNumber, int] = {}
@@ -58,7 +51,7 @@ class DiskPlaces:
         checks = PathChecks()
 
         async def look_at(path: str) -> None:
-            place = await self.find(path)
+            place = await self.find(path, self._timing.look_s)
             if place is None:
                 checks.silent.add(path)
                 return
@@ -72,16 +65,16 @@ class DiskPlaces:
                 nursery.start_soon(look_at, path)
         return checks
 
-    async def find(self, path: str, patience_s: float = LOOK_S) -> Place | None:
+    async def find(self, path: str, patience_s: float) -> Place | None:
         """Where a path leads; None if that cannot be found out now."""
         return await self._child.look(path, patience_s)
 
     async def find_hung(self) -> str:
         """Path of a disk that holds a thread of this process, which cannot end before the disk answers; empty if
         there is none."""
-        with trio.move_on_after(HUNG_S):
+        with trio.move_on_after(self._timing.hung_s):
             while self._held():  # noqa: ASYNC110  # threads announce nothing
-                await trio.sleep(HUNG_CHECK_S)
+                await trio.sleep(self._timing.hung_look_s)
         return self._held()
 
     def _held(self) -> str:
@@ -90,7 +83,7 @@ class DiskPlaces:
     def _is_held_by(self, disk: Disk) -> bool:
         if disk.is_troubled or disk.is_unresponsive:
             return bool(self._threads.statistics()[disk.number])
-        return self._threads.longest_s(disk.number) >= LONG_S
+        return self._threads.longest_s(disk.number) >= self._timing.long_s
 
     def _is_missing(self, place: Place) -> bool:
         """Whether a disk lies there that is a member of the pool and not served."""

@@ -1,7 +1,6 @@
 """Probes of disks in trouble: they end a suspicion without waiting for the next create, and confirm a loss."""
 
 import math
-import time
 from collections.abc import Callable
 
 import trio
@@ -15,7 +14,6 @@ from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskFullError
 from commitlogfs.store.pool.commitlog import CommitLog
 
-DEADLINE_S = 1.0
 SAMPLES = 3
 """Number of segments that a probe reads, evenly spread from the oldest to the newest. One bad block is not a lost
 disk."""
@@ -27,6 +25,7 @@ class DiskProbes:
     ) -> None:
         """`save` keeps what is known of the disks for the next daemon."""
         self._commitlog = commitlog
+        self._clock = commitlog.clock
         self._save = save
         self._calls = SingleCalls(threads)
         self._observer = observer
@@ -45,7 +44,7 @@ class DiskProbes:
     async def probe(self, disk: Disk, max_age_s: float = 0.0) -> None:
         """Probe a disk, unless its latest probe is younger than `max_age_s`."""
         async with self._locks[disk.number]:
-            now_s = time.monotonic()
+            now_s = self._clock.monotonic()
             if now_s - self._probed_at_s.get(disk.number, -math.inf) >= max_age_s:
                 self._probed_at_s[disk.number] = now_s
                 await self._probe(disk)
@@ -56,19 +55,19 @@ class DiskProbes:
         size, names = self._commitlog.segment_size, self._samples(number)
         may_write = disk.state is DiskState.RW  # a cordoned disk is not written, not even by a probe
         if disk.is_unresponsive or self._calls.is_under_way(number):  # a thread that hangs would hold the daemon
-            health.record_no_answer(disk, time.monotonic())
+            health.record_no_answer(disk, self._clock.monotonic(), self._commitlog.timing.health)
             return
 
         def work() -> DiskProbe:
             return probe_disk(path, dirfd, names, size, may_write=may_write)
 
         try:
-            probe = await self._calls.run_within(number, DEADLINE_S, work)
+            probe = await self._calls.run_within(number, self._commitlog.timing.checks.probe_s, work)
         except TimeoutError:
             self._observer.disk_error(path, "probe", "ETIMEDOUT")
-            health.record_no_answer(disk, time.monotonic())
+            health.record_no_answer(disk, self._clock.monotonic(), self._commitlog.timing.health)
             return
-        now_s = time.monotonic()
+        now_s = self._clock.monotonic()
         disk.is_read_only = probe.is_read_only
         if may_write:
             health.record_attempt(disk, probe.error, now_s)

@@ -6,12 +6,12 @@ killed (mount/daemon/former_daemons.py).
 
 import re
 import threading
-import time
 from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar
 
 import trio
 
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 from commitlogfs.store.disks.membership import DiskNumber
 
 T = TypeVar("T")
@@ -33,15 +33,21 @@ def _thread_name(disk: DiskNumber) -> str:
 class DiskThreads:
     """Runs functions in the threads of a disk."""
 
-    def __init__(self, disks: Iterable[DiskNumber], threads_per_disk: int = THREADS_PER_DISK) -> None:
+    def __init__(
+        self, disks: Iterable[DiskNumber], clock: Clock = SYSTEM_CLOCK, threads_per_disk: int = THREADS_PER_DISK
+    ) -> None:
+        self._clock = clock
         self._limiters = {number: trio.CapacityLimiter(threads_per_disk) for number in disks}
         self._begun_s: dict[DiskNumber, dict[int, float]] = {number: {} for number in self._limiters}
         """Monotonic times at which the calls under way have begun, by their threads."""
 
     async def run(self, disk: DiskNumber, function: Callable[[], T]) -> T:
         """Result of `function`, however long it takes."""
-        work = self._timed(disk, function)
-        return await trio.to_thread.run_sync(work, limiter=self._limiters[disk], thread_name=_thread_name(disk))
+        return await self._call(disk, function, may_be_abandoned=False)
+
+    async def aside(self, function: Callable[[], T]) -> T:
+        """Result of `function`, which waits for no disk, but for the machine."""
+        return await trio.to_thread.run_sync(function)
 
     async def run_within(
         self,
@@ -57,12 +63,7 @@ class DiskThreads:
         outcome: _Outcome[T] = _Outcome(function, discard)
         try:
             with trio.move_on_after(deadline_s):
-                return await trio.to_thread.run_sync(
-                    self._timed(disk, outcome.work),
-                    limiter=self._limiters[disk],
-                    abandon_on_cancel=True,
-                    thread_name=_thread_name(disk),
-                )
+                return await self._call(disk, outcome.work, may_be_abandoned=True)
         except trio.Cancelled:
             if not outcome.abandon():
                 outcome.discard(outcome.result[0])
@@ -78,12 +79,21 @@ class DiskThreads:
     def longest_s(self, disk: DiskNumber) -> float:
         """How long the oldest call under way on a disk lasts; 0 without one."""
         begun_s = min(list(self._begun_s[disk].values()), default=None)
-        return 0.0 if begun_s is None else time.monotonic() - begun_s
+        return 0.0 if begun_s is None else self._clock.monotonic() - begun_s
+
+    async def _call(self, disk: DiskNumber, function: Callable[[], T], *, may_be_abandoned: bool) -> T:
+        """The one place where a call waits for a disk."""
+        return await trio.to_thread.run_sync(
+            self._timed(disk, function),
+            limiter=self._limiters[disk],
+            abandon_on_cancel=may_be_abandoned,
+            thread_name=_thread_name(disk),
+        )
 
     def _timed(self, disk: DiskNumber, function: Callable[[], T]) -> Callable[[], T]:
         def work() -> T:
             begun_s, thread = self._begun_s[disk], threading.get_ident()
-            begun_s[thread] = time.monotonic()
+            begun_s[thread] = self._clock.monotonic()
             try:
                 return function()
             finally:

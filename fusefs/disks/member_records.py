@@ -7,7 +7,6 @@ segments.
 
 import logging
 from functools import partial
-from typing import Final
 
 import trio
 
@@ -22,16 +21,11 @@ from commitlogfs.store.pool.commitlog import CommitLog
 
 log = logging.getLogger(__name__)
 
-RECORD_PATIENCE_S: Final = 2.0
-"""How long a change waits for one step on a disk. Two of them fit into the patience of a command."""
-RETRY_S: Final = 30.0
-LOG_INTERVAL_S: Final = 1.0
-"""Time between two comparisons of the list with the log."""
-
 
 class MemberRecords:
     def __init__(self, commitlog: CommitLog, threads: DiskThreads) -> None:
         self._commitlog = commitlog
+        self._timing = commitlog.timing.members
         self._threads = threads
         self.changing = trio.Lock()
         """Held from the decision about a change of the list until that has taken effect."""
@@ -72,10 +66,10 @@ class MemberRecords:
 
     async def record_removals(self) -> None:
         """Called after a removal, before that is answered: if a disk is away that may have segments which are not
-        part of the log any more, returns when a disk has recorded so, or after RECORD_PATIENCE_S."""
+        part of the log any more, returns when a disk has recorded so, or after `record_s`."""
         if not self._commitlog.missing:
             return
-        with trio.move_on_after(RECORD_PATIENCE_S):
+        with trio.move_on_after(self._timing.record_s):
             async with self.changing:
                 await self._record_log()
             generation = self._commitlog.membership.generation
@@ -95,7 +89,7 @@ class MemberRecords:
         while True:
             async with self.changing:
                 is_recorded = await self._record_log()
-            await trio.sleep(LOG_INTERVAL_S if is_recorded else RETRY_S)
+            await trio.sleep(self._timing.compare_s if is_recorded else self._timing.retry_s)
 
     async def _record_log(self) -> bool:
         """Let the disks record what the log has changed; False if the list of members has no room for that."""
@@ -120,7 +114,7 @@ class MemberRecords:
             if not self._is_due(disk):
                 await changed.wait()
             elif not await self._record(disk):
-                with trio.move_on_after(RETRY_S):
+                with trio.move_on_after(self._timing.retry_s):
                     await changed.wait()
 
     def _is_due(self, disk: Disk) -> bool:

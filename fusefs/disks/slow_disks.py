@@ -5,12 +5,12 @@ are compared like those of a window.
 """
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
 import trio
 
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.store.disks import health
 from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.disks.membership import DiskNumber
@@ -18,28 +18,32 @@ from commitlogfs.store.events import log_event
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.slowness.load import (
     DeviceCounters,
+    Machine,
     WholeDevice,
-    device_counters,
     rates_between,
-    whole_device,
 )
 from commitlogfs.store.slowness.pace import Paces, paces_between
-from commitlogfs.store.slowness.policy import WINDOW_S, WINDOWS, Comparison, Device, SlownessPolicy
+from commitlogfs.store.slowness.policy import WINDOWS, Comparison, Device, SlownessPolicy
 
 log = logging.getLogger(__name__)
 
 PROBE_CHECKS: Final = 5
 """Checks of which a probe consists: enough operations for a comparison."""
-_LONGEST_WINDOW_S: Final = 2 * WINDOW_S
-"""A longer one says nothing: the machine stood still in it."""
+_LONGEST_WINDOW: Final = 2.0
+"""In units of a window's length. A longer one says nothing: the machine stood still in it."""
 
 
 class SlowDisks:
-    def __init__(self, commitlog: CommitLog, save: Callable[[], None]) -> None:
+    def __init__(
+        self, commitlog: CommitLog, save: Callable[[], None], threads: DiskThreads, machine: Machine
+    ) -> None:
         """`save` keeps what is known of the disks for the next daemon."""
         self._commitlog = commitlog
+        self._clock = commitlog.clock
         self._save = save
-        self._policy = SlownessPolicy()
+        self._threads = threads
+        self._machine = machine
+        self._policy = SlownessPolicy(commitlog.timing.slowness.window_s)
         self._wholes: dict[DiskNumber, WholeDevice] = {}
         self._windows = 0
         """Number of windows that were evaluated."""
@@ -48,12 +52,13 @@ class SlowDisks:
 
     async def run(self) -> None:
         """Evaluate the devices of the disks until cancelled."""
-        self._wholes = await trio.to_thread.run_sync(_whole_devices, list(self._commitlog.disks.values()))
+        self._wholes = await self._threads.aside(self._whole_devices)
         before_s, before = await self._read()
+        window_s = self._commitlog.timing.slowness.window_s
         while True:
-            await trio.sleep(WINDOW_S)
+            await trio.sleep(window_s)
             now_s, now = await self._read()
-            if now_s - before_s <= _LONGEST_WINDOW_S:
+            if now_s - before_s <= _LONGEST_WINDOW * window_s:
                 self._evaluate(before, now, now_s - before_s)
             before_s, before = now_s, now
 
@@ -64,7 +69,7 @@ class SlowDisks:
         observes the other disks first."""
         if disk.slowness is None or disk.slowness.probe_at_s is None or self._windows < WINDOWS:
             return False
-        return time.monotonic() >= disk.slowness.probe_at_s
+        return self._clock.monotonic() >= disk.slowness.probe_at_s
 
     async def begin_probe(self, disk: Disk) -> None:
         """The checks begin."""
@@ -81,10 +86,11 @@ class SlowDisks:
             return
         device = self._wholes[disk.number].device
         paces = paces_between(begun[1], counters[device], now_s - begun[0]) if device in counters else {}
-        comparison = disk.slowness.comparison
+        comparison, probe_after_s = disk.slowness.comparison, self._commitlog.timing.slowness.probe_after_s
         for other in self._on(device):
             if not self._policy.is_well(device, paces):
-                health.record_slow(other, comparison, begun[0])  # if it got well meanwhile, the next probe is soon
+                # If it got well meanwhile, the next probe is soon.
+                health.record_slow(other, comparison, begun[0], probe_after_s)
             elif other.is_slow:
                 health.record_not_slow(other)
                 log_event(log, logging.WARNING, "disk_not_slow", disk=other.path)
@@ -97,10 +103,14 @@ class SlowDisks:
         numbers = {whole.device for whole in self._wholes.values()}
 
         def work() -> tuple[float, dict[int, DeviceCounters]]:
-            read = {number: counters for number in numbers if (counters := device_counters(number)) is not None}
-            return time.monotonic(), read
+            read = {
+                number: counters
+                for number in numbers
+                if (counters := self._machine.device_counters(number)) is not None
+            }
+            return self._clock.monotonic(), read
 
-        return await trio.to_thread.run_sync(work)
+        return await self._threads.aside(work)
 
     def _evaluate(
         self, before: Mapping[int, DeviceCounters], now: Mapping[int, DeviceCounters], seconds: float
@@ -113,7 +123,7 @@ class SlowDisks:
         devices = {whole.device: self._device(whole) for whole in self._wholes.values()}
         observation = self._policy.observe(devices, paces)
         self._windows += 1
-        now_s = time.monotonic()
+        now_s = self._clock.monotonic()
         for number in devices:
             is_known = number in before and number in now
             rates = rates_between(before[number], now[number], seconds) if is_known else None
@@ -136,7 +146,7 @@ class SlowDisks:
         return [self._commitlog.disks[number] for number, whole in self._wholes.items() if whole.device == device]
 
     def _record_slow(self, disk: Disk, comparison: Comparison, now_s: float) -> None:
-        health.record_slow(disk, comparison, now_s)
+        health.record_slow(disk, comparison, now_s, self._commitlog.timing.slowness.probe_after_s)
         log_event(
             log,
             logging.ERROR,
@@ -147,7 +157,6 @@ class SlowDisks:
             peers_seconds=comparison.peers_s,
         )
 
-
-def _whole_devices(disks: list[Disk]) -> dict[DiskNumber, WholeDevice]:
-    found = ((disk.number, whole_device(disk.device)) for disk in disks)
-    return {number: whole for number, whole in found if whole is not None}
+    def _whole_devices(self) -> dict[DiskNumber, WholeDevice]:
+        found = ((disk.number, self._machine.whole_device(disk.device)) for disk in self._commitlog.disks.values())
+        return {number: whole for number, whole in found if whole is not None}

@@ -10,14 +10,13 @@ from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.usage import measure_usage
 from commitlogfs.store.pool.commitlog import CommitLog
 
-DEADLINE_S = 0.5
-
 
 class UsageMonitor:
     def __init__(self, commitlog: CommitLog, threads: DiskThreads, observer: Observer) -> None:
         self._commitlog = commitlog
         self._threads = threads
         self._observer = observer
+        self._deadline_s = commitlog.timing.requests.usage_s
         self._measured_at = float("-inf")
         self._lock = trio.Lock()
 
@@ -35,7 +34,7 @@ class UsageMonitor:
         disk = self._commitlog.disks[number]
         dirfd = disk.dirfd
         try:
-            usage = await self._threads.run_within(number, DEADLINE_S, lambda: measure_usage(dirfd))
+            usage = await self._threads.run_within(number, self._deadline_s, lambda: measure_usage(dirfd))
         except TimeoutError:
             self._observer.disk_error(disk.path, "statfs", "ETIMEDOUT")
             self._commitlog.space.record_usage(number, None)

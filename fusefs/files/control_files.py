@@ -10,7 +10,6 @@ All are read with direct I/O: their content changes and must not come from the p
 import itertools
 import os
 import stat
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
@@ -92,7 +91,7 @@ class ControlFiles:
             mode, size = stat.S_IFREG | 0o440, int(self._commitlog.catalog.end_offset)
         else:
             mode, size = stat.S_IFREG | 0o444, 0
-        return attrs.entry_of_control(inode, mode, self._commitlog.root, size, time.time_ns())
+        return attrs.entry_of_control(inode, mode, self._commitlog.root, size, self._commitlog.clock.wall_ns())
 
     def open(self, inode: InodeT, flags: int) -> FileInfo:
         """Raises NotPermittedError for anything but reading."""

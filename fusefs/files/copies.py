@@ -9,8 +9,6 @@ from commitlogfs.fusefs.files.name_changes import NameChanges
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.pool.commitlog import CommitLog
 
-RENAME_DEADLINE_S = 3.0
-
 
 class Copies:
     """Publishes finished copies."""
@@ -32,8 +30,8 @@ class Copies:
     async def publish(self, old_name: bytes, new_name: bytes) -> None:
         """Rename a finished temporary onto its segment's name; durable when it returns.
 
-        Raises as CommitLog.plan_publish_copy, DiskError; DiskFailedError after RENAME_DEADLINE_S, when the rename
-        continues by itself.
+        Raises as CommitLog.plan_publish_copy, DiskError; DiskFailedError after RequestTiming.rename_s, when the
+        rename continues by itself.
         """
         async with self._changes.lock:
             file = self._commitlog.find_name(old_name)
@@ -54,4 +52,5 @@ class Copies:
                     self._commitlog.record_copy_published(file, new_name, attributes)
                 self._changes.record(disk.number)
 
-            await self._changes.finish(disk, "rename", (old_name, new_name), work, RENAME_DEADLINE_S)
+            deadline_s = self._commitlog.timing.requests.rename_s
+            await self._changes.finish(disk, "rename", (old_name, new_name), work, deadline_s)

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import time
 from collections.abc import Awaitable, Callable, Mapping
 
 import trio
@@ -32,14 +31,6 @@ from commitlogfs.store.segment import format_segment_name
 
 log = logging.getLogger(__name__)
 
-CREATE_DEADLINE_S = 4.5
-"""For a create as a whole, because the broker gives up after 5 s. Its parts share it:"""
-COMMIT_DEADLINE_S = 2.0
-RECLAIM_DEADLINE_S = 2.0
-RESERVE_DEADLINE_S = 2.0
-"""The next disk is tried when one has not reserved a segment by then."""
-LINK_DEADLINE_S = 1.0
-USAGE_AGE_S = 0.1
 SLOW_CREATE_S = 0.01
 """The broker warns about a segment that took longer."""
 
@@ -61,6 +52,7 @@ class Creation:
         """`reclaim` is called, with the lock of all names held, when every disk is full; it returns whether the
         create is worth another attempt."""
         self._commitlog = commitlog
+        self._timing = commitlog.timing.requests
         self._disks = disks
         self._changes = changes
         self._handles = handles
@@ -75,12 +67,12 @@ class Creation:
 
         Raises InvalidNameError, SegmentExistsError, NoDiskAvailableError, OSError.
         """
-        started = time.perf_counter()
-        deadline = trio.current_time() + CREATE_DEADLINE_S  # waiting for another change counts, too
+        started = self._commitlog.clock.monotonic()
+        deadline = trio.current_time() + self._timing.create_s  # waiting for another change counts, too
         result, disk = "failed", ""
         try:
             async with self._changes.lock:
-                handle = await self._create(name, owner, deadline - LINK_DEADLINE_S)
+                handle = await self._create(name, owner, deadline - self._timing.link_s)
             result, disk = "ok", self._disks[handle.file.disk].path
         except SegmentExistsError:
             result = "exists"
@@ -90,7 +82,7 @@ class Creation:
             self._record_refusal(name, error)
             raise
         finally:
-            elapsed = time.perf_counter() - started
+            elapsed = self._commitlog.clock.monotonic() - started
             self._observer.segment_created(result, elapsed, disk)
         if elapsed > SLOW_CREATE_S:
             log_event(log, logging.INFO, "slow_create", segment=name, seconds=elapsed)
@@ -100,7 +92,7 @@ class Creation:
         """Once for all creates that get the answer of a moment ago."""
         if error is not self._last_refusal:
             self._last_refusal = error
-            standings = self._commitlog.admission.standings(time.monotonic())
+            standings = self._commitlog.admission.standings(self._commitlog.clock.monotonic())
             self._observer.decisions.refused(name, str(error), standings)
 
     async def _create(self, name: bytes, owner: Owner, link_deadline: float) -> Handle:
@@ -109,9 +101,9 @@ class Creation:
             raise SegmentExistsError(
                 f"{name.decode()}: a disk does not answer to an earlier change of this name; repair that disk"
             )
-        await self._usage.refresh(USAGE_AGE_S)
+        await self._usage.refresh(self._timing.usage_age_s)
         await self._changes.settle(name)
-        refused_before = self._commitlog.admission.refuses_for_now(time.monotonic())
+        refused_before = self._commitlog.admission.refuses_for_now(self._commitlog.clock.monotonic())
         try:
             return await self._create_somewhere(name, owner, link_deadline)
         except NoDiskAvailableError as error:
@@ -121,7 +113,7 @@ class Creation:
 
     async def _reclaimed(self, link_deadline: float) -> bool:
         """Whether segments were removed, or may have been, so that the create is worth another attempt."""
-        with trio.move_on_at(min(trio.current_time() + RECLAIM_DEADLINE_S, link_deadline)):
+        with trio.move_on_at(min(trio.current_time() + self._timing.reclaim_s, link_deadline)):
             return await self._reclaim()
         return trio.current_time() < link_deadline
 
@@ -135,7 +127,7 @@ class Creation:
             self._observer.placement_skipped(reason)
         failures: list[str] = []
         for number in plan.order:
-            patience_s = min(RESERVE_DEADLINE_S, link_deadline - trio.current_time())
+            patience_s = min(self._timing.reserve_s, link_deadline - trio.current_time())
             if patience_s <= 0:
                 raise NoDiskAvailableError(
                     f"{name.decode()}: no disk made the segment in time; see `dmesg`", no_space=False, failing=True
@@ -143,14 +135,14 @@ class Creation:
             try:
                 handle = await self._create_on(self._disks[number], plan, owner, patience_s)
             except DiskError as error:
-                self._commitlog.record_disk_error(number, error, time.monotonic())
+                self._commitlog.record_disk_error(number, error, self._commitlog.clock.monotonic())
                 self._observer.placement_skipped(type(error).__name__)
                 log_event(log, logging.WARNING, "create_moved_on", segment=name, reason=str(error))
                 failures.append(str(error))
             else:
                 self._record_placement(plan, handle, failures)
                 return handle
-        raise self._commitlog.admission.no_disk_left(time.monotonic())
+        raise self._commitlog.admission.no_disk_left(self._commitlog.clock.monotonic())
 
     def _record_placement(self, plan: CreatePlan, handle: Handle, failures: list[str]) -> None:
         predecessor = self._commitlog.catalog.predecessor(plan.base_offset)
@@ -190,7 +182,7 @@ class Creation:
                     self._commitlog.record_leftover(left)
             return None
 
-        handle = await self._changes.finish(disk, "link", (), work, LINK_DEADLINE_S, leave)
+        handle = await self._changes.finish(disk, "link", (), work, self._timing.link_s, leave)
         assert handle is not None
         return handle
 
@@ -223,7 +215,7 @@ class Creation:
         predecessor = self._commitlog.catalog.predecessor(plan.base_offset)
         if predecessor is None:
             return
-        with trio.move_on_at(min(trio.current_time() + COMMIT_DEADLINE_S, link_deadline)) as scope:
+        with trio.move_on_at(min(trio.current_time() + self._timing.commit_s, link_deadline)) as scope:
             await self._background.committed(predecessor.disk)
         if scope.cancelled_caught:
             disk = self._disks[predecessor.disk]

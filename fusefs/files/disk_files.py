@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeVar
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.fusefs.kernel.observer import Observer
 from commitlogfs.store import layout
+from commitlogfs.store.clock import Clock
 from commitlogfs.store.disks import identity
 from commitlogfs.store.disks.disk import Disk, translate
 from commitlogfs.store.disks.identity import RootAttributes
@@ -27,7 +28,7 @@ from commitlogfs.store.files.allocate import Owner, Published
 from commitlogfs.store.files.attributes import PackedAttributes, stat_changes, stat_fd
 from commitlogfs.store.files.changes import Changes
 from commitlogfs.store.files.hashing import read_checksum_of
-from commitlogfs.store.files.remove import Reason, Retired
+from commitlogfs.store.files.remove import FreeWait, Reason, Retired
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.moves import mark, putting_back, restored, unreadable
 from commitlogfs.store.moves.copy import SegmentCopy, remove_stray_copy
@@ -35,14 +36,11 @@ from commitlogfs.store.moves.mark import Source
 from commitlogfs.store.pool import leftovers
 from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.segment import BaseOffset, format_segment_name
+from commitlogfs.store.timing import RequestTiming
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-STAT_DEADLINE_S = 1.0
-"""The catalog answers for a disk that has not answered by then."""
-LEFTOVER_DEADLINE_S = 3.0
 
 
 class Reserved(NamedTuple):
@@ -64,10 +62,14 @@ class DiskFiles:
     """The file operations of one disk. Names lie in the disk's directory, paths there or in a directory below
     it."""
 
-    def __init__(self, disk: Disk, threads: DiskThreads, observer: Observer) -> None:
+    def __init__(
+        self, disk: Disk, threads: DiskThreads, observer: Observer, clock: Clock, timing: RequestTiming
+    ) -> None:
         self._disk = disk
         self._threads = threads
         self._observer = observer
+        self._timing = timing
+        self._free_wait = FreeWait(timing.freed_s, clock)
 
     @property
     def number(self) -> DiskNumber:
@@ -85,10 +87,10 @@ class DiskFiles:
     # --- attributes ----------------------------------------------------------------------------------
 
     async def stat(self, path: bytes) -> PackedAttributes | None:
-        """Attributes of a file; None where the disk fails, or does not answer within STAT_DEADLINE_S."""
+        """Attributes of a file; None where the disk fails, or does not answer within RequestTiming.stat_s."""
         stat = partial(safe_open.stat_path, self._disk.dirfd, path)
         try:
-            return await self._threads.run_within(self.number, STAT_DEADLINE_S, stat)
+            return await self._threads.run_within(self.number, self._timing.stat_s, stat)
         except TimeoutError:
             self.record_error("stat", "ETIMEDOUT")
         except OSError as error:
@@ -100,14 +102,14 @@ class DiskFiles:
         self, bases: Sequence[BaseOffset], known: list[PackedAttributes]
     ) -> list[tuple[int, PackedAttributes]]:
         """(index, attributes) of the segments that are not as `known`. Left out is what the disk does not answer
-        within STAT_DEADLINE_S."""
+        within RequestTiming.stat_s."""
         dirfd = self._disk.dirfd
 
         def work() -> list[tuple[int, PackedAttributes | int]]:
             return stat_changes(dirfd, [format_segment_name(base) for base in bases], known)
 
         try:
-            outcomes = await self._threads.run_within(self.number, STAT_DEADLINE_S, work)
+            outcomes = await self._threads.run_within(self.number, self._timing.stat_s, work)
         except TimeoutError:
             self.record_error("stat", "ETIMEDOUT")
             return []
@@ -165,7 +167,8 @@ class DiskFiles:
     async def is_restored(self, name: bytes, ino: int) -> bool:
         """Whether a segment was restored, and no process has opened it for writing since. Raises DiskError,
         OSError."""
-        return await self._run("open", partial(restored.is_marked, self._disk.dirfd, name, ino), STAT_DEADLINE_S)
+        ask = partial(restored.is_marked, self._disk.dirfd, name, ino)
+        return await self._run("open", ask, self._timing.stat_s)
 
     async def remove_restored_mark(self, fd: int) -> None:
         """A process has opened a restored segment for writing. Raises DiskError, OSError."""
@@ -217,7 +220,7 @@ class DiskFiles:
     async def read_checksum(self, name: bytes, ino: int) -> bytes | None:
         """The digest of a segment, if it has one of its present content. Raises DiskError, OSError."""
         read = partial(read_checksum_of, self._disk.dirfd, name, ino)
-        return await self._run("getxattr", read, STAT_DEADLINE_S)
+        return await self._run("getxattr", read, self._timing.stat_s)
 
     # --- creating and renaming -----------------------------------------------------------------------
 
@@ -242,10 +245,11 @@ class DiskFiles:
         return await self._run("link", lambda: allocate.publish(dirfd, fd, name))
 
     async def is_certainly_absent(self, name: bytes) -> bool:
-        """Whether no file has this name; False where the disk fails, or does not answer within STAT_DEADLINE_S."""
+        """Whether no file has this name; False where the disk fails, or does not answer within
+        RequestTiming.stat_s."""
         ask = partial(allocate.is_certainly_absent, self._disk.dirfd, name)
         try:
-            return await self._threads.run_within(self.number, STAT_DEADLINE_S, ask)
+            return await self._threads.run_within(self.number, self._timing.stat_s, ask)
         except TimeoutError:
             return False
 
@@ -258,7 +262,7 @@ class DiskFiles:
     async def unlink(self, name: bytes, ino: int) -> DiskUsage:
         """Remove a file that nobody has open, durably; the usage without it. Raises DiskError, OSError."""
         dirfd = self._disk.dirfd
-        return await self._run("unlink", lambda: remove.remove_file(dirfd, name, ino))
+        return await self._run("unlink", lambda: remove.remove_file(dirfd, name, ino, self._free_wait))
 
     async def retire(self, name: bytes, ino: int, reason: Reason) -> Retired:
         """Move an open file aside, durably. Raises DiskError, OSError."""
@@ -267,27 +271,29 @@ class DiskFiles:
     async def change_reason(self, retired_name: bytes, reason: Reason) -> bytes:
         """Rename a retired file; its new name. Raises DiskError, OSError."""
         change = partial(remove.change_reason, self._disk.dirfd, retired_name, reason)
-        return await self._run("rename", change, LEFTOVER_DEADLINE_S)
+        return await self._run("rename", change, self._timing.leftover_s)
 
     async def free_retired(self, retired_name: bytes) -> DiskUsage:
         """Remove a retired file after its last close; the usage without it. Raises DiskError, OSError."""
         dirfd = self._disk.dirfd
-        return await self._run("free", lambda: remove.drop_retired(dirfd, retired_name))
+        return await self._run("free", lambda: remove.drop_retired(dirfd, retired_name, self._free_wait))
 
     async def punch(self, retired_name: bytes, ino: int, size: int) -> tuple[PackedAttributes, DiskUsage]:
         """Free the blocks of a retired file; its attributes, and the usage without them. Raises DiskError, OSError;
         FileNotFoundError where it has another name."""
-        return await self._run("punch", partial(remove.punch_retired, self._disk.dirfd, retired_name, ino, size))
+        dirfd, wait = self._disk.dirfd, self._free_wait
+        return await self._run("punch", partial(remove.punch_retired, dirfd, retired_name, ino, size, wait))
 
     async def punch_open(self, fd: int, retired_name: bytes, size: int) -> tuple[PackedAttributes, DiskUsage]:
         """`punch` of a file that this daemon has open."""
-        return await self._run("punch", partial(remove.punch_fd, fd, self._disk.dirfd, retired_name, size))
+        dirfd, wait = self._disk.dirfd, self._free_wait
+        return await self._run("punch", partial(remove.punch_fd, fd, dirfd, retired_name, size, wait))
 
     async def remove_leftover(self, name: bytes, ino: int) -> DiskUsage | None:
         """Remove an empty file, durably; the usage without it. None, and nothing removed, while another process has
         it open. Raises HoldsDataError, DiskError, OSError."""
         unlink = partial(leftovers.remove_leftover, self._disk.dirfd, name, ino)
-        return await self._run("unlink", unlink, LEFTOVER_DEADLINE_S)
+        return await self._run("unlink", unlink, self._timing.leftover_s)
 
     # --- moves between disks -------------------------------------------------------------------------
 
@@ -298,23 +304,23 @@ class DiskFiles:
     async def remove_stray_copy(self, name: bytes, source: Source) -> bool:
         """Remove a copy that may have got its name; whether the name is free now. Raises DiskError, OSError."""
         remove_it = partial(remove_stray_copy, self._disk.dirfd, name, source)
-        return await self._run("unlink", remove_it, LEFTOVER_DEADLINE_S)
+        return await self._run("unlink", remove_it, self._timing.leftover_s)
 
     async def unreadable_ranges(self, name: bytes) -> list[tuple[int, int]]:
         """The positions that a file lacks, because they could not be read. Raises DiskError, OSError."""
         find = partial(unreadable.find_unreadable, self._disk.dirfd, [name])
         return [
-            places for _, found in await self._run("getxattr", find, STAT_DEADLINE_S) for places in found.ranges
+            places for _, found in await self._run("getxattr", find, self._timing.stat_s) for places in found.ranges
         ]
 
     async def is_repair_of(self, name: bytes, ino: int, damaged: Source) -> bool:
         """Whether a segment is a right copy in the place of this damaged file. Raises DiskError, OSError."""
         ask = partial(mark.is_repair_of, self._disk.dirfd, name, ino, damaged)
-        return await self._run("getxattr", ask, STAT_DEADLINE_S)
+        return await self._run("getxattr", ask, self._timing.stat_s)
 
     async def remove_mark(self, name: bytes, ino: int) -> None:
         """A copy's source is gone, or set aside. Raises DiskError, OSError."""
-        await self._run("setxattr", partial(mark.remove_mark, self._disk.dirfd, name, ino), STAT_DEADLINE_S)
+        await self._run("setxattr", partial(mark.remove_mark, self._disk.dirfd, name, ino), self._timing.stat_s)
 
     async def put_back(self, source: Segment, copy: Source | None) -> PackedAttributes:
         """Give a retired file its segment's name back, durably, with the mark that the segment was moved from
@@ -327,7 +333,7 @@ class DiskFiles:
         """Remove the directory of retired files if it is empty, and the disk answers."""
         drop = partial(remove.drop_empty_directory, self._disk.dirfd)
         with contextlib.suppress(OSError):  # it is harmless, and the next last close tries again
-            await self._threads.run_within(self.number, STAT_DEADLINE_S, drop)
+            await self._threads.run_within(self.number, self._timing.stat_s, drop)
 
     # --- the disk's directory ------------------------------------------------------------------------
 
@@ -368,9 +374,11 @@ class DiskFiles:
         self.record_error(op, errno.errorcode.get(error.errno or 0, "EIO"))
 
 
-def files_of_disks(disks: Iterable[Disk], threads: DiskThreads, observer: Observer) -> dict[DiskNumber, DiskFiles]:
+def files_of_disks(
+    disks: Iterable[Disk], threads: DiskThreads, observer: Observer, clock: Clock, timing: RequestTiming
+) -> dict[DiskNumber, DiskFiles]:
     """Disk number -> its file operations."""
-    return {disk.number: DiskFiles(disk, threads, observer) for disk in disks}
+    return {disk.number: DiskFiles(disk, threads, observer, clock, timing) for disk in disks}
 
 
 def _open(dirfd: int, path: bytes, ino: int) -> Opened:

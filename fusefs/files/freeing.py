@@ -5,11 +5,12 @@ it drops an inode (FORGET), but only once, so there is a check every second, too
 """
 
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 import trio
 
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.fusefs.disks.reminders import Reminders
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.files.handles import Handles
@@ -27,8 +28,6 @@ from commitlogfs.store.pool.other_files import is_set_aside, was_moved
 
 log = logging.getLogger(__name__)
 
-CHECK_INTERVAL_S = 1.0
-
 
 class Freeing:
     """Gives back the space of files that are no part of the log any longer."""
@@ -37,6 +36,7 @@ class Freeing:
         self,
         commitlog: CommitLog,
         disks: Mapping[DiskNumber, DiskFiles],
+        threads: DiskThreads,
         handles: Handles,
         backing: Backing,
         to_free: Reminders,
@@ -47,6 +47,7 @@ class Freeing:
         an inode; it may block. `put_back_if_changed`: as of fusefs.moves.sources."""
         self._commitlog = commitlog
         self._disks = disks
+        self._threads = threads
         self._handles = handles
         self._backing = backing
         self._to_free = to_free
@@ -90,7 +91,7 @@ class Freeing:
             if may_have_directory and not member.is_unresponsive:  # a thread would hold this daemon while it hangs
                 may_have_directory = False
                 await disk.drop_empty_directory()
-            await self._to_free.wait(disk.number, CHECK_INTERVAL_S)
+            await self._to_free.wait(disk.number, self._commitlog.timing.requests.freeing_s)
             for file in self._commitlog.others.retired():
                 if file.disk == disk.number:
                     await self._free(file, disk)
@@ -136,7 +137,7 @@ class Freeing:
                 return
             except (DiskError, OSError) as error:
                 reason = error if isinstance(error, DiskError) else DiskFailedError(disk.path, str(error))
-                self._commitlog.admission.record_trouble(disk.number, reason, time.monotonic())
+                self._commitlog.admission.record_trouble(disk.number, reason, self._commitlog.clock.monotonic())
                 log_event(log, logging.WARNING, "leftover_not_removed", segment=name, reason=str(error))
                 return
         if usage is not None:
@@ -147,4 +148,4 @@ class Freeing:
         """Whether this daemon has a file open, or the kernel still knows its inode."""
         if self._handles.is_open(file):
             return True
-        return await trio.to_thread.run_sync(self._kernel_holds, int(inodes.encode(file)))
+        return await self._threads.aside(partial(self._kernel_holds, int(inodes.encode(file))))

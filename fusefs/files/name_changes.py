@@ -5,7 +5,6 @@ stop all others. Each change therefore waits for its disk for a bounded time. Th
 afterwards, so the names that it uses stay reserved until it has ended.
 """
 
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
@@ -34,7 +33,7 @@ class NameChanges:
         self.lock = trio.Lock()
         """The lock of all names: held from the decision about a change until its disk has answered, or is given
         up."""
-        self.changed_ns = time.time_ns()
+        self.changed_ns = commitlog.clock.wall_ns()
         """When names last changed: the root directory's mtime."""
 
     def assert_locked(self) -> None:
@@ -55,7 +54,7 @@ class NameChanges:
 
     def record(self, disk: DiskNumber | None) -> None:
         """Names have changed on a disk; None where only the log as a whole has changed."""
-        self.changed_ns = time.time_ns()
+        self.changed_ns = self._commitlog.clock.wall_ns()
         self._background.request(disk)
 
     async def settle(self, name: bytes) -> None:

@@ -5,7 +5,6 @@ A file that is in use is retired instead of unlinked, so that its users can read
 
 import itertools
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
@@ -25,8 +24,6 @@ from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import LEFT_OVER, CommitLog, Removal
 
 log = logging.getLogger(__name__)
-
-REMOVE_DEADLINE_S = 3.0
 
 
 class MovedSegments(Protocol):
@@ -107,7 +104,8 @@ class Removals:
     async def carry_out(self, removal: Removal) -> None:
         """Remove a file; durable when it returns. The caller holds the lock of all names, and has decided under it.
 
-        Raises DiskError, OSError; DiskFailedError after REMOVE_DEADLINE_S, when the removal continues by itself.
+        Raises DiskError, OSError; DiskFailedError after RequestTiming.remove_s, when the removal continues by
+        itself.
         """
         self._changes.assert_locked()
         file = removal.file
@@ -128,14 +126,15 @@ class Removals:
                 # name, and with it the file.
                 self._invalidate_entry(name, inode)
 
-        await self._changes.finish(disk, "unlink", (name,), work, REMOVE_DEADLINE_S, leave_the_log)
+        deadline_s = self._commitlog.timing.requests.remove_s
+        await self._changes.finish(disk, "unlink", (name,), work, deadline_s, leave_the_log)
         await self._record_removals()
 
     async def _remove(self, removal: Removal, disk: DiskFiles) -> None:
         """Remove a file from its disk, however long it takes."""
         file, name = removal.file, removal.file.name
         is_segment = file.role is Role.SEGMENT  # not any more, once it is retired
-        started = time.perf_counter()
+        started = self._commitlog.clock.monotonic()
         try:
             async with self._handles.first_opens_held(file):
                 if await self._handles.is_in_use(file):
@@ -150,7 +149,7 @@ class Removals:
                 self._observer.decisions.removal_failed(name, disk.path, str(error))
             raise
         if is_segment:
-            self._observer.segment_removed(disk.path, time.perf_counter() - started)
+            self._observer.segment_removed(disk.path, self._commitlog.clock.monotonic() - started)
             self._observer.decisions.removed(name, disk.path, removal.reason, removal.why)
         self._changes.record(disk.number)
         await self._moved.complete_removal(removal)

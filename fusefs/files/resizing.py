@@ -2,7 +2,6 @@
 its name makes it on another disk, and the empty file that stays behind is a leftover."""
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 
 from commitlogfs.fusefs.disks.background import BackgroundSync
@@ -24,10 +23,6 @@ from commitlogfs.store.pool.commitlog import CommitLog
 
 log = logging.getLogger(__name__)
 
-RESIZE_DEADLINE_S = 3.0
-"""A disk that has not given a new segment its size by then is left, if another one can take the segment."""
-USAGE_AGE_S = 0.1
-
 
 class Resizing:
     """Gives segments their size, and gives up those whose disk refuses."""
@@ -47,6 +42,7 @@ class Resizing:
     ) -> None:
         """`invalidate_entry`: as for `Removals`."""
         self._commitlog = commitlog
+        self._timing = commitlog.timing.requests
         self._disks = disks
         self._changes = changes
         self._handles = handles
@@ -65,7 +61,7 @@ class Resizing:
         """
         self._require_not_given_up(file)
         disk = self._disks[file.disk]
-        deadline_s = RESIZE_DEADLINE_S if self._may_give_up(file) else None
+        deadline_s = self._timing.resize_s if self._may_give_up(file) else None
         try:
             attributes = await disk.change(file.path, file.ino, wanted, self._commitlog.check_resize, deadline_s)
         except (DiskReadOnlyError, DiskFailedError) as refusal:
@@ -82,7 +78,7 @@ class Resizing:
             return
         disk = self._disks[file.disk]
         try:
-            await disk.require_writable(file.path, file.ino, RESIZE_DEADLINE_S)
+            await disk.require_writable(file.path, file.ino, self._timing.resize_s)
         except (DiskReadOnlyError, DiskFailedError) as refusal:
             if await self._give_up(file, disk, refusal):
                 raise _given_up(file) from refusal
@@ -97,8 +93,8 @@ class Resizing:
         """Take a segment that its disk refused out of the log, if it is certainly empty and another disk can take
         it. Returns whether it has left. A process that has it open cannot give it a size."""
         name, inode = file.name, int(inodes.encode(file))
-        self._commitlog.admission.record_trouble(disk.number, error, time.monotonic())
-        await self._usage.refresh(USAGE_AGE_S)
+        self._commitlog.admission.record_trouble(disk.number, error, self._commitlog.clock.monotonic())
+        await self._usage.refresh(self._timing.usage_age_s)
         async with self._changes.lock:
             if file.role is Role.GIVEN_UP:
                 return True
@@ -116,7 +112,7 @@ class Resizing:
         """Whether a file is an empty segment that another disk could take."""
         if file.size or self._changes.is_in_flight(file.name) or self._commitlog.find_name(file.name) is not file:
             return False
-        return self._commitlog.admission.can_move(file, time.monotonic())
+        return self._commitlog.admission.can_move(file, self._commitlog.clock.monotonic())
 
     async def _is_certainly_empty(self, file: Segment) -> bool:
         """Also if the kernel may have written to it without a request to the daemon."""
@@ -137,7 +133,7 @@ class Resizing:
                     await disk.sync(handle.fd)
             except Exception as error:  # nothing waits for this task, and no error in it may end the daemon
                 if isinstance(error, DiskReadOnlyError | DiskFailedError):
-                    self._commitlog.admission.record_trouble(disk.number, error, time.monotonic())
+                    self._commitlog.admission.record_trouble(disk.number, error, self._commitlog.clock.monotonic())
                 log_event(log, logging.WARNING, "sync_failed", segment=file.name, reason=str(error))
 
         self._background.sync_size(disk.number, work)

@@ -16,13 +16,13 @@ from commitlogfs.fusefs.files.backing_attributes import BackingAttributes
 from commitlogfs.fusefs.files.freeing import Freeing
 from commitlogfs.fusefs.files.name_changes import NameChanges
 from commitlogfs.fusefs.files.removal import Removals
+from commitlogfs.store.clock import Clock
 from commitlogfs.store.disks.lost_writes import LostWrite
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.pool.commitlog import CommitLog, Removal
 from commitlogfs.store.retention import (
-    PAUSE_S,
     Alert,
     Decision,
     EngineState,
@@ -42,12 +42,9 @@ from commitlogfs.store.retention.plan import removable_prefix
 
 log = logging.getLogger(__name__)
 
-FRESH_S = 0.05
-"""Largest age of a measurement after a removal, which has recorded its own disk's."""
 
-
-def read_clocks() -> Moment:
-    return Moment(time.time_ns(), time.clock_gettime(time.CLOCK_BOOTTIME), time.localtime().tm_hour)
+def read_clocks(clock: Clock) -> Moment:
+    return Moment(clock.wall_ns(), clock.boottime(), time.localtime(clock.wall()).tm_hour)
 
 
 class ClockMemory(Protocol):
@@ -75,7 +72,6 @@ class Retention:
         probes: DiskProbes,
         memory: ClockMemory,
         lost_writes: Callable[[], Mapping[DiskNumber, tuple[LostWrite, ...]]],
-        clocks: Callable[[], Moment] = read_clocks,
     ) -> None:
         """`refresh_all` reads the attributes of every segment. `lost_writes` returns those of the disks that have
         lost some."""
@@ -85,6 +81,7 @@ class Retention:
         self.cycles = 0
         """Number of cycles since the daemon started, including those that failed."""
         self._commitlog = commitlog
+        self._timing = commitlog.timing.retention
         self._changes = changes
         self._removals = removals
         self._freeing = freeing
@@ -95,7 +92,6 @@ class Retention:
         self._memory = memory
         self._lost_writes = lost_writes
         self._refused: RefusedFacts | None = None
-        self._clocks = clocks
         self._state = EngineState()
         self._held_since_s: dict[tuple[DiskNumber, int], float] = {}
 
@@ -116,13 +112,13 @@ class Retention:
         await self._probes.run(self._disks_to_probe())
         await self._count_links()
         for _ in range(self.rules.batch):
-            await self._usage.refresh(FRESH_S)
+            await self._usage.refresh(self._timing.usage_age_s)
             await self._refresh_oldest()
             async with self._changes.lock:
                 is_removed = await self._remove(self._choose())
             if not is_removed:
                 break
-            await trio.sleep(PAUSE_S)
+            await trio.sleep(self._timing.pause_s)
         await self._punch()
 
     def _disks_to_probe(self) -> frozenset[DiskNumber]:
@@ -202,7 +198,7 @@ class Retention:
         lead_s = self._memory.clock_lead_s
         if lead_s is not None:
             return ClockWatch(lead_s)
-        clock = ClockWatch.begin(self._clocks())
+        clock = ClockWatch.begin(read_clocks(self._commitlog.clock))
         self._memory.record_clock_lead(clock.lead_s)
         return clock
 
@@ -216,7 +212,7 @@ class Retention:
     async def _punch(self) -> None:
         """Free the blocks of as many held segments as needed, each decided anew."""
         while True:
-            await self._usage.refresh(FRESH_S)
+            await self._usage.refresh(self._timing.usage_age_s)
             held = self._decide().punch
             if held is None:
                 return
@@ -237,7 +233,7 @@ class Retention:
     async def _count_links(self) -> None:
         """Under pressure, count the segments that have another name: removing them frees nothing, whether by a rule
         or by a broker."""
-        await self._usage.refresh(FRESH_S)
+        await self._usage.refresh(self._timing.usage_age_s)
         if is_pressed(self._observe()):
             await self._refresh_all()
             self._commitlog.space.count_links()
@@ -252,7 +248,7 @@ class Retention:
                     await self._attributes.refresh(file)
 
     def _observe(self) -> Snapshot:
-        moment = self._clocks()
+        moment = read_clocks(self._commitlog.clock)
         present = {(file.disk, file.ino) for file in self._commitlog.others.retired()}
         self._held_since_s = {key: self._held_since_s.get(key, moment.steady_s) for key in present}
         return observe(

@@ -8,7 +8,6 @@ the newest first, because the oldest will leave the log soon.
 import errno
 import logging
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -25,28 +24,17 @@ from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError, SegmentChangedError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.attributes import mtime_of, stat_changes
-from commitlogfs.store.files.hashing import AT_REST_S, SegmentHash, drop_checksum, find_checksums
+from commitlogfs.store.files.hashing import SegmentHash, drop_checksum, find_checksums
 from commitlogfs.store.pool.catalog import NEWEST_KEPT, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.segment import BaseOffset, format_segment_name
+from commitlogfs.store.slowness.load import THIS_MACHINE, Machine
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-START_DELAY_S: Final = 1.0
-"""A daemon that has just started has more urgent work."""
-CHECK_INTERVAL_S: Final = 1.0
-SWEEP_INTERVAL_S: Final = 600.0
-"""Time between two checks whether segments with a checksum were changed: with passthrough, nobody reports that."""
-CHANGED_RETRY_S: Final = 30.0
-"""Time until a segment that was changed while it was read is tried again."""
-FAILED_RETRY_S: Final = 3600.0
-"""The same, if its disk could not read it, or refused the checksum."""
-LIFE_LEFT_S: Final = 600.0
-"""A segment that is expected to leave the log within this time gets no checksum any more."""
 _NAMES_AT_ONCE: Final = 256
-_BATCH_PAUSE_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +69,11 @@ class _Outcome(Enum):
 class _Worker:
     """State of one disk. A thread of the disk runs `compute`; all else belongs to the event loop."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, commitlog: CommitLog, machine: Machine) -> None:
         self.disk = disk
-        self._pace = Pace(disk)
+        self._clock = commitlog.clock
+        self._at_rest_s = commitlog.timing.checksums.at_rest_s
+        self._pace = Pace(disk, commitlog, machine)
         self.to_read: list[BaseOffset] = []
         """Segments of which it is not known whether they have a checksum, in ascending order."""
         self.absent: set[BaseOffset] = set()
@@ -93,13 +83,14 @@ class _Worker:
         self.retry_at_s: dict[tuple[BaseOffset, int], float] = {}
         self.incomplete: set[tuple[BaseOffset, int]] = set()
         """Segments that get none, because a part of them could not be read when they were moved."""
-        self.swept_s = time.monotonic()
+        self.swept_s = self._clock.monotonic()
         self.job: _Job | None = None
 
     def compute(self, job: _Job) -> _Outcome:
         """Give a segment its checksum. Blocks. Raises OSError, SegmentChangedError."""
         segment = job.segment
-        hashing = SegmentHash(self.disk.dirfd, segment.name, segment.ino)
+        dirfd, at_rest_s = self.disk.dirfd, self._at_rest_s
+        hashing = SegmentHash(dirfd, segment.name, segment.ino, self._clock, at_rest_s)
         try:
             if hashing.has_checksum:
                 return _Outcome.PRESENT
@@ -109,12 +100,12 @@ class _Worker:
                 return _Outcome.TOO_RECENT
             hashing.sync()
             while self._pace.may_continue(job):
-                began_s, processor_s = time.monotonic(), time.thread_time()
+                began_s, processor_s = self._clock.monotonic(), self._clock.processor()
                 count = hashing.read_chunk()
                 if not count:
                     hashing.record()
                     return _Outcome.COMPUTED
-                self._pace.record(job, count, began_s, time.thread_time() - processor_s)
+                self._pace.record(job, count, began_s, self._clock.processor() - processor_s)
             return _Outcome.STOPPED
         finally:
             hashing.close()
@@ -130,19 +121,22 @@ class Checksums:
         observer: Observer,
         gives_way: Callable[[DiskNumber], bool],
         is_written_to: Callable[[Segment], bool],
+        machine: Machine = THIS_MACHINE,
     ) -> None:
         """`gives_way` returns whether more urgent work is done on a disk, such as a move. `is_written_to` returns
         whether a process is known to append to a segment."""
         self._commitlog = commitlog
+        self._clock = commitlog.clock
+        self._timing = commitlog.timing.checksums
         self._threads = threads
         self._observer = observer
         self._gives_way = gives_way
         self._is_written_to = is_written_to
-        self._workers = {number: _Worker(disk) for number, disk in commitlog.disks.items()}
+        self._workers = {number: _Worker(disk, commitlog, machine) for number, disk in commitlog.disks.items()}
 
     async def run(self) -> None:
         """Until cancelled. Each disk has its own task, so one that hangs delays only itself."""
-        await trio.sleep(START_DELAY_S)
+        await trio.sleep(self._timing.start_s)
         async with trio.open_nursery() as nursery:
             for worker in self._workers.values():
                 nursery.start_soon(self._run_for, worker)
@@ -167,7 +161,7 @@ class Checksums:
 
     async def _run_for(self, worker: _Worker) -> None:
         while True:
-            pause_s = CHECK_INTERVAL_S
+            pause_s = self._timing.look_s
             disk = worker.disk
             if not disk.is_failing and not disk.is_unresponsive and disk.unreadable_since_s is None:
                 try:
@@ -183,13 +177,13 @@ class Checksums:
         segment = self._first_due(worker, self._fresh(worker))
         if segment is None:
             if await self._read_next(worker):
-                return _BATCH_PAUSE_S
-            if time.monotonic() - worker.swept_s >= SWEEP_INTERVAL_S:
+                return self._timing.batch_pause_s
+            if self._clock.monotonic() - worker.swept_s >= self._timing.sweep_s:
                 await self._sweep(worker)
             segment = self._first_due(worker, self._older(worker))
         if segment is None:
-            return CHECK_INTERVAL_S
-        return 0.0 if await self._compute(worker, segment) else CHECK_INTERVAL_S
+            return self._timing.look_s
+        return 0.0 if await self._compute(worker, segment) else self._timing.look_s
 
     def _fresh(self, worker: _Worker) -> Iterator[Segment]:
         """Segments without a checksum that have left the newest ones a moment ago, newest first."""
@@ -213,9 +207,9 @@ class Checksums:
 
     def _is_due(self, worker: _Worker, segment: Segment) -> bool:
         key = segment.base_offset, segment.ino
-        if worker.retry_at_s.get(key, 0.0) > time.monotonic() or key in worker.incomplete:
+        if worker.retry_at_s.get(key, 0.0) > self._clock.monotonic() or key in worker.incomplete:
             return False
-        return self._may_compute(segment) and not self._commitlog.expires_within(segment, LIFE_LEFT_S)
+        return self._may_compute(segment) and not self._commitlog.expires_within(segment, self._timing.life_left_s)
 
     def _may_compute(self, segment: Segment) -> bool:
         if not self._is_well(self._commitlog.disk_of(segment)):
@@ -260,7 +254,7 @@ class Checksums:
 
     async def _sweep(self, worker: _Worker) -> None:
         """Find the segments that were changed although they had a checksum."""
-        worker.swept_s, dirfd = time.monotonic(), worker.disk.dirfd
+        worker.swept_s, dirfd = self._clock.monotonic(), worker.disk.dirfd
         lacking = self._commitlog.catalog.without_checksum(worker.disk.number)
         worker.retry_at_s = {key: at_s for key, at_s in worker.retry_at_s.items() if key[0] in lacking}
         worker.incomplete = {key for key in worker.incomplete if key[0] in lacking}
@@ -305,10 +299,10 @@ class Checksums:
         try:
             outcome = await self._run_job(worker, job)
         except SegmentChangedError:
-            worker.retry_at_s[key] = time.monotonic() + CHANGED_RETRY_S
+            worker.retry_at_s[key] = self._clock.monotonic() + self._timing.changed_retry_s
             return False
         except OSError as error:
-            worker.retry_at_s[key] = time.monotonic() + FAILED_RETRY_S
+            worker.retry_at_s[key] = self._clock.monotonic() + self._timing.failed_retry_s
             self._record_failure(worker.disk, segment, error)
             return False
         finally:
@@ -325,7 +319,7 @@ class Checksums:
             case _Outcome.INCOMPLETE:
                 worker.incomplete.add(key)
             case _Outcome.TOO_RECENT:
-                worker.retry_at_s[key] = time.monotonic() + AT_REST_S
+                worker.retry_at_s[key] = self._clock.monotonic() + self._timing.at_rest_s
         return segment.base_offset not in self._commitlog.catalog.without_checksum(segment.disk)
 
     async def _run_job(self, worker: _Worker, job: _Job) -> _Outcome:
@@ -337,7 +331,8 @@ class Checksums:
             if not self._may_compute(job.segment) or self._to_drop(worker):
                 job.stopped.set()
 
-        return await run_watched(partial(self._call, worker, partial(worker.compute, job)), watch)
+        call = partial(self._call, worker, partial(worker.compute, job))
+        return await run_watched(call, watch, self._commitlog.timing.pace.look_s)
 
     async def _call(self, worker: _Worker, work: Callable[[], T]) -> T:
         """The result of a call in a thread of the disk, however long it takes; a cancelled task leaves it."""

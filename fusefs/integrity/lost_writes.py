@@ -14,7 +14,6 @@ import errno
 import logging
 import math
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -43,13 +42,6 @@ T = TypeVar("T")
 
 _REASON: Final = "lost writes of "
 """Begin of a cordon's reason; the name of the segment follows."""
-
-INTERVAL_S: Final = 2.0
-WRITTEN_AFTER_S: Final = 60.0
-"""Time after which the kernel has written what was stored to a segment before it left the newest ones: twice the
-default of vm.dirty_expire_centisecs."""
-EXAMINED_AGAIN_S: Final = 60.0
-"""Time until a segment is compared with its disk once more, if writes still fail."""
 
 
 @dataclass(slots=True)
@@ -83,6 +75,8 @@ class LostWrites:
         verdicts: Verdicts,
     ) -> None:
         self._commitlog = commitlog
+        self._clock = commitlog.clock
+        self._timing = commitlog.timing.lost_writes
         self._threads = threads
         self._observer = observer
         self._member_records = member_records
@@ -106,7 +100,7 @@ class LostWrites:
             # A filesystem that has turned read-only refuses also a sync that has nothing to write.
             has_lost = error.errno != errno.EROFS
             if has_lost:  # recorded at once: the daemon may be killed before the file is examined
-                self._verdicts.record(file, whole_verdict(Kind.WRITE_LOST, file.size, round(time.time())))
+                self._verdicts.record(file, whole_verdict(Kind.WRITE_LOST, file.size, round(self._clock.wall())))
             self._to_examine.append(_FailedSync(file, has_lost=has_lost))
             self._failed[file.disk].set()
 
@@ -183,7 +177,7 @@ class LostWrites:
 
     async def _run_for(self, disk: Disk, is_open: Callable[[Segment], bool]) -> None:
         while True:
-            with trio.move_on_after(INTERVAL_S):
+            with trio.move_on_after(self._timing.look_s):
                 await self._failed[disk.number].wait()
             if self._failed[disk.number].is_set():
                 self._failed[disk.number] = trio.Event()
@@ -203,7 +197,7 @@ class LostWrites:
         for watch in [watch for watch in self._watches.values() if watch.segment.disk == disk.number]:
             if not watch.is_released:  # meanwhile the file may have been closed or removed
                 await self._check(disk, watch)
-            watch.left_s += 0.0 if watch.segment in newest else INTERVAL_S
+            watch.left_s += 0.0 if watch.segment in newest else self._timing.look_s
             await self._release_if_done(disk, watch, is_open)
         for segment in newest:
             key = (segment.disk, segment.ino)
@@ -213,7 +207,7 @@ class LostWrites:
 
     async def _release_if_done(self, disk: Disk, watch: _Watch, is_open: Callable[[Segment], bool]) -> None:
         is_segment = self._is_segment(watch.segment)
-        if is_segment and is_open(watch.segment) and watch.left_s <= WRITTEN_AFTER_S:
+        if is_segment and is_open(watch.segment) and watch.left_s <= self._timing.written_after_s:
             return
         if is_segment and watch.has_failed and not watch.is_released:
             await self._examine(disk, watch)
@@ -229,18 +223,19 @@ class LostWrites:
         try:
             await self._use(disk, watch, partial(lost_writes.require_written, watch.fd))
         except OSError as error:
-            now_s = time.monotonic()
+            now_s = self._clock.monotonic()
             reason = errno.errorcode.get(error.errno or 0, "EIO")
             log_event(log, logging.ERROR, "write_failed", segment=watch.segment.name, disk=disk.path, errno=reason)
             self._observer.disk_error(disk.path, "writeback", reason)
-            health.record_error(disk, DiskFailedError(disk.path, f"a write has failed ({reason})"), now_s)
+            failure = DiskFailedError(disk.path, f"a write has failed ({reason})")
+            health.record_error(disk, failure, now_s, self._commitlog.timing.health)
             watch.has_failed = True
-        if watch.has_failed and time.monotonic() >= watch.examine_at_s and not watch.is_released:
+        if watch.has_failed and self._clock.monotonic() >= watch.examine_at_s and not watch.is_released:
             await self._examine(disk, watch)
 
     async def _examine(self, disk: Disk, watch: _Watch) -> None:
         """Find out what the disk lacks after a write has failed."""
-        watch.examine_at_s = time.monotonic() + EXAMINED_AGAIN_S
+        watch.examine_at_s = self._clock.monotonic() + self._timing.examined_again_s
         try:
             found = await self._use(disk, watch, partial(lost_writes.find_lost, watch.fd))
         except OSError:
@@ -268,7 +263,7 @@ class LostWrites:
 
     async def _record_lost(self, disk: Disk, segment: Segment, found: tuple[tuple[int, int], ...]) -> None:
         """`found`: where, as ranges [begin, end); empty if that is not known."""
-        base, now_s = segment.base_offset, round(time.time())
+        base, now_s = segment.base_offset, round(self._clock.wall())
         ranges = limit_ranges([Range(*one) for one in found], MOST_RANGES)
         if ranges:
             verdict = Verdict(Kind.WRITE_LOST, now_s, ranges)
@@ -291,7 +286,7 @@ class LostWrites:
         return was_waiting
 
     async def _cordon(self, disk: Disk, segment: Segment) -> None:
-        cordon = Cordon(round(time.time()), _reason_for(segment))
+        cordon = Cordon(round(self._clock.wall()), _reason_for(segment))
         if await self._member_records.cordon(disk, cordon):
             log_event(log, logging.WARNING, "cordoned", disk=disk.path, reason=cordon.reason)
 

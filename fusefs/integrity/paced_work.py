@@ -1,23 +1,18 @@
 """Reading much of a disk in the background: at a rate or in idle time, with pauses, and until it is to stop."""
 
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import trio
 
 from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.moves.throttle import Throttle
-from commitlogfs.store.slowness.load import MachineLoad
+from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.slowness.load import Machine, MachineLoad
 
 T = TypeVar("T")
-
-_WATCH_INTERVAL_S: Final = 0.2
-_STATE_INTERVAL_S: Final = 0.1
-_LONGEST_COST_S: Final = 5.0
-"""A disk that takes longer for a chunk hangs, and does not work meanwhile; it would rest for hours afterwards."""
 
 
 @dataclass(slots=True)
@@ -35,10 +30,12 @@ class PacedJob:
 class Pace:
     """How fast a disk is read. For one thread; only `rate` may be changed by another one."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, commitlog: CommitLog, machine: Machine) -> None:
         self._disk = disk
-        self._throttle = Throttle()
-        self._load = MachineLoad()
+        self._clock = commitlog.clock
+        self._timing = commitlog.timing.pace
+        self._throttle = Throttle(commitlog.timing.pace)
+        self._load = MachineLoad(commitlog.timing.pace.load_s, machine)
         self._rate = 0
         self.rate = 0
         """Bytes per second; 0 if none is given."""
@@ -49,7 +46,7 @@ class Pace:
             if self._rate != self.rate:
                 self._rate = self.rate
                 self._throttle.forget()
-            pause_s = _STATE_INTERVAL_S if job.is_paused else self._throttle.pause_s(time.monotonic())
+            pause_s = self._timing.state_s if job.is_paused else self._throttle.pause_s(self._clock.monotonic())
             job.is_resting = pause_s > 0
             if not pause_s:
                 return True
@@ -58,21 +55,21 @@ class Pace:
 
     def record(self, job: PacedJob, count: int, began_s: float, processor_s: float) -> None:
         """`count` bytes were read since `began_s`, for which a processor has worked `processor_s`."""
-        ended_s = time.monotonic()
+        ended_s = self._clock.monotonic()
         # The disks work side by side, but they share the processors.
-        cost_s = min(max(ended_s - began_s, processor_s * job.sharing), _LONGEST_COST_S)
+        cost_s = min(max(ended_s - began_s, processor_s * job.sharing), self._timing.longest_cost_s)
         if self._load.is_due(ended_s):
             self._load.busy([self._disk.device], ended_s)
         self._throttle.record(self._rate, count, ended_s - cost_s, ended_s, self._load.latest)
 
 
-async def run_watched(work: Callable[[], Awaitable[T]], watch: Callable[[], None]) -> T:
-    """Result of `work`, with `watch` called at intervals meanwhile. Raises what `work` raises."""
+async def run_watched(work: Callable[[], Awaitable[T]], watch: Callable[[], None], interval_s: float) -> T:
+    """Result of `work`, with `watch` called every `interval_s` meanwhile. Raises what `work` raises."""
 
     async def keep_watching() -> None:
         while True:
             watch()
-            await trio.sleep(_WATCH_INTERVAL_S)
+            await trio.sleep(interval_s)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keep_watching)

@@ -26,11 +26,6 @@ from commitlogfs.store.scrub.recorded import find_recorded
 
 log = logging.getLogger(__name__)
 
-START_DELAY_S: Final = 1.0
-"""A daemon that has just started has more urgent work."""
-RETRY_S: Final = 30.0
-LONGEST_RETRY_S: Final = 600.0
-"""Each retry on a disk that is dead costs the kernel one error for each file."""
 _NAMES_AT_ONCE: Final = 256
 
 
@@ -44,27 +39,29 @@ class Recorded:
     ) -> None:
         """`record_unreadable` is called for each segment with ranges that could not be read."""
         self._commitlog = commitlog
+        self._timing = commitlog.timing.verdicts
         self._threads = threads
         self._verdicts = verdicts
         self._record_unreadable = record_unreadable
 
     async def find(self) -> None:
         """Returns when all files have been read."""
-        await trio.sleep(START_DELAY_S)
+        await trio.sleep(self._timing.start_s)
         async with trio.open_nursery() as nursery:
             for disk in self._commitlog.disks.values():
                 nursery.start_soon(self._find_on, disk)
 
     async def _find_on(self, disk: Disk) -> None:
         aside = [file for file in self._commitlog.others.set_aside() if file.disk == disk.number]
-        unread, retry_s = await self._read(disk, (*self._commitlog.catalog.on_disk(disk.number), *aside)), RETRY_S
+        unread = await self._read(disk, (*self._commitlog.catalog.on_disk(disk.number), *aside))
+        timing, retry_s = self._timing, self._timing.retry_s
         if unread:
             log_event(log, logging.WARNING, "records_not_read", disk=disk.path, segments=len(unread))
         while unread:
             await trio.sleep(retry_s)
             count = len(unread)
             unread = await self._read(disk, unread)
-            retry_s = RETRY_S if len(unread) < count else min(2 * retry_s, LONGEST_RETRY_S)
+            retry_s = timing.retry_s if len(unread) < count else min(2 * retry_s, timing.longest_retry_s)
             if not unread:
                 log_event(log, logging.INFO, "records_read", disk=disk.path)
         self._verdicts.record_loaded(disk.number)
@@ -75,7 +72,7 @@ class Recorded:
         names, unread = list(present), list[Segment]()
         for first in range(0, len(names), _NAMES_AT_ONCE):
             while disk.is_unresponsive:  # noqa: ASYNC110  # a thread would hold this daemon while it hangs
-                await trio.sleep(RETRY_S)
+                await trio.sleep(self._timing.retry_s)
             find = partial(find_recorded, disk.dirfd, names[first : first + _NAMES_AT_ONCE])
             found, failed = await self._threads.run_within(disk.number, math.inf, find)
             unread += [present[name] for name in failed]

@@ -12,7 +12,6 @@ the next one tries it again. Each disk counts the segments that were not read; a
 import errno
 import logging
 import math
-import time
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -56,17 +55,10 @@ from commitlogfs.store.scrub.reading import (
 from commitlogfs.store.scrub.schedule import ScrubRules
 from commitlogfs.store.scrub.verdict import Evidence, Kind, Verdict, decide, whole_verdict
 from commitlogfs.store.segment import BaseOffset
+from commitlogfs.store.slowness.load import THIS_MACHINE, Machine
 
 log = logging.getLogger(__name__)
 
-START_DELAY_S: Final = 2.0
-"""A daemon that has just started has more urgent work."""
-CHECK_INTERVAL_S: Final = 1.0
-SCHEDULE_INTERVAL_S: Final = 10.0
-RETRY_S: Final = 60.0
-"""Time until a disk that could not be read is tried again."""
-RECORD_PATIENCE_S: Final = 2.0
-"""How long an order waits until the disks have recorded it."""
 _FREE_RUNNING_RATE: Final = 1 << 30
 """From this rate (bytes per second) on, chunks are large, so that the device is busy all the time."""
 _ATTEMPTS: Final = 3
@@ -120,9 +112,10 @@ class DiskFigures:
 class _Worker:
     """State of one disk. A thread of the disk runs `check`; all else belongs to the event loop."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, commitlog: CommitLog, machine: Machine) -> None:
         self.disk = disk
-        self.pace = Pace(disk)
+        self._clock = commitlog.clock
+        self.pace = Pace(disk, commitlog, machine)
         self.progress = NOTHING
         """As recorded, or to be recorded."""
         self.recorded: Progress | None = None
@@ -133,7 +126,7 @@ class _Worker:
         self.job: _Job | None = None
         self.waits_for = ""
         self.estimate = RateEstimate()
-        self.patience = Patience()
+        self.patience = Patience(commitlog.timing.scrub)
         self.attempt: trio.CancelScope | None = None
         """Scope of the step under way."""
         self.changed = trio.Event()
@@ -157,9 +150,10 @@ class _Worker:
     def _check(self, job: _Job) -> Evidence | None:
         segment, pace = job.segment, self.pace
         largest = FAST_CHUNK_BYTES if pace.rate >= _FREE_RUNNING_RATE else CHUNK_BYTES
-        reader = SegmentReader(self.disk.dirfd, segment.name, segment.ino, segment.base_offset, largest)
+        dirfd = self.disk.dirfd
+        reader = SegmentReader(dirfd, segment.name, segment.ino, segment.base_offset, self._clock, largest)
         try:
-            processor_s = time.thread_time()
+            processor_s = self._clock.processor()
             is_first = True
 
             def next_chunk(done: int, seconds: float) -> int:
@@ -167,10 +161,10 @@ class _Worker:
                 if done:
                     job.read_bytes += done
                     job.done_bytes += done if is_first else 0
-                    pace.record(job, done, time.monotonic() - seconds, time.thread_time() - processor_s)
+                    pace.record(job, done, self._clock.monotonic() - seconds, self._clock.processor() - processor_s)
                 if not pace.may_continue(job):
                     raise _StoppedError
-                processor_s = time.thread_time()
+                processor_s = self._clock.processor()
                 return chunk_bytes(pace.rate, largest)
 
             follows_chain = self.progress.run.follows_chains or not reader.has_checksum
@@ -220,7 +214,8 @@ class _Worker:
         return min(measured, float(rate)) if rate else measured
 
     def _active_now_s(self) -> float:
-        return self.active_s + (0.0 if self.working_since_s is None else time.monotonic() - self.working_since_s)
+        working_s = 0.0 if self.working_since_s is None else self._clock.monotonic() - self.working_since_s
+        return self.active_s + working_s
 
 
 class Scrub:
@@ -233,18 +228,20 @@ class Scrub:
         gives_way: Callable[[DiskNumber], bool],
         is_written_to: Callable[[Segment], bool],
         rules: ScrubRules,
-        clock: Callable[[], float] = time.time,
+        machine: Machine = THIS_MACHINE,
     ) -> None:
-        """`gives_way` and `is_written_to`: as for Checksums. `clock` returns the seconds since 1970."""
+        """`gives_way` and `is_written_to`: as for Checksums."""
         self._commitlog = commitlog
+        self._clock = commitlog.clock
+        self._timing = commitlog.timing.scrub
         self._threads = threads
         self._observer = observer
         self._verdicts = verdicts
         self._gives_way = gives_way
         self._is_written_to = is_written_to
         self.rules = rules
-        self._clock = clock
-        self._workers = {number: _Worker(disk) for number, disk in commitlog.disks.items()}
+        self._machine = machine
+        self._workers = {number: _Worker(disk, commitlog, machine) for number, disk in commitlog.disks.items()}
         self._reads = SingleCalls(threads)
         self.latest = NOTHING.run
         """The present run, or the latest one."""
@@ -273,7 +270,7 @@ class Scrub:
 
     async def await_loaded(self) -> None:
         """Wait until it is known, but not for long, whether a run is under way."""
-        with trio.move_on_after(RECORD_PATIENCE_S):
+        with trio.move_on_after(self._timing.record_s):
             for worker in self._workers.values():
                 await worker.loaded.wait()
 
@@ -304,7 +301,7 @@ class Scrub:
         left = 0 if is_ended else self._left_bytes(worker)
         eta_s = None if left and not rate else left / rate if left else 0.0
         if eta_s and self.latest.is_scheduled:
-            eta_s = self.rules.elapsed_s(self._clock(), eta_s)
+            eta_s = self.rules.elapsed_s(self._clock.wall(), eta_s)
         return DiskFigures(
             replace(worker.progress, read_bytes=worker.read_bytes()),
             left,
@@ -340,7 +337,7 @@ class Scrub:
         one is under way."""
         if self.is_active:
             raise PoolError("a scrub is under way already")
-        begun_s = max(round(self._clock()), self.latest.begun_s + 1)
+        begun_s = max(round(self._clock.wall()), self.latest.begun_s + 1)
         run = Run(begun_s, self._end(), 0, Command.RUN, rate, is_scheduled, follows_chains)
         log_event(log, logging.INFO, "scrub_began", rate=rate or None, scheduled=is_scheduled)
         return await self._order(run)
@@ -379,7 +376,7 @@ class Scrub:
             if worker.loaded.is_set() and await self._save(worker):
                 lagging.discard(worker.disk.path)
 
-        with trio.move_on_after(RECORD_PATIENCE_S):
+        with trio.move_on_after(self._timing.record_s):
             async with trio.open_nursery() as nursery:
                 for worker in self._workers.values():
                     nursery.start_soon(save, worker)
@@ -408,7 +405,7 @@ class Scrub:
             if run.rate != former.run.rate:
                 worker.restart_estimate()
         if run.command is Command.CANCEL and not worker.progress.ended_s:
-            worker.progress = replace(worker.progress, ended_s=round(self._clock()))
+            worker.progress = replace(worker.progress, ended_s=round(self._clock.wall()))
         worker.changed.set()
 
     def _ended_s(self, run: Run) -> int:
@@ -433,13 +430,13 @@ class Scrub:
 
     async def _follow_schedule(self) -> None:
         while True:
-            await trio.sleep(SCHEDULE_INTERVAL_S)
+            await trio.sleep(self._timing.schedule_s)
             if self.is_loaded and self.is_due():
                 await self.begin(self.rules.rate, follows_chains=False, is_scheduled=True)
 
     def is_due(self) -> bool:
         """Whether the schedule begins a run now."""
-        now_s, next_s = self._clock(), self.next_s()
+        now_s, next_s = self._clock.wall(), self.next_s()
         if self.is_active or next_s is None or now_s < next_s or not self.rules.is_open(now_s):
             return False
         return self._end() > 0
@@ -448,10 +445,10 @@ class Scrub:
 
     async def _run_for(self, worker: _Worker) -> None:
         await self._load(worker)
-        await trio.sleep(START_DELAY_S)
+        await trio.sleep(self._timing.start_s)
         while True:
             worker.waits_for = self._obstacle(worker)
-            pause_s = CHECK_INTERVAL_S
+            pause_s = self._timing.look_s
             if not worker.waits_for and self.is_active and not worker.progress.ended_s:
                 with trio.CancelScope() as worker.attempt:
                     pause_s = await self._step(worker)
@@ -477,7 +474,7 @@ class Scrub:
             worker.progress = replace(worker.progress, completed_s=found.completed_s)
             return
         if found == NOTHING and self.rules.every_s:
-            found = replace(NOTHING, ended_s=round(self._clock()))
+            found = replace(NOTHING, ended_s=round(self._clock.wall()))
         else:
             worker.recorded = found
         self._settle(worker, found)
@@ -502,7 +499,7 @@ class Scrub:
         """Why no disk is to be read now."""
         if self.latest.command is Command.PAUSE:
             return "paused"
-        is_closed = self.latest.is_scheduled and not self.rules.is_open(self._clock())
+        is_closed = self.latest.is_scheduled and not self.rules.is_open(self._clock.wall())
         return "outside of its window" if is_closed else ""
 
     def _trouble(self, worker: _Worker) -> str:
@@ -519,20 +516,20 @@ class Scrub:
         segment = self._next_segment(worker)
         if segment is None:
             self._end_on(worker)
-            return CHECK_INTERVAL_S
-        worker.working_since_s = time.monotonic()
+            return self._timing.look_s
+        worker.working_since_s = self._clock.monotonic()
         begun_s = self.latest.begun_s
         try:
             outcome = await self._check(worker, segment)
         finally:
-            elapsed_s = time.monotonic() - worker.working_since_s
+            elapsed_s = self._clock.monotonic() - worker.working_since_s
             worker.working_since_s = None
             worker.job = None
         if begun_s != self.latest.begun_s:
             return 0.0  # it was cancelled, and another run has begun
         if outcome in (_Outcome.STOPPED, _Outcome.UNREADABLE_DISK):
             worker.to_read.append(segment.base_offset)
-            return RETRY_S if outcome is _Outcome.UNREADABLE_DISK else 0.0
+            return self._timing.retry_s if outcome is _Outcome.UNREADABLE_DISK else 0.0
         is_read = outcome is _Outcome.DONE
         progress = replace(
             worker.progress,
@@ -556,7 +553,7 @@ class Scrub:
         return self._commitlog.catalog.is_settled(segment) and not self._is_written_to(segment)
 
     def _end_on(self, worker: _Worker) -> None:
-        now_s, progress = round(self._clock()), worker.progress
+        now_s, progress = round(self._clock.wall()), worker.progress
         completed_s = progress.completed_s if progress.unread else now_s
         worker.progress = replace(progress, ended_s=now_s, completed_s=completed_s)
         if not self.is_active:
@@ -569,10 +566,10 @@ class Scrub:
 
     async def _watch_patience(self) -> None:
         while True:
-            await trio.sleep(CHECK_INTERVAL_S)
+            await trio.sleep(self._timing.look_s)
             for worker in self._workers.values():
                 read, is_idle = worker.read_bytes(), self._is_idle(worker)
-                if worker.patience.is_over(time.monotonic(), worker.progress, read, is_idle=is_idle):
+                if worker.patience.is_over(self._clock.monotonic(), worker.progress, read, is_idle=is_idle):
                     self._give_up(worker)
 
     def _is_idle(self, worker: _Worker) -> bool:
@@ -588,7 +585,7 @@ class Scrub:
     def _give_up(self, worker: _Worker) -> None:
         """The run ends on a disk that cannot be read; or, at the start of the daemon, nobody waits any longer for
         what it records."""
-        worker.patience = Patience()
+        worker.patience = Patience(self._timing)
         if not worker.loaded.is_set():
             reason = "it has not answered how far the scrub is"
             log_event(log, logging.WARNING, "scrub_given_up", disk=worker.disk.path, reason=reason)
@@ -605,7 +602,9 @@ class Scrub:
         worker.to_read.clear()
         if worker.attempt is not None:
             worker.attempt.cancel()
-        worker.pace = Pace(worker.disk)  # a thread that is left behind keeps the former one
+        worker.pace = Pace(
+            worker.disk, self._commitlog, self._machine
+        )  # a thread that is left behind keeps the former one
         self._end_on(worker)
         worker.changed.set()
 
@@ -623,7 +622,7 @@ class Scrub:
         try:
             check = partial(worker.check, job)
             call = partial(self._reads.run_within, worker.disk.number, math.inf, check)
-            evidence = await run_watched(call, watch)
+            evidence = await run_watched(call, watch, self._commitlog.timing.pace.look_s)
         except _StoppedError:
             return _Outcome.STOPPED
         except SegmentChangedError as error:
@@ -637,7 +636,7 @@ class Scrub:
         if job.is_unstable:
             log_event(log, logging.WARNING, "unstable_read", segment=segment.name, disk=worker.disk.path)
         if evidence is not None:
-            self._record(segment, decide(evidence, round(self._clock())))
+            self._record(segment, decide(evidence, round(self._clock.wall())))
         return _Outcome.DONE
 
     def _record(self, segment: Segment, verdict: Verdict | None) -> None:
@@ -663,7 +662,7 @@ class Scrub:
             return _Outcome.DONE
         if isinstance(error, OSError) and error.errno not in MEDIUM_ERRORS:
             return _Outcome.NOT_READ
-        self._record(segment, whole_verdict(Kind.UNREADABLE, segment.size, round(self._clock())))
+        self._record(segment, whole_verdict(Kind.UNREADABLE, segment.size, round(self._clock.wall())))
         return _Outcome.DONE
 
     async def _save(self, worker: _Worker) -> bool:

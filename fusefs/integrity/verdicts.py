@@ -11,7 +11,6 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 import trio
 
@@ -28,10 +27,6 @@ from commitlogfs.store.segment import BaseOffset
 
 log = logging.getLogger(__name__)
 
-LOAD_PATIENCE_S: Final = 3.0
-RETRY_S: Final = 30.0
-_DEADLINE_S: Final = 10.0
-
 
 @dataclass(slots=True)
 class _Known:
@@ -46,6 +41,7 @@ class Verdicts:
 
     def __init__(self, commitlog: CommitLog, threads: DiskThreads) -> None:
         self._commitlog = commitlog
+        self._timing = commitlog.timing.verdicts
         self._threads = threads
         self._known: dict[BaseOffset, _Known] = {}
         self._replaced: dict[tuple[DiskNumber, int], tuple[Segment, Verdict]] = {}
@@ -58,7 +54,7 @@ class Verdicts:
     async def run(self) -> None:
         """Record what is new, until cancelled."""
         while True:
-            with trio.move_on_after(RETRY_S):
+            with trio.move_on_after(self._timing.retry_s):
                 await self._changed.wait()
             self._changed = trio.Event()
             for segment, _ in self.present():
@@ -66,7 +62,7 @@ class Verdicts:
 
     async def await_loaded(self) -> None:
         """Wait until the verdicts of former daemons are known, but not for long."""
-        with trio.move_on_after(LOAD_PATIENCE_S):
+        with trio.move_on_after(self._timing.load_s):
             for found in self._to_find.values():
                 await found.wait()
 
@@ -187,7 +183,7 @@ class Verdicts:
                 disk = self._commitlog.disk_of(segment)
                 remove = partial(remove_verdict, disk.dirfd, segment.name, segment.ino)
                 try:
-                    await self._threads.run_within(disk.number, _DEADLINE_S, remove)
+                    await self._threads.run_within(disk.number, self._timing.record_s, remove)
                 except (OSError, TimeoutError) as error:
                     log_event(
                         log,
@@ -213,7 +209,7 @@ class Verdicts:
             verdict = known.verdict
             write = partial(write_verdict, disk.dirfd, segment.name, segment.ino, verdict)
             try:
-                await self._threads.run_within(disk.number, _DEADLINE_S, write)
+                await self._threads.run_within(disk.number, self._timing.record_s, write)
             except (OSError, TimeoutError) as error:
                 log_event(
                     log,

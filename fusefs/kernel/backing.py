@@ -179,6 +179,10 @@ class Backing:
         """Number of takeovers of this mount."""
         return self._table.takeovers
 
+    def record_takeover(self) -> None:
+        """Count this daemon's."""
+        self._table.record_takeover()
+
     @property
     def clock_lead_s(self) -> float | None:
         """As the first daemon of this mount has measured it; None if it has not yet."""

@@ -4,11 +4,9 @@ A drain is recorded in the list of members on all disks, so the next daemon cont
 """
 
 import logging
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
 
 import trio
 
@@ -31,14 +29,6 @@ from commitlogfs.store.segment import BaseOffset
 
 log = logging.getLogger(__name__)
 
-CHECK_INTERVAL_S: Final = 1.0
-RETRY_S: Final = 30.0
-"""Time until a segment is tried again after its move has failed."""
-UNREADABLE_RETRY_S: Final = 600.0
-"""The same, if nothing of it could be read, or if it differs from its checksum."""
-USAGE_AGE_S: Final = 1.0
-RATE_WINDOW_S: Final = 60.0
-
 
 @dataclass(frozen=True, slots=True)
 class DrainPlan:
@@ -58,6 +48,7 @@ class Drains:
 
     def __init__(self, commitlog: CommitLog, mover: Mover, usage: UsageMonitor) -> None:
         self._commitlog = commitlog
+        self._timing = commitlog.timing.moves
         self._mover = mover
         self._usage = usage
         self._changed = trio.Event()
@@ -84,7 +75,7 @@ class Drains:
             changed = self._changed
             await self._mover.remove_stray_copies()
             if not await self._move_next() and not await otherwise():
-                with trio.move_on_after(CHECK_INTERVAL_S):
+                with trio.move_on_after(self._timing.look_s):
                     await changed.wait()
 
     def draining(self) -> list[Disk]:
@@ -148,7 +139,7 @@ class Drains:
 
     def first_movable(self, segments: Iterable[Segment]) -> Segment | None:
         """The first one that may be moved now, and has not failed a moment ago."""
-        now_s = time.monotonic()
+        now_s = self._commitlog.clock.monotonic()
         for segment in segments:
             if not self._mover.may_move(segment):
                 continue
@@ -158,11 +149,11 @@ class Drains:
 
     async def measure_targets(self) -> None:
         """Before a target is chosen: how full the disks are."""
-        await self._usage.refresh(USAGE_AGE_S)
+        await self._usage.refresh(self._timing.usage_age_s)
 
     def targets(self) -> list[Target]:
         """The disks that take segments now, whatever else is planned."""
-        eligible = self._commitlog.evaluate(time.monotonic()).eligible
+        eligible = self._commitlog.evaluate(self._commitlog.clock.monotonic()).eligible
         found = []
         for number in eligible:
             usage = self._commitlog.space.measured(number)
@@ -200,7 +191,7 @@ class Drains:
     ) -> bool:
         """Move one segment; `rate`, `is_wanted` and `salvages` as for Mover.move. Returns whether it was moved: a
         failure is logged, and the segment is tried again after a while."""
-        disk, began_s = self._commitlog.disk_of(segment), time.monotonic()
+        disk, began_s = self._commitlog.disk_of(segment), self._commitlog.clock.monotonic()
         try:
             await self._mover.move(segment, target, rate, is_wanted, salvages=salvages)
         except MoveStoppedError as stopped:
@@ -209,8 +200,9 @@ class Drains:
         except (StoreError, OSError) as error:
             is_unreadable = isinstance(error, SegmentUnreadableError)
             is_rotten = isinstance(error, RottenSegmentError)
-            pause_s = UNREADABLE_RETRY_S if is_unreadable or is_rotten else RETRY_S
-            self._retry_at_s[segment.disk, segment.ino] = time.monotonic() + pause_s
+            is_damaged = is_unreadable or is_rotten
+            pause_s = self._timing.unreadable_retry_s if is_damaged else self._timing.retry_s
+            self._retry_at_s[segment.disk, segment.ino] = self._commitlog.clock.monotonic() + pause_s
             if is_unreadable:
                 self._unreadable.add((segment.disk, segment.ino))
             self.last_error = str(error)
@@ -227,9 +219,9 @@ class Drains:
                 reason=str(error),
             )
             return False
-        now_s = time.monotonic()
+        now_s = self._commitlog.clock.monotonic()
         self._moved.append((began_s, now_s, segment.size))
-        while self._moved[0][1] < now_s - RATE_WINDOW_S:
+        while self._moved[0][1] < now_s - self._timing.rate_window_s:
             self._moved.popleft()
         return True
 
@@ -238,4 +230,4 @@ class Drains:
         if isinstance(error, DiskFailedError | DiskReadOnlyError):
             for disk in self._commitlog.disks.values():
                 if disk.path == error.disk:
-                    self._commitlog.admission.record_trouble(disk.number, error, time.monotonic())
+                    self._commitlog.admission.record_trouble(disk.number, error, self._commitlog.clock.monotonic())

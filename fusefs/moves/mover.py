@@ -4,7 +4,6 @@ segment that is restored comes from outside the pool in the same way."""
 import contextlib
 import logging
 import os
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,17 +40,12 @@ from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.scrub.recorded import with_unreadable
 from commitlogfs.store.scrub.verdict import Kind, unreadable_verdict, whole_verdict
 from commitlogfs.store.segment import BaseOffset, format_segment_name
-from commitlogfs.store.slowness.load import MachineLoad
+from commitlogfs.store.slowness.load import THIS_MACHINE, Machine, MachineLoad
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-PUBLISH_DEADLINE_S: Final = 3.0
-CHUNK_DEADLINE_S: Final = 30.0
-"""A disk that takes longer for one step of a copy counts as hung; the move is given up."""
-CLOSE_DEADLINE_S: Final = 3.0
-"""How long the next move waits for the files of this one to be closed."""
 OUTSIDE: Final = DiskNumber(0)
 """In place of a disk: where a restored segment comes from. Numbers of disks begin with 1."""
 
@@ -96,10 +90,12 @@ class Mover:
         may_lack_writes: Callable[[Segment], bool],
         invalidate_entry: Callable[[bytes, int], None],
         decisions: Decisions = SILENT,
+        machine: Machine = THIS_MACHINE,
     ) -> None:
         """`may_lack_writes` returns whether memory may have more of a segment than its disk. `invalidate_entry`: as
         for fusefs.files.removal."""
         self._commitlog = commitlog
+        self._timing = commitlog.timing.moves
         self._disks = disks
         self._threads = threads
         self._changes = changes
@@ -110,10 +106,10 @@ class Mover:
         self._invalidate_entry = invalidate_entry
         self._decisions = decisions
         self._one_at_a_time = trio.Lock()
-        self._outside = DiskThreads([OUTSIDE])
-        self._throttle = Throttle()
+        self._outside = DiskThreads([OUTSIDE], commitlog.clock)
+        self._throttle = Throttle(commitlog.timing.pace)
         self._rate = 0
-        self._load = MachineLoad()
+        self._load = MachineLoad(commitlog.timing.pace.load_s, machine)
         self._strays: dict[bytes, Source] = {}
         """Sources of copies that may have got their names on disks that failed then, by name."""
         self.progress: Progress | None = None
@@ -262,7 +258,7 @@ class Mover:
         """In a thread: a close may write something, or free the blocks of an unfinished copy."""
         threads = self._outside if disk == OUTSIDE else self._threads
         with trio.CancelScope(shield=True), contextlib.suppress(TimeoutError, OSError):
-            await threads.run_within(disk, CLOSE_DEADLINE_S, close)
+            await threads.run_within(disk, self._timing.close_s, close)
 
     @contextlib.contextmanager
     def _counted(self, progress: Progress) -> Iterator[None]:
@@ -365,7 +361,8 @@ class Mover:
             log_event(log, logging.ERROR, "checksum_mismatch", segment=progress.name, disk=path)
             self._record_rotten(progress.name)
             raise RottenSegmentError(f"{progress.name.decode()}: {error}") from error
-        await self._step(partial(copy.seal, None if source == OUTSIDE else source, with_unreadable), target)
+        add_to_verdict = partial(with_unreadable, now_s=self._commitlog.clock.wall())
+        await self._step(partial(copy.seal, None if source == OUTSIDE else source, add_to_verdict), target)
         progress.phase, progress.done_bytes = "verifying", 0
         await self._repeat(verify_chunk, rate, require_wanted, devices)
 
@@ -383,24 +380,24 @@ class Mover:
             if allowed != self._rate:
                 self._rate = allowed
                 self._throttle.forget()
-            pause_s = self._throttle.pause_s(time.monotonic())
+            pause_s = self._throttle.pause_s(self._commitlog.clock.monotonic())
             if pause_s:
                 await trio.sleep(pause_s)
                 continue
             if not allowed:
                 await self._measure_load(devices)
-            began_s = time.monotonic()
+            began_s = self._commitlog.clock.monotonic()
             count = await step(chunk_bytes(allowed, CHUNK_BYTES))
             if not count:
                 return
-            self._throttle.record(allowed, count, began_s, time.monotonic(), self._load.latest)
+            self._throttle.record(allowed, count, began_s, self._commitlog.clock.monotonic(), self._load.latest)
             if self.progress is not None:
                 self.progress.done_bytes += count
 
     async def _measure_load(self, devices: list[int]) -> None:
-        now_s = time.monotonic()
+        now_s = self._commitlog.clock.monotonic()
         if self._load.is_due(now_s):
-            await trio.to_thread.run_sync(self._load.busy, devices, now_s)
+            await self._threads.aside(partial(self._load.busy, devices, now_s))
 
     async def _step(self, work: Callable[[], T], disk: DiskNumber, discard: Callable[[T], None] | None = None) -> T:
         """The result of a call for one disk. Raises DiskError for that disk, and whatever `work` raises."""
@@ -408,7 +405,7 @@ class Mover:
         path = "source of the restore" if is_outside else self._commitlog.disks[disk].path
         threads = self._outside if is_outside else self._threads
         try:
-            return await threads.run_within(disk, CHUNK_DEADLINE_S, work, discard)
+            return await threads.run_within(disk, self._timing.chunk_s, work, discard)
         except TimeoutError as error:
             raise DiskFailedError(path, f"move: {error}") from error
         except OSError as error:
@@ -435,7 +432,7 @@ class Mover:
             if copy.unreadable.ranges:
                 self._salvaged.record(moved, copy.unreadable)
             if copy.newly_unreadable.ranges:
-                now_s = round(time.time())
+                now_s = round(self._commitlog.clock.wall())
                 self._verdicts.record(moved, unreadable_verdict(copy.newly_unreadable.ranges, now_s))
             if copy.is_rotten:
                 log_event(log, logging.ERROR, "rotten_segment_copied", segment=name, disk=source, target=disk.path)
@@ -444,13 +441,14 @@ class Mover:
         async with self._changes.lock:
             if not self.may_move(file) or not self._takes_segments(target) or self._changes.is_in_flight(name):
                 raise MoveStoppedError(f"{name.decode()}: its move was stopped")
-            await self._changes.finish(disk, "link", (name,), work, PUBLISH_DEADLINE_S)
+            await self._changes.finish(disk, "link", (name,), work, self._timing.publish_s)
 
     def _record_rotten(self, name: bytes) -> None:
         self._commitlog.counters.checksum_mismatches += 1
         segment = self._commitlog.catalog.get(int(name))
         if segment is not None:
-            self._verdicts.record(segment, whole_verdict(Kind.ROTTED, segment.size, round(time.time())))
+            now_s = round(self._commitlog.clock.wall())
+            self._verdicts.record(segment, whole_verdict(Kind.ROTTED, segment.size, now_s))
 
     async def _publish_restored(
         self, copy: SegmentCopy, base_offset: BaseOffset, target: DiskNumber, require_possible: Callable[[], None]
@@ -475,7 +473,7 @@ class Mover:
             require_possible()
             self._commitlog.names.require_free(name, base_offset)
             self._changes.require_at_rest(disk, name)
-            await self._changes.finish(disk, "link", (name,), work, PUBLISH_DEADLINE_S)
+            await self._changes.finish(disk, "link", (name,), work, self._timing.publish_s)
 
     async def _publish_repaired(
         self,
@@ -512,4 +510,4 @@ class Mover:
                 raise SegmentChangedError(f"{name.decode()}: was changed while it was repaired")
             require_possible()
             self._changes.require_at_rest(disk, name)
-            await self._changes.finish(disk, "link", (name,), work, PUBLISH_DEADLINE_S)
+            await self._changes.finish(disk, "link", (name,), work, self._timing.publish_s)

@@ -7,11 +7,10 @@ store/moves/balance.py, and for new ones in store/placement/emptier_first.py; he
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import trio
 
-from commitlogfs.fusefs.disks.member_records import RECORD_PATIENCE_S, MemberRecords
+from commitlogfs.fusefs.disks.member_records import MemberRecords
 from commitlogfs.fusefs.moves.drains import Drains
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.membership import DiskNumber, Rebalance, RebalanceMode
@@ -22,9 +21,6 @@ from commitlogfs.store.pool.catalog import NEWEST_KEPT, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
 
 log = logging.getLogger(__name__)
-
-LIFE_LEFT_S: Final = 600.0
-"""A segment that is expected to leave the log within this time is not moved any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +128,7 @@ class Rebalancing:
         on_target = (segment.base_offset for segment in catalog.on_disk(flow.target))
         begin = 0 if catalog.first is None else catalog.first.base_offset
         for offset in order_for_target(offered, on_target, begin):
-            if not self._commitlog.expires_within(offered[offset], LIFE_LEFT_S):
+            if not self._commitlog.expires_within(offered[offset], self._commitlog.timing.moves.life_left_s):
                 yield offered[offset]
 
     async def _move(self, rebalance: Rebalance, segment: Segment, target: DiskNumber) -> bool:
@@ -162,7 +158,7 @@ class Rebalancing:
             if membership.rebalance != rebalance:
                 return
             self.last_ended = Ended(rebalance.since_s, found.is_reached, found.spread)
-            await self._member_records.change(membership.rebalancing(None), RECORD_PATIENCE_S)
+            await self._member_records.change(membership.rebalancing(None), self._commitlog.timing.members.record_s)
         level = logging.INFO if found.is_reached else logging.WARNING
         points = round(found.spread * 100, 2)
         log_event(log, level, "rebalanced", mode=rebalance.mode.value, spread=points, goal=found.goal * 100)

@@ -9,7 +9,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import trio
 
@@ -31,12 +31,6 @@ from commitlogfs.store.pool.other_files import is_set_aside
 from commitlogfs.store.segment import format_segment_name
 
 log = logging.getLogger(__name__)
-
-CHECK_INTERVAL_S: Final = 5.0
-"""Time between two attempts to remove a source whose disk has refused."""
-PREPARE_DEADLINE_S: Final = 2.0
-"""How long a removal waits for what its segment's moves require; with the removal's own deadline, a broker's
-patience of 5 s is enough."""
 
 
 class Known(NamedTuple):
@@ -140,7 +134,7 @@ class Sources:
         """For a removal, which holds the lock of all names: it waits for the source's disk for a bounded time."""
         disk = self._disks[source.disk]
         self._changes.require_at_rest(disk, name)
-        await self._changes.finish(disk, "unlink", (name,), work, PREPARE_DEADLINE_S)
+        await self._changes.finish(disk, "unlink", (name,), work, self._commitlog.timing.requests.prepare_s)
 
     async def complete_removal(self, removal: Removal) -> None:
         """A source of the removed segment that is still open is an ordinary removed file from now on. Nobody waits
@@ -181,7 +175,7 @@ class Sources:
         while True:
             await self._let_go_of_all(number)
             await self._put_back_changed(number)
-            await self._moved.wait(number, CHECK_INTERVAL_S)
+            await self._moved.wait(number, self._commitlog.timing.moves.source_s)
 
     async def _let_go_of_all(self, number: DiskNumber) -> None:
         disk = self._commitlog.disks[number]

@@ -12,6 +12,7 @@ import typer
 from commitlogfs.console import interrupts, settings
 from commitlogfs.console.errors import RefusedError, UsageError, UserError
 from commitlogfs.mount.config.model import Config
+from commitlogfs.mount.config.timing import timing_from
 from commitlogfs.mount.daemon import daemonize
 from commitlogfs.mount.daemon.arguments import configuration_of, make_pool_if_none
 from commitlogfs.mount.keeper.options import DEFAULT_WATCHDOG_S, Options
@@ -114,12 +115,13 @@ def mount(
         with interrupts.deferred():
             from commitlogfs.mount.daemon import lifecycle  # a keeper never needs it, and loading it takes time
 
+        timing = timing_from(os.environ)
         priority.raise_priority()
         priority.lock_memory()
         with logs.logging_to(level=level):
             if init is not None:
                 make_pool_if_none(config)
-            return int(lifecycle.run(config, descriptor_store.take_received(), report.ready))
+            return int(lifecycle.run(config, descriptor_store.take_received(), report.ready, timing))
     except UserError as error:
         report.failed(error)
         raise

@@ -19,7 +19,8 @@ from commitlogfs.mount.config.retention import (
     format_hours,
 )
 from commitlogfs.store.broker_conf import BrokerConf
-from commitlogfs.store.retention import PAUSE_S, RetentionRules
+from commitlogfs.store.retention import RetentionRules
+from commitlogfs.store.timing import DEFAULT
 
 _RESERVED: Final = "fileReservedTime"
 _DELETE_WHEN: Final = "deleteWhen"
@@ -50,11 +51,9 @@ def read_retention(broker: BrokerConf) -> Table:
     _add_batch(broker, table)
     _add_grace(broker, table)
     _add_interval(broker, table)
-    pause_ms = broker.integer(_PAUSE, 100)
-    if pause_ms is not None and pause_ms != round(PAUSE_S * 1000):
-        broker.warn(
-            f"{_PAUSE} = {pause_ms} has no counterpart: the filesystem always waits {PAUSE_S * 1000:.0f} ms"
-        )
+    pause_ms, always_ms = broker.integer(_PAUSE, 100), round(DEFAULT.retention.pause_s * 1000)
+    if pause_ms is not None and pause_ms != always_ms:
+        broker.warn(f"{_PAUSE} = {pause_ms} has no counterpart: the filesystem always waits {always_ms} ms")
     replicas = broker.integer(_REPLICAS, 1)
     if replicas is not None and replicas > 1:
         broker.warn(

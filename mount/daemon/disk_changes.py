@@ -6,15 +6,13 @@ A disk joins, or leaves, by a hand-over: the daemon that starts next opens the d
 
 import logging
 import os
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import trio
 
-from commitlogfs.fusefs.disks.member_records import RECORD_PATIENCE_S
-from commitlogfs.fusefs.operations import CommitLogOperations
+from commitlogfs.fusefs.assembly import Parts
 from commitlogfs.mount.daemon.former_daemons import FormerDaemons
 from commitlogfs.mount.daemon.member_changes import answer, record
 from commitlogfs.mount.location import control_socket, request_fields
@@ -32,10 +30,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FREE_PATIENCE_S: Final = 2.5
-"""How long an answer waits until a slow disk has freed closed files. Together with RECORD_PATIENCE_S for the
-directory, it is less than a peer waits (PEER_TIMEOUT_S)."""
-
 _NO_OTHER: Final = (
     "no other disk takes new segments now, so the broker could not write; "
     "uncordon or repair another disk, free space there, or add one"
@@ -45,9 +39,11 @@ _NO_OTHER: Final = (
 class DiskChanges:
     """Answers one request after the other. A PoolError refuses it: {"refused": why}, and nothing has changed."""
 
-    def __init__(self, operations: CommitLogOperations, former: FormerDaemons) -> None:
-        self._operations = operations
-        self._commitlog = operations.commitlog
+    def __init__(self, parts: Parts, former: FormerDaemons) -> None:
+        self._parts = parts
+        self._commitlog = parts.commitlog
+        self._clock = parts.commitlog.clock
+        self._timing = parts.commitlog.timing
         self._former = former
 
     def verbs(self) -> dict[str, control_socket.Answer]:
@@ -68,7 +64,7 @@ class DiskChanges:
         return {verb: partial(self._answer, change) for verb, change in changes.items()}
 
     async def _answer(self, change: control_socket.Request, request: dict[str, Any]) -> dict[str, Any]:
-        return await answer(self._operations, change, request)
+        return await answer(self._parts, change, request)
 
     # --- cordons -------------------------------------------------------------------------------------
 
@@ -81,7 +77,7 @@ class DiskChanges:
             raise PoolError(f"{disk.path}: {_NO_OTHER}")
         if disk.cordon is not None and disk.cordon.reason == reason:
             return self._unchanged(disk)
-        since_s = round(time.time()) if disk.cordon is None else disk.cordon.since_s
+        since_s = round(self._clock.wall()) if disk.cordon is None else disk.cordon.since_s
         return await self._set(disk, Cordon(since_s, reason), dry_run=dry_run)
 
     async def _uncordon(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -102,7 +98,7 @@ class DiskChanges:
         return {**self._describe(disk), "changed": True, "lagging": lagging}
 
     async def _record(self, membership: Membership, *, dry_run: bool) -> list[str]:
-        return await record(self._operations, membership, dry_run=dry_run)
+        return await record(self._parts, membership, dry_run=dry_run)
 
     def _unchanged(self, disk: Disk) -> dict[str, Any]:
         return {**self._describe(disk), "changed": False, "lagging": []}
@@ -145,7 +141,7 @@ class DiskChanges:
             _require_well(disk)
         if not self._commitlog.others_take_segments(disk):
             raise PoolError(f"{disk.path}: {_NO_OTHER}")
-        plan, size = self._operations.drains.plan(disk), self._commitlog.segment_size
+        plan, size = self._parts.drains.plan(disk), self._commitlog.segment_size
         more = more_bytes * disk.thresholds.force // 100 // size
         room = plan.room + more
         if mode.copies and plan.needed > room:
@@ -155,14 +151,14 @@ class DiskChanges:
                 f"other disks, which have room for {room:,} ({room * size:,} bytes) below their `force` threshold; "
                 f"{remedy}"
             )
-        since_s = round(time.time()) if disk.drain is None else disk.drain.since_s
+        since_s = round(self._clock.wall()) if disk.drain is None else disk.drain.since_s
         wanted = Drain(since_s, mode, rate)
         changed = wanted != disk.drain
         lagging: list[str] = []
         if changed:
             lagging = await self._record(self._commitlog.membership.draining(disk.number, wanted), dry_run=dry_run)
         if changed and not dry_run:
-            self._operations.drains.announce()
+            self._parts.drains.announce()
             log_event(log, logging.WARNING, "drain_began", disk=disk.path, mode=mode.value, rate=rate or None)
         return {
             **self._describe(disk),
@@ -182,7 +178,7 @@ class DiskChanges:
             return self._unchanged(disk)
         lagging = await self._record(self._commitlog.membership.draining(disk.number, None), dry_run=dry_run)
         if not dry_run:
-            self._operations.drains.announce()
+            self._parts.drains.announce()
             log_event(log, logging.WARNING, "drain_ended", disk=disk.path)
         return {**self._describe(disk), "changed": True, "lagging": lagging}
 
@@ -195,7 +191,7 @@ class DiskChanges:
         was_leaving = disk.is_leaving
         await self._free_closed_files(disk)
         try:
-            async with self._operations.changes.lock:  # no create is on its way to a disk
+            async with self._parts.changes.lock:  # no create is on its way to a disk
                 self._require_no_files(disk)
                 disk.is_leaving = True  # and none comes any more
             await self._require_empty_directory(disk)
@@ -228,17 +224,17 @@ class DiskChanges:
 
     async def _free_closed_files(self, disk: Disk) -> None:
         """Return once an empty disk holds no file that has left the log and that no process has open, or after
-        FREE_PATIENCE_S. Drained means that the log has no segment there: the last ones may not be freed yet."""
-        operations, number = self._operations, disk.number
+        DaemonTiming.free_s. Drained means that the log has no segment there: the last ones may not be freed yet."""
+        parts, number = self._parts, disk.number
         if disk.state is not DiskState.RW or disk.is_troubled or self._commitlog.catalog.count_on_disk(number):
             return
         if all(file.disk != number for file in self._commitlog.others):
             return
-        with trio.move_on_after(FREE_PATIENCE_S):
-            await operations.mover.finish_moves_from(number)  # its own descriptors would count as users
-            await operations.sources.let_go_now(number)
-            await operations.invalidation.sent()  # the kernel holds each file whose name it knows
-            await operations.freeing.free_now(number)
+        with trio.move_on_after(self._timing.daemon.free_s):
+            await parts.mover.finish_moves_from(number)  # its own descriptors would count as users
+            await parts.sources.let_go_now(number)
+            await parts.kernel.sent()  # the kernel holds each file whose name it knows
+            await parts.freeing.free_now(number)
 
     def _left_behind(self, disk: Disk) -> int:
         """Number of files that the drain of a failing disk leaves there: their copies lack what could not be read,
@@ -282,7 +278,7 @@ class DiskChanges:
                 f"{disk.path}: holds files outside of the log ({len(others):,}), such as moved or removed segments "
                 "that are still open; `disk safe-to-remove` names the processes"
             )
-        progress = self._operations.mover.progress
+        progress = self._parts.mover.progress
         if progress is not None and progress.target == disk.number:
             raise PoolError(
                 f"{disk.path}: {progress.name.decode()} is being copied to it; cordon it, and repeat the command"
@@ -299,7 +295,8 @@ class DiskChanges:
 
     async def _hangs(self, disk: Disk) -> bool:
         try:
-            await self._operations.threads.run_within(disk.number, 1.0, partial(os.fstatvfs, disk.dirfd))
+            figures = partial(os.fstatvfs, disk.dirfd)
+            await self._parts.threads.run_within(disk.number, self._timing.daemon.hang_s, figures)
         except TimeoutError:
             return True
         except OSError:
@@ -309,8 +306,8 @@ class DiskChanges:
     async def _require_empty_directory(self, disk: Disk) -> None:
         """Raises PoolError."""
         try:
-            entry = await self._operations.threads.run_within(
-                disk.number, RECORD_PATIENCE_S, partial(first_entry, disk.dirfd)
+            entry = await self._parts.threads.run_within(
+                disk.number, self._timing.members.record_s, partial(first_entry, disk.dirfd)
             )
         except (OSError, TimeoutError) as error:
             raise PoolError(f"{disk.path}: cannot be read ({error}); repair it") from error
@@ -340,7 +337,7 @@ class DiskChanges:
             [s.base_offset for s in self._commitlog.catalog if s.size and s.disk != member.number],
             self._commitlog.names.newest,
             self._commitlog.segment_size,
-            round(time.time()),
+            round(self._clock.wall()),
             [s.base_offset for s in self._commitlog.catalog.on_disk(member.number) if s.size],
             self._commitlog.is_recordable,
         )
@@ -364,7 +361,7 @@ class DiskChanges:
         disk = self._commitlog.disks.get(member.number)
         changed = member.offline_since_s is None
         path = member.path if disk is None else disk.path
-        released = self._commitlog.membership.released(member.number, path, round(time.time()))
+        released = self._commitlog.membership.released(member.number, path, round(self._clock.wall()))
         lagging: list[str] = []
         if disk is not None:
             await self._require_releasable(disk)
@@ -374,7 +371,7 @@ class DiskChanges:
                 lagging = await self._record(released, dry_run=dry_run)
         else:
             try:
-                async with self._operations.changes.lock:  # no create is on its way to a disk
+                async with self._parts.changes.lock:  # no create is on its way to a disk
                     self._require_not_written(disk)
                     disk.is_offline = True  # and none comes any more
                 if changed:
@@ -401,13 +398,13 @@ class DiskChanges:
             raise PoolError(f"{disk.path}: is draining; `disk cancel` ends that")
         if not self._commitlog.others_take_segments(disk):
             raise PoolError(f"{disk.path}: {_NO_OTHER}")
-        progress = self._operations.mover.progress
+        progress = self._parts.mover.progress
         if progress is not None and disk.number in (progress.source, progress.target):
             raise PoolError(
                 f"{disk.path}: {progress.name.decode()} is being moved; wait for that, or cancel the drain, "
                 "rebalance or restore"
             )
-        hung = disk.path if await self._hangs(disk) else await self._operations.disk_places.find_hung()
+        hung = disk.path if await self._hangs(disk) else await self._parts.disk_places.find_hung()
         if hung:
             raise PoolError(
                 f"{hung}: does not answer this daemon, which could not end to hand over; repair or detach that disk"
@@ -416,7 +413,7 @@ class DiskChanges:
     def _require_not_written(self, disk: Disk) -> None:
         """Raises PoolError if a broker may write to a segment of a disk."""
         newest = self._commitlog.catalog.newest(NEWEST_KEPT)
-        is_written = self._operations.sources.is_written_to
+        is_written = self._parts.sources.is_written_to
         written = [s for s in self._commitlog.catalog.on_disk(disk.number) if s in newest or is_written(s)]
         if written:
             raise PoolError(
@@ -457,7 +454,7 @@ class DiskChanges:
 
     async def _require_at_its_path(self, member: Member) -> None:
         """Raises PoolError."""
-        place = await self._operations.disk_places.find(member.path, RECORD_PATIENCE_S)
+        place = await self._parts.disk_places.find(member.path, self._timing.members.record_s)
         if place is None:
             raise PoolError(f"{member.path}: does not answer; repair the disk there")
         if (place.pool_id, place.disk_id) != (self._commitlog.pool_id, member.disk_id):

@@ -8,7 +8,6 @@ is a finding.
 import logging
 from collections.abc import Iterable, Sequence, Set
 from functools import partial
-from typing import Final
 
 import trio
 
@@ -20,12 +19,9 @@ from commitlogfs.mount.location.which_mount import Target
 from commitlogfs.mount.preflight.successor_check import check_configuration
 from commitlogfs.store.events import log_event
 from commitlogfs.store.findings import Finding, FindingCode, Severity
+from commitlogfs.store.timing import DaemonTiming
 
 log = logging.getLogger(__name__)
-
-LOOK_INTERVAL_S: Final = 5.0
-RETRY_S: Final = 300.0
-"""Time until the same disks are tried again: what prevents it may last, and each hand-over lets requests wait."""
 
 
 class DiskReturns:
@@ -37,6 +33,7 @@ class DiskReturns:
         former: FormerDaemons,
         places: DiskPlaces,
         hand_over: HandOver,
+        timing: DaemonTiming,
     ) -> None:
         """`paths` are those of the configuration. This daemon has `tried` to serve the disks at some of them."""
         self._name = name
@@ -47,14 +44,15 @@ class DiskReturns:
         self._former = former
         self._places = places
         self._hand_over = hand_over
+        self._timing = timing
         self._refused: dict[str, str] = {}
         """Path of a disk that is back -> why it is not served."""
 
     async def run(self) -> None:
         """Look at the paths until cancelled."""
-        self._retry_at = trio.current_time() + RETRY_S
+        self._retry_at = trio.current_time() + self._timing.returns_retry_s
         while True:
-            await trio.sleep(LOOK_INTERVAL_S)
+            await trio.sleep(self._timing.returns_look_s)
             try:
                 await self._look()
             except Exception as error:
@@ -70,7 +68,7 @@ class DiskReturns:
             del self._refused[path]
         if looks.back - self._known or (looks.back and trio.current_time() >= self._retry_at):
             await self._take_back(sorted(looks.back))
-            self._retry_at = trio.current_time() + RETRY_S
+            self._retry_at = trio.current_time() + self._timing.returns_retry_s
         self._known |= looks.back
 
     def findings(self) -> list[Finding]:

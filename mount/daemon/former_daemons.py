@@ -25,15 +25,10 @@ from commitlogfs.mount.location import runtime_directory
 from commitlogfs.mount.location.name_lock import release_shared, share_file
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.events import log_event
+from commitlogfs.store.timing import DaemonTiming
 
 log = logging.getLogger(__name__)
 
-END_PATIENCE_S: Final = 3.0
-"""How long a daemon that was killed may take to end if no disk holds it: it has much memory to give back."""
-LIVING_PATIENCE_S: Final = 1.0
-"""How long a daemon that ends by itself may take for that."""
-LOOK_PATIENCE_S: Final = 5.0
-"""How long a disk may take to answer before it counts as one that holds a former daemon."""
 _PAUSE_S: Final = 0.05
 _DEAD: Final = frozenset("ZX")
 """States of a thread that has ended (proc(5))."""
@@ -65,7 +60,7 @@ class FormerDaemons:
 
 
 @contextlib.contextmanager
-def joined(name: str) -> Iterator[FormerDaemons]:
+def joined(name: str, timing: DaemonTiming) -> Iterator[FormerDaemons]:
     """This process is a daemon of `name` from now on, which its successors know as long as it is there. The value
     are its predecessors.
 
@@ -80,7 +75,7 @@ def joined(name: str) -> Iterator[FormerDaemons]:
         raise RefusedError(f"{path}: cannot be made ({error.strerror}); check the runtime directory") from error
     try:
         for pid in others:
-            _add(former, pid, name)
+            _add(former, pid, name, timing)
         if former.ends:
             pids, disks = (",".join(map(str, sorted(found))) for found in (former.ends, former.disks))
             log_event(log, logging.WARNING, "former_daemon_held", pids=pids, disks=disks)
@@ -90,7 +85,7 @@ def joined(name: str) -> Iterator[FormerDaemons]:
         release_shared(path, fd)
 
 
-def _add(former: FormerDaemons, pid: int, name: str) -> None:
+def _add(former: FormerDaemons, pid: int, name: str, timing: DaemonTiming) -> None:
     """Raises RefusedError. While a daemon that is dying has the locks of the disks, they do not keep two others
     apart."""
     try:
@@ -105,7 +100,7 @@ def _add(former: FormerDaemons, pid: int, name: str) -> None:
             former.ends[pid] = pidfd
             former.disks |= held
             return
-        if waited_s > (END_PATIENCE_S if is_dead else LIVING_PATIENCE_S):
+        if waited_s > (timing.former_end_s if is_dead else timing.former_living_s):
             os.close(pidfd)
             if is_dead:
                 raise RefusedError(f"{name}: its former daemon {pid} has not ended; see /proc/{pid}/task")
@@ -147,9 +142,9 @@ def _read_thread(thread: Path) -> tuple[str, str]:
     return head.partition("(")[2], fields.split()[0]
 
 
-def find_held(paths: Iterable[str], disks: Set[DiskNumber]) -> set[str]:
-    """The paths that lead to one of these disks, or to one that does not answer. This process does not touch
-    them."""
+def find_held(paths: Iterable[str], disks: Set[DiskNumber], within_s: float) -> set[str]:
+    """The paths that lead to one of these disks, or to one that does not answer within this time. This process does
+    not touch them."""
     unknown = set(paths)
     held = set(unknown)
     command = [sys.executable, "-P", "-m", "commitlogfs.store.checks.check_process"]
@@ -165,7 +160,7 @@ def find_held(paths: Iterable[str], disks: Set[DiskNumber]) -> set[str]:
     assert child.stdout is not None
     child.stdin.write(b"".join(json.dumps({"look": path}).encode() + b"\n" for path in sorted(unknown)))
     child.stdin.flush()
-    deadline, received = time.monotonic() + LOOK_PATIENCE_S, b""
+    deadline, received = time.monotonic() + within_s, b""
     while unknown and select.select([child.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
         part = os.read(child.stdout.fileno(), 1 << 16)
         if not part:

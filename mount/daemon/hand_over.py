@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import trio
 
@@ -13,12 +13,9 @@ from commitlogfs.mount.daemon import successor
 from commitlogfs.mount.location import request_fields
 from commitlogfs.mount.location.control_socket import Reply
 from commitlogfs.store.events import log_event
+from commitlogfs.store.timing import DaemonTiming
 
 log = logging.getLogger(__name__)
-
-ANSWER_TIME_S: Final = 0.01
-"""Time for the answers to others that have requested the same."""
-HAND_OVER_TIMEOUT_S: Final = 3.0
 
 
 class HandOver:
@@ -27,10 +24,17 @@ class HandOver:
     `why_no_takeover` returns why no successor could take the mount over at this moment, empty if one could.
     `prepare` is called before the last step."""
 
-    def __init__(self, mountpoint: str, why_no_takeover: Callable[[], str], prepare: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        mountpoint: str,
+        why_no_takeover: Callable[[], str],
+        prepare: Callable[[], None],
+        timing: DaemonTiming,
+    ) -> None:
         self._mountpoint = mountpoint
         self._why_no_takeover = why_no_takeover
         self._prepare = prepare
+        self._timing = timing
         self._asking = trio.Lock()
         self._is_decided = False
         self.has_begun = False
@@ -61,7 +65,7 @@ class HandOver:
         reason = self._why_no_takeover()
         if reason:
             return f"{reason}; correct that and repeat, or stop the broker, unmount and mount again"
-        loaded = await trio.to_thread.run_sync(successor.prepare)
+        loaded = await trio.to_thread.run_sync(successor.prepare, self._timing.successor_s)
         if loaded is False and not force:
             return "the program as it is installed now does not start; see the daemon's log"
         self._is_decided = True
@@ -73,7 +77,7 @@ class HandOver:
     async def _hand_over(self) -> None:
         """Answers the requests that it has. Those that wait for a hung disk are sent again to the successor."""
         log_event(log, logging.INFO, "restart_requested")
-        await trio.sleep(ANSWER_TIME_S)
+        await trio.sleep(self._timing.answer_s)
         reason = self._why_no_takeover()
         if reason:
             log_event(log, logging.ERROR, "restart_given_up", reason=reason)
@@ -82,6 +86,6 @@ class HandOver:
         self.has_begun = True
         self._prepare()
         connection.stop_serving()
-        await trio.sleep(HAND_OVER_TIMEOUT_S)
+        await trio.sleep(self._timing.hand_over_s)
         log_event(log, logging.WARNING, "handed_over_with_requests", path=self._mountpoint)
         os._exit(ExitCode.HANDED_OVER)

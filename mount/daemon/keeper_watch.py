@@ -4,26 +4,22 @@ import logging
 import os
 import select
 from collections.abc import Mapping
-from typing import Final
 
 import trio
 
 from commitlogfs.mount.keeper.options import Options, take_keeper
 from commitlogfs.mount.keeper.spawn import spawn
 from commitlogfs.store.events import log_event
+from commitlogfs.store.timing import DaemonTiming
 
 log = logging.getLogger(__name__)
-
-FIRST_PAUSE_S: Final = 0.1
-LONGEST_PAUSE_S: Final = 60.0
-STEADY_S: Final = 10.0
-"""After this lifetime, a keeper's death is not taken for a fault of its start."""
 
 
 class KeeperWatch:
     """This process's keeper, if it has one."""
 
-    def __init__(self) -> None:
+    def __init__(self, timing: DaemonTiming) -> None:
+        self._timing = timing
         self._pid = 0
         self._pidfd: int | None = None
         self._options: Options | None = None
@@ -53,17 +49,18 @@ class KeeperWatch:
         """
         if self._options is None:
             return
-        pause_s = FIRST_PAUSE_S
+        timing = self._timing
+        pause_s = timing.keeper_first_s
         while True:
             started = trio.current_time()
             was_child = self._is_child
             await self._wait_for_end()
             log_event(log, logging.ERROR, "keeper_died", pid=self._pid, repeat_key=self._pid)
-            if trio.current_time() - started >= STEADY_S:
-                pause_s = FIRST_PAUSE_S
+            if trio.current_time() - started >= timing.keeper_steady_s:
+                pause_s = timing.keeper_first_s
             elif was_child:
                 await trio.sleep(pause_s)
-                pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
+                pause_s = min(timing.keeper_longest_s, 2 * pause_s)
             while True:
                 try:
                     self._pid = spawn(self._options.command_line(), {}, list(descriptors.items()))
@@ -71,7 +68,7 @@ class KeeperWatch:
                 except OSError as error:
                     log_event(log, logging.ERROR, "keeper_not_started", reason=str(error))
                 await trio.sleep(pause_s)
-                pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
+                pause_s = min(timing.keeper_longest_s, 2 * pause_s)
             self._pidfd, self._is_child = os.pidfd_open(self._pid), True
             log_event(log, logging.WARNING, "keeper_started", pid=self._pid, repeat_key=self._pid)
 

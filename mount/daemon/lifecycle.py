@@ -22,13 +22,13 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Final
 
 import trio
 
 from commitlogfs.console.errors import RefusedError
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.mount.config.model import Config
+from commitlogfs.mount.config.timing import describe
 from commitlogfs.mount.daemon import former_daemons, takeover
 from commitlogfs.mount.daemon.former_daemons import FormerDaemons
 from commitlogfs.mount.daemon.served_mount import ServedMount, Sockets
@@ -46,14 +46,12 @@ from commitlogfs.store.errors import PoolError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.findings import Severity
 from commitlogfs.store.pool.open import OnMissing, Pool, PoolRefusedError, open_pool, require_mountable
+from commitlogfs.store.timing import DaemonTiming, Timing
 
 log = logging.getLogger(__name__)
 
-LOCK_PATIENCE_S: Final = 1.0
-"""When a successor starts, a child of the daemon that died may still have copies of its descriptors."""
 
-
-def run(config: Config, received: dict[str, int], on_ready: Callable[[], None]) -> ExitCode:
+def run(config: Config, received: dict[str, int], on_ready: Callable[[], None], timing: Timing) -> ExitCode:
     """Mount, or take an inherited mount over, and serve. `received`: descriptors from the descriptor store.
     `on_ready` is called once the mount answers.
 
@@ -61,9 +59,12 @@ def run(config: Config, received: dict[str, int], on_ready: Callable[[], None]) 
     mount stays for a successor. Raises UserError before anything is mounted or taken over, and RefusedError if the
     mount does not answer.
     """
+    changed_times = describe(timing)
+    if changed_times:
+        log_event(log, logging.WARNING, "times_changed", text=changed_times)
     with ExitStack() as stack:
-        former = stack.enter_context(former_daemons.joined(config.name))
-        lock_fd = hold_name(config.name, LOCK_PATIENCE_S if received else 0.0, former.ends)
+        former = stack.enter_context(former_daemons.joined(config.name, timing.daemon))
+        lock_fd = hold_name(config.name, timing.daemon.lock_s if received else 0.0, former.ends)
         stack.callback(release_file, runtime_directory.lock_path(config.name), lock_fd, config.name)
         log_event(log, logging.INFO, "limits", open_files=raise_descriptor_limit())
         inherited = takeover.find_inherited(config.mountpoint, config.name, received)
@@ -83,7 +84,7 @@ def run(config: Config, received: dict[str, int], on_ready: Callable[[], None]) 
             runtime_directory.record_mountpoint(lock_fd, config.mountpoint)
         started = time.perf_counter()
         with _long_lived_objects():
-            pool = _open(config, inherited, former)
+            pool = _open(config, inherited, former, timing.daemon)
         stack.callback(pool.close)
         seconds = round(time.perf_counter() - started, 3)
         count = len(pool.inventory.catalog)
@@ -95,7 +96,7 @@ def run(config: Config, received: dict[str, int], on_ready: Callable[[], None]) 
             standing = guard.raise_guard(config.mountpoint, protect=os.geteuid() == 0, owner=owner)
             log_event(log, logging.INFO, "guarded", path=config.mountpoint, protection=standing.protection.value)
         warn_of_time_limits(read_request_timeouts())
-        served = ServedMount(config, pool, inherited, former)
+        served = ServedMount(config, pool, inherited, former, timing)
         sockets = stack.enter_context(_bound_sockets(config.name))
         served.mount()
         return trio.run(served.serve, sockets, on_ready)
@@ -142,20 +143,22 @@ def warn_of_time_limits(timeouts: dict[str, int | None]) -> None:
         log_event(log, logging.WARNING, "request_timeout", limits=limits, text=text)
 
 
-def _open(config: Config, inherited: InheritedMount | None, former: FormerDaemons) -> Pool:
+def _open(config: Config, inherited: InheritedMount | None, former: FormerDaemons, timing: DaemonTiming) -> Pool:
     """At a takeover the kernel itself has segments open, so open files are no reason to refuse. All that can still
     be served is served, because a broker waits for it."""
     takes_over = inherited is not None
     opened = frozenset() if inherited is None else inherited.session.opened_files()
     paths = [disk.path for disk in config.disks]
-    held = former_daemons.find_held(paths, former.disks) if former.ends else frozenset[str]()
+    held = frozenset[str]()
+    if former.ends:
+        held = frozenset(former_daemons.find_held(paths, former.disks, timing.former_look_s))
     with ExitStack() as stack:
         try:
             size = configured_pool.configured_segment_size(config)
             pool = open_pool(
                 configured_pool.disk_specs(config),
                 size,
-                lock_patience_s=LOCK_PATIENCE_S if takes_over else 0.0,
+                lock_patience_s=timing.lock_s if takes_over else 0.0,
                 check_in_use=not takes_over,
                 is_mounted=takes_over,
                 opened=opened,

@@ -1,11 +1,10 @@
 """The control verbs that begin and end a rebalance."""
 
 import logging
-import time
 from functools import partial
 from typing import Any
 
-from commitlogfs.fusefs.operations import CommitLogOperations
+from commitlogfs.fusefs.assembly import Parts
 from commitlogfs.mount.daemon.member_changes import answer, record
 from commitlogfs.mount.location import control_socket, request_fields
 from commitlogfs.mount.status.document import StatusReport
@@ -19,9 +18,9 @@ log = logging.getLogger(__name__)
 class RebalanceChanges:
     """Answers one request after the other. A PoolError refuses it: {"refused": why}, and nothing has changed."""
 
-    def __init__(self, operations: CommitLogOperations, report: StatusReport) -> None:
-        self._operations = operations
-        self._commitlog = operations.commitlog
+    def __init__(self, parts: Parts, report: StatusReport) -> None:
+        self._parts = parts
+        self._commitlog = parts.commitlog
         self._report = report
 
     def verbs(self) -> dict[str, control_socket.Answer]:
@@ -29,7 +28,7 @@ class RebalanceChanges:
             "rebalance-start": self._start,
             "rebalance-cancel": self._cancel,
         }
-        return {verb: partial(answer, self._operations, change) for verb, change in changes.items()}
+        return {verb: partial(answer, self._parts, change) for verb, change in changes.items()}
 
     async def _start(self, request: dict[str, Any]) -> dict[str, Any]:
         """Once more in the same mode, it changes the rate."""
@@ -41,14 +40,14 @@ class RebalanceChanges:
         plan = await self._report.rebalance_plan(mode, rate)
         present = self._commitlog.membership.rebalance
         self._require_possible(present, mode, plan)
-        wanted = Rebalance(round(time.time()) if present is None else present.since_s, mode, rate)
+        wanted = Rebalance(round(self._commitlog.clock.wall()) if present is None else present.since_s, mode, rate)
         changed = wanted != present and (present is not None or not plan["balanced"])
         lagging: list[str] = []
         if changed:
             membership = self._commitlog.membership.rebalancing(wanted)
-            lagging = await record(self._operations, membership, dry_run=dry_run)
+            lagging = await record(self._parts, membership, dry_run=dry_run)
         if changed and not dry_run:
-            self._operations.drains.announce()
+            self._parts.drains.announce()
             log_event(log, logging.WARNING, "rebalance_began", mode=mode.value, rate=rate or None)
         since_s = wanted.since_s if changed or present is not None else None
         return {
@@ -64,7 +63,7 @@ class RebalanceChanges:
         if present is not None and present.mode is not mode:
             other = "by placement" if present.mode is RebalanceMode.PLACEMENT else "by copying"
             raise PoolError(f"a rebalance {other} runs already; `rebalance cancel` ends it")
-        if len(self._operations.rebalancing.levels().levels) < 2:
+        if len(self._parts.rebalancing.levels().levels) < 2:
             raise PoolError(
                 "fewer than two disks take new segments, so there is nothing to balance; uncordon or repair a "
                 "disk, or add one"
@@ -82,8 +81,8 @@ class RebalanceChanges:
         if present is None:
             return {"mode": None, "changed": False, "lagging": []}
         membership = self._commitlog.membership.rebalancing(None)
-        lagging = await record(self._operations, membership, dry_run=dry_run)
+        lagging = await record(self._parts, membership, dry_run=dry_run)
         if not dry_run:
-            self._operations.drains.announce()
+            self._parts.drains.announce()
             log_event(log, logging.WARNING, "rebalance_cancelled", mode=present.mode.value)
         return {"mode": present.mode.value, "changed": True, "lagging": lagging}

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import trio
 
+from commitlogfs.fusefs.assembly import Parts
 from commitlogfs.fusefs.moves.restores import Repairable, Restores, RestoreState
-from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.mount.linux.mountinfo import local_filesystem
 from commitlogfs.mount.location import control_socket, request_fields
 from commitlogfs.store.errors import PoolError
@@ -15,9 +15,9 @@ from commitlogfs.store.segment import BaseOffset, format_segment_name
 _DIGEST_BYTES: Final = 16
 
 
-def restore_verbs(operations: CommitLogOperations) -> dict[str, control_socket.Answer]:
+def restore_verbs(parts: Parts) -> dict[str, control_socket.Answer]:
     """A PoolError refuses a request: {"refused": why}, and nothing has changed."""
-    requests = _Requests(operations)
+    requests = _Requests(parts)
     verbs: dict[str, control_socket.Request] = {
         "restore-plan": requests.plan,
         "restore-segment": requests.begin,
@@ -28,9 +28,9 @@ def restore_verbs(operations: CommitLogOperations) -> dict[str, control_socket.A
 
 
 class _Requests:
-    def __init__(self, operations: CommitLogOperations) -> None:
-        self._operations = operations
-        self._restores: Restores = operations.restores
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._restores: Restores = parts.restores
 
     async def plan(self, request: dict[str, Any]) -> dict[str, Any]:
         """The missing ranges of log offsets, the log's first offset, the damaged segments, the disks of which these
@@ -41,11 +41,11 @@ class _Requests:
         unknown = await self._restores.unknown()
         damaged = await self._restores.damaged()
         bases = {one.segment.base_offset for one in damaged}
-        await self._operations.drains.measure_targets()
-        first = self._operations.commitlog.catalog.first
+        await self._parts.drains.measure_targets()
+        first = self._parts.commitlog.catalog.first
         return {
             "first_offset": 0 if first is None else first.base_offset,
-            "segment_size": self._operations.commitlog.segment_size,
+            "segment_size": self._parts.commitlog.segment_size,
             "missing": [] if wanted is not None and bases.issuperset(wanted) else self._restores.missing(),
             "damaged": [self._describe(one) for one in damaged],
             "unknown": unknown,
@@ -55,7 +55,7 @@ class _Requests:
     def _describe(self, damaged: Repairable) -> dict[str, Any]:
         return {
             "base_offset": damaged.segment.base_offset,
-            "disk": self._operations.commitlog.disk_of(damaged.segment).path,
+            "disk": self._parts.commitlog.disk_of(damaged.segment).path,
             "kind": damaged.kind.value,
             "reason": damaged.reason,
             "xxh3": None if damaged.checksum is None else damaged.checksum.hex(),
@@ -90,7 +90,7 @@ class _Requests:
             await self._restores.require_verdicts()
             is_done = self._restores.is_repaired(base_offset)
         else:
-            is_done = self._operations.commitlog.catalog.get(base_offset) is not None
+            is_done = self._parts.commitlog.catalog.get(base_offset) is not None
         latest = self._restores.latest
         if latest is not None and latest.base_offset != base_offset:
             latest = None
@@ -99,7 +99,7 @@ class _Requests:
             return {"state": "done", "reason": "", "done_bytes": 0}
         if latest is None:
             return {"state": "absent", "reason": "", "done_bytes": 0}
-        progress, size = self._operations.mover.progress, self._operations.commitlog.segment_size
+        progress, size = self._parts.mover.progress, self._parts.commitlog.segment_size
         done = 0
         if progress is not None and progress.name == format_segment_name(latest.base_offset):
             done = progress.done_bytes + (size if progress.phase == "verifying" else 0)
@@ -113,6 +113,6 @@ class _Requests:
     def _base_offset(self, request: dict[str, Any]) -> BaseOffset:
         """Raises FieldError, PoolError."""
         base_offset = request_fields.number(request, "base_offset")
-        if base_offset % self._operations.commitlog.segment_size:
+        if base_offset % self._parts.commitlog.segment_size:
             raise PoolError(f"{base_offset:020d}: no segment of this log begins there; correct the request")
         return BaseOffset(base_offset)

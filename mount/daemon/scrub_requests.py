@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from commitlogfs.fusefs.operations import CommitLogOperations
+from commitlogfs.fusefs.assembly import Parts
 from commitlogfs.mount.location import control_socket, request_fields
 from commitlogfs.mount.status.scrub import damage_report, scrub_report, set_aside_report
 from commitlogfs.store.errors import DiskError, PoolError
@@ -16,9 +16,9 @@ from commitlogfs.store.scrub.progress import Command
 log = logging.getLogger(__name__)
 
 
-def scrub_verbs(operations: CommitLogOperations) -> dict[str, control_socket.Answer]:
+def scrub_verbs(parts: Parts) -> dict[str, control_socket.Answer]:
     """A PoolError refuses a request: {"refused": why}, and nothing has changed."""
-    requests = _Requests(operations)
+    requests = _Requests(parts)
     verbs: dict[str, control_socket.Request] = {
         "scrub-start": requests.start,
         "scrub-pause": partial(requests.order, Command.PAUSE),
@@ -30,9 +30,9 @@ def scrub_verbs(operations: CommitLogOperations) -> dict[str, control_socket.Ans
 
 
 class _Requests:
-    def __init__(self, operations: CommitLogOperations) -> None:
-        self._operations = operations
-        self._scrub = operations.scrub
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._scrub = parts.scrub
 
     async def start(self, request: dict[str, Any]) -> dict[str, Any]:
         """Repeated for a scrub under way, it changes the rate. A scheduled one is one by hand from then on."""
@@ -59,9 +59,9 @@ class _Requests:
             "changed": changed,
             "rate": rate or None,
             "bytes": whole,
-            "segments": whole // self._operations.commitlog.segment_size,
+            "segments": whole // self._parts.commitlog.segment_size,
             "lagging": lagging,
-            "scrub": scrub_report(self._operations),
+            "scrub": scrub_report(self._parts),
         }
 
     async def order(self, command: Command, request: dict[str, Any]) -> dict[str, Any]:
@@ -84,9 +84,9 @@ class _Requests:
         """Remove the verdicts on the segments with these base offsets, or on all, and the damaged files that were
         set aside when these were repaired."""
         wanted, dry_run = request_fields.numbers(request, "segments"), request_fields.flag(request, "dry_run")
-        operations, verdicts = self._operations, self._operations.verdicts
-        damaged = {segment: damage_report(operations, segment, verdict) for segment, verdict in verdicts.present()}
-        aside = {file: set_aside_report(operations, file, verdict) for file, verdict in verdicts.replaced()}
+        parts, verdicts = self._parts, self._parts.verdicts
+        damaged = {segment: damage_report(parts, segment, verdict) for segment, verdict in verdicts.present()}
+        aside = {file: set_aside_report(parts, file, verdict) for file, verdict in verdicts.replaced()}
         if wanted is not None:
             unknown = set(wanted) - {file.base_offset for file in (*damaged, *aside)}
             if unknown:
@@ -106,10 +106,10 @@ class _Requests:
     async def _clear_verdicts(self, segments: Iterable[Segment]) -> list[Segment]:
         """Returns those that keep their verdict."""
         chosen = list(segments)
-        kept = await self._operations.verdicts.clear(chosen)
+        kept = await self._parts.verdicts.clear(chosen)
         for segment in chosen:
             if segment not in kept:
-                await self._operations.lost_writes.settle(segment)
+                await self._parts.lost_writes.settle(segment)
         return kept
 
     async def _clear_aside(self, files: Iterable[Segment]) -> list[Segment]:
@@ -117,9 +117,9 @@ class _Requests:
         kept = []
         for file in files:
             try:
-                await self._operations.sources.clear(file)
+                await self._parts.sources.clear(file)
             except (DiskError, OSError) as error:
-                disk = self._operations.commitlog.disk_of(file).path
+                disk = self._parts.commitlog.disk_of(file).path
                 log_event(log, logging.WARNING, "set_aside_kept", segment=file.name, disk=disk, reason=str(error))
                 kept.append(file)
         return kept
@@ -128,7 +128,7 @@ class _Requests:
         """Raises PoolError if a disk hangs since the daemon has started."""
         await self._scrub.await_loaded()
         if not self._scrub.is_loaded:
-            waiting = [self._operations.commitlog.disks[number].path for number in self._scrub.not_loaded()]
+            waiting = [self._parts.commitlog.disks[number].path for number in self._scrub.not_loaded()]
             raise PoolError(
                 f"{', '.join(waiting)}: has not answered yet whether a scrub is under way; repeat the command"
             )

@@ -16,10 +16,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from commitlogfs.console.errors import RefusedError, UserError
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.fusefs import connection
+from commitlogfs.fusefs.assembly import Parts
 from commitlogfs.fusefs.connection import ConnectionOptions
 from commitlogfs.fusefs.files.control_files import ControlContents
 from commitlogfs.fusefs.kernel.inherited_session import STORED
 from commitlogfs.fusefs.kernel.inherited_state import InheritedStateError
+from commitlogfs.fusefs.kernel.link import FuseLink
 from commitlogfs.fusefs.kernel.session import Passthrough, Session
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.mount.config.model import Config
@@ -51,12 +53,10 @@ from commitlogfs.store.events import log_event
 from commitlogfs.store.placement import POLICIES
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.pool.open import Pool, find_retired
+from commitlogfs.store.timing import DEFAULT, Timing
 
 log = logging.getLogger(__name__)
 
-_PROBE_TIMEOUT_S: Final = 10.0
-STATUS_INTERVAL_S: Final = 10.0
-"""Also the longest time between two measurements of the log's growth."""
 WATCHDOG_BEATS: Final = 3
 """Probes per watchdog interval: one that is late does no harm."""
 
@@ -74,57 +74,63 @@ class Sockets:
 class ServedMount:
     """The objects of one mount, wired together."""
 
-    def __init__(self, config: Config, pool: Pool, inherited: InheritedMount | None, former: FormerDaemons) -> None:
+    def __init__(
+        self,
+        config: Config,
+        pool: Pool,
+        inherited: InheritedMount | None,
+        former: FormerDaemons,
+        timing: Timing = DEFAULT,
+    ) -> None:
         self._config = config
         self._pool = pool
         self._inherited = inherited
         self._session: Session | None = None
         self._registry = CollectorRegistry()
         on_first_answer = None if inherited is None else successor.report_serving
-        self._commitlog = CommitLog(pool, POLICIES[config.placement])
+        self._timing = timing.daemon
+        self._commitlog = CommitLog(pool, POLICIES[config.placement], timing=timing)
         for file in find_retired(pool):  # after a clean-up, only those that are still needed
             self._commitlog.record_found_retired(file)
-        self._status = Composed(lambda: self._report.compose())
-        self._metrics_text = Composed(self._render_metrics)
+        age_s = self._timing.status_age_s
+        self._status = Composed(lambda: self._report.compose(), age_s)
+        self._metrics_text = Composed(self._render_metrics, age_s)
         contents = ControlContents(
-            status=Composed(self._compose_status_file).recent, metrics=self._metrics_text.recent
+            status=Composed(self._compose_status_file, age_s).recent, metrics=self._metrics_text.recent
         )
-        self._journal = Journal()
+        self._journal = Journal(self._commitlog.clock, self._timing.journal_repeat_s)
+        counts = Counts(self._registry, config.name, on_first_answer, self._journal)
+        self._parts = Parts(self._commitlog, config.retention, config.scrub, counts, FuseLink())
         self._operations = CommitLogOperations(
-            self._commitlog,
-            config.retention,
-            contents,
-            Counts(self._registry, config.name, on_first_answer, self._journal),
-            config.scrub,
-            refuse_reads_when_full=config.refuse_reads_when_full,
+            self._parts, contents, refuse_reads_when_full=config.refuse_reads_when_full
         )
-        self._state_collector = StateCollector(self._operations, config.name)
+        self._state_collector = StateCollector(self._parts, config.name)
         self._registry.register(self._state_collector)
         self._hand_over = HandOver(
-            config.mountpoint, self._why_no_takeover, self._operations.retention.reset_clock_baseline
+            config.mountpoint, self._why_no_takeover, self._parts.retention.reset_clock_baseline, self._timing
         )
         paths = [disk.path for disk in config.disks]
         self._disk_returns = DiskReturns(
-            config.name, paths, pool.not_read, former, self._operations.disk_places, self._hand_over
+            config.name, paths, pool.not_read, former, self._parts.disk_places, self._hand_over, self._timing
         )
-        self._report = StatusReport(config, self._operations, self._why_no_takeover, self._disk_returns.findings)
+        self._report = StatusReport(config, self._parts, self._why_no_takeover, self._disk_returns.findings)
         self._control_api = ControlApi(
             config.name,
             self._commitlog,
-            self._operations,
+            self._parts,
             self._report,
             self._status,
             self._metrics_text,
             self._journal,
         )
-        self._disk_changes = DiskChanges(self._operations, former)
-        self._rebalance_changes = RebalanceChanges(self._operations, self._report)
+        self._disk_changes = DiskChanges(self._parts, former)
+        self._rebalance_changes = RebalanceChanges(self._parts, self._report)
         self._failure: RefusedError | None = None
         self._stops: list[int] = []
         """Stop signals that came before `serve` could act on them."""
         self._is_stopping = False
         self._is_kept = False
-        self._keeper = KeeperWatch()
+        self._keeper = KeeperWatch(self._timing)
         self._names_held: list[int] = []
         self._device: int | None = None
         """Device number of the mount, as mountinfo shows it."""
@@ -187,8 +193,8 @@ class ServedMount:
             **self._control_api.verbs(),
             **self._disk_changes.verbs(),
             **self._rebalance_changes.verbs(),
-            **restore_verbs(self._operations),
-            **scrub_verbs(self._operations),
+            **restore_verbs(self._parts),
+            **scrub_verbs(self._parts),
             "restart": self._hand_over.answer,
         }
         try:
@@ -198,7 +204,7 @@ class ServedMount:
                 reading = self._control_api.status_verbs()
                 nursery.start_soon(control_socket.serve_status, sockets.status, reading, sockets.status_group)
                 nursery.start_soon(self._announce, on_ready)
-                nursery.start_soon(watch_disks, self._commitlog, self._operations.usage, self._journal)
+                nursery.start_soon(watch_disks, self._commitlog, self._parts.usage, self._journal)
                 await connection.serve(self._operations)
                 nursery.cancel_scope.cancel()
         except ExceptionGroup as group:
@@ -246,7 +252,7 @@ class ServedMount:
         """READY only when the mount answers a probe from a child process; then STATUS= regularly."""
         path = self._config.mountpoint
         if self._failure is None and (self._inherited is None or self._is_visible()):
-            result = await trio.to_thread.run_sync(probe_mount, path, _PROBE_TIMEOUT_S)
+            result = await trio.to_thread.run_sync(probe_mount, path, self._timing.probe_s)
             if not result.ok and self._is_stopping:
                 return
             if not result.ok and self._inherited is None:
@@ -304,7 +310,7 @@ class ServedMount:
             except Exception as error:
                 # A defect in a report must not end the service.
                 log_event(log, logging.ERROR, "status_failed", exc_info=error)
-            await trio.sleep(STATUS_INTERVAL_S)
+            await trio.sleep(self._timing.status_s)
 
     async def _watch_signals(self) -> None:
         """A stop is a plain unmount: the loop ends by itself. A mount in use stays, with a line saying why.

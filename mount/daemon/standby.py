@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from commitlogfs.mount.keeper import standby_call
-from commitlogfs.mount.keeper.standby_call import STANDBY_OPTION, START_TIMEOUT_S, BrokenCallError, Call
+from commitlogfs.mount.keeper.standby_call import STANDBY_OPTION, BrokenCallError, Call
 from commitlogfs.mount.linux import notify
 from commitlogfs.mount.linux.descriptor_store import FIRST_FD, by_name
 
@@ -22,9 +22,9 @@ _STARTTIME = 19
 """Field of /proc/PID/stat, counted from the one after the name (proc(5): 22)."""
 
 
-def wait_until_called(fd: int) -> dict[str, int]:
+def wait_until_called(fd: int, start_s: float) -> dict[str, int]:
     """Wait until the keeper calls; returns the descriptors that it sends, as descriptor_store.take_received does.
-    The environment is then that of a daemon that is started now.
+    The environment is then that of a daemon that is started now, which has `start_s` to get ready.
 
     Raises SystemExit: status 0 if the keeper ends or dismisses this process; 1 if a part of the call is missing. If
     a file with loaded code has changed, the process becomes a fresh one (exec), and this does not return: a process
@@ -40,7 +40,7 @@ def wait_until_called(fd: int) -> dict[str, int]:
     if call is None:
         sys.exit(0)
     os.environ.update(call.variables)
-    notify.needs_time(START_TIMEOUT_S)  # also says that this process runs
+    notify.needs_time(start_s)  # also says that this process runs
     if any(_version(path) != version for path, version in loaded.items()):
         _become_fresh(call)
     return by_name(call.descriptors)

@@ -11,9 +11,6 @@ import select
 from commitlogfs.mount.keeper.standby_call import LOADED, PREPARE, SERVING
 from commitlogfs.mount.linux import notify
 
-TIMEOUT_S = 3.0
-"""A successor that takes longer to load is started as usual, when this process has ended."""
-
 
 def report_serving() -> None:
     """To the keeper; a service manager ignores the field."""
@@ -21,9 +18,9 @@ def report_serving() -> None:
         notify.notify(f"{SERVING}=1")
 
 
-def prepare() -> bool | None:
+def prepare(timeout_s: float) -> bool | None:
     """Whether a successor of the installed program stands by. None if it cannot be had: under systemd, or where the
-    keeper loads no standby. Blocks for at most TIMEOUT_S."""
+    keeper loads no standby. Blocks for at most `timeout_s`."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     try:
         try:
@@ -34,7 +31,7 @@ def prepare() -> bool | None:
             os.close(writer)
         poll = select.poll()
         poll.register(reader, select.POLLIN)
-        answer = os.read(reader, 1) if poll.poll(TIMEOUT_S * 1000) else b""
+        answer = os.read(reader, 1) if poll.poll(timeout_s * 1000) else b""
     finally:
         os.close(reader)
     return None if not answer else answer == LOADED

@@ -1,8 +1,6 @@
 """Notices when the state of a disk changes, or whether it gets new segments."""
 
 import logging
-import time
-from typing import Final
 
 import trio
 
@@ -14,27 +12,23 @@ from commitlogfs.store.pool.commitlog import CommitLog
 
 log = logging.getLogger(__name__)
 
-USAGE_AGE_S: Final = 10.0
-"""Requests and reports measure the disks more often while the mount is used."""
-INTERVAL_S: Final = 1.0
-"""A state that begins and ends within this time may be missed."""
-
 
 async def watch_disks(commitlog: CommitLog, usage: UsageMonitor, journal: Journal) -> None:
     """Until cancelled."""
+    timing = commitlog.timing.daemon
     while True:
-        await usage.refresh(USAGE_AGE_S)
+        await usage.refresh(timing.journal_usage_age_s)
         try:
             record_disks(commitlog, journal)
         except Exception as error:
             # A defect in a report must not end the service.
             log_event(log, logging.ERROR, "journal_failed", exc_info=error)
-        await trio.sleep(INTERVAL_S)
+        await trio.sleep(timing.journal_s)
 
 
 def record_disks(commitlog: CommitLog, journal: Journal) -> None:
     """Record each disk whose state differs from the one recorded before."""
-    now_s = time.monotonic()
+    now_s = commitlog.clock.monotonic()
     for disk, standing in zip(commitlog.disks.values(), commitlog.admission.standings(now_s), strict=True):
         is_measured = commitlog.usage(disk.number) is not None
         state = disk.reported_state if is_measured else DiskState.OFFLINE

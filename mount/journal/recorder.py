@@ -1,21 +1,18 @@
 """Records the decisions of a daemon. A journal that cannot be written is one log event, and no request fails."""
 
 import logging
-import time
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from commitlogfs.fusefs.kernel.decisions import Placement
 from commitlogfs.mount.journal import ring
 from commitlogfs.mount.journal.entries import Entry, Kind, decode, encode, facts_of, shortened
 from commitlogfs.mount.journal.file import JournalFile, open_journal
+from commitlogfs.store.clock import Clock
 from commitlogfs.store.events import log_event
 from commitlogfs.store.placement.standing import Standing
 
 log = logging.getLogger(__name__)
-
-REPEAT_S: Final = 60.0
-"""How long an equal refusal or failure is only counted: a broker repeats a create every 0.1 s."""
 
 
 class DiskStanding(NamedTuple):
@@ -28,7 +25,10 @@ class DiskStanding(NamedTuple):
 class Journal:
     """Implements fusefs.kernel.decisions.Decisions. Records nothing before `open` and after a failure."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock, repeat_s: float) -> None:
+        """`repeat_s`: how long an equal refusal or failure is only counted."""
+        self._clock = clock
+        self._repeat_s = repeat_s
         self._file: JournalFile | None = None
         self._repeats: dict[Kind, tuple[object, float, int]] = {}
         """Latest repeatable entry of a kind: what it says, when it was recorded, and its repeats since."""
@@ -129,10 +129,10 @@ class Journal:
     def _record_once(
         self, kind: Kind, key: object, segment: bytes, disk: str | None, facts: dict[str, Any]
     ) -> None:
-        """Repeats are only counted for REPEAT_S; the next entry shows how many there were."""
-        now_s = time.monotonic()
+        """Repeats are only counted for `repeat_s`; the next entry shows how many there were."""
+        now_s = self._clock.monotonic()
         former, recorded_s, repeats = self._repeats.get(kind, (None, 0.0, 0))
-        if former == key and now_s - recorded_s < REPEAT_S:
+        if former == key and now_s - recorded_s < self._repeat_s:
             self._repeats[kind] = (former, recorded_s, repeats + 1)
             return
         self._repeats[kind] = (key, now_s, 0)
@@ -145,7 +145,7 @@ class Journal:
             return
         name = None if segment is None else segment.decode(errors="backslashreplace")
         try:
-            self._file.append(encode(Entry(0, time.time(), kind, name, disk, facts)))
+            self._file.append(encode(Entry(0, self._clock.wall(), kind, name, disk, facts)))
         except (OSError, ValueError) as error:
             self._fail(error)
 

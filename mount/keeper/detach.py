@@ -20,13 +20,12 @@ from commitlogfs.mount.linux.stop_signals import REOPEN, STOPS, Signals
 from commitlogfs.mount.location import runtime_directory
 from commitlogfs.store import _syscalls
 from commitlogfs.store.events import log_event
+from commitlogfs.store.timing import KeeperTiming
 
 log = logging.getLogger(__name__)
 
-CHECK_INTERVAL_S = 5.0
 
-
-def detach_unused(options: Options, signals: Signals, *, patient: bool) -> None:
+def detach_unused(options: Options, signals: Signals, timing: KeeperTiming, *, patient: bool) -> None:
     """Detach the dead mount once no process holds it; if not `patient`, only if none does now.
 
     Ends early when the mount is gone, when another keeper or daemon has this name, or at a stop signal. The caller
@@ -42,7 +41,7 @@ def detach_unused(options: Options, signals: Signals, *, patient: bool) -> None:
             described = describe_holders(holders)
             log_event(log, logging.ERROR, "dead_mount_held", path=options.mountpoint, holders=described)
             waiting = True
-        if not patient or _is_signalled(signals, CHECK_INTERVAL_S):
+        if not patient or _is_signalled(signals, timing.detached_look_s):
             return
         with _sole_owner(options) as alone:
             if not alone:

@@ -6,17 +6,17 @@ from commitlogfs.mount.keeper.descriptors import KeptDescriptors
 from commitlogfs.mount.linux import fuse_device, mountinfo
 from commitlogfs.mount.linux.holders import find_device_holders, find_holders
 from commitlogfs.mount.linux.unmount import not_visible
-
-HOLDERS_TIMEOUT_S = 2.0
+from commitlogfs.store.timing import KeeperTiming
 
 
 class KeptMount:
     """The mount called `name`, normally at `mountpoint`."""
 
-    def __init__(self, name: str, mountpoint: str, descriptors: KeptDescriptors) -> None:
+    def __init__(self, name: str, mountpoint: str, descriptors: KeptDescriptors, timing: KeeperTiming) -> None:
         self._name = name
         self._mountpoint = mountpoint
         self._descriptors = descriptors
+        self._timing = timing
         self._search: threading.Thread | None = None
         """Reads /proc for the holders of the mount."""
 
@@ -28,7 +28,7 @@ class KeptMount:
         )
 
     def is_held(self) -> bool:
-        """Whether a process holds the mount; true if that is not known within HOLDERS_TIMEOUT_S.
+        """Whether a process holds the mount; true if that is not known within `holders_s`.
 
         A thread reads /proc: a process that waits for the mount may make a reader of its mappings wait, too.
         """
@@ -45,7 +45,7 @@ class KeptMount:
 
         self._search = threading.Thread(target=search, name="holders", daemon=True)
         self._search.start()
-        self._search.join(HOLDERS_TIMEOUT_S)
+        self._search.join(self._timing.holders_s)
         return not found or found[0]
 
     def require_visible(self) -> None:

@@ -26,7 +26,7 @@ from commitlogfs.mount.keeper.policy import Outcome, Restarts
 from commitlogfs.mount.keeper.spawn import Process, spawn_watched
 from commitlogfs.mount.keeper.standby import Standby
 from commitlogfs.mount.keeper.standby_call import Call
-from commitlogfs.mount.keeper.transitions import DEADLINE_EVENTS, TABLE, TIME_LIMITS_S, Action, Event, State
+from commitlogfs.mount.keeper.transitions import DEADLINE_EVENTS, TABLE, Action, Event, State, time_limits
 from commitlogfs.mount.keeper.watched_daemon import End, WatchedDaemon
 from commitlogfs.mount.linux import logs, notify
 from commitlogfs.mount.linux.process_activity import Activity, read_activity
@@ -34,6 +34,7 @@ from commitlogfs.mount.linux.stop_signals import REOPEN, Signals
 from commitlogfs.mount.linux.unmount import unmount
 from commitlogfs.mount.location import runtime_directory
 from commitlogfs.store.events import log_event
+from commitlogfs.store.timing import KeeperTiming
 
 log = logging.getLogger(__name__)
 
@@ -81,13 +82,22 @@ _NO_DETAILS = _Details()
 class Keeper:
     """Runs daemons until the mount has ended or no daemon can serve it."""
 
-    def __init__(self, options: Options, inbox: Inbox, descriptors: KeptDescriptors, signals: Signals) -> None:
+    def __init__(
+        self,
+        options: Options,
+        inbox: Inbox,
+        descriptors: KeptDescriptors,
+        signals: Signals,
+        timing: KeeperTiming,
+    ) -> None:
         self._options = options
         self._inbox = inbox
         self._descriptors = descriptors
         self._signals = signals
-        self._mount = KeptMount(options.name, options.mountpoint, descriptors)
-        self._restarts = Restarts()
+        self._mount = KeptMount(options.name, options.mountpoint, descriptors, timing)
+        self._timing = timing
+        self._limits_s = time_limits(timing)
+        self._restarts = Restarts(timing)
         self.state = State.NO_DAEMON
         self._present: WatchedDaemon | None = None
         """None in the states NO_DAEMON and DONE."""
@@ -102,7 +112,7 @@ class Keeper:
         a successor gets it when it is ready. Before, the signal would only end it."""
         self._outcome: Outcome | None = None
         self._poll = select.poll()
-        self._standby = Standby(options.command, self._poll)
+        self._standby = Standby(options.command, self._poll, timing)
         self._poll.register(inbox.fileno(), select.POLLIN)
         self._poll.register(signals.fileno(), select.POLLIN)
         self.actions = self._implementations()
@@ -262,13 +272,14 @@ class Keeper:
         """Seconds to wait longer for a daemon whose deadline has passed; 0 if it does not run."""
         if self.state is State.CALLED:
             is_moving = activity.has_moved_since(daemon.activity)
-            may_move = now - daemon.started < TIME_LIMITS_S[State.STARTING]
-            return TIME_LIMITS_S[State.CALLED] if is_moving and may_move else 0.0
+            may_move = now - daemon.started < self._limits_s[State.STARTING]
+            return self._limits_s[State.CALLED] if is_moving and may_move else 0.0
         return policy.patience(
             silent_s=now - daemon.heard,
             starved_s=activity.starved_since(daemon.activity),
             late_s=now - daemon.deadline,
             interval_s=self._watchdog_s,
+            longest_s=self._timing.silence_s,
         )
 
     def _listened_again(self) -> bool:
@@ -297,9 +308,9 @@ class Keeper:
             Action.RECORD_READY: lambda _: self._record_ready(),
             Action.REPORT_ANSWER: lambda _: self._report_answer(),
             Action.EXPECT_WATCHDOG: lambda _: self._daemon.expect_watchdog(self._watchdog_s),
-            Action.SET_DEADLINE: lambda _: self._daemon.allow(TIME_LIMITS_S[self.state]),
+            Action.SET_DEADLINE: lambda _: self._daemon.allow(self._limits_s[self.state]),
             Action.EXTEND_DEADLINE: self._extend_deadline,
-            Action.GRANT_START_TIME: lambda _: self._daemon.allow(TIME_LIMITS_S[State.STARTING]),
+            Action.GRANT_START_TIME: lambda _: self._daemon.allow(self._limits_s[State.STARTING]),
             Action.GRANT_INTERVAL: lambda _: self._daemon.allow(self._watchdog_s),
             Action.WAIT_LONGER: self._wait_longer,
             Action.CLEAR_DEADLINE: lambda _: self._daemon.allow(math.inf),

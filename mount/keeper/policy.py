@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.mount.keeper.standby_call import PREPARE, SERVING
 from commitlogfs.mount.keeper.transitions import Event
+from commitlogfs.store.timing import KeeperTiming
 
-FIRST_DELAY_S = 0.05
-LONGEST_DELAY_S = 5.0
-REFUSED_DELAY_S = 5.0
 MAX_FAILED_STARTS = 10
 """Failed starts in a row; after one more, the keeper gives up a mount that nobody holds."""
 
-LONGEST_SILENCE_S = 30.0
 COUNTING_SHARE = 0.1
 """Share of the watchdog interval: a shorter wait for a processor does not excuse silence."""
 
@@ -97,7 +94,8 @@ class Restarts:
     next one takes longer than any pause here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, timing: KeeperTiming) -> None:
+        self._timing = timing
         self.failed_in_row = 0
 
     @property
@@ -119,11 +117,11 @@ class Restarts:
         if has_served:
             return 0.0
         if is_refusal(status):
-            return REFUSED_DELAY_S
+            return self._timing.refused_delay_s
         self.failed_in_row += 1
         if self.is_hopeless and not is_held():
             return None
-        return min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** (self.failed_in_row - 1))
+        return min(self._timing.longest_delay_s, self._timing.first_delay_s * 2.0 ** (self.failed_in_row - 1))
 
 
 def is_refusal(status: int | None) -> bool:
@@ -131,13 +129,13 @@ def is_refusal(status: int | None) -> bool:
     return status in (ExitCode.USAGE, ExitCode.REFUSED)
 
 
-def patience(*, silent_s: float, starved_s: float, late_s: float, interval_s: float) -> float:
+def patience(*, silent_s: float, starved_s: float, late_s: float, interval_s: float, longest_s: float) -> float:
     """Seconds to wait longer for a daemon that has been silent for its watchdog interval; 0: it hangs.
 
     The time in which it waited for a processor (`starved_s`), or in which the keeper itself did (`late_s`, a
-    machine that stood still), does not count as silence, but the wait ends after LONGEST_SILENCE_S.
+    machine that stood still), does not count as silence, but the wait ends after `longest_s`.
     """
     excused = max(starved_s, late_s)
-    if excused < interval_s * COUNTING_SHARE or silent_s >= max(LONGEST_SILENCE_S, interval_s):
+    if excused < interval_s * COUNTING_SHARE or silent_s >= max(longest_s, interval_s):
         return 0.0
     return min(excused, interval_s)

@@ -18,6 +18,7 @@ import signal
 import sys
 
 from commitlogfs.console.errors import RefusedError, UserError
+from commitlogfs.mount.config.timing import timing_from
 from commitlogfs.mount.keeper import options as keeper_options
 from commitlogfs.mount.keeper.descriptors import KeptDescriptors
 from commitlogfs.mount.keeper.detach import detach_unused
@@ -30,9 +31,8 @@ from commitlogfs.mount.linux.descriptor_store import FIRST_FD, take_received
 from commitlogfs.mount.linux.stop_signals import Signals
 from commitlogfs.mount.location import runtime_directory
 from commitlogfs.mount.location.name_lock import hold_file, release_file
+from commitlogfs.store.timing import KeeperTiming
 
-LOCK_PATIENCE_S = 5.0
-"""A keeper that ends releases the name a moment after its daemon."""
 _HIGHEST_FD = 1 << 16
 
 
@@ -53,7 +53,8 @@ def main(arguments: list[str]) -> int:
     # Every line is about another daemon or another try: none is a repeat.
     with logs.logging_to(level=options.log_level, repeat_interval_s=0.0):
         try:
-            outcome = _keep(options, signals, descriptors)
+            timing = timing_from(os.environ).keeper
+            outcome = _keep(options, signals, descriptors, timing)
         except UserError as error:
             # No daemon was started, so this process reports in its place.
             if options.report_fd is not None:
@@ -61,13 +62,13 @@ def main(arguments: list[str]) -> int:
             print(f"commitlogfs: {error}", file=sys.stderr)
             return int(error.exit_code)
         if outcome.leaves_mount:
-            detach_unused(options, signals, patient=outcome.in_use)
+            detach_unused(options, signals, timing, patient=outcome.in_use)
     return outcome.status
 
 
-def _keep(options: Options, signals: Signals, descriptors: KeptDescriptors) -> Outcome:
+def _keep(options: Options, signals: Signals, descriptors: KeptDescriptors, timing: KeeperTiming) -> Outcome:
     """Raises UserError before it starts anything."""
-    lock = _take_name(options.name)
+    lock = _take_name(options.name, timing.lock_s)
     try:
         path = runtime_directory.notify_path(options.name)
         try:
@@ -78,7 +79,7 @@ def _keep(options: Options, signals: Signals, descriptors: KeptDescriptors) -> O
                 "directory"
             ) from error
         try:
-            return Keeper(options, inbox, descriptors, signals).run()
+            return Keeper(options, inbox, descriptors, signals, timing).run()
         finally:
             inbox.close()
     finally:
@@ -86,11 +87,11 @@ def _keep(options: Options, signals: Signals, descriptors: KeptDescriptors) -> O
         release_file(runtime_directory.keeper_lock_path(options.name), lock, options.name)
 
 
-def _take_name(name: str) -> int:
+def _take_name(name: str, patience_s: float) -> int:
     """The open lock file. Raises RefusedError if another keeper has it, UsageError for an impossible name."""
     path = runtime_directory.keeper_lock_path(name)
     runtime_directory.ensure_runtime_directory()
-    fd = hold_file(path, LOCK_PATIENCE_S)
+    fd = hold_file(path, patience_s)
     if fd is None:
         raise RefusedError(f"{name}: its keeper is running already; see `commitlogfs status`")
     return fd

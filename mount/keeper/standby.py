@@ -15,13 +15,9 @@ from commitlogfs.mount.keeper import standby_call
 from commitlogfs.mount.keeper.spawn import Process, spawn_watched
 from commitlogfs.mount.keeper.standby_call import FAILED, LOADED, STANDBY_OPTION, Call
 from commitlogfs.store.events import log_event
+from commitlogfs.store.timing import KeeperTiming
 
 log = logging.getLogger(__name__)
-
-PAUSE_S = 0.2
-"""After READY: the requests that waited for the present daemon come first."""
-ANOTHER_S = 60.0
-"""After the death of a standby: where memory is short, the next one would die, too."""
 
 
 @dataclass(slots=True)
@@ -37,10 +33,11 @@ class _Loaded:
 class Standby:
     """At most one daemon that stands by."""
 
-    def __init__(self, command: Sequence[str], poll: select.poll) -> None:
+    def __init__(self, command: Sequence[str], poll: select.poll, timing: KeeperTiming) -> None:
         """`poll` becomes readable when `take_events` has something to do."""
         self._command = command
         self._poll = poll
+        self._timing = timing
         self._standby: _Loaded | None = None
         self._ending: dict[int, int] = {}
         """Pids of dismissed ones by pidfd, until they have ended."""
@@ -52,7 +49,7 @@ class Standby:
     def want(self) -> None:
         """Set the time to start one, unless there is one."""
         if self._standby is None:
-            self.due = time.monotonic() + PAUSE_S
+            self.due = time.monotonic() + self._timing.standby_s
 
     def start(self) -> None:
         """Start one. If that fails, the keeper works without."""
@@ -122,7 +119,7 @@ class Standby:
             pid = standby.process.pid
             log_event(log, logging.WARNING, "standby_died", repeat_key=pid, pid=pid)
             self.dismiss()
-            self.due = time.monotonic() + ANOTHER_S
+            self.due = time.monotonic() + self._timing.standby_again_s
         elif standby is not None and standby.channel.fileno() in readable:
             self._poll.unregister(standby.channel)
             standby.is_loading = False

@@ -16,8 +16,6 @@ STANDBY_OPTION = "--standby-fd"
 """Option of a daemon's command line, with the number of its end of the channel."""
 _MAX_BYTES = 1 << 18
 """More than the kernel accepts as one message by default."""
-START_TIMEOUT_S = 60.0
-"""Time for a daemon from its start, or from its receipt of the call, to READY."""
 SERVING = "X_COMMITLOGFS_SERVING"
 """Field of a notification: a daemon that has taken a mount over is about to answer its first request."""
 PREPARE = "X_COMMITLOGFS_PREPARE"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from commitlogfs.mount.keeper.standby_call import START_TIMEOUT_S
+from commitlogfs.store.timing import KeeperTiming
 
 
 class State(Enum):
@@ -120,14 +120,15 @@ class Action(Enum):
     GIVE_UP = "report that it gives up, end with status 1"
 
 
-TIME_LIMITS_S: Final[Mapping[State, float]] = {
-    State.CALLED: 3.0,
-    State.STARTING: START_TIMEOUT_S,
-    State.STOPPING: 60.0,
-    State.HUNG: 0.5,  # a process that is stopped does not see SIGABRT, and a broker waits
-    State.KILLED: 5.0,
-}
-"""How long a daemon may stay in a state. READY: the watchdog interval."""
+def time_limits(timing: KeeperTiming) -> Mapping[State, float]:
+    """How long a daemon may stay in a state, in seconds. READY: the watchdog interval."""
+    return {
+        State.CALLED: timing.called_s,
+        State.STARTING: timing.start_s,
+        State.STOPPING: timing.stopping_s,
+        State.HUNG: timing.aborted_s,
+        State.KILLED: timing.killed_s,
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
-from commitlogfs.fusefs.operations import CommitLogOperations
+from commitlogfs.fusefs.assembly import Parts
 from commitlogfs.mount.metrics.table import BY_NAME, METRICS, Metric, Type
 from commitlogfs.mount.status.moves import PHASES
 from commitlogfs.store.disks import forecast
@@ -35,8 +35,8 @@ class Sample(NamedTuple):
 class StateCollector(Collector):
     """The cost does not depend on the number of segments."""
 
-    def __init__(self, operations: CommitLogOperations, pool: str) -> None:
-        self._operations = operations
+    def __init__(self, parts: Parts, pool: str) -> None:
+        self._parts = parts
         self._pool = pool
         self.document: dict[str, Any] | None = None
         """The status document of this moment; to be set before a scrape."""
@@ -53,15 +53,15 @@ class StateCollector(Collector):
         yield from (families[row.name] for row in METRICS if row.name in families)
 
     def _samples(self, document: dict[str, Any]) -> Iterator[Sample]:
-        yield from _daemon_samples(document, self._operations)
-        yield from _log_samples(document, self._operations)
-        yield from _retention_samples(document, self._operations)
-        for disk in self._operations.commitlog.disks.values():
-            yield from _disk_samples(disk, self._operations)
-        yield from _forecast_samples(document, self._operations)
-        yield from _member_samples(self._operations)
-        yield from _move_samples(document, self._operations)
-        yield from _integrity_samples(document, self._operations)
+        yield from _daemon_samples(document, self._parts)
+        yield from _log_samples(document, self._parts)
+        yield from _retention_samples(document, self._parts)
+        for disk in self._parts.commitlog.disks.values():
+            yield from _disk_samples(disk, self._parts)
+        yield from _forecast_samples(document, self._parts)
+        yield from _member_samples(self._parts)
+        yield from _move_samples(document, self._parts)
+        yield from _integrity_samples(document, self._parts)
 
 
 def _family(row: Metric) -> Family:
@@ -69,22 +69,22 @@ def _family(row: Metric) -> Family:
     return made(row.full_name, row.text, labels=row.all_labels)
 
 
-def _daemon_samples(document: dict[str, Any], operations: CommitLogOperations) -> Iterator[Sample]:
-    daemon, backing = document["daemon"], operations.backing
+def _daemon_samples(document: dict[str, Any], parts: Parts) -> Iterator[Sample]:
+    daemon, backing = document["daemon"], parts.backing
     passed, _ = backing.counts()
     yield Sample("daemon_start_timestamp_seconds", daemon["since"])
     yield Sample("takeover_available", float(daemon["takeover_available"]))
     yield Sample("degraded", float(document["degraded"]))
     for alert in document["alerts"]:
         yield Sample("alert", 1.0, (alert["code"], alert["disk"] or ""))
-    yield Sample("open_handles", operations.handles.statistics().files)
+    yield Sample("open_handles", parts.handles.statistics().files)
     yield Sample("passthrough_handles", passed)
     yield Sample("restarts_total", backing.takeovers)
     yield Sample("state_lost", float(backing.state_lost))
 
 
-def _log_samples(document: dict[str, Any], operations: CommitLogOperations) -> Iterator[Sample]:
-    segments, catalog = document["segments"], operations.commitlog.catalog
+def _log_samples(document: dict[str, Any], parts: Parts) -> Iterator[Sample]:
+    segments, catalog = document["segments"], parts.commitlog.catalog
     first, last = catalog.first, catalog.last
     yield Sample("first_offset_bytes", None if first is None else first.base_offset)
     yield Sample("last_offset_bytes", None if last is None else last.base_offset)
@@ -95,8 +95,8 @@ def _log_samples(document: dict[str, Any], operations: CommitLogOperations) -> I
     yield Sample("log_accepted_gaps", segments["accepted_gaps"])
 
 
-def _retention_samples(document: dict[str, Any], operations: CommitLogOperations) -> Iterator[Sample]:
-    retention, counters = document["retention"], operations.commitlog.counters
+def _retention_samples(document: dict[str, Any], parts: Parts) -> Iterator[Sample]:
+    retention, counters = document["retention"], parts.commitlog.counters
     shown, root = document["statfs"], document["store_root"]["used_percent"]
     yield Sample("placement_fallback", float(document["placement"]["fallback"]))
     yield Sample("statfs_used_ratio", 1 - shown["free"] / shown["blocks"])
@@ -111,8 +111,8 @@ def _retention_samples(document: dict[str, Any], operations: CommitLogOperations
         yield Sample("segments_removed_total", counters.removed[reason], (reason,))
 
 
-def _disk_samples(disk: Disk, operations: CommitLogOperations) -> Iterator[Sample]:
-    log, label = operations.commitlog, (disk.path,)
+def _disk_samples(disk: Disk, parts: Parts) -> Iterator[Sample]:
+    log, label = parts.commitlog, (disk.path,)
     usage = log.usage(disk.number)
     if usage is not None:
         yield Sample("disk_size_bytes", usage.total_bytes, label)
@@ -135,12 +135,12 @@ def _disk_samples(disk: Disk, operations: CommitLogOperations) -> Iterator[Sampl
         yield Sample("disk_peers_operation_seconds", compared.peers_s, of_operation)
 
 
-def _forecast_samples(document: dict[str, Any], operations: CommitLogOperations) -> Iterator[Sample]:
+def _forecast_samples(document: dict[str, Any], parts: Parts) -> Iterator[Sample]:
     """Levels of the disks, and when they are reached by those that take segments."""
     eligible = {disk["number"] for disk in document["disks"] if disk["eligible"]}
     share = document["ingest_bytes_per_second"] / len(eligible) if eligible else 0.0
-    for disk in operations.commitlog.disks.values():
-        usage, limits = operations.commitlog.usage(disk.number), disk.thresholds
+    for disk in parts.commitlog.disks.values():
+        usage, limits = parts.commitlog.usage(disk.number), disk.thresholds
         rate = share if disk.number in eligible else 0.0
         for level, percent in (("clean", limits.clean), ("force", limits.force), ("full", limits.full)):
             labels = (disk.path, level)
@@ -150,8 +150,8 @@ def _forecast_samples(document: dict[str, Any], operations: CommitLogOperations)
                 yield Sample("disk_threshold_eta_seconds", eta_s, labels)
 
 
-def _member_samples(operations: CommitLogOperations) -> Iterator[Sample]:
-    log = operations.commitlog
+def _member_samples(parts: Parts) -> Iterator[Sample]:
+    log = parts.commitlog
     yield Sample("members_generation", log.membership.generation)
     yield Sample("members_lagging", len(log.lagging()))
     yield Sample("members_missing", len(log.missed()))
@@ -159,9 +159,9 @@ def _member_samples(operations: CommitLogOperations) -> Iterator[Sample]:
     yield Sample("members_given_up", len(log.membership.losses))
 
 
-def _move_samples(document: dict[str, Any], operations: CommitLogOperations) -> Iterator[Sample]:
-    counters, present = operations.commitlog.counters, operations.commitlog.membership.rebalance
-    yield Sample("disk_spread_ratio", operations.rebalancing.levels().spread)
+def _move_samples(document: dict[str, Any], parts: Parts) -> Iterator[Sample]:
+    counters, present = parts.commitlog.counters, parts.commitlog.membership.rebalance
+    yield Sample("disk_spread_ratio", parts.rebalancing.levels().spread)
     for mode in RebalanceMode:
         is_running = present is not None and present.mode is mode
         yield Sample("rebalance_running", float(is_running), (mode.value,))
@@ -182,8 +182,8 @@ def _remaining(move: dict[str, Any]) -> int:
     return remaining
 
 
-def _integrity_samples(document: dict[str, Any], operations: CommitLogOperations) -> Iterator[Sample]:
-    log, scrub, counters = operations.commitlog, operations.scrub, operations.commitlog.counters
+def _integrity_samples(document: dict[str, Any], parts: Parts) -> Iterator[Sample]:
+    log, scrub, counters = parts.commitlog, parts.scrub, parts.commitlog.counters
     for state in ("with", "without", "unread"):
         yield Sample("checksum_segments", document["checksums"][state], (state,))
     yield Sample("checksums_computed_total", counters.checksums)
@@ -198,7 +198,7 @@ def _integrity_samples(document: dict[str, Any], operations: CommitLogOperations
         yield Sample("scrub_unread_segments", figures.progress.unread, (log.disks[number].path,))
     for kind in Kind:
         yield Sample("scrub_errors_total", counters.damaged[kind.value], (kind.value,))
-    damaged = Tally((segment.disk, verdict.kind) for segment, verdict in operations.verdicts.present())
+    damaged = Tally((segment.disk, verdict.kind) for segment, verdict in parts.verdicts.present())
     for (number, kind), count in damaged.items():
         yield Sample("damaged_segments", count, (log.disks[number].path, kind.value))
     kept = log.others.set_aside()

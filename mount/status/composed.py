@@ -1,13 +1,11 @@
 """One value for many readers, composed no more often than needed."""
 
 from collections.abc import Awaitable, Callable
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import trio
 
 T = TypeVar("T")
-
-MAX_AGE_S: Final = 1.0
 
 
 class Composed(Generic[T]):
@@ -16,7 +14,7 @@ class Composed(Generic[T]):
     Readers that ask while it is being composed wait for that composition instead of starting another one.
     """
 
-    def __init__(self, compose: Callable[[], Awaitable[T]], max_age_s: float = MAX_AGE_S) -> None:
+    def __init__(self, compose: Callable[[], Awaitable[T]], max_age_s: float) -> None:
         self._compose = compose
         self._max_age_s = max_age_s
         self._lock = trio.Lock()

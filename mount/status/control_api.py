@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import trio
 
-from commitlogfs.fusefs.operations import CommitLogOperations
+from commitlogfs.fusefs.assembly import Parts
 from commitlogfs.mount.journal.entries import Kind
 from commitlogfs.mount.journal.recorder import Journal
 from commitlogfs.mount.journal.selection import Selection, answer
@@ -22,7 +22,6 @@ from commitlogfs.store.disks.membership import RebalanceMode
 from commitlogfs.store.gaps import gaps_between
 from commitlogfs.store.pool.commitlog import CommitLog
 
-STATE_TIMEOUT_S: Final = 1.0
 LISTED_AT_ONCE: Final = 1000
 DECISIONS_AT_ONCE: Final = 100
 MOST_DECISIONS: Final = 1000
@@ -36,7 +35,7 @@ class ControlApi:
         self,
         name: str,
         commitlog: CommitLog,
-        operations: CommitLogOperations,
+        parts: Parts,
         report: StatusReport,
         status: Composed[dict[str, Any]],
         metrics_text: Composed[bytes],
@@ -44,7 +43,7 @@ class ControlApi:
     ) -> None:
         self._name = name
         self._commitlog = commitlog
-        self._operations = operations
+        self._parts = parts
         self._report = report
         self._status_document = status
         self._metrics_text = metrics_text
@@ -109,7 +108,7 @@ class ControlApi:
         segment = self._commitlog.catalog.find(location.offset)
         if location.present and segment is not None:
             with contextlib.suppress(OSError):  # a disk that hangs or fails must not delay the answer
-                state = await self._operations.segment_state(segment, STATE_TIMEOUT_S)
+                state = await self._parts.segment_state(segment, self._commitlog.timing.daemon.state_s)
                 location = dataclasses.replace(location, state=state.value)
         return dataclasses.asdict(location)
 
@@ -138,7 +137,7 @@ class ControlApi:
 
     async def _retention(self, request: dict[str, Any]) -> dict[str, Any]:
         retention = await self._report.retention()
-        foreseen = foresee(self._operations.retention, self._commitlog)
+        foreseen = foresee(self._parts.retention, self._commitlog)
         return {"name": self._name, "retention": retention, "would_remove": foreseen}
 
     async def _rebalance_plan(self, request: dict[str, Any]) -> dict[str, Any]:

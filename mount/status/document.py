@@ -6,7 +6,6 @@ The schema is documented in docs/reference/status.md and only grows.
 import contextlib
 import json
 import os
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import trio
 
 from commitlogfs.console.version import VERSION
-from commitlogfs.fusefs.operations import CommitLogOperations
+from commitlogfs.fusefs.assembly import Parts
 from commitlogfs.mount.config.model import Config
 from commitlogfs.mount.status.alerts import find_alerts
 from commitlogfs.mount.status.findings import StartupFindings
@@ -25,6 +24,7 @@ from commitlogfs.mount.status.oldest_message import OldestMessage
 from commitlogfs.mount.status.rebalance import plan_report, rebalance_report
 from commitlogfs.mount.status.retention import retention_report
 from commitlogfs.mount.status.scrub import damage_findings, scrub_report
+from commitlogfs.store.clock import Clock
 from commitlogfs.store.disks import forecast
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.eligibility import Eligibility, RefusalReason
@@ -38,7 +38,6 @@ from commitlogfs.store.segment import format_segment_name
 from commitlogfs.store.slowness.policy import Comparison, Slowness
 
 SCHEMA_VERSION = 2
-_STORE_ROOT_TIMEOUT_S = 1.0
 
 
 def _share(rate: float, eligibility: Eligibility) -> float:
@@ -64,40 +63,41 @@ class StatusReport:
     def __init__(
         self,
         config: Config,
-        operations: CommitLogOperations,
+        parts: Parts,
         why_no_takeover: Callable[[], str],
         not_taken_back: Callable[[], list[Finding]],
     ) -> None:
         self._config = config
-        self._operations = operations
+        self._parts = parts
         self._why_no_takeover = why_no_takeover
         self._not_taken_back = not_taken_back
-        self._log = operations.commitlog
-        self._growth = GrowthMeter(self._log, operations.threads)
-        self._oldest_message = OldestMessage(self._log, operations.threads)
-        self._since = time.time()
+        self._log = parts.commitlog
+        self._clock = parts.commitlog.clock
+        self._growth = GrowthMeter(self._log, parts.threads)
+        self._oldest_message = OldestMessage(self._log, parts.threads)
+        self._since = self._clock.wall()
         self._store_root_limiter = trio.CapacityLimiter(1)
         self._findings = StartupFindings(self._log)
 
     async def retention(self) -> dict[str, Any]:
         """The part `retention` of the document."""
-        await self._operations.statfs_figures()  # measures the disks
+        await self._parts.statfs_figures()  # measures the disks
         await self._growth.measure()
-        return self._retention(_share(self._ingest_rate(), self._log.evaluate(time.monotonic())))
+        return self._retention(_share(self._ingest_rate(), self._log.evaluate(self._clock.monotonic())))
 
     async def rebalance_plan(self, mode: RebalanceMode, rate: int) -> dict[str, Any]:
         """The plan of a rebalance; `rate` in bytes per second, 0 for the default."""
-        await self._operations.statfs_figures()  # measures the disks
+        await self._parts.statfs_figures()  # measures the disks
         await self._growth.measure()
-        return plan_report(self._operations, mode, rate, self._ingest_rate())
+        return plan_report(self._parts, mode, rate, self._ingest_rate())
 
     async def compose(self) -> dict[str, Any]:
-        composed_at = time.time()
-        figures = await self._operations.statfs_figures()
+        composed_at = self._clock.wall()
+        figures = await self._parts.statfs_figures()
         await self._growth.measure()
         await self._oldest_message.measure()
         log = self._log
-        eligibility = log.evaluate(time.monotonic())
+        eligibility = log.evaluate(self._clock.monotonic())
         rate = self._ingest_rate()
         share = _share(rate, eligibility)
         catalog = log.catalog
@@ -117,8 +117,8 @@ class StatusReport:
                 "since": self._since,
                 "configuration": self._config.file,
                 **self._passthrough(),
-                "restarts": self._operations.backing.takeovers,
-                "state_lost": self._operations.backing.state_lost,
+                "restarts": self._parts.backing.takeovers,
+                "state_lost": self._parts.backing.state_lost,
                 **self._takeover(),
             },
             "segments": {
@@ -139,7 +139,7 @@ class StatusReport:
             "ingest_bytes_per_second": rate,
             "written_to": self._growth.growth.written_to,
             "oldest_message": self._oldest_message.stored_s,
-            "idle_since": self._growth.growth.idle_since(time.time()),
+            "idle_since": self._growth.growth.idle_since(self._clock.wall()),
             "thresholds": asdict(self._config.thresholds),
             "statfs": {
                 "trigger": self._config.retention.trigger.value,
@@ -152,11 +152,11 @@ class StatusReport:
             "disks": [
                 self._disk(disk, eligibility.refusals.get(disk.number), share) for disk in log.disks.values()
             ],
-            "moves": moves_report(self._operations),
-            "rebalance": rebalance_report(self._operations, rate),
+            "moves": moves_report(self._parts),
+            "rebalance": rebalance_report(self._parts, rate),
             "checksums": self._checksums(),
-            "scrub": scrub_report(self._operations),
-            "unreadable": self._operations.salvaged.present(),
+            "scrub": scrub_report(self._parts),
+            "unreadable": self._parts.salvaged.present(),
             "missing_disks": missed,
             "offline_disks": offline_report(log),
             "members": {
@@ -169,31 +169,29 @@ class StatusReport:
             },
             "findings": [
                 *self._findings.present(gaps),
-                *damage_findings(self._operations),
+                *damage_findings(self._parts),
                 *(finding.as_json() for finding in self._not_taken_back()),
             ],
         }
         return {**document, "alerts": find_alerts(document)}
 
     def _checksums(self) -> dict[str, Any]:
-        counts = self._operations.checksums.counts()
+        counts = self._parts.checksums.counts()
         return {
             "with": counts.present,
             "without": counts.absent,
             "unread": counts.unread,
             "computing": counts.computing,
             "mismatches": [
-                segment.name.decode()
-                for segment, verdict in self._operations.verdicts.present()
-                if verdict.is_mismatch
+                segment.name.decode() for segment, verdict in self._parts.verdicts.present() if verdict.is_mismatch
             ],
         }
 
     def _retention(self, share: float) -> dict[str, Any]:
-        return retention_report(self._operations.retention, self._log, share)
+        return retention_report(self._parts.retention, self._log, share)
 
     def _passthrough(self) -> dict[str, Any]:
-        backing = self._operations.backing
+        backing = self._parts.backing
         passed, plain = backing.counts()
         why_none = backing.why_none(self._log.disks.values())
         return {
@@ -231,9 +229,9 @@ class StatusReport:
             "last_error": disk.last_error,
             "operation_times": [_times(compared) for compared in disk.operation_times],
             "io": None if disk.device_rates is None else asdict(disk.device_rates),
-            "slowness": None if disk.slowness is None else _slowness(disk.slowness),
+            "slowness": None if disk.slowness is None else _slowness(disk.slowness, self._clock),
             "lost_writes": self._lost_writes(disk),
-            "drain": drain_report(disk, self._operations, self._ingest_rate()),
+            "drain": drain_report(disk, self._parts, self._ingest_rate()),
             "held_segments": len(self._log.others.moved(disk.number)),
             "cordon": None if disk.cordon is None else {"since": disk.cordon.since_s, "reason": disk.cordon.reason},
         }
@@ -245,7 +243,7 @@ class StatusReport:
                 "since": lost.since_s,
                 "ranges": [[lost.base_offset + begin, lost.base_offset + end] for begin, end in lost.ranges],
             }
-            for lost in self._operations.verdicts.lost_writes().get(disk.number, ())
+            for lost in self._parts.verdicts.lost_writes().get(disk.number, ())
         ]
 
     async def _store_root(self) -> dict[str, Any]:
@@ -253,7 +251,7 @@ class StatusReport:
         consumequeue. The broker also deletes segments to free space on that disk."""
         path = str(Path(self._config.mountpoint).parent)
         usage: DiskUsage | None = None
-        with trio.move_on_after(_STORE_ROOT_TIMEOUT_S), contextlib.suppress(OSError):
+        with trio.move_on_after(self._log.timing.daemon.store_root_s), contextlib.suppress(OSError):
             # If its disk hangs, only one thread hangs with it.
             usage = await trio.to_thread.run_sync(
                 measure_usage, path, limiter=self._store_root_limiter, abandon_on_cancel=True
@@ -261,7 +259,7 @@ class StatusReport:
         return {"path": path, "used_percent": None if usage is None else round(usage.used_percent, 2)}
 
     def _ingest_rate(self) -> float:
-        return self._growth.growth.bytes_per_second(time.monotonic(), time.time())
+        return self._growth.growth.bytes_per_second(self._clock.monotonic(), self._clock.wall())
 
     def _next_disk(self) -> str | None:
         """Path of the disk that would take the next segment now; None if no disk would."""
@@ -278,11 +276,11 @@ def _times(compared: Comparison) -> dict[str, Any]:
     }
 
 
-def _slowness(slowness: Slowness) -> dict[str, Any]:
-    now_s, probe_at_s = time.monotonic(), slowness.probe_at_s
+def _slowness(slowness: Slowness, clock: Clock) -> dict[str, Any]:
+    now_s, probe_at_s = clock.monotonic(), slowness.probe_at_s
     return {
         **_times(slowness.comparison),
-        "since": round(time.time() - (now_s - slowness.since_s)),
+        "since": round(clock.wall() - (now_s - slowness.since_s)),
         "probe_in_seconds": None if probe_at_s is None else max(0, round(probe_at_s - now_s)),
     }
 

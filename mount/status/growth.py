@@ -1,7 +1,6 @@
 """How far the log is written, and how fast it grows, measured on the segment that is being written."""
 
 import itertools
-import time
 from functools import partial
 from typing import Final
 
@@ -11,7 +10,6 @@ from commitlogfs.store.files.written import Written, find_written
 from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.pool.commitlog import CommitLog
 
-DEADLINE_S: Final = 0.5
 ACTIVE_AMONG: Final = 4
 """Number of newest segments among which the one being written is: a broker makes at most two ahead."""
 
@@ -26,6 +24,7 @@ class GrowthMeter:
 
     async def measure(self) -> None:
         """Update `growth`, as far as the disks answer in time."""
+        clock = self._commitlog.clock
         for segment in self._newest():
             known = self._known[1] if self._known is not None and self._known[0] is segment else 0
             try:
@@ -35,7 +34,7 @@ class GrowthMeter:
             if written.length:
                 self._known = (segment, written.length)
                 written_to = segment.base_offset + written.length
-                self.growth.record(time.monotonic(), time.time(), written_to, written.mtime_ns / 1e9)
+                self.growth.record(clock.monotonic(), clock.wall(), written_to, written.mtime_ns / 1e9)
                 return
 
     def _newest(self) -> list[Segment]:
@@ -50,4 +49,4 @@ class GrowthMeter:
             self._commitlog.segment_size,
             known,
         )
-        return await self._calls.run_within(segment.disk, DEADLINE_S, find)
+        return await self._calls.run_within(segment.disk, self._commitlog.timing.daemon.growth_s, find)

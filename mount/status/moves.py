@@ -1,10 +1,9 @@
 """Moves and drains as parts of the status document."""
 
-import time
 from typing import Any
 
+from commitlogfs.fusefs.assembly import Parts
 from commitlogfs.fusefs.moves.mover import OUTSIDE
-from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.forecast import Expiry, seconds_until_expired
 from commitlogfs.store.disks.membership import Drain, DrainMode
@@ -16,10 +15,10 @@ PHASES = 2
 """Every byte is copied once, and read back once."""
 
 
-def moves_report(operations: CommitLogOperations) -> dict[str, Any]:
+def moves_report(parts: Parts) -> dict[str, Any]:
     """The part `moves` of the document."""
-    disks, counters = operations.commitlog.disks, operations.commitlog.counters
-    progress = operations.mover.progress
+    disks, counters = parts.commitlog.disks, parts.commitlog.counters
+    progress = parts.mover.progress
     current = None
     if progress is not None:
         current = {
@@ -37,51 +36,48 @@ def moves_report(operations: CommitLogOperations) -> dict[str, Any]:
         "repaired": counters.repaired,
         "bytes": counters.moved_bytes,
         "failed": counters.move_failures,
-        "last_error": operations.drains.last_error,
-        "bytes_per_second": operations.drains.bytes_per_second(),
+        "last_error": parts.drains.last_error,
+        "bytes_per_second": parts.drains.bytes_per_second(),
     }
 
 
-def drain_report(disk: Disk, operations: CommitLogOperations, ingest: float) -> dict[str, Any] | None:
+def drain_report(disk: Disk, parts: Parts, ingest: float) -> dict[str, Any] | None:
     """The part `drain` of a disk; None while it does not drain. `ingest` is in bytes per second."""
-    drain, log = disk.drain, operations.commitlog
+    drain, log = disk.drain, parts.commitlog
     if drain is None:
         return None
     on_disk = log.catalog.on_disk(disk.number)
-    to_move = len(operations.drains.waiting(disk))
+    to_move = len(parts.drains.waiting(disk))
     return {
         "mode": drain.mode.value,
         "since": drain.since_s,
         "rate": drain.rate or None,
         "segments_left": len(on_disk),
         "segments_kept": len(on_disk) - to_move,
-        "unreadable_segments": operations.drains.unreadable_count(disk),
+        "unreadable_segments": parts.drains.unreadable_count(disk),
         "rotten_segments": sum(
-            segment.disk == disk.number and verdict.is_mismatch
-            for segment, verdict in operations.verdicts.present()
+            segment.disk == disk.number and verdict.is_mismatch for segment, verdict in parts.verdicts.present()
         ),
-        "no_room": disk.number in operations.drains.no_room,
-        "eta_seconds": _eta_s(disk, drain, on_disk, to_move, operations, ingest),
+        "no_room": disk.number in parts.drains.no_room,
+        "eta_seconds": _eta_s(disk, drain, on_disk, to_move, parts, ingest),
     }
 
 
 def _eta_s(
-    disk: Disk, drain: Drain, on_disk: list[Segment], to_move: int, operations: CommitLogOperations, ingest: float
+    disk: Disk, drain: Drain, on_disk: list[Segment], to_move: int, parts: Parts, ingest: float
 ) -> float | None:
     """Seconds until the disk holds no segment that can go now; None if not known."""
     if not on_disk:
         return 0.0
-    size = operations.commitlog.segment_size
+    size = parts.commitlog.segment_size
     if drain.mode is DrainMode.EXPIRY:
-        return seconds_until_expiry(disk, on_disk, operations, ingest)
-    rate = drain.rate / PHASES if drain.rate else operations.drains.bytes_per_second()
+        return seconds_until_expiry(disk, on_disk, parts, ingest)
+    rate = drain.rate / PHASES if drain.rate else parts.drains.bytes_per_second()
     return to_move * size / rate if rate else None
 
 
-def seconds_until_expiry(
-    disk: Disk, on_disk: list[Segment], operations: CommitLogOperations, ingest: float
-) -> float | None:
-    log = operations.commitlog
+def seconds_until_expiry(disk: Disk, on_disk: list[Segment], parts: Parts, ingest: float) -> float | None:
+    log = parts.commitlog
     newest = max(on_disk, key=lambda segment: segment.base_offset)
     # Disks above `force` count, too: they get segments again when old ones are removed there.
     others = [
@@ -95,7 +91,7 @@ def seconds_until_expiry(
     newer = 0 if last is None else max(0, last.base_offset - newest.base_offset) // size
     held = sum(log.catalog.count_on_disk(other.number) for other in others) - newer
     facts = Expiry(
-        time.time(),
+        log.clock.wall(),
         unpack(newest.attributes).mtime_ns / 1e9,
         (held + sum(segments_below_clean(other, size) for other in others)) * size,
         (held + sum(segments_below_force(other, size) for other in others)) * size,

@@ -2,15 +2,12 @@
 
 import os
 from functools import partial
-from typing import Final
 
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads, SingleCalls
 from commitlogfs.store import record
 from commitlogfs.store.files import direct, safe_open
 from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.pool.commitlog import CommitLog
-
-DEADLINE_S: Final = 0.5
 
 
 class OldestMessage:
@@ -30,9 +27,10 @@ class OldestMessage:
             self._read, self.stored_s = None, None
         if segment is None or segment is self._read:
             return
+        within_s = self._commitlog.timing.daemon.oldest_message_s
         read = partial(_first_store_time_ms, self._commitlog.disk_of(segment).dirfd, segment)
         try:
-            stored_ms = await self._calls.run_within(segment.disk, DEADLINE_S, read)
+            stored_ms = await self._calls.run_within(segment.disk, within_s, read)
         except (OSError, TimeoutError):
             self.stored_s = None
             return

@@ -1,39 +1,38 @@
 """A rebalance, running or only planned, as a document."""
 
 import math
-import time
 from typing import Any
 
+from commitlogfs.fusefs.assembly import Parts
 from commitlogfs.fusefs.moves.rebalancing import Levels
-from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.mount.status.moves import PHASES
 from commitlogfs.store.disks.membership import DiskNumber, RebalanceMode
 from commitlogfs.store.moves.balance import balance
 from commitlogfs.store.moves.levelling import expect_levelling
 
 
-def plan_report(operations: CommitLogOperations, mode: RebalanceMode, rate: int, ingest: float) -> dict[str, Any]:
+def plan_report(parts: Parts, mode: RebalanceMode, rate: int, ingest: float) -> dict[str, Any]:
     """The answer to `rebalance plan`. `rate` as for a move; `ingest` is in bytes per second."""
-    found, size = operations.rebalancing.levels(), operations.commitlog.segment_size
-    paths = {number: disk.path for number, disk in operations.commitlog.disks.items()}
+    found, size = parts.rebalancing.levels(), parts.commitlog.segment_size
+    paths = {number: disk.path for number, disk in parts.commitlog.disks.items()}
     moves = []
     if mode is RebalanceMode.COPY:
         planned = balance(found.levels, size)
         segments, changes = planned.segments, planned.changes
-        seconds = _copy_s(operations, segments, rate)
+        seconds = _copy_s(parts, segments, rate)
         goals = {x.number: float(x.share_with(changes[x.number], size)) for x in found.levels}
         moves = [
             {"from": paths[f.source], "to": paths[f.target], "segments": f.segments, "bytes": f.segments * size}
             for f in planned.flows
         ]
     else:
-        lifetime_s = operations.commitlog.removals.lifetime(time.time())
+        lifetime_s = parts.commitlog.removals.lifetime(parts.commitlog.clock.wall())
         expected = expect_levelling(found.levels, size, found.goal, ingest, lifetime_s)
         segments, seconds, goals = math.ceil(expected.written_bytes / size), expected.seconds, expected.shares
         changes = {}
         if found.is_reached:
             segments, seconds = 0, 0.0
-    ended = operations.rebalancing.last_ended
+    ended = parts.rebalancing.last_ended
     at_the_end = goals.values() or (0.0,)
     return {
         "mode": mode.value,
@@ -42,13 +41,13 @@ def plan_report(operations: CommitLogOperations, mode: RebalanceMode, rate: int,
         "goal_points": _percent(found.goal),
         "end_points": _percent(max(at_the_end) - min(at_the_end)),
         "balanced": found.is_reached,
-        "disks": _disks(operations, found, goals, changes),
+        "disks": _disks(parts, found, goals, changes),
         "moves": moves,
         "segments": segments,
         "bytes": segments * size,
         "segment_size": size,
         "eta_seconds": seconds,
-        "waits_for_drains": [disk.path for disk in operations.drains.draining()],
+        "waits_for_drains": [disk.path for disk in parts.drains.draining()],
         "last_ended": ended
         and {
             "since": ended.since_s,
@@ -58,13 +57,13 @@ def plan_report(operations: CommitLogOperations, mode: RebalanceMode, rate: int,
     }
 
 
-def rebalance_report(operations: CommitLogOperations, ingest: float) -> dict[str, Any] | None:
+def rebalance_report(parts: Parts, ingest: float) -> dict[str, Any] | None:
     """The part `rebalance` of the status document; None while none runs."""
-    rebalance = operations.commitlog.membership.rebalance
+    rebalance = parts.commitlog.membership.rebalance
     if rebalance is None:
         return None
-    plan = plan_report(operations, rebalance.mode, rebalance.rate, ingest)
-    disks = operations.commitlog.disks
+    plan = plan_report(parts, rebalance.mode, rebalance.rate, ingest)
+    disks = parts.commitlog.disks
     return {
         "mode": rebalance.mode.value,
         "since": rebalance.since_s,
@@ -74,12 +73,12 @@ def rebalance_report(operations: CommitLogOperations, ingest: float) -> dict[str
         "segments_left": plan["segments"],
         "bytes_left": plan["bytes"],
         "eta_seconds": plan["eta_seconds"],
-        "waits_for": [disks[number].path for number in operations.rebalancing.levels().awaited],
+        "waits_for": [disks[number].path for number in parts.rebalancing.levels().awaited],
     }
 
 
 def _disks(
-    operations: CommitLogOperations, found: Levels, goals: dict[DiskNumber, float], changes: dict[DiskNumber, int]
+    parts: Parts, found: Levels, goals: dict[DiskNumber, float], changes: dict[DiskNumber, int]
 ) -> list[dict[str, Any]]:
     shares = {level.number: float(level.share) for level in found.levels}
     return [
@@ -89,19 +88,19 @@ def _disks(
             "used_percent": _percent(shares[number]) if number in shares else None,
             "goal_percent": _percent(goals[number]) if number in goals else None,
             "change": changes.get(number, 0),
-            "held_segments": len(operations.commitlog.others.moved(number)),
+            "held_segments": len(parts.commitlog.others.moved(number)),
             "left_out": found.left_out.get(number) or found.awaited.get(number),
         }
-        for number, disk in operations.commitlog.disks.items()
+        for number, disk in parts.commitlog.disks.items()
     ]
 
 
-def _copy_s(operations: CommitLogOperations, segments: int, rate: int) -> float | None:
+def _copy_s(parts: Parts, segments: int, rate: int) -> float | None:
     """Seconds for that many moves; None before any move has shown how fast the disks are."""
     if not segments:
         return 0.0
-    bytes_per_second = rate / PHASES if rate else operations.drains.bytes_per_second()
-    return segments * operations.commitlog.segment_size / bytes_per_second if bytes_per_second else None
+    bytes_per_second = rate / PHASES if rate else parts.drains.bytes_per_second()
+    return segments * parts.commitlog.segment_size / bytes_per_second if bytes_per_second else None
 
 
 def _percent(ratio: float) -> float:

@@ -1,6 +1,7 @@
 """Forced deletion as documents: the rules, their present decision, and what would be removed next."""
 
 import time
+from functools import partial
 from typing import Any
 
 from commitlogfs.fusefs.files.retention import Retention
@@ -35,6 +36,7 @@ def foresee(retention: Retention, log: CommitLog) -> list[dict[str, Any]]:
     now, later = retention.preview(), retention.foresee()
     planned = now.planned or later.planned
     in_s = 0.0 if now.planned else now.force_in_s or 0.0
+    until_hour_s = partial(_until_hour_s, retention.rules, log.clock.wall())
     return [
         {
             "segment": format_segment_name(removal.segment.base_offset).decode(),
@@ -42,7 +44,7 @@ def foresee(retention: Retention, log: CommitLog) -> list[dict[str, Any]]:
             "bytes": removal.segment.allocated_bytes,
             "rule": removal.rule.value,
             "reason": removal.reason,
-            "in_seconds": _until_hour_s(retention.rules) if removal.rule is Rule.AGE and not now.planned else in_s,
+            "in_seconds": until_hour_s() if removal.rule is Rule.AGE and not now.planned else in_s,
         }
         for removal in planned
     ]
@@ -63,9 +65,9 @@ def _pressure_in_s(rules: RetentionRules, log: CommitLog, bytes_per_second: floa
     return max(known) if rules.trigger is Trigger.ALL else min(known)
 
 
-def _until_hour_s(rules: RetentionRules) -> float:
+def _until_hour_s(rules: RetentionRules, now_s: float) -> float:
     """Seconds until the next hour of delete_when begins, by the local clock."""
-    now = time.localtime()
+    now = time.localtime(now_s)
     past = now.tm_min * 60 + now.tm_sec
     hours = min((hour - now.tm_hour) % 24 for hour in rules.delete_when)
     return max(0.0, hours * 3600.0 - past)

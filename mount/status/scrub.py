@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
+from commitlogfs.fusefs.assembly import Parts
 from commitlogfs.fusefs.integrity.scrub import DiskFigures
-from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.files.attributes import unpack
 from commitlogfs.store.findings import Finding, FindingCode, Severity
@@ -28,12 +28,12 @@ _RANGES_SHOWN: Final = 4
 _MESSAGES_SHOWN: Final = 4
 
 
-def scrub_report(operations: CommitLogOperations) -> dict[str, Any]:
+def scrub_report(parts: Parts) -> dict[str, Any]:
     """The part `scrub` of the document. The cost depends on the number of disks and of damaged segments."""
-    scrub, disks = operations.scrub, operations.commitlog.disks
+    scrub, disks = parts.scrub, parts.commitlog.disks
     run, figures = scrub.latest, scrub.figures()
     return {
-        "state": _state(operations),
+        "state": _state(parts),
         "since": run.begun_s or None,
         "rate": run.rate or None,
         "scheduled": run.is_scheduled,
@@ -47,8 +47,8 @@ def scrub_report(operations: CommitLogOperations) -> dict[str, Any]:
         "every_seconds": scrub.rules.every_s or None,
         "window": sorted(scrub.rules.window),
         "disks": [_disk_report(disks[number], one) for number, one in figures.items()],
-        "damaged": [damage_report(operations, *found) for found in operations.verdicts.present()],
-        "set_aside": [set_aside_report(operations, *found) for found in operations.verdicts.replaced()],
+        "damaged": [damage_report(parts, *found) for found in parts.verdicts.present()],
+        "set_aside": [set_aside_report(parts, *found) for found in parts.verdicts.replaced()],
     }
 
 
@@ -74,8 +74,8 @@ def _longest(times_s: list[float | None]) -> float | None:
     return max(known, default=0.0) if len(known) == len(times_s) else None
 
 
-def _state(operations: CommitLogOperations) -> str:
-    scrub = operations.scrub
+def _state(parts: Parts) -> str:
+    scrub = parts.scrub
     if scrub.is_active:
         return "paused" if scrub.latest.command is Command.PAUSE else "running"
     if not scrub.latest.begun_s:
@@ -83,12 +83,12 @@ def _state(operations: CommitLogOperations) -> str:
     return "cancelled" if scrub.latest.command is Command.CANCEL else "done"
 
 
-def damage_report(operations: CommitLogOperations, segment: Segment, verdict: Verdict) -> dict[str, Any]:
+def damage_report(parts: Parts, segment: Segment, verdict: Verdict) -> dict[str, Any]:
     base = segment.base_offset
     return {
         "segment": segment.name.decode(),
         "base_offset": base,
-        "disk": operations.commitlog.disk_of(segment).path,
+        "disk": parts.commitlog.disk_of(segment).path,
         "kind": verdict.kind.value,
         "since": verdict.since_s,
         "located": verdict.is_located,
@@ -106,9 +106,9 @@ def damage_report(operations: CommitLogOperations, segment: Segment, verdict: Ve
     }
 
 
-def set_aside_report(operations: CommitLogOperations, file: Segment, verdict: Verdict | None) -> dict[str, Any]:
+def set_aside_report(parts: Parts, file: Segment, verdict: Verdict | None) -> dict[str, Any]:
     """The damaged file of a repaired segment."""
-    disk = operations.commitlog.disk_of(file).path
+    disk = parts.commitlog.disk_of(file).path
     return {
         "segment": format_segment_name(file.base_offset).decode(),
         "base_offset": file.base_offset,
@@ -119,18 +119,18 @@ def set_aside_report(operations: CommitLogOperations, file: Segment, verdict: Ve
     }
 
 
-def damage_findings(operations: CommitLogOperations) -> list[dict[str, str]]:
+def damage_findings(parts: Parts) -> list[dict[str, str]]:
     """One finding for each damaged segment."""
     return [
         Finding(
             FindingCode.DAMAGED_SEGMENT,
             Severity.WARNING,
-            operations.commitlog.disk_of(segment).path,
+            parts.commitlog.disk_of(segment).path,
             segment.name.decode(),
             _describe(segment.base_offset, verdict),
             _REMEDY,
         ).as_json()
-        for segment, verdict in operations.verdicts.present()
+        for segment, verdict in parts.verdicts.present()
     ]
 
 

@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-import time
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +13,7 @@ from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.console.formatting import approximate_size, count_of
 from commitlogfs.console.settings import wants_json
 from commitlogfs.pipeline.commands import common
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -332,6 +332,7 @@ def _follow(
     directory: "ExportDirectory",
     tables: "ExportTables",
     interval_s: float,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> bool:
     """Exports what is new, again and again, until interrupted; whether there were findings."""
     from commitlogfs.pipeline.jobs.export import export
@@ -355,7 +356,7 @@ def _follow(
         nonlocal has_findings
         shown: object = None
         for number in itertools.count():
-            began = time.monotonic()
+            began = clock.monotonic()
             try:
                 result = export(spark, plan.request, options, on_finished=on_finished, directory=directory)
             except ExportBusyError:
@@ -369,7 +370,7 @@ def _follow(
                 shown = missing
             if number % _ROUNDS_PER_HINT == 0:
                 _show_sizes(tables.sizes())
-            if stop.wait(max(0.0, began + interval_s - time.monotonic())):
+            if stop.wait(max(0.0, began + interval_s - clock.monotonic())):
                 return
 
     def end() -> None:

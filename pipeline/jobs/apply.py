@@ -37,6 +37,7 @@ from commitlogfs.store.broker_store import (
     INDEX,
     LOCK_FILE,
 )
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 
 MANIFEST = "rebuild.json"
 """In the output of a rebuild: the log from which it was made."""
@@ -105,6 +106,7 @@ def apply_rebuilt(
     own_log: str | None = None,
     given_log: str | None = None,
     accept_misplaced: bool = False,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> ApplyResult:
     """Install the `output` of `rebuild`; afterwards `output` no longer exists.
 
@@ -125,9 +127,9 @@ def apply_rebuilt(
             if not output.exists():
                 return _result(journal, store_root)
             journal = None
-        log = _StoreLog(own_log or str(store_root / COMMITLOG), given_log)
+        log = _StoreLog(own_log or str(store_root / COMMITLOG), given_log, clock)
         if journal is None:
-            journal = _begin(output, store_root, log, accept_misplaced=accept_misplaced)
+            journal = _begin(output, store_root, log, clock, accept_misplaced=accept_misplaced)
         elif not output.exists():
             raise ApplyRefusedError(
                 f"{output}: does not exist, although an earlier apply has not installed all of it; remove "
@@ -190,12 +192,12 @@ def _broker_lock(store_root: Path) -> Iterator[None]:
 class _StoreLog:
     """The log from which the queues must have been made."""
 
-    def __init__(self, own: str, given: str | None) -> None:
-        self._own, self._given = own, given
+    def __init__(self, own: str, given: str | None, clock: Clock) -> None:
+        self._own, self._given, self._clock = own, given, clock
 
     def is_as_read(self, manifest: Manifest) -> bool:
         """Whether the log's end has not changed since."""
-        return find_end(self._listing(manifest)) == manifest.end_offset
+        return find_end(self._listing(manifest), clock=self._clock) == manifest.end_offset
 
     def require_same(self, manifest: Manifest, output: Path) -> None:
         listing = self._listing(manifest)
@@ -234,7 +236,7 @@ def _head(segment: SegmentFile, end_offset: int) -> str:
         return hashlib.sha256(read_at(reader, 0, length).tobytes()).hexdigest()
 
 
-def _begin(output: Path, store_root: Path, log: _StoreLog, *, accept_misplaced: bool) -> _Journal:
+def _begin(output: Path, store_root: Path, log: _StoreLog, clock: Clock, *, accept_misplaced: bool) -> _Journal:
     manifest = _read_manifest(output)
     if manifest.misplaced and not accept_misplaced:
         raise ApplyRefusedError(
@@ -252,7 +254,8 @@ def _begin(output: Path, store_root: Path, log: _StoreLog, *, accept_misplaced: 
     _give_to_owner([output, *output.rglob("*")], store_root)
     os.sync()  # the rebuilt files must be on the disk before they replace the store's own
     parts = tuple(_Part(name, (output / name).stat().st_ino) for name in names)
-    journal = _Journal(str(output.resolve()), f"{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}", parts)
+    begun = datetime.fromtimestamp(clock.wall(), UTC)
+    journal = _Journal(str(output.resolve()), f"{begun:%Y%m%dT%H%M%S%fZ}", parts)
     temporary = store_root / f".{JOURNAL}"
     with temporary.open("w") as file:
         json.dump(asdict(journal), file)

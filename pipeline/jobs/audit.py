@@ -7,7 +7,6 @@
 One pass over the log; the entries of a split are read from queues and index meanwhile. Nothing is changed.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,6 +33,7 @@ from commitlogfs.pipeline.log.truncation import crossing_record, expected_end
 from commitlogfs.pipeline.log.unread_end import Unread, find_unread, require_messages
 from commitlogfs.pipeline.source.session import Spark
 from commitlogfs.store.broker_store import BATCH_CONSUME_QUEUE, CONSUME_QUEUE, INDEX
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 from commitlogfs.store.segment import LARGEST_OFFSET
 
 _TASKS_AT_MOST = 20_000
@@ -101,6 +101,7 @@ def audit(
     known_topics: frozenset[str] | None = None,
     split_size: int = DEFAULT_SPLIT_BYTES,
     on_progress: OnProgress | None = None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> AuditReport:
     """Audit the log at `log` (as in `list_segments`) and, with `store_root`, the queues and index of that store.
 
@@ -108,7 +109,7 @@ def audit(
     broker may be running: entries that it has not written yet are a note. Raises LocationError, IndexFileError,
     SegmentGoneError, UnseenError and other PipelineErrors.
     """
-    started = time.monotonic()
+    started = clock.monotonic()
     settings = settings or BrokerSettings()
     root = None if store_root is None else store_root.absolute()  # workers have another working directory
     listing, twins = list_with_twins(log, settings.segment_size)
@@ -116,7 +117,7 @@ def audit(
     require_messages(listing)
     plan = AuditPlan(
         listing,
-        find_end(listing),
+        find_end(listing, clock=clock),
         settings.rules,
         queues=root if not settings.queues_refused else None,
         index=_index_of(root, settings),
@@ -124,11 +125,11 @@ def audit(
     )
     begin = listing.begin_offset
     report = AuditReport(log, store_root, begin, plan.end_offset, len(listing.segments))
-    _add_listing_findings(listing, plan.end_offset, twins, report.findings, report.notes)
-    with show_progress(spark, on_progress), worker_errors():
+    _add_listing_findings(listing, plan.end_offset, twins, report, clock)
+    with show_progress(spark, on_progress, clock=clock), worker_errors():
         _Run(spark, plan, report, known_topics, settings.segment_size).run(split_size)
     _add_notes(report, plan, settings)
-    report.seconds = time.monotonic() - started
+    report.seconds = clock.monotonic() - started
     return report
 
 
@@ -166,9 +167,10 @@ def _add_listing_findings(
     listing: LogListing,
     end_offset: int,
     twins: Sequence[tuple[SegmentFile, SegmentFile]],
-    findings: Findings,
-    notes: list[str],
+    report: AuditReport,
+    clock: Clock,
 ) -> None:
+    findings, notes = report.findings, report.notes
     for end, begin in listing.gaps:
         findings.add(Kind.GAP, end, f"{end:020d}", f"{begin - end:,} bytes, up to log offset {begin}")
     missing = missing_ranges(listing, end_offset, expected_end(listing, end_offset))
@@ -177,7 +179,7 @@ def _add_listing_findings(
     crossing = None if missing else crossing_record(listing, end_offset)
     if crossing is not None:
         findings.add(Kind.CUT_SHORT, end_offset, f"{end_offset:020d}", crossing)
-    for unread in find_unread(listing, end_offset) if crossing is None else ():
+    for unread in find_unread(listing, end_offset, clock=clock) if crossing is None else ():
         if unread.kind is Unread.MESSAGE:
             findings.add(Kind.UNREAD_END, unread.offset, unread.segment, str(unread))
         else:

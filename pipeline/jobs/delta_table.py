@@ -8,7 +8,6 @@ order.)
 """
 
 import json
-import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
@@ -25,6 +24,7 @@ from commitlogfs.pipeline.jobs.table_commits import (
     refusals,
     require_extensible,
 )
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 from commitlogfs.store.gaps import uncovered
 
 if TYPE_CHECKING:
@@ -39,13 +39,15 @@ _COMPACTION: Final = "OPTIMIZE"
 class DeltaTable:
     """The table of one output."""
 
-    def __init__(self, output: str, schema: pa.Schema, partition_by: Sequence[str]) -> None:
+    def __init__(
+        self, output: str, schema: pa.Schema, partition_by: Sequence[str], *, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         """`output`: place of the export, an absolute directory or a URI. `schema`: columns of its files. The table
         is created with its first range; one that lacks columns of `schema` gets them.
 
         Raises TableRefusedError for a table with more columns, or if the library is missing.
         """
-        self._output, self._partition_by = plain_place(output), list(partition_by)
+        self._output, self._partition_by, self._clock = plain_place(output), list(partition_by), clock
         absent = [pa.field(name, _PARTITION_TYPES[name]) for name in partition_by if name not in schema.names]
         self._schema = pa.schema([*schema, *absent])
         self._directory = ExportDirectory(output)
@@ -127,7 +129,7 @@ class DeltaTable:
                 path=file.path,  # the library escapes it
                 size=file.size,
                 partition_values=partition_values(file.path),
-                modification_time=round(time.time() * 1000),
+                modification_time=round(self._clock.wall() * 1000),
                 data_change=True,
                 stats=json.dumps({"numRecords": file.rows}),
             )

@@ -7,7 +7,6 @@ expire.) The table refers to the files of the output; deleting these breaks it.
 
 import json
 import random
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +23,7 @@ from commitlogfs.pipeline.jobs.table_commits import (
     require_extensible,
 )
 from commitlogfs.pipeline.log.errors import OptionError
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 from commitlogfs.store.gaps import uncovered
 
 if TYPE_CHECKING:
@@ -46,14 +46,22 @@ Range = tuple[int, int]
 class IcebergTable:
     """A table of a catalog that pyiceberg is configured for (~/.pyiceberg.yaml, PYICEBERG_CATALOG__...)."""
 
-    def __init__(self, name: str, output: str, schema: "pa.Schema", partition_by: Sequence[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        output: str,
+        schema: "pa.Schema",
+        partition_by: Sequence[str],
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         """`name`: CATALOG.NAMESPACE.TABLE. `output`: place of the export, an absolute directory or a URI. The table
         is created if it does not exist, with its namespace; one that lacks columns of `schema` gets them.
 
         Raises OptionError for a name or catalog that is unknown, TableRefusedError for a table that another export
         has made, or that has more columns.
         """
-        self._name, self._output = name, plain_place(output)
+        self._name, self._output, self._clock = name, plain_place(output), clock
         self._empty: list[Range] = []
         """Ranges without rows, which the next commit records."""
         self._table = self._open(schema, partition_by)
@@ -75,7 +83,7 @@ class IcebergTable:
                     return False
                 if self._commit(finished):
                     return True
-                time.sleep(random.uniform(0, pause_s))  # noqa: S311
+                self._clock.sleep(random.uniform(0, pause_s))  # noqa: S311
         raise TableRefusedError(f"{self._name}: others change it all the time; try again later")
 
     def _commit(self, finished: FinishedRange) -> bool:

@@ -1,12 +1,12 @@
 """Reports the progress of Spark jobs to a callback, from its own thread."""
 
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from commitlogfs.pipeline.source.session import Spark
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 
 OnProgress = Callable[[int, int], None]
 """Called with the number of finished tasks and of known tasks; the latter grows when stages begin. After successful
@@ -21,7 +21,7 @@ _POLL_AGAIN_S = 0.01
 
 
 @contextmanager
-def show_progress(spark: Spark, on_progress: OnProgress | None) -> Iterator[None]:
+def show_progress(spark: Spark, on_progress: OnProgress | None, *, clock: Clock = SYSTEM_CLOCK) -> Iterator[None]:
     """Report the jobs that this thread runs inside; the thread's previous job group is restored afterwards."""
     if on_progress is None:
         yield
@@ -30,7 +30,7 @@ def show_progress(spark: Spark, on_progress: OnProgress | None) -> Iterator[None
     before = context.getLocalProperty(_GROUP)
     group = f"commitlogfs-{uuid.uuid4()}"
     context.setLocalProperty(_GROUP, group)
-    jobs = _Jobs(spark, group, on_progress)
+    jobs = _Jobs(spark, group, on_progress, clock)
     over = threading.Event()
     reporter = threading.Thread(target=jobs.report_until, args=(over,), daemon=True)
     reporter.start()
@@ -46,10 +46,11 @@ def show_progress(spark: Spark, on_progress: OnProgress | None) -> Iterator[None
 class _Jobs:
     """The jobs of one group; used by one thread at a time."""
 
-    def __init__(self, spark: Spark, group: str, on_progress: OnProgress) -> None:
+    def __init__(self, spark: Spark, group: str, on_progress: OnProgress, clock: Clock) -> None:
         self._tracker = spark.sparkContext.statusTracker()
         self._group = group
         self._on_progress = on_progress
+        self._clock = clock
         self._stages: dict[int, tuple[int, int]] = {}
         """Finished tasks and all tasks by stage; Spark discards old stages."""
         self._reported: tuple[int, int] | None = None
@@ -61,9 +62,9 @@ class _Jobs:
 
     def report_success(self) -> None:
         """Report all tasks as finished. Spark may not know yet of its last tasks, or of a short job."""
-        deadline = time.monotonic() + _LAG_S
-        while self._poll() and time.monotonic() < deadline:
-            time.sleep(_POLL_AGAIN_S)
+        deadline = self._clock.monotonic() + _LAG_S
+        while self._poll() and self._clock.monotonic() < deadline:
+            self._clock.sleep(_POLL_AGAIN_S)
         self._report(self._tasks)
 
     @property

@@ -4,7 +4,6 @@ After the last record there may be any bytes: zeros, or data of an earlier use, 
 broker truncated after a crash. So the end is found by walking forward in the one segment that must contain it.
 """
 
-import time
 from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
@@ -16,6 +15,7 @@ from commitlogfs.pipeline.arrays.fields import record_fields
 from commitlogfs.pipeline.arrays.walk import REASONS, Ended, walk
 from commitlogfs.pipeline.log.segments import LogListing, SegmentFile, SegmentReader, open_segment, read_at
 from commitlogfs.pipeline.log.window import Window
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 from commitlogfs.store.record import SysFlag
 from commitlogfs.store.record_layout import BODY_AT, IPV6_EXTRA, PHYSICAL_OFFSET_AT, STORE_TIMESTAMP_AT, SYS_FLAG_AT
 
@@ -28,7 +28,12 @@ _AFTER = 32
 
 
 def find_end(
-    listing: LogListing, *, known: int = 0, settle_s: float = SETTLE_S, search_bytes: int | None = None
+    listing: LogListing,
+    *,
+    known: int = 0,
+    settle_s: float = SETTLE_S,
+    search_bytes: int | None = None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> int:
     """The log offset after the last whole record; 0 for a log without records.
 
@@ -45,19 +50,19 @@ def find_end(
         index -= 1
     if index < 0:
         return known
-    end = _end_in(segments[index], known, settle_s, search_bytes)
+    end = _end_in(segments[index], known, settle_s, search_bytes, clock)
     # After a full segment the log continues in the next one, whose first megabytes may be damaged.
     while index + 1 < len(segments) and end == segments[index].end_offset:
         index += 1
         if not is_begun(segments[index], search_bytes or segments[index].size):
             break
-        end = _end_in(segments[index], known, settle_s, search_bytes)
+        end = _end_in(segments[index], known, settle_s, search_bytes, clock)
     return end
 
 
-def _end_in(segment: SegmentFile, known: int, settle_s: float, search_bytes: int | None) -> int:
+def _end_in(segment: SegmentFile, known: int, settle_s: float, search_bytes: int | None, clock: Clock) -> int:
     with open_segment(segment) as reader:
-        tail = _Tail(segment, reader, settle_s, search_bytes)
+        tail = _Tail(segment, reader, settle_s, search_bytes, clock)
         return segment.base_offset + tail.find(max(0, known - segment.base_offset))
 
 
@@ -65,9 +70,14 @@ class _Tail:
     """The search in one segment. Positions count from the segment's first byte."""
 
     def __init__(
-        self, segment: SegmentFile, reader: SegmentReader, settle_s: float, search_bytes: int | None
+        self,
+        segment: SegmentFile,
+        reader: SegmentReader,
+        settle_s: float,
+        search_bytes: int | None,
+        clock: Clock,
     ) -> None:
-        self._segment, self._reader, self._settle_s = segment, reader, settle_s
+        self._segment, self._reader, self._settle_s, self._clock = segment, reader, settle_s, clock
         self._search_bytes = segment.size if search_bytes is None else search_bytes
         self._window = Window(segment, reader)
         self._begin = 0
@@ -144,7 +154,7 @@ class _Tail:
         """`end`, once the record before it no longer changes."""
         before = read_at(self._reader, newest, end - newest)
         while True:
-            time.sleep(self._settle_s)
+            self._clock.sleep(self._settle_s)
             now = read_at(self._reader, newest, end - newest)
             if self._window.find(end, end + 1) == end:
                 return end

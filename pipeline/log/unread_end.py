@@ -2,7 +2,6 @@
 broker truncated its log. A reader cannot always tell these apart."""
 
 import logging
-import time
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
@@ -15,6 +14,7 @@ from commitlogfs.pipeline.log.segments import LogListing, SegmentFile, SegmentRe
 from commitlogfs.pipeline.log.tail import SETTLE_S, begins_here, has_its_end
 from commitlogfs.pipeline.log.truncation import crossing_record
 from commitlogfs.pipeline.log.window import Window
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 
 _CHECKED_BYTES = 1 << 20
 """Number of bytes that are checked after the end: damage begins there."""
@@ -52,7 +52,9 @@ class UnreadEnd:
         )
 
 
-def find_unread(listing: LogListing, end_offset: int, *, settle_s: float = SETTLE_S) -> tuple[UnreadEnd, ...]:
+def find_unread(
+    listing: LogListing, end_offset: int, *, settle_s: float = SETTLE_S, clock: Clock = SYSTEM_CLOCK
+) -> tuple[UnreadEnd, ...]:
     """Data after `end_offset`, where the log ends (`tail.find_end`), that has not changed for `settle_s`: at most
     one item for each segment; empty if the log has grown since.
 
@@ -70,7 +72,7 @@ def find_unread(listing: LogListing, end_offset: int, *, settle_s: float = SETTL
             kind = _kind(segment, reader, position)
             if kind is None:
                 return ()
-            time.sleep(settle_s)
+            clock.sleep(settle_s)
             if settle_s and not np.array_equal(before, read_at(reader, position, _CHECKED_BYTES)):
                 return ()
             length = int(np.flatnonzero(before)[-1]) + 1

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import tempfile
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -25,6 +24,7 @@ from commitlogfs.console.errors import RefusedError, UnreachableError
 from commitlogfs.pipeline.log.errors import PipelineError
 from commitlogfs.pipeline.replay.credentials import Credentials
 from commitlogfs.pipeline.replay.records import log_offset
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 
 _Result = TypeVar("_Result")
 
@@ -73,9 +73,10 @@ class Client:
         credentials: Credentials | None = None,
         *,
         retry_for_s: float = RETRY_FOR_S,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._name_server, self._jars, self._retry_for_s = name_server, jars, retry_for_s
-        self._credentials = credentials
+        self._credentials, self._clock = credentials, clock
         self._queues: dict[str, dict[str, Any]] = {}
         """By topic, the queues by name."""
         self._count_lock = threading.Lock()
@@ -200,7 +201,7 @@ class Client:
 
     def _call(self, call: Callable[[], _Result], what: str, retry_for_s: float) -> tuple[_Result, int]:
         """The result, and the number of attempts."""
-        deadline, pause_s = time.monotonic() + retry_for_s, _FIRST_PAUSE_S
+        deadline, pause_s = self._clock.monotonic() + retry_for_s, _FIRST_PAUSE_S
         for attempt in itertools.count(1):
             try:
                 return call(), attempt
@@ -208,7 +209,8 @@ class Client:
                 codes = _codes(error)
                 if TOPIC_NOT_EXIST in codes:
                     raise _TopicMissingError(f"{what}: {_reason(error)}") from None
-                is_over = codes & _USELESS or _is_invalid(error) or time.monotonic() + pause_s > deadline
+                is_late = self._clock.monotonic() + pause_s > deadline
+                is_over = codes & _USELESS or _is_invalid(error) or is_late
                 if is_over or self._given_up.wait(pause_s):
                     hint = _NO_PERMISSION_HINT if NO_PERMISSION in codes else ""
                     raise TargetError(f"{what}: {_reason(error)}{hint}") from None

@@ -1,6 +1,5 @@
 """One run of a replay: from its position to the end of the range."""
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from commitlogfs.pipeline.replay.position import Position, PositionFile
 from commitlogfs.pipeline.replay.source import Source, bytes_from
 from commitlogfs.pipeline.source.options import Edge, ReadOptions, parse_options
 from commitlogfs.pipeline.source.selection import HALF_TOPICS, SYSTEM_PREFIX, SYSTEM_TOPICS
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
     from commitlogfs.pipeline.replay.client import Client
@@ -121,6 +121,8 @@ def replay(
     position: PositionFile,
     client: "Client",
     on_progress: Callable[[int, int], None] | None = None,
+    *,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> ReplayResult:
     """Send the messages of `source`, frame by frame, each recorded before the next one begins. Messages of one
     queue are sent in their order.
@@ -131,7 +133,7 @@ def replay(
     ranges = source.ranges
     result = ReplayResult(begin_offset=ranges[0][0] if ranges else None, damages=source.damages)
     result.next_offset = position.position.offset
-    before, begun = position.position.messages, time.monotonic()
+    before, begun = position.position.messages, clock.monotonic()
     queues = dict(position.position.queues)
     total = bytes_from(ranges)
     try:
@@ -145,7 +147,7 @@ def replay(
                 if on_progress is not None:
                     on_progress(total - bytes_from(ranges, frame.end_offset), total)
                 if request.rate is not None:
-                    time.sleep(max(0.0, begun + result.messages / request.rate - time.monotonic()))
+                    clock.sleep(max(0.0, begun + result.messages / request.rate - clock.monotonic()))
         if ranges:
             result.next_offset = max(ranges[-1][1], result.next_offset or 0)
             position.record(Position(result.next_offset, before + result.messages, queues))

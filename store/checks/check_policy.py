@@ -11,12 +11,6 @@ from typing import Final
 from commitlogfs.store.checks.check import DiskCheck, Stage
 from commitlogfs.store.slowness.load import EndedRequests
 
-INTERVAL_S: Final = 7.0
-"""Time between two checks of a disk. A skipped one and the time until a hang is proven have to fit into 30 s, also
-on a busy machine."""
-CONFIRM_S: Final = 2.0
-"""Time until the next check after one that has found something."""
-OBSERVE_S: Final = 1.0
 SILENT_OBSERVATIONS: Final = 10
 """Longer than schedulers let a request wait for others."""
 SILENT_OBSERVATIONS_WITHOUT_COUNTERS: Final = 60

@@ -4,9 +4,9 @@
     suspected     a create, a sync or a check has failed for another reason than space; the fault may pass. The
                   disk's fill level still counts, but no segment is removed from it, nor any after its oldest
     unresponsive  a check has no answer: the disk is suspected, and tried last until it answers
-    failing       an attempt to make a segment has failed again, or had no answer for SUSPECT_S. The fill level
+    failing       an attempt to make a segment has failed again, or had no answer for `suspect_s`. The fill level
                   does not count
-    lost          no probe could read a segment of it for LOST_AFTER_S. Its segments count as absent
+    lost          no probe could read a segment of it for `lost_after_s`. Its segments count as absent
     unreadable    checks can read none of its segments. It is tried last, and its fill level does not count;
                   segments are removed from it as from any disk, as long as that works
     slow          its device needs much longer for an operation than its peers. It is tried after all disks that
@@ -14,33 +14,24 @@
 
 A create or a probe that succeeds, or that fails only for lack of space, ends suspected, failing and lost. A
 successful create also ends the backoff, the answer to a check ends unresponsive and what began with it, and only
-checks that can read again end unreadable. Only a probe ends slow.
+checks that can read again end unreadable. Only a probe ends slow. The times are in HealthTiming.
 """
 
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.errors import DiskError, DiskFailedError, DiskFullError, DiskReadOnlyError
-from commitlogfs.store.slowness.policy import PROBE_AFTER_S, Comparison, Slowness
-
-BACKOFF_FULL_S = 1.0
-"""Short, as the broker may have deleted segments meanwhile."""
-BACKOFF_READ_ONLY_S = 10.0
-BACKOFF_FAILED_S = 30.0
-"""Only a new attempt shows whether the disk is well: statvfs shows an ext4 that aborted its journal as writable."""
-SUSPECT_S = 60.0
-"""How long the fill level of a disk that does not answer still counts after a failure."""
-LOST_AFTER_S = 300.0
-"""Longer than the switch-over of a path to a disk, or the restart of a controller."""
+from commitlogfs.store.slowness.policy import Comparison, Slowness
+from commitlogfs.store.timing import HealthTiming
 
 
-def record_error(disk: Disk, error: DiskError, now_s: float) -> None:
+def record_error(disk: Disk, error: DiskError, now_s: float, timing: HealthTiming) -> None:
     """Record a failed create or sync: the disk is in backoff until `retry_at_s` (monotonic seconds)."""
     match error:
         case DiskFullError():
-            backoff_s = BACKOFF_FULL_S
+            backoff_s = timing.full_s
         case DiskReadOnlyError():
-            backoff_s = BACKOFF_READ_ONLY_S
+            backoff_s = timing.read_only_s
         case _:
-            backoff_s = BACKOFF_FAILED_S
+            backoff_s = timing.failed_s
     disk.last_failure = error
     disk.retry_at_s = now_s + backoff_s
     if isinstance(error, DiskFullError):
@@ -73,31 +64,38 @@ def record_attempt(disk: Disk, error: DiskError | None, now_s: float) -> None:
 
 
 def restore_trouble(
-    disk: Disk, *, is_failing: bool, is_read_only: bool, is_unresponsive: bool, since_s: float, now_s: float
+    disk: Disk,
+    *,
+    is_failing: bool,
+    is_read_only: bool,
+    is_unresponsive: bool,
+    since_s: float,
+    now_s: float,
+    timing: HealthTiming,
 ) -> None:
     """Restore the trouble that a former daemon had recorded. The disk is in backoff."""
     disk.is_failing = is_failing
     disk.is_unresponsive = is_unresponsive
     disk.is_read_only = is_read_only
     disk.suspected_since_s = since_s
-    disk.retry_at_s = now_s + BACKOFF_FAILED_S
+    disk.retry_at_s = now_s + timing.failed_s
     disk.last_failure = DiskFailedError(disk.path, "it failed before this daemon was started")
 
 
-def record_no_answer(disk: Disk, now_s: float) -> None:
-    """Record a probe without an answer. That confirms a suspicion only after SUSPECT_S, and never a loss."""
+def record_no_answer(disk: Disk, now_s: float, timing: HealthTiming) -> None:
+    """Record a probe without an answer. That confirms a suspicion only after `suspect_s`, and never a loss."""
     disk.unreadable_since_s = None
-    if disk.suspected_since_s is not None and now_s - disk.suspected_since_s >= SUSPECT_S:
+    if disk.suspected_since_s is not None and now_s - disk.suspected_since_s >= timing.suspect_s:
         disk.is_failing = True
 
 
-def record_silence(disk: Disk, since_s: float, now_s: float) -> None:
+def record_silence(disk: Disk, since_s: float, now_s: float, timing: HealthTiming) -> None:
     """Record a check that has no answer since `since_s`, and is proven to hang. Repeat it as long as that lasts."""
     disk.is_unresponsive = True
     disk.last_failure = DiskFailedError(disk.path, f"it has not answered for {now_s - since_s:.0f} s")
     if disk.suspected_since_s is None:
         disk.suspected_since_s = since_s
-    record_no_answer(disk, now_s)
+    record_no_answer(disk, now_s, timing)
 
 
 def record_answer(disk: Disk) -> None:
@@ -110,10 +108,11 @@ def record_unreadable(disk: Disk, reason: str) -> None:
     disk.unreadable_reason = reason
 
 
-def record_slow(disk: Disk, comparison: Comparison, now_s: float) -> None:
-    """Record that the device of a disk is slow, or was still slow in a probe."""
+def record_slow(disk: Disk, comparison: Comparison, now_s: float, probe_after_s: float) -> None:
+    """Record that the device of a disk is slow, or was still slow in a probe. The next probe is due after
+    `probe_after_s`."""
     since_s = disk.slowness.since_s if disk.slowness is not None and disk.is_slow else now_s
-    disk.slowness = Slowness(comparison, since_s, now_s + PROBE_AFTER_S)
+    disk.slowness = Slowness(comparison, since_s, now_s + probe_after_s)
 
 
 def record_noted_slowness(disk: Disk, comparison: Comparison | None, now_s: float) -> None:
@@ -137,9 +136,9 @@ def record_readability(disk: Disk, *, is_readable: bool, now_s: float) -> None:
         disk.unreadable_since_s = now_s
 
 
-def is_lost(disk: Disk, now_s: float) -> bool:
+def is_lost(disk: Disk, now_s: float, timing: HealthTiming) -> bool:
     """Whether the disk's segments count as absent."""
-    return disk.unreadable_since_s is not None and now_s - disk.unreadable_since_s >= LOST_AFTER_S
+    return disk.unreadable_since_s is not None and now_s - disk.unreadable_since_s >= timing.lost_after_s
 
 
 def _end_suspicion(disk: Disk) -> None:

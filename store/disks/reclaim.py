@@ -17,8 +17,6 @@ from commitlogfs.store.disks.membership import DiskNumber
 
 FRUITLESS_REMOVALS: Final = 3
 """Number of removals in a row that freed nothing, after which a disk is not reclaiming."""
-TRY_AGAIN_S: Final = 3600.0
-"""Time after which one more removal is tried."""
 
 
 @dataclass(slots=True)
@@ -36,8 +34,10 @@ class FruitlessRemovals:
 class ReclaimedSpace:
     """Whether removals free space, by disk. Times are monotonic seconds."""
 
-    def __init__(self, segment_size: int) -> None:
+    def __init__(self, segment_size: int, fruitless_s: float) -> None:
+        """One more removal is tried `fruitless_s` after the latest one that freed nothing."""
         self._enough_bytes = segment_size // 2
+        self._fruitless_s = fruitless_s
         self._records: dict[DiskNumber, FruitlessRemovals] = {}
 
     def record_removal(
@@ -83,4 +83,6 @@ class ReclaimedSpace:
     def reclaims_nothing(self, disk: DiskNumber, now_s: float) -> bool:
         """Whether the disk is not reclaiming, and it is too early to try once more."""
         record = self._records.get(disk)
-        return record is not None and record.in_a_row >= FRUITLESS_REMOVALS and now_s - record.since_s < TRY_AGAIN_S
+        if record is None or record.in_a_row < FRUITLESS_REMOVALS:
+            return False
+        return now_s - record.since_s < self._fruitless_s

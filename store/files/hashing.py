@@ -7,7 +7,6 @@ others leave it again. All functions block and belong in a worker thread.
 import errno
 import mmap
 import os
-import time
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
@@ -15,14 +14,13 @@ import xxhash
 
 from commitlogfs.store import layout
 from commitlogfs.store.checksum import Checksum, Key, format_checksum, parse_checksum
+from commitlogfs.store.clock import Clock
 from commitlogfs.store.errors import SegmentChangedError
 from commitlogfs.store.files import durable, safe_open
 from commitlogfs.store.files.attributes import FileAttributes, PackedAttributes, stat_fd, stat_name, unpack
 from commitlogfs.store.files.direct import ALIGNMENT, set_direct
 
 CHUNK_BYTES: Final = 1 << 20
-AT_REST_S: Final = 2.0
-"""A file that was changed within this time is not hashed: a second change could leave the same mtime."""
 RWF_DONTCACHE: Final = 0x80
 """preadv2(2), since Linux 6.14."""
 _ABSENT: Final = frozenset({errno.ENODATA, errno.ENOTSUP})
@@ -86,13 +84,13 @@ def drop_checksum(dirfd: int, name: bytes, ino: int) -> bool:
 class SegmentHash:
     """The computation of one checksum. For one thread; close it afterwards."""
 
-    def __init__(self, dirfd: int, name: bytes, ino: int) -> None:
-        """Raises OSError."""
+    def __init__(self, dirfd: int, name: bytes, ino: int, clock: Clock, at_rest_s: float) -> None:
+        """`at_rest_s`: a file that was changed within this time is not at rest. Raises OSError."""
         self._name = name
         self._fd = safe_open.open_file(dirfd, name, os.O_RDONLY, ino)
         try:
             self._before = unpack(stat_fd(self._fd))
-            self.is_at_rest = abs(time.time_ns() - self._before.mtime_ns) >= AT_REST_S * 1e9
+            self.is_at_rest = abs(clock.wall_ns() - self._before.mtime_ns) >= at_rest_s * 1e9
             self.has_checksum = read_checksum(self._fd, self._before) is not None
             self.is_incomplete = layout.XATTR_UNREADABLE in os.listxattr(self._fd)
             """Whether a part of it could not be read when it was moved: such a segment gets no checksum."""

@@ -4,10 +4,11 @@ import fcntl
 import os
 import re
 import threading
-import time
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final
+
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 
 # 1: FLOCK  ADVISORY  WRITE 6390 07:02:12 0 EOF      (device in hexadecimal, inode number in decimal)
 # 1: -> FLOCK  ADVISORY  WRITE 6391 07:02:12 0 EOF   (waits for it)
@@ -19,7 +20,7 @@ _EXCLUSIVE: Final = "WRITE"
 _PAUSE_S = 0.01
 
 
-def take_lock(fd: int, patience_s: float = 0.0, dying: Collection[int] = ()) -> bool:
+def take_lock(fd: int, patience_s: float = 0.0, dying: Collection[int] = (), clock: Clock = SYSTEM_CLOCK) -> bool:
     """Take the lock on the file or directory of `fd`; False where another process still has it after `patience_s`.
 
     The lock lasts as long as the descriptor or any copy of it: a child that a holder was starting when it died has
@@ -27,7 +28,7 @@ def take_lock(fd: int, patience_s: float = 0.0, dying: Collection[int] = ()) -> 
     keeps everybody else out as long as that process is there, and is taken when it has ended. The caller makes sure
     that no other process waits for it, too.
     """
-    deadline = time.monotonic() + patience_s
+    deadline = clock.monotonic() + patience_s
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -35,9 +36,9 @@ def take_lock(fd: int, patience_s: float = 0.0, dying: Collection[int] = ()) -> 
             if dying and _holders(os.fstat(fd), _EXCLUSIVE) & set(dying):
                 threading.Thread(target=_take_when_free, args=(os.dup(fd),), name="lock", daemon=True).start()
                 return True
-            if time.monotonic() >= deadline:
+            if clock.monotonic() >= deadline:
                 return False
-            time.sleep(_PAUSE_S)
+            clock.sleep(_PAUSE_S)
         else:
             return True
 

@@ -20,26 +20,35 @@ import errno
 import os
 import re
 import secrets
-import time
 from enum import Enum
 from typing import NamedTuple
 
 from commitlogfs.store import _syscalls, layout
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 from commitlogfs.store.files import durable, safe_open
 from commitlogfs.store.files.attributes import PackedAttributes, stat_fd, stat_name, stat_names, unpack
 from commitlogfs.store.files.usage import DiskUsage, UsageAfter, measure_usage
 from commitlogfs.store.segment import BaseOffset
+from commitlogfs.store.timing import DEFAULT
 
 _RETIRED_NAME = re.compile(rb"([0-9]{20})\.[0-9a-f]{8}(\.forced|\.moved|\.damaged)?")
 _NAME_AND_CODE = re.compile(rb"^[0-9]{20}\.[0-9a-f]{8}")
 
-FREE_DEADLINE_S = 0.05
-"""How long to wait until a removed file's blocks show as free. xfs frees them in the background, within
-milliseconds, and a broker that measures before that deletes more than it needs."""
 _FREE_PAUSE_S = 0.001
 
 
-def remove_file(dirfd: int, name: bytes, ino: int | None = None) -> DiskUsage:
+class FreeWait(NamedTuple):
+    """How long to wait until a removed file's blocks show as free."""
+
+    freed_s: float = DEFAULT.requests.freed_s
+    clock: Clock = SYSTEM_CLOCK
+
+
+USUAL_WAIT = FreeWait()
+"""For commands and the start of a daemon."""
+
+
+def remove_file(dirfd: int, name: bytes, ino: int | None = None, wait: FreeWait = USUAL_WAIT) -> DiskUsage:
     """Unlink a name nobody has open; the usage without it: UsageAfter, unless it was gone already. Raises OSError;
     ELOOP where another file than the one with inode `ino` lies there. ENOENT is success (a repeated request)."""
     if ino is not None:
@@ -54,7 +63,7 @@ def remove_file(dirfd: int, name: bytes, ino: int | None = None) -> DiskUsage:
         return measure_usage(dirfd)
     gained = measure_usage(dirfd).free_bytes - before  # a sync may take long, and others the space meanwhile
     durable.sync_dir(dirfd)
-    return _measure_freed(dirfd, before, expected, gained)
+    return _measure_freed(dirfd, before, expected, wait, gained)
 
 
 class Reason(Enum):
@@ -128,7 +137,9 @@ def change_reason(dirfd: int, retired_name: bytes, reason: Reason) -> bytes:
     return new_name
 
 
-def punch_fd(fd: int, dirfd: int, retired_name: bytes, segment_size: int) -> tuple[PackedAttributes, DiskUsage]:
+def punch_fd(
+    fd: int, dirfd: int, retired_name: bytes, segment_size: int, wait: FreeWait = USUAL_WAIT
+) -> tuple[PackedAttributes, DiskUsage]:
     """Free all blocks of a retired segment although it is open: its readers see zeros afterwards. Its size stays,
     because access to a mapping past a file's end kills the process. Returns its attributes, and the usage without
     its blocks. Raises OSError; ENOENT where the file has a name that is not ours, by which another user keeps
@@ -138,11 +149,11 @@ def punch_fd(fd: int, dirfd: int, retired_name: bytes, segment_size: int) -> tup
     expected = before + unpack(stat_fd(fd)).allocated_bytes
     _syscalls.fallocate(fd, _syscalls.FALLOC_FL_PUNCH_HOLE | _syscalls.FALLOC_FL_KEEP_SIZE, 0, segment_size)
     os.fsync(fd)
-    return stat_fd(fd), _measure_freed(dirfd, before, expected)
+    return stat_fd(fd), _measure_freed(dirfd, before, expected, wait)
 
 
 def punch_retired(
-    dirfd: int, retired_name: bytes, ino: int, segment_size: int
+    dirfd: int, retired_name: bytes, ino: int, segment_size: int, wait: FreeWait = USUAL_WAIT
 ) -> tuple[PackedAttributes, DiskUsage]:
     """`punch_fd` of a file in the directory of retired files. Raises OSError; ENOENT also where it is not there."""
     directory = safe_open.open_directory(dirfd, layout.RETIRED_DIRECTORY)
@@ -151,7 +162,7 @@ def punch_retired(
     finally:
         os.close(directory)
     try:
-        return punch_fd(fd, dirfd, retired_name, segment_size)
+        return punch_fd(fd, dirfd, retired_name, segment_size, wait)
     finally:
         os.close(fd)
 
@@ -183,7 +194,7 @@ def _move_aside(dirfd: int, name: bytes, ino: int, retired_name: bytes) -> None:
             return
 
 
-def drop_retired(dirfd: int, retired_name: bytes) -> DiskUsage:
+def drop_retired(dirfd: int, retired_name: bytes, wait: FreeWait = USUAL_WAIT) -> DiskUsage:
     """Free a retired segment after its last close, and the directory with the last one; the usage without it:
     UsageAfter, unless it had no name any more, so that its last close has freed it. Raises OSError."""
     try:
@@ -200,7 +211,7 @@ def drop_retired(dirfd: int, retired_name: bytes) -> DiskUsage:
     finally:
         os.close(directory)
     drop_empty_directory(dirfd)
-    return _measure_freed(dirfd, before, expected) if is_there else measure_usage(dirfd)
+    return _measure_freed(dirfd, before, expected, wait) if is_there else measure_usage(dirfd)
 
 
 def list_retired(dirfd: int) -> list[tuple[bytes, BaseOffset, PackedAttributes]]:
@@ -249,13 +260,13 @@ def _freed_bytes(dirfd: int, name: bytes) -> int:
     return attributes.allocated_bytes if attributes.nlink == 1 else 0
 
 
-def _measure_freed(dirfd: int, free_before: int, expected_free: int, most: int = 0) -> UsageAfter:
+def _measure_freed(dirfd: int, free_before: int, expected_free: int, wait: FreeWait, most: int = 0) -> UsageAfter:
     """Measure once the free space has risen as expected, or at the deadline: somebody else may hold the file
     or may have taken the space meanwhile. The gain is the most that was seen; `most` was before."""
-    deadline = time.monotonic() + FREE_DEADLINE_S
+    deadline = wait.clock.monotonic() + wait.freed_s
     while True:
         usage = measure_usage(dirfd)
         most = max(most, usage.free_bytes - free_before)
-        if usage.free_bytes >= expected_free or time.monotonic() >= deadline:
+        if usage.free_bytes >= expected_free or wait.clock.monotonic() >= deadline:
             return UsageAfter(usage.total_bytes, usage.free_bytes, usage.available_bytes, most)
-        time.sleep(_FREE_PAUSE_S)
+        wait.clock.sleep(_FREE_PAUSE_S)

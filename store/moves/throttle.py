@@ -2,12 +2,8 @@
 
 from typing import Final
 
-IDLE_SHARE: Final = 0.15
-"""Part of the idle time for which a move without a rate keeps its disks busy."""
-SMALLEST_SHARE: Final = 0.03
-"""Part of the time, on a machine without idle time: a drain that never ends helps nobody."""
-LONGEST_PAUSE_S: Final = 0.5
-"""After this a new rate, or the end of the move, takes effect."""
+from commitlogfs.store.timing import Pace
+
 _LONGEST_CREDIT_S: Final = 0.1
 _CHUNKS_A_SECOND: Final = 8
 _SMALLEST_CHUNK: Final = 4096
@@ -16,7 +12,8 @@ _SMALLEST_CHUNK: Final = 4096
 class Throttle:
     """Paces one move after the other. Times are in seconds of a steady clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
         self._due_s = 0.0
         """When the next bytes may be moved."""
 
@@ -26,12 +23,12 @@ class Throttle:
         if rate:
             self._due_s = max(self._due_s, began_s - _LONGEST_CREDIT_S) + count / rate
         else:
-            share = max(SMALLEST_SHARE, IDLE_SHARE * (1 - busy))
+            share = max(self._pace.smallest_share, self._pace.idle_share * (1 - busy))
             self._due_s = ended_s + (ended_s - began_s) * (1 / share - 1)
 
     def pause_s(self, now_s: float) -> float:
         """How long to wait now; ask again afterwards."""
-        return min(max(0.0, self._due_s - now_s), LONGEST_PAUSE_S)
+        return min(max(0.0, self._due_s - now_s), self._pace.longest_pause_s)
 
     def forget(self) -> None:
         """The rate has changed: what was moved before does not count."""

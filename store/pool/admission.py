@@ -1,9 +1,9 @@
 """Which disks take the next segment, in which order, and the error when none does."""
 
-import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from commitlogfs.store.clock import Clock
 from commitlogfs.store.disks import health
 from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.disks.eligibility import DiskView, Eligibility, RefusalReason, evaluate
@@ -16,9 +16,7 @@ from commitlogfs.store.pool.catalog import Catalog, Role, Segment
 from commitlogfs.store.pool.other_files import OtherFiles
 from commitlogfs.store.pool.space import Space
 from commitlogfs.store.segment import BaseOffset
-
-NO_SPACE_CACHE_S = 0.1
-"""How long the answer holds that no disk takes a segment: the broker tries again about every millisecond."""
+from commitlogfs.store.timing import Timing
 
 FALLBACK = "fallback"
 """Skip reason: all disks were passed over for their fill level, and those below `full` are taken all the same."""
@@ -59,6 +57,8 @@ class Admission:
         catalog: Catalog,
         others: OtherFiles,
         space: Space,
+        clock: Clock,
+        timing: Timing,
     ) -> None:
         self._disks = disks
         self._policy = policy
@@ -68,6 +68,8 @@ class Admission:
         self._catalog = catalog
         self._others = others
         self._space = space
+        self._clock = clock
+        self._timing = timing
         self._skipped: frozenset[DiskNumber] = frozenset()
         self._no_space: tuple[float, NoDiskAvailableError] | None = None
 
@@ -80,7 +82,7 @@ class Admission:
         return eligibility
 
     def choose(self, base: BaseOffset, name: bytes, now_s: float) -> Choice:
-        """The disks for a new file. Raises NoDiskAvailableError; that answer holds for NO_SPACE_CACHE_S."""
+        """The disks for a new file. Raises NoDiskAvailableError; that answer holds for `no_disk_s`."""
         if self._no_space is not None and self.refuses_for_now(now_s):
             raise self._no_space[1]
         eligibility = self.evaluate(now_s)
@@ -101,7 +103,7 @@ class Admission:
         """Where the segment after the newest would go now, best first; empty if nowhere."""
         last = self._catalog.last
         base = BaseOffset(0 if last is None else last.base_offset + self._catalog.segment_size)
-        return self._rank(base, self.evaluate(time.monotonic()))
+        return self._rank(base, self.evaluate(self._clock.monotonic()))
 
     def can_move(self, file: Segment, now_s: float) -> bool:
         """Whether a segment that its disk refuses to continue with could be made on another one."""
@@ -118,7 +120,7 @@ class Admission:
 
     def record_trouble(self, disk: DiskNumber, error: DiskError, now_s: float) -> None:
         """A disk has refused a change."""
-        health.record_error(self._disks[disk], error, now_s)
+        health.record_error(self._disks[disk], error, now_s, self._timing.health)
 
     def refuses_for_now(self, now_s: float) -> bool:
         """Whether a create gets the answer of a moment ago, without a new evaluation."""
@@ -134,7 +136,7 @@ class Admission:
 
     def _refusal(self, eligibility: Eligibility, now_s: float) -> NoDiskAvailableError:
         error = self._no_disk_error(eligibility)
-        self._no_space = (now_s + NO_SPACE_CACHE_S, error)
+        self._no_space = (now_s + self._timing.requests.no_disk_s, error)
         return error
 
     def _no_disk_error(self, eligibility: Eligibility) -> NoDiskAvailableError:

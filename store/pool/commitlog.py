@@ -12,11 +12,11 @@ Blocking work is in `store.files`; callers run it in worker threads between a `p
 What concerns one ledger only is asked and recorded there.
 """
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.disks.eligibility import Eligibility
 from commitlogfs.store.disks.forecast import Removals
@@ -44,6 +44,7 @@ from commitlogfs.store.pool.open import Pool
 from commitlogfs.store.pool.other_files import OtherFiles
 from commitlogfs.store.pool.space import Space
 from commitlogfs.store.segment import BaseOffset, parse_segment_name
+from commitlogfs.store.timing import DEFAULT, Timing
 
 UNLINK = "unlink"
 LEFT_OVER = "left-over"
@@ -121,7 +122,12 @@ class CommitLog:
     admission   which disks take the next segment
     """
 
-    def __init__(self, pool: Pool, policy: PlacementPolicy) -> None:
+    def __init__(
+        self, pool: Pool, policy: PlacementPolicy, clock: Clock = SYSTEM_CLOCK, timing: Timing = DEFAULT
+    ) -> None:
+        """`clock` and `timing` are those of everything that works on this log."""
+        self.clock = clock
+        self.timing = timing
         inventory = pool.inventory
         self.pool_id = pool.pool_id
         self.segment_size = pool.segment_size
@@ -155,8 +161,8 @@ class CommitLog:
             pool.newest_missing,
             pool.membership.removed_before if self._removed_found else 0,
         )
-        self.space = Space(self.disks, self.catalog, self.others)
-        self.admission = Admission(self.disks, policy, self.catalog, self.others, self.space)
+        self.space = Space(self.disks, self.catalog, self.others, clock, timing.health.fruitless_s)
+        self.admission = Admission(self.disks, policy, self.catalog, self.others, self.space, clock, timing)
         self.admission.favours_emptier = self._favours_emptier()
 
     # --- looking up ----------------------------------------------------------------------------------
@@ -212,7 +218,7 @@ class CommitLog:
 
     def others_take_segments(self, disk: Disk) -> bool:
         """Whether a disk other than this one may take a segment now."""
-        eligibility = self.evaluate(time.monotonic())
+        eligibility = self.evaluate(self.clock.monotonic())
         return bool({*eligibility.eligible, *eligibility.above_force, *eligibility.slow} - {disk.number})
 
     def preview_next(self) -> tuple[DiskNumber, ...]:
@@ -223,7 +229,7 @@ class CommitLog:
         """Whether a segment is expected to leave the log within this time, by the age of those removed before."""
         changed_s = mtime_of(segment.attributes) / 1e9
         lifetime_s = self.removals.lifetime(changed_s)
-        return lifetime_s is not None and changed_s + lifetime_s < time.time() + seconds
+        return lifetime_s is not None and changed_s + lifetime_s < self.clock.wall() + seconds
 
     # --- creating ------------------------------------------------------------------------------------
 
@@ -231,9 +237,9 @@ class CommitLog:
         """Choose disks for a new segment or temporary.
 
         Raises InvalidNameError, SegmentExistsError, NoDiskAvailableError (the last answer of that kind
-        holds for NO_SPACE_CACHE_S).
+        holds for `no_disk_s`).
         """
-        now_s = time.monotonic() if now_s is None else now_s
+        now_s = self.clock.monotonic() if now_s is None else now_s
         base, role = self.names.parse_new(name)
         self.names.require_free(name, base)
         choice = self.admission.choose(base, name, now_s)
@@ -384,7 +390,7 @@ class CommitLog:
         if removal.file is self.catalog.first:
             changed_s = unpack(removal.file.attributes).mtime_ns / 1e9
             self._removed_end = removal.file.base_offset + self.segment_size
-            self.removals.record(changed_s, time.time(), self._removed_end)
+            self.removals.record(changed_s, self.clock.wall(), self._removed_end)
         if self.names.drop(removal.file) and removal.file.role is Role.SEGMENT:
             self.counters.removed[removal.reason] += 1
 

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import errno
 import os
-import time
 from collections.abc import Collection, Iterable, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from enum import Enum
 from typing import Final
 
 from commitlogfs.store import _syscalls, layout
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 from commitlogfs.store.disks import identity
 from commitlogfs.store.disks.directories import DiskSpec, OpenDirectory, compare_directories, open_spec
 from commitlogfs.store.disks.disk import Disk, DiskState, is_read_only
@@ -120,6 +120,7 @@ def open_pool(
     opened: Set[tuple[DiskNumber, int]] | None = frozenset(),
     held: Set[str] = frozenset(),
     dying: Collection[int] = (),
+    clock: Clock = SYSTEM_CLOCK,
 ) -> Pool:
     """Open, identify and scan every disk. The findings of the returned pool name every irregularity.
 
@@ -138,7 +139,7 @@ def open_pool(
         patience_s = lock_patience_s if lock else None
         all_opened = len(directories) == len(specs)
         found, more = _identify(
-            directories, segment_size, patience_s, dying, all_opened=all_opened, is_mounted=is_mounted
+            directories, segment_size, patience_s, dying, clock, all_opened=all_opened, is_mounted=is_mounted
         )
         findings += more
         contents, more = _read_all([_make_disk(disk) for disk in found.disks], found.segment_size)
@@ -159,7 +160,7 @@ def open_pool(
         pool.not_read = _paths_not_read(found, disks)
         _check_newest(pool, newest, opened)
         if check_in_use:
-            _check_in_use(pool)
+            _check_in_use(pool, clock)
         stack.pop_all()
     _close_unused(directories, disks)
     return pool
@@ -389,6 +390,7 @@ def _identify(
     segment_size: int | None,
     lock_patience_s: float | None,
     dying: Collection[int],
+    clock: Clock,
     *,
     all_opened: bool,
     is_mounted: bool,
@@ -405,11 +407,13 @@ def _identify(
         findings += compare_segment_size(members[0].spec.path, found.segment_size, segment_size)
     is_twice = any(finding.code is FindingCode.DISK_TWICE for finding in findings)
     if lock_patience_s is not None and not is_twice:
-        findings += _lock_all(members, lock_patience_s, dying)
+        findings += _lock_all(members, lock_patience_s, dying, clock)
     return found, findings
 
 
-def _lock_all(members: list[OpenDirectory], patience_s: float, dying: Collection[int]) -> list[Finding]:
+def _lock_all(
+    members: list[OpenDirectory], patience_s: float, dying: Collection[int], clock: Clock
+) -> list[Finding]:
     return [
         Finding(
             FindingCode.POOL_IN_USE,
@@ -420,7 +424,7 @@ def _lock_all(members: list[OpenDirectory], patience_s: float, dying: Collection
             "the pool is mounted already: see `commitlogfs status`, or unmount it first",
         )
         for directory in members
-        if not take_lock(directory.dirfd, patience_s, dying)
+        if not take_lock(directory.dirfd, patience_s, dying, clock)
     ]
 
 
@@ -583,16 +587,16 @@ def _newest_missing_finding(pool: Pool, newest: BaseOffset, last: Segment | None
     return Finding(FindingCode.NEWEST_SEGMENT_MISSING, severity, "", name, message, remedy)
 
 
-def _check_in_use(pool: Pool) -> None:
+def _check_in_use(pool: Pool, clock: Clock) -> None:
     last: Segment | None = pool.inventory.catalog.last
     if last is None:
         return
     disk = pool.disk_of(last)
-    deadline = time.monotonic() + _IN_USE_PATIENCE_S
+    deadline = clock.monotonic() + _IN_USE_PATIENCE_S
     while is_in_use := is_open_elsewhere(disk.dirfd, last.path):
-        if time.monotonic() > deadline:
+        if clock.monotonic() > deadline:
             break
-        time.sleep(_IN_USE_PAUSE_S)
+        clock.sleep(_IN_USE_PAUSE_S)
     if is_in_use:
         pool.findings.append(
             Finding(

@@ -1,9 +1,9 @@
 """How full the disks are, and what removing segments would give back."""
 
-import time
 from collections import Counter
 from collections.abc import Iterable
 
+from commitlogfs.store.clock import Clock
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.disks.reclaim import FruitlessRemovals, ReclaimedSpace
 from commitlogfs.store.files.attributes import nlink_of
@@ -19,11 +19,15 @@ class Space:
     is on its way must not be reclaimed a second time. A disk whose removals gave nothing is not counted on.
     """
 
-    def __init__(self, disks: Iterable[DiskNumber], catalog: Catalog, others: OtherFiles) -> None:
+    def __init__(
+        self, disks: Iterable[DiskNumber], catalog: Catalog, others: OtherFiles, clock: Clock, fruitless_s: float
+    ) -> None:
+        """`fruitless_s`: as for ReclaimedSpace."""
         self._catalog = catalog
         self._others = others
         self._measured: dict[DiskNumber, DiskUsage | None] = dict.fromkeys(disks)
-        self._reclaimed = ReclaimedSpace(catalog.segment_size)
+        self._reclaimed = ReclaimedSpace(catalog.segment_size, fruitless_s)
+        self._clock = clock
         self._linked: Counter[DiskNumber] = Counter()
 
     def record_usage(self, disk: DiskNumber, usage: DiskUsage | None) -> None:
@@ -36,9 +40,8 @@ class Space:
         """The usage of its disk after a file was removed; call it while the file is still known."""
         if isinstance(usage, UsageAfter):
             promised = self._others.gainable_bytes(file)
-            self._reclaimed.record_removal(
-                file.disk, promised, usage.gained_bytes, usage.free_bytes, time.monotonic()
-            )
+            now_s = self._clock.monotonic()
+            self._reclaimed.record_removal(file.disk, promised, usage.gained_bytes, usage.free_bytes, now_s)
         self.record_usage(file.disk, usage)
 
     def measured(self, disk: DiskNumber) -> DiskUsage | None:
@@ -69,7 +72,7 @@ class Space:
 
     def reclaims_nothing(self, disk: DiskNumber) -> bool:
         """Whether the latest removals from this disk freed nothing, so that none is to be counted on."""
-        return self._reclaimed.reclaims_nothing(disk, time.monotonic())
+        return self._reclaimed.reclaims_nothing(disk, self._clock.monotonic())
 
     def fruitless_removals(self) -> dict[DiskNumber, FruitlessRemovals]:
         """Disks where the latest removals have not freed what they promised."""

@@ -14,11 +14,10 @@ from commitlogfs.store.retention.facts import (
     SegmentFacts,
     Snapshot,
 )
-from commitlogfs.store.retention.rules import KEPT_SEGMENTS, PAUSE_S, Mode, RetentionRules, Trigger
+from commitlogfs.store.retention.rules import KEPT_SEGMENTS, Mode, RetentionRules, Trigger
 
 __all__ = [
     "KEPT_SEGMENTS",
-    "PAUSE_S",
     "Alert",
     "AlertCode",
     "Decision",

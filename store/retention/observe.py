@@ -1,6 +1,5 @@
 """Snapshot of the open log for the rules. Touches memory only."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 
 from commitlogfs.store.disks import health
@@ -45,7 +44,7 @@ def observe(
 ) -> Snapshot:
     """Snapshot with the latest measurements. `held_since_s` returns the steady time at which a segment was retired;
     `lost_writes` are those of the disks that have lost some."""
-    now_s = time.monotonic()
+    now_s = log.clock.monotonic()
     disks = tuple(
         DiskFacts(
             disk.number,
@@ -56,7 +55,7 @@ def observe(
             disk.thresholds,
             reclaims_nothing=log.space.reclaims_nothing(disk.number),
             is_troubled=disk.is_troubled,
-            is_lost=health.is_lost(disk, now_s),
+            is_lost=health.is_lost(disk, now_s, log.timing.health),
             lost_writes=lost_writes.get(disk.number, ()),
             is_unresponsive=disk.is_unresponsive,
             is_vanished=disk.is_vanished,

@@ -7,8 +7,6 @@ from typing import Final
 KEPT_SEGMENTS: Final = 3
 """Number of the newest segments, which no rule removes: the active one, the one made ahead, and the one that a
 recovery starts from."""
-PAUSE_S: Final = 0.1
-"""Pause between two removals of a cycle (RocketMQ's deleteCommitLogFilesInterval)."""
 
 
 class Mode(Enum):

@@ -11,7 +11,6 @@ import mmap
 import os
 import queue
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -19,6 +18,7 @@ from typing import Final
 
 import xxhash
 
+from commitlogfs.store.clock import Clock
 from commitlogfs.store.errors import SegmentChangedError, SegmentUnreadableError
 from commitlogfs.store.files import safe_open
 from commitlogfs.store.files.attributes import stat_fd, unpack
@@ -47,10 +47,17 @@ class SegmentReader:
     """One segment. For one thread; close it afterwards."""
 
     def __init__(
-        self, dirfd: int, name: bytes, ino: int, base_offset: BaseOffset, chunk_bytes: int = CHUNK_BYTES
+        self,
+        dirfd: int,
+        name: bytes,
+        ino: int,
+        base_offset: BaseOffset,
+        clock: Clock,
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         """`chunk_bytes`: the most to read at once. Raises OSError."""
         self.chunk_bytes = chunk_bytes
+        self._clock = clock
         self._base_offset = base_offset
         self._name = name
         self._fd = safe_open.open_file(dirfd, name, os.O_RDONLY, ino)
@@ -99,22 +106,23 @@ class SegmentReader:
         return digest.digest() == self._checksum
 
     def _timed_read(self, position: int, length: int, buffer: mmap.mmap) -> tuple[int, float]:
-        began_s = time.monotonic()
-        return self._read(position, length, buffer), time.monotonic() - began_s
+        began_s = self._clock.monotonic()
+        return self._read(position, length, buffer), self._clock.monotonic() - began_s
 
     def examine(self, next_chunk: NextChunk) -> Evidence:
         """Read all of it, and check its chain. Raises OSError, SegmentChangedError; SegmentUnreadableError if no
         block can be read."""
         digest, unreadable = xxhash.xxh3_128(), UnreadableRanges()
-        position, done, began_s = 0, 0, time.monotonic()
+        clock = self._clock
+        position, done, began_s = 0, 0, clock.monotonic()
         failing_until = 0  # the end of a chunk that could not be read at once
 
         def load() -> bytes:
             nonlocal position, done, began_s, failing_until
             if position >= self.size:
                 return b""
-            most = next_chunk(done, time.monotonic() - began_s)
-            began_s = time.monotonic()
+            most = next_chunk(done, clock.monotonic() - began_s)
+            began_s = clock.monotonic()
             try:
                 if position >= failing_until:
                     done = self._read(position, most, self._buffers[0])
@@ -130,7 +138,7 @@ class SegmentReader:
             return data
 
         chain = check_chain(load, self._base_offset, self.size, self._lost)
-        next_chunk(done, time.monotonic() - began_s)
+        next_chunk(done, clock.monotonic() - began_s)
         self._require_unchanged()
         return Evidence(
             differs=self._checksum is not None and digest.digest() != self._checksum,

@@ -3,7 +3,6 @@ not read (store/moves/unreadable.py). All functions block."""
 
 import errno
 import os
-import time
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
@@ -45,9 +44,10 @@ def write_verdict(dirfd: int, name: bytes, ino: int, verdict: Verdict) -> None:
         os.close(fd)
 
 
-def with_unreadable(recorded: bytes, unreadable: UnreadableRanges) -> bytes:
-    """The attribute of a verdict, empty without one, when these ranges, at least one, could not be read either."""
-    found = unreadable_verdict(unreadable.ranges, round(time.time()))
+def with_unreadable(recorded: bytes, unreadable: UnreadableRanges, now_s: float) -> bytes:
+    """The attribute of a verdict, empty without one, when these ranges, at least one, could not be read either.
+    `now_s` is in seconds since 1970."""
+    found = unreadable_verdict(unreadable.ranges, round(now_s))
     return format_verdict(combine(parse_verdict(recorded), found))
 
 

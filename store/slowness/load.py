@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-PERIOD_S: Final = 1.0
-"""The kernel counts the processors' time in ticks of some milliseconds, so a shorter period tells little."""
 _READS, _READ_SECTORS, _READ_MS, _WRITES, _WRITE_SECTORS, _WRITE_MS, _UNDER_WAY, _BUSY_MS = 0, 2, 3, 4, 6, 7, 8, 9
 """Fields of a block device's stat file: requests that have ended, their 512-byte sectors and their time from the
 queue to the end, requests under way, and ms with at least one under way (Documentation/block/stat.rst)."""
@@ -117,11 +115,38 @@ def _whole(path: Path) -> Path:
     return path.parent if (path / "partition").exists() else path
 
 
+class Machine:
+    """The counters of this machine. Reading them touches no disk."""
+
+    def whole_device(self, device: int) -> WholeDevice | None:
+        return whole_device(device)
+
+    def ended_requests(self, device: int) -> EndedRequests | None:
+        return ended_requests(device)
+
+    def device_counters(self, device: int) -> DeviceCounters | None:
+        return device_counters(device)
+
+    def processor_times(self) -> tuple[int, int]:
+        """Ticks for which the processors were busy, and all ticks (proc_stat(5)). Waits for disks are idle time."""
+        with open("/proc/stat", "rb") as file:
+            times = [int(field) for field in file.readline().split()[1:9]]
+        user, nice, system, idle, iowait, irq, softirq, steal = times
+        busy = user + nice + system + irq + softirq + steal
+        return busy, busy + idle + iowait
+
+
+THIS_MACHINE: Final = Machine()
+
+
 class MachineLoad:
     """Compares the counters with those of the last call. Not for several threads at once."""
 
-    def __init__(self) -> None:
-        self._processors = _processor_times()
+    def __init__(self, period_s: float, machine: Machine = THIS_MACHINE) -> None:
+        """`period_s` is the shortest time between two calls of `busy` (Pace.load_s)."""
+        self._period_s = period_s
+        self._machine = machine
+        self._processors = machine.processor_times()
         self._devices: dict[int, tuple[float, int]] = {}
         """Time of the last call and busy ms by then, by device number."""
         self._measured_s = 0.0
@@ -130,7 +155,7 @@ class MachineLoad:
 
     def is_due(self, now_s: float) -> bool:
         """Whether the last call of `busy` is long enough ago for another one."""
-        return now_s - self._measured_s >= PERIOD_S
+        return now_s - self._measured_s >= self._period_s
 
     def busy(self, devices: Iterable[int], now_s: float) -> float:
         """Part of the time since the last call, from 0 to 1, for which the busiest of the processors together and
@@ -139,9 +164,10 @@ class MachineLoad:
         A device that is new to this object counts from the next call on; one without counters, such as a network
         filesystem's, counts as idle.
         """
-        before, self._processors = self._processors, _processor_times()
+        before, self._processors = self._processors, self._machine.processor_times()
         busiest = _part(self._processors[0] - before[0], self._processors[1] - before[1])
-        known = {device: (now_s, ms) for device in devices if (ms := _busy_ms(device)) is not None}
+        counters = {device: self._machine.device_counters(device) for device in devices}
+        known = {device: (now_s, found.busy_ms) for device, found in counters.items() if found is not None}
         for device, (_, ms) in known.items():
             since_s, ms_before = self._devices.get(device, (now_s, ms))
             busiest = max(busiest, _part((ms - ms_before) / 1000, now_s - since_s))
@@ -152,20 +178,6 @@ class MachineLoad:
 
 def _part(busy: float, whole: float) -> float:
     return min(1.0, max(0.0, busy / whole)) if whole > 0 else 0.0
-
-
-def _processor_times() -> tuple[int, int]:
-    """Ticks for which the processors were busy, and all ticks (proc_stat(5)). Waiting for a disk is idle time."""
-    with open("/proc/stat", "rb") as file:
-        times = [int(field) for field in file.readline().split()[1:9]]
-    user, nice, system, idle, iowait, irq, softirq, steal = times
-    busy = user + nice + system + irq + softirq + steal
-    return busy, busy + idle + iowait
-
-
-def _busy_ms(device: int) -> int | None:
-    counters = _counters(device)
-    return None if counters is None else counters[_BUSY_MS]
 
 
 def _counters(device: int) -> list[int] | None:

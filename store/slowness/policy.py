@@ -1,4 +1,4 @@
-"""Which devices are slow, from what they have done in windows of WINDOW_S. Pure.
+"""Which devices are slow, from what they have done in windows of time. Pure.
 
 A device is above its limits in a window if it had a load, and one of its reads or writes took longer, without the
 time of flushes, than each of
@@ -22,7 +22,6 @@ from typing import Final
 
 from commitlogfs.store.slowness.pace import Operation, Pace, Paces, combined
 
-WINDOW_S: Final = 10.0
 WINDOWS: Final = 3
 FLOOR_S: Final = 0.020
 FACTOR: Final = 3.0
@@ -44,7 +43,6 @@ USUAL_LEAST: Final = 3
 USUAL_PART: Final = 0.9
 UNKNOWN: Final = Pace(1, FLOOR_S, FLOOR_S, 0, 1.0, 0.0)
 """Taken for the usual pace of a device that is not known yet: a sound disk that turns is not slower."""
-PROBE_AFTER_S: Final = 600.0
 
 Scale = Callable[[Pace, Pace], float]
 """Expected time of an operation: its pace, the load under which it is expected."""
@@ -119,7 +117,9 @@ class _History:
 class SlownessPolicy:
     """Memory of all devices of a pool."""
 
-    def __init__(self) -> None:
+    def __init__(self, window_s: float) -> None:
+        """`window_s` is the length of a window."""
+        self._window_s = window_s
         self._devices: dict[int, Device] = {}
         self._histories: dict[tuple[int, Operation], _History] = {}
 
@@ -156,7 +156,7 @@ class SlownessPolicy:
     # --- one window ----------------------------------------------------------------------------------
 
     def _record(self, device: int, operation: Operation, pace: Pace) -> None:
-        if not _has_load(pace):
+        if not self._has_load(pace):
             self._record_without_load(device, operation)
             return
         history = self._histories[device, operation]
@@ -173,6 +173,11 @@ class SlownessPolicy:
     def _record_without_load(self, device: int, operation: Operation) -> None:
         history = self._histories[device, operation]
         history.unusual_in_a_row = history.above_in_a_row = 0
+
+    def _has_load(self, pace: Pace) -> bool:
+        if pace.operations < LEAST_OPERATIONS:
+            return pace.operations * pace.time_s / pace.depth >= LOADED_PART * self._window_s
+        return pace.operations >= LOADED_OPERATIONS or pace.busy >= LOADED_PART
 
     def _is_still_slow(self, device: int, operation: Operation, pace: Pace) -> bool:
         limit_s = self._limit(device, operation, pace, Pace.time_under)
@@ -243,9 +248,3 @@ class SlownessPolicy:
     def _rank(self, device: int, compared: Comparison) -> tuple[int, int, float]:
         history = self._histories[device, compared.operation]
         return min(WINDOWS, history.above_in_a_row), history.unusual_in_a_row, compared.time_s
-
-
-def _has_load(pace: Pace) -> bool:
-    if pace.operations < LEAST_OPERATIONS:
-        return pace.operations * pace.time_s / pace.depth >= LOADED_PART * WINDOW_S
-    return pace.operations >= LOADED_OPERATIONS or pace.busy >= LOADED_PART

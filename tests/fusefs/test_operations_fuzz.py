@@ -18,9 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from pyfuse3 import EntryAttributes, FUSEError
+from support.pooled import PATIENT
 
+from commitlogfs.fusefs.assembly import Parts
 from commitlogfs.fusefs.files.control_files import ControlContents
 from commitlogfs.fusefs.kernel import inodes
+from commitlogfs.fusefs.kernel.link import FuseLink
 from commitlogfs.fusefs.operations import CommitLogOperations
 from commitlogfs.mount.metrics.counts import Counts
 from commitlogfs.store.disks.directories import DiskSpec
@@ -30,6 +33,7 @@ from commitlogfs.store.pool import birth
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.pool.open import open_pool
 from commitlogfs.store.retention import RetentionRules
+from commitlogfs.store.scrub.schedule import ScrubRules
 from commitlogfs.store.segment import format_segment_name, parse_segment_name, parse_temporary_name
 from commitlogfs.store.thresholds import Thresholds
 
@@ -57,12 +61,11 @@ def served(base_directory: Path) -> Iterator[Served]:
         birth.execute(plan, specs, stack)
     for index in range(SEGMENTS):
         (directories[index % 2] / format_segment_name(index * SIZE).decode()).write_bytes(bytes([index]) * SIZE)
-    log = CommitLog(open_pool(specs, None), POLICIES["round-robin"])
+    log = CommitLog(open_pool(specs, None), POLICIES["round-robin"], timing=PATIENT)
     contents = ControlContents(_nothing, _nothing)
-    operations = CommitLogOperations(log, RetentionRules(), contents, Counts(CollectorRegistry(), "fuzz"))
-    yield Served(operations, directories)
-    operations.handles.close()
-    operations.backing.close()
+    parts = Parts(log, RetentionRules(), ScrubRules(), Counts(CollectorRegistry(), "fuzz"), FuseLink())
+    yield Served(CommitLogOperations(parts, contents), directories)
+    parts.close()
     log.close()
 
 

@@ -21,6 +21,7 @@ from support.loop_disks import MIB, DiskFarm, LoopDisk, commitlog_directories, l
 from support.monitoring import alert_rules, dashboard_expressions, seconds
 from support.pools import PoolMount
 from support.prometheus import FASTER, INTERVAL_S, Stack, sped_up
+from support.timings import SOON_CHECKED
 from support.waiting import eventually
 
 from commitlogfs.bench import sweep
@@ -38,7 +39,6 @@ pytestmark = [
 PATIENCE_S = 60.0
 MARGIN_S = 3.0
 """Time that a busy machine may need longer than the stated time."""
-SOON_CHECKED = {"PYTHONPATH": str(Path(prometheus.__file__).with_name("soon_checked"))}
 EXPECTED = {
     "CommitlogfsStoreRootFull",  # the disk of the machine
     "CommitlogfsNoTakeover",  # a keeper would end a hung daemon

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from support.filling import await_disk, status
 from support.loop_disks import DiskFarm, DiskWithoutExtents, LoopDisk, mkfs_available
-from support.pools import MIB, WITHOUT_CHECKS, PoolMount, segment_bytes
+from support.pools import MIB, PoolMount, segment_bytes
+from support.timings import WITHOUT_CHECKS
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 

@@ -11,8 +11,9 @@ import pytest
 from support.filling import status
 from support.flaky_disks import AgeingDisk, flaky_available
 from support.loop_disks import DiskFarm
-from support.pools import MIB, SOON_PROBED, PoolMount
+from support.pools import MIB, PoolMount
 from support.segment_writers import newest, written
+from support.timings import SOON_PROBED
 from support.waiting import eventually
 
 pytestmark = [

@@ -11,7 +11,8 @@ import pytest
 from support.filling import fill_and_await, status, used_percent
 from support.freezing import frozen
 from support.loop_disks import DiskFarm, LoopDisk
-from support.pools import MIB, SOON_LOST, PoolMount
+from support.pools import MIB, PoolMount
+from support.timings import SOON_LOST
 from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.store.checks.probe import DiskProbe, probe_disk

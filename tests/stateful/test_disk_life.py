@@ -365,7 +365,7 @@ class DiskLifeModel(RuleBasedStateMachine):
             ran = self.life.disk(verb, *arguments)
             self.life.await_daemon()
             assert ran.status in (0, allowed), ran.err
-        assert done(self.life.status()), ran.err
+        assert done(self.life.status()), (ran.err, self.facts())
 
     def refused(self, verb: str, *arguments: object, why: str) -> None:
         """A command that is refused, so that nothing changes."""

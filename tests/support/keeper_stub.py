@@ -8,18 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from support.timings import timing_variables
 from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.bench import sweep
 from commitlogfs.mount.keeper.options import Options
 from commitlogfs.mount.linux import mountinfo
-
-_HURRIED = """
-import sys
-from commitlogfs.mount.keeper import policy, process
-policy.LONGEST_DELAY_S = 0.1
-sys.exit(process.main(sys.argv[5:]))  # behind "python -P -m MODULE"
-"""
+from commitlogfs.store.timing import KeeperTiming, Timing
 
 STUB = Path(__file__).with_name("stub_daemon.py")
 
@@ -77,7 +72,7 @@ class KeptStub:
 
     def hurry(self) -> None:
         """Have the keeper that is started next try again after a tenth of a second at most."""
-        self.launcher = (sys.executable, "-P", "-c", _HURRIED)
+        self.environment.update(timing_variables(Timing(keeper=KeeperTiming(longest_delay_s=0.1))))
 
     def runs(self) -> list[dict[str, Any]]:
         path = self.directory / "runs"

@@ -17,12 +17,6 @@ from support.waiting import PATIENCE_S, eventually
 from commitlogfs.mount.location import control_socket
 
 MIB = 1 << 20
-WITHOUT_CHECKS = {"PYTHONPATH": str(Path(__file__).with_name("without_checks"))}
-"""Variables of daemons that do not check their disks: a request meets a fault first, however slow the machine."""
-SOON_PROBED = {"PYTHONPATH": str(Path(__file__).with_name("soon_probed"))}
-"""Variables of daemons that probe a slow disk after seconds, not minutes."""
-SOON_LOST = {"PYTHONPATH": str(Path(__file__).with_name("soon_lost"))}
-"""Variables of daemons for which the segments of an unreadable disk are absent after seconds, not minutes."""
 
 
 def segment_name(index: int, segment_size: int) -> str:

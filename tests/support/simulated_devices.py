@@ -5,9 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from commitlogfs.store.slowness.pace import Operation, Pace, Paces
-from commitlogfs.store.slowness.policy import PROBE_AFTER_S, WINDOW_S, Comparison, Device, SlownessPolicy
+from commitlogfs.store.slowness.policy import Comparison, Device, SlownessPolicy
+from commitlogfs.store.timing import DEFAULT
 
 KIB, MIB = 1 << 10, 1 << 20
+WINDOW_S, PROBE_AFTER_S = DEFAULT.slowness.window_s, DEFAULT.slowness.probe_after_s
+
+
+def usual_policy() -> SlownessPolicy:
+    return SlownessPolicy(WINDOW_S)
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,7 @@ class SimulatedDevices:
 
     devices: Mapping[int, SimulatedDevice]
     luck: random.Random
-    policy: SlownessPolicy = field(default_factory=SlownessPolicy)
+    policy: SlownessPolicy = field(default_factory=usual_policy)
     now_s: float = 0.0
     slow: dict[int, float] = field(default_factory=dict)
     """Slow devices, and the time of their next probe."""

@@ -37,6 +37,7 @@ class Stub:
 
     def _stand_by(self) -> dict[str, int]:
         from commitlogfs.mount.daemon.standby import wait_until_called
+        from commitlogfs.store.timing import DEFAULT
 
         with (self.directory / "standbys").open("a") as standbys:
             standbys.write(f"{os.getpid()}\n")
@@ -46,7 +47,7 @@ class Stub:
             ready_at = time.monotonic() + float((self.directory / "slow").read_text())
             while time.monotonic() < ready_at:
                 pass
-        return wait_until_called(int(sys.argv[sys.argv.index(STANDBY_OPTION) + 1]))
+        return wait_until_called(int(sys.argv[sys.argv.index(STANDBY_OPTION) + 1]), DEFAULT.keeper.start_s)
 
     def steps(self) -> Sequence[str]:
         path = self.directory / "plan"
@@ -113,7 +114,7 @@ class Stub:
         from commitlogfs.mount.daemon.successor import prepare
 
         with (self.directory / "prepared").open("a") as prepared:
-            prepared.write(f"{prepare()}\n")
+            prepared.write(f"{prepare(3.0)}\n")
 
     def do_exit(self, status: str) -> None:
         sys.exit(int(status))
@@ -176,9 +177,10 @@ class Stub:
 
         from commitlogfs.mount.daemon.keeper_watch import KeeperWatch
         from commitlogfs.mount.linux import logs
+        from commitlogfs.store.timing import DEFAULT
 
         with logs.logging_to():
-            trio.run(KeeperWatch().run, {"fuse": self.device})
+            trio.run(KeeperWatch(DEFAULT.daemon).run, {"fuse": self.device})
             trio.run(trio.sleep_forever)
 
     def _notify(self, state: str, fds: Sequence[int] = ()) -> None:

@@ -25,8 +25,8 @@ from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.console.errors import UnreachableError
 from commitlogfs.console.units import parse_size
-from commitlogfs.fusefs.moves.sources import CHECK_INTERVAL_S
 from commitlogfs.store import layout
+from commitlogfs.store.timing import DEFAULT
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
@@ -400,7 +400,7 @@ def test_a_reader_of_an_older_copy_brings_it_not_back(filled: KeptMount, taken_o
             eventually(lambda: pool.disk_of(index) == number)
             if taken_over:
                 filled.replace()
-            time.sleep(CHECK_INTERVAL_S + 1)
+            time.sleep(DEFAULT.moves.source_s + 1)
             assert taken_over or pool.disk_of(index) == number  # the next daemon may move it again
             assert pool.path(index).read_bytes()[1000:1004] == b"cut!"
             assert os.pread(fd, 4, 1000) != b"cut!"

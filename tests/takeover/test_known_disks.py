@@ -7,7 +7,7 @@ import pytest
 from support.filling import status
 from support.kept import KeptMount
 from support.loop_disks import DiskFarm, LoopDisk
-from support.pools import WITHOUT_CHECKS
+from support.timings import WITHOUT_CHECKS
 from support.waiting import eventually
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]

@@ -25,9 +25,9 @@ from support.scrubs import damaged
 from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.console.errors import UnreachableError
-from commitlogfs.fusefs.moves.sources import CHECK_INTERVAL_S
 from commitlogfs.mount.location import control_socket
 from commitlogfs.store import layout
+from commitlogfs.store.timing import DEFAULT
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
@@ -130,7 +130,7 @@ def test_an_older_time_of_the_copy_brings_nothing_back(filled: KeptMount, slave:
     times = pool.path(INDEX).stat()
     os.utime(pool.path(INDEX), ns=(times.st_atime_ns, times.st_mtime_ns - 10**9))
     filled.change(how)
-    time.sleep(CHECK_INTERVAL_S + 1)
+    time.sleep(DEFAULT.moves.source_s + 1)
     require_repaired(pool)
 
 

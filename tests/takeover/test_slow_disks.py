@@ -9,8 +9,8 @@ from support.filling import status
 from support.flaky_disks import AgeingDisk, flaky_available
 from support.kept import KeptMount
 from support.loop_disks import DiskFarm
-from support.pools import SOON_PROBED
 from support.segment_writers import written
+from support.timings import SOON_PROBED
 from support.waiting import eventually
 
 pytestmark = [

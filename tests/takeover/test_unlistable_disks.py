@@ -12,7 +12,8 @@ from support.filling import status
 from support.flaky_disks import FlakyDisk, flaky_available
 from support.kept import KeptMount
 from support.loop_disks import DiskFarm, mkfs_available
-from support.pools import MIB, WITHOUT_CHECKS, PoolMount, segment_bytes
+from support.pools import MIB, PoolMount, segment_bytes
+from support.timings import WITHOUT_CHECKS
 from support.waiting import eventually
 
 from commitlogfs.store import layout

@@ -3,9 +3,10 @@
 import errno
 import os
 import threading
+from dataclasses import replace
 
 import trio
-from support.pooled import open_parts
+from support.pooled import PATIENT, open_parts
 from support.waiting import PATIENCE_S
 
 from commitlogfs.fusefs.disks.background import BackgroundSync
@@ -132,7 +133,7 @@ def test_a_segment_is_made_only_when_its_predecessors_size_is_committed(workdir,
 
 def test_a_predecessor_on_a_disk_that_hangs_is_not_waited_for_without_end(workdir, monkeypatch):
     gate = Gate()
-    monkeypatch.setattr("commitlogfs.fusefs.files.creation.COMMIT_DEADLINE_S", 0.05)
+    timing = replace(PATIENT, requests=replace(PATIENT.requests, commit_s=0.05))
 
     async def main():
         first, second = names(2)
@@ -141,7 +142,7 @@ def test_a_predecessor_on_a_disk_that_hangs_is_not_waited_for_without_end(workdi
         assert handle.file.disk != parts.commitlog.catalog.first.disk
         gate.open()
 
-    with open_parts(workdir) as parts:
+    with open_parts(workdir, timing=timing) as parts:
         gate.close(monkeypatch, "fsync")
         trio.run(main)
 

@@ -14,7 +14,7 @@ from commitlogfs.fusefs.kernel.observer import SilentObserver
 from commitlogfs.store.disks import health
 from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.disks.membership import DiskNumber
-from commitlogfs.store.disks.reclaim import FRUITLESS_REMOVALS, TRY_AGAIN_S, FruitlessRemovals
+from commitlogfs.store.disks.reclaim import FRUITLESS_REMOVALS, FruitlessRemovals
 from commitlogfs.store.errors import DiskReadOnlyError
 from commitlogfs.store.slowness.pace import Operation
 from commitlogfs.store.slowness.policy import Comparison, Slowness
@@ -69,7 +69,8 @@ def daemons(workdir):
 def test_trouble_of_a_disk_is_kept_and_forgotten(daemons, is_failing):
     first = daemons()
     since_s = time.monotonic() / 2  # not before the machine was started
-    health.record_error(first.disk, DiskReadOnlyError("/data1", "its filesystem is read-only"), since_s)
+    error = DiskReadOnlyError("/data1", "its filesystem is read-only")
+    health.record_error(first.disk, error, since_s, first.commitlog.timing.health)
     first.disk.is_failing = first.disk.is_read_only = is_failing
     first.memory.save()
     second = daemons()
@@ -92,7 +93,7 @@ def test_findings_of_checks_are_kept_and_forgotten(daemons):
     first = daemons()
     now_s = time.monotonic()
     since_s = now_s / 2  # not before the machine was started
-    health.record_silence(first.disk, since_s, now_s)
+    health.record_silence(first.disk, since_s, now_s, first.commitlog.timing.health)
     health.record_unreadable(first.commitlog.disks[DiskNumber(2)], "Input/output error")
     first.memory.save()
     second = daemons()
@@ -145,7 +146,7 @@ def test_a_successor_counts_on_after_removals_in_vain(daemons):
     record = second.commitlog.space.fruitless_removals()[FIRST]
     assert (record.in_a_row, record.reclaimed_nothing) == (FRUITLESS_REMOVALS, True)
     assert 0 < record.lowest_free_bytes - 10**12 <= 1 << 16
-    record.since_s -= TRY_AGAIN_S
+    record.since_s -= second.commitlog.timing.health.fruitless_s
     assert not second.commitlog.space.reclaims_nothing(FIRST)
     second.commitlog.space.fruitless_removals().clear()
     second.memory.save()

@@ -35,7 +35,7 @@ def test_a_copy_at_the_path_is_the_disk_only_if_that_fails(workdir: Path, state,
             disk.state = state
             for name, value in trouble.items():
                 setattr(disk, name, value)
-            child = CheckChild(log.disks.values())
+            child = CheckChild(log.disks.values(), log.timing.checks)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(child.run)
                 checks = await DiskPlaces(log, child, DiskThreads(log.disks)).look([])

@@ -12,7 +12,6 @@ from support.member_directories import SIZE, Directories
 from support.waiting import until
 from trio.testing import MockClock
 
-from commitlogfs.fusefs.disks import member_records
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.fusefs.disks.member_records import MemberRecords
 from commitlogfs.store import layout
@@ -23,8 +22,10 @@ from commitlogfs.store.disks.membership import Cordon, DiskNumber
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.placement import POLICIES
 from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.timing import MemberTiming, Timing
 
 CORDON = Cordon(1_700_000_000, "noisy")
+RETRYING = Timing(members=MemberTiming(retry_s=0.05))
 
 
 @pytest.fixture
@@ -92,10 +93,10 @@ def test_a_disk_that_cannot_be_written_lags_and_learns_later(directories, monkey
         clock.jump(patience_s)
 
     async def main() -> None:
-        monkeypatch.setattr(member_records, "RETRY_S", 0.05)
         failing = Failing(monkeypatch)
         failing.inodes = {inode(directories.specs[1])}
-        with closing(CommitLog(directories.open(*directories.specs), POLICIES["round-robin"])) as log:
+        pool = directories.open(*directories.specs)
+        with closing(CommitLog(pool, POLICIES["round-robin"], timing=RETRYING)) as log:
             records = MemberRecords(log, DiskThreads(log.disks))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(records.run)
@@ -130,9 +131,8 @@ def test_a_joining_disk_records_after_a_member_and_then_gets_segments(directorie
         directories.mark(directories.new, "new")
         failing = Failing(monkeypatch)
         failing.inodes = {inode(spec) for spec in directories.specs}
-        monkeypatch.setattr(member_records, "RETRY_S", 0.05)
         pool = directories.open(*directories.specs, directories.new)
-        with closing(CommitLog(pool, POLICIES["round-robin"])) as log:
+        with closing(CommitLog(pool, POLICIES["round-robin"], timing=RETRYING)) as log:
             new = log.disks[DiskNumber(4)]
             records = MemberRecords(log, DiskThreads(log.disks))
             async with trio.open_nursery() as nursery:

@@ -1,14 +1,14 @@
 """Creates beside disks that fail, are full or hang: what one disk does is paid by its own segments."""
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
-from support.pooled import Parts, make, open_parts
+from support.pooled import PATIENT, Parts, make, open_parts
 
-from commitlogfs.fusefs.files import creation
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import NoDiskAvailableError
 from commitlogfs.store.files import allocate
@@ -95,7 +95,7 @@ def test_room_is_made_although_a_disk_that_fails_is_still_to_be_tried(
 
 def test_nobody_is_asked_for_room_again_and_again(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker tries again every millisecond."""
-    monkeypatch.setattr("commitlogfs.store.pool.admission.NO_SPACE_CACHE_S", 60.0)
+    timing = replace(PATIENT, requests=replace(PATIENT.requests, no_disk_s=60.0))
     asked = 0
 
     async def reclaim() -> bool:
@@ -109,21 +109,19 @@ def test_nobody_is_asked_for_room_again_and_again(workdir: Path, monkeypatch: py
                 await make(opened, 0)
         assert asked == 1
 
-    with open_parts(workdir, reclaim=reclaim) as opened:
+    with open_parts(workdir, reclaim=reclaim, timing=timing) as opened:
         fill(monkeypatch, opened, {2: 95, 3: 95})
         failing(monkeypatch, opened, 1)
         trio.run(main)
 
 
-def test_waiting_for_another_change_counts(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_another_change_counts(workdir: Path) -> None:
     """The broker gives up after 5 s, whatever the time was spent on."""
-    monkeypatch.setattr(creation, "CREATE_DEADLINE_S", 0.3)
-    monkeypatch.setattr(creation, "LINK_DEADLINE_S", 0.1)
-
+    timing = replace(PATIENT, requests=replace(PATIENT.requests, create_s=0.3, link_s=0.1))
     clock = trio.testing.MockClock()
 
     async def change_for(seconds: float, task_status: "trio.TaskStatus[None]") -> None:
-        async with parts.changes.lock:
+        async with opened.changes.lock:
             task_status.started()
             await trio.testing.wait_all_tasks_blocked()  # until the create waits
             clock.jump(seconds)
@@ -132,7 +130,8 @@ def test_waiting_for_another_change_counts(parts: Parts, monkeypatch: pytest.Mon
         async with trio.open_nursery() as nursery:
             await nursery.start(lambda task_status: change_for(0.3, task_status))
             with pytest.raises(NoDiskAvailableError, match="in time") as caught:
-                await make(parts, 0)
+                await make(opened, 0)
         assert (caught.value.no_space, caught.value.failing) == (False, True)
 
-    trio.run(main, clock=clock)
+    with open_parts(workdir, timing=timing) as opened:
+        trio.run(main, clock=clock)

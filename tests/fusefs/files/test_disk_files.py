@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import trio
 from support.files import open_disk
-from support.pooled import OURS
+from support.pooled import OURS, PATIENT
 from support.waiting import PATIENCE_S, until
 
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.kernel.observer import SilentObserver
+from commitlogfs.store.clock import SYSTEM_CLOCK
 from commitlogfs.store.errors import DiskFailedError, ForeignFileError
 from commitlogfs.store.files import allocate
 from commitlogfs.store.files.allocate import Owner
@@ -38,7 +39,7 @@ def counted() -> Counting:
 @pytest.fixture
 def disk(workdir: Path, counted: Counting) -> Iterator[DiskFiles]:
     with open_disk(workdir) as member:
-        yield DiskFiles(member, DiskThreads([member.number]), counted)
+        yield DiskFiles(member, DiskThreads([member.number]), counted, SYSTEM_CLOCK, PATIENT.requests)
 
 
 def test_a_planted_symlink_is_a_foreign_file(disk: DiskFiles, counted: Counting, workdir: Path) -> None:

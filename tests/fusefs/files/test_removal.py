@@ -4,17 +4,19 @@ import errno
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import trio
-from support.pooled import SIZE, Parts, make, name_of
+from support.pooled import PATIENT, SIZE, Parts, make, name_of, open_parts
 from support.waiting import PATIENCE_S, until
 
-from commitlogfs.fusefs.files import removal
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskFailedError
 from commitlogfs.store.files import remove
+from commitlogfs.store.files.remove import FreeWait
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.pool.commitlog import Removal
 
@@ -26,10 +28,10 @@ class SlowUnlink:
         self.started, self.go_on = threading.Event(), threading.Event()
         unlink = remove.remove_file
 
-        def waiting(dirfd: int, name: bytes, ino: int) -> DiskUsage:
+        def waiting(dirfd: int, name: bytes, ino: int, wait: FreeWait) -> DiskUsage:
             self.started.set()
             assert self.go_on.wait(PATIENCE_S)
-            return unlink(dirfd, name, ino)
+            return unlink(dirfd, name, ino, wait)
 
         monkeypatch.setattr(remove, "remove_file", waiting)
 
@@ -41,22 +43,27 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowUnlink]:
     made.go_on.set()
 
 
-def test_the_kernel_forgets_a_name_whose_removal_took_too_long(
-    parts: Parts, slow: SlowUnlink, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def hasty(workdir: Path) -> Iterator[Parts]:
+    """Removals are given up soon."""
+    timing = replace(PATIENT, requests=replace(PATIENT.requests, remove_s=0.05))
+    with open_parts(workdir, timing=timing) as parts:
+        yield parts
+
+
+def test_the_kernel_forgets_a_name_whose_removal_took_too_long(hasty: Parts, slow: SlowUnlink) -> None:
     """The kernel got an error for the removal, and would keep the file for good."""
-    monkeypatch.setattr(removal, "REMOVE_DEADLINE_S", 0.05)
-    forgotten = parts.kernel.invalidated
+    forgotten = hasty.kernel.invalidated
 
     async def main() -> None:
-        await make(parts, 0)
+        await make(hasty, 0)
         with pytest.raises(DiskFailedError):
-            await parts.removals.unlink(name_of(0))
+            await hasty.removals.unlink(name_of(0))
         assert forgotten == []
         slow.go_on.set()
         await until(lambda: bool(forgotten))
         assert forgotten == [name_of(0)]
-        assert parts.commitlog.find_name(name_of(0)) is None
+        assert hasty.commitlog.find_name(name_of(0)) is None
 
     trio.run(main)
 
@@ -104,9 +111,9 @@ def test_a_disk_that_hangs_keeps_nobody_elses_removed_segments(
     drop, go_on = remove.drop_retired, threading.Event()
     hung = parts.commitlog.disks[DiskNumber(1)].dirfd
 
-    def waiting(dirfd: int, name: bytes) -> DiskUsage:
+    def waiting(dirfd: int, name: bytes, wait: FreeWait) -> DiskUsage:
         assert dirfd != hung or go_on.wait(PATIENCE_S)
-        return drop(dirfd, name)
+        return drop(dirfd, name, wait)
 
     monkeypatch.setattr(remove, "drop_retired", waiting)
 

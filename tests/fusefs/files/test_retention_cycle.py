@@ -2,8 +2,6 @@
 
 import errno
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,8 +15,9 @@ from commitlogfs.fusefs.files.retention import Retention
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.fusefs.kernel.observer import SilentObserver
+from commitlogfs.store.clock import SystemClock
 from commitlogfs.store.files.allocate import Owner
-from commitlogfs.store.retention import AlertCode, Mode, Moment, RetentionRules
+from commitlogfs.store.retention import AlertCode, Mode, RetentionRules
 from commitlogfs.store.segment import format_segment_name
 
 SIZE = 4096
@@ -28,11 +27,20 @@ BY_AGE = RetentionRules(mode=Mode.FILESYSTEM, reserved_s=24 * HOUR, delete_when=
 SEGMENTS = 5
 
 
-def clocks(jump_s: float) -> Callable[[], Moment]:
-    return lambda: Moment(time.time_ns() + round(jump_s * 1e9), time.clock_gettime(time.CLOCK_BOOTTIME), 12)
+class JumpingClock(SystemClock):
+    """Somebody has set the wall clock forward by `jump_s`."""
+
+    def __init__(self) -> None:
+        self.jump_s = 0
+
+    def wall_ns(self) -> int:
+        return super().wall_ns() + self.jump_s * 10**9
+
+    def wall(self) -> float:
+        return super().wall() + self.jump_s
 
 
-def daemon(parts: Parts, memory: Backing, jump_s: float) -> Retention:
+def daemon(parts: Parts, memory: Backing) -> Retention:
     """Another one of the same mount."""
     observer = SilentObserver()
     usage = UsageMonitor(parts.commitlog, parts.threads, observer)
@@ -49,7 +57,6 @@ def daemon(parts: Parts, memory: Backing, jump_s: float) -> Retention:
         probes,
         memory,
         parts.verdicts.lost_writes,
-        clocks(jump_s),
     )
 
 
@@ -73,16 +80,18 @@ async def make_segments(parts: Parts) -> None:
 def test_a_jump_of_the_clock_is_remembered_beyond_the_daemon(workdir: Path) -> None:
     async def main() -> None:
         await make_segments(parts)
-        await daemon(parts, memory, 0).cycle()
-        after_a_crash = daemon(parts, memory, YEAR_S)
+        await daemon(parts, memory).cycle()
+        clock.jump_s = YEAR_S
+        after_a_crash = daemon(parts, memory)
         await after_a_crash.cycle()
         assert len(parts.commitlog.catalog) == SEGMENTS
         assert AlertCode.CLOCK_JUMPED in {alert.code for alert in after_a_crash.preview().alerts}
         after_a_crash.reset_clock_baseline()
-        await daemon(parts, memory, YEAR_S).cycle()
+        await daemon(parts, memory).cycle()
         assert len(parts.commitlog.catalog) == 3
 
-    with open_parts(workdir) as parts:
+    clock = JumpingClock()
+    with open_parts(workdir, clock=clock) as parts:
         memory = Backing(SilentObserver())
         trio.run(main)
         memory.close()
@@ -94,7 +103,7 @@ def test_a_removal_that_fails_is_told_and_the_cycle_goes_on(workdir: Path, monke
 
     async def main() -> None:
         await make_segments(parts)
-        retention = daemon(parts, memory, 0)
+        retention = daemon(parts, memory)
         retention.rules = RetentionRules(
             mode=Mode.FILESYSTEM, reserved_s=0.0, delete_when=frozenset(range(24)), grace_s=0.0
         )
@@ -127,7 +136,7 @@ def test_a_rule_is_asked_only_while_no_name_changes(workdir: Path) -> None:
 
     async def main() -> None:
         await make_segments(parts)
-        retention = daemon(parts, memory, 0)
+        retention = daemon(parts, memory)
         retention.rules = RetentionRules(mode=Mode.FILESYSTEM, reserved_s=0.0, delete_when=frozenset(range(24)))
         async with trio.open_nursery() as nursery, parts.changes.lock:
             nursery.start_soon(retention.cycle)

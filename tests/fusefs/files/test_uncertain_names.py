@@ -4,21 +4,19 @@ disk; what the first one has kept is empty, known as a leftover, and goes."""
 import errno
 import os
 import threading
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 import trio
 from support.files import names_in
-from support.pooled import OURS, SIZE, Parts, open_parts
+from support.pooled import OURS, PATIENT, SIZE, Parts, open_parts
 from support.waiting import PATIENCE_S, until
 from trio.testing import MockClock
 
 from commitlogfs.fusefs.errors import errno_of
-from commitlogfs.fusefs.files import copies, creation
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.store.disks import health
 from commitlogfs.store.errors import DiskError, NoDiskAvailableError, SegmentExistsError
@@ -28,6 +26,15 @@ from commitlogfs.store.files.allocate import Owner
 NAME = b"%020d" % 0
 COPY = b".%b.x1" % NAME
 LINK_DEADLINE_S = 10_000.0
+TIMING = replace(
+    PATIENT, requests=replace(PATIENT.requests, create_s=100 * LINK_DEADLINE_S, link_s=LINK_DEADLINE_S)
+)
+
+
+@pytest.fixture
+def parts(workdir):
+    with open_parts(workdir, timing=TIMING) as parts:
+        yield parts
 
 
 @pytest.fixture
@@ -62,7 +69,7 @@ def holders(parts: Parts, name: bytes) -> list[int]:
 
 async def refusal_expired(parts: Parts) -> None:
     """Wait until a recent refusal does not answer creates any more."""
-    await until(lambda: not parts.commitlog.admission.refuses_for_now(time.monotonic()))
+    await until(lambda: not parts.commitlog.admission.refuses_for_now(parts.commitlog.clock.monotonic()))
 
 
 async def create_refused(parts: Parts) -> None:
@@ -180,8 +187,6 @@ def slow_link(monkeypatch):
         link(fd, dirfd, name)
 
     monkeypatch.setattr(safe_open, "link_unnamed", waiting_link)
-    monkeypatch.setattr(creation, "CREATE_DEADLINE_S", 100 * LINK_DEADLINE_S)
-    monkeypatch.setattr(creation, "LINK_DEADLINE_S", LINK_DEADLINE_S)
     yield slow
     slow.event.set()
 
@@ -238,19 +243,19 @@ def test_a_cancelled_create_leaves_a_segment_but_nothing_open(parts, slow_link):
     trio.run(main, clock=slow_link.clock)
 
 
-def test_a_rename_that_hangs_holds_up_its_own_names_only(parts, monkeypatch):
+def test_a_rename_that_hangs_holds_up_its_own_names_only(workdir, monkeypatch):
+    timing = replace(PATIENT, requests=replace(PATIENT.requests, rename_s=0.05))
     link, go_on = os.link, threading.Event()
 
     def waiting_link(*arguments: Any, **options: Any) -> None:
         assert go_on.wait(PATIENCE_S)
         link(*arguments, **options)
 
-    async def main() -> None:
+    async def main(parts: Parts) -> None:
         handle = await parts.creation.create(COPY, OURS)
         os.ftruncate(handle.fd, SIZE)
         await parts.handles.release(inodes.encode(handle.file))
         monkeypatch.setattr(os, "link", waiting_link)
-        monkeypatch.setattr(copies, "RENAME_DEADLINE_S", 0.05)
         with pytest.raises(DiskError):
             await parts.copies.publish(COPY, NAME)
         for change in (parts.removals.unlink(COPY), parts.copies.publish(COPY, NAME)):
@@ -263,7 +268,8 @@ def test_a_rename_that_hangs_holds_up_its_own_names_only(parts, monkeypatch):
         assert holders(parts, NAME) == [0]
         assert holders(parts, COPY) == []
 
-    trio.run(main)
+    with open_parts(workdir, timing=timing) as parts:
+        trio.run(main, parts)
 
 
 def test_every_disk_hung_for_a_moment_and_the_next_create_succeeds(parts, monkeypatch):

@@ -3,13 +3,16 @@
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 import xxhash
 from support.checksums import LONG_AGO_NS, is_valid, recorded
-from support.pooled import Parts, make, name_of, open_parts, place, segment
+from support.clocks import SetClock
+from support.pooled import PATIENT, Parts, make, name_of, open_parts, place, segment
 from support.waiting import until
 
 from commitlogfs.fusefs.integrity import checksums
@@ -19,25 +22,30 @@ from commitlogfs.store import layout
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskFailedError
-from commitlogfs.store.files import hashing
 from commitlogfs.store.pool.catalog import NEWEST_KEPT
+from commitlogfs.store.timing import ChecksumTiming
 
 COUNT = 9
 SEALED = COUNT - NEWEST_KEPT
 FIRST, SECOND = DiskNumber(1), DiskNumber(2)
+EAGER = ChecksumTiming(start_s=0.0, look_s=0.02)
 
 
-@pytest.fixture
-def parts(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parts]:
-    """Nine segments in turn on three disks."""
-    monkeypatch.setattr(checksums, "START_DELAY_S", 0.0)
-    monkeypatch.setattr(checksums, "CHECK_INTERVAL_S", 0.02)
-    with open_parts(workdir) as parts:
+@contextmanager
+def nine_segments(workdir: Path, times: ChecksumTiming) -> Iterator[Parts]:
+    """In turn on three disks."""
+    with open_parts(workdir, clock=SetClock(), timing=replace(PATIENT, checksums=times)) as parts:
         for index in range(COUNT):
             trio.run(make, parts, index)
             place(parts, index).write_bytes(bytes([index]) * 4096)
             os.utime(place(parts, index), ns=(LONG_AGO_NS, LONG_AGO_NS + index))
             trio.run(parts.attributes.refresh, segment(parts, index))
+        yield parts
+
+
+@pytest.fixture
+def parts(workdir: Path) -> Iterator[Parts]:
+    with nine_segments(workdir, EAGER) as parts:
         yield parts
 
 
@@ -48,7 +56,7 @@ class WatchedChecksums(Checksums):
 
     async def _step(self, worker: _Worker) -> float:
         pause_s = await super()._step(worker)
-        if pause_s == checksums.CHECK_INTERVAL_S:
+        if pause_s == EAGER.look_s:
             self.idle.add(worker.disk.number)
         return pause_s
 
@@ -150,10 +158,10 @@ def test_a_segment_that_is_about_to_expire_gets_none(parts: Parts) -> None:
     Background(parts).require(set())
 
 
-def test_a_recently_changed_segment_waits(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hashing, "AT_REST_S", 3600.0)
-    place(parts, 4).touch()
-    Background(parts).require(set(range(SEALED)) - {4})
+def test_a_recently_changed_segment_waits(workdir: Path) -> None:
+    with nine_segments(workdir, replace(EAGER, at_rest_s=3600.0)) as parts:
+        place(parts, 4).touch()
+        Background(parts).require(set(range(SEALED)) - {4})
 
 
 def test_a_refused_attribute_is_not_tried_all_the_time(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,10 +178,12 @@ def test_a_refused_attribute_is_not_tried_all_the_time(parts: Parts, monkeypatch
     assert 0 < attempts <= SEALED
 
 
-def test_a_sweep_finds_changed_segments(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_finds_changed_segments(parts: Parts) -> None:
     background = Background(parts)
     background.require(set(range(SEALED)))
     os.utime(place(parts, 1), ns=(LONG_AGO_NS, LONG_AGO_NS - 5))
     assert not is_valid(place(parts, 1))
-    monkeypatch.setattr(checksums, "SWEEP_INTERVAL_S", 0.2)
+    clock = parts.commitlog.clock
+    assert isinstance(clock, SetClock)
+    clock.ahead_s += EAGER.sweep_s
     background.require(set(range(SEALED)))

@@ -3,14 +3,14 @@
 import errno
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
-from support.pooled import SIZE, Parts, make, open_parts, place, segment
+from support.pooled import PATIENT, SIZE, Parts, make, open_parts, place, segment
 from support.waiting import until
 
-from commitlogfs.fusefs.integrity import recorded as module
 from commitlogfs.fusefs.integrity.recorded import Recorded
 from commitlogfs.store import layout
 from commitlogfs.store.disks.membership import DiskNumber
@@ -40,10 +40,9 @@ class Failing:
 
 
 @pytest.fixture
-def parts(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parts]:
-    for name in ("START_DELAY_S", "RETRY_S", "LONGEST_RETRY_S"):
-        monkeypatch.setattr(module, name, 0.01)
-    with open_parts(workdir) as parts:
+def parts(workdir: Path) -> Iterator[Parts]:
+    verdicts = replace(PATIENT.verdicts, start_s=0.01, retry_s=0.01, longest_retry_s=0.01)
+    with open_parts(workdir, timing=replace(PATIENT, verdicts=verdicts)) as parts:
         for index in range(COUNT):
             trio.run(make, parts, index)
         damaged = segment(parts, DAMAGED)

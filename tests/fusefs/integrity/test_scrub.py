@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 import trio
 from support.checksums import LONG_AGO_NS
-from support.pooled import SIZE, Parts, make, open_parts, place, segment
+from support.clocks import SetClock
+from support.pooled import PATIENT, SIZE, Parts, make, open_parts, place, segment
 from support.records import make_sealed
 from support.waiting import until
 
 from commitlogfs.fusefs.integrity import scrub as module
-from commitlogfs.fusefs.integrity.scrub import Scrub
+from commitlogfs.fusefs.integrity.scrub import Scrub, _Worker
 from commitlogfs.fusefs.kernel.observer import SilentObserver
 from commitlogfs.store import layout
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.pool.catalog import NEWEST_KEPT
-from commitlogfs.store.scrub import patience
 from commitlogfs.store.scrub.progress import MOST_ORDERS, Command, Progress, read_progress
 from commitlogfs.store.scrub.reading import SegmentReader
 from commitlogfs.store.scrub.schedule import ScrubRules
@@ -35,14 +35,14 @@ SEALED = COUNT - NEWEST_KEPT
 HOUR_S = 3600.0
 RATE = 1 << 40
 NOW_S = 1_800_000_000.0
+TIMES = replace(PATIENT.scrub, start_s=0.01, look_s=0.01, schedule_s=0.01, give_up_s=1000.0, longest_step_s=250.0)
+"""The patience with a disk ends when the test lets it pass, and not before, however slow the machine."""
 
 
 @pytest.fixture
-def parts(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parts]:
+def parts(workdir: Path) -> Iterator[Parts]:
     """Nine segments of records in turn on three disks."""
-    for name in ("START_DELAY_S", "CHECK_INTERVAL_S", "SCHEDULE_INTERVAL_S"):
-        monkeypatch.setattr(module, name, 0.01)
-    with open_parts(workdir) as parts:
+    with open_parts(workdir, clock=SetClock(), timing=replace(PATIENT, scrub=TIMES)) as parts:
         for index in range(COUNT):
             trio.run(make, parts, index)
             place(parts, index).write_bytes(make_sealed(index * SIZE, SIZE))
@@ -51,13 +51,25 @@ def parts(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parts]:
         yield parts
 
 
+class WatchedScrub(Scrub):
+    """Counts how often its patience with a disk was checked."""
+
+    checks = 0
+
+    def _is_idle(self, worker: _Worker) -> bool:
+        self.checks += 1
+        return super()._is_idle(worker)
+
+
 class Daemon:
     """The scrub, as while a daemon serves."""
 
     def __init__(self, parts: Parts, rules: ScrubRules, now_s: float = NOW_S) -> None:
+        assert isinstance(parts.commitlog.clock, SetClock)
+        self._clock = parts.commitlog.clock
         self.now_s = now_s
         self.busy: set[DiskNumber] = set()
-        self.scrub = Scrub(
+        self.scrub = WatchedScrub(
             parts.commitlog,
             parts.threads,
             SilentObserver(),
@@ -65,8 +77,16 @@ class Daemon:
             self.busy.__contains__,
             lambda _: False,
             rules,
-            lambda: self.now_s,
         )
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since 1970. They stand still until the test sets them."""
+        return self._clock.wall()
+
+    @now_s.setter
+    def now_s(self, now_s: float) -> None:
+        self._clock.wall_s = now_s
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Scrub]:
@@ -93,6 +113,25 @@ class Daemon:
         for _ in range(20):
             await trio.sleep(0.01)
             assert self.scrub.is_active is active
+
+    async def lose_patience(self) -> None:
+        """Let more time pass than a disk has, while all disks are checked again and again."""
+        for _ in range(round(TIMES.give_up_s / TIMES.longest_step_s) + 2):
+            self._clock.ahead_s += TIMES.longest_step_s
+            seen = self.scrub.checks
+            await until(lambda seen=seen: self.scrub.checks >= seen + 6)  # each of three disks
+
+    async def give_up_second(self) -> None:
+        """Until the run has ended on the others, and then without the second disk."""
+
+        def others_have_ended() -> bool:
+            figures = self.scrub.figures()
+            return all(one.progress.ended_s for number, one in figures.items() if number != 2)
+
+        await until(others_have_ended)
+        assert self.scrub.is_active
+        await self.lose_patience()
+        await self.ended()
 
 
 def test_the_schedule_counts_from_the_first_start(parts: Parts) -> None:
@@ -252,52 +291,6 @@ def test_only_one_is_under_way(parts: Parts) -> None:
 # --- disks and segments that cannot be read --------------------------------------------------------------
 
 
-GIVE_UP_S = 25.0
-STEP_S = patience.LONGEST_STEP_S
-
-
-class PatienceClock:
-    """The time of the patience with disks. It stands still until the test moves it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._now_s = 0.0
-        self._checks = 0
-        monkeypatch.setattr(patience, "GIVE_UP_S", GIVE_UP_S)
-        is_over = patience.Patience.is_over
-
-        def timed(
-            of: patience.Patience, _now_s: float, progress: Progress, read_bytes: int, *, is_idle: bool
-        ) -> bool:
-            self._checks += 1
-            return is_over(of, self._now_s, progress, read_bytes, is_idle=is_idle)
-
-        monkeypatch.setattr(patience.Patience, "is_over", timed)
-
-    async def pass_by(self) -> None:
-        """Let more time pass than a disk has, while all disks are checked again and again."""
-        for _ in range(round(GIVE_UP_S / STEP_S) + 2):
-            self._now_s += STEP_S
-            seen = self._checks
-            await until(lambda seen=seen: self._checks >= seen + 6)  # each of three disks
-
-    async def give_up_second(self, daemon: Daemon) -> None:
-        """Until the run has ended on the others, and then without the second disk."""
-
-        def others_have_ended() -> bool:
-            figures = daemon.scrub.figures()
-            return all(one.progress.ended_s for number, one in figures.items() if number != 2)
-
-        await until(others_have_ended)
-        assert daemon.scrub.is_active
-        await self.pass_by()
-        await daemon.ended()
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> PatienceClock:
-    return PatienceClock(monkeypatch)
-
-
 class Hang:
     """The reads of one disk's segments return when `answer` is called, and not before."""
 
@@ -333,7 +326,7 @@ def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
 
 
 def test_a_disk_that_hangs_is_given_up_until_the_next_run(
-    parts: Parts, hang: Hang, clock: PatienceClock, caplog: pytest.LogCaptureFixture
+    parts: Parts, hang: Hang, caplog: pytest.LogCaptureFixture
 ) -> None:
     daemon = Daemon(parts, ScrubRules(HOUR_S))
 
@@ -341,7 +334,7 @@ def test_a_disk_that_hangs_is_given_up_until_the_next_run(
         async with daemon.running() as scrub:
             daemon.now_s += 2 * HOUR_S
             await until(lambda: scrub.is_active)
-            await clock.give_up_second(daemon)
+            await daemon.give_up_second()
             assert scrub.unread() == {DiskNumber(2): SEALED // 3}
             assert scrub.completed_s() == 0
             assert {number for number, one in scrub.figures().items() if one.progress.completed_s} == {1, 3}
@@ -351,7 +344,7 @@ def test_a_disk_that_hangs_is_given_up_until_the_next_run(
             for _ in range(3):
                 daemon.now_s += HOUR_S
                 await until(lambda: scrub.is_active)
-                await clock.give_up_second(daemon)
+                await daemon.give_up_second()
             await until(lambda: parts.threads.statistics()[DiskNumber(2)] == 1)
             hang.answer()
             daemon.now_s += HOUR_S
@@ -370,14 +363,14 @@ def test_a_disk_that_hangs_is_given_up_until_the_next_run(
     assert ends == [*[((SEALED - unread) * SIZE, unread)] * 4, (SEALED * SIZE, None)]
 
 
-def test_a_disk_in_trouble_is_given_up_and_known_so_to_the_next_daemon(parts: Parts, clock: PatienceClock) -> None:
+def test_a_disk_in_trouble_is_given_up_and_known_so_to_the_next_daemon(parts: Parts) -> None:
     parts.commitlog.disks[DiskNumber(2)].is_failing = True
     daemon, second = Daemon(parts, ScrubRules(0.0)), Daemon(parts, ScrubRules(0.0))
 
     async def run() -> None:
         async with daemon.running() as scrub:
             await scrub.begin(RATE, follows_chains=False)
-            await clock.give_up_second(daemon)
+            await daemon.give_up_second()
             await until(lambda: all(read_progress(disk.dirfd).ended_s for disk in parts.commitlog.disks.values()))
         async with second.running() as scrub:
             await second.stays(active=False)
@@ -386,20 +379,20 @@ def test_a_disk_in_trouble_is_given_up_and_known_so_to_the_next_daemon(parts: Pa
     trio.run(run)
 
 
-def test_pauses_and_moves_do_not_count(parts: Parts, clock: PatienceClock) -> None:
+def test_pauses_and_moves_do_not_count(parts: Parts) -> None:
     daemon = Daemon(parts, ScrubRules(0.0))
     daemon.busy.update(parts.commitlog.disks)
 
     async def run() -> None:
         async with daemon.running() as scrub:
             await scrub.begin(RATE, follows_chains=False)
-            await clock.pass_by()
+            await daemon.lose_patience()
             await scrub.change(Command.PAUSE, 0)
             daemon.busy.clear()
-            await clock.pass_by()
+            await daemon.lose_patience()
             await scrub.change(Command.RUN, 1)  # one byte in a second: no segment is ever done
             await until(lambda: all(worker.job and worker.job.is_resting for worker in scrub._workers.values()))
-            await clock.pass_by()
+            await daemon.lose_patience()
             assert scrub.is_active
             await scrub.change(Command.RUN, RATE)
             await daemon.ended()
@@ -430,7 +423,7 @@ def test_a_file_that_cannot_be_opened_is_passed_over(parts: Parts, caplog: pytes
 
 
 def test_a_disk_that_hangs_at_the_start_does_not_stop_the_schedule(
-    parts: Parts, clock: PatienceClock, monkeypatch: pytest.MonkeyPatch
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answered, dirfd = threading.Event(), parts.commitlog.disks[DiskNumber(2)].dirfd
 
@@ -446,11 +439,11 @@ def test_a_disk_that_hangs_at_the_start_does_not_stop_the_schedule(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(daemon.scrub.run)
             await until(lambda: daemon.scrub.not_loaded() == [2])
-            await clock.pass_by()
+            await daemon.lose_patience()
             await until(lambda: daemon.scrub.is_loaded)
             daemon.now_s += 2 * HOUR_S
             await until(lambda: daemon.scrub.is_active)
-            await clock.give_up_second(daemon)
+            await daemon.give_up_second()
             assert daemon.scrub.unread() == {DiskNumber(2): SEALED // 3}
             answered.set()
             daemon.now_s += HOUR_S

@@ -1,7 +1,6 @@
 """The rebalance without a kernel, on disks of which the test says how full they are."""
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from support.pooled import SIZE, Parts, make, name_of, open_parts
 
 from commitlogfs.fusefs.disks.member_records import MemberRecords
 from commitlogfs.fusefs.moves.drains import Drains
-from commitlogfs.fusefs.moves.rebalancing import LIFE_LEFT_S, Rebalancing
+from commitlogfs.fusefs.moves.rebalancing import Rebalancing
 from commitlogfs.store.disks.membership import Cordon, DiskNumber, Rebalance, RebalanceMode
 from commitlogfs.store.errors import DiskFailedError
 from commitlogfs.store.files.usage import DiskUsage
@@ -140,10 +139,10 @@ def test_moved_segments_that_are_open_do_not_count(pool: Balanced) -> None:
 
 def test_a_segment_that_leaves_the_log_soon_is_not_moved(pool: Balanced) -> None:
     pool.usage.of_others = {ONE: 30}
-    now_s = time.time()
-    pool.log.removals.record(now_s - (LIFE_LEFT_S - 10), now_s, 0)  # all were made a moment ago
+    now_s, life_left_s = pool.log.clock.wall(), pool.log.timing.moves.life_left_s
+    pool.log.removals.record(now_s - (life_left_s - 10), now_s, 0)  # all were made a moment ago
     pool.begin()
     assert trio.run(pool.run, 5) == 0
     assert pool.log.membership.rebalance is not None
-    pool.log.removals.record(now_s - (LIFE_LEFT_S + 1000), now_s, 0)
+    pool.log.removals.record(now_s - (life_left_s + 1000), now_s, 0)
     assert trio.run(pool.run, 1) == 1

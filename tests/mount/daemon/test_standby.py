@@ -23,7 +23,7 @@ from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.mount.daemon import successor
 from commitlogfs.mount.keeper import standby_call
 from commitlogfs.mount.keeper.standby_call import STANDBY_OPTION, BrokenCallError, Call
-from commitlogfs.mount.keeper.transitions import TIME_LIMITS_S, State
+from commitlogfs.store.timing import DEFAULT
 
 SUCCEEDED_WITHIN_S = 10.0
 """Time until another daemon serves if the standby does not run; the keeper waits longer for a slow start."""
@@ -148,17 +148,16 @@ def test_more_than_a_message_takes_is_an_error_of_the_caller(ends: tuple[socket.
 
 def test_without_a_keeper_nothing_is_prepared(monkeypatch: pytest.MonkeyPatch, workdir: Path) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
-    assert successor.prepare() is None
+    assert successor.prepare(DEFAULT.daemon.successor_s) is None
     monkeypatch.setenv("NOTIFY_SOCKET", str(workdir / "gone"))
-    assert successor.prepare() is None
+    assert successor.prepare(DEFAULT.daemon.successor_s) is None
 
 
 def test_a_manager_that_does_not_answer_prepares_nothing(monkeypatch: pytest.MonkeyPatch, workdir: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(workdir / "n"))
         monkeypatch.setenv("NOTIFY_SOCKET", str(workdir / "n"))
-        monkeypatch.setattr(successor, "TIMEOUT_S", 0.05)
-        assert successor.prepare() is None  # the message waits in the queue, and with it the descriptor
+        assert successor.prepare(0.05) is None  # the message waits in the queue, and with it the descriptor
         text, fds, _, _ = socket.recv_fds(manager, 4096, 4)
         assert text == b"X_COMMITLOGFS_PREPARE=1"
         for fd in fds:
@@ -175,7 +174,7 @@ from commitlogfs.mount.daemon import standby
 if {option!r} in sys.argv:
     print("imported", flush=True)
     sys.stdin.readline()
-    received = standby.wait_until_called(int(sys.argv[sys.argv.index({option!r}) + 1]))
+    received = standby.wait_until_called(int(sys.argv[sys.argv.index({option!r}) + 1]), 60.0)
     how = "called"
 else:
     from commitlogfs.mount.linux.descriptor_store import take_received
@@ -400,7 +399,7 @@ class TestWithMount:
     def test_one_that_is_slow_is_waited_for(self, stub: KeptStub) -> None:
         """It is called while it still loads, and takes longer for that than it may be silent."""
         stub.start(standby=True)
-        (stub.directory / "slow").write_text(f"{TIME_LIMITS_S[State.CALLED] + 0.7}")
+        (stub.directory / "slow").write_text(f"{DEFAULT.keeper.called_s + 0.7}")
         first = stub.wait_ready()
         waiting = stub.wait_standby()
         os.kill(first["pid"], signal.SIGKILL)

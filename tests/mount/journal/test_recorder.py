@@ -5,14 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.clocks import SetClock
 
 from commitlogfs.fusefs.kernel.decisions import Placement
 from commitlogfs.mount.journal import recorder
 from commitlogfs.mount.journal.entries import Kind
 from commitlogfs.mount.journal.recorder import Journal
 from commitlogfs.mount.journal.selection import Selection, answer, select
+from commitlogfs.store.clock import SYSTEM_CLOCK
 from commitlogfs.store.placement.standing import Standing
+from commitlogfs.store.timing import DEFAULT
 
+REPEAT_S = DEFAULT.daemon.journal_repeat_s
 NAME = b"00000000000001048576"
 WELL = Standing("/data1", "", 40.0, None, 10**9)
 FULL = Standing("/data2", "above-force", 86.1, 85, 10**8)
@@ -20,8 +24,13 @@ SLOW = Standing("/data3", "slow", 20.0, None, 10**9)
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    journal = Journal()
+def clock() -> SetClock:
+    return SetClock()
+
+
+@pytest.fixture
+def journal(tmp_path: Path, clock: SetClock) -> Journal:
+    journal = Journal(clock, REPEAT_S)
     journal.open(tmp_path / "a.journal", "pool")
     return journal
 
@@ -50,11 +59,11 @@ def test_a_placement_says_why_disks_were_passed_over(journal: Journal) -> None:
     }
 
 
-def test_equal_refusals_are_counted(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_refusals_are_counted(journal: Journal, clock: SetClock) -> None:
     for _ in range(5):
         journal.refused(NAME, "no disk", (FULL,))
     assert len(recorded(journal)) == 1
-    monkeypatch.setattr(recorder, "REPEAT_S", 0.0)
+    clock.ahead_s = REPEAT_S
     journal.refused(NAME, "no disk", (FULL,))
     newest, first = recorded(journal)
     assert newest["text"].endswith("(and 4 times before that, since the entry before)")
@@ -72,7 +81,7 @@ def test_a_disk_is_recorded_when_its_standing_changes(journal: Journal, tmp_path
         "/data1: taken for new segments when this journal began",
     ]
     journal.close()
-    successor = Journal()
+    successor = Journal(SYSTEM_CLOCK, REPEAT_S)
     successor.open(tmp_path / "a.journal", "pool")
     successor.disk_seen("rw", WELL)
     assert len(recorded(successor)) == 3
@@ -113,7 +122,7 @@ def test_facts_that_are_too_long_are_left_out(journal: Journal) -> None:
 
 
 def test_an_unusable_journal_is_one_event(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    journal = Journal()
+    journal = Journal(SYSTEM_CLOCK, REPEAT_S)
     with caplog.at_level(logging.WARNING):
         journal.open(tmp_path / "absent" / "a.journal", "pool")
         journal.removed(NAME, "/data1", "unlink", None)
@@ -124,7 +133,7 @@ def test_an_unusable_journal_is_one_event(tmp_path: Path, caplog: pytest.LogCapt
 
 
 def test_a_failing_write_ends_the_journal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    journal = Journal()
+    journal = Journal(SYSTEM_CLOCK, REPEAT_S)
     with Path("/dev/full").open("wb") as full:
         journal._file = recorder.JournalFile(tmp_path / "a.journal", full.fileno(), 0)
         with caplog.at_level(logging.WARNING):

@@ -14,22 +14,22 @@ import pytest
 from support.tiny_fuse import tiny_fuse
 from support.waiting import eventually
 
-from commitlogfs.mount.keeper import detach
 from commitlogfs.mount.keeper.detach import detach_unused
 from commitlogfs.mount.keeper.options import Options
 from commitlogfs.mount.linux import mountinfo
 from commitlogfs.mount.linux.stop_signals import Signals
 from commitlogfs.mount.location import runtime_directory
+from commitlogfs.store.timing import KeeperTiming
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
+SOON = KeeperTiming(detached_look_s=0.05)
 HOLD = "import sys, time; held = open(sys.argv[1]); print('held', flush=True); time.sleep(1000)"
 
 
 @pytest.fixture
 def options(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
     monkeypatch.setenv(runtime_directory.OVERRIDE, str(workdir / "run"))
-    monkeypatch.setattr(detach, "CHECK_INTERVAL_S", 0.05)
     runtime_directory.ensure_runtime_directory()
     (workdir / "mnt").mkdir()
     return Options("tiny", str(workdir / "mnt"), ("true",))
@@ -64,12 +64,12 @@ def is_there(options: Options) -> bool:
 def test_a_dead_mount_without_holders_is_detached(options: Options, signals: Signals, patient: bool):
     with dead_mount(options):
         assert is_there(options)
-        detach_unused(options, signals, patient=patient)
+        detach_unused(options, signals, SOON, patient=patient)
         assert not is_there(options)
 
 
 def test_a_mount_that_is_gone_needs_nothing(options: Options, signals: Signals):
-    detach_unused(options, signals, patient=True)
+    detach_unused(options, signals, SOON, patient=True)
 
 
 def test_a_held_mount_is_detached_when_its_holder_leaves(
@@ -85,7 +85,7 @@ def test_a_held_mount_is_detached_when_its_holder_leaves(
 
         leaving = threading.Thread(target=leave_when_named)
         leaving.start()
-        detach_unused(options, signals, patient=True)
+        detach_unused(options, signals, SOON, patient=True)
         leaving.join()
         assert not is_there(options)
     told = [record for record in caplog.records if record.message == "dead_mount_held"]
@@ -95,14 +95,14 @@ def test_a_held_mount_is_detached_when_its_holder_leaves(
 
 def test_without_patience_a_held_mount_stays(options: Options, signals: Signals):
     with dead_mount(options, held=True):
-        detach_unused(options, signals, patient=False)
+        detach_unused(options, signals, SOON, patient=False)
         assert is_there(options)
 
 
 def test_a_stop_signal_ends_the_wait(options: Options, signals: Signals):
     with dead_mount(options, held=True):
         os.kill(os.getpid(), signal.SIGTERM)
-        detach_unused(options, signals, patient=True)
+        detach_unused(options, signals, SOON, patient=True)
         assert is_there(options)
 
 
@@ -110,12 +110,12 @@ def test_a_stop_signal_ends_the_wait(options: Options, signals: Signals):
 def test_a_mount_with_a_living_keeper_or_daemon_stays(options: Options, signals: Signals, lock):
     with dead_mount(options), lock(options.name).open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        detach_unused(options, signals, patient=True)
+        detach_unused(options, signals, SOON, patient=True)
         assert is_there(options)
 
 
 def test_a_mount_of_another_name_stays(options: Options, signals: Signals):
     other = Options("other", options.mountpoint, ("true",))
     with dead_mount(options):
-        detach_unused(other, signals, patient=True)
+        detach_unused(other, signals, SOON, patient=True)
         assert is_there(options)

@@ -26,6 +26,9 @@ from commitlogfs.mount.keeper.options import Options
 from commitlogfs.mount.keeper.policy import Restarts
 from commitlogfs.mount.keeper.spawn import spawn
 from commitlogfs.mount.keeper.standby_call import SERVING
+from commitlogfs.store.timing import DEFAULT
+
+TIMING = DEFAULT.keeper
 
 
 @pytest.fixture
@@ -44,39 +47,39 @@ def nobody() -> bool:
 
 
 def test_back_off_doubles_to_5_s_and_ends_after_ten_failures():
-    restarts = Restarts()
+    restarts = Restarts(TIMING)
     delays = [restarts.delay_after(1, has_served=False, is_held=nobody) for _ in range(11)]
     assert delays == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0, None]
 
 
 def test_a_mount_that_is_held_is_never_given_up():
-    restarts = Restarts()
+    restarts = Restarts(TIMING)
     delays = [restarts.delay_after(1, has_served=False, is_held=lambda: True) for _ in range(1000)]
-    assert set(delays[10:]) == {policy.LONGEST_DELAY_S}
+    assert set(delays[10:]) == {TIMING.longest_delay_s}
     assert restarts.is_hopeless
     assert restarts.delay_after(1, has_served=False, is_held=nobody) is None
 
 
 def test_a_daemon_that_has_served_is_replaced_at_once():
-    restarts = Restarts()
+    restarts = Restarts(TIMING)
     for status in (-9, 1, 75, 4, None):
         assert restarts.delay_after(status, has_served=True, is_held=nobody) == 0.0
 
 
 def test_a_daemon_that_serves_ends_the_row_of_failures():
-    restarts = Restarts()
+    restarts = Restarts(TIMING)
     for _ in range(3):
         for _ in range(10):
             assert restarts.delay_after(-11, has_served=False, is_held=nobody) is not None
         restarts.record_served()
-    assert restarts.delay_after(-11, has_served=False, is_held=nobody) == policy.FIRST_DELAY_S
+    assert restarts.delay_after(-11, has_served=False, is_held=nobody) == TIMING.first_delay_s
 
 
 @pytest.mark.parametrize("status", [2, 4])
 def test_a_refusing_successor_is_waited_out_for_ever(status: int):
-    restarts = Restarts()
+    restarts = Restarts(TIMING)
     delays = {restarts.delay_after(status, has_served=False, is_held=nobody) for _ in range(100)}
-    assert delays == {policy.REFUSED_DELAY_S}
+    assert delays == {TIMING.refused_delay_s}
 
 
 @pytest.mark.parametrize(
@@ -92,7 +95,10 @@ def test_a_refusing_successor_is_waited_out_for_ever(status: int):
     ],
 )
 def test_waiting_for_a_processor_is_not_silence(silent: float, starved: float, late: float, more: float):
-    assert policy.patience(silent_s=silent, starved_s=starved, late_s=late, interval_s=3.0) == more
+    patience_s = policy.patience(
+        silent_s=silent, starved_s=starved, late_s=late, interval_s=3.0, longest_s=TIMING.silence_s
+    )
+    assert patience_s == more
 
 
 # --- options ---------------------------------------------------------------------------------------------

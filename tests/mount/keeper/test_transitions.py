@@ -16,17 +16,19 @@ from commitlogfs.mount.keeper.standby_call import PREPARE, SERVING
 from commitlogfs.mount.keeper.transitions import (
     DEADLINE_EVENTS,
     TABLE,
-    TIME_LIMITS_S,
     Action,
     Event,
     State,
     Step,
+    time_limits,
 )
 from commitlogfs.mount.linux.stop_signals import Signals
+from commitlogfs.store.timing import DEFAULT
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCUMENT = ROOT / "docs" / "reference" / "keeper.md"
 RUNNING = frozenset(State) - {State.NO_DAEMON, State.DONE}
+LIMITS_S = time_limits(DEFAULT.keeper)
 MESSAGES = tuple(Event)[: tuple(Event).index(Event.PREPARE) + 1]
 ENDS = frozenset(
     {
@@ -101,12 +103,12 @@ def test_an_entered_state_gets_its_deadline() -> None:
     astray = {
         (state, event)
         for (state, event), step in TABLE.items()
-        if step.next in {*TIME_LIMITS_S, State.READY}
+        if step.next in {*LIMITS_S, State.READY}
         and not {Action.SET_DEADLINE, Action.EXPECT_WATCHDOG} & set(step.actions)
     }
     assert astray == {(State.CALLED, Event.HEARD)}
-    assert set(TIME_LIMITS_S) == RUNNING - {State.READY}
-    assert all(step.next in TIME_LIMITS_S for step in TABLE.values() if Action.SET_DEADLINE in step.actions)
+    assert set(LIMITS_S) == RUNNING - {State.READY}
+    assert all(step.next in LIMITS_S for step in TABLE.values() if Action.SET_DEADLINE in step.actions)
 
 
 def test_a_deadline_passes_in_every_state_with_a_daemon() -> None:
@@ -239,7 +241,7 @@ def test_the_outcome_of_an_ended_mount(status: int | None, mounted: bool, in_use
 @pytest.fixture
 def keeper(workdir: Path, signals: Signals) -> Iterator[Keeper]:
     inbox = Inbox(workdir / "n")
-    yield Keeper(Options("a", str(workdir), ("true",)), inbox, KeptDescriptors(), signals)
+    yield Keeper(Options("a", str(workdir), ("true",)), inbox, KeptDescriptors(), signals, DEFAULT.keeper)
     inbox.close()
 
 
@@ -277,7 +279,7 @@ def described(step: Step) -> tuple[str, str]:
 def document() -> str:
     """The tables of docs/reference/keeper.md, made from the code."""
     lines = ["| state | deadline |", "|---|---|"]
-    lines += [f"| {state.value} | {seconds:g} s |" for state, seconds in TIME_LIMITS_S.items()]
+    lines += [f"| {state.value} | {seconds:g} s |" for state, seconds in LIMITS_S.items()]
     for event in Event:
         if event in SECTIONS:
             lines += ["", f"## Events: {SECTIONS[event]}", ""]

@@ -28,7 +28,7 @@ def run(main: Callable[[Composer, Composed[int]], Awaitable[None]]) -> Composer:
     composer = Composer()
 
     async def with_value() -> None:
-        await main(composer, Composed(composer))
+        await main(composer, Composed(composer, 1.0))
 
     trio.run(with_value, clock=MockClock(autojump_threshold=0))
     return composer

@@ -1,25 +1,35 @@
 """The end of a log that is being written: never inside a record, never before a whole one."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from support.messages import message
 from support.records import make_record
 from support.written_logs import sized, write_log
 
-from commitlogfs.pipeline.log import tail
 from commitlogfs.pipeline.log.segments import list_segments
 from commitlogfs.pipeline.log.tail import find_end
 from commitlogfs.pipeline.log.window import WINDOW_BYTES
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock, SystemClock
 
 SEGMENT = 1 << 16
 CHANGES = 10
 
 
-def end_of(directory: Path, known: int = 0, settle_s: float = 0.0) -> int:
-    return find_end(list_segments(str(directory)), known=known, settle_s=settle_s)
+class Meanwhile(SystemClock):
+    """Calls a function instead of each sleep."""
+
+    def __init__(self, function: Callable[[float], None]) -> None:
+        self._function = function
+
+    def sleep(self, seconds: float) -> None:
+        self._function(seconds)
+
+
+def end_of(directory: Path, known: int = 0, settle_s: float = 0.0, clock: Clock = SYSTEM_CLOCK) -> int:
+    return find_end(list_segments(str(directory)), known=known, settle_s=settle_s, clock=clock)
 
 
 def write_cut_back_log(directory: Path) -> tuple[int, int]:
@@ -68,7 +78,7 @@ def test_half_a_record_is_not_the_log_yet(tmp_path: Path) -> None:
         assert end_of(tmp_path) == log.end
 
 
-def test_the_last_record_counts_once_it_does_not_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_record_counts_once_it_does_not_change(tmp_path: Path) -> None:
     """Its lengths may be there before its last bytes are."""
     log = write_log(tmp_path, SEGMENT, [sized(400)] * 5)
     newest = log.offsets[-1]
@@ -79,8 +89,7 @@ def test_the_last_record_counts_once_it_does_not_change(tmp_path: Path, monkeypa
         if len(slept) < CHANGES:
             log.write_at(newest + 100, len(slept).to_bytes(4, "big"))
 
-    monkeypatch.setattr(tail, "time", SimpleNamespace(sleep=write_meanwhile))
-    assert end_of(tmp_path, settle_s=0.05) == log.end
+    assert end_of(tmp_path, settle_s=0.05, clock=Meanwhile(write_meanwhile)) == log.end
     assert slept == [0.05] * CHANGES, "a record that still changes was taken for whole"
 
 
@@ -130,10 +139,8 @@ def test_records_left_over_are_not_the_log_for_one_who_asks_again_either(tmp_pat
 def test_a_record_that_is_rewritten_while_it_settles_is_not_read_by_its_new_lengths(tmp_path: Path) -> None:
     log = write_log(tmp_path, SEGMENT, [sized(400)] * 5)
     newest = log.offsets[-1]
-    writer = threading.Timer(0.1, lambda: log.write_at(newest + 84, (0x7F000000).to_bytes(4, "big")))
-    writer.start()
-    assert end_of(tmp_path, settle_s=0.3) == newest
-    writer.join()
+    clock = Meanwhile(lambda _: log.write_at(newest + 84, (0x7F000000).to_bytes(4, "big")))
+    assert end_of(tmp_path, settle_s=0.3, clock=clock) == newest
 
 
 def test_a_segment_whose_first_record_is_damaged_belongs_to_the_log(tmp_path: Path) -> None:

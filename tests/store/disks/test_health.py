@@ -5,9 +5,12 @@ from commitlogfs.store.disks import health
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.errors import DiskError, DiskFailedError, DiskFullError, DiskReadOnlyError
 from commitlogfs.store.slowness.pace import Operation
-from commitlogfs.store.slowness.policy import PROBE_AFTER_S, Comparison, Slowness
+from commitlogfs.store.slowness.policy import Comparison, Slowness
+from commitlogfs.store.timing import DEFAULT
 
 FAILED = DiskFailedError("/data1", "trouble")
+TIMING = DEFAULT.health
+PROBE_AFTER_S = DEFAULT.slowness.probe_after_s
 
 
 @pytest.fixture
@@ -19,15 +22,15 @@ def disk(workdir):
 @pytest.mark.parametrize(
     ("kind", "seconds"),
     [
-        (DiskFullError, health.BACKOFF_FULL_S),
-        (DiskReadOnlyError, health.BACKOFF_READ_ONLY_S),
-        (DiskFailedError, health.BACKOFF_FAILED_S),
-        (DiskError, health.BACKOFF_FAILED_S),
+        (DiskFullError, TIMING.full_s),
+        (DiskReadOnlyError, TIMING.read_only_s),
+        (DiskFailedError, TIMING.failed_s),
+        (DiskError, TIMING.failed_s),
     ],
 )
 def test_a_failed_disk_is_passed_over_for_its_time(disk, kind, seconds):
     assert not health.is_in_backoff(disk, 1000.0)
-    health.record_error(disk, kind("/data1", "trouble"), 1000.0)
+    health.record_error(disk, kind("/data1", "trouble"), 1000.0, TIMING)
     assert health.is_in_backoff(disk, 1000.0)
     assert health.is_in_backoff(disk, 1000.0 + seconds - 0.001)
     assert not health.is_in_backoff(disk, 1000.0 + seconds)
@@ -35,32 +38,32 @@ def test_a_failed_disk_is_passed_over_for_its_time(disk, kind, seconds):
 
 
 def test_the_more_lasting_the_trouble_the_longer_the_time():
-    assert health.BACKOFF_FULL_S < health.BACKOFF_READ_ONLY_S < health.BACKOFF_FAILED_S
+    assert TIMING.full_s < TIMING.read_only_s < TIMING.failed_s
 
 
 def test_a_success_forgets(disk):
-    health.record_error(disk, DiskFailedError("/data1", "trouble"), 1000.0)
+    health.record_error(disk, DiskFailedError("/data1", "trouble"), 1000.0, TIMING)
     health.record_success(disk)
     assert not health.is_in_backoff(disk, 1000.0)
     assert disk.last_error == ""
 
 
 def test_the_latest_error_decides(disk):
-    health.record_error(disk, DiskFailedError("/data1", "old"), 1000.0)
-    health.record_error(disk, DiskFullError("/data1", "new"), 1001.0)
+    health.record_error(disk, DiskFailedError("/data1", "old"), 1000.0, TIMING)
+    health.record_error(disk, DiskFullError("/data1", "new"), 1001.0, TIMING)
     assert not health.is_in_backoff(disk, 1003.0)
     assert disk.last_error == "/data1: new"
 
 
 @pytest.mark.parametrize("state", [state for state in DiskState if state is not DiskState.RW])
 def test_a_disk_that_takes_nothing_is_not_in_backoff(disk, state):
-    health.record_error(disk, DiskFailedError("/data1", "trouble"), 1000.0)
+    health.record_error(disk, DiskFailedError("/data1", "trouble"), 1000.0, TIMING)
     disk.state = state
     assert not health.is_in_backoff(disk, 1000.0)
 
 
 def test_one_failure_is_a_suspicion_and_a_second_one_a_proof(disk):
-    health.record_error(disk, FAILED, 1000.0)
+    health.record_error(disk, FAILED, 1000.0, TIMING)
     assert (disk.present_state, disk.is_troubled) == (DiskState.RW, True)
     health.record_attempt(disk, FAILED, 1001.0)
     assert (disk.present_state, disk.is_troubled) == (DiskState.FAILED, True)
@@ -68,42 +71,42 @@ def test_one_failure_is_a_suspicion_and_a_second_one_a_proof(disk):
 
 @pytest.mark.parametrize("answer", [None, DiskFullError("/data1", "full")])
 def test_an_attempt_that_succeeds_or_only_lacks_room_ends_it(disk, answer):
-    health.record_error(disk, FAILED, 1000.0)
+    health.record_error(disk, FAILED, 1000.0, TIMING)
     health.record_attempt(disk, FAILED, 1001.0)
     health.record_readability(disk, is_readable=False, now_s=1001.0)
     health.record_attempt(disk, answer, 1002.0)
     assert (disk.present_state, disk.is_troubled) == (DiskState.RW, False)
-    assert not health.is_lost(disk, 1e9)
+    assert not health.is_lost(disk, 1e9, TIMING)
     assert health.is_in_backoff(disk, 1003.0), "but it is tried last for its time"
 
 
 def test_a_disk_that_does_not_answer_keeps_its_say_for_a_time_and_is_never_lost(disk):
-    health.record_error(disk, FAILED, 1000.0)
+    health.record_error(disk, FAILED, 1000.0, TIMING)
     health.record_readability(disk, is_readable=False, now_s=1000.0)
-    health.record_no_answer(disk, 1000.0 + health.SUSPECT_S - 1)
+    health.record_no_answer(disk, 1000.0 + TIMING.suspect_s - 1, TIMING)
     assert disk.present_state is DiskState.RW
-    health.record_no_answer(disk, 1000.0 + health.SUSPECT_S)
+    health.record_no_answer(disk, 1000.0 + TIMING.suspect_s, TIMING)
     assert disk.present_state is DiskState.FAILED
-    assert not health.is_lost(disk, 1e9)
+    assert not health.is_lost(disk, 1e9, TIMING)
 
 
 def test_lost_is_what_cannot_be_read_at_any_look_for_long(disk):
-    for seconds in (0.0, health.LOST_AFTER_S - 1):
+    for seconds in (0.0, TIMING.lost_after_s - 1):
         health.record_readability(disk, is_readable=False, now_s=1000.0 + seconds)
-    assert not health.is_lost(disk, 1000.0 + health.LOST_AFTER_S - 1)
-    assert health.is_lost(disk, 1000.0 + health.LOST_AFTER_S)
+    assert not health.is_lost(disk, 1000.0 + TIMING.lost_after_s - 1, TIMING)
+    assert health.is_lost(disk, 1000.0 + TIMING.lost_after_s, TIMING)
     health.record_readability(disk, is_readable=True, now_s=2000.0)
     health.record_readability(disk, is_readable=False, now_s=2001.0)
-    assert not health.is_lost(disk, 2002.0)
+    assert not health.is_lost(disk, 2002.0, TIMING)
 
 
 def test_silence_is_a_suspicion_then_a_failure_and_an_answer_ends_it(disk):
-    health.record_silence(disk, 1000.0, 1013.0)
+    health.record_silence(disk, 1000.0, 1013.0, TIMING)
     assert (disk.present_state, disk.reported_state) == (DiskState.RW, DiskState.UNRESPONSIVE)
     assert disk.is_troubled
     assert "13 s" in disk.last_error
     assert health.is_in_backoff(disk, 1e9), "no create tries it first"
-    health.record_silence(disk, 1000.0, 1000.0 + health.SUSPECT_S)
+    health.record_silence(disk, 1000.0, 1000.0 + TIMING.suspect_s, TIMING)
     assert (disk.present_state, disk.reported_state) == (DiskState.FAILED, DiskState.UNRESPONSIVE)
     health.record_answer(disk)
     assert (disk.reported_state, disk.is_troubled, disk.last_error) == (DiskState.RW, False, "")
@@ -132,11 +135,11 @@ COMPARISON = Comparison(Operation.WRITE, 0.2, 0.002, 0.003)
 
 
 def test_a_slow_disk_shows_it_until_a_probe_finds_it_well(disk):
-    health.record_slow(disk, COMPARISON, 1000.0)
+    health.record_slow(disk, COMPARISON, 1000.0, PROBE_AFTER_S)
     assert (disk.is_slow, disk.reported_state, disk.present_state) == (True, DiskState.SLOW, DiskState.RW)
     assert not disk.is_troubled
     assert not health.is_in_backoff(disk, 1000.0)
-    health.record_slow(disk, COMPARISON, 1600.0)
+    health.record_slow(disk, COMPARISON, 1600.0, PROBE_AFTER_S)
     assert disk.slowness == Slowness(COMPARISON, 1000.0, 1600.0 + PROBE_AFTER_S)
     health.record_success(disk)
     health.record_noted_slowness(disk, None, 1601.0)
@@ -155,8 +158,8 @@ def test_a_noted_slowness_changes_no_state(disk):
 
 
 def test_a_worse_state_hides_slowness(disk):
-    health.record_slow(disk, COMPARISON, 1000.0)
+    health.record_slow(disk, COMPARISON, 1000.0, PROBE_AFTER_S)
     health.record_unreadable(disk, "Input/output error")
     assert disk.reported_state is DiskState.UNREADABLE
-    health.record_silence(disk, 1000.0, 1020.0)
+    health.record_silence(disk, 1000.0, 1020.0, TIMING)
     assert disk.reported_state is DiskState.UNRESPONSIVE

@@ -3,15 +3,17 @@
 import pytest
 
 from commitlogfs.store.disks.membership import DiskNumber
-from commitlogfs.store.disks.reclaim import FRUITLESS_REMOVALS, TRY_AGAIN_S, ReclaimedSpace
+from commitlogfs.store.disks.reclaim import FRUITLESS_REMOVALS, ReclaimedSpace
+from commitlogfs.store.timing import DEFAULT
 
 SIZE = 100
 DISK = DiskNumber(1)
+FRUITLESS_S = DEFAULT.health.fruitless_s
 
 
 @pytest.fixture
 def yields():
-    return ReclaimedSpace(SIZE)
+    return ReclaimedSpace(SIZE, FRUITLESS_S)
 
 
 def remove(yields: ReclaimedSpace, *gains: int, free: int = 1000, now_s: float = 0.0) -> None:
@@ -72,9 +74,9 @@ def test_noise_allows_one_at_a_time(yields):
 
 def test_after_a_long_time_one_more_is_tried(yields):
     remove(yields, 0, 0, 0, now_s=5.0)
-    assert yields.reclaims_nothing(DISK, 5.0 + TRY_AGAIN_S - 1)
-    assert not yields.reclaims_nothing(DISK, 5.0 + TRY_AGAIN_S)
-    remove(yields, 0, now_s=5.0 + TRY_AGAIN_S)
-    assert yields.reclaims_nothing(DISK, 5.0 + TRY_AGAIN_S)
-    remove(yields, 100, now_s=6.0 + 2 * TRY_AGAIN_S)
-    assert not yields.reclaims_nothing(DISK, 6.0 + 2 * TRY_AGAIN_S)
+    assert yields.reclaims_nothing(DISK, 5.0 + FRUITLESS_S - 1)
+    assert not yields.reclaims_nothing(DISK, 5.0 + FRUITLESS_S)
+    remove(yields, 0, now_s=5.0 + FRUITLESS_S)
+    assert yields.reclaims_nothing(DISK, 5.0 + FRUITLESS_S)
+    remove(yields, 100, now_s=6.0 + 2 * FRUITLESS_S)
+    assert not yields.reclaims_nothing(DISK, 6.0 + 2 * FRUITLESS_S)

@@ -12,8 +12,8 @@ from support.loop_disks import DiskFarm, mkfs_available
 
 from commitlogfs.bench.page_cache import cached_pages_of
 from commitlogfs.store import layout
+from commitlogfs.store.clock import SYSTEM_CLOCK
 from commitlogfs.store.errors import SegmentChangedError
-from commitlogfs.store.files import hashing as hashing_module
 from commitlogfs.store.files.hashing import (
     CHUNK_BYTES,
     SegmentHash,
@@ -21,6 +21,7 @@ from commitlogfs.store.files.hashing import (
     find_checksums,
     read_checksum_of,
 )
+from commitlogfs.store.timing import DEFAULT
 
 SIZE = 3 * CHUNK_BYTES + 4096
 NAME = b"%020d" % 0
@@ -46,8 +47,8 @@ def write_segment(directory: Path) -> Path:
     return path
 
 
-def begin(directory: int, segment: Path) -> SegmentHash:
-    return SegmentHash(directory, NAME, segment.stat().st_ino)
+def begin(directory: int, segment: Path, at_rest_s: float = DEFAULT.checksums.at_rest_s) -> SegmentHash:
+    return SegmentHash(directory, NAME, segment.stat().st_ino, SYSTEM_CLOCK, at_rest_s)
 
 
 def compute(directory: int, segment: Path, between: Callable[[], object] = lambda: None) -> bytes:
@@ -131,12 +132,9 @@ def test_another_file_under_the_name_has_none(directory: int, segment: Path, wor
     assert known(directory, segment) is None
 
 
-def test_a_recently_changed_file_is_not_at_rest(
-    directory: int, segment: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hashing_module, "AT_REST_S", 3600.0)
+def test_a_recently_changed_file_is_not_at_rest(directory: int, segment: Path) -> None:
     segment.touch()
-    hashing = begin(directory, segment)
+    hashing = begin(directory, segment, at_rest_s=3600.0)
     assert not hashing.is_at_rest
     hashing.close()
 

@@ -315,8 +315,7 @@ def test_a_removal_tells_what_it_gave_whatever_others_take_meanwhile(disk, monke
     make(disk)
     free = iter([1000, 1050, 900])  # before, right after, and when the directory is synced
     monkeypatch.setattr(remove, "measure_usage", lambda dirfd: DiskUsage(2000, level := next(free), level))
-    monkeypatch.setattr(remove, "FREE_DEADLINE_S", 0.0)
-    after = remove.remove_file(disk.dirfd, NAME)
+    after = remove.remove_file(disk.dirfd, NAME, wait=remove.FreeWait(0.0))
     assert isinstance(after, UsageAfter)
     assert (after.free_bytes, after.gained_bytes) == (900, 50)
 

@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from commitlogfs.store.moves.throttle import LONGEST_PAUSE_S, Throttle, chunk_bytes
+from commitlogfs.store.moves.throttle import Throttle, chunk_bytes
+from commitlogfs.store.timing import DEFAULT
 
 MIB = 1 << 20
 
@@ -15,7 +16,7 @@ def work_for(throttle: Throttle, seconds: float, *, rate: int = 0, busy: float =
     while now < 1000.0 + seconds:
         pause = throttle.pause_s(now)
         if pause:
-            assert pause <= LONGEST_PAUSE_S
+            assert pause <= DEFAULT.pace.longest_pause_s
             now += pause
             continue
         throttle.record(rate, MIB, now, now + chunk_s, busy)
@@ -25,22 +26,22 @@ def work_for(throttle: Throttle, seconds: float, *, rate: int = 0, busy: float =
 
 @pytest.mark.parametrize(("busy", "part"), [(0.0, 0.15), (0.5, 0.075), (0.8, 0.03), (0.95, 0.03), (1.0, 0.03)])
 def test_without_a_rate_a_part_of_the_idle_time_is_used(busy: float, part: float) -> None:
-    assert work_for(Throttle(), 100, busy=busy) * 0.01 == pytest.approx(100 * part, rel=0.02)
+    assert work_for(Throttle(DEFAULT.pace), 100, busy=busy) * 0.01 == pytest.approx(100 * part, rel=0.02)
 
 
 @pytest.mark.parametrize("busy", [0.0, 1.0])
 def test_a_rate_is_kept_whatever_the_load(busy: float) -> None:
-    assert work_for(Throttle(), 100, rate=20 * MIB, busy=busy) == pytest.approx(2000, rel=0.01)
+    assert work_for(Throttle(DEFAULT.pace), 100, rate=20 * MIB, busy=busy) == pytest.approx(2000, rel=0.01)
 
 
 def test_a_rate_above_the_speed_of_the_disk_needs_no_pause() -> None:
-    assert work_for(Throttle(), 10, rate=1000 * MIB) == pytest.approx(1000, abs=1)  # of sums of floats
+    assert work_for(Throttle(DEFAULT.pace), 10, rate=1000 * MIB) == pytest.approx(1000, abs=1)  # of sums of floats
 
 
 def test_a_new_rate_begins_without_the_debt_of_the_former() -> None:
-    throttle = Throttle()
+    throttle = Throttle(DEFAULT.pace)
     throttle.record(1024, MIB, 0.0, 0.1, 0.0)
-    assert throttle.pause_s(0.1) == LONGEST_PAUSE_S
+    assert throttle.pause_s(0.1) == DEFAULT.pace.longest_pause_s
     throttle.forget()
     assert throttle.pause_s(0.1) == 0
 

@@ -27,7 +27,6 @@ from commitlogfs.store.files.allocate import Published
 from commitlogfs.store.files.filesystem import FilesystemKind, Suitability
 from commitlogfs.store.files.usage import DiskUsage, UsageAfter
 from commitlogfs.store.placement import POLICIES
-from commitlogfs.store.pool.admission import NO_SPACE_CACHE_S
 from commitlogfs.store.pool.catalog import Catalog, Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog, Removal
 from commitlogfs.store.pool.inventory import Inventory
@@ -176,8 +175,8 @@ def test_no_space_is_remembered_for_a_moment():
     for number in log.disks:
         log.space.record_usage(number, ROOMY)
     with pytest.raises(NoDiskAvailableError):
-        log.plan_create(name(1), NOW + NO_SPACE_CACHE_S - 0.001)
-    assert log.plan_create(name(1), NOW + NO_SPACE_CACHE_S).order
+        log.plan_create(name(1), NOW + log.timing.requests.no_disk_s - 0.001)
+    assert log.plan_create(name(1), NOW + log.timing.requests.no_disk_s).order
 
 
 def test_a_disk_that_is_found_to_have_room_ends_the_memory_of_no_space():

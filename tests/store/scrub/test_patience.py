@@ -1,8 +1,11 @@
 """When a scrub gives up a disk that cannot be read."""
 
-from commitlogfs.store.scrub.patience import GIVE_UP_S, LONGEST_STEP_S, Patience
+from commitlogfs.store.scrub.patience import Patience
 from commitlogfs.store.scrub.progress import Progress, Run
 from commitlogfs.store.segment import BaseOffset
+from commitlogfs.store.timing import DEFAULT
+
+GIVE_UP_S, LONGEST_STEP_S = DEFAULT.scrub.give_up_s, DEFAULT.scrub.longest_step_s
 
 
 class Watched:
@@ -13,7 +16,7 @@ class Watched:
         self.position = 0
         self.read_bytes = 0
         self.is_idle = False
-        self._patience = Patience()
+        self._patience = Patience(DEFAULT.scrub)
         self.observe()
 
     def observe(self) -> bool:

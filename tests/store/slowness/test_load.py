@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.loop_disks import DiskFarm
 
-from commitlogfs.store.slowness import load
-from commitlogfs.store.slowness.load import MachineLoad, device_counters, whole_device
+from commitlogfs.store.slowness.load import Machine, MachineLoad, device_counters, whole_device
+from commitlogfs.store.timing import DEFAULT
 
 
 def spin() -> None:
@@ -21,7 +21,7 @@ def spin() -> None:
 
 @pytest.mark.timing
 def test_busy_processors() -> None:
-    machine = MachineLoad()
+    machine = MachineLoad(DEFAULT.pace.load_s)
     processes = [multiprocessing.Process(target=spin, daemon=True) for _ in range(os.cpu_count() or 1)]
     for process in processes:
         process.start()
@@ -37,7 +37,7 @@ def test_busy_processors() -> None:
 
 @pytest.mark.root
 @pytest.mark.timing
-def test_a_busy_disk(disk_farm: DiskFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_disk(disk_farm: DiskFarm) -> None:
     """Writes of one byte after the other keep a disk busy, and other disks do not count."""
 
     def write_on(file: Path, seconds: float) -> None:
@@ -53,27 +53,32 @@ def test_a_busy_disk(disk_farm: DiskFarm, monkeypatch: pytest.MonkeyPatch) -> No
     file = busy_disk / "file"
     file.write_bytes(bytes(1 << 20))
     devices = [os.stat(disk).st_dev for disk in (busy_disk, idle_disk)]
-    monkeypatch.setattr(load, "_processor_times", lambda: (0, 0))  # tests beside this one keep them busy
+    machine = IdleProcessors()  # tests beside this one keep them busy
     write_on(file, 0.1)
-    busy_ms = MachineLoad()
+    busy_ms = MachineLoad(DEFAULT.pace.load_s, machine)
     now = time.monotonic()
     busy_ms.busy(devices, now)
-    of_busy = counted(lambda: write_on(file, 0.5), devices[:1])
-    of_idle = counted(lambda: time.sleep(0.5), devices[1:])
+    of_busy = counted(lambda: write_on(file, 0.5), devices[:1], machine)
+    of_idle = counted(lambda: time.sleep(0.5), devices[1:], machine)
     assert of_busy > of_idle
     assert of_busy > 0.2
 
 
-def counted(work: Callable[[], None], devices: list[int]) -> float:
-    machine = MachineLoad()
-    machine.busy(devices, time.monotonic())
+def counted(work: Callable[[], None], devices: list[int], machine: Machine) -> float:
+    load = MachineLoad(DEFAULT.pace.load_s, machine)
+    load.busy(devices, time.monotonic())
     work()
-    return machine.busy(devices, time.monotonic())
+    return load.busy(devices, time.monotonic())
+
+
+class IdleProcessors(Machine):
+    def processor_times(self) -> tuple[int, int]:
+        return 0, 0
 
 
 def test_a_device_without_counters_is_idle(tmp_path: Path) -> None:
     now_s = time.monotonic()
-    assert 0.0 <= MachineLoad().busy([os.makedev(0, 12345)], now_s) <= 1.0
+    assert 0.0 <= MachineLoad(DEFAULT.pace.load_s).busy([os.makedev(0, 12345)], now_s) <= 1.0
 
 
 @pytest.mark.root

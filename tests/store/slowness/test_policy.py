@@ -11,25 +11,25 @@ from support.simulated_devices import (
     CONSUMERS,
     DRAIN_FROM,
     DRAIN_TO,
+    PROBE_AFTER_S,
     SCRUB,
     STORM,
+    WINDOW_S,
     WRITEBACK,
     SimulatedDevice,
     SimulatedDevices,
     Work,
     ssd,
     turning_disk,
+    usual_policy,
 )
 
 from commitlogfs.store.slowness.pace import Operation, Pace
 from commitlogfs.store.slowness.policy import (
     FLOOR_S,
-    PROBE_AFTER_S,
     USUAL_LEAST,
-    WINDOW_S,
     WINDOWS,
     Device,
-    SlownessPolicy,
 )
 
 HOUR_WINDOWS = round(3600 / WINDOW_S)
@@ -116,7 +116,7 @@ def test_at_most_half_of_the_disks_are_slow(count: int) -> None:
 
 def test_disks_on_one_device_count_together() -> None:
     """Three of four disks are partitions of one device: never slow, only noted."""
-    policy = SlownessPolicy()
+    policy = usual_policy()
     devices = {0: Device(False, 3), 1: Device(False), 2: Device(False)}
     well = {Operation.WRITE: Pace(100, 0.002, 0.002, 4096, 1, 0.5)}
     for _ in range(USUAL_LEAST):
@@ -131,7 +131,7 @@ def test_disks_on_one_device_count_together() -> None:
 @pytest.mark.parametrize(("operations", "seconds"), [(2, 5.0), (1, 9.0)])
 def test_a_disk_that_ends_hardly_any_operation_is_found(operations: int, seconds: float) -> None:
     """A process waits for each before it begins the next one."""
-    policy = SlownessPolicy()
+    policy = usual_policy()
     devices = dict.fromkeys(range(4), Device(is_rotational=False))
     well = {Operation.WRITE: Pace(100, 0.004, 0.004, 4096, 1, 0.5)}
     for _ in range(USUAL_LEAST):
@@ -142,7 +142,7 @@ def test_a_disk_that_ends_hardly_any_operation_is_found(operations: int, seconds
 
 
 def test_a_few_operations_beside_many_others_are_no_load() -> None:
-    policy = SlownessPolicy()
+    policy = usual_policy()
     devices = dict.fromkeys(range(4), Device(is_rotational=False))
     well = {operation: Pace(100, 0.004, 0.004, 4096, 1, 0.9) for operation in Operation}
     for _ in range(USUAL_LEAST):
@@ -155,7 +155,7 @@ def test_a_few_operations_beside_many_others_are_no_load() -> None:
 
 
 def test_two_windows_above_the_limits_are_not_enough() -> None:
-    policy = SlownessPolicy()
+    policy = usual_policy()
     devices = dict.fromkeys(range(4), Device(is_rotational=False))
     well = {Operation.WRITE: Pace(100, 0.004, 0.004, 4096, 1, 0.5)}
     bad = {Operation.WRITE: Pace(100, 0.4, 0.4, 4096, 1, 0.5)}
@@ -247,7 +247,7 @@ def test_a_fault_among_two_disks_is_only_noted(count: int, factor: int) -> None:
 
 
 def test_an_idle_disk_that_parks_its_heads_is_not_slow() -> None:
-    policy = SlownessPolicy()
+    policy = usual_policy()
     devices = dict.fromkeys(range(4), Device(is_rotational=True))
     well = {Operation.WRITE: Pace(200, 0.008, 0.008, 4096, 1, 0.8)}
     for _ in range(30):
@@ -263,20 +263,20 @@ def test_an_idle_disk_that_parks_its_heads_is_not_slow() -> None:
 
 
 def test_a_probe_within_the_floor_is_well() -> None:
-    policy = SlownessPolicy()
+    policy = usual_policy()
     policy.observe({0: Device(False, is_slow=True)}, {})
     assert policy.is_well(0, {Operation.WRITE: Pace(20, FLOOR_S, FLOOR_S, 4096, 1, 0.1)})
 
 
 def test_a_probe_that_cannot_be_compared_ends_the_state() -> None:
     """In the daemon after the one that had found it, if the others have nothing to do and are not checked."""
-    policy = SlownessPolicy()
+    policy = usual_policy()
     policy.observe({0: Device(False, is_slow=True), 1: Device(False)}, {})
     assert policy.is_well(0, {Operation.WRITE: Pace(20, 0.5, 0.5, 4096, 1, 0.9)})
 
 
 def test_a_slow_disk_does_not_become_its_own_measure() -> None:
-    policy = SlownessPolicy()
+    policy = usual_policy()
     devices = {0: Device(False, is_slow=True), **dict.fromkeys(range(1, 4), Device(is_rotational=False))}
     well = {Operation.WRITE: Pace(100, 0.004, 0.004, 4096, 1, 0.5)}
     bad = {Operation.WRITE: Pace(100, 0.050, 0.050, 4096, 1, 0.5)}
