@@ -15,7 +15,7 @@ from typing import Final
 
 from commitlogfs.store.disks.disk import translate
 from commitlogfs.store.errors import DiskFailedError
-from commitlogfs.store.files import safe_open
+from commitlogfs.store.files import direct, safe_open
 
 BLOCK: Final = 4096
 BLOCKS_READ: Final = 3
@@ -48,7 +48,8 @@ def check_disk(
     dirfd: int, names: Sequence[bytes], *, may_write: bool, announce: Callable[[Stage], None]
 ) -> DiskCheck:
     """Read blocks of the segments `names` and, if `may_write`, write and sync a file without a name, which leaves
-    nothing behind. `announce` is called at the beginning of each stage."""
+    nothing behind. Without `names`, that is read back: else a disk without segments could never prove that it can
+    be read again. `announce` is called at the beginning of each stage."""
     announce(Stage.READING)
     read = failed = read_errno = 0
     for index in range(BLOCKS_READ if names else 0):
@@ -61,7 +62,14 @@ def check_disk(
     if may_write:
         announce(Stage.WRITING)
         try:
-            _write_durably(dirfd)
+            fd = safe_open.open_unnamed(dirfd, 0o600)
+            try:
+                os.pwrite(fd, bytes(BLOCK), 0)
+                os.fdatasync(fd)
+                if not names:
+                    read, failed, read_errno = _read_back(fd)
+            finally:
+                os.close(fd)
         except OSError as error:
             write_errno = error.errno or errno.EIO
     return DiskCheck(read, failed, read_errno, write_errno)
@@ -100,10 +108,11 @@ def _some_position(fd: int) -> int | None:
     return None
 
 
-def _write_durably(dirfd: int) -> None:
-    fd = safe_open.open_unnamed(dirfd, 0o600)
+def _read_back(fd: int) -> tuple[int, int, int]:
+    """Blocks read, blocks failed, error of the last one."""
     try:
-        os.pwrite(fd, bytes(BLOCK), 0)
-        os.fdatasync(fd)
-    finally:
-        os.close(fd)
+        direct.set_direct(fd)
+        direct.read_block(fd, 0)
+    except OSError as error:
+        return 0, 1, error.errno or errno.EIO
+    return 1, 0, 0

@@ -77,7 +77,7 @@ def paces_between(before: DeviceCounters, after: DeviceCounters, seconds: float)
     if min(*counts, read_s, write_s, flush_s, busy_s) < 0:
         return {}
     depth = max(1.0, (read_s + write_s) / busy_s) if busy_s > 0 else 1.0
-    busy = min(1.0, busy_s / seconds)
+    busy = min(1.0, busy_s / seconds) if seconds > 0 else 0.0
     reads, writes = after.reads - before.reads, after.writes - before.writes
     paces: Paces = {}
     if reads > 0:

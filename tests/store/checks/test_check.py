@@ -58,6 +58,21 @@ def test_a_check_without_writing(workdir, dirfd):
     assert stages == [Stage.READING]
 
 
+def test_a_disk_without_segments_is_read_all_the_same(workdir, dirfd, positions):
+    """Its last segment may have been removed while it was unreadable."""
+    assert check_disk(dirfd, [], may_write=True, announce=nothing) == DiskCheck(1, 0, 0, 0)
+    assert positions == [0]
+    assert os.listdir(workdir) == []
+
+
+def test_a_disk_without_segments_that_cannot_be_read(dirfd, monkeypatch):
+    def preadv(*_: object) -> int:
+        raise OSError(errno.EIO, "as a bad disk")
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    assert check_disk(dirfd, [], may_write=True, announce=nothing) == DiskCheck(0, 1, errno.EIO, 0)
+
+
 def test_a_segment_that_is_removed_meanwhile_proves_nothing(dirfd):
     assert check_disk(dirfd, [NAME], may_write=False, announce=nothing) == DiskCheck(0, 0, 0, 0)
 
