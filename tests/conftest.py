@@ -17,6 +17,7 @@ from support.loop_disks import DiskFarm, loop_available, mkfs_available
 from support.pools import PoolMount
 from support.waiting import eventually
 
+import commitlogfs.fusefs  # noqa: F401 - its extension has to be loaded before a test module loads pyfuse3
 from commitlogfs.bench import sweep
 from commitlogfs.bench.rocketmq.process import JVM_FLAGS
 

@@ -61,7 +61,7 @@ class DiskPlaces:
                 checks.back.add(path)
 
         async with trio.open_nursery() as nursery:
-            for path in {*disks, *paths} - offline:
+            for path in sorted({*disks, *paths} - offline):
                 nursery.start_soon(look_at, path)
         return checks
 

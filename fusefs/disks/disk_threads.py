@@ -45,9 +45,9 @@ class DiskThreads:
         """Result of `function`, however long it takes."""
         return await self._call(disk, function, may_be_abandoned=False)
 
-    async def aside(self, function: Callable[[], T]) -> T:
-        """Result of `function`, which waits for no disk, but for the machine."""
-        return await trio.to_thread.run_sync(function)
+    async def aside(self, function: Callable[[], T], *, may_be_abandoned: bool = False) -> T:
+        """Result of `function`, which waits for no disk of the pool, but for the machine, or for another disk."""
+        return await trio.to_thread.run_sync(function, abandon_on_cancel=may_be_abandoned)
 
     async def run_within(
         self,

@@ -464,7 +464,7 @@ class DiskChanges:
 
     async def _prepare(self, request: dict[str, Any]) -> dict[str, Any]:
         path, dry_run = request_fields.text(request, "directory"), request_fields.flag(request, "dry_run")
-        unmounted = await _in_thread(partial(unmounted_above, path))
+        unmounted = await self._in_thread(partial(unmounted_above, path))
         if unmounted is not None:
             raise PoolError(f"{path}: /etc/fstab names {unmounted}, but nothing is mounted there; mount it first")
         log_ = self._commitlog
@@ -478,9 +478,9 @@ class DiskChanges:
             log_.membership,
             list(log_.disks.values()),
         )
-        plan = await _in_thread(plan_now)
+        plan = await self._in_thread(plan_now)
         if not dry_run:
-            await _in_thread(partial(joining.prepare, plan, log_.pool_id))
+            await self._in_thread(partial(joining.prepare, plan, log_.pool_id))
             log_event(log, logging.INFO, "disk_prepared", disk=path, number=plan.number)
         return {
             "number": plan.number,
@@ -492,10 +492,14 @@ class DiskChanges:
             "warnings": list(plan.warnings),
         }
 
+    async def _in_thread(self, function: Callable[[], T]) -> T:
+        """Leaves the thread behind if the command gives up: a new directory may hang, too."""
+        return await self._parts.threads.aside(function, may_be_abandoned=True)
+
     async def _forget(self, request: dict[str, Any]) -> dict[str, Any]:
         path, dry_run = request_fields.text(request, "directory"), request_fields.flag(request, "dry_run")
         log_ = self._commitlog
-        await _in_thread(partial(joining.forget, path, log_.pool_id, log_.membership, dry_run=dry_run))
+        await self._in_thread(partial(joining.forget, path, log_.pool_id, log_.membership, dry_run=dry_run))
         return {"path": path}
 
 
@@ -507,8 +511,3 @@ def _require_well(disk: Disk) -> None:
         )
     if disk.is_unreadable:
         raise PoolError(f"{disk.path}: cannot be read; repair it, or use --failing")
-
-
-async def _in_thread(function: Callable[[], T]) -> T:
-    """Leaves the thread behind if the command gives up: a new directory may hang, too."""
-    return await trio.to_thread.run_sync(function, abandon_on_cancel=True)

@@ -1,0 +1,230 @@
+"""When a pool reacts to its disks, exactly, in simulated time."""
+
+import errno
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from support.simulation.broker import Broker
+from support.simulation.daemon import SIZE, Settings
+from support.simulation.disks import LATENCY_S, SimulatedDisk
+from support.simulation.life import UNHURRIED
+from support.simulation.world import World, simulate
+
+from commitlogfs.mount.daemon.disk_changes import DiskChanges
+from commitlogfs.mount.daemon.former_daemons import FormerDaemons
+from commitlogfs.store.disks import health
+from commitlogfs.store.disks.disk import Disk, DiskState
+from commitlogfs.store.timing import DEFAULT, Timing
+
+SEED = 1
+DISKS = 4
+SEGMENTS = 12
+LONG_S = 2 * 3600.0
+
+
+class Pool:
+    """Four disks, some segments, and a broker that goes on writing."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.broker = Broker(world)
+        self.sick = world.disk(0)
+        self.slowest_create_s = 0.0
+
+    @property
+    def disk(self) -> Disk:
+        """The sick disk, as the daemon knows it."""
+        return next(d for d in self.world.serving.commitlog.disks.values() if d.path == str(self.sick.path))
+
+    @property
+    def state(self) -> DiskState:
+        return self.disk.reported_state
+
+    async def when(self, condition: Callable[[], bool]) -> float:
+        """Seconds until that is so."""
+        began_s = self.world.clock.elapsed()
+        while not condition():
+            await trio.sleep(0.1)
+            assert self.world.clock.elapsed() < began_s + LONG_S, "it never happens"
+        return self.world.clock.elapsed() - began_s
+
+    async def fill(self) -> None:
+        for _ in range(SEGMENTS):
+            assert await self.broker.append()
+
+    async def write_on(self) -> None:
+        """A segment every 5 s, and what the kernel writes and reads by itself meanwhile."""
+        async with trio.open_nursery() as nursery:
+            for index in range(DISKS):
+                nursery.start_soon(self._use, self.world.disk(index))
+            while True:
+                await self.broker.append()
+                await trio.sleep(5.0)
+
+    async def _use(self, disk: SimulatedDisk) -> None:
+        while True:
+            await disk.serve(writes=True)
+            await disk.serve(writes=False)
+            await trio.sleep(0.1)
+
+
+def with_pool(
+    directory: Path, task: Callable[[Pool], Awaitable[None]], *, writes: bool = False, timing: Timing = UNHURRIED
+) -> None:
+    async def run(world: World) -> None:
+        world.init(DISKS)
+
+        async def life() -> None:
+            pool = Pool(world)
+            await pool.fill()
+            async with trio.open_nursery() as nursery:
+                if writes:
+                    nursery.start_soon(pool.write_on)
+                await task(pool)
+                nursery.cancel_scope.cancel()
+            await pool.broker.close()
+
+        await world.run(life)
+
+    simulate(directory / "pool", SEED, Settings(timing), run)
+
+
+def test_a_disk_that_hangs_is_found_within_half_a_minute(memory_directory: Path) -> None:
+    async def task(pool: Pool) -> None:
+        pool.sick.hang()
+        assert await pool.when(lambda: pool.state is DiskState.UNRESPONSIVE) < 30.0
+        pool.world.answer(pool.sick)
+        assert await pool.when(lambda: pool.state is DiskState.RW) < DEFAULT.checks.interval_s + 1.0
+
+    with_pool(memory_directory, task)
+
+
+def test_a_disk_whose_reads_fail_is_found_within_half_a_minute(memory_directory: Path) -> None:
+    async def task(pool: Pool) -> None:
+        pool.sick.fault = 5
+        assert await pool.when(lambda: pool.disk.is_unreadable) < 30.0
+        pool.sick.fault = 0
+        assert await pool.when(lambda: pool.state is DiskState.RW) < 30.0
+
+    with_pool(memory_directory, task)
+
+
+@pytest.mark.parametrize("factor", [30.0, 100.0])
+def test_a_slow_disk_is_found_within_a_minute_and_is_back_after_eleven(
+    memory_directory: Path, factor: float
+) -> None:
+    async def task(pool: Pool) -> None:
+        await trio.sleep(120.0)  # the usual times are known by then
+        pool.sick.latency_s = LATENCY_S * factor
+        assert await pool.when(lambda: pool.disk.is_slow) < 60.0
+        log = pool.world.serving.commitlog
+        count = log.catalog.count_on_disk(pool.disk.number)
+        await trio.sleep(300.0)
+        assert log.catalog.count_on_disk(pool.disk.number) == count
+        pool.sick.latency_s = LATENCY_S
+        assert await pool.when(lambda: not pool.disk.is_slow) < 11 * 60.0
+        await pool.when(lambda: log.catalog.count_on_disk(pool.disk.number) > count)
+
+    with_pool(memory_directory, task, writes=True)
+
+
+def test_a_create_beside_a_disk_that_begins_to_hang_is_in_time(memory_directory: Path) -> None:
+    """A broker gives up after five seconds."""
+
+    async def task(pool: Pool) -> None:
+        for index in range(DISKS):
+            disk = pool.world.disk(index)
+            disk.hang()
+            began_s = pool.world.clock.elapsed()
+            made = await pool.broker.append()
+            took_s = pool.world.clock.elapsed() - began_s
+            pool.world.answer(disk)
+            assert made
+            assert took_s < DEFAULT.requests.create_s
+
+    with_pool(memory_directory, task)
+
+
+def test_a_segment_is_made_elsewhere_if_its_disk_refuses_its_size(memory_directory: Path) -> None:
+    """Nobody has written to it yet: a broker gets an error, tries again, and the name is free."""
+
+    async def task(pool: Pool) -> None:
+        for _ in range(DISKS):
+            number = pool.world.serving.commitlog.preview_next()[0]
+            chosen = pool.world.disks.by_path[pool.world.serving.commitlog.disks[number].path]
+            assert not await pool.broker.append(between=partial(setattr, chosen, "fault", errno.EIO))
+            assert await pool.broker.append()
+            chosen.fault = 0
+            newest = pool.world.serving.commitlog.catalog.last
+            assert newest is not None
+            assert newest.disk != number
+            await trio.sleep(60.0)
+
+    with_pool(memory_directory, task)
+
+
+def test_segments_of_a_disk_that_nobody_can_read_are_absent_after_five_minutes(memory_directory: Path) -> None:
+    async def task(pool: Pool) -> None:
+        pool.sick.fault = 5
+
+        def is_lost() -> bool:
+            return health.is_lost(pool.disk, pool.world.clock.monotonic(), DEFAULT.health)
+
+        lost_s = await pool.when(is_lost)
+        assert DEFAULT.health.lost_after_s < lost_s < DEFAULT.health.lost_after_s + 30.0
+        pool.sick.fault = 0
+        assert await pool.when(lambda: not is_lost()) < 30.0
+
+    with_pool(memory_directory, task)
+
+
+def test_a_scrub_leaves_a_disk_out_that_does_not_answer_for_half_an_hour(memory_directory: Path) -> None:
+    async def task(pool: Pool) -> None:
+        scrub = pool.world.serving.parts.scrub
+        pool.sick.hang()
+        began_s = pool.world.clock.elapsed()
+        await scrub.begin(0, follows_chains=False)
+        await pool.when(lambda: not scrub.is_active)
+        took_s = pool.world.clock.elapsed() - began_s
+        assert DEFAULT.scrub.give_up_s <= took_s < DEFAULT.scrub.give_up_s + 60.0
+        pool.world.answer(pool.sick)
+
+    with_pool(memory_directory, task)
+
+
+def test_a_drain_keeps_its_rate_and_ends_soon_when_it_is_cancelled(memory_directory: Path) -> None:
+    rate = SIZE // 10
+    """Bytes read and written: each segment takes twenty seconds."""
+
+    async def task(pool: Pool) -> None:
+        verbs = DiskChanges(pool.world.serving.parts, FormerDaemons()).verbs()
+        log, number = pool.world.serving.commitlog, pool.disk.number
+        before, began_s = log.counters.moved, pool.world.clock.elapsed()
+        answer = await verbs["disk-drain"]({"disk": str(number), "mode": "copy", "rate": rate})
+        assert isinstance(answer, dict)
+        assert "refused" not in answer
+        await pool.when(lambda: log.counters.moved == before + 2)
+        took_s = pool.world.clock.elapsed() - began_s
+        assert took_s == pytest.approx(2 * 2 * SIZE / rate, rel=0.05)
+        await trio.sleep(3.0)
+        await verbs["disk-cancel"]({"disk": str(number)})
+        assert await pool.when(lambda: pool.world.serving.parts.mover.progress is None) < 1.0
+
+    with_pool(memory_directory, task)
+
+
+def test_what_is_known_of_a_disk_is_known_to_the_next_daemon(memory_directory: Path) -> None:
+    async def task(pool: Pool) -> None:
+        pool.sick.fault = 5
+        await pool.when(lambda: pool.disk.is_unreadable)
+        former = pool.world.serving
+        pool.world.kill()
+        await pool.when(lambda: pool.world.serving is not former)
+        assert pool.disk.is_unreadable
+        assert pool.disk.is_troubled
+        pool.sick.fault = 0
+
+    with_pool(memory_directory, task)

@@ -1,0 +1,238 @@
+"""A broker and its consumers in simulated time, and what they must find."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+import trio
+from pyfuse3 import EntryAttributes, FUSEError, SetattrFields
+from support.records import make_sealed
+from support.simulation.world import CONTEXT, SIZE, World
+
+from commitlogfs.fusefs.kernel import inodes
+from commitlogfs.store.segment import format_segment_name
+
+BROKER_S = 5.0
+"""A broker gives a create up after this time."""
+OPEN_SEGMENTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """The fields of a SetattrFields, which only pyfuse3's own code can make."""
+
+    update_size: bool = False
+    update_mtime: bool = False
+    update_mode: bool = False
+    update_uid: bool = False
+    update_gid: bool = False
+    update_atime: bool = False
+    update_ctime: bool = False
+
+
+@dataclass(eq=False)
+class Log:
+    """The model: what was acknowledged."""
+
+    segments: dict[int, bytes] = field(default_factory=dict)
+    """Content by index."""
+    uncertain: set[int] = field(default_factory=set)
+    """Segments whose removal has failed: they may be there or not."""
+    may_return: set[int] = field(default_factory=set)
+    """Segments that were not there when they were to be removed, while a disk was away, or after a removal that had
+    failed: a daemon that dies may not have done what it began."""
+    next_index: int = 0
+
+
+class Broker:
+    """Appends segment after segment, reads any, and deletes the oldest."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.log = Log()
+        self.slowest_create_s = 0.0
+        self.may_be_forced = False
+        """Whether the disks were full, so that the oldest segments may be removed by force."""
+        self.failed_creates = 0
+        self._refused: set[int] = set()
+        """Segments of which a removal has failed."""
+        self._removed_unseen: dict[int, frozenset[str]] = {}
+        """Segments that were removed while these disks were away, which may have held them."""
+        self._open: list[int] = []
+        """File handles of the newest segments, as a broker keeps them."""
+
+    def content_of(self, index: int) -> bytes:
+        """Messages, since a scrub knows others from damage; others in each life of a segment."""
+        return make_sealed(index * SIZE, SIZE, store_ms=1_700_000_000_000 + self.world.random.randrange(10**9))
+
+    @property
+    def _away(self) -> frozenset[str]:
+        return frozenset(self.world.serving.commitlog.missing)
+
+    async def append(self, between: Callable[[], None] | None = None) -> bool:
+        """Make, fill and sync the next segment; whether that was possible. `between` is called when it has its
+        name, and not its size."""
+        index, begun_s = self.log.next_index, self.world.clock.elapsed()
+        name = format_segment_name(index * SIZE)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        try:
+            info, entry = await self.world.request("create", inodes.ROOT, name, 0o640, flags, CONTEXT)
+        except FUSEError as error:
+            return self._no_create(error)
+        self.world.kernel.opened[info.fh] += 1
+        took_s = self.world.clock.elapsed() - begun_s
+        self.slowest_create_s = max(self.slowest_create_s, took_s)
+        content = self.content_of(index)
+        if between is not None:
+            between()
+        try:
+            await self._change(entry.st_ino, size=SIZE)
+        except FUSEError as error:
+            await self._give_up(index, info.fh)
+            return self._no_create(error)
+        try:
+            with trio.fail_after(600.0):
+                await self._fill(info.fh, content)
+                await self._change(entry.st_ino, mtime_ns=self.world.clock.wall_ns())
+        except (FUSEError, trio.TooSlowError) as error:
+            self.world.note(f"segment {index} is not written: {error!r}")
+            await self._give_up(index, info.fh)
+            return False
+        self.log.segments[index] = content
+        self.log.next_index = index + 1
+        self._open.append(info.fh)
+        while len(self._open) > OPEN_SEGMENTS:
+            await self._close(self._open.pop(0))
+        return True
+
+    def _no_create(self, error: FUSEError) -> bool:
+        self.failed_creates += 1
+        self.world.note(f"no segment {self.log.next_index}: {errno.errorcode.get(error.errno, error.errno)}")
+        return False
+
+    async def _fill(self, handle: int, content: bytes) -> None:
+        """In pieces, each synced, as messages come."""
+        piece = SIZE // 4
+        for offset in range(0, SIZE, piece):
+            written = await self.world.request("write", handle, offset, content[offset : offset + piece])
+            assert written == piece
+            await self.world.request("fsync", handle, True)
+
+    async def _change(self, inode: int, *, size: int | None = None, mtime_ns: int | None = None) -> None:
+        attributes = EntryAttributes()
+        attributes.st_size = size or 0
+        attributes.st_mtime_ns = mtime_ns or 0
+        fields = _Fields(update_size=size is not None, update_mtime=mtime_ns is not None)
+        await self.world.request("setattr", inode, attributes, cast(SetattrFields, fields), None, CONTEXT)
+
+    async def _close(self, handle: int) -> None:
+        with contextlib.suppress(FUSEError):
+            await self.world.request("flush", handle)
+        await self._release(handle)
+
+    async def _release(self, handle: int) -> None:
+        self.world.kernel.opened[handle] -= 1
+        await self.world.request("release", handle)
+
+    async def close(self) -> None:
+        """Close all segments."""
+        while self._open:
+            await self._close(self._open.pop())
+
+    async def _give_up(self, index: int, handle: int) -> None:
+        """A broker whose disk failed under it is started again, and removes what it has not acknowledged."""
+        await self._close(handle)
+        while not await self._remove(index):  # noqa: ASYNC110 - nothing announces that a disk is well
+            await trio.sleep(30.0)
+
+    async def _remove(self, index: int) -> bool:
+        """Whether the segment is gone."""
+        try:
+            await self.world.request("unlink", inodes.ROOT, format_segment_name(index * SIZE), CONTEXT)
+        except FUSEError as error:
+            if error.errno == errno.ENOENT:
+                if index in self._refused:
+                    self.log.may_return.add(index)
+                elif self._away:
+                    self._removed_unseen[index] = self._away
+                    self.log.may_return.add(index)
+                return True
+            self.world.note(f"segment {index} is not removed: {errno.errorcode.get(error.errno, error.errno)}")
+            self._refused.add(index)
+            return False
+        first = self.world.serving.commitlog.catalog.first
+        if first is None or first.base_offset > index * SIZE:
+            # It was the oldest, so the other disks have recorded that the log begins behind it.
+            older = {kept for kept, away in self._removed_unseen.items() if kept < index and away <= self._away}
+            self.log.may_return -= older
+        return True
+
+    async def expire(self, kept: int) -> None:
+        """Delete the oldest segments but `kept`, as cleaning by age does: it stops at the first that stays."""
+        for index in sorted(self.log.segments)[: max(0, len(self.log.segments) - kept)]:
+            self.log.uncertain.add(index)
+            if not await self._remove(index):
+                return
+            self.log.uncertain.discard(index)
+            del self.log.segments[index]
+
+    async def _open_to_read(self, index: int) -> int:
+        """A handle. Between lookup and open the segment may be moved: then the kernel looks its name up again."""
+        while True:
+            name = format_segment_name(index * SIZE)
+            entry = await self.world.request("lookup", inodes.ROOT, name, CONTEXT)
+            try:
+                info = await self.world.request("open", entry.st_ino, os.O_RDONLY, CONTEXT)
+            except FUSEError as error:
+                if error.errno != errno.ESTALE:
+                    raise
+            else:
+                self.world.kernel.opened[info.fh] += 1
+                return cast("int", info.fh)
+
+    async def read(self, index: int, pause_s: float = 0.0) -> bytes | None:
+        """The content of a segment, `pause_s` after it was opened; None if its disk does not give it. Raises
+        FileNotFoundError."""
+        try:
+            with trio.fail_after(600.0 + pause_s):
+                handle = await self._open_to_read(index)
+                try:
+                    await trio.sleep(pause_s)
+                    content: bytes = await self.world.request("read", handle, 0, SIZE)
+                finally:
+                    await self._release(handle)
+        except trio.TooSlowError:
+            return None
+        except FUSEError as error:
+            if error.errno == errno.ENOENT:
+                raise FileNotFoundError(index) from error
+            return None
+        return content
+
+    def _is_before(self, index: int) -> bool:
+        """Whether the log has a segment before this one on a disk that was always there: the rules pass over those
+        of a disk that is lost."""
+        log = self.world.serving.commitlog
+        return any(
+            segment.base_offset < index * SIZE and log.disk_of(segment).path not in self.world.absent_once
+            for segment in log.catalog
+        )
+
+    async def check(self, index: int) -> None:
+        """A segment that can be read is right. One that was acknowledged is there, unless its disk is away, or it
+        is one of the oldest, which the rules may remove."""
+        expected = self.log.segments.get(index)
+        try:
+            content = await self.read(index)
+        except FileNotFoundError:
+            is_complete = not self.world.serving.commitlog.missing
+            if index in self.log.segments and index not in self.log.uncertain and is_complete:
+                assert self.may_be_forced, f"segment {index} is lost"
+                assert not self._is_before(index), f"segment {index} is lost in the middle of the log"
+                del self.log.segments[index]
+            return
+        if content is not None and index in self.log.segments:
+            assert content == expected, f"segment {index} has another content"
