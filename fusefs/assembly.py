@@ -86,7 +86,15 @@ class Parts:
         self.listing = Listing(commitlog, disks, self.attributes)
         self.changes = NameChanges(commitlog, disks, self.background)
         self.sources = Sources(
-            commitlog, disks, self.changes, self.handles, self.backing, self.to_free, kernel.invalidate
+            commitlog,
+            disks,
+            self.threads,
+            self.changes,
+            self.handles,
+            self.backing,
+            self.to_free,
+            kernel.holds,
+            kernel.invalidate,
         )
         self.salvaged = Salvaged(commitlog)
         self.recorded = Recorded(commitlog, self.threads, self.verdicts, self.salvaged.record_found)

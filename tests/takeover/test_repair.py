@@ -122,6 +122,17 @@ def test_a_changed_time_of_the_copy_brings_nothing_back(filled: KeptMount, slave
     assert files_aside(pool)[0].read_bytes() == rotten(pool, INDEX)
 
 
+def test_a_damaged_file_that_was_read_meanwhile_does_not_come_back(filled: KeptMount, slave: Path) -> None:
+    """The next daemon only knows that a former one has opened it. Nobody continues in it when the log is cut."""
+    pool = filled.pool
+    with pool.path(INDEX).open("rb"):
+        repair(pool, slave)
+    filled.replace()
+    pool.path(COUNT - 1).unlink()
+    pool.path(INDEX + 1).unlink()
+    assert pool.path(INDEX).read_bytes() == content(pool, INDEX)
+
+
 @pytest.mark.parametrize("how", ["kill", "restart"])
 def test_an_older_time_of_the_copy_brings_nothing_back(filled: KeptMount, slave: Path, how: str) -> None:
     """The next daemon sees a damaged file that is newer than the segment, but nobody has written to it."""
