@@ -81,20 +81,14 @@ class Parts:
         self.to_free = Reminders(commitlog.disks)
         self.verdicts = Verdicts(commitlog, self.threads)
         self.lost_writes = LostWrites(commitlog, self.threads, observer, self.member_records, self.verdicts)
-        self.handles = Handles(commitlog, disks, self.backing, self.to_free, self.lost_writes.release)
+        self.handles = Handles(
+            commitlog, disks, self.threads, self.backing, self.to_free, self.lost_writes.release, kernel.holds
+        )
         self.attributes = BackingAttributes(commitlog, disks, self.handles)
         self.listing = Listing(commitlog, disks, self.attributes)
         self.changes = NameChanges(commitlog, disks, self.background)
         self.sources = Sources(
-            commitlog,
-            disks,
-            self.threads,
-            self.changes,
-            self.handles,
-            self.backing,
-            self.to_free,
-            kernel.holds,
-            kernel.invalidate,
+            commitlog, disks, self.changes, self.handles, self.backing, self.to_free, kernel.invalidate
         )
         self.salvaged = Salvaged(commitlog)
         self.recorded = Recorded(commitlog, self.threads, self.verdicts, self.salvaged.record_found)
@@ -142,11 +136,9 @@ class Parts:
         self.freeing = Freeing(
             commitlog,
             disks,
-            self.threads,
             self.handles,
             self.backing,
             self.to_free,
-            kernel.holds,
             self.sources.put_back_if_changed,
         )
         probes = DiskProbes(commitlog, self.threads, observer, self.disk_memory.save)

@@ -6,11 +6,9 @@ it drops an inode (FORGET), but only once, so there is a check every second, too
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 
 import trio
 
-from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.fusefs.disks.reminders import Reminders
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.files.handles import Handles
@@ -36,22 +34,17 @@ class Freeing:
         self,
         commitlog: CommitLog,
         disks: Mapping[DiskNumber, DiskFiles],
-        threads: DiskThreads,
         handles: Handles,
         backing: Backing,
         to_free: Reminders,
-        kernel_holds: Callable[[int], bool],
         put_back_if_changed: Callable[[Segment], Awaitable[bool]],
     ) -> None:
-        """`to_free` says when there may be something to free. `kernel_holds` returns whether the kernel still knows
-        an inode; it may block. `put_back_if_changed`: as of fusefs.moves.sources."""
+        """`to_free` says when there may be something to free. `put_back_if_changed`: as of fusefs.moves.sources."""
         self._commitlog = commitlog
         self._disks = disks
-        self._threads = threads
         self._handles = handles
         self._backing = backing
         self._to_free = to_free
-        self._kernel_holds = kernel_holds
         self._put_back_if_changed = put_back_if_changed
 
     async def run(self) -> None:
@@ -146,6 +139,4 @@ class Freeing:
 
     async def _is_held(self, file: Segment) -> bool:
         """Whether this daemon has a file open, or the kernel still knows its inode."""
-        if self._handles.is_open(file):
-            return True
-        return await self._threads.aside(partial(self._kernel_holds, int(inodes.encode(file))))
+        return self._handles.is_open(file) or await self._handles.is_known_to_kernel(file)

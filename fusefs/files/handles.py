@@ -9,9 +9,11 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.fusefs.disks.reminders import Reminders
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.kernel import inodes
@@ -49,17 +51,22 @@ class Handles:
         self,
         commitlog: CommitLog,
         disks: Mapping[DiskNumber, DiskFiles],
+        threads: DiskThreads,
         backing: Backing,
         to_free: Reminders,
         release: Callable[[Segment], Awaitable[None]],
+        kernel_holds: Callable[[int], bool],
     ) -> None:
         """`to_free` is reminded of the last close of a file that is no part of the log any longer. `release` closes
-        what else the daemon has of a file open."""
+        what else the daemon has of a file open. `kernel_holds` returns whether the kernel still knows an inode; it
+        may block."""
         self._commitlog = commitlog
         self._disks = disks
+        self._threads = threads
         self._backing = backing
         self._to_free = to_free
         self._release = release
+        self._kernel_holds = kernel_holds
         self._handles: dict[int, Handle] = {}
         self._opening: dict[int, trio.Lock] = {}
         self._closed_empty: set[int] = set()
@@ -136,6 +143,11 @@ class Handles:
         self._backing.record_gone(file)
         is_open = await self._disks[file.disk].is_open_elsewhere(file.path)
         return was_passed_through if is_open is None else is_open
+
+    async def is_known_to_kernel(self, file: Segment) -> bool:
+        """Whether the kernel still has a file's inode, open or cached: of a file that a former daemon has opened,
+        only the kernel knows whether a process still has it open."""
+        return await self._threads.aside(partial(self._kernel_holds, int(inodes.encode(file))))
 
     @asynccontextmanager
     async def first_opens_held(self, file: Segment) -> AsyncIterator[None]:

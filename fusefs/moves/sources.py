@@ -13,12 +13,10 @@ from typing import NamedTuple
 
 import trio
 
-from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.fusefs.disks.reminders import Reminders
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.files.handles import Handles
 from commitlogfs.fusefs.files.name_changes import NameChanges
-from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.membership import DiskNumber
@@ -47,20 +45,15 @@ class Sources:
         self,
         commitlog: CommitLog,
         disks: Mapping[DiskNumber, DiskFiles],
-        threads: DiskThreads,
         changes: NameChanges,
         handles: Handles,
         backing: Backing,
         to_free: Reminders,
-        kernel_holds: Callable[[int], bool],
         invalidate_entry: Callable[[bytes, int], None],
     ) -> None:
-        """`to_free`, `invalidate_entry`: as for fusefs.files.removal. `kernel_holds`: as for
-        fusefs.files.freeing."""
+        """`to_free`, `invalidate_entry`: as for fusefs.files.removal."""
         self._commitlog = commitlog
         self._disks = disks
-        self._threads = threads
-        self._kernel_holds = kernel_holds
         self._changes = changes
         self._handles = handles
         self._backing = backing
@@ -318,10 +311,6 @@ class Sources:
             with contextlib.suppress(DiskError, OSError):  # logged; the next round tries again
                 await self.put_back_if_changed(source)
 
-    async def _is_known_to_kernel(self, file: Segment) -> bool:
-        """Only the kernel knows whether a process still has a file open that a former daemon has opened."""
-        return await self._threads.aside(partial(self._kernel_holds, int(inodes.encode(file))))
-
     async def _put_back_if_only_writer(self, source: Segment) -> None:
         """Undo a move if a process has the source open and nobody the copy, so that a cut log continues in the
         source. If both are open, the first write decides (`put_back_if_changed`)."""
@@ -332,7 +321,7 @@ class Sources:
             return  # nobody has it open
         if is_set_aside(source):
             async with self._handles.first_opens_held(source):
-                if not await self._handles.is_in_use(source) or not await self._is_known_to_kernel(source):
+                if not await self._handles.is_in_use(source) or not await self._handles.is_known_to_kernel(source):
                     return
         async with self._handles.first_opens_held(copy):
             if await self._handles.is_in_use(copy):
