@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from commitlogfs.bench import sweep
+
 IN_MEMORY = Path("/dev/shm")
 
 
@@ -21,12 +23,14 @@ def _has_attributes(directory: Path) -> bool:
 
 
 @pytest.fixture
-def memory_directory(workdir: Path) -> Iterator[Path]:
-    """An empty directory, if possible in memory: nothing of it has to last."""
+def memory_directory(base_directory: Path, workdir: Path) -> Iterator[Path]:
+    """An empty directory, if possible in memory: nothing of it has to last. The next run removes that of an aborted
+    one."""
     if not IN_MEMORY.is_dir():
         yield workdir
         return
     directory = Path(tempfile.mkdtemp(prefix="commitlogfs-test-", dir=IN_MEMORY))
+    sweep.claim(base_directory, directory)
     try:
         yield directory if _has_attributes(directory) else workdir
     finally:
