@@ -5,6 +5,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from support import mount_namespace
 from support.lanes import Times
 from support.loop_disks import DiskFarm, loop_available, mkfs_available
 from support.pools import PoolMount
+from support.timings import BRISK, timing_variables
 from support.waiting import eventually
 
 import commitlogfs.fusefs  # noqa: F401 - its extension has to be loaded before a test module loads pyfuse3
@@ -30,6 +32,9 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{_SHORT_LIVED} -XX:+UseSerialGC")
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
 settings.load_profile("repeatable")
 
+
+# A shell starts what runs in its background with SIGINT ignored, and commands that tests interrupt would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _SHARED_NAMESPACE = mount_namespace.enter()
 """Why this process has no mount namespace of its own; "" if it has one."""
@@ -164,12 +169,15 @@ MakePool = Callable[..., PoolMount]
 
 
 @pytest.fixture
-def make_pool(workdir: Path) -> Iterator[MakePool]:
+def make_pool(workdir: Path, request: pytest.FixtureRequest) -> Iterator[MakePool]:
     """Makes pools on plain directories (or on `disks=[...]`): born, not yet mounted; unmounted with the test.
 
-    `make_pool(3)` has three directories; keyword arguments are PoolMount's.
+    `make_pool(3)` has three directories; keyword arguments are PoolMount's. The daemons do their background work at
+    once, but for tests that measure time, and soaks.
     """
     pools: list[PoolMount] = []
+    measures = any(request.node.get_closest_marker(lane) is not None for lane in ("timing", "soak"))
+    times = {} if measures else timing_variables(BRISK)
 
     def make(
         count: int = 3, *, born: bool = True, disks: Sequence[Path] | None = None, **options: Any
@@ -179,6 +187,7 @@ def make_pool(workdir: Path) -> Iterator[MakePool]:
             for disk in disks:
                 disk.mkdir(exist_ok=True)
         pool = PoolMount(workdir, disks, **options)
+        pool.variables = {**times, **pool.variables}
         pools.append(pool)
         if born:
             pool.init()

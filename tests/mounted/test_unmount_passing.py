@@ -75,6 +75,7 @@ def test_a_mount_on_top_of_it_is_named(mounted: PoolMount) -> None:
     mounted.stop()
 
 
+@pytest.mark.full
 def test_the_last_closes_do_not_disturb_the_end(mounted: PoolMount) -> None:
     """The daemon reads the news of them as the connection ends; without care, every second round failed."""
     mounted.make_segments(range(6))

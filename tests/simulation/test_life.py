@@ -46,6 +46,7 @@ def _comparable(line: str) -> str:
     return re.sub(r"\.[0-9a-f]{8}\b", "", line.replace("/first/", "/second/"))
 
 
+@pytest.mark.full
 def test_each_event_happens(memory_directory: Path) -> None:
     """The simulation is not only as good as its pieces: it meets each of them, and some at once."""
     done: Counter[str] = Counter()

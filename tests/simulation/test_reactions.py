@@ -112,7 +112,7 @@ def test_a_disk_whose_reads_fail_is_found_within_half_a_minute(memory_directory:
     with_pool(memory_directory, task)
 
 
-@pytest.mark.parametrize("factor", [30.0, 100.0])
+@pytest.mark.parametrize("factor", [pytest.param(30.0, marks=pytest.mark.full), 100.0])
 def test_a_slow_disk_is_found_within_a_minute_and_is_back_after_eleven(
     memory_directory: Path, factor: float
 ) -> None:

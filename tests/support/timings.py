@@ -1,9 +1,40 @@
 """Times of the processes of a test, given by their environment (docs/testing.md)."""
 
+from dataclasses import replace
+
 from commitlogfs.mount.config.timing import VARIABLE, describe
-from commitlogfs.store.timing import CheckTiming, DaemonTiming, HealthTiming, SlownessTiming, Timing
+from commitlogfs.store.timing import (
+    CheckTiming,
+    ChecksumTiming,
+    DaemonTiming,
+    HealthTiming,
+    LostWriteTiming,
+    MemberTiming,
+    MoveTiming,
+    Pace,
+    RequestTiming,
+    ScrubTiming,
+    SlownessTiming,
+    Timing,
+    VerdictTiming,
+)
 
 _NEVER_S = 1e9
+
+BRISK = Timing(
+    requests=RequestTiming(freeing_s=0.1),
+    health=HealthTiming(remembered_s=0.2),
+    members=MemberTiming(compare_s=0.2),
+    pace=Pace(idle_share=1.0, smallest_share=1.0, look_s=0.05),
+    moves=MoveTiming(source_s=0.5, look_s=0.1, usage_age_s=0.1),
+    checksums=ChecksumTiming(start_s=0.1, look_s=0.1, at_rest_s=0.5, changed_retry_s=0.5),
+    scrub=ScrubTiming(start_s=0.1, look_s=0.1, schedule_s=0.5),
+    verdicts=VerdictTiming(start_s=0.1),
+    lost_writes=LostWriteTiming(look_s=0.2),
+    daemon=DaemonTiming(returns_look_s=1.0),
+)
+"""Background work at once, and at full speed. What a request or a disk gets, and when something that has failed is
+tried again or given up, are the defaults."""
 
 
 def timing_variables(timing: Timing) -> dict[str, str]:
@@ -12,7 +43,7 @@ def timing_variables(timing: Timing) -> dict[str, str]:
     return {VARIABLE: describe(timing)}
 
 
-WITHOUT_CHECKS = timing_variables(Timing(checks=CheckTiming(first_s=_NEVER_S, successor_s=_NEVER_S)))
+WITHOUT_CHECKS = timing_variables(replace(BRISK, checks=CheckTiming(first_s=_NEVER_S, successor_s=_NEVER_S)))
 """For daemons that do not check their disks: a request meets a fault first, however slow the machine."""
 SOON_CHECKED = timing_variables(
     Timing(

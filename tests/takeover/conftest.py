@@ -15,7 +15,7 @@ from support.versions import VersionedMount
 Kind = TypeVar("Kind", bound=KeptMount)
 
 
-@pytest.fixture(params=["auto", "off"], ids=["passed", "plain"])
+@pytest.fixture(params=["auto", pytest.param("off", marks=pytest.mark.full)], ids=["passed", "plain"])
 def mode(request: pytest.FixtureRequest) -> str:
     """With and without passthrough."""
     return str(request.param)

@@ -50,7 +50,7 @@ def test_a_configuration_that_is_not_usable_leaves_the_daemon_alone(
     assert status["daemon"]["pid"] == kept.daemon
 
 
-@pytest.mark.parametrize("by", ["name", "file"])
+@pytest.mark.parametrize("by", ["name", pytest.param("file", marks=pytest.mark.full)])
 def test_forced_it_hands_over_all_the_same(keep: Callable[..., KeptMount], by: str) -> None:
     """As with systemd's units: requests wait, and the next try after the correction takes over."""
     kept = keep(2)
@@ -91,6 +91,7 @@ def restarted(kept: KeptMount, *options: str) -> Ran:
     return kept.pool.cli("restart", kept.pool.name, *options)
 
 
+@pytest.mark.full
 def test_an_unknown_disk_is_refused(striped: KeptMount) -> None:
     """Its successor would not use it, and the next boot would fail."""
     pool = striped.pool

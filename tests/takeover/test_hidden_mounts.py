@@ -208,6 +208,7 @@ def test_without_a_keeper_nobody_hands_over(keep: Callable[..., KeptMount]) -> N
     assert pool.cli("umount", pool.name).status == 0
 
 
+@pytest.mark.full
 def test_the_runtime_directory_is_cleared_away(make_pool: Callable[..., PoolMount]) -> None:
     """Both sockets come back, and nobody takes the silence meanwhile for a daemon that hangs."""
     pool = make_pool(2)

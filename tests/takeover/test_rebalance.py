@@ -209,6 +209,7 @@ def test_segments_that_a_broker_has_open_count_as_moved(uneven: KeptMount) -> No
     require_whole(pool, 80)
 
 
+@pytest.mark.full
 def test_a_killed_daemon_is_followed_by_one_that_continues(uneven: KeptMount) -> None:
     pool = uneven.pool
     least = fewest(pool)

@@ -38,6 +38,7 @@ def read_bytes(pool: PoolMount) -> float:
     return float(line.split()[-1])
 
 
+@pytest.mark.full
 def test_the_next_daemon_reads_at_most_one_segment_again(filled: KeptMount) -> None:
     """One of each disk; and a damage that the former daemon has found stays known."""
     pool = filled.pool
@@ -170,6 +171,7 @@ def test_a_disk_that_reads_nothing_leads_to_no_verdict(bad: BadBlocksDisk, flaky
     assert pool.cli("scrub", "cancel", pool.name).status == 0
 
 
+@pytest.mark.full
 def test_a_scrub_survives_an_unmount(filled: KeptMount, workdir: Path) -> None:
     pool = filled.pool
     assert pool.cli("scrub", "start", pool.name, "--rate", "256KiB").status == 0
