@@ -120,10 +120,11 @@ class Drains:
         """Move one segment; False if there is none to move now."""
         for disk in self.draining():
             self.no_room.discard(disk.number)
-            if disk.drain is None or not disk.drain.mode.copies:
+            drain = disk.drain  # it may end while the targets are measured
+            if drain is None or not drain.mode.copies:
                 continue
             is_well = disk.state is DiskState.RW and not disk.is_troubled
-            if not is_well and disk.drain.mode is DrainMode.COPY:
+            if not is_well and drain.mode is DrainMode.COPY:
                 continue  # nothing could be removed there, and each segment would have two files
             segment = self.first_movable(self.waiting(disk))
             if segment is None:
@@ -133,7 +134,7 @@ class Drains:
             if target is None:
                 self.no_room.add(disk.number)
                 continue
-            await self._move(disk, disk.drain, segment, target)
+            await self._move(disk, drain, segment, target)
             return True
         return False
 
