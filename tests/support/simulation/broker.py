@@ -159,6 +159,8 @@ class Broker:
                 elif self._away:
                     self._removed_unseen[index] = self._away
                     self.log.may_return.add(index)
+                elif index in self.log.segments:
+                    assert self.may_be_forced, f"segment {index} is gone before it was removed"
                 return True
             self.world.note(f"segment {index} is not removed: {errno.errorcode.get(error.errno, error.errno)}")
             self._refused.add(index)
@@ -202,6 +204,10 @@ class Broker:
                 try:
                     await trio.sleep(pause_s)
                     content: bytes = await self.world.request("read", handle, 0, SIZE)
+                except FUSEError as error:
+                    if error.errno == errno.ENOENT and not self.world.absent_once:
+                        raise AssertionError(f"an open segment {index} is gone") from error
+                    raise
                 finally:
                     await self._release(handle)
         except trio.TooSlowError:

@@ -176,5 +176,9 @@ class Daemon:
     def kill(self, seed: random.Random) -> frozenset[str]:
         """As SIGKILL does. Returns the paths of disks that hold threads of it."""
         held = self.threads.die(seed)
+        # What tasks of the dead daemon still do to its table has no effect.
+        size, former, self.table_fd = os.fstat(self.table_fd).st_size, self.table_fd, os.memfd_create("table")
+        os.pwrite(self.table_fd, os.pread(former, size, 0), 0)
+        os.close(former)
         self._scope.cancel()
         return frozenset(self.commitlog.disks[number].path for number in held)

@@ -5,6 +5,7 @@ whether it fails: every call of a daemon for a disk passes through SimulatedThre
 """
 
 import errno
+import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -97,7 +98,7 @@ class SimulatedDisk:
         self.capacity = max(capacity, self.used() + 1)
 
     def used(self) -> int:
-        return sum(file.is_file() for file in self.path.rglob("*")) if self.path.exists() else 0
+        return _count_files(self.path)
 
     def pull_out(self) -> None:
         """Requests of those that have it open fail."""
@@ -162,6 +163,15 @@ class SimulatedDisk:
             busy_ms=round(busy_s * 1000),
             under_way=self.under_way,
         )
+
+
+def _count_files(directory: str | Path) -> int:
+    """Files below a directory; 0 if it is not there. A life asks thousands of times."""
+    try:
+        with os.scandir(directory) as entries:
+            return sum(_count_files(one.path) if one.is_dir() else 1 for one in entries)
+    except FileNotFoundError:
+        return 0
 
 
 class SimulatedDisks(Machine):

@@ -21,6 +21,7 @@ from commitlogfs.mount.daemon.scrub_requests import scrub_verbs
 from commitlogfs.mount.status.document import StatusReport
 from commitlogfs.mount.status.rebalance import plan_report
 from commitlogfs.store.disks.membership import RebalanceMode
+from commitlogfs.store.retention import RetentionRules
 from commitlogfs.store.segment import parse_segment_name
 from commitlogfs.store.timing import DEFAULT, Pace, Timing
 
@@ -49,15 +50,16 @@ def slowed(timing: Timing, factor: float) -> Timing:
         "requests": {"freeing_s": timing.requests.freeing_s * factor},
         "slowness": {"window_s": timing.slowness.window_s * factor},
         "members": {"compare_s": timing.members.compare_s * factor},
-        "moves": {"look_s": timing.moves.look_s * factor},
+        "moves": {"look_s": timing.moves.look_s * factor, "source_s": timing.moves.source_s * factor / 5},
         "checksums": {"look_s": timing.checksums.look_s * factor},
         "scrub": {"look_s": timing.scrub.look_s * factor, "schedule_s": timing.scrub.schedule_s * factor},
         "lost_writes": {"look_s": timing.lost_writes.look_s * factor},
+        "daemon": {"returns_look_s": timing.daemon.returns_look_s * factor / 5},
     }
     return replace(timing, **{name: replace(getattr(timing, name), **fields) for name, fields in rarer.items()})
 
 
-SETTINGS = Settings(slowed(UNHURRIED, 20.0))
+SETTINGS = Settings(slowed(UNHURRIED, 20.0), RetentionRules(interval_s=30.0))
 
 
 class Life:
@@ -71,6 +73,8 @@ class Life:
         """Number of events, by kind."""
         self._is_over = False
         self._deletes = True
+        self._ill: set[str] = set()
+        """Disks that were not well since the present append began."""
 
     @property
     def choices(self) -> dict[Callable[[], Awaitable[None]], int]:
@@ -97,6 +101,7 @@ class Life:
     async def live(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write)
+            nursery.start_soon(self._delete)
             nursery.start_soon(self._read)
             for _ in range(self.events):
                 await trio.sleep(self.world.random.expovariate(1 / 200.0))
@@ -110,17 +115,26 @@ class Life:
 
     async def _write(self) -> None:
         while not self._is_over:
-            is_well = any(self._takes_segments(number) for number in range(len(self.world.paths)))
+            could = is_well = any(self._takes_segments(number) for number in range(len(self.world.paths)))
             deaths, begun_s = self.world.deaths, self.world.clock.elapsed()
+            self._ill = {path for path in self.world.paths if not self.world.disks.by_path[path].is_well}
+            refused = self.broker.failed_creates
             made = await self.broker.append()
             took_s = self.world.clock.elapsed() - begun_s
             if made and took_s > BROKER_S and self.world.deaths == deaths:
                 self.world.note(f"segment {self.broker.log.next_index - 1} took {took_s:.1f} s")
             is_well = is_well and self._all_are_well() and not self.broker.may_be_forced
             assert made or not is_well, "no segment, although all disks are well"
+            is_refused = self.broker.failed_creates > refused and not self.broker.may_be_forced
+            assert not (is_refused and could and len(self._ill) < 2), "no segment, although only one disk is ill"
+            await trio.sleep(self.world.random.uniform(10.0, 60.0))
+
+    async def _delete(self) -> None:
+        """A broker deletes expired segments beside its appends."""
+        while not self._is_over:
+            await trio.sleep(self.world.random.uniform(10.0, 60.0))
             if self._deletes:
                 await self.broker.expire(KEPT)
-            await trio.sleep(self.world.random.uniform(10.0, 60.0))
 
     async def _read(self) -> None:
         while not self._is_over:
@@ -144,6 +158,7 @@ class Life:
     async def a_disk_hangs(self) -> None:
         disk = self._some_disk()
         self.world.note(f"{disk.path.name} hangs")
+        self._ill.add(str(disk.path))
         disk.hang()
         await trio.sleep(self.world.random.choice([0.5, 2.0, 5.0, 30.0, 200.0]))
         self.world.answer(disk)
@@ -152,6 +167,7 @@ class Life:
     async def a_disk_fails(self) -> None:
         disk = self._some_disk()
         disk.fault = 5
+        self._ill.add(str(disk.path))
         self.world.note(f"{disk.path.name} fails")
         seconds = self.world.random.choice([1.0, 20.0, 200.0, 1000.0])
         if seconds > DEFAULT.health.lost_after_s / 2:  # it may have failed before, for some time
@@ -273,6 +289,7 @@ class Life:
         if not disk.is_well:
             return
         disk.pull_out()
+        self._ill.add(str(disk.path))
         self.world.note(f"{disk.path.name} is pulled out")
         await trio.sleep(self.world.random.choice([1.0, 30.0, 400.0]))
         disk.put_back()

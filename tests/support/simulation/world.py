@@ -29,8 +29,8 @@ from commitlogfs.store.thresholds import Thresholds
 
 START_S = 0.3
 """A successor answers after this time."""
-RETURN_S = 5.0
-"""After this time, a daemon begins to serve a disk that is back."""
+REFUSED_S = 5.0
+"""After this time, another daemon is started for one that has refused its disks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class World:
                 self.note(f"refused: {error}")
                 if self._table_fd is None:
                     raise
-                await trio.sleep(RETURN_S)
+                await trio.sleep(REFUSED_S)
                 continue
             if self._table_fd is not None:
                 os.close(self._table_fd)
@@ -172,7 +172,7 @@ class World:
     async def _watch_returns(self) -> None:
         """As mount/daemon/disk_returns.py: a disk that can be served again is taken up by the next daemon."""
         while True:
-            await trio.sleep(RETURN_S)
+            await trio.sleep(self.settings.timing.daemon.returns_look_s)
             if not self._serving.is_set():
                 continue
             log = self.serving.commitlog
@@ -200,6 +200,7 @@ class World:
             return
         self.deaths += 1
         held = self.serving.kill(self.random)
+        self._table_fd = self.serving.table_fd
         self._stop_taking()
         self._held |= held
         self.note(f"killed; held by {sorted(Path(path).name for path in held)}")
