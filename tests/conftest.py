@@ -33,7 +33,7 @@ settings.register_profile("repeatable", derandomize=True, database=None, deadlin
 settings.load_profile("repeatable")
 
 
-# A shell starts what runs in its background with SIGINT ignored, and commands that tests interrupt would inherit that.
+# A shell starts background work with SIGINT ignored, and commands that tests interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _SHARED_NAMESPACE = mount_namespace.enter()

@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import bcrypt
@@ -19,8 +19,10 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from support.exporters import HOST, RunningExporter, running_exporter
 from support.pools import PoolMount
+from support.timings import BRISK, timing_variables
 from support.waiting import PATIENCE_S, eventually
 
+from commitlogfs.bench import sweep
 from commitlogfs.exporter.impatient import MOST_CONNECTIONS, REQUEST_TIMEOUT_S
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
@@ -29,19 +31,58 @@ MakePool = Callable[..., PoolMount]
 ANSWER_S = 0.5
 """Far more than an answer takes (bench/exporter measures that), and far less than a daemon that hangs."""
 PATHS_THAT_ANSWER = ("/metrics", "/api/status", "/healthz", "/")
+SHORT_S = 2.0
+"""A request's time limit, for tests that wait for its end."""
+
+
+def fill(pool: PoolMount) -> None:
+    pool.start()
+    pool.make_segments(range(6))
+
+
+@pytest.fixture(scope="module")
+def pool(base_directory: Path) -> Iterator[PoolMount]:
+    """Six segments on three disks, mounted, for tests that leave the mount as it was."""
+    directory = base_directory / "exported"
+    disks = [directory / f"disk{number}" for number in range(3)]
+    for disk in disks:
+        disk.mkdir(parents=True)
+    pool = PoolMount(directory, disks, variables=timing_variables(BRISK))
+    pool.init()
+    try:
+        fill(pool)
+        yield pool
+    finally:
+        pool.abandon()
+        sweep.remove_tree(directory)
+
+
+@pytest.fixture(scope="module")
+def exporter(pool: PoolMount) -> Iterator[RunningExporter]:
+    with running_exporter(pool.workdir, pool.env, pool.name) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def impatient(pool: PoolMount) -> Iterator[RunningExporter]:
+    """Requests have SHORT_S."""
+    directory = pool.workdir / "impatient"
+    directory.mkdir()
+    with running_exporter(directory, pool.env, pool.name, request_timeout_s=SHORT_S) as running:
+        yield running
 
 
 @pytest.fixture
-def pool(make_pool: MakePool) -> PoolMount:
+def own_pool(make_pool: MakePool) -> PoolMount:
+    """The same, for one test, which may change it."""
     made = make_pool(3)
-    made.start()
-    made.make_segments(range(6))
+    fill(made)
     return made
 
 
 @pytest.fixture
-def exporter(pool: PoolMount) -> Iterator[RunningExporter]:
-    with running_exporter(pool.workdir, pool.env, pool.name) as running:
+def own_exporter(own_pool: PoolMount) -> Iterator[RunningExporter]:
+    with running_exporter(own_pool.workdir, own_pool.env, own_pool.name) as running:
         yield running
 
 
@@ -61,12 +102,12 @@ def test_metrics_in_both_formats(pool: PoolMount, exporter: RunningExporter) -> 
     assert "_created" not in asked.text
 
 
-def test_figures_follow_the_mount(pool: PoolMount, exporter: RunningExporter) -> None:
-    eventually(lambda: exporter.value("last_offset_bytes", pool=pool.name) == 5 * pool.segment_size)
-    pool.make_segments([6])
-    eventually(lambda: exporter.value("last_offset_bytes", pool=pool.name) == 6 * pool.segment_size)
-    mount = exporter.mount(pool.name)
-    assert (mount["up"], mount["error"], mount["mountpoint"]) == (True, None, str(pool.mountpoint))
+def test_figures_follow_the_mount(own_pool: PoolMount, own_exporter: RunningExporter) -> None:
+    eventually(lambda: own_exporter.value("last_offset_bytes", pool=own_pool.name) == 5 * own_pool.segment_size)
+    own_pool.make_segments([6])
+    eventually(lambda: own_exporter.value("last_offset_bytes", pool=own_pool.name) == 6 * own_pool.segment_size)
+    mount = own_exporter.mount(own_pool.name)
+    assert (mount["up"], mount["error"], mount["mountpoint"]) == (True, None, str(own_pool.mountpoint))
     assert mount["status"]["segments"]["count"] == 7
 
 
@@ -96,42 +137,44 @@ def unanswering(pool: PoolMount, exporter: RunningExporter, way: str) -> Iterato
 
 @pytest.mark.parametrize("way", ["killed", "hangs"])
 def test_the_last_figures_of_a_daemon_that_does_not_answer(
-    pool: PoolMount, exporter: RunningExporter, way: str
+    own_pool: PoolMount, own_exporter: RunningExporter, way: str
 ) -> None:
-    with unanswering(pool, exporter, way) as maps:
+    with unanswering(own_pool, own_exporter, way) as maps:
         for path in PATHS_THAT_ANSWER:
-            assert exporter.request(path).status == 200
-        aged = exporter.value("figures_age_seconds", pool=pool.name)
+            assert own_exporter.request(path).status == 200
+        aged = own_exporter.value("figures_age_seconds", pool=own_pool.name)
         assert aged is not None
-        mount = exporter.mount(pool.name)
+        mount = own_exporter.mount(own_pool.name)
         assert mount["status"]["segments"]["count"] == 6
         assert mount["error"]
         for asking in maps:
             asking.join()
-        later = exporter.value("figures_age_seconds", pool=pool.name)
+        later = own_exporter.value("figures_age_seconds", pool=own_pool.name)
         assert later is not None
         assert later > aged
     if way == "hangs":
-        eventually(lambda: exporter.value("up", pool=pool.name) == 1)
+        eventually(lambda: own_exporter.value("up", pool=own_pool.name) == 1)
 
 
 @pytest.mark.timing
 @pytest.mark.parametrize("way", ["killed", "hangs"])
-def test_a_daemon_that_does_not_answer_delays_nothing(pool: PoolMount, exporter: RunningExporter, way: str) -> None:
-    with unanswering(pool, exporter, way):
+def test_a_daemon_that_does_not_answer_delays_nothing(
+    own_pool: PoolMount, own_exporter: RunningExporter, way: str
+) -> None:
+    with unanswering(own_pool, own_exporter, way):
         for path in PATHS_THAT_ANSWER:
             begun_s = time.monotonic()
-            assert exporter.request(path).status == 200
+            assert own_exporter.request(path).status == 200
             assert time.monotonic() - begun_s < ANSWER_S
 
 
 def test_all_mounts_of_the_runtime_directory_and_those_that_are_only_configured(
-    make_pool: MakePool, pool: PoolMount
+    pool: PoolMount, workdir: Path
 ) -> None:
-    with running_exporter(pool.workdir, pool.env) as exporter:
+    with running_exporter(workdir, pool.env) as exporter:
         eventually(lambda: exporter.value("up", pool=pool.name) == 1)
         assert exporter.mount(pool.name)["up"]
-    with running_exporter(pool.workdir, pool.env, pool.name, "absent") as exporter:
+    with running_exporter(workdir, pool.env, pool.name, "absent") as exporter:
         eventually(lambda: exporter.value("up", pool=pool.name) == 1)
         assert exporter.value("up", pool="absent") == 0
         assert exporter.value("figures_age_seconds", pool="absent") is None
@@ -182,15 +225,15 @@ PATHS = (
 )
 
 
-def test_hostile_requests_change_nothing(pool: PoolMount, exporter: RunningExporter) -> None:
+def test_hostile_requests_change_nothing(own_pool: PoolMount, own_exporter: RunningExporter) -> None:
     """A thousand of them: long, slow, malformed, with other methods, hosts and paths."""
-    eventually(lambda: exporter.value("up", pool=pool.name) == 1)
+    eventually(lambda: own_exporter.value("up", pool=own_pool.name) == 1)
 
     def resident_kib() -> int:
-        text = Path(f"/proc/{exporter.process.pid}/status").read_text()
+        text = Path(f"/proc/{own_exporter.process.pid}/status").read_text()
         return int(text.split("VmRSS:")[1].split()[0])
 
-    slow = [socket.create_connection((HOST, exporter.port)) for _ in range(100)]
+    slow = [socket.create_connection((HOST, own_exporter.port)) for _ in range(100)]
     for number, peer in enumerate(slow):
         peer.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n"[: 1 + number % 30])
     hostile = [
@@ -206,13 +249,13 @@ def test_hostile_requests_change_nothing(pool: PoolMount, exporter: RunningExpor
         b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + os.urandom(100),
         b"GET /api/mounts/%s/map?columns=99999 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        % pool.name.encode(),
+        % own_pool.name.encode(),
         os.urandom(1000),
     ]
 
     def send_all(count: int) -> None:
         for number in range(count):
-            with socket.create_connection((HOST, exporter.port)) as peer:
+            with socket.create_connection((HOST, own_exporter.port)) as peer:
                 peer.settimeout(PATIENCE_S)
                 try:
                     peer.sendall(hostile[number % len(hostile)])
@@ -227,18 +270,18 @@ def test_hostile_requests_change_nothing(pool: PoolMount, exporter: RunningExpor
     send_all(200)
     before = resident_kib()
     send_all(700)
-    assert exporter.request("/healthz").text == "ok\n"
+    assert own_exporter.request("/healthz").text == "ok\n"
     assert resident_kib() < before * 1.2
     for peer in slow:
         peer.close()
-    eventually(lambda: exporter.value("up", pool=pool.name) == 1)
-    pool.make_segments([6])
-    assert pool.status()["segments"]["count"] == 7
-    assert "traceback" not in pool.log_since_start()
+    eventually(lambda: own_exporter.value("up", pool=own_pool.name) == 1)
+    own_pool.make_segments([6])
+    assert own_pool.status()["segments"]["count"] == 7
+    assert "traceback" not in own_pool.log_since_start()
 
 
-def test_slow_clients_are_closed(exporter: RunningExporter) -> None:
-    await_close_of_slow_client(exporter)
+def test_slow_clients_are_closed(impatient: RunningExporter) -> None:
+    await_close_of_slow_client(impatient)
 
 
 @pytest.mark.timing
@@ -255,15 +298,21 @@ def await_close_of_slow_client(exporter: RunningExporter) -> None:
         assert peer.recv(100) == b"" or b"408" in peer.recv(100)
 
 
-def test_clients_who_take_no_answer_are_closed(exporter: RunningExporter) -> None:
+def test_clients_who_take_no_answer_are_closed(impatient: RunningExporter) -> None:
     request = b"GET /static/page.js HTTP/1.1\r\nHost: x\r\n\r\n"
     with socket.socket() as peer:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        peer.connect((HOST, exporter.port))
+        peer.settimeout(PATIENCE_S)
+        peer.connect((HOST, impatient.port))
         peer.sendall(request * 200)
-        eventually(lambda: connections(exporter) == 1)
-        eventually(lambda: connections(exporter) == 0)
-    assert exporter.request("/healthz").text == "ok\n"
+        assert peer.recv(1, socket.MSG_PEEK), "no answer"
+        eventually(lambda: connections(impatient) == 0)
+        taken = 0
+        with suppress(ConnectionResetError):
+            while part := peer.recv(65536):
+                taken += len(part)
+    assert taken < 200 * len(impatient.request("/static/page.js").body)
+    assert impatient.request("/healthz").text == "ok\n"
 
 
 @pytest.mark.timing
@@ -342,11 +391,11 @@ def test_once_and_textfile(pool: PoolMount, workdir: Path) -> None:
     assert written.stat().st_mode & 0o777 == 0o644
 
 
-def test_the_textfile_is_written_again(pool: PoolMount, workdir: Path) -> None:
-    with running_exporter(workdir, pool.env, pool.name, "--textfile", str(workdir), "--interval", "1s"):
+def test_the_textfile_is_written_again(own_pool: PoolMount, workdir: Path) -> None:
+    with running_exporter(workdir, own_pool.env, own_pool.name, "--textfile", str(workdir), "--interval", "1s"):
         written = workdir / "commitlogfs.prom"
         eventually(lambda: written.exists() and 'up{pool="test"} 1.0' in written.read_text())
-        pool.make_segments([6])
+        own_pool.make_segments([6])
         eventually(lambda: 'last_offset_bytes{pool="test"} 6.291456e+06' in written.read_text())
     assert not written.exists(), "nobody would know that it is old"
 

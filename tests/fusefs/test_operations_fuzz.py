@@ -177,9 +177,21 @@ def _resolve(served: Served, argument: Any) -> Any:
     return argument
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(requests, min_size=1, max_size=12))
 def test_only_fuse_errors_leave_a_handler(served: Served, sequence: list[Request]) -> None:
+    require_only_fuse_errors(served, sequence)
+
+
+@pytest.mark.full
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(requests, min_size=1, max_size=12))
+def test_only_fuse_errors_leave_a_handler_in_many_sequences(served: Served, sequence: list[Request]) -> None:
+    require_only_fuse_errors(served, sequence)
+
+
+def require_only_fuse_errors(served: Served, sequence: list[Request]) -> None:
+    """And nothing but files of the log, no larger than a segment, is on the disks afterwards."""
     logging.disable(logging.CRITICAL)  # thousands of refusals
     try:
         trio.run(_play, served, sequence)

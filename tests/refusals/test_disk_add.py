@@ -1,19 +1,24 @@
 """Refusals of `disk add`: one line, exit status 4 (2 for the configuration), and nothing has changed."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from support.command_line import Ran
 from support.loop_disks import MIB, DiskFarm
 from support.pools import PoolMount
+from support.timings import timing_variables
 from support.waiting import PATIENCE_S
 
+from commitlogfs.bench import sweep
 from commitlogfs.mount.config import edit
 from commitlogfs.store import layout
+from commitlogfs.store.timing import ScrubTiming, Timing
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
+
+NEVER_S = 1e9
 
 
 def refused(pool: PoolMount, path: Path | str, status: int = 4) -> str:
@@ -31,11 +36,21 @@ def _attributes(path: Path | str) -> list[str] | None:
     return sorted(os.listxattr(path)) if os.path.isdir(path) else None
 
 
-@pytest.fixture
-def pool(make_pool: Callable[..., PoolMount]) -> PoolMount:
-    pool = make_pool(2)
-    pool.start("--watchdog", "0")
-    return pool
+@pytest.fixture(scope="module")
+def pool(base_directory: Path) -> Iterator[PoolMount]:
+    """Two disks, mounted, for tests after which the pool is as it was. No scrub gives the disks an attribute."""
+    directory = base_directory / "to_be_grown"
+    disks = [directory / f"disk{number}" for number in range(2)]
+    for disk in disks:
+        disk.mkdir(parents=True)
+    pool = PoolMount(directory, disks, variables=timing_variables(Timing(scrub=ScrubTiming(start_s=NEVER_S))))
+    pool.init()
+    try:
+        pool.start("--watchdog", "0")
+        yield pool
+    finally:
+        pool.abandon()
+        sweep.remove_tree(directory)
 
 
 def test_a_directory_that_is_not_empty(pool: PoolMount, workdir: Path):
@@ -103,8 +118,12 @@ def test_a_mount_without_keeper(make_pool: Callable[..., PoolMount], workdir: Pa
 
 
 def test_a_configuration_that_a_running_mount_cannot_follow(pool: PoolMount, workdir: Path):
-    pool.config.write_text(pool.config.read_text().replace("segment_size = 1048576", "segment_size = 2097152"))
-    text = refused(pool, workdir / "new")
+    usual = pool.config.read_text()
+    pool.config.write_text(usual.replace("segment_size = 1048576", "segment_size = 2097152"))
+    try:
+        text = refused(pool, workdir / "new")
+    finally:
+        pool.config.write_text(usual)
     assert text.startswith(
         f"test: the disk is not added: {pool.config} changes segment_size from 1048576 to 2097152"
     )
@@ -113,7 +132,7 @@ def test_a_configuration_that_a_running_mount_cannot_follow(pool: PoolMount, wor
 def test_two_commands_at_once(pool: PoolMount, workdir: Path):
     with edit.only_editor(str(pool.config)):
         text = refused(pool, workdir / "new")
-    assert text == f"{workdir}: another `commitlogfs disk` command is at work; wait for its end"
+    assert text == f"{pool.workdir}: another `commitlogfs disk` command is at work; wait for its end"
 
 
 def test_filesystems(disk_farm: DiskFarm, make_pool: Callable[..., PoolMount], workdir: Path):
@@ -141,8 +160,10 @@ def test_filesystems(disk_farm: DiskFarm, make_pool: Callable[..., PoolMount], w
     assert ran.status == 0, ran.err
 
 
-def test_what_the_next_mount_would_refuse(pool: PoolMount, workdir: Path):
+def test_what_the_next_mount_would_refuse(make_pool: Callable[..., PoolMount], workdir: Path):
     """A reason that has nothing to do with the new disk."""
+    pool = make_pool(2)
+    pool.start("--watchdog", "0")
     pool.make_segments(range(4))
     name = pool.path(1).name
     os.rename(pool.disks[1] / name, workdir / "away")

@@ -1,9 +1,11 @@
 """A user whose $HOME is another user's, a file, relative or missing, as under cron, setpriv or in a container."""
 
+import json
 import os
+import select
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,16 +18,32 @@ NOBODY = 65534
 UNKNOWN = 54_321
 """In no user database."""
 
-# All is loaded before the change of user, who need not be able to read the installation.
-_AS_USER = f"""{LOAD_VERB}
-import os, sys
+# All is loaded once and before the change of user, who need not be able to read the installation. For each line of
+# standard input, a child process is a command; the answer is its exit status.
+_COMMANDS = (
+    LOAD_VERB
+    + """
+import json, os, sys
 from pathlib import Path
 from commitlogfs.mount.config import model
-load_verb(sys.argv[3])
-model.SYSTEM_DIRECTORY, uid = Path(sys.argv[1]), int(sys.argv[2])
-os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
-sys.exit(cli.main(sys.argv[3:]))
+for verb in ("config", "doctor", "status"):
+    load_verb(verb)
+def run(arguments, uid, environment, directory, etc):
+    os.chdir(directory)
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    os.environ.clear()
+    os.environ.update(environment)
+    model.SYSTEM_DIRECTORY = Path(etc)
+    os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
+    sys.exit(cli.main(arguments))
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        run(**json.loads(line))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
+)
 # Without the mounts of others, which `status` would show.
 _ALONE = (
     *("unshare", "--mount", "--propagation", "private", "sh", "-c"),
@@ -38,6 +56,30 @@ _TOML = 'mountpoint = "/mnt/x"\n[[disks]]\npath = "/mnt/disk"\n'
 Run = Callable[..., Ran]
 
 
+def few_variables() -> dict[str, str]:
+    """The environment that a command gets, without $HOME."""
+    return {key: os.environ[key] for key in ("PATH", "LANG") if key in os.environ}
+
+
+@pytest.fixture(scope="module")
+def commands() -> Iterator["subprocess.Popen[str]"]:
+    """Takes the arguments of `run` in _COMMANDS, one JSON object a line."""
+    with subprocess.Popen(
+        [*_ALONE, sys.executable, "-c", _COMMANDS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=few_variables(),
+    ) as process:
+        try:
+            yield process
+            assert process.stdin is not None
+            process.stdin.close()
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()
+
+
 @pytest.fixture
 def etc(workdir: Path) -> Path:
     """/etc/commitlogfs with one configuration, broker."""
@@ -48,25 +90,23 @@ def etc(workdir: Path) -> Path:
 
 
 @pytest.fixture
-def run(workdir: Path, etc: Path) -> Run:
+def run(workdir: Path, etc: Path, commands: "subprocess.Popen[str]") -> Run:
     """`commitlogfs ARGUMENTS` as a user without privileges; `home` None: without $HOME."""
 
     def run(*arguments: str, home: str | None, uid: int = NOBODY) -> Ran:
-        environment = {key: os.environ[key] for key in ("PATH", "LANG") if key in os.environ}
+        environment = few_variables()
         if home is not None:
             environment["HOME"] = home
-        done = subprocess.run(
-            [*_ALONE, sys.executable, "-c", _AS_USER, str(etc), str(uid), *arguments],
-            capture_output=True,
-            text=True,
-            env=environment,
-            cwd=workdir,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-        assert "Traceback" not in done.stderr, done.stderr
-        assert done.returncode == 0 or done.stderr.count("\n") == 1 or arguments[0] == "doctor", done.stderr
-        return Ran(done.returncode, done.stdout, done.stderr)
+        order = {"arguments": arguments, "uid": uid, "environment": environment}
+        assert commands.stdin is not None
+        assert commands.stdout is not None
+        print(json.dumps({**order, "directory": str(workdir), "etc": str(etc)}), file=commands.stdin, flush=True)
+        assert select.select([commands.stdout], [], [], PATIENCE_S)[0], "no end of the command"
+        status = int(commands.stdout.readline())
+        out, err = ((workdir / name).read_text() for name in ("out", "err"))
+        assert "Traceback" not in err, err
+        assert status == 0 or err.count("\n") == 1 or arguments[0] == "doctor", err
+        return Ran(status, out, err)
 
     return run
 

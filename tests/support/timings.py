@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from commitlogfs.mount.config.timing import VARIABLE, describe
 from commitlogfs.store.timing import (
-    CheckTiming,
     ChecksumTiming,
+    CheckTiming,
     DaemonTiming,
     HealthTiming,
     LostWriteTiming,

@@ -95,7 +95,15 @@ def test_a_daemon_logs_times_that_differ(make_pool: Callable[..., PoolMount]) ->
 
 
 @pytest.mark.mounted
-@pytest.mark.parametrize("options", [["--no-keeper"], [], ["--daemon"], ["--daemon", "--no-keeper"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--no-keeper"],
+        ["--daemon"],
+        pytest.param([], marks=pytest.mark.full),
+        pytest.param(["--daemon", "--no-keeper"], marks=pytest.mark.full),
+    ],
+)
 def test_a_mount_with_wrong_times_is_refused(make_pool: Callable[..., PoolMount], options: list[str]) -> None:
     pool = make_pool(1)
     ran = run_cli("mount", *options, pool.config, env={**pool.env, **WRONG})

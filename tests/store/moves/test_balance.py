@@ -66,9 +66,21 @@ def test_no_other_vector_of_moves_is_shorter(pool: tuple[list[Level], int]) -> N
         assert found.segments == best
 
 
-@settings(max_examples=60)
+@settings(max_examples=12)
 @given(st.randoms(use_true_random=False), st.booleans())
 def test_twelve_disks_and_an_empty_one(chance: random.Random, is_equal: bool) -> None:
+    require_balanced_with_few_moves(chance, is_equal)
+
+
+@pytest.mark.full
+@settings(max_examples=60)
+@given(st.randoms(use_true_random=False), st.booleans())
+def test_twelve_disks_and_an_empty_one_in_many_pools(chance: random.Random, is_equal: bool) -> None:
+    require_balanced_with_few_moves(chance, is_equal)
+
+
+def require_balanced_with_few_moves(chance: random.Random, is_equal: bool) -> None:
+    """Twelve disks as full as `chance` wants, and an empty one."""
     size = GIB
     levels = []
     for number in range(1, 14):

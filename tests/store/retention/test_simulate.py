@@ -271,7 +271,9 @@ PATTERNS = [
 
 
 @pytest.mark.parametrize(("seconds", "wave", "reserved", "fits", "hours"), PATTERNS)
-@pytest.mark.parametrize("hour", [3, 13, 20])
+@pytest.mark.parametrize(
+    "hour", [pytest.param(3, marks=pytest.mark.full), 13, pytest.param(20, marks=pytest.mark.full)]
+)
 def test_the_end_of_a_drain_by_expiry_is_forecast(seconds, wave, reserved, fits, hours, hour):
     """The daemon's forecast at the beginning of the drain, against the time at which the disk is empty."""
     count = 4

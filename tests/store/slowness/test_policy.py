@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -43,6 +44,7 @@ LOADS = {
 }
 GENERATED = (Phase.explicit, Phase.reuse, Phase.generate)
 """A smaller seed is no simpler hour."""
+SEEDS = st.integers(0, 1 << 32)
 MIDDLING = SimulatedDevice(0.004, 200 << 20)
 
 
@@ -189,39 +191,71 @@ def mixed_hour(count: int, luck: random.Random) -> Iterator[dict[int, list[Work]
         yield work
 
 
-@settings(max_examples=15, deadline=None, phases=GENERATED)
-@given(seed=st.integers(0, 1 << 32), count=st.integers(1, 8))
-def test_no_load_makes_sound_disks_slow(seed: int, count: int) -> None:
-    luck = luck_of(seed)
+@dataclass(frozen=True)
+class Hour:
+    """An hour in which no device has a fault."""
+
+    devices: dict[int, SimulatedDevice]
+    luck: random.Random
+    factor: float = 1.0
+    """How much longer everything takes in every other five minutes."""
+
+    def require_no_slow_disk(self) -> None:
+        simulated = SimulatedDevices(self.devices, self.luck)
+        for index, work in enumerate(mixed_hour(len(self.devices), self.luck)):
+            simulated.window(work, self.factor if index // 30 % 2 else 1.0)
+        assert not simulated.ever_slow
+
+
+@st.composite
+def equal_disks(draw: st.DrawFn) -> Hour:
+    """As many as eight, fast or slow."""
+    luck = luck_of(draw(SEEDS))
     base_s, rate = luck.uniform(0.0002, 0.012), luck.uniform(80, 1000) * 2**20
     is_serial = luck.random() < 0.7
-    simulated = SimulatedDevices(
-        {number: SimulatedDevice(base_s, rate, is_serial=is_serial) for number in range(count)}, luck
-    )
-    for work in mixed_hour(count, luck):
-        simulated.window(work)
-    assert not simulated.ever_slow
+    count = draw(st.integers(1, 8))
+    return Hour({number: SimulatedDevice(base_s, rate, is_serial=is_serial) for number in range(count)}, luck)
 
 
-@settings(max_examples=15, deadline=None, phases=GENERATED)
-@given(seed=st.integers(0, 1 << 32), turning=st.integers(1, 3), is_shown=st.booleans())
-def test_turning_disks_beside_ssds_are_not_slow(seed: int, turning: int, is_shown: bool) -> None:
-    luck = luck_of(seed)
-    devices = {number: turning_disk(is_shown=is_shown) if number < turning else ssd() for number in range(5)}
-    simulated = SimulatedDevices(devices, luck)
-    for work in mixed_hour(5, luck):
-        simulated.window(work)
-    assert not simulated.ever_slow
+@st.composite
+def turning_disks_beside_ssds(draw: st.DrawFn) -> Hour:
+    luck, turning, is_shown = luck_of(draw(SEEDS)), draw(st.integers(1, 3)), draw(st.booleans())
+    return Hour({n: turning_disk(is_shown=is_shown) if n < turning else ssd() for n in range(5)}, luck)
 
 
-@settings(max_examples=15, deadline=None, phases=GENERATED)
-@given(seed=st.integers(0, 1 << 32), factor=st.floats(2, 50))
-def test_a_machine_on_which_everything_takes_longer_has_no_slow_disk(seed: int, factor: float) -> None:
-    luck = luck_of(seed)
-    simulated = SimulatedDevices(middling(4), luck)
-    for index, work in enumerate(mixed_hour(4, luck)):
-        simulated.window(work, factor if index // 30 % 2 else 1.0)
-    assert not simulated.ever_slow
+@st.composite
+def slow_machines(draw: st.DrawFn) -> Hour:
+    return Hour(middling(4), luck_of(draw(SEEDS)), draw(st.floats(2, 50)))
+
+
+FEW_HOURS = settings(max_examples=5, deadline=None, phases=GENERATED)
+MANY_HOURS = settings(max_examples=15, deadline=None, phases=GENERATED)
+
+
+@FEW_HOURS
+@given(equal_disks())
+def test_no_load_makes_sound_disks_slow(hour: Hour) -> None:
+    hour.require_no_slow_disk()
+
+
+@FEW_HOURS
+@given(turning_disks_beside_ssds())
+def test_turning_disks_beside_ssds_are_not_slow(hour: Hour) -> None:
+    hour.require_no_slow_disk()
+
+
+@FEW_HOURS
+@given(slow_machines())
+def test_a_machine_on_which_everything_takes_longer_has_no_slow_disk(hour: Hour) -> None:
+    hour.require_no_slow_disk()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "hours", [equal_disks(), turning_disks_beside_ssds(), slow_machines()], ids=["equal", "turning", "longer"]
+)
+def test_no_disk_is_slow_in_many_sound_hours(hours: st.SearchStrategy[Hour]) -> None:
+    MANY_HOURS(given(hours)(Hour.require_no_slow_disk))()
 
 
 @pytest.mark.parametrize("count", [1, 2])
