@@ -30,7 +30,7 @@ class MeetsAChange:
 def test_it_is_cancelled_or_ordered_anew_while_the_disks_are_measured(
     workdir: Path, then: Drain | None, left: int
 ) -> None:
-    """A segment that was chosen by the former order is not moved by it, and the drains continue. The newest stay."""
+    """A segment that was chosen by the former order is not moved by it, and the drains continue. Newest stay."""
     with open_parts(workdir) as parts:
         log = parts.commitlog
         for index in range(COUNT):
