@@ -148,6 +148,16 @@ def test_the_newest_three_stay(rules):
     assert AlertCode.FOREIGN_DATA in engine.alerts()
 
 
+def test_the_newest_three_stay_though_only_they_would_free_space():
+    world = World([SimulatedDisk(100)], [1] * 85)
+    world.linked = set(range(82))
+    engine = Engine(COOPERATIVE, world)
+    engine.planned()
+    assert engine.after(30).planned() == []
+    world.linked = set(range(79))
+    assert engine.planned() == list(range(82))
+
+
 def test_foreign_data_on_one_disk_does_not_empty_the_log():
     world = two_disks(95, 60, foreign=(90, 0))
     for rules in (COOPERATIVE, ANY):
@@ -362,6 +372,11 @@ def test_expired_segments_go_at_once_above_clean():
 def test_only_a_prefix_expires():
     assert Engine(BY_AGE, aged(100, 10, 100)).after(0, hour=4).planned() == [0]
     assert Engine(BY_AGE, aged(10, 100, 100)).after(0, hour=4).planned() == []
+
+
+def test_the_newest_three_do_not_expire():
+    world = World([SimulatedDisk(100)], [1] * 5, ages_s=dict.fromkeys(range(5), 100 * HOUR))
+    assert Engine(BY_AGE, world).after(0, hour=4).carry_out() == [0, 1]
 
 
 @pytest.mark.parametrize("age", [-1, -5 * HOUR], ids=["no mtime", "no mtime either"])
