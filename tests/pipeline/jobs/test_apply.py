@@ -29,6 +29,8 @@ from commitlogfs.pipeline.log.errors import LocationError
 from commitlogfs.pipeline.log.locations import absolute_places
 from commitlogfs.pipeline.log.segments import list_segments
 
+pytestmark = pytest.mark.usefixtures("settled_logs")
+
 SEGMENT = 4096
 PARTS = ("consumequeue", "index")
 

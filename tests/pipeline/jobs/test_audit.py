@@ -2,11 +2,13 @@
 
 import json
 import re
+import shutil
 import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,6 +30,8 @@ from commitlogfs.pipeline.jobs.audit_tasks import AuditPlan, QueueTally, UnseenE
 from commitlogfs.pipeline.jobs.findings import Kind
 from commitlogfs.pipeline.log.errors import LocationError, SegmentGoneError
 from commitlogfs.pipeline.log.segments import list_segments
+
+pytestmark = pytest.mark.usefixtures("settled_logs")
 
 SEGMENT = 1 << 16
 SPLIT = 20_000
@@ -69,16 +73,26 @@ def message(number: int, *, crc: bool = False) -> Callable[[int], bytes]:
     )
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    root = tmp_path / "store"
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Not to be changed."""
+    directory = tmp_path_factory.mktemp("whole")
+    root = directory / "store"
     log = write_log(root / "commitlog", SEGMENT, [message(n, crc=n % 2 == 0) for n in range(MESSAGES)])
-    building = tmp_path / "building"
+    building = directory / "building"
     rebuild_in_process(log.directory, building, SETTINGS, SPLIT)
     (building / "out/consumequeue").rename(root / "consumequeue")
     (building / "index").rename(root / "index")
     for file in list((root / "index").iterdir()):
         file.rename(file.with_name(f"{int(file.name):017d}"))
+    return Store(root, log)
+
+
+@pytest.fixture
+def store(whole: Store, tmp_path: Path) -> Store:
+    root = shutil.copytree(whole.root, tmp_path / "store")
+    log = copy(whole.log)
+    log.directory, log.offsets = root / "commitlog", list(whole.log.offsets)
     return Store(root, log)
 
 
@@ -99,83 +113,83 @@ def test_a_whole_store_has_no_findings(spark: SparkSession, store: Store) -> Non
     assert report.compared == ("log", "queues", "index")
 
 
-def test_a_flipped_byte_of_a_body(spark: SparkSession, store: Store) -> None:
+def test_a_flipped_byte_of_a_body(job_spark: SparkSession, store: Store) -> None:
     offset = store.log.offsets[201]
     store.log.write_at(offset + 90, b"X")
-    report = audited(spark, store)
+    report = audited(job_spark, store)
     assert kinds(report) == {"body-crc": 1}
     (finding,) = report.findings.all_shown()
     assert (finding.kind, finding.offset) == (Kind.BODY_CRC, offset)
 
 
-def test_a_flipped_byte_of_a_record_with_a_crc_of_its_own(spark: SparkSession, store: Store) -> None:
+def test_a_flipped_byte_of_a_record_with_a_crc_of_its_own(job_spark: SparkSession, store: Store) -> None:
     offset = store.log.offsets[200]
     store.log.write_at(offset + 41, b"\x01")  # the birth time: neither queue nor index know it
-    report = audited(spark, store)
+    report = audited(job_spark, store)
     assert kinds(report) == {"property-crc": 1}
     assert report.findings.all_shown()[0].offset == offset
 
 
-def test_a_wrong_physical_offset(spark: SparkSession, store: Store) -> None:
+def test_a_wrong_physical_offset(job_spark: SparkSession, store: Store) -> None:
     offset = store.log.offsets[333]
     store.log.write_at(offset + 28, struct.pack(">q", offset + 1))
-    report = audited(spark, store)
+    report = audited(job_spark, store)
     assert kinds(report) == {"damage": 1, "queue-jump": 1, "queue-entry-stray": 1, "index-entry-stray": 3}
     assert report.findings.shown[Kind.DAMAGE][0].offset == offset
     assert "another log offset" in report.findings.shown[Kind.DAMAGE][0].detail
 
 
-def test_a_truncated_record(spark: SparkSession, store: Store) -> None:
+def test_a_truncated_record(job_spark: SparkSession, store: Store) -> None:
     offset = store.log.offsets[100]
     store.log.write_at(offset + 60, bytes(len(message(100)(offset)) - 60))
-    report = audited(spark, store)
+    report = audited(job_spark, store)
     assert report.findings.shown[Kind.DAMAGE][0].offset == offset
     assert kinds(report)["queue-entry-stray"] == 1
 
 
-def test_a_topic_for_which_there_can_be_no_directory(spark: SparkSession, store: Store) -> None:
+def test_a_topic_for_which_there_can_be_no_directory(job_spark: SparkSession, store: Store) -> None:
     offset = store.log.offsets[41]
     store.log.write_at(offset + 88 + len(b"body 41") + 1, b"/")
-    report = audited(spark, store)
+    report = audited(job_spark, store)
     assert [one.offset for one in report.findings.shown[Kind.DAMAGE]] == [offset]
 
 
-def test_an_entry_that_points_elsewhere(spark: SparkSession, store: Store) -> None:
+def test_an_entry_that_points_elsewhere(job_spark: SparkSession, store: Store) -> None:
     path, at = store.queue_entry(50)
     patch(path, at, struct.pack(">q", store.log.offsets[51]))
-    report = audited(spark, store)
+    report = audited(job_spark, store)
     assert kinds(report) == {"queue-entry-wrong": 1}
     (finding,) = report.findings.all_shown()
     assert (finding.offset, finding.where) == (store.log.offsets[50], f"T/{50 % QUEUES}")
 
 
 @pytest.mark.parametrize(("at", "what"), [(8, "size"), (12, "tags code")])
-def test_an_entry_that_says_something_else(spark: SparkSession, store: Store, at: int, what: str) -> None:
+def test_an_entry_that_says_something_else(job_spark: SparkSession, store: Store, at: int, what: str) -> None:
     path, place = store.queue_entry(70)
     patch(path, place + at, b"\x01")
-    assert kinds(audited(spark, store)) == {"queue-entry-wrong": 1}
+    assert kinds(audited(job_spark, store)) == {"queue-entry-wrong": 1}
 
 
-def test_an_entry_that_is_missing(spark: SparkSession, store: Store) -> None:
+def test_an_entry_that_is_missing(job_spark: SparkSession, store: Store) -> None:
     path, at = store.queue_entry(MESSAGES - 1)
     patch(path, at, bytes(20))
-    report = audited(spark, store)
+    report = audited(job_spark, store)
     assert kinds(report) == {"queue-entry-missing": 1}
     assert report.findings.all_shown()[0].offset == store.log.offsets[-1]
 
 
-def test_the_last_record_is_truncated(spark: SparkSession, store: Store) -> None:
+def test_the_last_record_is_truncated(job_spark: SparkSession, store: Store) -> None:
     """Where the log ends then, the queue and the index know better, and what is left of the record is found."""
     offset = store.log.offsets[-1]
     store.log.write_at(offset + 40, bytes(store.log.end - offset - 40))
-    assert kinds(audited(spark, store)) == {"unread-end": 1, "queue-entry-stray": 1, "index-entry-stray": 3}
+    assert kinds(audited(job_spark, store)) == {"unread-end": 1, "queue-entry-stray": 1, "index-entry-stray": 3}
 
 
 @pytest.mark.parametrize("bit", [41, 61])
-def test_a_queue_offset_beyond_all_files(spark: SparkSession, store: Store, bit: int) -> None:
+def test_a_queue_offset_beyond_all_files(job_spark: SparkSession, store: Store, bit: int) -> None:
     offset = store.log.offsets[30]
     store.log.write_at(offset + 20, struct.pack(">q", 30 // QUEUES + (1 << bit)))
-    assert kinds(audited(spark, store))["queue-jump"] >= 1
+    assert kinds(audited(job_spark, store))["queue-jump"] >= 1
 
 
 @contextmanager
@@ -200,16 +214,16 @@ def running_broker(root: Path) -> Iterator[None]:
         holder.communicate(b"\n", timeout=PATIENCE_S)
 
 
-def test_beside_a_running_broker_only_what_is_new_may_be_missing(spark: SparkSession, store: Store) -> None:
+def test_beside_a_running_broker_only_what_is_new_may_be_missing(job_spark: SparkSession, store: Store) -> None:
     with running_broker(store.root):
         path, at = store.queue_entry(MESSAGES - 1)
         patch(path, at, bytes(20))
-        report = audited(spark, store)
+        report = audited(job_spark, store)
         assert report.is_whole
         assert report.queue_entries_behind == 1
         path, at = store.queue_entry(9)
         patch(path, at, bytes(20))
-        assert kinds(audited(spark, store)) == {"queue-entry-missing": 1}
+        assert kinds(audited(job_spark, store)) == {"queue-entry-missing": 1}
 
 
 # --- queues of batches --------------------------------------------------------------------------------------
@@ -247,12 +261,12 @@ def batches_audited(spark: SparkSession, batches: Store) -> AuditReport:
     return audit(spark, str(batches.log.directory), store_root=batches.root, settings=BATCH_SETTINGS)
 
 
-def test_any_wrong_part_of_a_batch_entry_is_found(spark: SparkSession, batches: Store) -> None:
+def test_any_wrong_part_of_a_batch_entry_is_found(job_spark: SparkSession, batches: Store) -> None:
     """The last byte of each field, of a single message's entry and of a batch's."""
     places = [(20 + number, at) for number, at in enumerate((11, 19, 27, 35, 37, 41, 11, 19, 27, 35, 37, 45, 41))]
     for number, at in places:
         patch(batches.root / "batchconsumequeue/B/0" / ("0" * 20), number * 46 + at, b"\x05")
-    report = batches_audited(spark, batches)
+    report = batches_audited(job_spark, batches)
     assert kinds(report) == {"queue-entry-wrong": len(places)}
     assert [f.offset for f in report.findings.all_shown()] == [batches.log.offsets[number] for number, _ in places]
     assert "size, tags code, store time, queue offset, count and rest" in report.findings.all_shown()[0].detail
@@ -269,8 +283,8 @@ def test_a_batch_queue_is_compared_with_its_log(spark: SparkSession, batches: St
         assert kinds(batches_audited(spark, batches)) == {"queue-entry-missing": 1}
 
 
-def test_batches_in_a_log_without_its_store_are_no_jumps(spark: SparkSession, batches: Store) -> None:
-    assert audit(spark, str(batches.log.directory), settings=BrokerSettings(segment_size=SEGMENT)).is_whole
+def test_batches_in_a_log_without_its_store_are_no_jumps(job_spark: SparkSession, batches: Store) -> None:
+    assert audit(job_spark, str(batches.log.directory), settings=BrokerSettings(segment_size=SEGMENT)).is_whole
 
 
 @contextmanager
@@ -304,7 +318,7 @@ def test_queues_that_only_the_driver_sees_are_not_compared_by_nobody(
 
 
 def test_what_is_gone_beside_a_running_broker_must_have_been_deleted(
-    spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch
+    job_spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = job._Run._audit_log
     hidden = store.log.segment_at(SEGMENT)
@@ -320,12 +334,12 @@ def test_what_is_gone_beside_a_running_broker_must_have_been_deleted(
     monkeypatch.setattr(job, "broker_pid", lambda _: 1)
     monkeypatch.setattr(job._Run, "_audit_log", unseen)
     with pytest.raises(SegmentGoneError, match=f"segment {SEGMENT:020d}: does not exist .* still begins at 0"):
-        audited(spark, store)
+        audited(job_spark, store)
     hidden = store.index_files()[1]
     with pytest.raises(UnseenError, match=f"{hidden.name}: is not visible to every worker"):
-        audited(spark, store)
+        audited(job_spark, store)
     monkeypatch.setattr(job._Run, "_audit_log", deleted)
-    assert any("parts were deleted by the broker" in note for note in audited(spark, store).notes)
+    assert any("parts were deleted by the broker" in note for note in audited(job_spark, store).notes)
 
 
 def test_a_store_named_from_the_working_directory(
@@ -338,18 +352,18 @@ def test_a_store_named_from_the_working_directory(
     assert (report.queue_entries, report.found.keys) == (MESSAGES, 3 * MESSAGES)
 
 
-def test_an_entry_too_many(spark: SparkSession, store: Store) -> None:
+def test_an_entry_too_many(job_spark: SparkSession, store: Store) -> None:
     path, at = store.queue_entry(MESSAGES - 1)
     patch(path, at + 20, struct.pack(">qiq", store.log.offsets[5] + 3, 99, 0))
-    assert kinds(audited(spark, store)) == {"queue-entry-stray": 1}
+    assert kinds(audited(job_spark, store)) == {"queue-entry-stray": 1}
 
 
-def test_a_queue_that_is_missing(spark: SparkSession, store: Store) -> None:
+def test_a_queue_that_is_missing(job_spark: SparkSession, store: Store) -> None:
     (store.root / "consumequeue/T/1").rename(store.root / "elsewhere")
-    report = audited(spark, store)
+    report = audited(job_spark, store)
     assert set(kinds(report)) == {"queue-missing"}
     deleted = audit(
-        spark,
+        job_spark,
         str(store.log.directory),
         store_root=store.root,
         settings=SETTINGS,
@@ -360,49 +374,49 @@ def test_a_queue_that_is_missing(spark: SparkSession, store: Store) -> None:
     assert any("deleted" in note for note in deleted.notes)
 
 
-def test_a_missing_index_entry(spark: SparkSession, store: Store) -> None:
+def test_a_missing_index_entry(job_spark: SparkSession, store: Store) -> None:
     """The key of another record stands where one ought to be."""
     entry = HEADER_BYTES + SETTINGS.index_slots * SLOT_BYTES + 20 * 7
     patch(store.index_files()[0], entry, struct.pack(">i", 12345))
-    report = audited(spark, store)
+    report = audited(job_spark, store)
     found = kinds(report)
     assert found.pop("index-broken") == 1
     assert found == {"index-entry-missing": 1, "index-entry-stray": 1}
 
 
-def test_an_index_file_that_is_missing(spark: SparkSession, store: Store) -> None:
+def test_an_index_file_that_is_missing(job_spark: SparkSession, store: Store) -> None:
     store.index_files()[1].unlink()
-    report = audited(spark, store)
+    report = audited(job_spark, store)
     assert kinds(report) == {"index-entry-missing": SETTINGS.index_capacity - 1}
 
 
-def test_a_chain_that_leads_nowhere(spark: SparkSession, store: Store) -> None:
+def test_a_chain_that_leads_nowhere(job_spark: SparkSession, store: Store) -> None:
     patch(store.index_files()[0], HEADER_BYTES + 4 * 17, struct.pack(">i", 1))
-    assert set(kinds(audited(spark, store))) == {"index-broken"}
+    assert set(kinds(audited(job_spark, store))) == {"index-broken"}
 
 
-def test_an_index_of_another_size_is_refused(spark: SparkSession, store: Store) -> None:
+def test_an_index_of_another_size_is_refused(job_spark: SparkSession, store: Store) -> None:
     with store.index_files()[0].open("r+b") as file:
         file.truncate(1000)
     with pytest.raises(IndexFileError, match="maxHashSlotNum=100"):
-        audited(spark, store)
+        audited(job_spark, store)
 
 
-def test_a_segment_in_two_places(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+def test_a_segment_in_two_places(job_spark: SparkSession, store: Store, tmp_path: Path) -> None:
     twin = tmp_path / "disk2"
     twin.mkdir()
     name = store.log.segment_at(SEGMENT).name
     (twin / name).write_bytes((store.log.directory / name).read_bytes())
-    report = audited(spark, store, f"{store.log.directory},{twin}")
+    report = audited(job_spark, store, f"{store.log.directory},{twin}")
     assert kinds(report) == {"duplicate-segment": 1}
     assert report.findings.all_shown()[0].where == name
 
 
-def test_a_hole_in_the_log(spark: SparkSession, store: Store) -> None:
+def test_a_hole_in_the_log(job_spark: SparkSession, store: Store) -> None:
     gone = store.log.segment_at(SEGMENT)
     lost = sum(1 for offset in store.log.offsets if SEGMENT <= offset < 2 * SEGMENT)
     gone.unlink()
-    report = audited(spark, store)
+    report = audited(job_spark, store)
     found = kinds(report)
     assert found["gap"] == 1
     assert report.findings.shown[Kind.GAP][0].offset == SEGMENT
@@ -419,7 +433,7 @@ def test_damage_at_every_border_of_splits_is_told_once(spark: SparkSession, stor
 
 @pytest.mark.parametrize(("old", "new"), [(60, 90), (900, 60)])
 def test_a_topic_that_was_deleted_and_made_again_is_no_finding(
-    spark: SparkSession, tmp_path: Path, old: int, new: int
+    job_spark: SparkSession, tmp_path: Path, old: int, new: int
 ) -> None:
     """The old records are in the log still; the queue has the new ones, by the broker's rules in their places."""
     root = tmp_path / "store"
@@ -435,7 +449,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_no_finding(
     rebuild_in_process(log.directory, building, settings, SPLIT)
     (building / "out/consumequeue").rename(root / "consumequeue")
     report = audit(
-        spark,
+        job_spark,
         str(log.directory),
         store_root=root,
         settings=BrokerSettings(queue_file_size=SETTINGS.queue_file_size, index_enabled=False),
@@ -445,9 +459,9 @@ def test_a_topic_that_was_deleted_and_made_again_is_no_finding(
     assert any("begins again at queue offset 0" in note for note in report.notes)
 
 
-def test_the_report_as_json_and_as_a_page(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+def test_the_report_as_json_and_as_a_page(job_spark: SparkSession, store: Store, tmp_path: Path) -> None:
     store.log.write_at(store.log.offsets[7] + 90, b"X")
-    report = audited(spark, store)
+    report = audited(job_spark, store)
     shown = json.loads(json.dumps(report.to_json()))
     assert shown["findings"]["counts"] == {"body-crc": 1}
     assert shown["whole"] is False
@@ -461,8 +475,8 @@ def test_the_report_as_json_and_as_a_page(spark: SparkSession, store: Store, tmp
     assert set(re.findall(r"https?://[^/\"]+", text)) <= {"http://www.w3.org"}, "names of namespaces only"
 
 
-def test_nothing_to_audit_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_nothing_to_audit_is_refused(job_spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(LocationError, match="holds no segments"):
-        audit(spark, str(tmp_path))
+        audit(job_spark, str(tmp_path))
     with pytest.raises(LocationError, match="No such file"):
-        audit(spark, str(tmp_path / "absent"))
+        audit(job_spark, str(tmp_path / "absent"))

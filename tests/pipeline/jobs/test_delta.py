@@ -26,6 +26,8 @@ from commitlogfs.pipeline.jobs.export_directory import (
 from commitlogfs.pipeline.jobs.table_commits import END, START, TableRefusedError
 from commitlogfs.pipeline.source.columns import COLUMNS
 
+pytestmark = pytest.mark.usefixtures("settled_logs")
+
 SEGMENT = 1 << 16
 MIDNIGHT = -FIRST_MS % 86_400_000 // STEP_MS
 """Number of the first message of the second day."""
@@ -77,14 +79,14 @@ def test_the_command(log: WrittenLog, tmp_path: Path) -> None:
     assert offsets(tmp_path) == log.offsets
 
 
-def test_again_adds_only_what_is_new(spark: SparkSession, log: WrittenLog, tmp_path: Path) -> None:
-    run(spark, tmp_path)
+def test_again_adds_only_what_is_new(job_spark: SparkSession, log: WrittenLog, tmp_path: Path) -> None:
+    run(job_spark, tmp_path)
     version = deltalake.DeltaTable(tmp_path / "out").version()
-    assert run(spark, tmp_path).ranges == ()
+    assert run(job_spark, tmp_path).ranges == ()
     assert deltalake.DeltaTable(tmp_path / "out").version() == version
     for make in messages(100, first=MIDNIGHT + 800):
         log.append(make)
-    result = run(spark, tmp_path)
+    result = run(job_spark, tmp_path)
     assert offsets(tmp_path) == log.offsets
     assert deltalake.DeltaTable(tmp_path / "out").version() == version + len(result.ranges)
 
@@ -97,11 +99,11 @@ def test_an_older_export_becomes_a_table(spark: SparkSession, log: WrittenLog, t
     assert spark.read.parquet(str(tmp_path / "out")).count() == len(log.offsets), "no longer an export"
 
 
-def test_topics_with_odd_names(spark: SparkSession, tmp_path: Path) -> None:
+def test_topics_with_odd_names(job_spark: SparkSession, tmp_path: Path) -> None:
     names = ["%RETRY%group", "a b+c", "größe", "x=y", "100%25"]
     makers = [message(number, topic=name.encode()) for number, name in enumerate(names)]
     log = write_log(tmp_path / "log", SEGMENT, makers)
-    run(spark, tmp_path)
+    run(job_spark, tmp_path)
     found = rows(tmp_path)
     assert sorted(found["topic"].to_pylist()) == sorted(names)
     assert sorted(found["commitLogOffset"].to_pylist()) == log.offsets
@@ -109,9 +111,9 @@ def test_topics_with_odd_names(spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("partition_by", [(), ("topic",), ("date",)], ids=["none", "topic", "date"])
 def test_other_partitions(
-    spark: SparkSession, log: WrittenLog, tmp_path: Path, partition_by: tuple[str, ...]
+    job_spark: SparkSession, log: WrittenLog, tmp_path: Path, partition_by: tuple[str, ...]
 ) -> None:
-    run(spark, tmp_path, partition_by=partition_by)
+    run(job_spark, tmp_path, partition_by=partition_by)
     found = rows(tmp_path)
     assert sorted(found["commitLogOffset"].to_pylist()) == log.offsets
     assert set(found["topic"].to_pylist()) == {"Topic0", "Topic1", "Topic2"}
@@ -133,26 +135,26 @@ def test_killed_and_run_again(
     assert offsets(tmp_path) == log.offsets
 
 
-def test_files_of_a_table_are_not_replaced(spark: SparkSession, log: WrittenLog, tmp_path: Path) -> None:
-    run(spark, tmp_path)
+def test_files_of_a_table_are_not_replaced(job_spark: SparkSession, log: WrittenLog, tmp_path: Path) -> None:
+    run(job_spark, tmp_path)
     request = ExportRequest(str(tmp_path / "log"), str(tmp_path / "out"), range_size=SEGMENT // 2, replace=True)
     with pytest.raises(ExportRefusedError, match="is a Delta table"):
-        export(spark, request, {"splitSize": "20k"})
+        export(job_spark, request, {"splitSize": "20k"})
     assert offsets(tmp_path) == log.offsets
 
 
-def test_columns_are_added_and_not_left_out(spark: SparkSession, log: WrittenLog, tmp_path: Path) -> None:
+def test_columns_are_added_and_not_left_out(job_spark: SparkSession, log: WrittenLog, tmp_path: Path) -> None:
     few = ("topic", "commitLogOffset", "storeTimestamp")
-    run(spark, tmp_path, columns=few)
+    run(job_spark, tmp_path, columns=few)
     before = len(log.offsets)
     for make in messages(100, first=MIDNIGHT + 800):
         log.append(make)
-    run(spark, tmp_path, columns=(*few, "body", "text"))
+    run(job_spark, tmp_path, columns=(*few, "body", "text"))
     found = sorted(rows(tmp_path).to_pylist(), key=lambda row: row["commitLogOffset"])
     assert [row["commitLogOffset"] for row in found] == log.offsets
     assert [row["text"] is None for row in found] == [number < before for number in range(len(found))]
     with pytest.raises(ExportRefusedError, match="was exported with columns"):
-        run(spark, tmp_path, columns=few)
+        run(job_spark, tmp_path, columns=few)
     with pytest.raises(TableRefusedError, match="is a table with the columns body, text, too"):
         DeltaTable(str(tmp_path / "out"), COLUMNS_OF_FEW, ("topic", "date"))
 

@@ -28,6 +28,8 @@ from commitlogfs.pipeline.log.splits import plan_splits
 from commitlogfs.pipeline.log.tail import find_end
 from commitlogfs.pipeline.source.columns import COLUMNS, Projection
 
+pytestmark = pytest.mark.usefixtures("settled_logs")
+
 SEGMENT = 1 << 16
 COUNT = 1500
 SMALL = {"splitSize": "20k"}
@@ -45,8 +47,12 @@ def exported(spark: SparkSession, directory: Path) -> pa.Table:
 
 
 def offsets(spark: SparkSession, directory: Path) -> list[int]:
-    column: list[int] = exported(spark, directory).column("commitLogOffset").to_pylist()
-    return column
+    """Those that Spark reads; without a session those in the files, sorted."""
+    if isinstance(spark, SparkSession):
+        column: list[int] = exported(spark, directory).column("commitLogOffset").to_pylist()
+        return column
+    tables = [pq.ParquetFile(path).read(["commitLogOffset"]) for path in files(directory)]
+    return sorted(pa.concat_tables(tables).column(0).to_pylist())
 
 
 def in_log(log: WrittenLog) -> list[dict[str, Any]]:
@@ -101,27 +107,27 @@ def test_again_exports_only_what_is_new(spark: SparkSession, tmp_path: Path) -> 
     assert offsets(spark, tmp_path) == log.offsets
 
 
-def test_a_range_is_replaced_not_doubled(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_range_is_replaced_not_doubled(job_spark: SparkSession, tmp_path: Path) -> None:
     log = write_log(tmp_path / "log", SEGMENT, messages(COUNT))
-    run(spark, tmp_path)
-    result = run(spark, tmp_path, replace=True, file_size=30_000)
+    run(job_spark, tmp_path)
+    result = run(job_spark, tmp_path, replace=True, file_size=30_000)
     assert result.rows == COUNT
     assert len(files(tmp_path)) == 6
-    run(spark, tmp_path, replace=True)
+    run(job_spark, tmp_path, replace=True)
     assert len(files(tmp_path)) == 3
-    assert offsets(spark, tmp_path) == log.offsets
+    assert offsets(job_spark, tmp_path) == log.offsets
 
 
-def test_ranges_of_offsets_in_any_order(spark: SparkSession, tmp_path: Path) -> None:
+def test_ranges_of_offsets_in_any_order(job_spark: SparkSession, tmp_path: Path) -> None:
     log = write_log(tmp_path / "log", SEGMENT, messages(COUNT))
     middle, later = log.offsets[500] + 7, log.offsets[1100]
-    first = run(spark, tmp_path, {"startingOffsets": str(middle), "endingOffsets": str(later)})
+    first = run(job_spark, tmp_path, {"startingOffsets": str(middle), "endingOffsets": str(later)})
     assert (first.ranges[0].start, first.ranges[0].end) == (log.offsets[501], later)
-    assert offsets(spark, tmp_path) == log.offsets[501:1100]
-    run(spark, tmp_path, {"startingOffsets": str(log.offsets[900])})
-    assert offsets(spark, tmp_path) == log.offsets[501:]
-    run(spark, tmp_path, range_size=1)
-    assert offsets(spark, tmp_path) == log.offsets
+    assert offsets(job_spark, tmp_path) == log.offsets[501:1100]
+    run(job_spark, tmp_path, {"startingOffsets": str(log.offsets[900])})
+    assert offsets(job_spark, tmp_path) == log.offsets[501:]
+    run(job_spark, tmp_path, range_size=1)
+    assert offsets(job_spark, tmp_path) == log.offsets
 
 
 def test_chosen_columns_topics_and_times(spark: SparkSession, tmp_path: Path) -> None:
@@ -152,6 +158,7 @@ def test_bodies_as_text_and_decompressed(spark: SparkSession, tmp_path: Path, de
         run(spark, tmp_path, {"decompress": str(not decompress)}, columns=columns)
 
 
+@pytest.mark.full
 def test_a_stream_has_texts_too(spark: SparkSession, tmp_path: Path) -> None:
     makers = [message(n, body=compressed(b"text %d" % n, ZSTD), sys_flag=ZSTD) for n in range(10)]
     write_log(tmp_path / "log", SEGMENT, makers)
@@ -200,27 +207,27 @@ def test_damage_is_an_error_or_told(spark: SparkSession, tmp_path: Path) -> None
     assert offsets(spark, tmp_path) == [o for n, o in enumerate(log.offsets) if n not in (100, 200)]
 
 
-def test_segments_that_are_gone_are_not_passed_over(spark: SparkSession, tmp_path: Path) -> None:
+def test_segments_that_are_gone_are_not_passed_over(job_spark: SparkSession, tmp_path: Path) -> None:
     log = write_log(tmp_path / "log", SEGMENT, messages(COUNT))
-    run(spark, tmp_path, {"endingOffsets": str(log.offsets[10])})
+    run(job_spark, tmp_path, {"endingOffsets": str(log.offsets[10])})
     log.segment_at(0).unlink()
     with pytest.raises(DataLossError, match=rf"log offsets {log.offsets[10]} to {SEGMENT}: not in the log"):
-        run(spark, tmp_path)
-    result = run(spark, tmp_path, {"failOnDataLoss": "false"})
+        run(job_spark, tmp_path)
+    result = run(job_spark, tmp_path, {"failOnDataLoss": "false"})
     assert result.lost == ((log.offsets[10], SEGMENT),)
-    assert offsets(spark, tmp_path) == [o for o in log.offsets if o < log.offsets[10] or o >= SEGMENT]
-    assert run(spark, tmp_path).lost == ()
+    assert offsets(job_spark, tmp_path) == [o for o in log.offsets if o < log.offsets[10] or o >= SEGMENT]
+    assert run(job_spark, tmp_path).lost == ()
 
 
-def test_a_hole_is_exported_when_its_disk_is_back(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_hole_is_exported_when_its_disk_is_back(job_spark: SparkSession, tmp_path: Path) -> None:
     log = write_log(tmp_path / "log", SEGMENT, messages(COUNT))
     hidden = log.segment_at(SEGMENT).rename(tmp_path / "hidden")
     with pytest.raises(DataLossError, match="a gap between segments"):
-        run(spark, tmp_path)
-    assert run(spark, tmp_path, {"failOnDataLoss": "false"}).lost == ((SEGMENT, 2 * SEGMENT),)
+        run(job_spark, tmp_path)
+    assert run(job_spark, tmp_path, {"failOnDataLoss": "false"}).lost == ((SEGMENT, 2 * SEGMENT),)
     hidden.rename(log.segment_at(SEGMENT))
-    run(spark, tmp_path)
-    assert offsets(spark, tmp_path) == log.offsets
+    run(job_spark, tmp_path)
+    assert offsets(job_spark, tmp_path) == log.offsets
 
 
 # --- killed ----------------------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ from commitlogfs.pipeline.jobs.export_directory import ExportDirectory, ExportIn
 from commitlogfs.pipeline.log.errors import OutputError, PipelineError
 from commitlogfs.pipeline.log.losses import DataLossError
 
+pytestmark = pytest.mark.usefixtures("settled_logs")
+
 SEGMENT = 1 << 14
 COUNT = 300
 GO_ON = {"failOnDataLoss": "false"}

@@ -25,6 +25,8 @@ from commitlogfs.pipeline.jobs.table_commits import END, START, TableRefusedErro
 from commitlogfs.pipeline.log.errors import OptionError
 from commitlogfs.pipeline.source.columns import COLUMNS
 
+pytestmark = pytest.mark.usefixtures("settled_logs")
+
 SEGMENT = 1 << 16
 NAME = "lake.logs.messages"
 MIDNIGHT = -FIRST_MS % 86_400_000 // STEP_MS
@@ -84,25 +86,25 @@ def test_the_table_is_the_log(spark: SparkSession, catalog: SqlCatalog, log: Wri
 
 
 def test_again_adds_only_what_is_new(
-    spark: SparkSession, catalog: SqlCatalog, log: WrittenLog, tmp_path: Path
+    job_spark: SparkSession, catalog: SqlCatalog, log: WrittenLog, tmp_path: Path
 ) -> None:
-    run(spark, tmp_path)
-    assert run(spark, tmp_path).ranges == ()
+    run(job_spark, tmp_path)
+    assert run(job_spark, tmp_path).ranges == ()
     snapshots = len(catalog.load_table("logs.messages").snapshots())
     for make in messages(100, first=MIDNIGHT + 800):
         log.append(make)
-    result = run(spark, tmp_path)
+    result = run(job_spark, tmp_path)
     assert offsets(catalog) == log.offsets
     assert len(catalog.load_table("logs.messages").snapshots()) == snapshots + len(result.ranges)
 
 
 def test_ranges_that_were_finished_without_the_table_are_added(
-    spark: SparkSession, catalog: SqlCatalog, log: WrittenLog, tmp_path: Path
+    job_spark: SparkSession, catalog: SqlCatalog, log: WrittenLog, tmp_path: Path
 ) -> None:
     """As after a kill between the commit of a range and that of the table."""
     request = ExportRequest(str(tmp_path / "log"), str(tmp_path / "out"), whole_files=True, range_size=SEGMENT // 2)
-    export(spark, request, {"splitSize": "20k"})
-    assert run(spark, tmp_path).ranges == ()
+    export(job_spark, request, {"splitSize": "20k"})
+    assert run(job_spark, tmp_path).ranges == ()
     assert offsets(catalog) == log.offsets
 
 
@@ -123,10 +125,10 @@ def test_killed_and_run_again(
     assert offsets(catalog) == log.offsets
 
 
-def test_texts_and_chosen_columns(spark: SparkSession, catalog: SqlCatalog, tmp_path: Path) -> None:
+def test_texts_and_chosen_columns(job_spark: SparkSession, catalog: SqlCatalog, tmp_path: Path) -> None:
     makers = [message(n, body=compressed(b"text %d" % n, ZSTD), sys_flag=ZSTD) for n in range(20)]
     write_log(tmp_path / "log", SEGMENT, makers)
-    run(spark, tmp_path, columns=("topic", "commitLogOffset", "text"), partition_by=("topic",))
+    run(job_spark, tmp_path, columns=("topic", "commitLogOffset", "text"), partition_by=("topic",))
     rows = catalog.load_table("logs.messages").scan().to_arrow()
     assert rows.column_names == ["topic", "commitLogOffset", "text"]
     assert sorted(rows["text"].to_pylist()) == sorted(f"text {n}" for n in range(20))
@@ -140,13 +142,13 @@ def test_columns_that_the_partitions_need_are_asked_for(tmp_path: Path) -> None:
         plan_export(request)
 
 
-def test_columns_are_added(spark: SparkSession, catalog: SqlCatalog, log: WrittenLog, tmp_path: Path) -> None:
+def test_columns_are_added(job_spark: SparkSession, catalog: SqlCatalog, log: WrittenLog, tmp_path: Path) -> None:
     few = ("topic", "commitLogOffset", "storeTimestamp")
-    run(spark, tmp_path, columns=few)
+    run(job_spark, tmp_path, columns=few)
     before = len(log.offsets)
     for make in messages(100, first=MIDNIGHT + 800):
         log.append(make)
-    run(spark, tmp_path, columns=("text", *few, "properties"))
+    run(job_spark, tmp_path, columns=("text", *few, "properties"))
     rows = catalog.load_table("logs.messages").scan().to_arrow().sort_by("commitLogOffset").to_pylist()
     assert [row["commitLogOffset"] for row in rows] == log.offsets
     assert [row["text"] is None for row in rows] == [number < before for number in range(len(rows))]
@@ -154,11 +156,11 @@ def test_columns_are_added(spark: SparkSession, catalog: SqlCatalog, log: Writte
 
 
 def test_two_processes_that_add_at_once_add_each_range_once(
-    spark: SparkSession, catalog: SqlCatalog, log: WrittenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job_spark: SparkSession, catalog: SqlCatalog, log: WrittenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In an output without a lock. The second commit begins before the first one ends."""
     request = ExportRequest(str(tmp_path / "log"), str(tmp_path / "out"), whole_files=True, range_size=SEGMENT // 2)
-    ranges = export(spark, request, {"splitSize": "20k"}).ranges
+    ranges = export(job_spark, request, {"splitSize": "20k"}).ranges
     one, other = (IcebergTable(NAME, str(tmp_path / "out"), COLUMNS, request.partition_by) for _ in range(2))
     add_files = Transaction.add_files
     for mine, others in ((ranges[0], ranges[0]), (ranges[1], ranges[2])):
@@ -177,10 +179,10 @@ def test_two_processes_that_add_at_once_add_each_range_once(
 
 
 def test_ranges_without_rows_make_no_commit_and_no_gap(
-    spark: SparkSession, catalog: SqlCatalog, log: WrittenLog, tmp_path: Path
+    job_spark: SparkSession, catalog: SqlCatalog, log: WrittenLog, tmp_path: Path
 ) -> None:
     request = ExportRequest(str(tmp_path / "log"), str(tmp_path / "out"), whole_files=True, range_size=SEGMENT // 2)
-    first, second, third = export(spark, request, {"splitSize": "20k"}).ranges[:3]
+    first, second, third = export(job_spark, request, {"splitSize": "20k"}).ranges[:3]
     table = IcebergTable(NAME, str(tmp_path / "out"), COLUMNS, request.partition_by)
     table.add(first)
     assert not table.add(replace(second, rows=0, files=()))
@@ -190,7 +192,7 @@ def test_ranges_without_rows_make_no_commit_and_no_gap(
 
 
 def test_a_table_that_others_change_meanwhile_gets_each_range_once(
-    spark: SparkSession, catalog: SqlCatalog, log: WrittenLog, tmp_path: Path
+    job_spark: SparkSession, catalog: SqlCatalog, log: WrittenLog, tmp_path: Path
 ) -> None:
     """An engine may compact it, and another process may export."""
     request = ExportRequest(
@@ -200,7 +202,7 @@ def test_a_table_that_others_change_meanwhile_gets_each_range_once(
         range_size=SEGMENT // 2,
         partition_by=("topic",),
     )
-    ranges = export(spark, request, {"splitSize": "20k"}).ranges
+    ranges = export(job_spark, request, {"splitSize": "20k"}).ranges
     tables = [IcebergTable(NAME, str(tmp_path / "out"), COLUMNS, request.partition_by) for _ in range(2)]
     for number, one in enumerate(ranges):
         assert tables[number % 2].add(one)
@@ -211,25 +213,25 @@ def test_a_table_that_others_change_meanwhile_gets_each_range_once(
 
 
 def test_its_size_is_that_of_its_present_files(
-    spark: SparkSession, catalog: SqlCatalog, log: WrittenLog, tmp_path: Path
+    job_spark: SparkSession, catalog: SqlCatalog, log: WrittenLog, tmp_path: Path
 ) -> None:
     table = IcebergTable(NAME, str(tmp_path / "out"), COLUMNS, ("topic", "date"))
     assert (table.size().files, table.size().size) == (0, 0)
-    result = run(spark, tmp_path)
+    result = run(job_spark, tmp_path)
     size = IcebergTable(NAME, str(tmp_path / "out"), COLUMNS, ("topic", "date")).size()
     files = [file for one in result.ranges for file in one.files]
     assert (size.files, size.size) == (len(files), sum(file.size for file in files))
 
 
 def test_a_table_of_somebody_else_is_refused(
-    spark: SparkSession, catalog: SqlCatalog, log: WrittenLog, tmp_path: Path
+    job_spark: SparkSession, catalog: SqlCatalog, log: WrittenLog, tmp_path: Path
 ) -> None:
     catalog.create_namespace("logs")
     catalog.create_table("logs.messages", schema=COLUMNS)
     with pytest.raises(TableRefusedError, match="was not made by an export"):
-        run(spark, tmp_path)
+        run(job_spark, tmp_path)
     catalog.drop_table("logs.messages")
-    run(spark, tmp_path)
+    run(job_spark, tmp_path)
     with pytest.raises(TableRefusedError, match=f"has the files of {tmp_path}/out"):
         IcebergTable(NAME, str(tmp_path / "other"), COLUMNS, ())
     with pytest.raises(TableRefusedError, match="is a table with the columns topic, too"):

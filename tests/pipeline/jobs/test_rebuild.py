@@ -27,6 +27,8 @@ from commitlogfs.pipeline.log.segments import list_segments
 from commitlogfs.pipeline.log.splits import plan_splits
 from commitlogfs.store.record import decode
 
+pytestmark = pytest.mark.usefixtures("settled_logs")
+
 SEGMENT = 1 << 14
 MS = 1_700_000_000_000
 SETTINGS = BrokerSettings(queue_file_size=20 * 50, index_slots=31, index_capacity=100)
@@ -92,11 +94,11 @@ def test_the_output_is_the_brokers(spark: SparkSession, log: WrittenLog, tmp_pat
     assert told[-1][0] == told[-1][1] > 0
 
 
-def test_either_part_alone(spark: SparkSession, log: WrittenLog, tmp_path: Path) -> None:
+def test_either_part_alone(job_spark: SparkSession, log: WrittenLog, tmp_path: Path) -> None:
     expected = oracle_files(log)
     parts: dict[str, dict[str, Any]] = {"consumequeue": {"index": False}, "index": {"consumequeue": False}}
     for part, options in parts.items():
-        rebuild(spark, str(log.directory), tmp_path / part, settings=SETTINGS, **options)
+        rebuild(job_spark, str(log.directory), tmp_path / part, settings=SETTINGS, **options)
         found = rebuilt_files(tmp_path / part)
         assert found == {name: data for name, data in expected.items() if name.startswith(part)}
 
@@ -111,18 +113,18 @@ def test_either_part_alone(spark: SparkSession, log: WrittenLog, tmp_path: Path)
 )
 @pytest.mark.parametrize("capacity", [25, 9, 13])
 def test_a_record_behind_a_full_index_file_makes_the_next(
-    spark: SparkSession, tmp_path: Path, makers: list[Maker], capacity: int
+    job_spark: SparkSession, tmp_path: Path, makers: list[Maker], capacity: int
 ) -> None:
     log = write_log(tmp_path / "log", SEGMENT, makers)
     settings = replace(SETTINGS, index_capacity=capacity)
-    rebuild(spark, str(log.directory), tmp_path / "out", settings=settings, consumequeue=False)
+    rebuild(job_spark, str(log.directory), tmp_path / "out", settings=settings, consumequeue=False)
     expected = oracle_files(log, settings)
     assert rebuilt_files(tmp_path / "out") == {n: data for n, data in expected.items() if n.startswith("index/")}
 
 
-def test_an_empty_log_has_empty_directories(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_empty_log_has_empty_directories(job_spark: SparkSession, tmp_path: Path) -> None:
     write_log(tmp_path / "log", SEGMENT, [])
-    result = rebuild(spark, str(tmp_path / "log"), tmp_path / "out", settings=SETTINGS)
+    result = rebuild(job_spark, str(tmp_path / "log"), tmp_path / "out", settings=SETTINGS)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["consumequeue", "index", "rebuild.json"]
     assert (result.records, result.index_files) == (0, ())
 
@@ -137,23 +139,23 @@ def test_damage_is_one_line_and_leaves_nothing(spark: SparkSession, tmp_path: Pa
     assert list(tmp_path.iterdir()) == [log.directory]
 
 
-def test_damage_that_is_passed_over_is_reported(spark: SparkSession, tmp_path: Path) -> None:
+def test_damage_that_is_passed_over_is_reported(job_spark: SparkSession, tmp_path: Path) -> None:
     log = write_log(tmp_path / "log", SEGMENT, [message(number) for number in range(600)])
     for number in (200, 300):
         log.write_at(log.offsets[number], b"\xff" * 20)
-    result = rebuild(spark, str(log.directory), tmp_path / "out", settings=SETTINGS, mode=DamageMode.PERMISSIVE)
+    result = rebuild(job_spark, str(log.directory), tmp_path / "out", settings=SETTINGS, mode=DamageMode.PERMISSIVE)
     assert [damage.offset for damage in result.damages] == [log.offsets[200], log.offsets[300]]
     assert (result.records, result.queue_entries) == (598, 598)
     del log.offsets[300], log.offsets[200]
     assert rebuilt_files(tmp_path / "out") == oracle_files(log)
 
 
-def test_a_topic_that_is_no_directory_name_never_leaves_the_output(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_topic_that_is_no_directory_name_never_leaves_the_output(job_spark: SparkSession, tmp_path: Path) -> None:
     log = write_log(tmp_path / "log", SEGMENT, [lambda offset: make_record(offset, topic=b"../../../evil")])
     with pytest.raises(PipelineError, match=r"topic '../../../evil' cannot be the name of a directory"):
-        rebuild(spark, str(log.directory), tmp_path / "out", settings=SETTINGS)
+        rebuild(job_spark, str(log.directory), tmp_path / "out", settings=SETTINGS)
     rules = DispatchRules(topics=frozenset())
-    rebuild(spark, str(log.directory), tmp_path / "out", settings=replace(SETTINGS, rules=rules))
+    rebuild(job_spark, str(log.directory), tmp_path / "out", settings=replace(SETTINGS, rules=rules))
 
 
 def test_an_output_named_from_the_working_directory(
@@ -176,7 +178,7 @@ def test_an_output_named_from_the_working_directory(
     ],
 )
 def test_an_output_that_lacks_what_workers_have_written_is_none(
-    spark: SparkSession, log: WrittenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str, told: str
+    job_spark: SparkSession, log: WrittenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str, told: str
 ) -> None:
     """As where they wrote it on disks of their own, under the same name."""
 
@@ -188,7 +190,7 @@ def test_an_output_that_lacks_what_workers_have_written_is_none(
 
     monkeypatch.setattr(job, "show_progress", lose)
     with pytest.raises(OutputError, match=f"{told}.*; name an output on a disk that all workers share"):
-        rebuild(spark, str(log.directory), tmp_path / "out", settings=SETTINGS)
+        rebuild(job_spark, str(log.directory), tmp_path / "out", settings=SETTINGS)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -213,10 +215,10 @@ def test_a_worker_makes_no_directory_of_its_own_for_an_output_it_does_not_see(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_refusals(spark: SparkSession, log: WrittenLog, tmp_path: Path) -> None:
+def test_refusals(job_spark: SparkSession, log: WrittenLog, tmp_path: Path) -> None:
     def refused(match: str, place: Path = log.directory, **options: object) -> None:
         with pytest.raises(RebuildRefusedError, match=match):
-            rebuild(spark, str(place), tmp_path / "out", **options)  # type: ignore[arg-type]
+            rebuild(job_spark, str(place), tmp_path / "out", **options)  # type: ignore[arg-type]
 
     refused("nothing to rebuild", consumequeue=False, index=False)
     refused("is a database", settings=BrokerSettings(queues_refused="this is a database"))
@@ -229,9 +231,9 @@ def test_refusals(spark: SparkSession, log: WrittenLog, tmp_path: Path) -> None:
     refused("exists; remove it")
 
 
-def test_what_is_rebuilt_can_be_installed(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_is_rebuilt_can_be_installed(job_spark: SparkSession, tmp_path: Path) -> None:
     log = write_log(tmp_path / "store/commitlog", SEGMENT, [message(number) for number in range(100)])
-    rebuild(spark, str(log.directory), tmp_path / "out", settings=SETTINGS)
+    rebuild(job_spark, str(log.directory), tmp_path / "out", settings=SETTINGS)
     apply_rebuilt(tmp_path / "out", tmp_path / "store")
     for part in ("consumequeue", "index"):
         assert (tmp_path / "store" / part).is_dir()

@@ -15,6 +15,8 @@ from commitlogfs.pipeline.log.splits import plan_splits
 from commitlogfs.pipeline.source.group_keys import parse_keys
 from commitlogfs.pipeline.source.tally import tally_splits
 
+pytestmark = pytest.mark.usefixtures("settled_logs")
+
 SEGMENT = 1 << 16
 COUNT = 900
 LAST_MS = FIRST_MS + (COUNT - 1) * STEP_MS
@@ -55,11 +57,11 @@ def test_statistics_of_a_whole_log(spark: SparkSession, tmp_path: Path) -> None:
     assert seen[-1][0] == seen[-1][1] > 1
 
 
-def test_statistics_by_other_keys(spark: SparkSession, tmp_path: Path) -> None:
+def test_statistics_by_other_keys(job_spark: SparkSession, tmp_path: Path) -> None:
     untagged = message(COUNT, properties=b"KEYS\x01k\x02", stored_ms=FIRST_MS + 7_200_000)
     write_log(tmp_path, SEGMENT, [*messages(COUNT), untagged])
     keys = parse_keys("tags,hour(storeTimestamp)")
-    found = grouped_stats(spark, str(tmp_path), keys, split_size=20_000)
+    found = grouped_stats(job_spark, str(tmp_path), keys, split_size=20_000)
     hour_ms = FIRST_MS - FIRST_MS % 3_600_000
     assert [(group.values, group.figures.messages) for group in found.groups] == [
         ((None, hour_ms + 7_200_000), 1),
@@ -71,30 +73,30 @@ def test_statistics_by_other_keys(spark: SparkSession, tmp_path: Path) -> None:
         ("A", "2023-11-14T22:00:00.000+00:00"),
     ]
     assert sum(row["stored_bytes"] for row in rows) == sum(
-        topic.stored_bytes for topic in stats(spark, str(tmp_path)).topics.values()
+        topic.stored_bytes for topic in stats(job_spark, str(tmp_path)).topics.values()
     )
 
 
-def test_damage_is_an_error_or_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_damage_is_an_error_or_told(job_spark: SparkSession, tmp_path: Path) -> None:
     log = write_log(tmp_path, SEGMENT, messages(COUNT))
     log.write_at(log.offsets[100] + 4, b"\0\0\0\0")
     with pytest.raises(PipelineError, match=rf"log offset {log.offsets[100]}: no record begins here"):
-        stats(spark, str(tmp_path))
-    found = stats(spark, str(tmp_path), mode=DamageMode.PERMISSIVE)
+        stats(job_spark, str(tmp_path))
+    found = stats(job_spark, str(tmp_path), mode=DamageMode.PERMISSIVE)
     assert found.total is not None
     assert (found.total.messages, [damage.offset for damage in found.damages]) == (COUNT - 1, [log.offsets[100]])
 
 
-def test_a_missing_segment_is_reported(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_missing_segment_is_reported(job_spark: SparkSession, tmp_path: Path) -> None:
     log = write_log(tmp_path, SEGMENT, messages(2 * COUNT))
     log.segment_at(SEGMENT).unlink()
-    assert stats(spark, str(tmp_path)).missing == ((SEGMENT, 2 * SEGMENT),)
+    assert stats(job_spark, str(tmp_path)).missing == ((SEGMENT, 2 * SEGMENT),)
 
 
-def test_a_log_without_messages_and_no_log(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_log_without_messages_and_no_log(job_spark: SparkSession, tmp_path: Path) -> None:
     write_log(tmp_path / "log", SEGMENT, [])
-    found = stats(spark, str(tmp_path / "log"))
+    found = stats(job_spark, str(tmp_path / "log"))
     assert (found.total, found.topics) == (None, {})
     (tmp_path / "empty").mkdir()
     with pytest.raises(LocationError, match="holds no segments"):
-        stats(spark, str(tmp_path / "empty"))
+        stats(job_spark, str(tmp_path / "empty"))

@@ -16,6 +16,8 @@ from support.written_logs import WrittenLog, write_log
 from commitlogfs.pipeline.jobs.export import ExportRequest, export, plan_export
 from commitlogfs.pipeline.jobs.export_tables import ExportTables
 
+pytestmark = pytest.mark.usefixtures("settled_logs")
+
 SEGMENT = 1 << 16
 COUNT = 1500
 BEFORE_MIDNIGHT = 700
@@ -93,8 +95,8 @@ def test_an_iceberg_table(spark: SparkSession, catalog: SqlCatalog, log: Written
     assert sum(file.record_count for file in read) == len(expected_part(log))
 
 
-def test_a_delta_table(spark: SparkSession, log: WrittenLog, tmp_path: Path) -> None:
-    export_twice(spark, tmp_path, delta=True)
+def test_a_delta_table(job_spark: SparkSession, log: WrittenLog, tmp_path: Path) -> None:
+    export_twice(job_spark, tmp_path, delta=True)
     table = deltalake.DeltaTable(tmp_path / "out")
     rows = table.to_pyarrow_dataset()
     assert query(rows) == expected_rows(log)
@@ -107,8 +109,8 @@ def test_a_delta_table(spark: SparkSession, log: WrittenLog, tmp_path: Path) -> 
 
 
 def test_both_tables_of_one_output(
-    spark: SparkSession, catalog: SqlCatalog, log: WrittenLog, tmp_path: Path
+    job_spark: SparkSession, catalog: SqlCatalog, log: WrittenLog, tmp_path: Path
 ) -> None:
-    export_twice(spark, tmp_path, iceberg=TABLE, delta=True)
+    export_twice(job_spark, tmp_path, iceberg=TABLE, delta=True)
     assert query(catalog.load_table(IDENTIFIER).scan().to_arrow_batch_reader()) == expected_rows(log)
     assert query(deltalake.DeltaTable(tmp_path / "out").to_pyarrow_dataset()) == expected_rows(log)

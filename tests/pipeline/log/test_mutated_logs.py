@@ -31,6 +31,8 @@ from commitlogfs.pipeline.source.reader import plan_batch
 from commitlogfs.pipeline.source.selection import Bounds
 from commitlogfs.pipeline.source.stream_reader import CommitlogStreamReader
 
+pytestmark = pytest.mark.usefixtures("settled_logs")
+
 SEGMENT = 1 << 16
 WHOLE_SEGMENTS = 1 << 30
 Range = tuple[int, int]
@@ -235,26 +237,26 @@ READERS: dict[str, Callable[[WrittenLog, SparkSession], object]] = {
 
 @pytest.mark.parametrize("reader", READERS)
 def test_each_reader_reports_what_it_leaves_unread(
-    spark: SparkSession, log: WrittenLog, reader: str, caplog: pytest.LogCaptureFixture
+    job_spark: SparkSession, log: WrittenLog, reader: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     damage(log, -1)
     with caplog.at_level(logging.WARNING):
-        READERS[reader](log, spark)
+        READERS[reader](log, job_spark)
     (line,) = [line for line in caplog.messages if "are not read" in line]
     assert line.startswith(f"segment {0:020d}, log offset {log.offsets[-1]}: ")
 
 
-def test_an_audit_finds_a_damaged_last_message(spark: SparkSession, log: WrittenLog) -> None:
+def test_an_audit_finds_a_damaged_last_message(job_spark: SparkSession, log: WrittenLog) -> None:
     damage(log, -1)
-    findings = audit(spark, str(log.directory)).findings
+    findings = audit(job_spark, str(log.directory)).findings
     (found,) = [one for one in findings.all_shown() if one.kind is Kind.UNREAD_END]
     assert found.offset == log.offsets[-1]
 
 
-def test_an_audit_notes_old_messages_after_the_end(spark: SparkSession, log: WrittenLog) -> None:
+def test_an_audit_notes_old_messages_after_the_end(job_spark: SparkSession, log: WrittenLog) -> None:
     log.end, log.offsets = log.offsets[50], log.offsets[:50]
     log.append(message(50, stored_ms=1_800_000_000_000, body=b"new" * 50))
-    report = audit(spark, str(log.directory))
+    report = audit(job_spark, str(log.directory))
     assert Kind.UNREAD_END not in report.findings.counts
     assert [note for note in report.notes if f"log offset {log.end}: " in note]
 

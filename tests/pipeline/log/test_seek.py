@@ -15,6 +15,8 @@ from commitlogfs.pipeline.log.seek import _chunks, advance, first_place, narrow_
 from commitlogfs.pipeline.log.segments import LogListing, SegmentFile
 from commitlogfs.pipeline.log.splits import Split, plan_splits
 
+pytestmark = pytest.mark.usefixtures("settled_logs")
+
 SEGMENT = 4096
 MINUTE_MS = 60_000
 

@@ -13,6 +13,8 @@ from commitlogfs.pipeline.replay.logged import LogSource
 from commitlogfs.pipeline.replay.run import ReplayRequest
 from commitlogfs.pipeline.replay.source import bytes_from
 
+pytestmark = pytest.mark.usefixtures("settled_logs")
+
 SEGMENT = 1 << 14
 
 

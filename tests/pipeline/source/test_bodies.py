@@ -24,6 +24,8 @@ from commitlogfs.pipeline.source.options import parse_options
 from commitlogfs.pipeline.source.rows import RowReader
 from commitlogfs.pipeline.source.selection import RecordFilter
 
+pytestmark = pytest.mark.usefixtures("settled_logs")
+
 SEGMENT = 1 << 20
 KINDS = [0, *TYPES]
 

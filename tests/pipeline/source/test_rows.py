@@ -18,6 +18,8 @@ from commitlogfs.pipeline.source.options import parse_options
 from commitlogfs.pipeline.source.rows import BATCH_ROWS, RowReader
 from commitlogfs.pipeline.source.selection import RecordFilter
 
+pytestmark = pytest.mark.usefixtures("settled_logs")
+
 SEGMENT = 8192
 DAMAGE = pa.field("damage", pa.string())
 

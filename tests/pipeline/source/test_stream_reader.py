@@ -26,7 +26,7 @@ SEGMENT = 4096
 
 
 @pytest.fixture
-def log(workdir: Path) -> WrittenLog:
+def log(workdir: Path, settled_logs: None) -> WrittenLog:
     return write_log(workdir / "log", SEGMENT, messages(100))
 
 

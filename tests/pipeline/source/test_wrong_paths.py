@@ -30,6 +30,8 @@ from commitlogfs.pipeline.source.reader import plan_batch
 from commitlogfs.pipeline.source.selection import Bounds
 from commitlogfs.pipeline.source.stream_reader import CommitlogStreamReader
 
+pytestmark = pytest.mark.usefixtures("settled_logs")
+
 SEGMENT = 1 << 16
 ENTRY = struct.Struct(">qiq")
 """An entry of a consume queue: log offset, size, tags code."""
@@ -87,6 +89,7 @@ def test_each_verb_names_the_log_below_a_wrong_path(
     assert f"holds no segments; the log is probably {log.directory}" in capfd.readouterr().err
 
 
+@pytest.mark.full
 def test_each_wrong_path_is_an_error_in_spark(spark: SparkSession, log: WrittenLog) -> None:
     reader = spark.read.format("commitlog").schema("topic string")
     for pushes in ("false", "true"):
