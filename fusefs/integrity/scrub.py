@@ -405,8 +405,12 @@ class Scrub:
             if run.rate != former.run.rate:
                 worker.restart_estimate()
         if run.command is Command.CANCEL and not worker.progress.ended_s:
-            worker.progress = replace(worker.progress, ended_s=round(self._clock.wall()))
+            worker.progress = replace(worker.progress, ended_s=self._now_s(worker.progress.run))
         worker.changed.set()
+
+    def _now_s(self, run: Run) -> int:
+        """For the end of a run: not before its begin, which is in the next second if another one began in this."""
+        return max(round(self._clock.wall()), run.begun_s)
 
     def _ended_s(self, run: Run) -> int:
         """When a run has ended, on all disks that have taken part in it; 0 while it has not, and for a new one."""
@@ -553,7 +557,8 @@ class Scrub:
         return self._commitlog.catalog.is_settled(segment) and not self._is_written_to(segment)
 
     def _end_on(self, worker: _Worker) -> None:
-        now_s, progress = round(self._clock.wall()), worker.progress
+        progress = worker.progress
+        now_s = self._now_s(progress.run)
         completed_s = progress.completed_s if progress.unread else now_s
         worker.progress = replace(progress, ended_s=now_s, completed_s=completed_s)
         if not self.is_active:

@@ -184,6 +184,26 @@ def test_a_scheduled_scrub_runs_in_its_window_only(parts: Parts) -> None:
     trio.run(run)
 
 
+def test_two_of_one_second_end_after_their_begin(parts: Parts) -> None:
+    """Runs are known by the second of their begin, so the second run begins in the next one."""
+    daemon = Daemon(parts, ScrubRules())
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            for number in range(2):
+                await scrub.begin(RATE, follows_chains=False)
+                await daemon.ended()
+                assert scrub.latest.begun_s == NOW_S + number
+                assert scrub.completed_s() == scrub.latest.begun_s
+            await scrub.begin(1, follows_chains=False)
+            await scrub.change(Command.CANCEL, 1)
+            await daemon.ended()
+            ended_s = {figures.progress.ended_s for figures in scrub.figures().values()}
+            assert ended_s == {scrub.latest.begun_s}
+
+    trio.run(run)
+
+
 def test_one_that_was_cancelled_is_not_begun_again_at_once(parts: Parts) -> None:
     daemon = Daemon(parts, ScrubRules(HOUR_S))
 
