@@ -43,8 +43,11 @@ def timing_variables(timing: Timing) -> dict[str, str]:
     return {VARIABLE: describe(timing)}
 
 
-WITHOUT_CHECKS = timing_variables(replace(BRISK, checks=CheckTiming(first_s=_NEVER_S, successor_s=_NEVER_S)))
+_NO_CHECKS = CheckTiming(first_s=_NEVER_S, successor_s=_NEVER_S)
+WITHOUT_CHECKS = timing_variables(replace(BRISK, checks=_NO_CHECKS))
 """For daemons that do not check their disks: a request meets a fault first, however slow the machine."""
+WITHOUT_WRITES = timing_variables(replace(BRISK, checks=_NO_CHECKS, checksums=ChecksumTiming(start_s=_NEVER_S)))
+"""For daemons that write to no disk without a request, so none of them is held by a disk that answers no write."""
 SOON_CHECKED = timing_variables(
     Timing(
         checks=CheckTiming(interval_s=1.0, confirm_s=0.5, observe_s=0.3), daemon=DaemonTiming(returns_look_s=1.0)
