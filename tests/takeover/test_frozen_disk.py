@@ -15,6 +15,8 @@ from support.pools import segment_bytes
 from support.timings import WITHOUT_WRITES
 from support.waiting import PATIENCE_S, eventually
 
+from commitlogfs.store import layout
+
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.alone]
 
 FIFREEZE, FITHAW = 0xC0045877, 0xC0045878
@@ -55,6 +57,9 @@ def test_the_others_are_served(disk_farm: DiskFarm, keep: Callable[..., KeptMoun
     directory = Path(pool.disks[pool.disk_of(0)]) / ".commitlogfs"
     if left != "nothing":
         directory.mkdir(mode=0o700)
+    # The disks record the newest segment after the reply to its create.
+    newest = int(pool.path(5).name)
+    eventually(lambda: all(int(os.getxattr(disk, layout.XATTR_NEWEST) or -1) == newest for disk in pool.disks))
     with frozen(disks[pool.disk_of(0)].path) as in_vain:
         os.kill(kept.daemon, signal.SIGKILL)
         assert len(os.listdir(pool.mountpoint)) == 6
