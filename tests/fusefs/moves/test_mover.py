@@ -13,7 +13,7 @@ from support.waiting import PATIENCE_S, until
 from trio.testing import wait_all_tasks_blocked
 
 from commitlogfs.fusefs.moves.mover import MoveStoppedError
-from commitlogfs.store.disks.membership import DiskNumber
+from commitlogfs.store.disks.membership import Cordon, DiskNumber
 from commitlogfs.store.errors import StoreError, UncertainPublishError
 from commitlogfs.store.files import durable
 from commitlogfs.store.moves.copy import SegmentCopy
@@ -141,3 +141,28 @@ def test_what_the_device_returns_is_compared(parts: Parts, monkeypatch: pytest.M
         move(parts, 1)
     assert place(parts, 1).read_bytes() == bytes([1]) * 4096
     assert parts.commitlog.counters.move_failures == 1
+
+
+@pytest.mark.parametrize("change", ["its target is cordoned", "it is among the newest again"])
+def test_what_changes_before_the_last_step_is_seen(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Between the verification of the copy and its name."""
+    former, target, verify = segment(parts, 1), other(parts, 1), SegmentCopy.verify_chunk
+
+    def change_at_its_end(copy: SegmentCopy, most: int) -> int:
+        count = verify(copy, most)
+        if not count and change == "its target is cordoned":
+            parts.commitlog.disks[target].cordon = Cordon(1)
+        elif not count:
+            for index in range(2, COUNT - 1):
+                parts.commitlog.catalog.remove(segment(parts, index))
+        return count
+
+    monkeypatch.setattr(SegmentCopy, "verify_chunk", change_at_its_end)
+    with pytest.raises(MoveStoppedError):
+        move(parts, 1)
+    assert segment(parts, 1) is former
+    assert [(d / name_of(1).decode()).exists() for d in parts.directories] == [
+        number == former.disk for number in parts.commitlog.disks
+    ]
