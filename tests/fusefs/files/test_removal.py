@@ -137,3 +137,24 @@ def test_a_disk_that_hangs_keeps_nobody_elses_removed_segments(
             await until(lambda: not parts.commitlog.others.retired())
 
     trio.run(main)
+
+
+def test_a_removal_beside_a_missing_disk_is_recorded_before_its_answer(workdir: Path) -> None:
+    """The missing disk may have older segments: when it is back, they have left the log."""
+
+    async def main() -> None:
+        for index in range(3):
+            await make(parts, index)
+        log = parts.commitlog
+        log.missing = (str(workdir / "disk4"),)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(parts.member_records.run)
+            for index in range(2):
+                await parts.removals.unlink(name_of(index))
+                assert log.membership.removed_before == (index + 1) * SIZE
+                assert log.membership.generation in log.recorded.values()
+            nursery.cancel_scope.cancel()
+
+    timing = replace(PATIENT, members=replace(PATIENT.members, compare_s=1000.0))
+    with open_parts(workdir, timing=timing) as parts:
+        trio.run(main)
