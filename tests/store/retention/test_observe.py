@@ -1,4 +1,4 @@
-"""What the rules see of a log."""
+"""Facts about a log, as the rules of deletion get them."""
 
 from support.files import packed_attributes, pool_of
 
