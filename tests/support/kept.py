@@ -26,6 +26,8 @@ class KeptMount:
 
     def start(self) -> None:
         self.pool.start("--watchdog", "0")
+        # Before the keeper knows, the death of a daemon is a failed start, and it gives up.
+        eventually(lambda: "event=daemon_ready " in self.pool.log_since_start(), shown=self.pool.log_path.read_text)
         self.daemon = self._daemon_pid()
 
     def kill(self, number: int = signal.SIGKILL) -> None:

@@ -94,9 +94,8 @@ def read_beside_a_hung_disk(
     checksums.fill(pool, range(COUNT))
     on_it = {index for index in SEALED if pool.disk_of(index) == 1}
     with frozen(disks[1], 2 * PATIENCE_S) as thaw:  # reads work, the attribute cannot be set
-        others = len(SEALED) - len(on_it)
-        # On a busy machine, the disk's own checksums may have been there before.
-        eventually(lambda: counts(pool)["with"] >= others)
+        others = set(SEALED) - on_it
+        eventually(lambda: all(shown(pool, index) is not None for index in others))
 
         def read() -> None:
             for index in range(COUNT):
