@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from support.pools import PoolMount
-from support.timings import BRISK, timing_variables
 
 from commitlogfs.bench import sweep
 
@@ -35,8 +34,7 @@ def shared(module_directory: Path, request: pytest.FixtureRequest) -> Iterator[P
     disks = [module_directory / f"disk{number}" for number in range(3)]
     for disk in disks:
         disk.mkdir()
-    settings, times = {"passthrough": f'"{mode}"'}, timing_variables(BRISK)
-    pool = PoolMount(module_directory, disks, settings=settings, variables=times)
+    pool = PoolMount(module_directory, disks, settings={"passthrough": f'"{mode}"'})
     pool.init()
     try:
         pool.start()

@@ -17,7 +17,6 @@ from support.faults import FaultPlan
 from support.kept import KeptMount
 from support.pools import PoolMount
 from support.processes import has_ended
-from support.timings import BRISK, timing_variables
 from support.waiting import eventually
 
 from commitlogfs.console.errors import UnreachableError
@@ -97,7 +96,7 @@ class DiskLife:
             disks,
             segment_size=SIZE,
             settings={"passthrough": '"auto"' if passthrough else '"off"'},
-            variables=timing_variables(BRISK) | ({} if faults is None else faults.variables),
+            variables={} if faults is None else faults.variables,
         )
         self.kept = KeptMount(self.pool)
         self.pool.init()
