@@ -16,6 +16,7 @@ from support import mount_namespace
 from support.lanes import Times
 from support.loop_disks import DiskFarm, loop_available, mkfs_available
 from support.pools import PoolMount
+from support.timings import BRISK, timing_variables
 from support.waiting import eventually
 
 import commitlogfs.fusefs  # noqa: F401 - its extension has to be loaded before a test module loads pyfuse3
@@ -168,12 +169,15 @@ MakePool = Callable[..., PoolMount]
 
 
 @pytest.fixture
-def make_pool(workdir: Path) -> Iterator[MakePool]:
+def make_pool(workdir: Path, request: pytest.FixtureRequest) -> Iterator[MakePool]:
     """Makes pools on plain directories (or on `disks=[...]`): born, not yet mounted; unmounted with the test.
 
-    `make_pool(3)` has three directories; keyword arguments are PoolMount's.
+    `make_pool(3)` has three directories; keyword arguments are PoolMount's. The daemons do their background work at
+    once, but for tests that measure time, and soaks.
     """
     pools: list[PoolMount] = []
+    measures = any(request.node.get_closest_marker(lane) is not None for lane in ("timing", "soak"))
+    times = {} if measures else timing_variables(BRISK)
 
     def make(
         count: int = 3, *, born: bool = True, disks: Sequence[Path] | None = None, **options: Any
@@ -183,6 +187,7 @@ def make_pool(workdir: Path) -> Iterator[MakePool]:
             for disk in disks:
                 disk.mkdir(exist_ok=True)
         pool = PoolMount(workdir, disks, **options)
+        pool.variables = {**times, **pool.variables}
         pools.append(pool)
         if born:
             pool.init()

@@ -19,6 +19,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from support.exporters import HOST, RunningExporter, running_exporter
 from support.pools import PoolMount
+from support.timings import BRISK, timing_variables
 from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.bench import sweep
@@ -46,7 +47,7 @@ def pool(base_directory: Path) -> Iterator[PoolMount]:
     disks = [directory / f"disk{number}" for number in range(3)]
     for disk in disks:
         disk.mkdir(parents=True)
-    pool = PoolMount(directory, disks)
+    pool = PoolMount(directory, disks, variables=timing_variables(BRISK))
     pool.init()
     try:
         fill(pool)

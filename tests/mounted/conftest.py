@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.pools import PoolMount
+from support.timings import BRISK, timing_variables
 
 from commitlogfs.bench import sweep
 
@@ -34,7 +35,8 @@ def shared(module_directory: Path, request: pytest.FixtureRequest) -> Iterator[P
     disks = [module_directory / f"disk{number}" for number in range(3)]
     for disk in disks:
         disk.mkdir()
-    pool = PoolMount(module_directory, disks, settings={"passthrough": f'"{mode}"'})
+    settings, times = {"passthrough": f'"{mode}"'}, timing_variables(BRISK)
+    pool = PoolMount(module_directory, disks, settings=settings, variables=times)
     pool.init()
     try:
         pool.start()

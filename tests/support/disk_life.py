@@ -17,6 +17,7 @@ from support.faults import FaultPlan
 from support.kept import KeptMount
 from support.pools import PoolMount
 from support.processes import has_ended
+from support.timings import BRISK, timing_variables
 from support.waiting import eventually
 
 from commitlogfs.console.errors import UnreachableError
@@ -96,7 +97,7 @@ class DiskLife:
             disks,
             segment_size=SIZE,
             settings={"passthrough": '"auto"' if passthrough else '"off"'},
-            variables={} if faults is None else faults.variables,
+            variables=timing_variables(BRISK) | ({} if faults is None else faults.variables),
         )
         self.kept = KeptMount(self.pool)
         self.pool.init()

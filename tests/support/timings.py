@@ -1,5 +1,7 @@
 """Times of the processes of a test, given by their environment (docs/testing.md)."""
 
+from dataclasses import replace
+
 from commitlogfs.mount.config.timing import VARIABLE, describe
 from commitlogfs.store.timing import (
     ChecksumTiming,
@@ -7,12 +9,32 @@ from commitlogfs.store.timing import (
     DaemonTiming,
     HealthTiming,
     LostWriteTiming,
+    MemberTiming,
+    MoveTiming,
+    Pace,
+    RequestTiming,
     ScrubTiming,
     SlownessTiming,
     Timing,
+    VerdictTiming,
 )
 
 _NEVER_S = 1e9
+
+BRISK = Timing(
+    requests=RequestTiming(freeing_s=0.1),
+    health=HealthTiming(remembered_s=0.2),
+    members=MemberTiming(compare_s=0.2),
+    pace=Pace(idle_share=1.0, smallest_share=1.0, look_s=0.05),
+    moves=MoveTiming(source_s=0.5, look_s=0.1, usage_age_s=0.1),
+    checksums=ChecksumTiming(start_s=0.1, look_s=0.1, at_rest_s=0.5, changed_retry_s=0.5),
+    scrub=ScrubTiming(start_s=0.1, look_s=0.1, schedule_s=0.5),
+    verdicts=VerdictTiming(start_s=0.1),
+    lost_writes=LostWriteTiming(look_s=0.2),
+    daemon=DaemonTiming(returns_look_s=1.0),
+)
+"""Background work at once, and at full speed. What a request or a disk gets, and when something that has failed is
+tried again or given up, are the defaults."""
 
 
 def timing_variables(timing: Timing) -> dict[str, str]:
@@ -22,10 +44,11 @@ def timing_variables(timing: Timing) -> dict[str, str]:
 
 
 _NO_CHECKS = CheckTiming(first_s=_NEVER_S, successor_s=_NEVER_S)
-WITHOUT_CHECKS = timing_variables(Timing(checks=_NO_CHECKS))
+WITHOUT_CHECKS = timing_variables(replace(BRISK, checks=_NO_CHECKS))
 """For daemons that do not check their disks: a request meets a fault first, however slow the machine."""
 WITHOUT_WRITES = timing_variables(
-    Timing(
+    replace(
+        BRISK,
         checks=_NO_CHECKS,
         checksums=ChecksumTiming(start_s=_NEVER_S),
         scrub=ScrubTiming(start_s=_NEVER_S),

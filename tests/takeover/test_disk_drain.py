@@ -21,12 +21,12 @@ from support.loop_disks import DiskFarm
 from support.pools import MIB, PoolMount, segment_bytes
 from support.processes import waits_for_fuse
 from support.scrubs import FAST
+from support.timings import BRISK
 from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.console.errors import UnreachableError
 from commitlogfs.console.units import parse_size
 from commitlogfs.store import layout
-from commitlogfs.store.timing import DEFAULT
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
@@ -400,7 +400,7 @@ def test_a_reader_of_an_older_copy_brings_it_not_back(filled: KeptMount, taken_o
             eventually(lambda: pool.disk_of(index) == number)
             if taken_over:
                 filled.replace()
-            time.sleep(DEFAULT.moves.source_s + 1)
+            time.sleep(BRISK.moves.source_s + 1)
             assert taken_over or pool.disk_of(index) == number  # the next daemon may move it again
             assert pool.path(index).read_bytes()[1000:1004] == b"cut!"
             assert os.pread(fd, 4, 1000) != b"cut!"

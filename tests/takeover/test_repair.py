@@ -22,12 +22,12 @@ from support.processes import has_ended
 from support.records import make_sealed
 from support.repairs import content, files_aside, files_of, restore, rot, rotten, set_aside
 from support.scrubs import damaged
+from support.timings import BRISK
 from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.console.errors import UnreachableError
 from commitlogfs.mount.location import control_socket
 from commitlogfs.store import layout
-from commitlogfs.store.timing import DEFAULT
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
@@ -141,7 +141,7 @@ def test_an_older_time_of_the_copy_brings_nothing_back(filled: KeptMount, slave:
     times = pool.path(INDEX).stat()
     os.utime(pool.path(INDEX), ns=(times.st_atime_ns, times.st_mtime_ns - 10**9))
     filled.change(how)
-    time.sleep(DEFAULT.moves.source_s + 1)
+    time.sleep(BRISK.moves.source_s + 1)
     require_repaired(pool)
 
 
