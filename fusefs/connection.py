@@ -98,7 +98,7 @@ def take_up(operations: CommitLogOperations, *, state_lost: bool, resend: Callab
     log_event(log, logging.INFO, "taken_over", state_lost=state_lost, ids_given_back=freed)
     resend()
     parts.backing.record_takeover()
-    operations.invalidate_removed()
+    operations.invalidate_changed()
     report_returned(commitlog.disks.values(), incarnations.returned)
     incarnations.record()
 

@@ -316,19 +316,18 @@ class CommitLogOperations(pyfuse3.Operations):
             if self.parts.backing.is_inherited(file) and unpack(file.attributes).ctime_ns >= since_ns:
                 self._grown.add(inodes.encode(file))
 
-    def invalidate_removed(self) -> None:
-        """After a takeover, make the kernel drop names that a former daemon has removed by rule just before it
-        died: the kernel may still know them, and so hold their files. They lie before the oldest segment of the
-        log."""
+    def invalidate_changed(self) -> None:
+        """After a takeover, make the kernel drop names whose files a former daemon has removed by rule, moved or
+        repaired just before it died: the kernel may still know the former files by them, and so hold these. Removed
+        ones lie before the oldest segment of the log, and are perhaps not there any more."""
         log = self.commitlog
-        bases: set[int] = {file.base_offset for file in log.others.retired()}
+        bases: set[int] = {file.base_offset for file in log.others if file.role is not Role.TEMPORARY}
         first = log.catalog.first
         if first is not None:
             oldest = max(0, first.base_offset - INVALIDATED_SEGMENTS * log.segment_size)
             bases |= set(range(oldest, first.base_offset, log.segment_size))
         for base in sorted(bases):
-            if log.catalog.get(base) is None:
-                self.parts.kernel.invalidate(format_segment_name(base), 0)
+            self.parts.kernel.invalidate(format_segment_name(base), 0)
 
     @handler
     async def flush(self, fh: FileHandleT) -> None:

@@ -66,11 +66,14 @@ class Invalidation:
         while device is not None:
             await self._wanted.wait()
             self._wanted = trio.Event()
-            messages, self._waiting, sent = b"".join(self._waiting), [], self._sent
+            count, messages, sent = len(self._waiting), b"".join(self._waiting), self._sent
+            self._waiting = []
             failure = await trio.to_thread.run_sync(_send, device, messages, abandon_on_cancel=True)
             sent.set()
             if failure:
                 log_event(log, logging.WARNING, "names_not_forgotten", reason=failure)
+            else:
+                log_event(log, logging.DEBUG, "names_forgotten", names=count)
 
 
 def _send(device: int, messages: bytes) -> str:
