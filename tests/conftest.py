@@ -6,7 +6,8 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ from hypothesis import settings
 from support import mount_namespace
 from support.lanes import Times
 from support.loop_disks import DiskFarm, loop_available, mkfs_available
-from support.pools import PoolMount
-from support.timings import BRISK, timing_variables
+from support.pools import PoolMount, pool_in
+from support.timings import BRISK
 from support.waiting import eventually
 
 import commitlogfs.fusefs  # noqa: F401 - its extension has to be loaded before a test module loads pyfuse3
 from commitlogfs.bench import sweep
 from commitlogfs.bench.rocketmq.process import JVM_FLAGS
+from commitlogfs.store.timing import DEFAULT
 
 # A JVM that lives for seconds spends most of them on compiling what it will never run again.
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1"
@@ -155,6 +157,15 @@ def workdir(base_directory: Path, request: pytest.FixtureRequest) -> Iterator[Pa
     sweep.remove_tree(directory)
 
 
+@pytest.fixture(scope="module")
+def module_directory(base_directory: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """An empty directory for all tests of a module."""
+    directory = base_directory / request.module.__name__.rpartition(".")[2]
+    directory.mkdir(mode=0o755)
+    yield directory
+    sweep.remove_tree(directory)
+
+
 @pytest.fixture
 def disk_farm(workdir: Path) -> Iterator[DiskFarm]:
     """Makes ext4 and xfs disks: `disk_farm.add("xfs")`. Skips where there are no loop devices."""
@@ -170,32 +181,18 @@ MakePool = Callable[..., PoolMount]
 
 @pytest.fixture
 def make_pool(workdir: Path, request: pytest.FixtureRequest) -> Iterator[MakePool]:
-    """Makes pools on plain directories (or on `disks=[...]`): born, not yet mounted; unmounted with the test.
+    """Makes pools in the test's directory; the arguments are those of `pool_in`. Unmounted with the test.
 
-    `make_pool(3)` has three directories; keyword arguments are PoolMount's. The daemons do their background work at
-    once, but for tests that measure time, and soaks.
+    The daemons do their background work at once, but for tests that measure time, and soaks.
     """
-    pools: list[PoolMount] = []
     measures = any(request.node.get_closest_marker(lane) is not None for lane in ("timing", "soak"))
-    times = {} if measures else timing_variables(BRISK)
+    with ExitStack() as stack:
 
-    def make(
-        count: int = 3, *, born: bool = True, disks: Sequence[Path] | None = None, **options: Any
-    ) -> PoolMount:
-        if disks is None:
-            disks = [workdir / f"disk{number}" for number in range(count)]
-            for disk in disks:
-                disk.mkdir(exist_ok=True)
-        pool = PoolMount(workdir, disks, **options)
-        pool.variables = {**times, **pool.variables}
-        pools.append(pool)
-        if born:
-            pool.init()
-        return pool
+        def make(*arguments: Any, **options: Any) -> PoolMount:
+            times = DEFAULT if measures else BRISK
+            return stack.enter_context(pool_in(workdir, *arguments, times=times, **options))
 
-    yield make
-    for pool in reversed(pools):
-        pool.abandon()
+        yield make
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from support.brokers import Stand, make_stand
 from support.loop_disks import loop_available, mkfs_available
 
-from commitlogfs.bench import rocketmq, sweep
+from commitlogfs.bench import rocketmq
 from commitlogfs.bench.rocketmq import Distribution, NameServer
 
 MakeStand = Callable[..., Stand]
@@ -50,14 +50,12 @@ def new_stand(workdir: Path, names: NameServer) -> Iterator[MakeStand]:
 
 
 @pytest.fixture(scope="module")
-def module_stand(base_directory: Path, names: NameServer, request: pytest.FixtureRequest) -> Iterator[MakeStand]:
+def module_stand(module_directory: Path, names: NameServer) -> Iterator[MakeStand]:
     """The same for one stand that the tests of a module share."""
     _require_disks()
-    directory = base_directory / request.module.__name__.rpartition(".")[2]
     with ExitStack() as stack:
 
         def make(*args: Any, **options: Any) -> Stand:
-            return stack.enter_context(make_stand(directory, names, *args, **options))
+            return stack.enter_context(make_stand(module_directory, names, *args, **options))
 
         yield make
-    sweep.remove_tree(directory)

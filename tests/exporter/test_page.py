@@ -16,7 +16,7 @@ from support.browser import THEMES, WIDTHS, Browser
 from support.exporters import HOST, running_exporter
 from support.filling import fill_to
 from support.loop_disks import DiskFarm
-from support.pools import MIB, PoolMount
+from support.pools import MIB, PoolMount, pool_in
 from support.waiting import eventually
 
 from commitlogfs.exporter.app import CONTENT_SECURITY_POLICY
@@ -74,16 +74,10 @@ def test_a_mount_live(browser: Browser, disk_farm: DiskFarm, make_pool: Callable
 
 
 @pytest.fixture(scope="module")
-def recorded(base_directory: Path) -> dict[str, Any]:
+def recorded(module_directory: Path) -> dict[str, Any]:
     """The answers of the exporter for a mount of two disks and six segments."""
-    disks = [base_directory / f"page{number}" for number in range(2)]
-    for disk in disks:
-        disk.mkdir()
-    (base_directory / "page").mkdir()
-    pool = PoolMount(base_directory / "page", disks)
-    pool.init()
-    pool.start()
-    try:
+    with pool_in(module_directory, 2) as pool:
+        pool.start()
         pool.make_segments(range(6))
         with running_exporter(pool.workdir, pool.env, pool.name) as exporter:
             eventually(lambda: exporter.mount(pool.name)["status"])
@@ -92,8 +86,6 @@ def recorded(base_directory: Path) -> dict[str, Any]:
                 "status": exporter.request("/api/status").json(),
                 "map": exporter.request(f"/api/mounts/{pool.name}/map").json(),
             }
-    finally:
-        pool.stop()
 
 
 def mount_of(answers: dict[str, Any]) -> dict[str, Any]:

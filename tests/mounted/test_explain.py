@@ -14,7 +14,7 @@ import pytest
 from support.filling import await_disk, fill_and_await, fill_to
 from support.kept import KeptMount
 from support.loop_disks import DiskFarm, commitlog_directories, loop_available
-from support.pools import MIB, PoolMount, segment_name
+from support.pools import MIB, PoolMount, pool_in, segment_name
 from support.waiting import eventually
 
 from commitlogfs.mount.journal.file import read_journal
@@ -41,13 +41,9 @@ def farm(module_directory: Path) -> Iterator[DiskFarm]:
 def loop_pool(module_directory: Path, farm: DiskFarm) -> Iterator[PoolMount]:
     """A pool of three disks of 64 MiB with segments of 1 MiB."""
     disks = commitlog_directories(*(farm.add() for _ in range(3)))
-    pool = PoolMount(module_directory, disks, retention=NEVER)
-    pool.init()
-    try:
+    with pool_in(module_directory, disks=disks, retention=NEVER) as pool:
         pool.start()
         yield pool
-    finally:
-        pool.abandon()
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +79,7 @@ def make(pool: PoolMount, indexes: Iterator[int]) -> tuple[str, str]:
 
 
 def await_text(pool: PoolMount, subject: object, expected: str) -> str:
-    """The explanation once it has the expected text: the states of disks are compared once a second."""
+    """The explanation once it has the expected text: the daemon compares the states of disks at intervals."""
 
     def look() -> str:
         text = text_of(pool, subject)

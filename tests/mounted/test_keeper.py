@@ -477,6 +477,31 @@ def test_a_successor_gets_ready_below_another_mount(kept: Kept):
     pool.stop()
 
 
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_successor_gets_ready_if_another_mount_is_gone_after_its_probe(kept: Kept):
+    """The probe sees the other mount. The daemon looks only when that one is gone, and its own mount answers."""
+    pool = kept.pool
+    cover = ["mount", "-t", "tmpfs", "none", str(pool.mountpoint)]
+    probe = _stop_probe_of_successor(kept, lambda: subprocess.run(cover, check=False).returncode == 0)
+    count, started = len(kept.events("daemon_ready")), len(kept.events("daemon_started"))
+    daemon = int(Path(f"/proc/{probe}/stat").read_text().rpartition(")")[2].split()[1])
+    eventually(lambda: _state(probe) == "T")  # the daemon has answered what the probe asked
+    os.kill(daemon, signal.SIGSTOP)
+    try:
+        eventually(lambda: _state(daemon) == "T")
+        os.kill(probe, signal.SIGCONT)
+        eventually(lambda: _state(probe) == "Z")
+        assert _unmount_once(pool.mountpoint)
+    finally:
+        os.kill(daemon, signal.SIGCONT)
+    eventually(lambda: len(kept.events("daemon_ready")) > count)
+    assert len(kept.events("daemon_started")) == started, pool.log_path.read_text()
+    pool.stop()
+
+
 def test_keeper_and_daemon_killed_together(kept: Kept):
     """The mount is dead; one `mount` clears it away and mounts again, and the data is there."""
     pool = kept.pool

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.command_line import run_cli
 from support.other_users import as_user
-from support.pools import MIB, PoolMount
+from support.pools import MIB, PoolMount, pool_in
 
 from commitlogfs.mount.linux import mountinfo
 
@@ -22,16 +22,12 @@ NextIndex = Callable[[], int]
 @pytest.fixture(scope="module")
 def owned(module_directory: Path) -> Iterator[PoolMount]:
     """A pool that belongs to the broker's user, mounted by root."""
-    disks = [module_directory / f"disk{number}" for number in range(2)]
-    for disk in disks:
-        disk.mkdir(mode=0o700)
-    pool = PoolMount(module_directory, disks)
-    pool.init("--owner", f"{BROKER}:{BROKER}", "--mode", "0751")
-    try:
+    with pool_in(module_directory, 2, born=False) as pool:
+        for disk in pool.disks:
+            disk.chmod(0o700)
+        pool.init("--owner", f"{BROKER}:{BROKER}", "--mode", "0751")
         pool.start()
         yield pool
-    finally:
-        pool.abandon()
 
 
 def create(pool: PoolMount, index: int, mode: int = 0o644) -> Callable[[], None]:

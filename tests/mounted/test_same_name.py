@@ -1,7 +1,7 @@
 """Two mounts of one name, each of a runtime directory of its own: a command never means the other one."""
 
 import pytest
-from support.pools import PoolMount
+from support.pools import pool_in
 from support.waiting import PATIENCE_S
 
 from commitlogfs.mount.linux import mountinfo
@@ -11,20 +11,10 @@ pytestmark = [pytest.mark.mounted, pytest.mark.full]
 
 @pytest.fixture
 def twins(workdir):
-    pools = []
-    for name in ("one", "two"):
-        directory = workdir / name
-        disk = directory / "disk"
-        disk.mkdir(parents=True)
-        pools.append(PoolMount(directory, [disk], name="twin"))
-    try:
-        for pool in pools:
-            pool.init()
-            pool.start()
-        yield pools
-    finally:
-        for pool in pools:
-            pool.abandon()
+    with pool_in(workdir / "one", 1, name="twin") as one, pool_in(workdir / "two", 1, name="twin") as two:
+        one.start()
+        two.start()
+        yield one, two
 
 
 def test_umount_by_name_leaves_a_mount_of_the_same_name_alone(twins):

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.pools import PoolMount
+from support.pools import PoolMount, pool_in
 from support.processes import has_ended
 from support.tmux import PROMPT, Tmux, tmux
 from support.waiting import PATIENCE_S, eventually
+
+from commitlogfs.store.timing import DEFAULT
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
@@ -37,17 +39,14 @@ at_once = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def pool(module_directory: Path) -> Iterator[PoolMount]:
+    """A mount with the times of the product, since tests that measure time use it, too."""
     disks = [module_directory / f"data{number}" / "commitlog" for number in range(1, DISKS + 1)]
     for disk in disks:
         disk.mkdir(parents=True)
-    mount = PoolMount(module_directory, disks)
-    mount.init()
-    try:
-        mount.start()
-        mount.make_segments(range(SEGMENTS))
-        yield mount
-    finally:
-        mount.abandon()
+    with pool_in(module_directory, disks=disks, times=DEFAULT) as pool:
+        pool.start()
+        pool.make_segments(range(SEGMENTS))
+        yield pool
 
 
 @pytest.fixture

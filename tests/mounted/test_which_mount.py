@@ -4,12 +4,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from support import unprivileged
 from support.command_line import CommandLine
-from support.pools import PoolMount
+from support.pools import PoolMount, pool_in
 from support.unprivileged import Desktop
 from support.waiting import PATIENCE_S
 
@@ -27,21 +28,17 @@ MakePool = Callable[..., PoolMount]
 @pytest.fixture(scope="module")
 def served(module_directory: Path) -> Iterator[list[PoolMount]]:
     """Two mounts of one runtime directory, with a segment each."""
-    pools = []
-    for name in NAMES:
-        directory = module_directory / name
-        (directory / "disk").mkdir(parents=True)
-        runtime = {"COMMITLOGFS_RUNTIME_DIR": str(module_directory / "run")}
-        pools.append(PoolMount(directory, [directory / "disk"], name=name, variables=runtime))
-    try:
+    runtime = {"COMMITLOGFS_RUNTIME_DIR": str(module_directory / "run")}
+    with ExitStack() as stack:
+        pools = [
+            stack.enter_context(pool_in(module_directory / name, 1, born=False, name=name, variables=runtime))
+            for name in NAMES
+        ]
         for pool in pools:
             pool.init("--mode", "0755")  # other users see it, too
             pool.start()
             pool.make_segments([0])
         yield pools
-    finally:
-        for pool in pools:
-            pool.abandon()
 
 
 @pytest.fixture

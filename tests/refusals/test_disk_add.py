@@ -2,19 +2,19 @@
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.command_line import Ran
 from support.loop_disks import MIB, DiskFarm
-from support.pools import PoolMount
-from support.timings import timing_variables
+from support.pools import PoolMount, pool_in
+from support.timings import BRISK
 from support.waiting import PATIENCE_S
 
-from commitlogfs.bench import sweep
 from commitlogfs.mount.config import edit
 from commitlogfs.store import layout
-from commitlogfs.store.timing import ScrubTiming, Timing
+from commitlogfs.store.timing import ScrubTiming
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
@@ -37,20 +37,11 @@ def _attributes(path: Path | str) -> list[str] | None:
 
 
 @pytest.fixture(scope="module")
-def pool(base_directory: Path) -> Iterator[PoolMount]:
+def pool(module_directory: Path) -> Iterator[PoolMount]:
     """Two disks, mounted, for tests after which the pool is as it was. No scrub gives the disks an attribute."""
-    directory = base_directory / "to_be_grown"
-    disks = [directory / f"disk{number}" for number in range(2)]
-    for disk in disks:
-        disk.mkdir(parents=True)
-    pool = PoolMount(directory, disks, variables=timing_variables(Timing(scrub=ScrubTiming(start_s=NEVER_S))))
-    pool.init()
-    try:
+    with pool_in(module_directory, 2, times=replace(BRISK, scrub=ScrubTiming(start_s=NEVER_S))) as pool:
         pool.start("--watchdog", "0")
         yield pool
-    finally:
-        pool.abandon()
-        sweep.remove_tree(directory)
 
 
 def test_a_directory_that_is_not_empty(pool: PoolMount, workdir: Path):

@@ -4,26 +4,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.pools import PoolMount
+from support.pools import PoolMount, pool_in
 
-from commitlogfs.bench import sweep
+from commitlogfs.store.timing import DEFAULT
 
 SECRET = b"secret of somebody else\n"
 
 
 @pytest.fixture(scope="module")
-def shared(base_directory: Path, request: pytest.FixtureRequest) -> Iterator[PoolMount]:
-    """A mounted pool of three directories, shared by a module's tests: each uses segments of its own."""
-    directory = base_directory / request.module.__name__.rpartition(".")[2]
-    disks = [directory / f"disk{number}" for number in range(3)]
-    for disk in disks:
-        disk.mkdir(parents=True)
-    pool = PoolMount(directory, disks)
-    pool.init()
-    pool.start()
-    yield pool
-    pool.abandon()
-    sweep.remove_tree(directory)
+def shared(module_directory: Path) -> Iterator[PoolMount]:
+    """A mounted pool of three directories, shared by a module's tests: each uses segments of its own.
+
+    It has the times of the product, since tests that measure time use it, too.
+    """
+    with pool_in(module_directory, times=DEFAULT) as pool:
+        pool.start()
+        yield pool
 
 
 @pytest.fixture

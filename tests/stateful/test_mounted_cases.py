@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.pools import PoolMount, segment_name
+from support.pools import PoolMount, pool_in, segment_name
 from support.waiting import eventually
-
-from commitlogfs.bench import sweep
 
 pytestmark = [pytest.mark.mounted, pytest.mark.full]
 
@@ -19,20 +17,11 @@ SIZE = 64 * 1024
 
 
 @pytest.fixture(scope="module")
-def served(base_directory: Path) -> Iterator[PoolMount]:
+def served(module_directory: Path) -> Iterator[PoolMount]:
     """One mount for all tests: each leaves an empty directory."""
-    directory = base_directory / "mounted_cases"
-    disks = [directory / f"disk{number}" for number in range(3)]
-    for disk in disks:
-        disk.mkdir(parents=True)
-    pool = PoolMount(directory, disks, segment_size=SIZE, settings={"on_missing": '"degraded"'})
-    pool.init()
-    try:
+    with pool_in(module_directory, segment_size=SIZE, settings={"on_missing": '"degraded"'}) as pool:
         pool.start()
         yield pool
-    finally:
-        pool.abandon()
-        sweep.remove_tree(directory)
 
 
 @pytest.fixture

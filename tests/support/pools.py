@@ -5,16 +5,19 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 from support.command_line import COMMAND, Ran, run_cli
+from support.timings import BRISK, timing_variables
 from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.mount.location import control_socket
+from commitlogfs.store.timing import Timing
 
 MIB = 1 << 20
 
@@ -218,6 +221,35 @@ class PoolMount:
         holders = [number for number, disk in enumerate(self.disks) if (Path(disk) / name).exists()]
         assert len(holders) == 1, holders
         return holders[0]
+
+
+@contextmanager
+def pool_in(
+    directory: Path,
+    count: int = 3,
+    *,
+    disks: Sequence[Path] | None = None,
+    born: bool = True,
+    times: Timing = BRISK,
+    **options: Any,
+) -> Iterator[PoolMount]:
+    """A pool with `count` new disk directories in `directory`, or with `disks`: born, not yet mounted; unmounted at
+    the end. The directories are left.
+
+    `options` are PoolMount's. `variables` with times, such as WITHOUT_CHECKS, replace `times`.
+    """
+    if disks is None:
+        disks = [directory / f"disk{number}" for number in range(count)]
+        for disk in disks:
+            disk.mkdir(parents=True, exist_ok=True)
+    pool = PoolMount(directory, disks, **options)
+    pool.variables = timing_variables(times) | pool.variables
+    try:
+        if born:
+            pool.init()
+        yield pool
+    finally:
+        pool.abandon()
 
 
 def segment_bytes(index: int, length: int) -> bytes:

@@ -18,12 +18,11 @@ from support.command_line import COMMAND
 from support.disk_life import recorded_identity
 from support.fuse_backup import fuse_backup
 from support.kept import KeptMount
-from support.pools import MIB, PoolMount
+from support.pools import MIB, PoolMount, pool_in
 from support.records import make_sealed
 from support.scrubs import FAST
 from support.waiting import PATIENCE_S, eventually
 
-from commitlogfs.bench import sweep
 from commitlogfs.mount.location import control_socket
 from commitlogfs.store import layout
 
@@ -67,22 +66,13 @@ def kept(keep: Callable[..., KeptMount]) -> KeptMount:
 
 
 @pytest.fixture(scope="module")
-def holed(base_directory: Path) -> Iterator[PoolMount]:
+def holed(module_directory: Path) -> Iterator[PoolMount]:
     """Such a mount without its fifth segment, for tests that restore nothing."""
-    directory = base_directory / "holed"
-    disks = [directory / f"disk{number}" for number in range(3)]
-    for disk in disks:
-        disk.mkdir(parents=True)
-    pool = PoolMount(directory, disks)
-    pool.init()
-    try:
+    with pool_in(module_directory) as pool:
         pool.start()
         fill(pool)
         lose(pool, 4)
         yield pool
-    finally:
-        pool.abandon()
-        sweep.remove_tree(directory)
 
 
 @pytest.fixture
