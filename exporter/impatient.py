@@ -1,17 +1,27 @@
 """HTTP/1.1 connections that are closed when their client is slow: uvicorn waits for it without a limit."""
 
 import asyncio
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-REQUEST_TIMEOUT_S: Final = 10.0
-"""A connection that has not brought a whole request for that long, or takes nothing of an answer, is closed."""
+from commitlogfs.store.timing import ExporterTiming
+
 MOST_CONNECTIONS: Final = 200
 """A connection beyond these is closed at once; each holds a descriptor and memory."""
 
 
-class ImpatientProtocol(H11Protocol):
+def make_protocol(timing: ExporterTiming) -> type[H11Protocol]:
+    """Class of connections with these times. uvicorn makes the connections itself, so it needs a class."""
+
+    class Protocol(_ImpatientProtocol):
+        times = timing
+
+    return Protocol
+
+
+class _ImpatientProtocol(H11Protocol):
+    times: ClassVar[ExporterTiming]
     _waiting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -46,7 +56,7 @@ class ImpatientProtocol(H11Protocol):
 
     def _wait(self) -> None:
         self._wait_no_longer()
-        self._waiting = self.loop.call_later(REQUEST_TIMEOUT_S, self._end)
+        self._waiting = self.loop.call_later(self.times.request_s, self._end)
 
     def _end(self) -> None:
         if self.transport.get_write_buffer_size():

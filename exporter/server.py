@@ -18,8 +18,9 @@ from commitlogfs.exporter import textfile
 from commitlogfs.exporter.app import make_app
 from commitlogfs.exporter.authentication import Users
 from commitlogfs.exporter.figures import Figures
-from commitlogfs.exporter.impatient import ImpatientProtocol
+from commitlogfs.exporter.impatient import make_protocol
 from commitlogfs.exporter.mounts import Discovery
+from commitlogfs.store.timing import ExporterTiming
 
 LARGEST_HEAD: Final = 16 << 10
 BACKLOG: Final = 256
@@ -32,6 +33,7 @@ class Settings:
     """HOST:PORT; None serves no HTTP."""
     textfile: Path | None
     interval_s: float
+    timing: ExporterTiming
     names: tuple[str, ...] = ()
     certificate: Path | None = None
     key: Path | None = None
@@ -115,7 +117,7 @@ def _listen(address: str) -> socket.socket:
 def _configure(figures: Figures, settings: Settings, tls: ssl.SSLContext | None) -> uvicorn.Config:
     config = uvicorn.Config(
         make_app(figures, settings.users),
-        http=ImpatientProtocol,
+        http=make_protocol(settings.timing),
         ws="none",
         lifespan="off",
         log_config=None,  # errors go to standard error

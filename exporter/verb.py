@@ -1,5 +1,6 @@
 """`commitlogfs exporter`: a plug-in of the command line."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +9,7 @@ import typer
 
 from commitlogfs.console.errors import UsageError
 from commitlogfs.console.units import parse_duration_ms
+from commitlogfs.mount.config.timing import timing_from
 
 DEFAULT_LISTEN = "127.0.0.1:9639"
 DEFAULT_INTERVAL = "15s"
@@ -74,6 +76,7 @@ def exporter(
         listen=(listen or DEFAULT_LISTEN) if serves else None,
         textfile=textfile,
         interval_s=interval_s,
+        timing=timing_from(os.environ).exporter,
         names=tuple(names or ()),
         certificate=certfile,
         key=keyfile,

@@ -2,7 +2,8 @@
 
 Here is each time after which one of them does something: it tries or checks again, gives up, or continues. Not here
 are the limits of RocketMQ and of the configuration file, which have their own types, thresholds for what was
-measured, and the waits of single commands, which stay beside their only use.
+measured, and the waits of single commands, which stay beside their only use. Of the exporter, the wait for a client
+is here, because its tests need another one.
 
 All times are in seconds. Tests and simulations pass another Timing; an operator has no reason to.
 """
@@ -352,6 +353,14 @@ class KeeperTiming:
 
 
 @dataclass(frozen=True, slots=True)
+class ExporterTiming:
+    """The exporter's HTTP server (exporter/impatient.py)."""
+
+    request_s: float = 10.0
+    """A connection that has not brought a whole request for that long, or takes nothing of an answer, is closed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
     """All of them."""
 
@@ -369,6 +378,7 @@ class Timing:
     retention: RetentionTiming = field(default_factory=RetentionTiming)
     daemon: DaemonTiming = field(default_factory=DaemonTiming)
     keeper: KeeperTiming = field(default_factory=KeeperTiming)
+    exporter: ExporterTiming = field(default_factory=ExporterTiming)
 
 
 DEFAULT = Timing()

@@ -114,7 +114,7 @@ def audit(
     root = None if store_root is None else store_root.absolute()  # workers have another working directory
     listing, twins = list_with_twins(log, settings.segment_size)
     require_log(listing)
-    require_messages(listing)
+    require_messages(listing, clock=clock)
     plan = AuditPlan(
         listing,
         find_end(listing, clock=clock),

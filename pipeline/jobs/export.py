@@ -55,6 +55,7 @@ from commitlogfs.pipeline.source.options import Edge, ReadOptions, parse_options
 from commitlogfs.pipeline.source.selection import RecordFilter
 from commitlogfs.pipeline.source.tally import Tally, tally_splits
 from commitlogfs.pipeline.source.worker_task import worker_task
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 from commitlogfs.store.gaps import uncovered
 
 if TYPE_CHECKING:
@@ -201,6 +202,7 @@ def plan_export(
     *,
     cores: int = 1,
     directory: ExportDirectory | None = None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> ExportPlan:
     """The plan of an `export` with these arguments. Changes nothing, and needs no Spark.
 
@@ -213,7 +215,7 @@ def plan_export(
     directory = directory or ExportDirectory(request.output)
     directory.check(settings)
     _require_replaceable(request, directory)
-    listing, log_end = survey(read.path, read.segment_size)
+    listing, log_end = survey(read.path, read.segment_size, clock=clock)
     _require_outside(directory.place, listing)
     require_log(listing)
     require_places(listing, fail=read.fail_on_data_loss)
@@ -243,6 +245,7 @@ def export(
     on_progress: "OnProgress | None" = None,
     on_finished: Callable[[FinishedRange], object] | None = None,
     directory: ExportDirectory | None = None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> ExportResult:
     """Export the log up to its end. `on_progress` gets bytes of the log: done, and total. `on_finished` gets every
     finished range, in any run: those that were finished before first. `directory`: that of the request's output,
@@ -252,15 +255,14 @@ def export(
     ranges stay finished.
     """
     directory = directory or ExportDirectory(request.output)
-    make_plan = partial(
-        plan_export, request, options, cores=spark.sparkContext.defaultParallelism, directory=directory
-    )
+    cores = spark.sparkContext.defaultParallelism
+    make_plan = partial(plan_export, request, options, cores=cores, directory=directory, clock=clock)
     plan = make_plan()
     with directory.open(plan.settings):
         # The plan was made before the lock was taken: another export may have finished ranges meanwhile.
         if directory.finished() != list(plan.before):
             plan = make_plan()
-        run = _Run(spark, plan, directory, on_progress)
+        run = _Run(spark, plan, directory, on_progress, clock)
         try:
             ranges = tuple(_each(plan, run, on_finished or (lambda _range: None)))
         except BaseException:
@@ -461,10 +463,16 @@ def _split_bytes(read: ReadOptions) -> int:
 
 class _Run:
     def __init__(
-        self, spark: "Spark", plan: ExportPlan, directory: ExportDirectory, on_progress: "OnProgress | None"
+        self,
+        spark: "Spark",
+        plan: ExportPlan,
+        directory: ExportDirectory,
+        on_progress: "OnProgress | None",
+        clock: Clock,
     ) -> None:
         read = plan.options
         self._spark, self._plan, self._directory, self._on_progress = spark, plan, directory, on_progress
+        self._clock = clock
         self._before = {(one.start, one.end): one for one in plan.before}
         self._reading = Reading(
             plan.layout,
@@ -591,7 +599,7 @@ class _Run:
             part = from_part + (to_part - from_part) * min(1.0, tasks_done / tasks_in_all)
             on_progress(self._done_bytes + int(part * self._range_bytes), self._plan.todo_bytes)
 
-        return show_progress(self._spark, report)
+        return show_progress(self._spark, report, clock=self._clock)
 
     def _checked(self, tally: Tally, written: Sequence[tasks.Written]) -> int:
         """The rows in all files. They must be as many as were counted, without rows whose bodies were damaged

@@ -39,6 +39,7 @@ from commitlogfs.pipeline.log.truncation import expected_end
 from commitlogfs.pipeline.log.unread_end import require_messages, warn_of_unread_end
 from commitlogfs.pipeline.source.session import Spark
 from commitlogfs.store.broker_store import BATCH_CONSUME_QUEUE, CONSUME_QUEUE, INDEX
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 
 _TASKS_AT_MOST = 20_000
 _QUEUE_BYTES_PER_TASK = 512 << 20
@@ -86,6 +87,7 @@ def rebuild(
     split_size: int = DEFAULT_SPLIT_BYTES,
     zone: tzinfo | None = None,
     on_progress: OnProgress | None = None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> RebuildResult:
     """Make `output`, which must not exist, with directories consumequeue, batchconsumequeue (if any) and index.
 
@@ -97,21 +99,21 @@ def rebuild(
     output = output.absolute()  # workers have another working directory
     listing = list_segments(log, settings.segment_size)
     _require_possible(listing, log, output, settings, mode, consumequeue=consumequeue, index=index)
-    require_messages(listing)
-    end_offset = find_end(listing)
+    require_messages(listing, clock=clock)
+    end_offset = find_end(listing, clock=clock)
     truncated = _truncated(listing, end_offset)
     if truncated is not None and mode is DamageMode.FAILFAST:
         raise RebuildRefusedError(
             f"{log}: segment {truncated.segment}, log offset {truncated.offset}: {truncated.reason}"
         )
-    warn_of_unread_end(listing, end_offset)
+    warn_of_unread_end(listing, end_offset, clock=clock)
     splits = plan_splits(listing, end_offset, split_size=split_size)
     building = output.with_name(f"{output.name}.building-{os.urandom(4).hex()}")
     with output_errors(building):
         building.mkdir(parents=True)
     try:
         run = _Run(spark, building, settings, index=index and settings.index_enabled, queues=consumequeue)
-        with show_progress(spark, on_progress), worker_errors():
+        with show_progress(spark, on_progress, clock=clock), worker_errors():
             run.run(splits, mode)
         misplaced = run.queue_figures["misplaced"]
         manifest = make_manifest(log, listing, end_offset, misplaced=misplaced)

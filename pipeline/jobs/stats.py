@@ -15,6 +15,7 @@ from commitlogfs.pipeline.log.truncation import expected_end
 from commitlogfs.pipeline.source.group_keys import KEYS, GroupKey, Kind
 from commitlogfs.pipeline.source.tally import Figures, Tally, Values, tally_splits
 from commitlogfs.pipeline.source.worker_task import worker_task
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
     from commitlogfs.pipeline.jobs.progress import OnProgress
@@ -155,11 +156,12 @@ def stats(
     mode: DamageMode = DamageMode.FAILFAST,
     split_size: int = DEFAULT_SPLIT_BYTES,
     on_progress: "OnProgress | None" = None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> LogStats:
     """Count every record of the log, including system topics and transactions, by topic. `log`: as in
     `list_segments`. Raises LocationError, DamagedLogError, DataLossError (FAILFAST: a location without segments)
     and other PipelineErrors."""
-    counted, tally = _counted(spark, log, _BY_QUEUE, segment_size, mode, split_size, on_progress)
+    counted, tally = _counted(spark, log, _BY_QUEUE, segment_size, mode, split_size, on_progress, clock)
     total, topics = _summed(tally)
     return LogStats(**counted, total=total, topics=topics)
 
@@ -173,9 +175,10 @@ def grouped_stats(
     mode: DamageMode = DamageMode.FAILFAST,
     split_size: int = DEFAULT_SPLIT_BYTES,
     on_progress: "OnProgress | None" = None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> GroupedStats:
     """As `stats`, by these keys."""
-    counted, tally = _counted(spark, log, keys, segment_size, mode, split_size, on_progress)
+    counted, tally = _counted(spark, log, keys, segment_size, mode, split_size, on_progress, clock)
     merged = Tally()
     for values, figures in tally.figures.items():
         shown = tuple(key.readable(value) for key, value in zip(keys, values, strict=True))
@@ -193,12 +196,13 @@ def _counted(
     mode: DamageMode,
     split_size: int,
     on_progress: "OnProgress | None",
+    clock: Clock,
 ) -> tuple[dict[str, Any], Tally]:
     """The arguments of CountedLog, and the figures."""
     from commitlogfs.pipeline.jobs.progress import show_progress
     from commitlogfs.pipeline.jobs.worker_errors import worker_errors
 
-    listing, end = survey(log, segment_size)
+    listing, end = survey(log, segment_size, clock=clock)
     require_log(listing)
     require_places(listing, fail=mode is DamageMode.FAILFAST, tolerant="mode=PERMISSIVE")
     splits = plan_splits(listing, end, split_size=split_size)
@@ -207,7 +211,7 @@ def _counted(
         tasks = min(len(splits), _TASKS_AT_MOST)
         numbers = spark.sparkContext.parallelize(range(len(splits)), tasks)
         count = partial(_count, splits=splits, mode=mode, keys=keys)
-        with show_progress(spark, on_progress), worker_errors():
+        with show_progress(spark, on_progress, clock=clock), worker_errors():
             for part in numbers.mapPartitions(count).collect():
                 tally.merge(part)
     begin = listing.begin_offset

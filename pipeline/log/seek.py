@@ -21,6 +21,7 @@ from commitlogfs.pipeline.log.splits import Split, plan_splits
 from commitlogfs.pipeline.log.tail import find_end
 from commitlogfs.pipeline.log.unread_end import require_messages, warn_of_unread_end
 from commitlogfs.pipeline.log.window import Window
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 
 _STEP_BYTES = 4 << 20
 """Size of the parts of a segment in which a store time is searched."""
@@ -45,7 +46,12 @@ FirstTime = Callable[[Split], int | None]
 
 
 def survey(
-    path: str, segment_size: int | None, known: int = 0, *, search_bytes: int | None = None
+    path: str,
+    segment_size: int | None,
+    known: int = 0,
+    *,
+    search_bytes: int | None = None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> tuple[LogListing, int]:
     """The log's segments and its end. Reads nothing before the place `known`; `search_bytes` as in `find_end`.
 
@@ -54,18 +60,18 @@ def survey(
         listing = list_segments(path, segment_size)
         # A broker that stops removes its preallocated segment: this one segment may disappear during the survey.
         with suppress(SegmentGoneError):
-            return listing, _end_of(listing, known, search_bytes)
+            return listing, _end_of(listing, known, search_bytes, clock)
     listing = list_segments(path, segment_size)
-    return listing, _end_of(listing, known, search_bytes)
+    return listing, _end_of(listing, known, search_bytes, clock)
 
 
-def _end_of(listing: LogListing, known: int, search_bytes: int | None) -> int:
+def _end_of(listing: LogListing, known: int, search_bytes: int | None, clock: Clock) -> int:
     if search_bytes is None:
-        require_messages(listing)
-    end = find_end(listing, known=known, search_bytes=search_bytes)
+        require_messages(listing, clock=clock)
+    end = find_end(listing, known=known, search_bytes=search_bytes, clock=clock)
     # A stream calls this for every trigger. While the log grows, the check of its end is not worth the time.
     if search_bytes is None or end == known:
-        warn_of_unread_end(listing, end, bytes_too=search_bytes is None)
+        warn_of_unread_end(listing, end, bytes_too=search_bytes is None, clock=clock)
     return end
 
 

@@ -80,12 +80,12 @@ def find_unread(
     return tuple(found)
 
 
-def require_messages(listing: LogListing) -> None:
+def require_messages(listing: LogListing, *, clock: Clock = SYSTEM_CLOCK) -> None:
     """Raises LocationError if files hold bytes, but none holds a message: files of a consume queue or of a timer
     log have names like segments. Raises SegmentGoneError."""
     if any(map(_may_hold_messages, listing.segments)):
         return
-    if any(unread.kind is Unread.BYTES for unread in find_unread(listing, listing.begin_offset)):
+    if any(unread.kind is Unread.BYTES for unread in find_unread(listing, listing.begin_offset, clock=clock)):
         directories = dict.fromkeys(segment.uri.rpartition("/")[0] for segment in listing.segments)
         raise LocationError(
             f"{', '.join(directories)}: no file holds a message: this is not a commitlog, or all of it is damaged; "
@@ -118,7 +118,9 @@ def _kind(segment: SegmentFile, reader: SegmentReader, position: int) -> Unread 
     return Unread.BYTES if is_blank else Unread.EARLIER
 
 
-def warn_of_unread_end(listing: LogListing, end_offset: int, *, bytes_too: bool = True) -> None:
+def warn_of_unread_end(
+    listing: LogListing, end_offset: int, *, bytes_too: bool = True, clock: Clock = SYSTEM_CLOCK
+) -> None:
     """Logs a warning for data after the end, once for each place. `bytes_too` includes bytes that show no message:
     a broker with `writeWithoutMmap` leaves some after every message."""
     crossing = crossing_record(listing, end_offset)
@@ -127,10 +129,10 @@ def warn_of_unread_end(listing: LogListing, end_offset: int, *, bytes_too: bool 
         return
     new = [
         unread
-        for unread in find_unread(listing, end_offset, settle_s=0)
+        for unread in find_unread(listing, end_offset, settle_s=0, clock=clock)
         if str(unread) not in _warned and (bytes_too or unread.kind is not Unread.BYTES)
     ]
-    settled = find_unread(listing, end_offset) if new else ()
+    settled = find_unread(listing, end_offset, clock=clock) if new else ()
     for unread in new:
         if unread in settled:
             _warn_once(str(unread))

@@ -18,6 +18,7 @@ from commitlogfs.pipeline.source.options import ReadOptions
 from commitlogfs.pipeline.source.reader import plan_batch
 from commitlogfs.pipeline.source.rows import DAMAGE_COLUMN, RowReader
 from commitlogfs.pipeline.source.selection import Bounds, RecordFilter
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 
 
 @dataclass(slots=True)
@@ -29,12 +30,12 @@ class LogSource:
     damages: list[Damage] = field(default_factory=list)
 
     @classmethod
-    def plan(cls, options: ReadOptions, position: int | None) -> Self:
+    def plan(cls, options: ReadOptions, position: int | None, *, clock: Clock = SYSTEM_CLOCK) -> Self:
         """The log of these options from `position` on, which earlier runs have reached. Raises RefusedError if the
         log ends before it, and the errors of `plan_batch`."""
         options = replace(options, start=first_offset(options, position))
         try:
-            splits = plan_batch(options, Bounds(start_ms=options.start_ms, end_ms=options.end_ms))
+            splits = plan_batch(options, Bounds(start_ms=options.start_ms, end_ms=options.end_ms), clock=clock)
         except StartPastEndError:
             if options.start == position:
                 raise RefusedError(past_end(options.path, position)) from None

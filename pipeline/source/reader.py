@@ -16,6 +16,7 @@ from commitlogfs.pipeline.source.options import Edge, ReadOptions
 from commitlogfs.pipeline.source.pushdown import bounds_of
 from commitlogfs.pipeline.source.selection import Bounds
 from commitlogfs.pipeline.source.worker_task import short_errors, worker_task
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,11 +36,11 @@ class LogPartition(InputPartition):
     split: Split
 
 
-def plan_batch(options: ReadOptions, bounds: Bounds) -> Sequence[Split]:
+def plan_batch(options: ReadOptions, bounds: Bounds, *, clock: Clock = SYSTEM_CLOCK) -> Sequence[Split]:
     """The splits of one query, without those that cannot hold a row of it: offsets exclude splits without opening
     them, store times after reading a few records. Raises the errors of `survey`, and DataLossError: also if a
     location holds no segment, a degraded mount may leave out the beginning, or the last segment is truncated."""
-    listing, log_end = survey(options.path, options.segment_size)
+    listing, log_end = survey(options.path, options.segment_size, clock=clock)
     require_places(listing, fail=options.fail_on_data_loss)
     require_beginning(listing, fail=options.fail_on_data_loss and options.start is Edge.EARLIEST)
     start, end = _offsets(options, listing, log_end)

@@ -29,6 +29,7 @@ from commitlogfs.pipeline.source.options import Edge, ReadOptions
 from commitlogfs.pipeline.source.reader import LogPartition, read_partition, split_bytes
 from commitlogfs.pipeline.source.rows import RowReader
 from commitlogfs.pipeline.source.worker_task import short_errors
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,8 +45,8 @@ _logger = logging.getLogger(__name__)
 class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Exists on the driver as long as its query; only `read` runs elsewhere, on a copy."""
 
-    def __init__(self, options: ReadOptions, rows: RowReader) -> None:
-        self._options, self._rows = options, rows
+    def __init__(self, options: ReadOptions, rows: RowReader, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._options, self._rows, self._clock = options, rows, clock
         self._known_end = 0
         """End of the log at the last survey."""
         self._reported: tuple[tuple[str, ...], int | None] = ((), None)
@@ -82,7 +83,7 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     @short_errors()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         options = self._options
-        _, self._target = survey(options.path, options.segment_size, self._known_end)
+        _, self._target = survey(options.path, options.segment_size, self._known_end, clock=self._clock)
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802
         return {_KEY: self._known_end} if self._known_end else None
@@ -105,7 +106,7 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _initial(self) -> int:
         options = self._options
-        listing, end = survey(options.path, options.segment_size)
+        listing, end = survey(options.path, options.segment_size, clock=self._clock)
         self._require_whole(listing, end, from_beginning=options.start is Edge.EARLIEST)
         match options.start:
             case Edge.LATEST:
@@ -124,7 +125,8 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         options = self._options
         known = max(begin, self._known_end)
         search = _SEARCH_BYTES if self._target is None else None
-        listing, end = survey(options.path, options.segment_size, known, search_bytes=search)
+        size, clock = options.segment_size, self._clock
+        listing, end = survey(options.path, size, known, search_bytes=search, clock=clock)
         written = listing.segments[-1].end_offset if listing.segments else 0
         if begin > written:
             text = (

@@ -17,13 +17,15 @@ import bcrypt
 import psutil
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from support.command_line import run_cli
 from support.exporters import HOST, RunningExporter, running_exporter
-from support.pools import PoolMount
-from support.timings import BRISK, timing_variables
+from support.pools import PoolMount, pool_in
+from support.timings import timing_variables
 from support.waiting import PATIENCE_S, eventually
 
-from commitlogfs.bench import sweep
-from commitlogfs.exporter.impatient import MOST_CONNECTIONS, REQUEST_TIMEOUT_S
+from commitlogfs.exporter.impatient import MOST_CONNECTIONS
+from commitlogfs.mount.config.timing import VARIABLE
+from commitlogfs.store.timing import DEFAULT, ExporterTiming, Timing
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
@@ -41,20 +43,11 @@ def fill(pool: PoolMount) -> None:
 
 
 @pytest.fixture(scope="module")
-def pool(base_directory: Path) -> Iterator[PoolMount]:
+def pool(module_directory: Path) -> Iterator[PoolMount]:
     """Six segments on three disks, mounted, for tests that leave the mount as it was."""
-    directory = base_directory / "exported"
-    disks = [directory / f"disk{number}" for number in range(3)]
-    for disk in disks:
-        disk.mkdir(parents=True)
-    pool = PoolMount(directory, disks, variables=timing_variables(BRISK))
-    pool.init()
-    try:
+    with pool_in(module_directory) as pool:
         fill(pool)
         yield pool
-    finally:
-        pool.abandon()
-        sweep.remove_tree(directory)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +61,8 @@ def impatient(pool: PoolMount) -> Iterator[RunningExporter]:
     """Requests have SHORT_S."""
     directory = pool.workdir / "impatient"
     directory.mkdir()
-    with running_exporter(directory, pool.env, pool.name, request_timeout_s=SHORT_S) as running:
+    times = timing_variables(Timing(exporter=ExporterTiming(request_s=SHORT_S)))
+    with running_exporter(directory, {**pool.env, **times}, pool.name) as running:
         yield running
 
 
@@ -285,10 +279,11 @@ def test_slow_clients_are_closed(impatient: RunningExporter) -> None:
 
 
 @pytest.mark.timing
-def test_slow_clients_are_closed_in_time(exporter: RunningExporter) -> None:
-    begun_s = time.monotonic()
-    await_close_of_slow_client(exporter)
-    assert time.monotonic() - begun_s < 25
+def test_slow_clients_are_closed_in_time(exporter: RunningExporter, impatient: RunningExporter) -> None:
+    for running, within_s in ((exporter, 25), (impatient, DEFAULT.exporter.request_s - 2)):
+        begun_s = time.monotonic()
+        await_close_of_slow_client(running)
+        assert time.monotonic() - begun_s < within_s
 
 
 def await_close_of_slow_client(exporter: RunningExporter) -> None:
@@ -319,7 +314,7 @@ def test_clients_who_take_no_answer_are_closed(impatient: RunningExporter) -> No
 def test_too_many_connections_are_closed_at_once(exporter: RunningExporter) -> None:
     peers = [socket.create_connection((HOST, exporter.port)) for _ in range(MOST_CONNECTIONS + 50)]
     try:
-        eventually(lambda: connections(exporter) == MOST_CONNECTIONS, REQUEST_TIMEOUT_S / 2)
+        eventually(lambda: connections(exporter) == MOST_CONNECTIONS, DEFAULT.exporter.request_s / 2)
         closed = [peer for peer in peers if select.select([peer], [], [], 0)[0]]
         assert len(closed) == 50
     finally:
@@ -433,6 +428,12 @@ def test_half_a_textfile_of_an_exporter_that_was_killed_is_removed(pool: PoolMou
 def test_bad_options_are_one_line(pool: PoolMount, options: tuple[str, ...], status: int) -> None:
     ran = pool.cli("exporter", *options)
     assert (ran.status, ran.err.count("\n")) == (status, 1), ran.err
+
+
+def test_wrong_times_are_one_line(pool: PoolMount) -> None:
+    ran = run_cli("exporter", "--once", pool.name, env={**pool.env, VARIABLE: '{"exporter": {"request_s": -1}}'})
+    assert (ran.status, ran.err.count("\n")) == (2, 1), ran.err
+    assert f"${VARIABLE}: exporter.request_s: -1 is not a time; " in ran.err
 
 
 def test_an_address_in_use_is_one_line(pool: PoolMount, exporter: RunningExporter) -> None:

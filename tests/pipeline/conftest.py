@@ -9,11 +9,6 @@ from pyspark.sql import SparkSession
 from support.in_process_spark import InProcessSpark
 from support.spark import local_session
 
-from commitlogfs.pipeline.log.tail import find_end
-from commitlogfs.pipeline.log.unread_end import find_unread
-
-_SETTLED_S = 0.001
-
 
 @pytest.fixture(scope="session")
 def spark(base_directory: Path) -> Iterator[SparkSession]:
@@ -31,12 +26,3 @@ def job_spark(request: pytest.FixtureRequest) -> SparkSession:
         session: SparkSession = request.getfixturevalue("spark")
         return session
     return cast("Any", InProcessSpark())
-
-
-@pytest.fixture
-def settled_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For logs to which nobody writes while they are read: readers read the end twice, as always, but wait a
-    millisecond in between. This holds for this process, not for Spark's workers."""
-    for reader in (find_end, find_unread):
-        assert reader.__kwdefaults__ is not None
-        monkeypatch.setitem(reader.__kwdefaults__, "settle_s", _SETTLED_S)

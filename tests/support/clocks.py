@@ -1,4 +1,6 @@
-"""Clocks that tests set."""
+"""Clocks of tests: some are set by the test, with others it does not wait."""
+
+from typing import Final
 
 from commitlogfs.store.clock import SystemClock
 
@@ -22,3 +24,23 @@ class SetClock(SystemClock):
 
     def wall(self) -> float:
         return super().wall() if self.wall_s is None else self.wall_s
+
+
+class ShortWaits(SystemClock):
+    """The machine's clocks, with waits of a millisecond at most."""
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(min(seconds, 0.001))
+
+
+SHORT_WAITS: Final = ShortWaits()
+
+
+class RecordedWaits(SystemClock):
+    """The machine's clocks; a wait is over at once, and recorded."""
+
+    def __init__(self) -> None:
+        self.waits_s: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.waits_s.append(seconds)

@@ -6,7 +6,6 @@ import os
 import signal
 import ssl
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,14 +19,6 @@ from support.waiting import PATIENCE_S, eventually
 from commitlogfs.bench.rocketmq.ports import ReservedPort
 
 HOST = "127.0.0.1"
-# The time limit of a request is no option of the command.
-_WITH_REQUEST_TIMEOUT = """
-import sys
-from commitlogfs.exporter import impatient
-from commitlogfs.mount import cli
-impatient.REQUEST_TIMEOUT_S = float(sys.argv[1])
-sys.exit(cli.main(sys.argv[2:]))
-"""
 
 
 @dataclass
@@ -83,22 +74,15 @@ class RunningExporter:
 
 @contextmanager
 def running_exporter(
-    directory: Path,
-    env: Mapping[str, str],
-    *options: str,
-    context: ssl.SSLContext | None = None,
-    request_timeout_s: float | None = None,
+    directory: Path, env: Mapping[str, str], *options: str, context: ssl.SSLContext | None = None
 ) -> Iterator[RunningExporter]:
-    """Stopped at the end, which must succeed. `env`: as of a pool, with its runtime directory. `request_timeout_s`:
-    the product's by default."""
-    command: tuple[str, ...] = COMMAND
-    if request_timeout_s is not None:
-        command = (sys.executable, "-c", _WITH_REQUEST_TIMEOUT, str(request_timeout_s))
+    """Stopped at the end, which must succeed. `env`: as of a pool, with its runtime directory, and perhaps
+    `timing_variables`."""
     reserved = ReservedPort()
     told = directory / "exporter.log"
     with told.open("wb") as log:
         process = subprocess.Popen(
-            [*command, "exporter", "--listen", f"{HOST}:{reserved.number}", *options],
+            [*COMMAND, "exporter", "--listen", f"{HOST}:{reserved.number}", *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

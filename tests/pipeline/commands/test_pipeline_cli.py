@@ -30,8 +30,6 @@ from commitlogfs.pipeline.jobs.apply import make_manifest, write_manifest
 from commitlogfs.pipeline.jobs.audit import AuditReport
 from commitlogfs.pipeline.log.segments import list_segments
 
-pytestmark = pytest.mark.usefixtures("settled_logs")
-
 VERBS = ["rebuild", "audit", "export", "replay", "stats"]
 USAGE, UNREACHABLE, REFUSED = 2, 3, 4
 Run = Callable[..., tuple[int, str, str]]

@@ -13,23 +13,16 @@ from pathlib import Path
 import pytest
 from support.rebuilding import read_files
 from support.records import make_record
+from support.settled_logs import apply_rebuilt
 from support.written_logs import WrittenLog, write_log
 
 from commitlogfs.pipeline.jobs import apply
 from commitlogfs.pipeline.jobs import rename_exchange as exchanging
-from commitlogfs.pipeline.jobs.apply import (
-    ApplyRefusedError,
-    Manifest,
-    apply_rebuilt,
-    make_manifest,
-    write_manifest,
-)
+from commitlogfs.pipeline.jobs.apply import ApplyRefusedError, Manifest, make_manifest, write_manifest
 from commitlogfs.pipeline.jobs.rename_exchange import exchange, mount_points
 from commitlogfs.pipeline.log.errors import LocationError
 from commitlogfs.pipeline.log.locations import absolute_places
 from commitlogfs.pipeline.log.segments import list_segments
-
-pytestmark = pytest.mark.usefixtures("settled_logs")
 
 SEGMENT = 4096
 PARTS = ("consumequeue", "index")

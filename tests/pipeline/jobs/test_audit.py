@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 from support.rebuilding import rebuild_in_process
 from support.records import make_record
+from support.settled_logs import audit
 from support.waiting import PATIENCE_S
 from support.written_logs import WrittenLog, write_log
 
@@ -24,14 +25,12 @@ from commitlogfs.pipeline.broker.index_file import HEADER_BYTES, SLOT_BYTES
 from commitlogfs.pipeline.broker.index_reader import IndexFileError
 from commitlogfs.pipeline.broker.settings import BrokerSettings
 from commitlogfs.pipeline.jobs import audit as job
-from commitlogfs.pipeline.jobs.audit import AuditReport, audit
+from commitlogfs.pipeline.jobs.audit import AuditReport
 from commitlogfs.pipeline.jobs.audit_page import write_page
 from commitlogfs.pipeline.jobs.audit_tasks import AuditPlan, QueueTally, UnseenError, audit_queues
 from commitlogfs.pipeline.jobs.findings import Kind
 from commitlogfs.pipeline.log.errors import LocationError, SegmentGoneError
 from commitlogfs.pipeline.log.segments import list_segments
-
-pytestmark = pytest.mark.usefixtures("settled_logs")
 
 SEGMENT = 1 << 16
 SPLIT = 20_000

@@ -13,10 +13,11 @@ from pyspark.sql import SparkSession
 from support.command_line import PIPELINE
 from support.killed_exports import run_killed
 from support.messages import FIRST_MS, STEP_MS, message, messages
+from support.settled_logs import export, plan_export
 from support.written_logs import WrittenLog, write_log
 
 from commitlogfs.pipeline.jobs.delta_table import DeltaTable
-from commitlogfs.pipeline.jobs.export import ExportRequest, ExportResult, export, plan_export
+from commitlogfs.pipeline.jobs.export import ExportRequest, ExportResult
 from commitlogfs.pipeline.jobs.export_directory import (
     ExportDirectory,
     ExportRefusedError,
@@ -25,8 +26,6 @@ from commitlogfs.pipeline.jobs.export_directory import (
 )
 from commitlogfs.pipeline.jobs.table_commits import END, START, TableRefusedError
 from commitlogfs.pipeline.source.columns import COLUMNS
-
-pytestmark = pytest.mark.usefixtures("settled_logs")
 
 SEGMENT = 1 << 16
 MIDNIGHT = -FIRST_MS % 86_400_000 // STEP_MS

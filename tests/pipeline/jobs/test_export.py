@@ -15,9 +15,10 @@ import pytest
 from pyspark.sql import SparkSession
 from support.compressed import TYPES, ZSTD, compressed
 from support.messages import FIRST_MS, STEP_MS, message, messages
+from support.settled_logs import export, plan_export
 from support.written_logs import WrittenLog, write_log
 
-from commitlogfs.pipeline.jobs.export import ExportRequest, ExportResult, export, plan_export, plan_files
+from commitlogfs.pipeline.jobs.export import ExportRequest, ExportResult, plan_files
 from commitlogfs.pipeline.jobs.export_directory import ExportRefusedError
 from commitlogfs.pipeline.jobs.export_stream import follow, wait
 from commitlogfs.pipeline.log.errors import OptionError, PipelineError
@@ -27,8 +28,6 @@ from commitlogfs.pipeline.log.segments import list_segments
 from commitlogfs.pipeline.log.splits import plan_splits
 from commitlogfs.pipeline.log.tail import find_end
 from commitlogfs.pipeline.source.columns import COLUMNS, Projection
-
-pytestmark = pytest.mark.usefixtures("settled_logs")
 
 SEGMENT = 1 << 16
 COUNT = 1500
@@ -60,7 +59,7 @@ def in_log(log: WrittenLog) -> list[dict[str, Any]]:
     projection = Projection(COLUMNS.names)
     return [
         row
-        for split in plan_splits(listing, find_end(listing))
+        for split in plan_splits(listing, find_end(listing, settle_s=0))
         for chunk in scan_split(split)
         if isinstance(chunk, Chunk)
         for row in projection.to_batch(chunk).to_pylist()

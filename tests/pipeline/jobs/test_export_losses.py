@@ -10,16 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 from support.in_process_spark import InProcessSpark
 from support.messages import message, messages
+from support.settled_logs import export, plan_export
 from support.written_logs import WrittenLog, write_log
 
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.pipeline.jobs import export_tasks
-from commitlogfs.pipeline.jobs.export import ExportRequest, ExportResult, _Run, export, plan_export
+from commitlogfs.pipeline.jobs.export import ExportRequest, ExportResult, _Run
 from commitlogfs.pipeline.jobs.export_directory import ExportDirectory, ExportInterruptedError
 from commitlogfs.pipeline.log.errors import OutputError, PipelineError
 from commitlogfs.pipeline.log.losses import DataLossError
-
-pytestmark = pytest.mark.usefixtures("settled_logs")
 
 SEGMENT = 1 << 14
 COUNT = 300

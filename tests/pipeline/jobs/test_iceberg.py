@@ -16,16 +16,15 @@ from pyspark.sql import SparkSession
 from support.compressed import ZSTD, compressed
 from support.killed_exports import run_killed
 from support.messages import FIRST_MS, STEP_MS, message, messages
+from support.settled_logs import export, plan_export
 from support.written_logs import WrittenLog, write_log
 
-from commitlogfs.pipeline.jobs.export import ExportRequest, ExportResult, export, plan_export
+from commitlogfs.pipeline.jobs.export import ExportRequest, ExportResult
 from commitlogfs.pipeline.jobs.export_directory import ExportDirectory, FinishedRange
 from commitlogfs.pipeline.jobs.iceberg_table import RANGES, IcebergTable
 from commitlogfs.pipeline.jobs.table_commits import END, START, TableRefusedError
 from commitlogfs.pipeline.log.errors import OptionError
 from commitlogfs.pipeline.source.columns import COLUMNS
-
-pytestmark = pytest.mark.usefixtures("settled_logs")
 
 SEGMENT = 1 << 16
 NAME = "lake.logs.messages"

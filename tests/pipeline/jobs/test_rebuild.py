@@ -13,21 +13,19 @@ from pyspark.sql import SparkSession
 from support.rebuilding import read_files
 from support.records import make_record
 from support.rocketmq_store import RocketmqStore
+from support.settled_logs import apply_rebuilt, rebuild
 from support.written_logs import Maker, WrittenLog, write_log
 
 from commitlogfs.pipeline.broker.dispatch import DispatchRules
 from commitlogfs.pipeline.broker.settings import BrokerSettings
 from commitlogfs.pipeline.jobs import rebuild as job
-from commitlogfs.pipeline.jobs.apply import apply_rebuilt
-from commitlogfs.pipeline.jobs.rebuild import RebuildRefusedError, rebuild
+from commitlogfs.pipeline.jobs.rebuild import RebuildRefusedError
 from commitlogfs.pipeline.jobs.rebuild_tasks import decode_splits
 from commitlogfs.pipeline.log.errors import OutputError, PipelineError
 from commitlogfs.pipeline.log.scanner import DamageMode
 from commitlogfs.pipeline.log.segments import list_segments
 from commitlogfs.pipeline.log.splits import plan_splits
 from commitlogfs.store.record import decode
-
-pytestmark = pytest.mark.usefixtures("settled_logs")
 
 SEGMENT = 1 << 14
 MS = 1_700_000_000_000
@@ -183,7 +181,7 @@ def test_an_output_that_lacks_what_workers_have_written_is_none(
     """As where they wrote it on disks of their own, under the same name."""
 
     @contextmanager
-    def lose(*_: object) -> Iterator[None]:
+    def lose(*_: object, **__: object) -> Iterator[None]:
         yield
         for path in list(tmp_path.glob(f"out.building-*/{lost}")):
             shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -5,17 +5,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from support.messages import FIRST_MS, STEP_MS, TOPICS, message, messages
+from support.settled_logs import grouped_stats, stats
 from support.written_logs import write_log
 
-from commitlogfs.pipeline.jobs.stats import grouped_stats, stats
 from commitlogfs.pipeline.log.errors import LocationError, PipelineError
 from commitlogfs.pipeline.log.scanner import DamageMode
 from commitlogfs.pipeline.log.segments import list_segments
 from commitlogfs.pipeline.log.splits import plan_splits
 from commitlogfs.pipeline.source.group_keys import parse_keys
 from commitlogfs.pipeline.source.tally import tally_splits
-
-pytestmark = pytest.mark.usefixtures("settled_logs")
 
 SEGMENT = 1 << 16
 COUNT = 900

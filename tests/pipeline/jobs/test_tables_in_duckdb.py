@@ -10,13 +10,12 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 from support.messages import FIRST_MS, STEP_MS, TOPICS, messages
+from support.settled_logs import export, plan_export
 from support.table_catalog import IDENTIFIER, TABLE, sql_catalog
 from support.written_logs import WrittenLog, write_log
 
-from commitlogfs.pipeline.jobs.export import ExportRequest, export, plan_export
+from commitlogfs.pipeline.jobs.export import ExportRequest
 from commitlogfs.pipeline.jobs.export_tables import ExportTables
-
-pytestmark = pytest.mark.usefixtures("settled_logs")
 
 SEGMENT = 1 << 16
 COUNT = 1500

@@ -9,6 +9,8 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from support.clocks import SHORT_WAITS, RecordedWaits
+from support.in_process_spark import InProcessSpark
 from support.messages import message
 from support.mutated_logs import MutatedLog, make_mutated_log
 from support.written_logs import WrittenLog, sized, write_log
@@ -23,15 +25,14 @@ from commitlogfs.pipeline.log.losses import missing_ranges
 from commitlogfs.pipeline.log.scanner import Chunk, DamageMode, scan_split
 from commitlogfs.pipeline.log.segments import LogListing, list_segments
 from commitlogfs.pipeline.log.splits import plan_splits
-from commitlogfs.pipeline.log.tail import find_end
+from commitlogfs.pipeline.log.tail import SETTLE_S, find_end
 from commitlogfs.pipeline.log.truncation import expected_end
 from commitlogfs.pipeline.log.unread_end import Unread, find_unread
 from commitlogfs.pipeline.source.options import ReadOptions, parse_options
 from commitlogfs.pipeline.source.reader import plan_batch
 from commitlogfs.pipeline.source.selection import Bounds
 from commitlogfs.pipeline.source.stream_reader import CommitlogStreamReader
-
-pytestmark = pytest.mark.usefixtures("settled_logs")
+from commitlogfs.store.clock import Clock, SystemClock
 
 SEGMENT = 1 << 16
 WHOLE_SEGMENTS = 1 << 30
@@ -215,23 +216,41 @@ def options(log: WrittenLog, *, streaming: bool, **given: str) -> ReadOptions:
     return parse_options({"path": str(log.directory), **given}, streaming=streaming)
 
 
-def stream(log: WrittenLog, **given: str) -> CommitlogStreamReader:
-    return CommitlogStreamReader(options(log, streaming=True, **given), cast("Any", None))
+def stream(log: WrittenLog, clock: Clock = SHORT_WAITS) -> CommitlogStreamReader:
+    given = options(log, streaming=True, startingOffsets="earliest")
+    return CommitlogStreamReader(given, cast("Any", None), clock=clock)
 
 
-def follow(log: WrittenLog) -> None:
+def follow(log: WrittenLog, clock: Clock = SHORT_WAITS) -> None:
     """Two triggers, between which the log does not grow."""
-    reader = stream(log, startingOffsets="earliest")
+    reader = stream(log, clock)
     for _ in range(2):
         reader.latestOffset({"offset": log.offsets[-1]}, ReadAllAvailable())
 
 
-READERS: dict[str, Callable[[WrittenLog, SparkSession], object]] = {
-    "batch": lambda log, _: plan_batch(options(log, streaming=False), Bounds()),
-    "stream": lambda log, _: follow(log),
-    "stats": lambda log, spark: stats(spark, str(log.directory)),
-    "export": lambda log, _: plan_export(ExportRequest(str(log.directory), str(log.directory.parent / "exported"))),
-    "rebuild": lambda log, spark: rebuild(spark, str(log.directory), log.directory.parent / "rebuilt"),
+def begin(log: WrittenLog, clock: Clock) -> None:
+    """A stream with Trigger.AvailableNow."""
+    reader = stream(log, clock)
+    reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+
+
+def beside(log: WrittenLog, name: str) -> Path:
+    return log.directory.parent / name
+
+
+READERS: dict[str, Callable[[WrittenLog, SparkSession, Clock], object]] = {
+    "batch": lambda log, _, clock: plan_batch(options(log, streaming=False), Bounds(), clock=clock),
+    "stream": lambda log, _, clock: follow(log, clock),
+    "stats": lambda log, spark, clock: stats(spark, str(log.directory), clock=clock),
+    "export": lambda log, _, clock: plan_export(
+        ExportRequest(str(log.directory), str(beside(log, "exported"))), clock=clock
+    ),
+    "rebuild": lambda log, spark, clock: rebuild(spark, str(log.directory), beside(log, "rebuilt"), clock=clock),
+}
+OTHERS: dict[str, Callable[[WrittenLog, SparkSession, Clock], object]] = {
+    "audit": lambda log, spark, clock: audit(spark, str(log.directory), clock=clock),
+    "begin of a stream": lambda log, _, clock: begin(log, clock),
 }
 
 
@@ -241,14 +260,24 @@ def test_each_reader_reports_what_it_leaves_unread(
 ) -> None:
     damage(log, -1)
     with caplog.at_level(logging.WARNING):
-        READERS[reader](log, job_spark)
+        READERS[reader](log, job_spark, SHORT_WAITS)
     (line,) = [line for line in caplog.messages if "are not read" in line]
     assert line.startswith(f"segment {0:020d}, log offset {log.offsets[-1]}: ")
 
 
+@pytest.mark.parametrize("reader", [*READERS, *OTHERS])
+def test_each_reader_waits_by_its_clock(log: WrittenLog, reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the last message, and for what follows it."""
+    monkeypatch.setattr(SystemClock, "sleep", lambda *_: pytest.fail("waits by another clock"))
+    damage(log, -1)
+    clock = RecordedWaits()
+    (READERS | OTHERS)[reader](log, cast("Any", InProcessSpark()), clock)
+    assert {seconds for seconds in clock.waits_s if seconds} == {SETTLE_S}
+
+
 def test_an_audit_finds_a_damaged_last_message(job_spark: SparkSession, log: WrittenLog) -> None:
     damage(log, -1)
-    findings = audit(job_spark, str(log.directory)).findings
+    findings = audit(job_spark, str(log.directory), clock=SHORT_WAITS).findings
     (found,) = [one for one in findings.all_shown() if one.kind is Kind.UNREAD_END]
     assert found.offset == log.offsets[-1]
 
@@ -256,7 +285,7 @@ def test_an_audit_finds_a_damaged_last_message(job_spark: SparkSession, log: Wri
 def test_an_audit_notes_old_messages_after_the_end(job_spark: SparkSession, log: WrittenLog) -> None:
     log.end, log.offsets = log.offsets[50], log.offsets[:50]
     log.append(message(50, stored_ms=1_800_000_000_000, body=b"new" * 50))
-    report = audit(job_spark, str(log.directory))
+    report = audit(job_spark, str(log.directory), clock=SHORT_WAITS)
     assert Kind.UNREAD_END not in report.findings.counts
     assert [note for note in report.notes if f"log offset {log.end}: " in note]
 
@@ -265,7 +294,7 @@ def test_available_now_reads_past_long_damage(tmp_path: Path) -> None:
     """A stream that asks again comes to the rest of it later, but this one asks once."""
     log = write_log(tmp_path / "log", 8 << 20, [sized(30_000)] * 200)
     log.write_at(log.offsets[20], bytes(3 << 20))
-    reader = stream(log, startingOffsets="earliest")
+    reader = stream(log)
     reader.prepareForTriggerAvailableNow()
     assert reader.latestOffset({"offset": 0}, ReadAllAvailable()) == {"offset": log.end}
 
@@ -276,5 +305,5 @@ def test_a_stream_warns_of_no_bytes_that_show_no_message(log: WrittenLog, caplog
     with caplog.at_level(logging.WARNING):
         follow(log)
     assert caplog.messages == []
-    plan_batch(options(log, streaming=False), Bounds())
+    plan_batch(options(log, streaming=False), Bounds(), clock=SHORT_WAITS)
     assert len(caplog.messages) == 1

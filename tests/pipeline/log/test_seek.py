@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 from support.messages import FIRST_MS, STEP_MS, message, messages
+from support.settled_logs import survey
 from support.written_logs import WrittenLog, write_log
 
 from commitlogfs.pipeline.log import seek
 from commitlogfs.pipeline.log.errors import DamagedLogError
 from commitlogfs.pipeline.log.scanner import scan_split
-from commitlogfs.pipeline.log.seek import _chunks, advance, first_place, narrow_by_time, offset_of_time, survey
+from commitlogfs.pipeline.log.seek import _chunks, advance, first_place, narrow_by_time, offset_of_time
 from commitlogfs.pipeline.log.segments import LogListing, SegmentFile
 from commitlogfs.pipeline.log.splits import Split, plan_splits
-
-pytestmark = pytest.mark.usefixtures("settled_logs")
 
 SEGMENT = 4096
 MINUTE_MS = 60_000

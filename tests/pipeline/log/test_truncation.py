@@ -10,27 +10,24 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
+from support.clocks import SHORT_WAITS
 from support.in_process_spark import InProcessSpark
 from support.messages import messages
+from support.settled_logs import audit, export, plan_batch, plan_export, rebuild, stats, survey
 from support.written_logs import WrittenLog, write_log
 
-from commitlogfs.pipeline.jobs.audit import AuditReport, audit
-from commitlogfs.pipeline.jobs.export import ExportRequest, export, plan_export
+from commitlogfs.pipeline.jobs.audit import AuditReport
+from commitlogfs.pipeline.jobs.export import ExportRequest
 from commitlogfs.pipeline.jobs.findings import Finding, Kind
-from commitlogfs.pipeline.jobs.rebuild import RebuildRefusedError, rebuild
-from commitlogfs.pipeline.jobs.stats import stats
+from commitlogfs.pipeline.jobs.rebuild import RebuildRefusedError
 from commitlogfs.pipeline.log.losses import DataLossError
 from commitlogfs.pipeline.log.scanner import DamageMode
-from commitlogfs.pipeline.log.seek import survey
 from commitlogfs.pipeline.log.segments import list_segments
 from commitlogfs.pipeline.log.truncation import expected_end
 from commitlogfs.pipeline.source.data_source import _row_reader
 from commitlogfs.pipeline.source.options import parse_options
-from commitlogfs.pipeline.source.reader import plan_batch
 from commitlogfs.pipeline.source.selection import Bounds
 from commitlogfs.pipeline.source.stream_reader import CommitlogStreamReader
-
-pytestmark = pytest.mark.usefixtures("settled_logs")
 
 SEGMENT = 1 << 14
 LAST = 2 * SEGMENT
@@ -57,7 +54,8 @@ def planned(place: object, **options: str) -> int:
 
 def stream(place: object, **options: str) -> CommitlogStreamReader:
     read = parse_options({"path": str(place), "startingOffsets": "earliest", **options}, streaming=True)
-    return CommitlogStreamReader(read, _row_reader(read, StructType().add("queueId", "integer")))
+    rows = _row_reader(read, StructType().add("queueId", "integer"))
+    return CommitlogStreamReader(read, rows, clock=SHORT_WAITS)
 
 
 @pytest.mark.parametrize("size", [6, 50, 1000, SEGMENT // 4, SEGMENT - 1])

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from support import s3_server
+from support.clocks import SHORT_WAITS
 from support.messages import messages
 from support.written_logs import WrittenLog, write_log
 
@@ -12,8 +13,6 @@ from commitlogfs.pipeline.log.errors import LocationError
 from commitlogfs.pipeline.replay.logged import LogSource
 from commitlogfs.pipeline.replay.run import ReplayRequest
 from commitlogfs.pipeline.replay.source import bytes_from
-
-pytestmark = pytest.mark.usefixtures("settled_logs")
 
 SEGMENT = 1 << 14
 
@@ -25,7 +24,7 @@ def log(tmp_path: Path) -> WrittenLog:
 
 def source(log: WrittenLog, position: int | None, **options: str) -> LogSource:
     request = ReplayRequest.of({"path": str(log.directory), **options}, "none:1", {}, None)
-    return LogSource.plan(request.options, position)
+    return LogSource.plan(request.options, position, clock=SHORT_WAITS)
 
 
 def test_the_later_one_of_position_and_start_counts(log: WrittenLog) -> None:

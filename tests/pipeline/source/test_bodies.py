@@ -11,20 +11,18 @@ from pyspark.sql.types import StringType, StructField, StructType
 from support.compressed import BATCH, LZ4, TYPES, ZLIB, ZSTD, batch_body, compressed
 from support.messages import message
 from support.records import make_record
+from support.settled_logs import survey
 from support.written_logs import Maker, WrittenLog, write_log
 
 from commitlogfs.pipeline.bodies.messages import PIECE_BYTES
 from commitlogfs.pipeline.log.errors import DamagedLogError, OptionError
 from commitlogfs.pipeline.log.scanner import DamageMode
-from commitlogfs.pipeline.log.seek import survey
 from commitlogfs.pipeline.log.splits import plan_splits
 from commitlogfs.pipeline.source.columns import ALL_COLUMNS
 from commitlogfs.pipeline.source.data_source import check_schema
 from commitlogfs.pipeline.source.options import parse_options
 from commitlogfs.pipeline.source.rows import RowReader
 from commitlogfs.pipeline.source.selection import RecordFilter
-
-pytestmark = pytest.mark.usefixtures("settled_logs")
 
 SEGMENT = 1 << 20
 KINDS = [0, *TYPES]

@@ -17,8 +17,6 @@ from commitlogfs.pipeline.log.splits import plan_splits
 from commitlogfs.pipeline.source.columns import COLUMNS, Projection
 from commitlogfs.store import record as reference
 
-pytestmark = pytest.mark.usefixtures("settled_logs")
-
 SEGMENT = 1 << 18
 
 

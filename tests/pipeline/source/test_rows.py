@@ -7,18 +7,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support.messages import message, messages
+from support.settled_logs import survey
 from support.written_logs import WrittenLog, write_log
 
 from commitlogfs.pipeline.log.errors import DamagedLogError, SegmentGoneError
 from commitlogfs.pipeline.log.scanner import DamageMode
-from commitlogfs.pipeline.log.seek import survey
 from commitlogfs.pipeline.log.splits import plan_splits
 from commitlogfs.pipeline.source.columns import COLUMNS
 from commitlogfs.pipeline.source.options import parse_options
 from commitlogfs.pipeline.source.rows import BATCH_ROWS, RowReader
 from commitlogfs.pipeline.source.selection import RecordFilter
-
-pytestmark = pytest.mark.usefixtures("settled_logs")
 
 SEGMENT = 8192
 DAMAGE = pa.field("damage", pa.string())

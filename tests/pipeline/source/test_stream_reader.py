@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+from support.clocks import SHORT_WAITS
 from support.messages import FIRST_MS, STEP_MS, message, messages
 from support.written_logs import WrittenLog, write_log
 
@@ -26,7 +27,7 @@ SEGMENT = 4096
 
 
 @pytest.fixture
-def log(workdir: Path, settled_logs: None) -> WrittenLog:
+def log(workdir: Path) -> WrittenLog:
     return write_log(workdir / "log", SEGMENT, messages(100))
 
 
@@ -39,7 +40,7 @@ def stream(log: WrittenLog, **options: str) -> CommitlogStreamReader:
         check_crc=True,
         fail_on_data_loss=parsed.fail_on_data_loss,
     )
-    return CommitlogStreamReader(parsed, rows)
+    return CommitlogStreamReader(parsed, rows, clock=SHORT_WAITS)
 
 
 def offsets_between(reader: CommitlogStreamReader, start: Mapping[str, int], end: Mapping[str, int]) -> list[int]:
@@ -64,7 +65,7 @@ def test_where_a_stream_begins(log: WrittenLog) -> None:
     assert stream(log, startingOffsets="latest").initialOffset() == {"offset": log.end}
     by_time = {"startingTimestamp": str(FIRST_MS + 30 * STEP_MS)}
     options = parse_options({"path": str(log.directory), **by_time}, streaming=True)
-    reader = CommitlogStreamReader(options, stream(log)._rows)
+    reader = CommitlogStreamReader(options, stream(log)._rows, clock=SHORT_WAITS)
     assert reader.initialOffset() == {"offset": log.offsets[30]}
 
 

@@ -15,6 +15,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from support.clocks import SHORT_WAITS, RecordedWaits
 from support.messages import messages
 from support.pools import PoolMount
 from support.written_logs import WrittenLog, write_log
@@ -25,12 +26,12 @@ from commitlogfs.pipeline.jobs.export import ExportRequest, plan_export
 from commitlogfs.pipeline.jobs.rebuild import rebuild
 from commitlogfs.pipeline.jobs.stats import stats
 from commitlogfs.pipeline.log.errors import LocationError
+from commitlogfs.pipeline.log.tail import SETTLE_S
 from commitlogfs.pipeline.source.options import ReadOptions, parse_options
 from commitlogfs.pipeline.source.reader import plan_batch
 from commitlogfs.pipeline.source.selection import Bounds
 from commitlogfs.pipeline.source.stream_reader import CommitlogStreamReader
-
-pytestmark = pytest.mark.usefixtures("settled_logs")
+from commitlogfs.store.clock import Clock, SystemClock
 
 SEGMENT = 1 << 16
 ENTRY = struct.Struct(">qiq")
@@ -47,21 +48,21 @@ def options(path: object, *, streaming: bool = False, **given: str) -> ReadOptio
     return parse_options({"path": str(path), **given}, streaming=streaming)
 
 
-def batch(path: object, **given: Any) -> int:
-    return len(plan_batch(options(path, **given), Bounds()))
+def batch(path: object, clock: Clock = SHORT_WAITS, **given: Any) -> int:
+    return len(plan_batch(options(path, **given), Bounds(), clock=clock))
 
 
-def stream(path: object, **given: str) -> CommitlogStreamReader:
-    return CommitlogStreamReader(options(path, streaming=True, **given), cast("Any", None))
+def stream(path: object, clock: Clock = SHORT_WAITS, **given: str) -> CommitlogStreamReader:
+    return CommitlogStreamReader(options(path, streaming=True, **given), cast("Any", None), clock=clock)
 
 
-READERS: dict[str, Callable[[str], object]] = {
+READERS: dict[str, Callable[[str, Clock], object]] = {
     "batch": batch,
-    "stream": lambda path: stream(path).initialOffset(),
-    "stats": lambda path: stats(cast("Any", None), path),
-    "export": lambda path: plan_export(ExportRequest(path, "/nowhere/out")),
-    "rebuild": lambda path: rebuild(cast("Any", None), path, Path("/nowhere/out")),
-    "audit": lambda path: audit(cast("Any", None), path),
+    "stream": lambda path, clock: stream(path, clock).initialOffset(),
+    "stats": lambda path, clock: stats(cast("Any", None), path, clock=clock),
+    "export": lambda path, clock: plan_export(ExportRequest(path, "/nowhere/out"), clock=clock),
+    "rebuild": lambda path, clock: rebuild(cast("Any", None), path, Path("/nowhere/out"), clock=clock),
+    "audit": lambda path, clock: audit(cast("Any", None), path, clock=clock),
 }
 
 
@@ -77,7 +78,7 @@ def test_a_directory_above_the_log_is_an_error_that_names_the_log(
         "list": (f"{log.directory},{root}", str(log.directory)),
     }[kind]
     with pytest.raises(LocationError, match=re.escape(f"holds no segments; the log is probably {told}")):
-        READERS[reader](place)
+        READERS[reader](place, SHORT_WAITS)
 
 
 @pytest.mark.parametrize("verb", ["stats", "export", "rebuild", "audit"])
@@ -103,27 +104,32 @@ def test_each_wrong_path_is_an_error_in_spark(spark: SparkSession, log: WrittenL
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("files", [1, 3])
-def test_files_of_a_consume_queue_are_no_log(log: WrittenLog, files: int, reader: str) -> None:
-    """They have names like those of segments."""
+def test_files_of_a_consume_queue_are_no_log(
+    log: WrittenLog, files: int, reader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have names like those of segments. A reader waits until they do not change, by its clock."""
+    monkeypatch.setattr(SystemClock, "sleep", lambda *_: pytest.fail("waits by another clock"))
     queue = log.directory.parent / "consumequeue" / "Topic" / "0"
     queue.mkdir(parents=True)
     entries = b"".join(ENTRY.pack(offset, 100, 0) for offset in log.offsets)
     for number in range(files):
         (queue / f"{number * 6000:020d}").write_bytes(entries.ljust(6000, b"\0"))
+    clock = RecordedWaits()
     with pytest.raises(LocationError, match=f"{queue}: no file holds a message"):
-        READERS[reader](str(queue))
+        READERS[reader](str(queue), clock)
+    assert set(clock.waits_s) == {SETTLE_S}
 
 
 @pytest.mark.parametrize("reader", READERS)
 def test_a_segment_as_path_is_an_error_that_names_the_log(log: WrittenLog, reader: str) -> None:
     with pytest.raises(LocationError, match=f"Not a directory; the log is probably {log.directory}$"):
-        READERS[reader](str(log.segment_at(0)))
+        READERS[reader](str(log.segment_at(0)), SHORT_WAITS)
 
 
 @pytest.mark.parametrize("reader", READERS)
 def test_an_empty_directory_is_an_error(tmp_path: Path, reader: str) -> None:
     with pytest.raises(Exception, match=f"{tmp_path}: holds no segments; check that the log is mounted there"):
-        READERS[reader](str(tmp_path))
+        READERS[reader](str(tmp_path), SHORT_WAITS)
 
 
 def test_an_empty_directory_is_a_log_without_messages_if_said_so(
