@@ -422,6 +422,18 @@ def test_every_module_says_what_it_is(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text())), f"{path.relative_to(ROOT)} has no docstring"
 
 
+def test_nothing_waits_for_each_disk_of_the_machine() -> None:
+    """As `os.sync` does, also for one that hangs."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for package in ("console", "exporter", "fusefs", "mount", "pipeline", "pyspark_commitlog", "store")
+        for path in modules_of(package)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "os.sync"
+    ]
+    assert not found
+
+
 def test_the_event_loop_never_waits_for_a_disk() -> None:
     found = set()
     for path in [*modules_of("fusefs"), ROOT / "mount/location/control_socket.py"]:

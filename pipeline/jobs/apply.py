@@ -12,6 +12,7 @@ exchange; until then the journal shows that it is incomplete. To undo an apply, 
 directories their names again.
 """
 
+import ctypes
 import fcntl
 import hashlib
 import json
@@ -148,7 +149,7 @@ def apply_rebuilt(
             raise ApplyRefusedError(
                 f"{store_root}: nothing was installed ({error}); correct that, and give the same command again"
             ) from error
-        os.sync()
+        _sync_filesystem(store_root)
         _finish(journal, store_root)
     return _result(journal, store_root)
 
@@ -252,7 +253,7 @@ def _begin(output: Path, store_root: Path, log: _StoreLog, clock: Clock, *, acce
         raise ApplyRefusedError(f"{output}: holds no {' or '.join(_PARTS)}; name the output of a rebuild")
     _require_exchangeable(output, store_root, names)
     _give_to_owner([output, *output.rglob("*")], store_root)
-    os.sync()  # the rebuilt files must be on the disk before they replace the store's own
+    _sync_filesystem(output)  # the rebuilt files must be on the disk before they replace the store's own
     parts = tuple(_Part(name, (output / name).stat().st_ino) for name in names)
     begun = datetime.fromtimestamp(clock.wall(), UTC)
     journal = _Journal(str(output.resolve()), f"{begun:%Y%m%dT%H%M%S%fZ}", parts)
@@ -262,8 +263,19 @@ def _begin(output: Path, store_root: Path, log: _StoreLog, clock: Clock, *, acce
         file.flush()
         os.fsync(file.fileno())
     temporary.rename(store_root / JOURNAL)
-    os.sync()
+    _sync_filesystem(store_root)
     return journal
+
+
+def _sync_filesystem(directory: Path) -> None:
+    """Make everything on one filesystem durable. `os.sync` would also wait for each other disk of the machine, one
+    that hangs included. Raises OSError."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(fd) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(directory))
+    finally:
+        os.close(fd)
 
 
 def _require_exchangeable(output: Path, store_root: Path, names: Sequence[str]) -> None:

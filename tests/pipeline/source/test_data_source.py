@@ -78,6 +78,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.usefixtures("spark")  # for StructType.fromDDL
 @pytest.mark.parametrize(("schema", "options", "told"), REFUSED)
 def test_refused_by_the_source(log: WrittenLog, schema: str | None, options: dict[str, str], told: str) -> None:
     source = CommitlogDataSource({"path": str(log.directory), **options})
