@@ -5,14 +5,14 @@ Unlike store/sealed_segment.py, which accepts whole segments only, the check con
 record that carries its own log offset.
 """
 
-import re
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from commitlogfs.store.record import (
     BlankRecordError,
+    DamagedRecordError,
     Record,
     RecordError,
     TruncatedRecordError,
@@ -26,6 +26,7 @@ from commitlogfs.store.record_layout import (
     BODY_LENGTH_AT,
     BORN_HOST_V6_BIT,
     IPV6_EXTRA,
+    LARGEST_HEADER_BYTES,
     MAGIC_AT,
     MAGIC_BLANK,
     MAGIC_V1,
@@ -51,13 +52,18 @@ _LARGEST_RECORD_BYTES: Final = 64 << 20
 _MOST_DAMAGES: Final = 10_000
 """If there are more, the last one reaches to the end: the segment holds something else than a log."""
 _INT, _LONG, _SHORT = struct.Struct(">i"), struct.Struct(">q"), struct.Struct(">h")
-_ANY_MAGIC: Final = re.compile(
-    b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
-)
+_SLICE_BYTES: Final = 16 << 10
+"""The most that one call searches: the daemon's other threads do not run meanwhile."""
+_SMALL_RECORD_BYTES: Final = 16 << 10
+"""A larger record is copied only if the lengths in it fit."""
+_MAGIC_BYTES: Final = 4
+_MAGICS: Final = tuple(magic.to_bytes(_MAGIC_BYTES, "big") for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
 _MASK: Final = 0x7FFFFFFF
 
 Load = Callable[[], bytes]
 """The next bytes of the segment; empty at its end. Raises OSError."""
+Pause = Callable[[], None]
+"""Called before each slice that is searched. It may wait, and it raises whatever is to end the check."""
 
 
 class Chain:
@@ -71,10 +77,16 @@ class Chain:
         """Position after the last record."""
 
 
-def check_chain(load: Load, base_offset: BaseOffset, size: int, lost: Sequence[Range] = ()) -> Chain:
+def _continue() -> None:
+    """A pause of no length."""
+
+
+def check_chain(
+    load: Load, base_offset: BaseOffset, size: int, lost: Sequence[Range] = (), pause: Pause = _continue
+) -> Chain:
     """Follow the chain through the segment that `load` returns from its beginning on; all of it is loaded. Damages
     that touch ranges which are known to be `lost` are left out. Raises OSError."""
-    check = _Check(load, base_offset, size)
+    check = _Check(load, base_offset, size, pause)
     check.run()
     chain = check.chain
     chain.damages = [
@@ -86,14 +98,19 @@ def check_chain(load: Load, base_offset: BaseOffset, size: int, lost: Sequence[R
 
 
 class _Check:
-    def __init__(self, load: Load, base_offset: BaseOffset, size: int) -> None:
+    def __init__(self, load: Load, base_offset: BaseOffset, size: int, pause: Pause = _continue) -> None:
         self._load_more = load
+        self._pause = pause
         self._base_offset = base_offset
         self._size = size
         self._data = bytearray()
         """A window of the segment: what is loaded, from the record at hand on."""
         self._begin = 0
         """Position of the window's first byte."""
+        self._broken: int | None = None
+        """Position of the damage whose end is searched, as long as the window holds its beginning."""
+        self._head = b""
+        """Its first bytes, once the window has dropped them."""
         self.chain = Chain()
 
     def run(self) -> None:
@@ -126,7 +143,7 @@ class _Check:
     def _skip_damage(self, position: int, reason: str) -> int | None:
         """Record a break of the chain. Returns where the chain continues; None if nothing was ever written there,
         nor after it."""
-        head = bytes(self._loaded(position, _HEAD_BYTES))
+        self._broken = position
         written = self._next_written(position)
         if written is None:  # a segment that was sealed early, or never written to
             return None
@@ -135,7 +152,10 @@ class _Check:
             self._add(position, self._size, reason, None)
             return self._size
         end = self._next_record(max(position + 1, written - SIZE_AND_MAGIC_BYTES))
-        message = name_message(head[: end - position], end - position, self._base_offset, position)
+        length = end - position
+        head = self._head if self._broken is None else bytes(self._loaded(position, min(length, _HEAD_BYTES)))
+        self._broken, self._head = None, b""
+        message = name_message(head, length, self._base_offset, position)
         self._add(position, end, reason, message)
         return end
 
@@ -147,18 +167,32 @@ class _Check:
         none."""
         search = start + MAGIC_AT
         while True:
-            # One search for all of them: each byte is read once, however many of them begin no record.
-            found = _ANY_MAGIC.search(self._data, search - self._begin)
-            if found is None:
-                search = max(search, self._begin + len(self._data) - MAGIC_AT)
-                self._drop_before(search - MAGIC_AT)
-                if not self._load():
-                    return self._size
-                continue
-            candidate = self._begin + found.start() - MAGIC_AT
-            if self._is_record(candidate):
-                return candidate
-            search = candidate + MAGIC_AT + 1
+            end = min(search + _SLICE_BYTES, self._begin + len(self._data) - _MAGIC_BYTES + 1)
+            if search < end:
+                self._pause()
+                for at in self._magics(search, end):
+                    if self._is_record(at - MAGIC_AT):
+                        return at - MAGIC_AT
+                search = end
+            elif not self._load():
+                return self._size
+            self._drop_before(search - MAGIC_AT)
+
+    def _magics(self, begin: int, end: int) -> Iterator[int]:
+        """Positions of magic numbers that begin there, in ascending order.
+
+        Each number has its own search, which continues after its last hit, so no byte is searched twice for it.
+        """
+
+        def find(magic: bytes, begin: int) -> int:
+            at = self._data.find(magic, begin - self._begin, end + _MAGIC_BYTES - 1 - self._begin)
+            return end if at < 0 else at + self._begin
+
+        hits = [find(magic, begin) for magic in _MAGICS]
+        while (at := min(hits)) < end:
+            yield at
+            which = hits.index(at)
+            hits[which] = find(_MAGICS[which], at + 1)
 
     def _is_record(self, position: int) -> bool:
         try:
@@ -173,13 +207,13 @@ class _Check:
         """Position of the first byte at or after `position` that is not zero; None if the rest is zeros."""
         at = position
         while True:
-            part = bytes(self._data[at - self._begin :])
+            part = self._data[at - self._begin : at - self._begin + _SLICE_BYTES]
             zeros = len(part) - len(part.lstrip(b"\0"))
             at += zeros
             if zeros < len(part):
                 return at
             self._drop_before(at - SIZE_AND_MAGIC_BYTES)
-            if not self._load():
+            if not part and not self._load():
                 return None
 
     # --- the window ----------------------------------------------------------------------------------
@@ -192,7 +226,31 @@ class _Check:
         (own_offset,) = _LONG.unpack_from(self._loaded(position, SYS_FLAG_AT), PHYSICAL_OFFSET_AT)
         if own_offset != self._base_offset + position:
             raise WrongOffsetError(own_offset)
+        if length > _SMALL_RECORD_BYTES:
+            self._require_fitting_lengths(position, length)
         return bytes(self._loaded(position, length))
+
+    def _require_fitting_lengths(self, position: int, length: int) -> None:
+        """Raises DamagedRecordError, as `decode` does, if the parts of a record do not add up to its length. Only
+        their lengths are read, and nothing after them is loaded."""
+        header = bytes(self._loaded(position, LARGEST_HEADER_BYTES))
+        extra = _ipv6_extra(header)
+        (body_length,) = _INT.unpack_from(header, BODY_LENGTH_AT + extra)
+        left = _left_after(body_length, "body", length - BODY_AT - extra)
+        if header[MAGIC_AT:SIZE_AND_MAGIC_BYTES] == _MAGICS[0]:
+            width, what = 1, "topic length"
+        else:
+            width, what = 2, "group of fields"
+        topic_length = self._number(position + length - left, min(width, left))
+        left = _left_after(topic_length, "topic", _left_after(width, what, left))
+        properties_length = self._number(position + length - left, min(PROPERTIES_LENGTH_BYTES, left))
+        left = _left_after(PROPERTIES_LENGTH_BYTES, "group of fields", left)
+        left = _left_after(properties_length, "properties", left)
+        if left:
+            raise DamagedRecordError(f"a damaged record: {left} bytes are left after its last field")
+
+    def _number(self, position: int, width: int) -> int:
+        return int.from_bytes(self._loaded(position, width), "big", signed=True)
 
     def _loaded(self, position: int, length: int) -> bytearray:
         """The bytes there, fewer at the end of the segment."""
@@ -203,8 +261,14 @@ class _Check:
 
     def _drop_before(self, position: int) -> None:
         """In large steps: each one moves the rest of the window."""
+        broken = self._broken
+        if broken is not None and position < broken + _HEAD_BYTES:
+            return
         at = position - self._begin
         if at > len(self._data) // 2:
+            if broken is not None:
+                self._head = bytes(self._loaded(broken, _HEAD_BYTES))
+                self._broken = None
             del self._data[:at]
             self._begin = position
 
@@ -217,6 +281,19 @@ class _Check:
         while self._load():
             self._begin += len(self._data)
             self._data.clear()
+
+
+def _left_after(length: int, what: str, left: int) -> int:
+    """Bytes of a record that follow a part of `length` bytes. Raises DamagedRecordError."""
+    if not 0 <= length <= left:
+        raise DamagedRecordError(f"a damaged record: a {what} of {length} bytes does not fit into it")
+    return left - length
+
+
+def _ipv6_extra(header: bytes) -> int:
+    """Bytes by which hosts with IPv6 addresses make the header longer."""
+    sys_flag = int.from_bytes(header[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big")
+    return IPV6_EXTRA * ((sys_flag >> BORN_HOST_V6_BIT & 1) + (sys_flag >> STORE_HOST_V6_BIT & 1))
 
 
 def _message(position: int, record: Record) -> Message:
@@ -260,8 +337,7 @@ def _is_header(data: bytes, base_offset: BaseOffset, position: int) -> bool:
 
 def _topic(data: bytes, length: int) -> str:
     """The topic of a record with a damaged length of body, topic or properties; empty if it cannot be found."""
-    sys_flag = int.from_bytes(data[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big")
-    extra = IPV6_EXTRA * ((sys_flag >> BORN_HOST_V6_BIT & 1) + (sys_flag >> STORE_HOST_V6_BIT & 1))
+    extra = _ipv6_extra(data)
     width = 2 if int.from_bytes(data[MAGIC_AT : MAGIC_AT + 4], "big") == MAGIC_V2 else 1
     body_at = BODY_AT + extra
     body_length = int.from_bytes(data[BODY_LENGTH_AT + extra : body_at], "big")

@@ -38,9 +38,9 @@ _PROBES: Final = 16
 """Blocks, spread over a segment, of which one must be readable for the others to be tried one by one."""
 
 NextChunk = Callable[[int, float], int]
-"""Called before each chunk, and at the end, with the number of bytes read since the last call, and the seconds for
-which that has kept the disk or this thread busy. It waits as long as necessary, and returns the most bytes to read
-next. It raises whatever is to end the read."""
+"""Called before each chunk, at the end, and before each slice of a damaged chain that is searched, with the number
+of bytes read since the last call, and the seconds for which that has kept the disk or this thread busy. It waits as
+long as necessary, and returns the most bytes to read next. It raises whatever is to end the read."""
 
 
 class SegmentReader:
@@ -137,7 +137,13 @@ class SegmentReader:
             position += done
             return data
 
-        chain = check_chain(load, self._base_offset, self.size, self._lost)
+        def pause() -> None:
+            nonlocal began_s
+            paused_s = clock.monotonic()
+            next_chunk(0, 0.0)
+            began_s += clock.monotonic() - paused_s
+
+        chain = check_chain(load, self._base_offset, self.size, self._lost, pause)
         next_chunk(done, clock.monotonic() - began_s)
         self._require_unchanged()
         return Evidence(
