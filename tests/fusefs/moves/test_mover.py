@@ -12,11 +12,13 @@ from support.pooled import Parts, make, name_of, open_parts, segment
 from support.waiting import PATIENCE_S, until
 from trio.testing import wait_all_tasks_blocked
 
-from commitlogfs.fusefs.moves.mover import MoveStoppedError
+from commitlogfs.fusefs.moves.mover import FormerFileError, MoveStoppedError
 from commitlogfs.store.disks.membership import Cordon, DiskNumber
 from commitlogfs.store.errors import StoreError, UncertainPublishError
 from commitlogfs.store.files import durable
+from commitlogfs.store.files.attributes import unpack
 from commitlogfs.store.moves.copy import SegmentCopy
+from commitlogfs.store.moves.mark import source_of, write_mark
 from commitlogfs.store.pool.catalog import NEWEST_KEPT
 
 COUNT = 8
@@ -166,3 +168,21 @@ def test_what_changes_before_the_last_step_is_seen(
     assert [(d / name_of(1).decode()).exists() for d in parts.directories] == [
         number == former.disk for number in parts.commitlog.disks
     ]
+
+
+def test_a_copy_whose_former_file_a_missing_disk_may_have_stays(parts: Parts) -> None:
+    """Only the mark of the copy tells that the two are one segment when that disk is back. Once the disk is no
+    member any more, nothing can come back."""
+    log, copy, target = parts.commitlog, segment(parts, 1), other(parts, 1)
+    missing = DiskNumber(len(log.disks) + 1)
+    log.record_membership(log.membership.joined_by("an id", "/pulled-out"))
+    fd = os.open(place(parts, 1), os.O_RDWR)
+    write_mark(fd, source_of(missing, unpack(copy.attributes)))
+    os.close(fd)
+    trio.run(parts.attributes.refresh, copy)
+    with pytest.raises(FormerFileError, match="/pulled-out is missing, and may have a former file"):
+        move(parts, 1)
+    assert segment(parts, 1) is copy
+    log.record_membership(log.membership.without(missing))
+    move(parts, 1)
+    assert segment(parts, 1).disk == target
