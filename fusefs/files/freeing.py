@@ -57,14 +57,6 @@ class Freeing:
         """Return once each file of a disk has been checked, and freed unless it is in use. `run` is running."""
         await self._to_free.run_round(number)
 
-    async def has_other_users(self, number: DiskNumber) -> bool:
-        """Whether a retired file of a disk waits for a user that does not have it open through the mount: such as a
-        thread of this daemon that was computing its checksum, or another process that reads the disk itself."""
-        for file in self._commitlog.others.retired():
-            if file.disk == number and not is_set_aside(file) and not await self._is_held(file):
-                return True
-        return False
-
     async def punch(self, file: Segment) -> None:
         """Free the blocks of a retired file although it is open. They stay where another user keeps the file under
         a name of his own, and count as impossible to gain from then on. Raises DiskError, OSError."""

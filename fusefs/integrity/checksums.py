@@ -157,6 +157,12 @@ class Checksums:
     def _computing(self) -> int:
         return sum(worker.job is not None for worker in self._workers.values())
 
+    async def close_moved(self, disk: DiskNumber) -> None:
+        """Return once no file of a disk is read here whose segment has left that disk."""
+        job = self._workers[disk].job
+        if job is not None and not self._may_compute(job.segment):
+            await job.end()
+
     # --- one disk ------------------------------------------------------------------------------------
 
     async def _run_for(self, worker: _Worker) -> None:
@@ -307,6 +313,7 @@ class Checksums:
             return False
         finally:
             job.stopped.set()  # for a thread that is left behind
+            job.ended.set()
             worker.job = None
         worker.retry_at_s.pop(key, None)
         if outcome is _Outcome.COMPUTED:

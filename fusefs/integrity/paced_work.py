@@ -25,6 +25,12 @@ class PacedJob:
     """Set by the thread: whether it waits for the rate, or for the end of a pause, and not for the disk."""
     sharing: int = 1
     """Number of disks on which such work is done: they share the processors."""
+    ended: trio.Event = field(default_factory=trio.Event)
+
+    async def end(self) -> None:
+        """Let the work end, and return when it has closed its file."""
+        self.stopped.set()
+        await self.ended.wait()
 
 
 class Pace:

@@ -613,6 +613,12 @@ class Scrub:
         self._end_on(worker)
         worker.changed.set()
 
+    async def close_moved(self, disk: DiskNumber) -> None:
+        """Return once no file of a disk is read here whose segment has left that disk."""
+        job = self._workers[disk].job
+        if job is not None and not self._may_read(job.segment):
+            await job.end()
+
     async def _check(self, worker: _Worker, segment: Segment) -> _Outcome:
         worker.job = job = _Job(segment=segment)
         begun_s = self.latest.begun_s
@@ -637,6 +643,7 @@ class Scrub:
             return await self._record_failure(worker, segment, error)
         finally:
             job.stopped.set()  # for a thread that is left behind
+            job.ended.set()
             self._commitlog.counters.scrub_bytes += job.read_bytes
         if job.is_unstable:
             log_event(log, logging.WARNING, "unstable_read", segment=segment.name, disk=worker.disk.path)

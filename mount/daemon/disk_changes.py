@@ -223,23 +223,20 @@ class DiskChanges:
         }
 
     async def _free_closed_files(self, disk: Disk) -> None:
-        """Return once an empty disk holds no file that has left the log and that nobody has open, or that only the
-        mount's users have open; or after DaemonTiming.free_s. Drained means that the log has no segment there: the
-        last ones may not be freed yet."""
+        """Return once an empty disk holds no file that has left the log and that no process has open, or after
+        DaemonTiming.free_s. Drained means that the log has no segment there: the last ones may not be freed yet."""
         parts, number = self._parts, disk.number
         if disk.state is not DiskState.RW or disk.is_troubled or self._commitlog.catalog.count_on_disk(number):
             return
         if all(file.disk != number for file in self._commitlog.others):
             return
         with trio.move_on_after(self._timing.daemon.free_s):
-            while True:
-                await parts.mover.finish_moves_from(number)  # its own descriptors would count as users
-                await parts.sources.let_go_now(number)
-                await parts.kernel.sent()  # the kernel holds each file whose name it knows
-                await parts.freeing.free_now(number)
-                if not await parts.freeing.has_other_users(number):
-                    return
-                await trio.sleep(self._timing.pace.look_s)  # so long may a checksum go on whose segment was moved
+            await parts.mover.finish_moves_from(number)  # this daemon's own descriptors would count as users
+            await parts.checksums.close_moved(number)
+            await parts.scrub.close_moved(number)
+            await parts.sources.let_go_now(number)
+            await parts.kernel.sent()  # the kernel holds each file whose name it knows
+            await parts.freeing.free_now(number)
 
     def _left_behind(self, disk: Disk) -> int:
         """Number of files that the drain of a failing disk leaves there: their copies lack what could not be read,
