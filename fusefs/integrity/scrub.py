@@ -52,7 +52,7 @@ from commitlogfs.store.scrub.reading import (
     SegmentReader,
     is_any_readable,
 )
-from commitlogfs.store.scrub.schedule import ScrubRules
+from commitlogfs.store.scrub.schedule import ScrubRules, is_ahead
 from commitlogfs.store.scrub.verdict import Evidence, Kind, Verdict, decide, whole_verdict
 from commitlogfs.store.segment import BaseOffset
 from commitlogfs.store.slowness.load import THIS_MACHINE, Machine
@@ -290,7 +290,14 @@ class Scrub:
 
     def next_s(self) -> float | None:
         """When the next run is due by the schedule, apart from the window; None if none is."""
-        return self.rules.next_s(max(worker.progress.ended_s for worker in self._workers.values()))
+        return self._next_s(self._clock.wall())
+
+    def _next_s(self, now_s: float) -> float | None:
+        """As `next_s`; `now_s` if the recorded end of the latest run is ahead of the clock, as its true time is not
+        known then."""
+        ended_s = max(worker.progress.ended_s for worker in self._workers.values())
+        next_s = self.rules.next_s(ended_s)
+        return now_s if next_s is not None and is_ahead(ended_s, now_s) else next_s
 
     def figures(self) -> dict[DiskNumber, DiskFigures]:
         return {number: self._figures(worker) for number, worker in self._workers.items()}
@@ -337,10 +344,21 @@ class Scrub:
         one is under way."""
         if self.is_active:
             raise PoolError("a scrub is under way already")
-        begun_s = max(round(self._clock.wall()), self.latest.begun_s + 1)
-        run = Run(begun_s, self._end(), 0, Command.RUN, rate, is_scheduled, follows_chains)
+        self.latest = run = Run(self._begin_s(), self._end(), 0, Command.RUN, rate, is_scheduled, follows_chains)
         log_event(log, logging.INFO, "scrub_began", rate=rate or None, scheduled=is_scheduled)
         return await self._order(run)
+
+    def _begin_s(self) -> int:
+        """For the begin of a run: later than that of the latest one, unless that is ahead of the clock. It
+        identifies the run, so it differs from that of each run that a disk records."""
+        begin_s, next_s = round(self._clock.wall()), self.latest.begun_s + 1
+        if not is_ahead(next_s, begin_s):
+            begin_s = max(begin_s, next_s)
+        progress = [one for worker in self._workers.values() for one in (worker.progress, worker.recorded)]
+        known = {one.run.begun_s for one in progress if one is not None}
+        while begin_s in known:
+            begin_s += 1
+        return begin_s
 
     async def change(self, command: Command, rate: int, *, by_hand: bool = False) -> list[str]:
         """Give an order to the run that is under way, with its rate from now on; as `begin`. One `by_hand` ends the
@@ -384,11 +402,17 @@ class Scrub:
 
     def _take_over(self, run: Run) -> None:
         """Let the later of two orders count, on all disks that have answered."""
-        if run.order > self.latest.order:
+        if self._rank(run) > self._rank(self.latest):
             self.latest = run
         for worker in self._workers.values():
             if worker.loaded.is_set():
                 self._adopt(worker)
+
+    def _rank(self, run: Run) -> tuple[bool, tuple[int, int]]:
+        """The order with the greater rank counts. Runs that are ahead of the clock rank below all others: else a
+        disk that was away could bring back a run of a wrong clock in place of each later one."""
+        is_credible = run.begun_s > 0 and not is_ahead(run.begun_s, self._clock.wall())
+        return is_credible, run.order
 
     def _adopt(self, worker: _Worker) -> None:
         """Let the present run be that of a disk."""
@@ -409,8 +433,10 @@ class Scrub:
         worker.changed.set()
 
     def _now_s(self, run: Run) -> int:
-        """For the end of a run: not before its begin, which is in the next second if another one began in this."""
-        return max(round(self._clock.wall()), run.begun_s)
+        """For the end of a run: not before its begin, which is in the next second if another one began in this. A
+        begin that is further ahead does not count: the clock was wrong then."""
+        now_s = round(self._clock.wall())
+        return now_s if is_ahead(run.begun_s, now_s) else max(now_s, run.begun_s)
 
     def _ended_s(self, run: Run) -> int:
         """When a run has ended, on all disks that have taken part in it; 0 while it has not, and for a new one."""
@@ -440,7 +466,8 @@ class Scrub:
 
     def is_due(self) -> bool:
         """Whether the schedule begins a run now."""
-        now_s, next_s = self._clock.wall(), self.next_s()
+        now_s = self._clock.wall()
+        next_s = self._next_s(now_s)
         if self.is_active or next_s is None or now_s < next_s or not self.rules.is_open(now_s):
             return False
         return self._end() > 0
@@ -473,7 +500,8 @@ class Scrub:
             log_event(log, logging.WARNING, "scrub_failed", disk=worker.disk.path, reason=str(error))
             found = NOTHING
         run = worker.progress.run
-        if run.begun_s and run.order >= found.run.order:  # it was given up, and takes part in a run already
+        if run.begun_s and self._rank(run) >= self._rank(found.run):
+            # It was given up, and takes part in a run already.
             worker.recorded = found
             worker.progress = replace(worker.progress, completed_s=found.completed_s)
             return
@@ -559,7 +587,8 @@ class Scrub:
     def _end_on(self, worker: _Worker) -> None:
         progress = worker.progress
         now_s = self._now_s(progress.run)
-        completed_s = progress.completed_s if progress.unread else now_s
+        # A wrong clock may have recorded a complete run in the future, which would hide that later ones are not.
+        completed_s = min(progress.completed_s, now_s) if progress.unread else now_s
         worker.progress = replace(progress, ended_s=now_s, completed_s=completed_s)
         if not self.is_active:
             damaged = len(self._verdicts.present())

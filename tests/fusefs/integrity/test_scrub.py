@@ -28,7 +28,7 @@ from commitlogfs.store.errors import PoolError
 from commitlogfs.store.pool.catalog import NEWEST_KEPT
 from commitlogfs.store.scrub.progress import MOST_ORDERS, Command, Progress, read_progress
 from commitlogfs.store.scrub.reading import SegmentReader
-from commitlogfs.store.scrub.schedule import ScrubRules
+from commitlogfs.store.scrub.schedule import MOST_AHEAD_S, ScrubRules
 
 COUNT = 9
 SEALED = COUNT - NEWEST_KEPT
@@ -200,6 +200,128 @@ def test_two_of_one_second_end_after_their_begin(parts: Parts) -> None:
             await daemon.ended()
             ended_s = {figures.progress.ended_s for figures in scrub.figures().values()}
             assert ended_s == {scrub.latest.begun_s}
+
+    trio.run(run)
+
+
+YEAR_S = 365 * 86400.0
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_one_after_a_wrong_clock_has_the_right_times(parts: Parts, *, is_cancelled: bool) -> None:
+    """The clock was a year ahead during the first run. NTP has corrected it before the second one."""
+    daemon = Daemon(parts, ScrubRules(HOUR_S, RATE), NOW_S + YEAR_S)
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            await daemon.ended()
+            first_s = scrub.latest.begun_s
+            daemon.busy.update(parts.commitlog.disks)
+            daemon.now_s = NOW_S
+            await until(lambda: scrub.latest.begun_s != first_s)  # the schedule begins one at once
+            assert scrub.latest.begun_s == NOW_S
+            if is_cancelled:
+                await scrub.change(Command.CANCEL, 0)
+            daemon.busy.clear()
+            await daemon.ended()
+            assert scrub.completed_s() == (NOW_S + YEAR_S if is_cancelled else NOW_S)
+            assert scrub.next_s() == NOW_S + HOUR_S
+            await daemon.stays(active=False)
+            daemon.now_s += HOUR_S
+            await until(lambda: scrub.completed_s() == NOW_S + HOUR_S)
+
+    trio.run(run)
+
+
+def test_one_under_way_at_the_correction_ends_at_the_right_time(parts: Parts) -> None:
+    daemon = Daemon(parts, ScrubRules(HOUR_S, RATE), NOW_S + YEAR_S)
+    daemon.busy.update(parts.commitlog.disks)
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            daemon.now_s = NOW_S
+        second = Daemon(parts, ScrubRules(HOUR_S, RATE), NOW_S)
+        async with second.running() as scrub:
+            assert scrub.latest.begun_s == NOW_S + YEAR_S
+            await second.ended()
+            assert scrub.completed_s() == NOW_S
+            assert scrub.next_s() == NOW_S + HOUR_S
+
+    trio.run(run)
+
+
+def test_a_disk_that_was_away_brings_no_run_of_a_wrong_clock_back(parts: Parts) -> None:
+    daemon, attribute = Daemon(parts, ScrubRules(0.0), NOW_S + YEAR_S), layout.XATTR_SCRUB
+    dirfds = [disk.dirfd for disk in parts.commitlog.disks.values()]
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            for now_s in (NOW_S + YEAR_S, NOW_S):
+                before = os.getxattr(dirfds[0], attribute) if now_s == NOW_S else b""
+                daemon.now_s = now_s
+                await scrub.begin(RATE, follows_chains=False)
+                await until(lambda now_s=now_s: all(read_progress(fd).ended_s == now_s for fd in dirfds))
+        os.setxattr(dirfds[0], attribute, before)
+        second = Daemon(parts, ScrubRules(0.0), NOW_S)
+        async with second.running() as scrub:
+            assert scrub.latest.begun_s == NOW_S
+            await second.ended()
+            assert scrub.completed_s() == NOW_S
+
+    trio.run(run)
+
+
+def test_two_of_one_second_differ_although_the_clock_is_set_back(parts: Parts) -> None:
+    """The second of the first run comes once more, and a read-only disk still records the first run."""
+    daemon = Daemon(parts, ScrubRules(0.0))
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            await until(lambda: all(read_progress(disk.dirfd).ended_s for disk in parts.commitlog.disks.values()))
+            parts.commitlog.disks[DiskNumber(1)].is_read_only = True
+            begun = [scrub.latest.begun_s]
+            for now_s in (NOW_S + HOUR_S, NOW_S):
+                await daemon.ended()
+                daemon.now_s = now_s
+                await scrub.begin(RATE, follows_chains=False)
+                begun.append(scrub.latest.begun_s)
+            assert begun == [NOW_S, NOW_S + HOUR_S, NOW_S + 1]
+
+    trio.run(run)
+
+
+def test_an_incomplete_one_shows_no_completion_in_the_future(parts: Parts) -> None:
+    """A time in the future would hide from monitoring that no run has been complete since."""
+    daemon = Daemon(parts, ScrubRules(0.0), NOW_S + YEAR_S)
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            await daemon.ended()
+            daemon.now_s = NOW_S
+            for index in range(3):
+                place(parts, index).unlink()
+            await scrub.begin(RATE, follows_chains=False)
+            await daemon.ended()
+            assert scrub.unread() == dict.fromkeys(parts.commitlog.disks, 1)
+            assert scrub.completed_s() == NOW_S
+
+    trio.run(run)
+
+
+@pytest.mark.parametrize("ahead_s", [MOST_AHEAD_S, MOST_AHEAD_S + 1])
+def test_a_first_start_in_the_future_delays_by_little(parts: Parts, ahead_s: float) -> None:
+    """The schedule counts from the first start, which the disks record."""
+    daemon = Daemon(parts, ScrubRules(HOUR_S, RATE), NOW_S + ahead_s)
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            daemon.now_s = NOW_S
+            assert scrub.is_due() is (ahead_s > MOST_AHEAD_S)
+            assert scrub.next_s() == (NOW_S + HOUR_S + ahead_s if ahead_s <= MOST_AHEAD_S else NOW_S)
 
     trio.run(run)
 
