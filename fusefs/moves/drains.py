@@ -121,11 +121,8 @@ class Drains:
         for disk in self.draining():
             self.no_room.discard(disk.number)
             drain = disk.drain  # it may end while the targets are measured
-            if drain is None or not drain.mode.copies:
+            if drain is None or not drain.mode.copies or not _may_leave(disk, drain):
                 continue
-            is_well = disk.state is DiskState.RW and not disk.is_troubled
-            if not is_well and drain.mode is DrainMode.COPY:
-                continue  # nothing could be removed there, and each segment would have two files
             segment = self.first_movable(self.waiting(disk))
             if segment is None:
                 continue
@@ -172,7 +169,8 @@ class Drains:
     async def _move(self, disk: Disk, drain: Drain, segment: Segment, target: DiskNumber) -> None:
         def is_wanted() -> bool:
             present = disk.drain
-            return present is not None and (present.since_s, present.mode) == (drain.since_s, drain.mode)
+            is_same = present is not None and (present.since_s, present.mode) == (drain.since_s, drain.mode)
+            return is_same and _may_leave(disk, drain)
 
         def rate() -> int:
             return 0 if disk.drain is None else disk.drain.rate
@@ -232,3 +230,9 @@ class Drains:
             for disk in self._commitlog.disks.values():
                 if disk.path == error.disk:
                     self._commitlog.admission.record_trouble(disk.number, error, self._commitlog.clock.monotonic())
+
+
+def _may_leave(disk: Disk, drain: Drain) -> bool:
+    """Whether segments may be moved from a disk now. If nothing can be removed there, each would have two files."""
+    is_well = disk.state is DiskState.RW and not disk.is_troubled
+    return is_well or drain.mode is not DrainMode.COPY

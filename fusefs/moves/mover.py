@@ -124,7 +124,8 @@ class Mover:
         salvages: bool = False,
     ) -> None:
         """Move a sealed segment. `rate` returns the bytes per second that are allowed now, 0 for the default; once
-        `is_wanted` returns False, the move ends within a second. `salvages`: as for SegmentCopy.
+        `is_wanted` returns False, the move ends within a second. It is called before each step, and under the lock
+        of all names before the copy gets its name. `salvages`: as for SegmentCopy.
 
         Raises MoveStoppedError, FormerFileError, SegmentChangedError, SegmentUnreadableError, RottenSegmentError,
         VerificationError, DiskError, OSError; the segment stays where it is then.
@@ -142,7 +143,7 @@ class Mover:
                 copy = await self._open_source(file, salvages=salvages)
                 try:
                     await self._copy(copy, progress, rate, require_wanted)
-                    await self._publish(copy, file, target)
+                    await self._publish(copy, file, target, require_wanted)
                 finally:
                     await self._close(copy.close, target)
 
@@ -195,7 +196,8 @@ class Mover:
             require_wanted()
             self._require_takes_segments(file.name, target)
             if not self.may_move(file):
-                raise MoveStoppedError(f"{file.name.decode()}: is in use by a move, or may be written to")
+                name = file.name.decode()
+                raise MoveStoppedError(f"{name}: is moved or changed at this moment, or may be written to")
 
         async with self._turn(file.name, turn):
             require_possible()
@@ -282,7 +284,7 @@ class Mover:
 
         A broker may write to the newest ones, and to those that were put back.
         """
-        if not self._commitlog.catalog.is_settled(file):
+        if not self._commitlog.catalog.is_settled(file) or self._changes.is_in_flight(file.name):
             return False
         if any(source.role is Role.MOVED for source in self._commitlog.others.sources(file.base_offset)):
             return False  # only the mark of this file tells that the two are one segment
@@ -411,7 +413,9 @@ class Mover:
         except OSError as error:
             raise translate(path, error) from error
 
-    async def _publish(self, copy: SegmentCopy, file: Segment, target: DiskNumber) -> None:
+    async def _publish(
+        self, copy: SegmentCopy, file: Segment, target: DiskNumber, require_wanted: Callable[[], None]
+    ) -> None:
         name, disk = file.name, self._disks[target]
 
         async def work() -> None:
@@ -439,8 +443,7 @@ class Mover:
                 self._record_rotten(name)
 
         async with self._changes.lock:
-            if not self.may_move(file) or not self._takes_segments(target) or self._changes.is_in_flight(name):
-                raise MoveStoppedError(f"{name.decode()}: its move was stopped")
+            require_wanted()
             await self._changes.finish(disk, "link", (name,), work, self._timing.publish_s)
 
     def _record_rotten(self, name: bytes) -> None:
@@ -509,5 +512,4 @@ class Mover:
             if seen is None or source_of(file.disk, unpack(seen)) != restored.damaged:
                 raise SegmentChangedError(f"{name.decode()}: was changed while it was repaired")
             require_possible()
-            self._changes.require_at_rest(disk, name)
             await self._changes.finish(disk, "link", (name,), work, self._timing.publish_s)

@@ -1,16 +1,20 @@
 """Drains without a kernel, while what they need is measured."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trio
 from support.pooled import SIZE, Parts, make, open_parts
+from support.waiting import until
 
 from commitlogfs.fusefs.moves.drains import Drains
 from commitlogfs.store.disks.membership import DiskNumber, Drain, DrainMode
 
 COUNT = 8
 DRAINED = DiskNumber(1)
+FAST = 10**9
+"""Bytes per second: without a rate, a busy machine lets a drain wait."""
 
 
 def fill(parts: Parts) -> None:
@@ -56,6 +60,82 @@ def test_it_is_cancelled_or_ordered_anew_while_the_disks_are_measured(
 
         trio.run(task)
         assert log.catalog.count_on_disk(DRAINED) == left
+
+
+class ReadOnlyMeanwhile:
+    """Measures of the disks, during which the drained disk turns read-only."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._usage, self._disk = parts.usage, parts.commitlog.disks[DRAINED]
+
+    async def refresh(self, max_age_s: float) -> None:
+        await self._usage.refresh(max_age_s)
+        self._disk.is_read_only = True
+
+
+@pytest.mark.parametrize(("mode", "left"), [(DrainMode.COPY, 3), (DrainMode.FAILING, 2)])
+def test_the_disk_turns_read_only_while_the_disks_are_measured(workdir: Path, mode: DrainMode, left: int) -> None:
+    """Its segments would have two files each. From a failing disk they are saved all the same."""
+    with open_parts(workdir) as parts:
+        log = parts.commitlog
+        fill(parts)
+        log.record_membership(log.membership.draining(DRAINED, Drain(1, mode, FAST)))
+        drains = Drains(log, parts.mover, ReadOnlyMeanwhile(parts))  # type: ignore[arg-type]
+        trio.run(drains._move_next)
+        assert log.catalog.count_on_disk(DRAINED) == left
+        assert len(list(log.others)) == 3 - left
+
+
+def cancel(parts: Parts) -> None:
+    parts.commitlog.record_membership(parts.commitlog.membership.draining(DRAINED, None))
+
+
+def let_it_expire(parts: Parts) -> None:
+    drain = Drain(1, DrainMode.EXPIRY)
+    parts.commitlog.record_membership(parts.commitlog.membership.draining(DRAINED, drain))
+
+
+def turn_read_only(parts: Parts) -> None:
+    parts.commitlog.disks[DRAINED].is_read_only = True
+
+
+@pytest.mark.parametrize("change", [cancel, let_it_expire, turn_read_only])
+def test_what_ends_it_before_a_copy_gets_its_name_is_seen(workdir: Path, change: Callable[[Parts], None]) -> None:
+    """The copy is complete, and waits for the lock of all names, which a create or a removal has."""
+    with open_parts(workdir) as parts:
+        log, lock = parts.commitlog, parts.changes.lock
+        fill(parts)
+        log.record_membership(log.membership.draining(DRAINED, Drain(1, DrainMode.COPY, FAST)))
+
+        async def task() -> None:
+            async with trio.open_nursery() as nursery, lock:
+                nursery.start_soon(parts.drains._move_next)
+                await until(lambda: lock.statistics().tasks_waiting == 1)
+                change(parts)
+
+        trio.run(task)
+        assert log.catalog.count_on_disk(DRAINED) == 3
+        assert list(log.others) == []
+
+
+def test_a_segment_whose_name_is_in_flight_is_not_movable(workdir: Path) -> None:
+    """A disk has not answered to an earlier change of its name: another segment is moved instead."""
+    with open_parts(workdir) as parts:
+        fill(parts)
+        disk = parts.commitlog.disks[DRAINED]
+        last, first = parts.drains.waiting(disk)
+
+        async def task() -> None:
+            answered = trio.Event()
+            async with trio.open_nursery() as nursery:
+                files = parts.disk_files[DRAINED]
+                nursery.start_soon(parts.changes.finish, files, "rename", (last.name,), answered.wait, 1000.0)
+                await until(lambda: parts.changes.is_in_flight(last.name))
+                assert parts.drains.first_movable([last, first]) is first
+                answered.set()
+            assert parts.drains.first_movable([last, first]) is last
+
+        trio.run(task)
 
 
 def test_the_newest_segments_are_not_waiting_for_it(workdir: Path) -> None:
