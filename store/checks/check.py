@@ -48,8 +48,9 @@ def check_disk(
     dirfd: int, names: Sequence[bytes], *, may_write: bool, announce: Callable[[Stage], None]
 ) -> DiskCheck:
     """Read blocks of the segments `names` and, if `may_write`, write and sync a file without a name, which leaves
-    nothing behind. Without `names`, that is read back: else a disk without segments could never prove that it can
-    be read again. `announce` is called at the beginning of each stage."""
+    nothing behind. If no block of a segment was read or refused, that file is read back: else a disk without
+    segments, or with such as have no data, could never prove that it can be read again. `announce` is called at the
+    beginning of each stage."""
     announce(Stage.READING)
     read = failed = read_errno = 0
     for index in range(BLOCKS_READ if names else 0):
@@ -66,7 +67,7 @@ def check_disk(
             try:
                 os.pwrite(fd, bytes(BLOCK), 0)
                 os.fdatasync(fd)
-                if not names:
+                if not read and not failed:
                     read, failed, read_errno = _read_back(fd)
             finally:
                 os.close(fd)

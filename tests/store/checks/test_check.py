@@ -77,6 +77,28 @@ def test_a_segment_that_is_removed_meanwhile_proves_nothing(dirfd):
     assert check_disk(dirfd, [NAME], may_write=False, announce=nothing) == DiskCheck(0, 0, 0, 0)
 
 
+@pytest.mark.parametrize("kind", ["sparse", "reserved", "gone"])
+def test_a_disk_whose_segments_have_no_data_is_read_all_the_same(workdir, dirfd, positions, kind):
+    if kind != "gone":
+        make(workdir, b"", 16 * BLOCK)
+    if kind == "reserved":
+        with (workdir / NAME.decode()).open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, 16 * BLOCK)
+    assert check_disk(dirfd, [NAME], may_write=True, announce=nothing) == DiskCheck(1, 0, 0, 0)
+    assert positions == [0]
+
+
+def test_a_disk_that_refuses_its_segments_is_not_read_back(workdir, dirfd, monkeypatch):
+    """Many disks return what was written just now, although they refuse older blocks."""
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, "as a bad disk")
+
+    make(workdir, b"x" * BLOCK)
+    monkeypatch.setattr(os, "lseek", fail)
+    assert check_disk(dirfd, [NAME], may_write=True, announce=nothing) == DiskCheck(0, 3, errno.EIO, 0)
+
+
 def test_only_blocks_with_data_are_read(workdir, dirfd, positions):
     """The kernel answers for a hole by itself."""
     make(workdir, b"x" * BLOCK, 256 * BLOCK)

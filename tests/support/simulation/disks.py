@@ -344,7 +344,7 @@ class SimulatedChild(CheckChild):
             asked.stage = Stage.WRITING
             await disk.serve(writes=True)
             write_errno = disk.error
-            if not names:  # then what was written is read back
+            if not read and not failed:  # then what was written is read back
                 read, failed, read_errno = (0, 0, 0) if disk.error else (1, 0, 0)
         asked.answer = DiskCheck(read, failed, read_errno, write_errno)
         asked.has_ended.set()
