@@ -40,7 +40,7 @@ from commitlogfs.mount.journal.disk_watch import watch_disks
 from commitlogfs.mount.journal.entries import Kind
 from commitlogfs.mount.journal.recorder import Journal
 from commitlogfs.mount.linux import descriptor_store, logs, mountinfo, notify, read_ahead, stop_signals
-from commitlogfs.mount.linux.probe import probe_mount
+from commitlogfs.mount.linux.probe import ProbeResult, probe_mount
 from commitlogfs.mount.linux.unmount import not_visible, unmount
 from commitlogfs.mount.location import control_socket, runtime_directory
 from commitlogfs.mount.location.name_lock import hold_name
@@ -252,7 +252,7 @@ class ServedMount:
         """READY only when the mount answers a probe from a child process; then STATUS= regularly."""
         path = self._config.mountpoint
         if self._failure is None and (self._inherited is None or self._is_visible()):
-            result = await trio.to_thread.run_sync(probe_mount, path, self._timing.probe_s)
+            result = await self._probe()
             if not result.ok and self._is_stopping:
                 return
             if not result.ok and self._inherited is None:
@@ -278,6 +278,15 @@ class ServedMount:
                 nursery.start_soon(in_thread, clean_up_after_takeover, self._pool)
             if self._session is not None:
                 nursery.start_soon(self._keeper.run, self._session.descriptors())
+
+    async def _probe(self) -> ProbeResult:
+        """Probe the mount; once more if it was taken over and is visible after a failed probe. Another filesystem
+        may have been on top during the first one."""
+        probe = partial(probe_mount, self._config.mountpoint, self._timing.probe_s)
+        result = await trio.to_thread.run_sync(probe)
+        if not result.ok and self._inherited is not None and self._is_visible():
+            result = await trio.to_thread.run_sync(probe)
+        return result
 
     async def _feed_watchdog(self) -> None:
         """Only the mount itself proves that it works: a child process probes it."""

@@ -74,7 +74,7 @@ Invalidation.invalidate = lambda self, name, inode: None
 
 @pytest.fixture
 def silent(keep_versions: Callable[..., VersionedMount]) -> VersionedMount:
-    """Its daemon behaves as one that is always killed before it has told the kernel what it has changed."""
+    """Its daemon behaves as one that is always killed before the kernel learns of what has changed."""
     mount = keep_versions(3)
     mount.before(TELLS_NOTHING)
     mount.replace()
