@@ -145,8 +145,8 @@ def test_a_joining_disk_records_after_a_member_and_then_gets_segments(directorie
                 await until(lambda: not new.is_joining)
                 assert failing.order.index(inode(directories.new)) > 0
                 assert layout.XATTR_JOINING not in os.listxattr(directories.new.path)
-                await until(lambda: [recorded(directories, index) for index in range(4)] == [0, 1, 1, 1])
-                assert [disk.number for disk in log.lagging()] == [1]
+                await until(lambda: [disk.number for disk in log.lagging()] == [1])
+                assert [recorded(directories, index) for index in range(4)] == [0, 1, 1, 1]
                 nursery.cancel_scope.cancel()
 
     trio.run(main)
