@@ -255,7 +255,7 @@ def test_gap_refuses_the_mount_and_degraded_shouts(make_pool):
     assert "1 GAP" in words
     metrics = pool.metrics()
     assert f'commitlogfs_log_gaps{{pool="{pool.name}"}} 1.0' in metrics
-    assert "code=gap" in pool.log_since_start()
+    pool.require_logged("code=gap")
     # A hole torn into the running log is shouted about as well.
     os.unlink(pool.path(1))
     assert pool.status()["segments"]["gaps"] == [[MIB, 2 * MIB], *gap]

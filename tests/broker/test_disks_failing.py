@@ -59,7 +59,7 @@ def test_disk_that_refuses_at_the_create_itself_is_passed_over(stand, broker, ne
         made = use_up_inodes(hoard)
         roll(stand, 2)
         assert set(roll(stand)) == {0, 1}
-        assert "create_moved_on" in stand.pool.log_since_start()
+        stand.pool.require_logged("create_moved_on")
         for path in made:
             path.unlink()
         roll(stand, 2)

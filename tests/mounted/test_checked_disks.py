@@ -79,7 +79,7 @@ def test_a_disk_that_fails_every_read(
     await_state(pool, "unreadable", found_s)
     assert metric(pool, "unreadable")
     assert "Input/output error" in first(pool)["last_error"]
-    assert "event=disk_unreadable" in pool.log_since_start()
+    pool.require_logged("event=disk_unreadable")
     said = pool.cli("status", pool.name).out.replace("\n", " ")
     assert "cannot be read: gets no new segments until two checks can read again" in said
     placed = pool.log_since_start().count("event=create_moved_on")
@@ -88,7 +88,7 @@ def test_a_disk_that_fails_every_read(
     assert pool.log_since_start().count("event=create_moved_on") == placed
     bad.heal()
     await_state(pool, "rw", found_s)
-    assert "event=disk_readable" in pool.log_since_start()
+    pool.require_logged("event=disk_readable")
     eventually(lambda: first(pool)["eligible"], backoff_s)
     pool.make_segments(range(9, 11))
     assert {place(pool, index) for index in range(9, 11)} == {0, 1}
@@ -165,7 +165,7 @@ def test_a_frozen_disk(disk_farm: DiskFarm, make_pool: MakePool) -> None:
         assert [place(pool, index) for index in range(4, 8)] == [1] * 4
         thaw()
     await_state(pool, "rw", 10)
-    assert "event=disk_responsive" in pool.log_since_start()
+    pool.require_logged("event=disk_responsive")
     assert not first(pool)["last_error"]
     pool.make_segments(range(8, 10))
     assert {place(pool, index) for index in range(8, 10)} == {0, 1}

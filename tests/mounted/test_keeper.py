@@ -122,7 +122,7 @@ def test_who_stands_by_is_the_successor(make_pool: Callable[..., PoolMount], sta
     os.fsync(fd)
     os.close(fd)
     pid = kept.wait_for_another(former)
-    assert kept.events("daemon_started", pid=pid, stood_by=str(standby).lower())
+    eventually(lambda: kept.events("daemon_started", pid=pid, stood_by=str(standby).lower()))
     if standby:
         assert pid == waiting
     assert pool.path(0).read_bytes()[:4096] == segment_bytes(0, 4096)
@@ -275,7 +275,7 @@ def test_a_stopped_daemon_is_replaced(make_pool: Callable[..., PoolMount]):
     kept = Kept(pool)
     former = kept.kill_daemon(signal.SIGSTOP)
     assert kept.wait_for_another(former)
-    assert kept.events("daemon_hung", pid=former)
+    eventually(lambda: kept.events("daemon_hung", pid=former))
     pool.stop()
 
 
@@ -291,7 +291,7 @@ def test_a_stopped_daemon_is_replaced_before_a_broker_gives_up(make_pool: Callab
     pool.make_segments([0])
     seconds = time.monotonic() - started
     assert seconds < 4.5, kept.pool.log_path.read_text()
-    assert kept.events("daemon_hung", pid=former)
+    eventually(lambda: kept.events("daemon_hung", pid=former))
     pool.stop()
 
 

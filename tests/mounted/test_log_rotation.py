@@ -105,7 +105,7 @@ def test_logrotate_moves_keeper_and_daemon_to_a_new_file(
         former = mount.daemon()
         os.kill(former, signal.SIGKILL)
         eventually(lambda: "event=ready" in mount.log.read_text())
-        assert "event=daemon_died" in mount.log.read_text()
+        eventually(lambda: "event=daemon_died" in mount.log.read_text())
         assert mount.renamed.read_bytes() == before
         assert mount.daemon() != former
         assert mount.log.stat().st_mode & 0o777 == 0o640
@@ -117,7 +117,7 @@ def test_a_daemon_alone_opens_its_log_anew(background: Callable[..., Background]
     eventually(lambda: mount.logs_of() == {mount.log})
     assert mount.pool.cli("umount", mount.pool.mountpoint).status == 0
     eventually(lambda: has_ended(mount.first))
-    assert "event=unmounted" in mount.log.read_text()
+    eventually(lambda: "event=unmounted" in mount.log.read_text())
 
 
 def test_sighup_in_the_foreground_stops_nothing(make_pool: Callable[..., PoolMount]) -> None:

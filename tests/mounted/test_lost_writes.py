@@ -118,7 +118,7 @@ def test_it_is_reported_with_segment_and_range(pool: PoolMount, flaky: FlakyDisk
     (text,) = alerts(pool)
     assert f"segment {pool.path(0).name} (" in text
     assert 'commitlogfs_lost_writes_total{pool="test"} 1.0' in pool.metrics()
-    assert f"event=write_lost segment={pool.path(0).name} disk={pool.disks[0]} " in pool.log_since_start()
+    pool.require_logged(f"event=write_lost segment={pool.path(0).name} disk={pool.disks[0]} ")
 
 
 @pytest.mark.timing

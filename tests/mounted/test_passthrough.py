@@ -102,7 +102,7 @@ def test_what_is_written_past_the_end_is_cut_off(mounted: PoolMount, position: i
     assert mounted.path(0).stat().st_size == MIB
     assert os.listdir(mounted.mountpoint) == [mounted.path(0).name]
     assert mounted.path(0).read_bytes()[-4:] == (b"abcd" if position < MIB else bytes(4))
-    assert "event=cut_to_size" in mounted.log_since_start()
+    mounted.require_logged("event=cut_to_size")
 
 
 def test_off_serves_everything_through_the_daemon(make_pool: Callable[..., PoolMount]) -> None:
@@ -210,7 +210,7 @@ def test_a_disk_on_overlayfs_is_served_plain_beside_others(
     for index in range(2):
         use_in_every_way(pool, index)
     assert passthrough_of(pool) == ("on", 1, 1)
-    assert f"event=passthrough_off disk={stacked}" in pool.log_since_start()
+    pool.require_logged(f"event=passthrough_off disk={stacked}")
     assert (
         'commitlogfs_passthrough_fallbacks_total{pool="test",reason="stacked filesystem"} 1.0'
         in (pool.mountpoint / ".commitlogfs/metrics").read_text()

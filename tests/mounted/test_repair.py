@@ -106,6 +106,7 @@ def test_a_rotten_segment_is_repaired_under_its_readers(filled: PoolMount, slave
         assert MIB <= aside["bytes"] < 2 * MIB  # with its attributes
         assert damaged(pool) == {}
         assert scrub(pool) == {}
+    pool.require_logged("event=repaired ")
     status, metrics, log = pool.ask("status"), pool.metrics(), pool.log_since_start()
     assert (status["moves"]["repaired"], status["segments"]["retired"]) == (1, 0)
     assert all(finding["code"] != "damaged-segment" for finding in status["findings"])
@@ -136,7 +137,7 @@ def test_the_damaged_file_stays_until_it_is_cleared(filled: PoolMount, slave: Pa
         assert os.pread(opened.fileno(), MIB, 0) == rotten(pool, INDEX)
     eventually(lambda: files_aside(pool) == [])
     assert pool.path(INDEX).read_bytes() == content(pool, INDEX)
-    assert pool.log_since_start().count("event=set_aside_cleared ") == 1
+    eventually(lambda: pool.log_since_start().count("event=set_aside_cleared ") == 1)
 
 
 def test_a_damaged_file_that_was_deleted_on_its_disk_can_be_cleared(filled: PoolMount, slave: Path) -> None:

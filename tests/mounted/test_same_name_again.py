@@ -177,7 +177,7 @@ def test_what_a_dead_daemon_left_retired_is_swept(single: PoolMount) -> None:
         os.close(fd)
     assert len(list(retired_directory(single).iterdir())) == 1
     single.start()
-    assert "event=swept" in single.log_since_start()
+    single.require_logged("event=swept")
     assert not retired_directory(single).exists()
     assert os.listdir(single.mountpoint) == []
 

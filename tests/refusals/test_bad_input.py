@@ -230,7 +230,7 @@ def test_two_disks_on_one_filesystem_work_with_a_warning(pool: PoolMount) -> Non
     pool.start()
     codes = [finding["code"] for finding in pool.status()["findings"]]
     assert codes.count("disks-share-filesystem") == 1
-    assert "event=finding code=disks-share-filesystem" in pool.log_since_start()
+    pool.require_logged("event=finding code=disks-share-filesystem")
     pool.make_segments([0])
 
 

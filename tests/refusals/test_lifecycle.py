@@ -94,7 +94,7 @@ def test_a_signal_unmounts_an_idle_mount(mounted: PoolMount, number: int) -> Non
     mounted.daemon.send_signal(number)
     assert mounted.daemon.wait(PATIENCE_S) == 0
     assert mounts_at(mounted) == 0
-    assert "event=unmounted" in mounted.log_since_start()
+    mounted.require_logged("event=unmounted")
     assert not (mounted.runtime / "test.sock").exists()
     mounted.daemon = None
     mounted.start()
@@ -131,7 +131,7 @@ def test_a_dead_mount_is_cleared_by_the_next_mount(mounted: PoolMount) -> None:
     mounted.start()
     assert mounts_at(mounted) == 1
     assert len(os.listdir(mounted.mountpoint)) == 3
-    assert "event=dead_mount_found" in mounted.log_since_start()
+    mounted.require_logged("event=dead_mount_found")
 
 
 def test_a_dead_mount_that_somebody_holds_is_left_and_the_holder_named(mounted: PoolMount) -> None:

@@ -90,7 +90,7 @@ def test_a_stranger_is_kept_out_twice(shared: PoolMount) -> None:
         "error": f"user {NOBODY} may not control this daemon; run as root or its user"
     }
     eventually(lambda: "event=control_peer_refused" in shared.log_since_start())  # written by a thread of its own
-    assert f"uid={NOBODY}" in shared.log_since_start()
+    shared.require_logged(f"uid={NOBODY}")
 
 
 PACKETS = {

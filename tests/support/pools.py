@@ -189,6 +189,10 @@ class PoolMount:
             lines, newline, _unfinished = log.read().rpartition("\n")
             return lines + newline
 
+    def require_logged(self, text: str) -> None:
+        """The daemon started last logs this. A thread writes the log, so a line may come after its effect."""
+        eventually(lambda: text in self.log_since_start(), shown=self.log_since_start)
+
     def status(self) -> Any:
         ran = self.cli("status", self.name, "--json")
         assert ran.status == 0, ran.err

@@ -168,12 +168,12 @@ def test_a_rotten_segment_stays_and_is_saved_from_a_failing_disk(filled: KeptMou
     assert "1 differ from their checksums" in pool.cli("disk", "list", pool.name).out
     error = pool.ask("status")["moves"]["last_error"]
     assert error.startswith(f"{pool.path(index).name}: its content differs from its checksum")
-    assert "event=checksum_mismatch" in pool.log_path.read_text()
+    eventually(lambda: "event=checksum_mismatch" in pool.log_path.read_text())
     assert shown(pool, index) == right != required(backing(pool, index))
 
     drain(pool, 2, "--failing")
     eventually(lambda: not sealed_on(pool, 1))
-    assert f"event=rotten_segment_copied segment={pool.path(index).name}" in pool.log_path.read_text()
+    eventually(lambda: f"event=rotten_segment_copied segment={pool.path(index).name}" in pool.log_path.read_text())
     assert backing(pool, index).read_bytes()[MIB // 2] == 0xFF
     # The kernel may know the old file under the name until the daemon's message about the move has come.
     eventually(lambda: shown(pool, index) is not None)

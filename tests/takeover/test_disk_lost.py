@@ -225,7 +225,7 @@ def test_the_source_of_a_lost_copy_is_the_segment_again(kept: KeptMount, is_moun
     eventually(lambda: not [gap for gap in pool.status()["segments"]["gaps"] if gap[0] == index * MIB])
     if is_mounted:
         os.close(held)
-    assert "event=put_back" in pool.log_path.read_text()
+    eventually(lambda: "event=put_back" in pool.log_path.read_text())
 
 
 def test_another_gap_still_refuses_a_mount(kept: KeptMount) -> None:

@@ -129,7 +129,7 @@ def test_a_successor_serves_the_other_disks(pool: Pool, replaced_s: float, ended
         assert not has_ended(former)
     eventually(lambda: has_ended(former), ended_s)
     pool.require_back(back_s)
-    assert "event=held_daemon_ended" in pool.mount.log_since_start()
+    pool.mount.require_logged("event=held_daemon_ended")
 
 
 def test_no_second_daemon_joins_the_successor(pool: Pool) -> None:

@@ -113,7 +113,7 @@ def test_a_mountpoint_that_is_configured_anew_waits_for_an_unmount(
     kept.replace()
     assert is_served(mapped, fd)
     assert mounts(pool) == [str(pool.mountpoint)]
-    assert "event=mounted_elsewhere" in pool.log_since_start()
+    pool.require_logged("event=mounted_elsewhere")
     undo()
 
 

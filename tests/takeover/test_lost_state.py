@@ -105,7 +105,7 @@ def test_a_lost_table_costs_open_files_their_names_only(
         mapped[10:16] = b"during"
         mount.go_on()
         mount.before("")
-        assert mount.events("state_lost")
+        eventually(lambda: mount.events("state_lost"))
         assert is_lost(mount) == (True, "1.0")
         new = os.open(pool.path(0), os.O_RDWR)
         assert os.pread(new, 16, 0) == os.pread(old, 16, 0) == b"before" + bytes(4) + b"during"
@@ -117,7 +117,7 @@ def test_a_lost_table_costs_open_files_their_names_only(
             os.fsync(old)
         os.fsync(new)
         mount.replace()  # this one finds everything that it needs
-        assert len(mount.events("state_lost")) == 1
+        eventually(lambda: len(mount.events("state_lost")) == 1)
         assert is_lost(mount) == (True, "1.0")
         os.close(os.open(pool.path(0), os.O_RDWR))
         assert os.fstat(new).st_size == MIB
@@ -171,7 +171,7 @@ def test_without_the_handshake_the_mount_stays_as_it_is(
         os.fsync(fd)
         assert os.pread(fd, 4, 0) == b"goes"
     os.close(fd)
-    assert said in mount.pool.log_since_start()
+    mount.pool.require_logged(said)
     assert not mount.pool.status()["daemon"]["state_lost"]
 
 
@@ -199,6 +199,6 @@ def test_ids_that_nobody_has_recorded_are_given_back_and_their_space_with_them(
     assert before - free() > 30 * MIB, "held by an id that nobody knows"
     mount.go_on()
     eventually(lambda: before - free() < 17 * MIB)
-    assert mount.events("unknown_ids_given_back", count=1)
+    eventually(lambda: mount.events("unknown_ids_given_back", count=1))
     assert not mount.pool.status()["daemon"]["state_lost"]
     mount.pool.stop()

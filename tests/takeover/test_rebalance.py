@@ -299,7 +299,7 @@ def test_a_cancelled_one_ends_and_can_begin_again(uneven: KeptMount) -> None:
     assert running(pool) is None
     assert [on_disk(disk) for disk in pool.disks] == before
     require_nothing_recorded(pool)
-    assert "event=rebalance_cancelled" in pool.log_path.read_text()
+    eventually(lambda: "event=rebalance_cancelled" in pool.log_path.read_text())
     assert rebalance(pool, "status", "--wait").status == 1
     ran = rebalance(pool, "cancel")
     assert (ran.status, "no rebalance runs" in ran.out) == (0, True)

@@ -415,7 +415,7 @@ def test_a_restored_segment_leaves_with_those_around_it(kept: KeptMount, slave: 
         assert indexes(pool) == [3, 4, 5, 6, 7, 8]
         lose(pool, 5)
         assert indexes(pool) == [6, 7, 8]
-    assert pool.log_since_start().count("reason=left-over") == 2
+    eventually(lambda: pool.log_since_start().count("reason=left-over") == 2)
     entries = pool.ask("decisions", kind="removed")["decisions"]
     assert [one["facts"]["reason"] for one in entries][:3] == ["unlink", "left-over", "left-over"]
     assert f"before {5 * MIB:020d}, which it removes" in entries[1]["text"]

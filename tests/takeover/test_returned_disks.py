@@ -293,7 +293,7 @@ def test_a_disk_is_not_tried_again_because_a_look_had_no_answer(pool: Pool) -> N
     assert [one["disk"] for one in status(pool.mount)["findings"] if one["code"] == "disk-not-taken-back"]
     child.resume()
     time.sleep(DISK_LOOKS_S)
-    assert pool.mount.log_since_start().count("event=disk_not_taken_back ") == 1
+    eventually(lambda: pool.mount.log_since_start().count("event=disk_not_taken_back ") == 1)
 
 
 def test_no_hand_over_while_another_disk_holds_the_daemon(pool: Pool, disk_farm: DiskFarm) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from support.pools import MIB, PoolMount, segment_bytes
 from support.versions import VersionedMount
+from support.waiting import eventually
 
 from commitlogfs.mount.linux import mountinfo
 
@@ -49,7 +50,7 @@ def test_a_version_that_cannot_be_loaded_is_not_restarted_to(
     assert ran.err.count("\n") == 1
     assert "the program as it is installed now does not start" in ran.err
     assert pool.status()["daemon"]["pid"] == before
-    assert "trio_that_is_not_installed" in pool.log_since_start()
+    pool.require_logged("trio_that_is_not_installed")
     ran = pool.cli("restart", pool.name, "--force", "--timeout", "1")
     assert ran.status == 1
     mapped[:4] = b"goes"
@@ -60,7 +61,7 @@ def test_a_version_that_cannot_be_loaded_is_not_restarted_to(
     ran = pool.cli("restart", pool.name)
     assert ran.status == 0, ran.err
     mount.wait_ready(3)
-    assert mount.events("daemon_started", pid=mount.daemon, stood_by="true")
+    eventually(lambda: mount.events("daemon_started", pid=mount.daemon, stood_by="true"))
     mapped.close()
     os.close(fd)
 
@@ -113,7 +114,7 @@ def test_a_version_that_wants_other_features_leaves_the_mount_alone(
     os.fsync(fd)
     assert os.pread(fd, 4, 0) == b"goes"
     said = "the FUSE features that this version negotiates differ from those of the mount"
-    assert said in mount.pool.log_since_start()
+    mount.pool.require_logged(said)
     mapped.close()
     os.close(fd)
 
