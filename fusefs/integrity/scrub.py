@@ -25,13 +25,12 @@ from commitlogfs.fusefs.disks.disk_threads import DiskThreads, SingleCalls
 from commitlogfs.fusefs.integrity.paced_work import Pace, PacedJob, run_watched
 from commitlogfs.fusefs.integrity.verdicts import Verdicts
 from commitlogfs.fusefs.kernel.observer import Observer
-from commitlogfs.store.disks.disk import Disk, translate
+from commitlogfs.store.disks.disk import MEDIUM_ERRORS, Disk, translate
 from commitlogfs.store.disks.identity import has_room_beside
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError, PoolError, SegmentChangedError, SegmentUnreadableError, StoreError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.moves.throttle import chunk_bytes
-from commitlogfs.store.moves.unreadable import MEDIUM_ERRORS
 from commitlogfs.store.pool.catalog import NEWEST_KEPT, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.scrub.estimate import RateEstimate

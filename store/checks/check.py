@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from commitlogfs.store.disks.disk import translate
+from commitlogfs.store.disks.disk import MEDIUM_ERRORS, translate
 from commitlogfs.store.errors import DiskFailedError
 from commitlogfs.store.files import direct, safe_open
 
@@ -21,6 +21,8 @@ BLOCK: Final = 4096
 BLOCKS_READ: Final = 3
 """Number of blocks that a check reads, of different segments if the disk holds as many. One bad block is not a bad
 disk."""
+_TRANSPORT_ERRORS: Final = frozenset({errno.ETIMEDOUT, errno.ENOLINK, errno.EBADE})
+"""A path to the disk failed, or another machine has reserved it (blk_errors in the kernel's block/blk-core.c)."""
 
 
 class Stage(Enum):
@@ -57,7 +59,7 @@ def check_disk(
         try:
             read += read_block(dirfd, names[index % len(names)])
         except OSError as error:
-            if isinstance(translate("", error), DiskFailedError):  # not where a segment was removed meanwhile
+            if _is_refusal(error):  # not where a segment was removed meanwhile
                 failed, read_errno = failed + 1, error.errno or errno.EIO
     write_errno = 0
     if may_write:
@@ -115,5 +117,12 @@ def _read_back(fd: int) -> tuple[int, int, int]:
         direct.set_direct(fd)
         direct.read_block(fd, 0)
     except OSError as error:
-        return 0, 1, error.errno or errno.EIO
+        return (0, 1, error.errno or errno.EIO) if _is_refusal(error) else (0, 0, 0)
     return 1, 0, 0
+
+
+def _is_refusal(error: OSError) -> bool:
+    """Whether a read failed because of the disk, or of the way to it, and not for want of memory or of the file.
+    Direct reads get such errors from the block layer as they are."""
+    codes = {*MEDIUM_ERRORS, *_TRANSPORT_ERRORS}
+    return error.errno in codes or isinstance(translate("", error), DiskFailedError)

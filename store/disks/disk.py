@@ -4,6 +4,7 @@ import errno
 import os
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from commitlogfs.store.disks.membership import Cordon, DiskNumber, Drain
 from commitlogfs.store.errors import (
@@ -19,6 +20,13 @@ from commitlogfs.store.findings import REPAIR_DISK
 from commitlogfs.store.slowness.load import DeviceRates
 from commitlogfs.store.slowness.policy import Comparison, Slowness
 from commitlogfs.store.thresholds import Thresholds
+
+MEDIUM_ERRORS: Final = frozenset(
+    {errno.EIO, errno.ENODATA, errno.EREMOTEIO, errno.EILSEQ, errno.EUCLEAN, errno.EBADMSG}
+)
+"""Errors of reads and syncs for which the medium of a disk, or what it holds, is to blame. Direct reads fail with
+ENODATA for a bad sector (blk_errors in the kernel's block/blk-core.c), and ext4 and xfs answer EBADMSG for metadata
+with a wrong checksum."""
 
 
 class DiskState(Enum):

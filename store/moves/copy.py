@@ -29,6 +29,7 @@ from typing import Final, NamedTuple
 import xxhash
 
 from commitlogfs.store import layout
+from commitlogfs.store.disks.disk import MEDIUM_ERRORS
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import (
     RottenSegmentError,
@@ -44,7 +45,7 @@ from commitlogfs.store.files.direct import ALIGNMENT, set_direct
 from commitlogfs.store.files.hashing import read_checksum, write_checksum
 from commitlogfs.store.moves.mark import Source, read_mark, source_of, write_mark, write_repair_mark
 from commitlogfs.store.moves.restored import has_mark, mark_restored
-from commitlogfs.store.moves.unreadable import MEDIUM_ERRORS, UnreadableRanges, read_unreadable, write_unreadable
+from commitlogfs.store.moves.unreadable import UnreadableRanges, read_unreadable, write_unreadable
 
 CHUNK_BYTES: Final = 1 << 20
 _SALVAGED_AT_ONCE: Final = 8 * ALIGNMENT

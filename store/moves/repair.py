@@ -19,10 +19,10 @@ import errno
 import os
 from typing import Final, NamedTuple
 
+from commitlogfs.store.disks.disk import MEDIUM_ERRORS
 from commitlogfs.store.files import safe_open
 from commitlogfs.store.files.attributes import FileAttributes, stat_fd, unpack
 from commitlogfs.store.moves.restored import has_mark
-from commitlogfs.store.moves.unreadable import MEDIUM_ERRORS
 
 _TOLERATED: Final = frozenset({*MEDIUM_ERRORS, errno.EROFS})
 

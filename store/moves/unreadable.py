@@ -3,20 +3,12 @@
 An attribute of the copy records it, because nothing else shows which zeros were once messages.
 """
 
-import errno
 import json
 import os
 from collections.abc import Iterable
 from typing import Final
 
 from commitlogfs.store import layout
-
-MEDIUM_ERRORS: Final = frozenset(
-    {errno.EIO, errno.ENODATA, errno.EREMOTEIO, errno.EILSEQ, errno.EUCLEAN, errno.EBADMSG}
-)
-"""Errors of reads and syncs for which the medium of a disk, or what it holds, is to blame. Direct reads fail with
-ENODATA for a bad sector (blk_errors in the kernel's block/blk-core.c), and ext4 and xfs answer EBADMSG for metadata
-with a wrong checksum."""
 
 MOST_RANGES: Final = 100
 """Ranges of one segment: about 2 KiB of the 4 KiB that ext4 has for the attributes of a file."""

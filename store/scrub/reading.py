@@ -19,12 +19,13 @@ from typing import Final
 import xxhash
 
 from commitlogfs.store.clock import Clock
+from commitlogfs.store.disks.disk import MEDIUM_ERRORS
 from commitlogfs.store.errors import SegmentChangedError, SegmentUnreadableError
 from commitlogfs.store.files import safe_open
 from commitlogfs.store.files.attributes import stat_fd, unpack
 from commitlogfs.store.files.direct import ALIGNMENT, set_direct
 from commitlogfs.store.files.hashing import read_checksum
-from commitlogfs.store.moves.unreadable import MEDIUM_ERRORS, UnreadableRanges, read_unreadable
+from commitlogfs.store.moves.unreadable import UnreadableRanges, read_unreadable
 from commitlogfs.store.scrub.chain import check_chain
 from commitlogfs.store.scrub.verdict import Evidence, Range
 from commitlogfs.store.segment import BaseOffset

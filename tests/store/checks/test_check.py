@@ -120,7 +120,48 @@ def test_other_blocks_are_read_each_time(workdir, dirfd, positions):
     assert all(position % BLOCK == 0 for position in positions)
 
 
-@pytest.mark.parametrize(("code", "counts"), [(errno.EIO, 3), (errno.EACCES, 0)])
+OF_THE_DISK = (
+    errno.EIO,
+    errno.ENODATA,
+    errno.EBADMSG,
+    errno.EREMOTEIO,
+    errno.ETIMEDOUT,
+    errno.ENOLINK,
+    errno.ENXIO,
+)
+"""ENODATA is how a direct read of a bad sector fails."""
+OF_OTHERS = (errno.EACCES, errno.ENOENT, errno.ENOMEM, errno.EAGAIN, errno.EMFILE)
+
+
+@pytest.mark.parametrize("code", OF_OTHERS)
+def test_a_disk_is_not_blamed_for_the_errors_of_others(workdir, dirfd, monkeypatch, code):
+    """Also when the block that was written is read back."""
+
+    def fail(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    make(workdir, b"x" * BLOCK)
+    monkeypatch.setattr(os, "preadv", fail)
+    assert check_disk(dirfd, [NAME], may_write=True, announce=nothing) == DiskCheck(0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("code", OF_THE_DISK)
+def test_a_block_that_is_read_back_proves_nothing_if_segments_were_refused(workdir, dirfd, monkeypatch, code):
+    preadv = os.preadv
+
+    def fail(fd: int, buffers: list[mmap.mmap], position: int) -> int:
+        if NAME.decode() in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(code, os.strerror(code))
+        return preadv(fd, buffers, position)
+
+    make(workdir, b"x" * BLOCK)
+    monkeypatch.setattr(os, "preadv", fail)
+    assert check_disk(dirfd, [NAME], may_write=True, announce=nothing) == DiskCheck(0, 3, code, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "counts"), [*((code, 3) for code in OF_THE_DISK), *((code, 0) for code in OF_OTHERS)]
+)
 def test_errors_of_the_disk_count(workdir, dirfd, monkeypatch, code, counts):
     def fail(*_: object) -> int:
         raise OSError(code, os.strerror(code))
