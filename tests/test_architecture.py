@@ -123,6 +123,7 @@ TIMES_ELSEWHERE = {
     "store/retention/clocks.py": "threshold for a difference of two clocks",
     "store/retention/simulated_broker.py": "RocketMQ's",
     "store/scrub/estimate.py": "windows of an estimate",
+    "store/scrub/progress.py": "limit of a record",
     "store/scrub/schedule.py": "default of the configuration, and units",
     "store/slowness/policy.py": "threshold for what was measured",
     "fusefs/files/attrs.py": "for the kernel's memory",

@@ -37,6 +37,7 @@ from commitlogfs.store.scrub.estimate import RateEstimate
 from commitlogfs.store.scrub.patience import Patience
 from commitlogfs.store.scrub.progress import (
     ATTRIBUTE_BYTES,
+    LATEST_S,
     MOST_ORDERS,
     NOTHING,
     Command,
@@ -51,7 +52,7 @@ from commitlogfs.store.scrub.reading import (
     SegmentReader,
     is_any_readable,
 )
-from commitlogfs.store.scrub.schedule import ScrubRules, is_ahead
+from commitlogfs.store.scrub.schedule import ScrubRules
 from commitlogfs.store.scrub.verdict import Evidence, Kind, Verdict, decide, whole_verdict
 from commitlogfs.store.segment import BaseOffset
 from commitlogfs.store.slowness.load import THIS_MACHINE, Machine
@@ -244,6 +245,8 @@ class Scrub:
         self._reads = SingleCalls(threads)
         self.latest = NOTHING.run
         """The present run, or the latest one."""
+        self._credible_s = self._clock.monotonic()
+        """Monotonic time at which the recorded end was last ahead of the clock by an interval at most."""
 
     async def run(self) -> None:
         """Until cancelled. Each disk has its own task, so one that hangs delays only itself."""
@@ -289,14 +292,15 @@ class Scrub:
 
     def next_s(self) -> float | None:
         """When the next run is due by the schedule, apart from the window; None if none is."""
-        return self._next_s(self._clock.wall())
-
-    def _next_s(self, now_s: float) -> float | None:
-        """As `next_s`; `now_s` if the recorded end of the latest run is ahead of the clock, as its true time is not
-        known then."""
-        ended_s = max(worker.progress.ended_s for worker in self._workers.values())
-        next_s = self.rules.next_s(ended_s)
-        return now_s if next_s is not None and is_ahead(ended_s, now_s) else next_s
+        now_s, monotonic_s = self._now_s(), self._clock.monotonic()
+        ended_s: float = max(worker.progress.ended_s for worker in self._workers.values())
+        if ended_s <= now_s + self.rules.every_s:
+            self._credible_s = monotonic_s
+        else:
+            # The clock was wrong then, or is now and may soon be right again. So none is due at once, and the
+            # schedule counts from the moment when that was found.
+            ended_s = now_s - (monotonic_s - self._credible_s)
+        return self.rules.next_s(ended_s)
 
     def figures(self) -> dict[DiskNumber, DiskFigures]:
         return {number: self._figures(worker) for number, worker in self._workers.items()}
@@ -343,21 +347,10 @@ class Scrub:
         one is under way."""
         if self.is_active:
             raise PoolError("a scrub is under way already")
-        self.latest = run = Run(self._begin_s(), self._end(), 0, Command.RUN, rate, is_scheduled, follows_chains)
+        era, begun_s = self.latest.next_number(self._now_s())
+        run = Run(begun_s, self._end(), 0, Command.RUN, rate, is_scheduled, follows_chains, era)
         log_event(log, logging.INFO, "scrub_began", rate=rate or None, scheduled=is_scheduled)
         return await self._order(run)
-
-    def _begin_s(self) -> int:
-        """For the begin of a run: later than that of the latest one, unless that is ahead of the clock. It
-        identifies the run, so it differs from that of each run that a disk records."""
-        begin_s, next_s = round(self._clock.wall()), self.latest.begun_s + 1
-        if not is_ahead(next_s, begin_s):
-            begin_s = max(begin_s, next_s)
-        progress = [one for worker in self._workers.values() for one in (worker.progress, worker.recorded)]
-        known = {one.run.begun_s for one in progress if one is not None}
-        while begin_s in known:
-            begin_s += 1
-        return begin_s
 
     async def change(self, command: Command, rate: int, *, by_hand: bool = False) -> list[str]:
         """Give an order to the run that is under way, with its rate from now on; as `begin`. One `by_hand` ends the
@@ -401,17 +394,11 @@ class Scrub:
 
     def _take_over(self, run: Run) -> None:
         """Let the later of two orders count, on all disks that have answered."""
-        if self._rank(run) > self._rank(self.latest):
+        if run.order > self.latest.order:
             self.latest = run
         for worker in self._workers.values():
             if worker.loaded.is_set():
                 self._adopt(worker)
-
-    def _rank(self, run: Run) -> tuple[bool, tuple[int, int]]:
-        """The order with the greater rank counts. Runs that are ahead of the clock rank below all others: else a
-        disk that was away could bring back a run of a wrong clock in place of each later one."""
-        is_credible = run.begun_s > 0 and not is_ahead(run.begun_s, self._clock.wall())
-        return is_credible, run.order
 
     def _adopt(self, worker: _Worker) -> None:
         """Let the present run be that of a disk."""
@@ -419,7 +406,7 @@ class Scrub:
         worker.pace.rate = run.rate
         if run == former.run:
             return
-        if run.begun_s != former.run.begun_s:
+        if run.number != former.run.number:
             ended_s = 0 if former.run.begun_s else self._ended_s(run)  # a disk that has joined since takes no part
             worker.restart(Progress(run, ended_s=ended_s, completed_s=former.completed_s or ended_s))
             self._list_segments(worker)
@@ -428,19 +415,17 @@ class Scrub:
             if run.rate != former.run.rate:
                 worker.restart_estimate()
         if run.command is Command.CANCEL and not worker.progress.ended_s:
-            worker.progress = replace(worker.progress, ended_s=self._now_s(worker.progress.run))
+            worker.progress = replace(worker.progress, ended_s=self._now_s())
         worker.changed.set()
 
-    def _now_s(self, run: Run) -> int:
-        """For the end of a run: not before its begin, which is in the next second if another one began in this. A
-        begin that is further ahead does not count: the clock was wrong then."""
-        now_s = round(self._clock.wall())
-        return now_s if is_ahead(run.begun_s, now_s) else max(now_s, run.begun_s)
+    def _now_s(self) -> int:
+        """The clock's time, within the limits of a record."""
+        return min(max(1, round(self._clock.wall())), LATEST_S)
 
     def _ended_s(self, run: Run) -> int:
         """When a run has ended, on all disks that have taken part in it; 0 while it has not, and for a new one."""
         known = [worker.progress for worker in self._workers.values() if worker.loaded.is_set()]
-        ended = [progress.ended_s for progress in known if progress.run.begun_s == run.begun_s]
+        ended = [progress.ended_s for progress in known if progress.run.number == run.number]
         return max(ended) if ended and all(ended) else 0
 
     def _end(self) -> BaseOffset:
@@ -465,8 +450,7 @@ class Scrub:
 
     def is_due(self) -> bool:
         """Whether the schedule begins a run now."""
-        now_s = self._clock.wall()
-        next_s = self._next_s(now_s)
+        now_s, next_s = self._now_s(), self.next_s()
         if self.is_active or next_s is None or now_s < next_s or not self.rules.is_open(now_s):
             return False
         return self._end() > 0
@@ -499,13 +483,12 @@ class Scrub:
             log_event(log, logging.WARNING, "scrub_failed", disk=worker.disk.path, reason=str(error))
             found = NOTHING
         run = worker.progress.run
-        if run.begun_s and self._rank(run) >= self._rank(found.run):
-            # It was given up, and takes part in a run already.
+        if run.begun_s and run.order >= found.run.order:  # it was given up, and takes part in a run already
             worker.recorded = found
             worker.progress = replace(worker.progress, completed_s=found.completed_s)
             return
         if found == NOTHING and self.rules.every_s:
-            found = replace(NOTHING, ended_s=round(self._clock.wall()))
+            found = replace(NOTHING, ended_s=self._now_s())
         else:
             worker.recorded = found
         self._settle(worker, found)
@@ -549,14 +532,14 @@ class Scrub:
             self._end_on(worker)
             return self._timing.look_s
         worker.working_since_s = self._clock.monotonic()
-        begun_s = self.latest.begun_s
+        number = self.latest.number
         try:
             outcome = await self._check(worker, segment)
         finally:
             elapsed_s = self._clock.monotonic() - worker.working_since_s
             worker.working_since_s = None
             worker.job = None
-        if begun_s != self.latest.begun_s:
+        if number != self.latest.number:
             return 0.0  # it was cancelled, and another run has begun
         if outcome in (_Outcome.STOPPED, _Outcome.UNREADABLE_DISK):
             worker.to_read.append(segment.base_offset)
@@ -585,7 +568,7 @@ class Scrub:
 
     def _end_on(self, worker: _Worker) -> None:
         progress = worker.progress
-        now_s = self._now_s(progress.run)
+        now_s = self._now_s()
         # A wrong clock may have recorded a complete run in the future, which would hide that later ones are not.
         completed_s = min(progress.completed_s, now_s) if progress.unread else now_s
         worker.progress = replace(progress, ended_s=now_s, completed_s=completed_s)
@@ -649,12 +632,12 @@ class Scrub:
 
     async def _check(self, worker: _Worker, segment: Segment) -> _Outcome:
         worker.job = job = _Job(segment=segment)
-        begun_s = self.latest.begun_s
+        number = self.latest.number
 
         def watch() -> None:
             job.is_paused = self._gives_way(worker.disk.number)
             job.sharing = sum(other.job is not None for other in self._workers.values())
-            is_wanted = self.is_active and self.latest.begun_s == begun_s
+            is_wanted = self.is_active and self.latest.number == number
             if not is_wanted or not self._may_read(segment) or (not job.is_paused and self._obstacle(worker)):
                 job.stopped.set()
 

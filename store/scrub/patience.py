@@ -12,7 +12,7 @@ class Patience:
     def __init__(self, timing: ScrubTiming) -> None:
         self._timing = timing
         self._observed_s: float | None = None
-        self._done: tuple[int, BaseOffset] | None = None
+        self._done: tuple[tuple[int, int], BaseOffset] | None = None
         self._read_bytes = 0
         self._waited_s = 0.0
 
@@ -22,7 +22,7 @@ class Patience:
         longest_s = self._timing.longest_step_s
         step_s = 0.0 if self._observed_s is None else min(now_s - self._observed_s, longest_s)
         self._observed_s = now_s
-        done = progress.run.begun_s, progress.position
+        done = progress.run.number, progress.position
         if done != self._done:
             self._done, self._waited_s = done, 0.0
         elif not is_idle and read_bytes == self._read_bytes:

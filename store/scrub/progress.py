@@ -1,14 +1,16 @@
 """How far the scrub is on one disk, and its form in an extended attribute of the disk's directory.
 
 A scrub is one run over all disks. Each disk records the run and its own position, so that the next daemon continues
-it. Of several runs, or several orders to one run, the latest counts (`Run.order`).
+it. Of several runs, or several orders to one run, the latest counts (`Run.order`), also if the clock was set back
+between them: a run that does not begin after the one before, by the clock, is the first one of the next era.
 
 The attribute has 59 bytes, in little-endian order:
 
     position   bytes
     0          1       version of this format: 2
     1          1       number of the command
-    2          1       flags: 1 begun by the schedule, 2 all chains are followed
+    2          1       flags: 1 begun by the schedule, 2 all chains are followed; the other six bits are the era,
+                       which is 0 in the records of former versions, and which they ignore
     3          2       sequence of the orders to this run
     5          2       number of segments that were not read
     7          4 x 4   seconds since 1970: begun, ended here, last complete run ended here; seconds at work
@@ -36,7 +38,12 @@ MOST_UNREAD: Final = (1 << 16) - 1
 MOST_ORDERS: Final = (1 << 16) - 1
 """The greatest sequence of an order."""
 MOST_RATE: Final = (1 << 63) - 1
-_SCHEDULED, _CHAINS = 1, 2
+MOST_ERAS: Final = (1 << 6) - 1
+"""The greatest era."""
+LATEST_S: Final = (1 << 32) - (1 << 16)
+"""A time after this one counts as this one: a time has four bytes, and after the last era each run begins a second
+after the one before."""
+_SCHEDULED, _CHAINS, _ERA_SHIFT = 1, 2, 2
 FROM_THE_BEGINNING: Final = BaseOffset(0)
 
 
@@ -53,7 +60,7 @@ class Run:
     """One scrub of the pool."""
 
     begun_s: int
-    """Seconds since 1970; identifies the run. 0 before the first one."""
+    """Seconds since 1970; identifies the run within its era. 0 before the first one."""
     end: BaseOffset
     """Segments from this log offset on do not belong to it."""
     sequence: int = 0
@@ -64,11 +71,24 @@ class Run:
     is_scheduled: bool = False
     follows_chains: bool = False
     """Whether the chains of segments with a right checksum are checked, too."""
+    era: int = 0
+    """Number of runs until this one that did not begin after the one before, by the clock."""
 
     @property
-    def order(self) -> tuple[int, int]:
+    def number(self) -> tuple[int, int]:
+        """Identifies the run. The greater one is the later one."""
+        return self.era, self.begun_s
+
+    @property
+    def order(self) -> tuple[tuple[int, int], int]:
         """The greater one is the later one."""
-        return self.begun_s, self.sequence
+        return self.number, self.sequence
+
+    def next_number(self, now_s: int) -> tuple[int, int]:
+        """The number of a run that begins now, after this one."""
+        if now_s > self.begun_s:
+            return self.era, now_s
+        return (self.era + 1, now_s) if self.era < MOST_ERAS else (self.era, self.begun_s + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +120,7 @@ def format_progress(progress: Progress) -> bytes:
     body = _BODY.pack(
         FORMAT_VERSION,
         run.command.value,
-        _SCHEDULED * run.is_scheduled | _CHAINS * run.follows_chains,
+        _SCHEDULED * run.is_scheduled | _CHAINS * run.follows_chains | run.era << _ERA_SHIFT,
         run.sequence,
         min(progress.unread, MOST_UNREAD),
         run.begun_s,
@@ -132,6 +152,7 @@ def parse_progress(raw: bytes) -> Progress | None:
         rate,
         is_scheduled=bool(flags & _SCHEDULED),
         follows_chains=bool(flags & _CHAINS),
+        era=flags >> _ERA_SHIFT,
     )
     return Progress(run, BaseOffset(position), read, active, ended, completed, unread)
 

@@ -5,10 +5,6 @@ from dataclasses import dataclass
 from typing import Final
 
 DEFAULT_EVERY_S: Final = 7 * 86400.0
-MOST_AHEAD_S: Final = 60.0
-"""A recorded time may be this far ahead of the clock: of two scrubs that begin within one second, the second one is
-recorded with the next second, and NTP sets a clock back a little. A time that is further ahead was recorded while
-the clock was wrong."""
 _HOUR_S: Final = 3600.0
 _DAY_S: Final = 86400.0
 
@@ -47,8 +43,3 @@ class ScrubRules:
     def next_s(self, completed_s: float) -> float | None:
         """When the next scrub is due, in seconds since 1970; the window may delay it. None if none is scheduled."""
         return completed_s + self.every_s if self.every_s else None
-
-
-def is_ahead(recorded_s: float, now_s: float) -> bool:
-    """Whether a recorded time is so far in the future that the clock was wrong when it was recorded, or is now."""
-    return recorded_s > now_s + MOST_AHEAD_S

@@ -26,9 +26,9 @@ from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.pool.catalog import NEWEST_KEPT
-from commitlogfs.store.scrub.progress import MOST_ORDERS, Command, Progress, read_progress
+from commitlogfs.store.scrub.progress import LATEST_S, MOST_ORDERS, Command, Progress, read_progress
 from commitlogfs.store.scrub.reading import SegmentReader
-from commitlogfs.store.scrub.schedule import MOST_AHEAD_S, ScrubRules
+from commitlogfs.store.scrub.schedule import ScrubRules
 
 COUNT = 9
 SEALED = COUNT - NEWEST_KEPT
@@ -87,6 +87,11 @@ class Daemon:
     @now_s.setter
     def now_s(self, now_s: float) -> None:
         self._clock.wall_s = now_s
+
+    def elapse(self, seconds: float) -> None:
+        """All clocks advance."""
+        self.now_s += seconds
+        self._clock.ahead_s += seconds
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Scrub]:
@@ -185,16 +190,16 @@ def test_a_scheduled_scrub_runs_in_its_window_only(parts: Parts) -> None:
 
 
 def test_two_of_one_second_end_after_their_begin(parts: Parts) -> None:
-    """Runs are known by the second of their begin, so the second run begins in the next one."""
     daemon = Daemon(parts, ScrubRules())
 
     async def run() -> None:
         async with daemon.running() as scrub:
-            for number in range(2):
+            for _ in range(2):
+                former = scrub.latest
                 await scrub.begin(RATE, follows_chains=False)
                 await daemon.ended()
-                assert scrub.latest.begun_s == NOW_S + number
-                assert scrub.completed_s() == scrub.latest.begun_s
+                assert scrub.latest.number > former.number
+                assert scrub.latest.begun_s == scrub.completed_s() == NOW_S
             await scrub.begin(1, follows_chains=False)
             await scrub.change(Command.CANCEL, 1)
             await daemon.ended()
@@ -204,7 +209,13 @@ def test_two_of_one_second_end_after_their_begin(parts: Parts) -> None:
     trio.run(run)
 
 
-YEAR_S = 365 * 86400.0
+DAY_S = 86400.0
+YEAR_S = 365 * DAY_S
+
+
+def are_recorded(parts: Parts, ended_s: float) -> bool:
+    """Whether all disks record this end of a run."""
+    return all(read_progress(disk.dirfd).ended_s == ended_s for disk in parts.commitlog.disks.values())
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
@@ -219,17 +230,20 @@ def test_one_after_a_wrong_clock_has_the_right_times(parts: Parts, *, is_cancell
             first_s = scrub.latest.begun_s
             daemon.busy.update(parts.commitlog.disks)
             daemon.now_s = NOW_S
-            await until(lambda: scrub.latest.begun_s != first_s)  # the schedule begins one at once
-            assert scrub.latest.begun_s == NOW_S
+            await daemon.stays(active=False)
+            assert scrub.next_s() == pytest.approx(NOW_S + HOUR_S, abs=60)
+            daemon.elapse(HOUR_S)
+            await until(lambda: scrub.latest.begun_s != first_s)
+            assert scrub.latest.begun_s == NOW_S + HOUR_S
             if is_cancelled:
                 await scrub.change(Command.CANCEL, 0)
             daemon.busy.clear()
             await daemon.ended()
-            assert scrub.completed_s() == (NOW_S + YEAR_S if is_cancelled else NOW_S)
-            assert scrub.next_s() == NOW_S + HOUR_S
+            assert scrub.completed_s() == NOW_S + (YEAR_S if is_cancelled else HOUR_S)
+            assert scrub.next_s() == NOW_S + 2 * HOUR_S
             await daemon.stays(active=False)
-            daemon.now_s += HOUR_S
-            await until(lambda: scrub.completed_s() == NOW_S + HOUR_S)
+            daemon.elapse(HOUR_S)
+            await until(lambda: scrub.completed_s() == NOW_S + 2 * HOUR_S)
 
     trio.run(run)
 
@@ -282,13 +296,14 @@ def test_two_of_one_second_differ_although_the_clock_is_set_back(parts: Parts) -
             await scrub.begin(RATE, follows_chains=False)
             await until(lambda: all(read_progress(disk.dirfd).ended_s for disk in parts.commitlog.disks.values()))
             parts.commitlog.disks[DiskNumber(1)].is_read_only = True
-            begun = [scrub.latest.begun_s]
+            begun = [scrub.latest]
             for now_s in (NOW_S + HOUR_S, NOW_S):
                 await daemon.ended()
                 daemon.now_s = now_s
                 await scrub.begin(RATE, follows_chains=False)
-                begun.append(scrub.latest.begun_s)
-            assert begun == [NOW_S, NOW_S + HOUR_S, NOW_S + 1]
+                begun.append(scrub.latest)
+            assert [one.begun_s for one in begun] == [NOW_S, NOW_S + HOUR_S, NOW_S]
+            assert begun[0].number < begun[1].number < begun[2].number
 
     trio.run(run)
 
@@ -312,16 +327,161 @@ def test_an_incomplete_one_shows_no_completion_in_the_future(parts: Parts) -> No
     trio.run(run)
 
 
-@pytest.mark.parametrize("ahead_s", [MOST_AHEAD_S, MOST_AHEAD_S + 1])
-def test_a_first_start_in_the_future_delays_by_little(parts: Parts, ahead_s: float) -> None:
+@pytest.mark.parametrize(("ahead_s", "next_s"), [(HOUR_S, 2 * HOUR_S), (HOUR_S + 1, HOUR_S)])
+def test_a_first_start_in_the_future_delays_by_an_interval_at_most(
+    parts: Parts, ahead_s: float, next_s: float
+) -> None:
     """The schedule counts from the first start, which the disks record."""
     daemon = Daemon(parts, ScrubRules(HOUR_S, RATE), NOW_S + ahead_s)
 
     async def run() -> None:
         async with daemon.running() as scrub:
             daemon.now_s = NOW_S
-            assert scrub.is_due() is (ahead_s > MOST_AHEAD_S)
-            assert scrub.next_s() == (NOW_S + HOUR_S + ahead_s if ahead_s <= MOST_AHEAD_S else NOW_S)
+            assert not scrub.is_due()
+            assert scrub.next_s() == pytest.approx(NOW_S + next_s, abs=60)
+
+    trio.run(run)
+
+
+@pytest.mark.parametrize("back_s", [1.0, 90.0, HOUR_S])
+def test_a_clock_that_is_set_back_makes_none_due(parts: Parts, back_s: float) -> None:
+    daemon = Daemon(parts, ScrubRules(HOUR_S, RATE))
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            await daemon.ended()
+            first = scrub.latest
+            daemon.busy.update(parts.commitlog.disks)
+            daemon.now_s -= back_s
+            await daemon.stays(active=False)
+            assert scrub.next_s() == NOW_S + HOUR_S
+            daemon.elapse(HOUR_S + back_s)
+            await until(lambda: scrub.is_active)
+            assert scrub.latest.number > first.number
+
+    trio.run(run)
+
+
+def test_boots_with_a_clock_of_1970_begin_none(parts: Parts) -> None:
+    """The machine's clock has no battery, and NTP sets it some time after the start of the daemon."""
+    daemon = Daemon(parts, ScrubRules(7 * DAY_S, RATE))
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            await until(lambda: are_recorded(parts, NOW_S))
+        for boot in range(3):
+            booted = Daemon(parts, ScrubRules(7 * DAY_S, RATE), 20.0)
+            booted.busy.update(parts.commitlog.disks)
+            async with booted.running() as scrub:
+                await booted.stays(active=False)
+                booted.elapse(2 * DAY_S)
+                await booted.stays(active=False)
+                booted.now_s = NOW_S + (2 * boot + 2) * DAY_S
+                await booted.stays(active=False)
+                assert scrub.next_s() == NOW_S + 7 * DAY_S
+        booted.now_s += 2 * DAY_S
+        async with booted.running() as scrub:
+            await until(lambda: scrub.is_active)
+
+    trio.run(run)
+
+
+def test_one_of_a_clock_of_1970_is_later_than_those_before(parts: Parts) -> None:
+    """A disk that still records the one before does not replace it by that."""
+    daemon = Daemon(parts, ScrubRules(0.0))
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            await until(lambda: are_recorded(parts, NOW_S))
+            parts.commitlog.disks[DiskNumber(1)].is_read_only = True
+            daemon.now_s = 20.0
+            daemon.busy.add(DiskNumber(3))
+            await scrub.begin(RATE, follows_chains=False)
+            await until(lambda: read_progress(parts.commitlog.disks[DiskNumber(2)].dirfd).ended_s == 20)
+        second = Daemon(parts, ScrubRules(0.0), NOW_S + DAY_S)
+        second.busy.update(parts.commitlog.disks)
+        async with second.running() as scrub:
+            await second.stays(active=True)
+            assert scrub.latest.begun_s == 20
+            assert scrub.figures()[DiskNumber(2)].progress.ended_s == 20
+            second.busy.clear()
+            await second.ended()
+            await scrub.begin(RATE, follows_chains=False)
+            assert scrub.latest.begun_s == NOW_S + DAY_S
+            await second.ended()
+            assert scrub.completed_s() == NOW_S + DAY_S
+
+    trio.run(run)
+
+
+def test_one_of_a_clock_a_day_ahead_is_continued_although_a_disk_records_an_older_one(parts: Parts) -> None:
+    daemon = Daemon(parts, ScrubRules(7 * DAY_S, RATE), NOW_S - 7 * DAY_S)
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            await until(lambda: are_recorded(parts, NOW_S - 7 * DAY_S))
+            parts.commitlog.disks[DiskNumber(1)].is_read_only = True
+            daemon.busy.update({DiskNumber(1), DiskNumber(3)})
+            daemon.now_s = NOW_S + DAY_S
+            second = parts.commitlog.disks[DiskNumber(2)]
+            await until(lambda: read_progress(second.dirfd).ended_s == NOW_S + DAY_S)
+        restarted = Daemon(parts, ScrubRules(7 * DAY_S, RATE), NOW_S)
+        restarted.busy.update(parts.commitlog.disks)
+        async with restarted.running() as scrub:
+            await restarted.stays(active=True)
+            assert scrub.latest.begun_s == NOW_S + DAY_S
+            assert restarted.left_by_disk() == {1: SEALED // 3 * SIZE, 2: 0, 3: SEALED // 3 * SIZE}
+
+    trio.run(run)
+
+
+def test_one_under_way_outlives_a_cancelled_one_of_a_clock_that_was_ahead(parts: Parts) -> None:
+    """A disk that was away still records the cancelled one, and its time has come when the disk is back."""
+    daemon, dirfd = Daemon(parts, ScrubRules(0.0), NOW_S + 600), parts.commitlog.disks[DiskNumber(1)].dirfd
+    daemon.busy.update(parts.commitlog.disks)
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            await scrub.change(Command.CANCEL, 0)
+            before = os.getxattr(dirfd, layout.XATTR_SCRUB)
+            daemon.now_s = NOW_S
+            assert await scrub.begin(RATE, follows_chains=False) == []
+        os.setxattr(dirfd, layout.XATTR_SCRUB, before)
+        second = Daemon(parts, ScrubRules(0.0), NOW_S + 900)
+        second.busy.update(parts.commitlog.disks)
+        async with second.running() as scrub:
+            await second.stays(active=True)
+            assert (scrub.latest.begun_s, scrub.latest.command) == (NOW_S, Command.RUN)
+            second.busy.clear()
+            await second.ended()
+            assert scrub.completed_s() == NOW_S + 900
+
+    trio.run(run)
+
+
+@pytest.mark.parametrize(("now_s", "recorded_s"), [(2.0**32 + 5, LATEST_S), (-5.0, 1)])
+def test_a_time_that_no_record_can_hold_ends_nothing(parts: Parts, now_s: float, recorded_s: int) -> None:
+    """The clock is past 2106, or before 1970. The schedule goes on once it is right."""
+    daemon = Daemon(parts, ScrubRules(HOUR_S, RATE), now_s)
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            await until(lambda: are_recorded(parts, recorded_s))
+            for _ in range(2):
+                await scrub.begin(RATE, follows_chains=False)
+                assert scrub.latest.begun_s == recorded_s
+                await daemon.ended()
+                assert scrub.completed_s() == recorded_s
+            await daemon.stays(active=False)
+            daemon.now_s = NOW_S
+            daemon.elapse(HOUR_S)
+            await until(lambda: scrub.completed_s() == NOW_S + HOUR_S)
+            assert scrub.next_s() == NOW_S + 2 * HOUR_S
 
     trio.run(run)
 

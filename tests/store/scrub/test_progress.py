@@ -6,10 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from commitlogfs.store.scrub.progress import (
+    LATEST_S,
+    MOST_ERAS,
     MOST_UNREAD,
     NOTHING,
     Command,
@@ -33,6 +35,7 @@ runs = st.builds(
     sizes,
     st.booleans(),
     st.booleans(),
+    st.integers(0, MOST_ERAS),
 )
 progresses = st.builds(
     Progress, runs, sizes.map(BaseOffset), sizes, seconds, seconds, seconds, st.integers(0, MOST_UNREAD)
@@ -74,6 +77,31 @@ def test_the_later_order_counts() -> None:
     first = Run(5, BaseOffset(0), 9)
     assert first.order < Run(6, BaseOffset(0)).order
     assert Run(5, BaseOffset(0), 10).order > first.order
+    assert Run(4, BaseOffset(0), era=1).order > Run(5, BaseOffset(0), 10).order
+
+
+@given(st.lists(st.integers(1, LATEST_S), max_size=200))
+@example([LATEST_S] * 200)
+def test_the_next_run_is_later_whatever_the_clock_says(times_s: list[int]) -> None:
+    run = NOTHING.run
+    for now_s in times_s:
+        era, begun_s = run.next_number(now_s)
+        following = Run(begun_s, BaseOffset(0), era=era)
+        assert following.order > run.order
+        assert following.begun_s == now_s or run.era == MOST_ERAS
+        progress = Progress(following)
+        assert parse_progress(format_progress(progress)) == progress
+        run = following
+
+
+def test_a_record_of_a_former_version_is_of_the_first_era() -> None:
+    raw = bytes.fromhex(
+        "020003020003000500000006000000070000000800000009000000000000000a000000000000000b000000000000000c00000000000000"
+    )
+    run = Run(5, BaseOffset(10), 2, Command.RUN, 9, is_scheduled=True, follows_chains=True)
+    former = Progress(run, BaseOffset(11), 12, 8, 6, 7, 3)
+    assert format_progress(former)[:-4] == raw
+    assert parse_progress(format_progress(former)) == former
 
 
 @pytest.mark.parametrize(("hour", "is_open"), [(21, False), (22, True), (0, True), (5, True), (6, False)])
